@@ -1,0 +1,1 @@
+"""The caller: sync and async client, and the command line."""

@@ -1,0 +1,29 @@
+"""Diverse retrieval: results near the query and different from one another.
+
+    from divgrpc import Index
+    index = Index.build(vectors)
+    result = index.query(queries, k=10, diversity=0.3)
+
+The compiled engine loads at the first use of `Index`, so that `divgrpc.types` and
+`divgrpc.errors` stay as light as numpy.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from divgrpc.errors import DivgrpcError
+from divgrpc.types import IndexInfo, QueryResult
+
+if TYPE_CHECKING:
+    from divgrpc.index import Index
+
+__all__ = ["DivgrpcError", "Index", "IndexInfo", "QueryResult", "__version__"]
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attributes have no common type
+    if name == "Index":
+        from divgrpc.index import Index
+
+        return Index
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,92 @@
+"""Everything divgrpc raises on purpose.
+
+One tree with one root. A class carries the `reason` that the wire shows; which gRPC status it gets
+is the server's business (`divgrpc_server.statuses`). Messages name the argument, what was wrong and
+what would be right, and never hold a path or a traceback: callers on the other side of a network
+read them.
+"""
+
+from typing import ClassVar
+
+
+class DivgrpcError(Exception):
+    """Root of all errors raised on purpose."""
+
+    reason: ClassVar[str] = "ERROR"
+
+
+class InvalidArgumentError(DivgrpcError, ValueError):
+    """An argument is wrong whatever the state of the index.
+
+    `field` is the argument's name as the caller wrote it, such as ``"diversity"``.
+    """
+
+    reason = "INVALID_ARGUMENT"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class UnsupportedError(DivgrpcError):
+    """The request is well formed and asks for something that is not there yet."""
+
+    reason = "UNSUPPORTED"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class IndexNotFoundError(DivgrpcError):
+    """There is no index of that name, or at that place."""
+
+    reason = "INDEX_NOT_FOUND"
+
+
+class IndexExistsError(DivgrpcError):
+    """An index of that name is there, and the build was not told to replace it."""
+
+    reason = "INDEX_EXISTS"
+
+
+class BuildUnderWayError(DivgrpcError):
+    """Another build of the same index is under way."""
+
+    reason = "BUILD_UNDER_WAY"
+
+
+class IndexDamagedError(DivgrpcError):
+    """The files of an index are short, changed or missing."""
+
+    reason = "INDEX_DAMAGED"
+
+
+class NewerFormatError(DivgrpcError):
+    """The index was written by a later version than this one can read."""
+
+    reason = "NEWER_FORMAT"
+
+
+class LimitExceededError(DivgrpcError):
+    """A limit on rows, bytes or builds was reached."""
+
+    reason = "LIMIT_EXCEEDED"
+
+
+class StorageFullError(DivgrpcError):
+    """There is no room left where indexes are kept."""
+
+    reason = "STORAGE_FULL"
+
+
+class StorageInUseError(DivgrpcError):
+    """Another server keeps its indexes in this folder."""
+
+    reason = "STORAGE_IN_USE"
+
+
+class UnavailableError(DivgrpcError):
+    """Nobody can answer just now; the same call may succeed later."""
+
+    reason = "UNAVAILABLE"

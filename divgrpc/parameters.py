@@ -1,0 +1,238 @@
+"""What a build and a query can be told, the defaults, and the limits: one table each.
+
+Core, client and server all make these objects, so that a parameter is checked in one place and has
+one name. Errors are `InvalidArgumentError` with the field named; a choice that is a word of the
+design but not there yet is `UnsupportedError`.
+"""
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Final, get_args
+
+from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc.types import (
+    EffectiveParameters,
+    HashFamily,
+    Hyperplanes,
+    Metric,
+    Sampling,
+    Search,
+    Selector,
+    Variant,
+    WarningInfo,
+    ZeroVectors,
+)
+
+INDEX_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
+SEED_MAX: Final = 2**64 - 1
+
+# Every limit a request can run into; GetServerInfo publishes this table.
+LIMITS: Final = {
+    "k_max": 10_000,
+    "k_times_candidates_max": 100_000_000,
+    "dims_max": 65_536,
+    "rows_max": 2**31 - 1,
+    "query_rows_max": 10_000,
+    "n_tables_max": 256,
+    "n_bits_max": 24,
+    "message_bytes_max": 4 * 2**20,
+    "chunk_bytes": 2**20,
+    "page_size_max": 1_000,
+}
+
+# Words of the design that this version answers with UnsupportedError.
+NOT_YET: Final = {
+    "metric": ("euclidean", "inner_product"),
+    "hash_family": ("pca_hash", "cells", "auto"),
+    "selector": ("mmr", "rerank", "qp_relax", "dpp", "max_sum"),
+}
+
+CODE_BITS: Final = 256
+MIN_CANDIDATES: Final = 200
+
+
+def check_index_name(name: str) -> str:
+    """Return `name` if it may name an index, else raise."""
+    if not INDEX_NAME.fullmatch(name):
+        raise InvalidArgumentError(
+            "index",
+            "index must be 1 to 63 of a-z, 0-9, _ and -, and begin with a letter or digit, "
+            f"got {name[:80]!r}",
+        )
+    return name
+
+
+def _choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        allowed = ", ".join(choices)
+        raise InvalidArgumentError(field, f"{field} must be one of {allowed}, got {value!r}")
+    if value in NOT_YET.get(field, ()):
+        ready = ", ".join(c for c in choices if c not in NOT_YET[field])
+        raise UnsupportedError(
+            field, f"{field} {value!r} is not there yet in this version; there are: {ready}"
+        )
+
+
+def _integer(field: str, value: object, low: int, high: int) -> None:
+    # bool is an int to Python, never to a caller who passes it as a count.
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InvalidArgumentError(field, f"{field} must be a whole number, got {value!r}")
+    number = value.__index__()
+    if not low <= number <= high:
+        raise InvalidArgumentError(field, f"{field} must be between {low} and {high}, got {number}")
+
+
+def _number(field: str, value: object) -> float:
+    try:
+        number = float(value)  # type: ignore[arg-type]  # that it may not be one is the point
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(field, f"{field} must be a number, got {value!r}") from None
+    if not math.isfinite(number):
+        raise InvalidArgumentError(field, f"{field} must be finite, got {number}")
+    return number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildParameters:
+    """How an index is built; None means that Build chooses by the number of points and dimensions.
+
+    The .proto's `BuildParameters` says what each field does, in the same words.
+    """
+
+    metric: Metric = "cosine"
+    hash_family: HashFamily = "lsh_sdiv"
+    hyperplanes: Hyperplanes = "orthogonal"
+    centred: bool = False
+    n_tables: int | None = None
+    n_bits: int | None = None
+    n_components: int | None = None
+    target_recall: float = 0.9
+    zero_vectors: ZeroVectors = "reject"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _choice("metric", self.metric, get_args(Metric))
+        _choice("hash_family", self.hash_family, get_args(HashFamily))
+        _choice("hyperplanes", self.hyperplanes, get_args(Hyperplanes))
+        _choice("zero_vectors", self.zero_vectors, get_args(ZeroVectors))
+        if self.n_tables is not None:
+            _integer("n_tables", self.n_tables, 1, LIMITS["n_tables_max"])
+        if self.n_bits is not None:
+            _integer("n_bits", self.n_bits, 1, LIMITS["n_bits_max"])
+        if self.n_components is not None:
+            _integer("n_components", self.n_components, 1, LIMITS["dims_max"])
+        _integer("seed", self.seed, 0, SEED_MAX)
+        if not 0 < _number("target_recall", self.target_recall) <= 1:
+            raise InvalidArgumentError(
+                "target_recall",
+                f"target_recall must be above 0 and at most 1, got {self.target_recall}",
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryParameters:
+    """How a query is answered; None means the default that `resolve` fills in.
+
+    The .proto's `QueryRequest` says what each field does, in the same words.
+    """
+
+    k: int = 10
+    diversity: float = 0.3
+    selector: Selector = "greedy"
+    variant: Variant = "corrected"
+    search: Search = "auto"
+    hash_limit: int | None = None
+    epsilon: float | None = None
+    candidates_limit: int | None = None
+    max_distance: float | None = None
+    sampling: Sampling = "uniform"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _integer("k", self.k, 1, LIMITS["k_max"])
+        if not 0 <= _number("diversity", self.diversity) <= 1:
+            raise InvalidArgumentError(
+                "diversity", f"diversity must be between 0 and 1, got {self.diversity}"
+            )
+        _choice("selector", self.selector, get_args(Selector))
+        _choice("variant", self.variant, get_args(Variant))
+        _choice("search", self.search, get_args(Search))
+        _choice("sampling", self.sampling, get_args(Sampling))
+        _integer("seed", self.seed, 0, SEED_MAX)
+        self._check_limit("hash_limit", self.hash_limit)
+        self._check_limit("candidates_limit", self.candidates_limit)
+        if self.epsilon is not None:
+            if self.hash_limit is not None:
+                raise InvalidArgumentError(
+                    "epsilon", "epsilon gives hash_limit: set one of the two"
+                )
+            if _number("epsilon", self.epsilon) <= 0:
+                raise InvalidArgumentError(
+                    "epsilon", f"epsilon must be above 0, got {self.epsilon}"
+                )
+        if self.max_distance is not None and _number("max_distance", self.max_distance) < 0:
+            raise InvalidArgumentError(
+                "max_distance", f"max_distance must be 0 or more, got {self.max_distance}"
+            )
+
+    def _check_limit(self, field: str, value: int | None) -> None:
+        if value is None:
+            return
+        _integer(field, value, 0, LIMITS["rows_max"])
+        if 0 < value < self.k:
+            raise InvalidArgumentError(
+                field, f"{field} must be 0 (no limit) or at least k = {self.k}, got {value}"
+            )
+
+    def resolve(self, rows: int, auto_search: Search) -> EffectiveParameters:
+        """Fill in the defaults for an index of `rows` points.
+
+        Raises `InvalidArgumentError` where k times the candidates is above its limit.
+        """
+        most = LIMITS["k_times_candidates_max"] // self.k
+        default_candidates = min(max(MIN_CANDIDATES, 10 * self.k), max(self.k, most))
+        candidates = default_candidates if self.candidates_limit is None else self.candidates_limit
+        if self.epsilon is not None:
+            hashed = max(self.k, math.ceil(2 * rows ** (1 / (1 + self.epsilon))))
+        elif self.hash_limit is not None:
+            hashed = self.hash_limit
+        else:
+            hashed = 4 * (candidates or default_candidates)
+        seen = min(candidates or rows, hashed or rows, rows)
+        if self.k * seen > LIMITS["k_times_candidates_max"]:
+            raise InvalidArgumentError(
+                "candidates_limit",
+                f"k times the candidates must be at most {LIMITS['k_times_candidates_max']}, "
+                f"got {self.k} times {seen}",
+            )
+        search = self.search
+        if search == "auto":
+            search = "exact" if hashed == 0 or hashed >= rows else auto_search
+        return EffectiveParameters(
+            k=int(self.k),
+            diversity=float(self.diversity),
+            selector=self.selector,
+            variant=self.variant,
+            search=search,
+            hash_limit=int(hashed),
+            candidates_limit=int(candidates),
+            max_distance=None if self.max_distance is None else float(self.max_distance),
+            sampling=self.sampling,
+            seed=int(self.seed),
+        )
+
+    def warnings(self) -> tuple[WarningInfo, ...]:
+        """Return what is legal and probably not meant: limits that leave nothing to choose from."""
+        return tuple(
+            WarningInfo(
+                f"{field.upper()}_EQUALS_K",
+                f"{field} equals k, so the selector has nothing to choose from",
+                field,
+            )
+            for field, value in (
+                ("hash_limit", self.hash_limit),
+                ("candidates_limit", self.candidates_limit),
+            )
+            if value == self.k
+        )

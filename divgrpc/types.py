@@ -1,0 +1,147 @@
+"""Words and results shared by the core and the client; imports numpy alone.
+
+The spelled-out choices (`Search`, `Selector`, ...) are the same words in the .proto, where each is
+an enum value: ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Metric = Literal["cosine", "euclidean", "inner_product"]
+HashFamily = Literal["lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto"]
+Hyperplanes = Literal["orthogonal", "gaussian"]
+ZeroVectors = Literal["reject", "skip"]
+Search = Literal["auto", "tables", "scan", "scan_hamming", "exact"]
+Selector = Literal["nearest", "greedy", "mmr", "rerank", "qp_relax", "dpp", "max_sum"]
+Variant = Literal["corrected", "printed", "marginal"]
+Sampling = Literal["uniform", "nearest"]
+
+FloatArray = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+CountArray = npt.NDArray[np.uint32]
+
+
+@dataclass(frozen=True, slots=True)
+class WarningInfo:
+    """Something a caller will want to know about an answer that is still right.
+
+    `code` is stable and for machines, `message` a sentence for people, `field` the parameter it
+    speaks of, or empty.
+    """
+
+    code: str
+    message: str
+    field: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveParameters:
+    """The parameters a query was answered with: defaults filled in, `auto` resolved.
+
+    `hash_limit` and `candidates_limit` of 0 mean no limit, as does a `max_distance` of None.
+    """
+
+    k: int
+    diversity: float
+    selector: Selector
+    variant: Variant
+    search: Search
+    hash_limit: int
+    candidates_limit: int
+    max_distance: float | None
+    sampling: Sampling
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryStats:
+    """What happened, one number per query row; every array is (nq,) uint32.
+
+    `points_hashed`: distinct points that the hash stage handed on; `buckets_probed`: buckets looked
+    up; `points_scored`: points scored exactly; `candidates`: points that the selector saw.
+    """
+
+    points_hashed: CountArray
+    buckets_probed: CountArray
+    points_scored: CountArray
+    candidates: CountArray
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryResult:
+    """Results of a batch of queries, in the order in which they were picked.
+
+    `ids` (nq, k) int64, -1 where fewer than k were found; `scores` and `selection_scores` (nq, k)
+    float32, NaN there; `counts` (nq,) uint32, how many each row has. A score is the relevance in
+    the metric's own direction; a selection score is what the selector saw in the point when it
+    picked it, higher is better.
+    """
+
+    ids: IntArray
+    scores: FloatArray
+    selection_scores: FloatArray
+    counts: CountArray
+    generation: int
+    stats: QueryStats
+    parameters: EffectiveParameters
+    warnings: tuple[WarningInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """One array of an index."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SearchCost:
+    """What Build measured of one way to search.
+
+    `recall`: share of the true ten nearest neighbours among the hashed points, at the default
+    limits, over points left out of their own neighbours; `microseconds`: median time of a query on
+    one thread of the machine that built the index.
+    """
+
+    search: Search
+    recall: float
+    microseconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class IndexInfo:
+    """An index as it stands: what it was asked to be, and what Build made of it.
+
+    `parameters` is a `divgrpc.parameters.BuildParameters` with every default filled in, given as a
+    mapping of its field names.
+    """
+
+    name: str
+    generation: int
+    rows: int
+    dims: int
+    parameters: dict[str, object]
+    code_bits: int
+    n_probes: int
+    auto_search: Search
+    search_costs: tuple[SearchCost, ...]
+    has_categories: bool
+    has_subtopics: bool
+    arrays: tuple[ArrayInfo, ...]
+    warnings: tuple[WarningInfo, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a build has come; `rows_total` is 0 and `seconds_left` None where unknown."""
+
+    stage: str
+    rows_done: int
+    rows_total: int
+    seconds_left: float | None = None

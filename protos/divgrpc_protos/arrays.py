@@ -1,0 +1,132 @@
+"""numpy arrays to matrices on the wire and back; both sides use it.
+
+Decoding trusts nothing: lengths are compared with shapes before anything is allocated, and what is
+wrong is a `MatrixError` that names the field below `Vectors`.
+"""
+
+from typing import Final, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc_protos.v1 import vectors_pb2
+
+_T = TypeVar("_T", bound=np.generic)
+
+_DTYPES: Final[dict[int, np.dtype[np.floating]]] = {
+    vectors_pb2.DTYPE_UNSPECIFIED: np.dtype("<f4"),
+    vectors_pb2.DTYPE_FLOAT32: np.dtype("<f4"),
+    vectors_pb2.DTYPE_FLOAT16: np.dtype("<f2"),
+}
+
+
+class MatrixError(ValueError):
+    """A matrix message does not hold what its header says."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+class Csr(NamedTuple):
+    """Compressed sparse rows: `indptr` (rows+1,) int64, `indices` uint32, `data` float32."""
+
+    indptr: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.uint32]
+    data: npt.NDArray[np.float32]
+    cols: int
+
+
+def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:
+    """Wrap a (rows, cols) array; float16 stays, anything else travels as float32."""
+    half = matrix.dtype == np.float16
+    block = np.ascontiguousarray(matrix, dtype="<f2" if half else "<f4")
+    return vectors_pb2.Vectors(
+        dense=vectors_pb2.DenseMatrix(
+            rows=block.shape[0],
+            cols=block.shape[1],
+            dtype=vectors_pb2.DTYPE_FLOAT16 if half else vectors_pb2.DTYPE_FLOAT32,
+            data=block.tobytes(),
+        )
+    )
+
+
+def encode_csr(csr: Csr) -> vectors_pb2.Vectors:
+    """Wrap compressed sparse rows."""
+    return vectors_pb2.Vectors(
+        sparse=vectors_pb2.CsrMatrix(
+            rows=len(csr.indptr) - 1,
+            cols=csr.cols,
+            indptr=np.ascontiguousarray(csr.indptr, "<i8").tobytes(),
+            indices=np.ascontiguousarray(csr.indices, "<u4").tobytes(),
+            data=np.ascontiguousarray(csr.data, "<f4").tobytes(),
+            dtype=vectors_pb2.DTYPE_FLOAT32,
+        )
+    )
+
+
+def decode(vectors: vectors_pb2.Vectors) -> npt.NDArray[np.float32] | Csr:
+    """Return a (rows, cols) float32 array, or compressed sparse rows.
+
+    Raises `MatrixError` where shape and bytes disagree. Finiteness is not checked here.
+    """
+    kind = vectors.WhichOneof("kind")
+    if kind == "dense":
+        return _decode_dense(vectors.dense)
+    if kind == "sparse":
+        return _decode_csr(vectors.sparse)
+    raise MatrixError("", "one of dense and sparse must be set")
+
+
+def _dtype(field: str, dtype: int) -> np.dtype[np.floating]:
+    if dtype not in _DTYPES:
+        raise MatrixError(f"{field}.dtype", f"unknown dtype {dtype}")
+    return _DTYPES[dtype]
+
+
+def _numbers(field: str, data: bytes, dtype: np.dtype[_T], count: int) -> npt.NDArray[_T]:
+    expected = count * dtype.itemsize
+    if len(data) != expected:
+        raise MatrixError(field, f"{field} must be {expected} bytes for its shape, got {len(data)}")
+    return np.frombuffer(data, dtype)
+
+
+def _decode_dense(matrix: vectors_pb2.DenseMatrix) -> npt.NDArray[np.float32]:
+    dtype = _dtype("dense", matrix.dtype)
+    rows, cols = matrix.rows, matrix.cols
+    if matrix.data and matrix.values:
+        raise MatrixError("dense.values", "dense.data and dense.values must not both be set")
+    if matrix.values:
+        if len(matrix.values) != rows * cols:
+            raise MatrixError(
+                "dense.values",
+                f"dense.values must hold rows * cols = {rows * cols} numbers, "
+                f"got {len(matrix.values)}",
+            )
+        numbers = np.array(matrix.values, dtype=np.float32)
+    else:
+        numbers = _numbers("dense.data", matrix.data, dtype, rows * cols)
+    return numbers.reshape(rows, cols).astype(np.float32, copy=False)
+
+
+def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
+    dtype = _dtype("sparse", matrix.dtype)
+    indptr = _numbers("sparse.indptr", matrix.indptr, np.dtype("<i8"), matrix.rows + 1)
+    if indptr[0] != 0 or (np.diff(indptr) < 0).any():
+        raise MatrixError("sparse.indptr", "sparse.indptr must begin at 0 and never decrease")
+    nnz = int(indptr[-1])
+    indices = _numbers("sparse.indices", matrix.indices, np.dtype("<u4"), nnz)
+    data = _numbers("sparse.data", matrix.data, dtype, nnz)
+    if nnz and int(indices.max()) >= matrix.cols:
+        raise MatrixError(
+            "sparse.indices",
+            f"sparse.indices must be below cols = {matrix.cols}, got {int(indices.max())}",
+        )
+    steps_up = np.diff(indices.astype(np.int64)) > 0
+    row_starts = indptr[1:-1]
+    steps_up[row_starts[(row_starts > 0) & (row_starts < nnz)] - 1] = True
+    if not steps_up.all():
+        raise MatrixError(
+            "sparse.indices", "sparse.indices must be strictly increasing within each row"
+        )
+    return Csr(indptr, indices, data.astype(np.float32, copy=False), matrix.cols)

@@ -1,0 +1,1 @@
+"""The processes: supervisor, fronts, workers, builders."""
