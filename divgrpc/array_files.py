@@ -1,0 +1,176 @@
+"""One array, one standard `.npy` file that any tool can open.
+
+A file begins with a header of exactly `HEADER_BYTES`, so that it can be written first with no rows
+and once more when their number is known; data follow at a fixed offset. Space is reserved before
+data are written: a full disk is then an error of a call, never a SIGBUS in a mapping. The checksum
+is the CRC-32 of the data without the header, kept up while rows arrive.
+"""
+
+import contextlib
+import errno
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import IndexDamagedError, StorageFullError
+
+HEADER_BYTES: Final = 128
+_MAGIC: Final = b"\x93NUMPY\x01\x00"
+_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_BLOCK_BYTES: Final = 1 << 24
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayEntry:
+    """What the manifest says of one array; `crc32` is of its data."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    crc32: int
+
+    @property
+    def bytes(self) -> int:
+        """Size of the data."""
+        return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
+
+
+@contextlib.contextmanager
+def room_reported() -> Iterator[None]:
+    """Turn the operating system's word for a full disk into `StorageFullError`."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            raise StorageFullError("no room left to store the index") from error
+        raise
+
+
+class ArrayFile:
+    """An array being written: rows are appended, or the whole is created and filled in place."""
+
+    def __init__(self, path: Path, dtype: npt.DTypeLike, row_shape: tuple[int, ...]) -> None:
+        self._path = path
+        self._dtype = np.dtype(dtype).newbyteorder("<")
+        self._row_shape = row_shape
+        self._rows = 0
+        self._crc = 0
+        self._file = path.open("xb+", buffering=0)
+        self._mapped: Array | None = None
+        self._write_header()
+        self._file.seek(HEADER_BYTES)
+
+    def reserve(self, rows: int) -> None:
+        """Make sure that `rows` rows in all will find room."""
+        row_bytes = int(np.prod(self._row_shape, dtype=np.int64)) * self._dtype.itemsize
+        with room_reported():
+            os.posix_fallocate(self._file.fileno(), 0, HEADER_BYTES + max(1, rows * row_bytes))
+
+    def append(self, block: Array) -> None:
+        """Write `block`, (rows, *row_shape), behind what is there."""
+        data = np.ascontiguousarray(block, self._dtype)
+        if data.shape[1:] != self._row_shape:
+            raise ValueError(f"rows of shape {data.shape[1:]} in an array of {self._row_shape}")
+        view = _bytes_of(data)
+        self._crc = zlib.crc32(view, self._crc)
+        with room_reported():
+            while view:
+                view = view[self._file.write(view) :]
+        self._rows += len(data)
+
+    def fill(self, rows: int) -> Array:
+        """Return the array with `rows` rows as writable memory backed by the file."""
+        self.reserve(rows)
+        self._rows = rows
+        self._write_header()
+        self._mapped = map_array(self._path, self._dtype, (rows, *self._row_shape), "r+")
+        return self._mapped
+
+    def read(self) -> Array:
+        """Return what is written so far, read-only, backed by the file."""
+        return map_array(self._path, self._dtype, (self._rows, *self._row_shape), "r")
+
+    def close(self) -> ArrayEntry:
+        """Write the final header, cut what was reserved and not used, sync."""
+        if self._mapped is not None:
+            self._crc = checksum(self._mapped)
+            self._mapped = None
+        shape = (self._rows, *self._row_shape)
+        entry = ArrayEntry(self._dtype.name, shape, self._crc)
+        with room_reported():
+            self._write_header()
+            self._file.truncate(HEADER_BYTES + entry.bytes)
+            os.fsync(self._file.fileno())
+        self._file.close()
+        return entry
+
+    def discard(self) -> None:
+        """Close without caring for what was written."""
+        self._mapped = None
+        self._file.close()
+
+    def _write_header(self) -> None:
+        shape = (self._rows, *self._row_shape)
+        fields = {"descr": self._dtype.str, "fortran_order": False, "shape": shape}
+        room = HEADER_BYTES - len(_MAGIC) - 2
+        text = repr(fields).ljust(room - 1).encode() + b"\n"
+        header = _MAGIC + room.to_bytes(2, "little") + text
+        with room_reported():
+            os.pwrite(self._file.fileno(), header, 0)
+
+
+def map_array(
+    path: Path, dtype: npt.DTypeLike, shape: tuple[int, ...], mode: Literal["r", "r+"]
+) -> Array:
+    """Map the data of a file; an array without elements is plain memory."""
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    mapped = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)
+    return mapped.view(np.ndarray)
+
+
+def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
+    """Map a finished array read-only.
+
+    Length and header are always compared with `entry`, the checksum where `verify` says so. Raises
+    `IndexDamagedError`.
+    """
+    try:
+        with path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+            start = file.tell()
+            size = os.fstat(file.fileno()).st_size
+    except FileNotFoundError:
+        raise IndexDamagedError(f"array {path.stem} is missing") from None
+    except ValueError as error:
+        raise IndexDamagedError(f"array {path.stem} has no readable header") from error
+    found = (version, shape, fortran, dtype, start, size)
+    dtype = np.dtype(entry.dtype).newbyteorder("<")
+    wanted = ((1, 0), entry.shape, False, dtype, HEADER_BYTES, HEADER_BYTES + entry.bytes)
+    if found != wanted:
+        raise IndexDamagedError(f"array {path.stem} is not what the manifest says")
+    array = map_array(path, dtype, entry.shape, "r")
+    if verify and checksum(array) != entry.crc32:
+        raise IndexDamagedError(f"array {path.stem} does not match its checksum")
+    return array
+
+
+def checksum(array: Array) -> int:
+    """Return the CRC-32 of a C-contiguous array's bytes."""
+    view, crc = _bytes_of(array), 0
+    for start in range(0, len(view), _BLOCK_BYTES):
+        crc = zlib.crc32(view[start : start + _BLOCK_BYTES], crc)
+    return crc
+
+
+def _bytes_of(array: Array) -> memoryview:
+    # A memoryview of an array without elements cannot be cast.
+    return memoryview(array.reshape(-1).view(np.uint8)) if array.size else memoryview(b"")  # type: ignore[arg-type]  # ndarray is a Buffer from Python 3.12 on

@@ -1,0 +1,93 @@
+"""The manifest: what a generation holds, as one JSON file beside its arrays.
+
+Its arrays are named, so that a later version may add some (cells, sparse points) without a new
+format; `format_version` grows only when an old reader would misread.
+"""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal
+
+from divgrpc.array_files import ArrayEntry
+from divgrpc.errors import DivgrpcError, IndexDamagedError, NewerFormatError
+from divgrpc.parameters import BuildParameters
+from divgrpc.types import ArrayInfo, IndexInfo, Search, SearchCost, WarningInfo
+
+FORMAT: Final = "divgrpc-index"
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One generation: its parameters with defaults filled in, its findings and its arrays."""
+
+    generation: int
+    rows: int
+    dims: int
+    points: Literal["dense", "sparse"]
+    parameters: BuildParameters
+    code_bits: int
+    n_probes: int
+    auto_search: Search
+    search_costs: tuple[SearchCost, ...]
+    warnings: tuple[WarningInfo, ...]
+    arrays: dict[str, ArrayEntry]
+
+    def to_json(self) -> str:
+        """Return the text of the file."""
+        head = {"format": FORMAT, "format_version": FORMAT_VERSION}
+        return json.dumps(head | asdict(self), indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Manifest":
+        """Read the text of the file; raises `IndexDamagedError` and `NewerFormatError`."""
+        try:
+            document = json.loads(text)
+            known, version = document["format"] == FORMAT, int(document["format_version"])
+            manifest = cls._from_document(document) if known and version <= FORMAT_VERSION else None
+        except (ValueError, KeyError, TypeError, AttributeError, DivgrpcError) as error:
+            raise IndexDamagedError("the manifest cannot be read") from error
+        if manifest is not None:
+            return manifest
+        if not known:
+            raise IndexDamagedError("the manifest is of another format")
+        raise NewerFormatError(
+            f"the index is of format {version}; this version reads up to {FORMAT_VERSION}"
+        )
+
+    @classmethod
+    def _from_document(cls, document: dict[str, Any]) -> "Manifest":
+        known = {field.name: document[field.name] for field in fields(cls)}
+        return cls(
+            **known
+            | {
+                "parameters": BuildParameters(**document["parameters"]),
+                "search_costs": tuple(SearchCost(**c) for c in document["search_costs"]),
+                "warnings": tuple(WarningInfo(**w) for w in document["warnings"]),
+                "arrays": {
+                    name: ArrayEntry(entry["dtype"], tuple(entry["shape"]), entry["crc32"])
+                    for name, entry in document["arrays"].items()
+                },
+            }
+        )
+
+    def info(self, name: str) -> IndexInfo:
+        """Return the same for callers, under the index's name."""
+        return IndexInfo(
+            name=name,
+            generation=self.generation,
+            rows=self.rows,
+            dims=self.dims,
+            parameters=asdict(self.parameters),
+            code_bits=self.code_bits,
+            n_probes=self.n_probes,
+            auto_search=self.auto_search,
+            search_costs=self.search_costs,
+            has_categories="categories" in self.arrays,
+            has_subtopics="subtopics" in self.arrays,
+            arrays=tuple(
+                ArrayInfo(key, entry.dtype, entry.shape, entry.bytes)
+                for key, entry in sorted(self.arrays.items())
+            ),
+            warnings=self.warnings,
+        )
