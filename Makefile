@@ -2,17 +2,20 @@
 
 PYTHON ?= python3.11
 BIN := .venv/bin
-PROTOS := $(wildcard protos/divgrpc_protos/v1/*.proto)
+PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .PHONY: help demo test bench lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 12
 
+# Locked wheels first, each checked against its hash; then the project itself, which needs nothing
+# more: --no-deps because the lock has said what to install, --no-build-isolation because hatchling
+# is among it and a second download would not be checked.
 .venv/ready: requirements.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(PIP) install --require-hashes -r requirements.lock
+	$(PIP) install --no-deps --no-build-isolation -e .
 	touch $@
 
 demo: .venv/ready    ## start a server, index real images, compare plain and diverse results
@@ -21,8 +24,8 @@ demo: .venv/ready    ## start a server, index real images, compare plain and div
 test: .venv/ready    ## run the whole suite
 	$(BIN)/python -m pytest
 
-bench: .venv/ready   ## measure speed and quality; figures go to standard output
-	$(BIN)/python -m benchmarks
+bench: .venv/ready   ## measure quality and speed; ARGS="quality --help" says how
+	PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
 
 lint: .venv/ready    ## format and lint rules
 	$(BIN)/ruff check .
@@ -32,12 +35,20 @@ types: .venv/ready   ## mypy, strict
 	$(BIN)/mypy
 
 imports: .venv/ready ## imports run one way
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --no-logo
+
+# The generated code goes beside its .proto; a test makes it once more with OUT elsewhere and
+# compares. google/rpc/status.proto comes with googleapis-common-protos, in site-packages. Only
+# diverse_index.proto has a service, so only it gets a _pb2_grpc module.
+OUT ?= protos
+MESSAGES := $(sort $(wildcard protos/divgrpc_protos/v1/*.proto))
+SERVICES := protos/divgrpc_protos/v1/diverse_index.proto
+SITE_PACKAGES = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+PROTOC = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos -I $(SITE_PACKAGES)
 
 proto: .venv/ready   ## regenerate the code made from the .proto files
-	$(BIN)/python -m grpc_tools.protoc -I protos \
-	    -I $$($(BIN)/python -c 'import google.rpc, os; print(os.path.dirname(os.path.dirname(os.path.dirname(google.rpc.__path__[0] + "/x"))))') \
-	    --python_out=protos --grpc_python_out=protos --mypy_out=protos --mypy_grpc_out=protos $(PROTOS)
+	$(PROTOC) --python_out=$(OUT) --mypy_out=quiet:$(OUT) $(MESSAGES)
+	$(PROTOC) --grpc_python_out=$(OUT) --mypy_grpc_out=quiet:$(OUT) $(SERVICES)
 
 lock: .venv/ready    ## resolve the dependencies anew
 	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
