@@ -288,6 +288,7 @@ def _sweep_locked(folder: Path) -> bool:
     if not folder.is_dir():
         return removed
     if (folder / POINTER).exists():
+        (folder / f"{POINTER}.new").unlink(missing_ok=True)
         with contextlib.suppress(IndexDamagedError):
             return _remove_generations(folder, keep=IndexFolder(folder).current()) or removed
     elif all(entry.isdigit() or entry.startswith(POINTER) for entry in os.listdir(folder)):
