@@ -28,7 +28,8 @@ if _version_not_supported:
 
 
 class DiverseIndexStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Named indexes: build them, ask them, look after them.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -84,11 +85,12 @@ class DiverseIndexStub(object):
 
 
 class DiverseIndexServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Named indexes: build them, ask them, look after them.
+    """
 
     def Build(self, request_iterator, context):
-        """Builds a generation of an index from streamed rows and serves it once it is whole. The caller sends
-        a header, chunks, a commit; the server answers accepted, progress, done. A build that is
+        """Builds a generation of an index from streamed rows and serves it once it is whole. The caller
+        sends a header, chunks, a commit; the server answers accepted, progress, done. A build that is
         cancelled, abandoned or late leaves nothing behind, and the generation before goes on serving.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -124,26 +126,28 @@ class DiverseIndexServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetIndex(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Says what an index is and what Build made of it.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListIndexes(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Names and describes the indexes, a page at a time.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteIndex(self, request, context):
-        """Calls under way finish on the generation they began with.
+        """Removes an index. Calls under way finish on the generation they began with.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """Limits, versions, readiness.
+        """Says what the server allows, what it runs on and whether it is ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -206,7 +210,8 @@ def add_DiverseIndexServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DiverseIndex(object):
-    """Missing associated documentation comment in .proto file."""
+    """Named indexes: build them, ask them, look after them.
+    """
 
     @staticmethod
     def Build(request_iterator,

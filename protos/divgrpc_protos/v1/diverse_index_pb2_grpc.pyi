@@ -191,6 +191,8 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
 )
 
 class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
+    """Named indexes: build them, ask them, look after them."""
+
     @typing.overload
     def __init__(self: DiverseIndexStub[
         grpc.StreamStreamMultiCallable[
@@ -272,8 +274,8 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
     ], channel: grpc.aio.Channel) -> None: ...
 
     Build: _DiverseIndexBuildType
-    """Builds a generation of an index from streamed rows and serves it once it is whole. The caller sends
-    a header, chunks, a commit; the server answers accepted, progress, done. A build that is
+    """Builds a generation of an index from streamed rows and serves it once it is whole. The caller
+    sends a header, chunks, a commit; the server answers accepted, progress, done. A build that is
     cancelled, abandoned or late leaves nothing behind, and the generation before goes on serving.
     """
 
@@ -290,14 +292,16 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
     """EXPERIMENTAL: answers UNIMPLEMENTED. What diversity costs and gains on the caller's data."""
 
     GetIndex: _DiverseIndexGetIndexType
+    """Says what an index is and what Build made of it."""
 
     ListIndexes: _DiverseIndexListIndexesType
+    """Names and describes the indexes, a page at a time."""
 
     DeleteIndex: _DiverseIndexDeleteIndexType
-    """Calls under way finish on the generation they began with."""
+    """Removes an index. Calls under way finish on the generation they began with."""
 
     GetServerInfo: _DiverseIndexGetServerInfoType
-    """Limits, versions, readiness."""
+    """Says what the server allows, what it runs on and whether it is ready."""
 
 DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.StreamStreamMultiCallable[
@@ -339,14 +343,16 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
 ]
 
 class DiverseIndexServicer(metaclass=abc.ABCMeta):
+    """Named indexes: build them, ask them, look after them."""
+
     @abc.abstractmethod
     def Build(
         self,
         request_iterator: _MaybeAsyncIterator[divgrpc_protos.v1.index_pb2.BuildRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.index_pb2.BuildResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.index_pb2.BuildResponse]]:
-        """Builds a generation of an index from streamed rows and serves it once it is whole. The caller sends
-        a header, chunks, a commit; the server answers accepted, progress, done. A build that is
+        """Builds a generation of an index from streamed rows and serves it once it is whole. The caller
+        sends a header, chunks, a commit; the server answers accepted, progress, done. A build that is
         cancelled, abandoned or late leaves nothing behind, and the generation before goes on serving.
         """
 
@@ -387,14 +393,16 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         self,
         request: divgrpc_protos.v1.index_pb2.GetIndexRequest,
         context: _ServicerContext,
-    ) -> typing.Union[divgrpc_protos.v1.index_pb2.GetIndexResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.GetIndexResponse]]: ...
+    ) -> typing.Union[divgrpc_protos.v1.index_pb2.GetIndexResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.GetIndexResponse]]:
+        """Says what an index is and what Build made of it."""
 
     @abc.abstractmethod
     def ListIndexes(
         self,
         request: divgrpc_protos.v1.index_pb2.ListIndexesRequest,
         context: _ServicerContext,
-    ) -> typing.Union[divgrpc_protos.v1.index_pb2.ListIndexesResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.ListIndexesResponse]]: ...
+    ) -> typing.Union[divgrpc_protos.v1.index_pb2.ListIndexesResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.ListIndexesResponse]]:
+        """Names and describes the indexes, a page at a time."""
 
     @abc.abstractmethod
     def DeleteIndex(
@@ -402,7 +410,7 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.index_pb2.DeleteIndexRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.index_pb2.DeleteIndexResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.DeleteIndexResponse]]:
-        """Calls under way finish on the generation they began with."""
+        """Removes an index. Calls under way finish on the generation they began with."""
 
     @abc.abstractmethod
     def GetServerInfo(
@@ -410,6 +418,6 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.index_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.index_pb2.GetServerInfoResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.GetServerInfoResponse]]:
-        """Limits, versions, readiness."""
+        """Says what the server allows, what it runs on and whether it is ready."""
 
 def add_DiverseIndexServicer_to_server(servicer: DiverseIndexServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

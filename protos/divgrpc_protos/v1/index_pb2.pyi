@@ -121,6 +121,8 @@ Global___ZeroVectors: typing_extensions.TypeAlias = ZeroVectors
 
 @typing.final
 class BuildParameters(google.protobuf.message.Message):
+    """How an index is built. What is unset or unspecified takes its default."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     METRIC_FIELD_NUMBER: builtins.int
@@ -148,8 +150,8 @@ class BuildParameters(google.protobuf.message.Message):
     n_components: builtins.int
     """Principal components that lsh_sdiv draws directions in. Default min(d, 200)."""
     target_recall: builtins.float
-    """The share of the true nearest neighbours that Build tunes the number of probes for, above 0, up to 1.
-    Default 0.9.
+    """The share of the true nearest neighbours that Build tunes the number of probes for, above 0, up
+    to 1. Default 0.9.
     """
     zero_vectors: Global___ZeroVectors.ValueType
     """Default reject."""
@@ -277,6 +279,8 @@ Global___BuildCommit: typing_extensions.TypeAlias = BuildCommit
 
 @typing.final
 class BuildRequest(google.protobuf.message.Message):
+    """One step of an upload: a header, then chunks, then a commit."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: builtins.int
@@ -321,6 +325,8 @@ Global___BuildAccepted: typing_extensions.TypeAlias = BuildAccepted
 
 @typing.final
 class BuildProgress(google.protobuf.message.Message):
+    """How far a build has come."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STAGE_FIELD_NUMBER: builtins.int
@@ -350,6 +356,8 @@ Global___BuildProgress: typing_extensions.TypeAlias = BuildProgress
 
 @typing.final
 class BuildResponse(google.protobuf.message.Message):
+    """One event of a build: accepted, then progress, then done."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACCEPTED_FIELD_NUMBER: builtins.int
@@ -493,6 +501,8 @@ Global___IndexInfo: typing_extensions.TypeAlias = IndexInfo
 
 @typing.final
 class GetIndexRequest(google.protobuf.message.Message):
+    """Which index to describe."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: builtins.int
@@ -508,6 +518,8 @@ Global___GetIndexRequest: typing_extensions.TypeAlias = GetIndexRequest
 
 @typing.final
 class GetIndexResponse(google.protobuf.message.Message):
+    """The index asked for."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: builtins.int
@@ -525,6 +537,8 @@ Global___GetIndexResponse: typing_extensions.TypeAlias = GetIndexResponse
 
 @typing.final
 class ListIndexesRequest(google.protobuf.message.Message):
+    """Which page of the list."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PAGE_SIZE_FIELD_NUMBER: builtins.int
@@ -567,6 +581,8 @@ Global___ListIndexesResponse: typing_extensions.TypeAlias = ListIndexesResponse
 
 @typing.final
 class DeleteIndexRequest(google.protobuf.message.Message):
+    """Which index to remove."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: builtins.int
@@ -582,6 +598,8 @@ Global___DeleteIndexRequest: typing_extensions.TypeAlias = DeleteIndexRequest
 
 @typing.final
 class DeleteIndexResponse(google.protobuf.message.Message):
+    """What was removed."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GENERATION_FIELD_NUMBER: builtins.int
@@ -598,6 +616,8 @@ Global___DeleteIndexResponse: typing_extensions.TypeAlias = DeleteIndexResponse
 
 @typing.final
 class GetServerInfoRequest(google.protobuf.message.Message):
+    """Asks for nothing in particular."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     def __init__(
@@ -608,6 +628,8 @@ Global___GetServerInfoRequest: typing_extensions.TypeAlias = GetServerInfoReques
 
 @typing.final
 class GetServerInfoResponse(google.protobuf.message.Message):
+    """A server as it stands."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     @typing.final

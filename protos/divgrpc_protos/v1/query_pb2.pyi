@@ -153,6 +153,8 @@ Global___Sampling: typing_extensions.TypeAlias = Sampling
 
 @typing.final
 class QueryRequest(google.protobuf.message.Message):
+    """Rows to answer, and how. What is unset or unspecified takes its default."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     INDEX_FIELD_NUMBER: builtins.int
@@ -418,6 +420,8 @@ Global___QueryResponse: typing_extensions.TypeAlias = QueryResponse
 
 @typing.final
 class QueryStreamRequest(google.protobuf.message.Message):
+    """One query of a stream."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CORRELATION_ID_FIELD_NUMBER: builtins.int

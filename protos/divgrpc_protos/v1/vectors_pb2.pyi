@@ -19,25 +19,25 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
-class _DType:
+class _Dtype:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
 
-class _DTypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_DType.ValueType], builtins.type):
+class _DtypeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Dtype.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
-    DTYPE_UNSPECIFIED: _DType.ValueType  # 0
-    DTYPE_FLOAT32: _DType.ValueType  # 1
-    DTYPE_FLOAT16: _DType.ValueType  # 2
+    DTYPE_UNSPECIFIED: _Dtype.ValueType  # 0
+    DTYPE_FLOAT32: _Dtype.ValueType  # 1
+    DTYPE_FLOAT16: _Dtype.ValueType  # 2
     """Half precision: half the bytes on the wire, widened to float32 on arrival."""
 
-class DType(_DType, metaclass=_DTypeEnumTypeWrapper):
+class Dtype(_Dtype, metaclass=_DtypeEnumTypeWrapper):
     """The type of the numbers in a matrix. All are little-endian."""
 
-DTYPE_UNSPECIFIED: DType.ValueType  # 0
-DTYPE_FLOAT32: DType.ValueType  # 1
-DTYPE_FLOAT16: DType.ValueType  # 2
+DTYPE_UNSPECIFIED: Dtype.ValueType  # 0
+DTYPE_FLOAT32: Dtype.ValueType  # 1
+DTYPE_FLOAT16: Dtype.ValueType  # 2
 """Half precision: half the bytes on the wire, widened to float32 on arrival."""
-Global___DType: typing_extensions.TypeAlias = DType
+Global___Dtype: typing_extensions.TypeAlias = Dtype
 
 @typing.final
 class DenseMatrix(google.protobuf.message.Message):
@@ -54,7 +54,7 @@ class DenseMatrix(google.protobuf.message.Message):
     VALUES_FIELD_NUMBER: builtins.int
     rows: builtins.int
     cols: builtins.int
-    dtype: Global___DType.ValueType
+    dtype: Global___Dtype.ValueType
     """The type of the numbers in `data`. Unspecified means float32."""
     data: builtins.bytes
     """rows * cols numbers of `dtype`, row-major, no padding: the fast way."""
@@ -69,7 +69,7 @@ class DenseMatrix(google.protobuf.message.Message):
         *,
         rows: builtins.int = ...,
         cols: builtins.int = ...,
-        dtype: Global___DType.ValueType = ...,
+        dtype: Global___Dtype.ValueType = ...,
         data: builtins.bytes = ...,
         values: collections.abc.Iterable[builtins.float] | None = ...,
     ) -> None: ...
@@ -99,7 +99,7 @@ class CsrMatrix(google.protobuf.message.Message):
     """One uint32 column per stored value, below `cols`, strictly increasing within a row."""
     data: builtins.bytes
     """One number of `dtype` per stored value."""
-    dtype: Global___DType.ValueType
+    dtype: Global___Dtype.ValueType
     """The type of the numbers in `data`. Unspecified means float32."""
     def __init__(
         self,
@@ -109,7 +109,7 @@ class CsrMatrix(google.protobuf.message.Message):
         indptr: builtins.bytes = ...,
         indices: builtins.bytes = ...,
         data: builtins.bytes = ...,
-        dtype: Global___DType.ValueType = ...,
+        dtype: Global___Dtype.ValueType = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["cols", b"cols", "data", b"data", "dtype", b"dtype", "indices", b"indices", "indptr", b"indptr", "rows", b"rows"]) -> None: ...
 

@@ -1,0 +1,202 @@
+"""The contract keeps its rules, and the committed code is what its .proto files give.
+
+The rules are buf's STANDARD set, with the exception and the option that protos/buf.yaml states,
+checked on the descriptors that protoc writes, because buf itself is not a Python package.
+"""
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pb2 as pb
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.version import Version
+
+from divgrpc_protos.v1 import diverse_index_pb2_grpc, query_pb2
+
+ROOT = Path(__file__).parent.parent
+PROTOS = ROOT / "protos"
+PASCAL = re.compile(r"([A-Z][a-z0-9]*)+")
+LOWER_SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
+
+
+def _make_proto(out: Path) -> str:
+    """Run the Makefile's own recipe with the interpreter of this test; return what it said."""
+    command = ["make", "--silent", "--assume-old=.venv/ready", "proto"]
+    command += [f"OUT={out}", f"BIN={Path(sys.executable).parent}"]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout + ran.stderr
+
+
+@pytest.fixture(scope="module")
+def ours() -> list[pb.FileDescriptorProto]:
+    """Compile the project's own files, comments and all."""
+    sources = sorted(PROTOS.glob("divgrpc_protos/v1/*.proto"))
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", f"-I{_site_packages()}"]
+    command += ["--include_source_info", "--descriptor_set_out=/dev/stdout", *map(str, sources)]
+    ran = subprocess.run(command, capture_output=True, check=True)
+    return list(pb.FileDescriptorSet.FromString(ran.stdout).file)
+
+
+def _site_packages() -> Path:
+    from google.rpc import status_pb2
+
+    return Path(status_pb2.__file__).parent.parent.parent
+
+
+def _messages(file: pb.FileDescriptorProto) -> Iterator[pb.DescriptorProto]:
+    waiting = list(file.message_type)
+    while waiting:
+        message = waiting.pop()
+        if not message.options.map_entry:
+            yield message
+        waiting.extend(message.nested_type)
+
+
+def _enums(file: pb.FileDescriptorProto) -> Iterator[pb.EnumDescriptorProto]:
+    yield from file.enum_type
+    for message in _messages(file):
+        yield from message.enum_type
+
+
+def _things(file: pb.FileDescriptorProto) -> list[pb.DescriptorProto | pb.EnumDescriptorProto]:
+    return [*file.message_type, *file.enum_type]
+
+
+def _upper_snake(name: str) -> str:
+    """Split a name as buf does: ``HashFamily`` is HASH_FAMILY, and ``DType`` is D_TYPE."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name).upper()
+
+
+def test_generated_code_is_fresh(tmp_path: Path) -> None:
+    """Running `make proto` changes no byte, adds no file, leaves none over and warns of nothing."""
+    said = _make_proto(tmp_path)
+    made = {path.name: path.read_bytes() for path in tmp_path.glob("divgrpc_protos/v1/*_pb2*")}
+    kept = {
+        path.name: path.read_bytes()
+        for path in PROTOS.glob("divgrpc_protos/v1/*_pb2*")
+        if path.is_file()
+    }
+    assert sorted(made) == sorted(kept)
+    stale = [name for name in made if made[name] != kept[name]]
+    assert not stale, f"run make proto: {stale}"
+    assert said == ""
+
+
+def test_generator_is_the_lowest_supported_toolchain() -> None:
+    """Generated code refuses an older runtime, so the ranges begin at what generated it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    base = {(r := Requirement(text)).name: r.specifier for text in project["dependencies"]}
+    dev = {
+        (r := Requirement(text)).name: r.specifier
+        for text in project["optional-dependencies"]["dev"]
+    }
+    (pin,) = dev["grpcio-tools"]
+    assert pin.operator == "=="
+    assert version("grpcio-tools") == pin.version
+    assert pin.version == diverse_index_pb2_grpc.GRPC_GENERATED_VERSION
+    assert _lowest(base["grpcio"]) == Version(pin.version)
+    stamped = re.search(r"Protobuf Python Version: (\S+)", Path(query_pb2.__file__).read_text())
+    assert stamped is not None
+    assert _lowest(base["protobuf"]) == Version(stamped[1])
+
+
+def _lowest(range_: SpecifierSet) -> Version:
+    (lowest,) = (Version(part.version) for part in range_ if part.operator == ">=")
+    return lowest
+
+
+def test_files_and_packages_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
+    """One versioned package, proto3, lower_snake file names, no public or weak imports."""
+    assert len(ours) == len(list(PROTOS.glob("divgrpc_protos/v1/*.proto")))
+    for file in ours:
+        assert file.package == "divgrpc.v1"
+        assert file.syntax == "proto3"
+        assert LOWER_SNAKE.fullmatch(Path(file.name).stem), file.name
+        assert Path(file.name).parent == Path("divgrpc_protos/v1"), "one folder for one package"
+        assert not file.public_dependency
+        assert not file.weak_dependency
+
+
+def test_every_import_is_used(ours: list[pb.FileDescriptorProto]) -> None:
+    """A file imports the files whose types it names, and no other."""
+    home = {f".{file.package}.{thing.name}": file.name for file in ours for thing in _things(file)}
+    home[".google.rpc.Status"] = "google/rpc/status.proto"
+    for file in ours:
+        named = {field.type_name for m in _messages(file) for field in m.field if field.type_name}
+        for message in _messages(file):
+            named |= {f.type_name for n in message.nested_type for f in n.field if f.type_name}
+        for service in file.service:
+            named |= {t for rpc in service.method for t in (rpc.input_type, rpc.output_type)}
+        used = {home[name] for name in named if name in home} - {file.name}
+        assert set(file.dependency) == used, file.name
+
+
+def test_names_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
+    """Messages, enums and RPCs are UpperCamel, fields and oneofs lower_snake."""
+    for file in ours:
+        for message in _messages(file):
+            assert PASCAL.fullmatch(message.name), message.name
+            # protoc adds an underscored oneof for every `optional`.
+            names = [f.name for f in message.field]
+            names += [o.name.removeprefix("_") for o in message.oneof_decl]
+            for name in names:
+                assert LOWER_SNAKE.fullmatch(name), name
+        for service in file.service:
+            assert PASCAL.fullmatch(service.name), service.name
+            for rpc in service.method:
+                assert PASCAL.fullmatch(rpc.name), rpc.name
+
+
+def test_enums_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
+    """Every enum begins with X_UNSPECIFIED = 0, bears its own name as prefix, has no alias."""
+    for file in ours:
+        for enum in _enums(file):
+            prefix = _upper_snake(enum.name) + "_"
+            assert PASCAL.fullmatch(enum.name), enum.name
+            assert not enum.options.allow_alias
+            assert (enum.value[0].name, enum.value[0].number) == (f"{prefix}UNSPECIFIED", 0)
+            for value in enum.value:
+                assert value.name.startswith(prefix), f"{value.name} must begin with {prefix}"
+                assert UPPER_SNAKE.fullmatch(value.name), value.name
+
+
+def test_rpcs_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
+    """Every RPC has a request and a response of its own, named for it; services end in Index."""
+    taken: list[str] = []
+    for file in ours:
+        for service in file.service:
+            assert service.name.endswith("Index"), service.name
+            for rpc in service.method:
+                assert rpc.input_type == f".divgrpc.v1.{rpc.name}Request"
+                assert rpc.output_type == f".divgrpc.v1.{rpc.name}Response"
+                taken += [rpc.input_type, rpc.output_type]
+    assert taken
+    assert len(taken) == len(set(taken))
+
+
+def test_everything_is_commented(ours: list[pb.FileDescriptorProto]) -> None:
+    """Comments are the API documentation: every service, RPC, message and enum has one."""
+    bare = []
+    for file in ours:
+        commented = {
+            tuple(place.path)
+            for place in file.source_code_info.location
+            if place.leading_comments.strip()
+        }
+        things: dict[tuple[int, ...], str]
+        things = {(4, i): m.name for i, m in enumerate(file.message_type)}
+        things |= {(5, i): e.name for i, e in enumerate(file.enum_type)}
+        for i, service in enumerate(file.service):
+            things[6, i] = service.name
+            things |= {(6, i, 2, j): rpc.name for j, rpc in enumerate(service.method)}
+        bare += [name for path, name in things.items() if path not in commented]
+    assert not bare
