@@ -1,0 +1,163 @@
+"""What an installation brings: how its wheels were built, and under which licences they come.
+
+Two promises. Nobody who runs divgrpc needs a wheel that a Rust toolchain made, so it can be
+rebuilt from source where only C compilers are at hand; development tools are exempt, because the
+good ones are written in Rust and nothing of them is installed with divgrpc. And nothing locked is
+under the GPL or AGPL, except what only [bench] brings: a rival measured, not a part.
+"""
+
+import re
+import tomllib
+from collections.abc import Iterable
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).parent.parent
+RUN_TIME = ("server", "load", "report")
+RUST_BUILDERS = ("maturin", "setuptools-rust")
+
+
+def _direct(extra: str = "") -> list[Requirement]:
+    """Return what pyproject.toml asks for: the base, or one extra alone."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    texts = project["optional-dependencies"][extra] if extra else project["dependencies"]
+    return [Requirement(text) for text in texts]
+
+
+def _closure(roots: Iterable[Requirement]) -> set[str]:
+    """Return the names of all that `roots` bring on this platform, themselves included."""
+    found: set[str] = set()
+    waiting = list(roots)
+    seen: set[tuple[str, str]] = set()
+    while waiting:
+        wanted = waiting.pop()
+        name = canonicalize_name(wanted.name)
+        found.add(name)
+        for extra in ("", *wanted.extras):
+            if (name, extra) in seen:
+                continue
+            seen.add((name, extra))
+            for text in distribution(name).requires or ():
+                needed = Requirement(text)
+                if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                    waiting.append(needed)
+    return found
+
+
+def _run_time() -> set[str]:
+    return _closure(needed for extra in ("", *RUN_TIME) for needed in _direct(extra))
+
+
+def _locked() -> set[str]:
+    names = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    return {canonicalize_name(name) for name in names}
+
+
+def _built_by_rust(wheel: str) -> bool:
+    """Read a WHEEL file's Generator line."""
+    generator = re.search(r"^Generator:\s*(.+)$", wheel, re.MULTILINE)
+    return generator is not None and any(b in generator[1].lower() for b in RUST_BUILDERS)
+
+
+def _licence(found: Distribution) -> str:
+    """Return the licence in its most exact form: SPDX, else classifiers, else the free text.
+
+    The free text of some holds the licences of all that they bundle, exceptions included, so it
+    is asked last.
+    """
+    metadata = found.metadata
+    classifiers = [c for c in metadata.get_all("Classifier", ()) if c.startswith("License ::")]
+    stated = [" AND ".join(metadata.get_all(key, ())) for key in ("License-Expression", "License")]
+    return stated[0] or " AND ".join(classifiers) or stated[1]
+
+
+def _is_gpl(licence: str) -> bool:
+    """Tell whether there is no way to use a thing but under the GPL or AGPL.
+
+    The LGPL is another licence. A choice (``MIT OR GPL-2.0-only``) leaves a way, unless it stands
+    inside a larger expression: that is for a person to read, so it counts as GPL here. Of the
+    exceptions (``GPL-3.0-or-later WITH GCC-exception-3.1``) those of GCC's run-time library let
+    any program use the thing.
+    """
+    if "(" not in licence and " OR " in licence:
+        return all(_is_gpl(choice) for choice in licence.split(" OR "))
+    plain = re.sub(r"A?GPL-\S+ WITH GCC-exception-\S+", "", licence)
+    plain = re.sub(r"LGPL|(Lesser|Library) General Public License", "", plain)
+    return re.search(r"(?<![A-Za-z])A?GPL|General Public License", plain) is not None
+
+
+def test_running_divgrpc_needs_no_wheel_made_by_rust() -> None:
+    """Base, [server], [load] and [report] bring no wheel of maturin or setuptools-rust."""
+    made = {name: distribution(name).read_text("WHEEL") or "" for name in _run_time()}
+    assert "numba" in made
+    assert [name for name, wheel in made.items() if _built_by_rust(wheel)] == []
+
+
+def test_rust_wheels_are_recognised() -> None:
+    """The Generator line tells, and ruff, a development tool, is the proof."""
+    assert _built_by_rust(distribution("ruff").read_text("WHEEL") or "")
+    assert _built_by_rust("Generator: setuptools-rust 1.9\n")
+    assert not _built_by_rust("Generator: setuptools (84.0.0)\n")
+
+
+def test_nothing_locked_is_gpl() -> None:
+    """No locked distribution is GPL or AGPL, except those that only [bench] brings."""
+    without_bench = ("", *RUN_TIME, "dev")
+    kept = _closure(needed for extra in without_bench for needed in _direct(extra))
+    only_bench = _closure(_direct("bench")) - kept
+    names = sorted(_locked() - only_bench)
+    assert names
+    licences = {name: _licence(distribution(name)) for name in names}
+    assert [name for name, text in licences.items() if not text] == [], "each states a licence"
+    assert [name for name, text in licences.items() if _is_gpl(text)] == []
+
+
+@pytest.mark.parametrize(
+    ("licence", "gpl"),
+    [
+        ("GPL-3.0-or-later", True),
+        ("AGPL-3.0-only", True),
+        ("GPLv2+", True),
+        ("License :: OSI Approved :: GNU General Public License v3 (GPLv3)", True),
+        ("License :: OSI Approved :: GNU Affero General Public License v3", True),
+        ("MIT AND GPL-2.0-only", True),
+        ("GPL-2.0-only OR AGPL-3.0-only", True),
+        ("MIT OR GPL-2.0-only", False),
+        ("LGPL-2.1-or-later", False),
+        ("License :: OSI Approved :: GNU Lesser General Public License v3 (LGPLv3)", False),
+        ("BSD-3-Clause AND GPL-3.0-or-later WITH GCC-exception-3.1", False),
+        ("Apache-2.0", False),
+    ],
+)
+def test_gpl_is_told_from_its_neighbours(licence: str, gpl: bool) -> None:
+    """LGPL is not GPL, and a choice of licences is a choice."""
+    assert _is_gpl(licence) is gpl
+
+
+def test_lock_holds_what_is_asked_for() -> None:
+    """Every direct dependency and all it brings is in the lock file."""
+    extras = ("", *RUN_TIME, "dev", "bench")
+    assert _closure(n for extra in extras for n in _direct(extra)) - _locked() == set()
+
+
+def test_notice_names_what_an_installation_brings() -> None:
+    """NOTICE lists every direct dependency of the base and of the run-time extras, and no other."""
+    notice = (ROOT / "NOTICE").read_text()
+    assert notice.startswith("divgrpc\nCopyright ")
+    listed = set(re.findall(r"^    (\S+) {2,}\S", notice, re.MULTILINE))
+    direct = {n.name for extra in ("", *RUN_TIME) for n in _direct(extra)}
+    assert listed == direct
+
+
+def test_licence_is_the_standard_text() -> None:
+    """LICENSE is Apache-2.0 whole, as pyproject.toml says."""
+    text = (ROOT / "LICENSE").read_text()
+    assert re.search(r"Apache License\s+Version 2\.0, January 2004", text)
+    assert "END OF TERMS AND CONDITIONS" in text
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["license"] == "Apache-2.0"
+    assert project["license-files"] == ["LICENSE", "NOTICE"]
