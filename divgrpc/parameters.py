@@ -6,6 +6,8 @@ design but not there yet is `UnsupportedError`.
 """
 
 import math
+import numbers
+import operator
 import re
 from dataclasses import dataclass
 from typing import Final, get_args
@@ -74,22 +76,32 @@ def _choice(field: str, value: object, choices: tuple[str, ...]) -> None:
         )
 
 
-def _integer(field: str, value: object, low: int, high: int) -> None:
+def _integer(owner: object, field: str, low: int, high: int) -> int:
+    """Check a whole number and leave it as Python's own: numpy's overflow, and JSON has none."""
+    value = getattr(owner, field)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
     # bool is an int to Python, never to a caller who passes it as a count.
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    if number is None or isinstance(value, bool):
         raise InvalidArgumentError(field, f"{field} must be a whole number, got {value!r}")
-    number = value.__index__()
     if not low <= number <= high:
         raise InvalidArgumentError(field, f"{field} must be between {low} and {high}, got {number}")
+    object.__setattr__(owner, field, number)
+    return number
 
 
-def _number(field: str, value: object) -> float:
-    try:
-        number = float(value)  # type: ignore[arg-type]  # that it may not be one is the point
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(field, f"{field} must be a number, got {value!r}") from None
+def _number(owner: object, field: str) -> float:
+    """Check a finite number and leave it as Python's own."""
+    value = getattr(owner, field)
+    # What float() takes is too much: it reads texts and truth values.
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        raise InvalidArgumentError(field, f"{field} must be a number, got {value!r}")
+    number = float(value)
     if not math.isfinite(number):
         raise InvalidArgumentError(field, f"{field} must be finite, got {number}")
+    object.__setattr__(owner, field, number)
     return number
 
 
@@ -116,14 +128,18 @@ class BuildParameters:
         _choice("hash_family", self.hash_family, get_args(HashFamily))
         _choice("hyperplanes", self.hyperplanes, get_args(Hyperplanes))
         _choice("zero_vectors", self.zero_vectors, get_args(ZeroVectors))
+        if not isinstance(self.centred, bool):
+            raise InvalidArgumentError(
+                "centred", f"centred must be true or false, got {self.centred!r}"
+            )
         if self.n_tables is not None:
-            _integer("n_tables", self.n_tables, 1, LIMITS["n_tables_max"])
+            _integer(self, "n_tables", 1, LIMITS["n_tables_max"])
         if self.n_bits is not None:
-            _integer("n_bits", self.n_bits, 1, LIMITS["n_bits_max"])
+            _integer(self, "n_bits", 1, LIMITS["n_bits_max"])
         if self.n_components is not None:
-            _integer("n_components", self.n_components, 1, LIMITS["dims_max"])
-        _integer("seed", self.seed, 0, SEED_MAX)
-        if not 0 < _number("target_recall", self.target_recall) <= 1:
+            _integer(self, "n_components", 1, LIMITS["dims_max"])
+        _integer(self, "seed", 0, SEED_MAX)
+        if not 0 < _number(self, "target_recall") <= 1:
             raise InvalidArgumentError(
                 "target_recall",
                 f"target_recall must be above 0 and at most 1, got {self.target_recall}",
@@ -150,8 +166,8 @@ class QueryParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _integer("k", self.k, 1, LIMITS["k_max"])
-        if not 0 <= _number("diversity", self.diversity) <= 1:
+        _integer(self, "k", 1, LIMITS["k_max"])
+        if not 0 <= _number(self, "diversity") <= 1:
             raise InvalidArgumentError(
                 "diversity", f"diversity must be between 0 and 1, got {self.diversity}"
             )
@@ -159,27 +175,27 @@ class QueryParameters:
         _choice("variant", self.variant, get_args(Variant))
         _choice("search", self.search, get_args(Search))
         _choice("sampling", self.sampling, get_args(Sampling))
-        _integer("seed", self.seed, 0, SEED_MAX)
-        self._check_limit("hash_limit", self.hash_limit)
-        self._check_limit("candidates_limit", self.candidates_limit)
+        _integer(self, "seed", 0, SEED_MAX)
+        if self.hash_limit is not None:
+            self._check_limit("hash_limit")
+        if self.candidates_limit is not None:
+            self._check_limit("candidates_limit")
         if self.epsilon is not None:
             if self.hash_limit is not None:
                 raise InvalidArgumentError(
                     "epsilon", "epsilon gives hash_limit: set one of the two"
                 )
-            if _number("epsilon", self.epsilon) <= 0:
+            if _number(self, "epsilon") <= 0:
                 raise InvalidArgumentError(
                     "epsilon", f"epsilon must be above 0, got {self.epsilon}"
                 )
-        if self.max_distance is not None and _number("max_distance", self.max_distance) < 0:
+        if self.max_distance is not None and _number(self, "max_distance") < 0:
             raise InvalidArgumentError(
                 "max_distance", f"max_distance must be 0 or more, got {self.max_distance}"
             )
 
-    def _check_limit(self, field: str, value: int | None) -> None:
-        if value is None:
-            return
-        _integer(field, value, 0, LIMITS["rows_max"])
+    def _check_limit(self, field: str) -> None:
+        value = _integer(self, field, 0, LIMITS["rows_max"])
         if 0 < value < self.k:
             raise InvalidArgumentError(
                 field, f"{field} must be 0 (no limit) or at least k = {self.k}, got {value}"
@@ -199,27 +215,28 @@ class QueryParameters:
             hashed = self.hash_limit
         else:
             hashed = 4 * (candidates or default_candidates)
-        seen = min(candidates or rows, hashed or rows, rows)
+        search = self.search
+        if search == "auto":
+            search = "exact" if hashed == 0 or hashed >= rows else auto_search
+        found = rows if search == "exact" else min(hashed or rows, rows)
+        seen = min(candidates or rows, found)
         if self.k * seen > LIMITS["k_times_candidates_max"]:
             raise InvalidArgumentError(
                 "candidates_limit",
                 f"k times the candidates must be at most {LIMITS['k_times_candidates_max']}, "
                 f"got {self.k} times {seen}",
             )
-        search = self.search
-        if search == "auto":
-            search = "exact" if hashed == 0 or hashed >= rows else auto_search
         return EffectiveParameters(
-            k=int(self.k),
-            diversity=float(self.diversity),
+            k=self.k,
+            diversity=self.diversity,
             selector=self.selector,
             variant=self.variant,
             search=search,
-            hash_limit=int(hashed),
-            candidates_limit=int(candidates),
-            max_distance=None if self.max_distance is None else float(self.max_distance),
+            hash_limit=hashed,
+            candidates_limit=candidates,
+            max_distance=self.max_distance,
             sampling=self.sampling,
-            seed=int(self.seed),
+            seed=self.seed,
         )
 
     def warnings(self) -> tuple[WarningInfo, ...]:

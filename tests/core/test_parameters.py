@@ -1,0 +1,217 @@
+"""What a build and a query can be told: checks, defaults, limits."""
+
+import json
+import math
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.errors import DivgrpcError, InvalidArgumentError, UnsupportedError
+from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters
+from divgrpc.types import Search
+
+BAD_QUERY: list[tuple[str, Any]] = [
+    *[("k", value) for value in (0, -1, 10_001, 2**70, True, np.True_, 1.0, "1", None, [1])],
+    ("k", np.array([1, 2])),
+    *[("diversity", v) for v in (-0.001, 1.001, math.nan, math.inf, "0.5", True, None, [0.5])],
+    *[("hash_limit", value) for value in (-1, 9, 1.5, True, math.nan, 2**63)],
+    *[("candidates_limit", value) for value in (-1, 9, 1.5, True, math.nan, 2**63)],
+    *[("epsilon", value) for value in (0, -1, math.nan, math.inf, "1")],
+    *[("max_distance", value) for value in (-1e-9, math.nan, math.inf, "1")],
+    *[("seed", value) for value in (-1, 2**64, 0.0, None)],
+    *[(f, "") for f in ("selector", "variant", "search", "sampling")],
+    *[(f, None) for f in ("selector", "variant", "search", "sampling")],
+    ("selector", "Greedy"),
+    ("search", ["tables"]),
+]
+
+BAD_BUILD: list[tuple[str, Any]] = [
+    *[("n_tables", value) for value in (0, -1, 257, True, 1.0)],
+    *[("n_bits", value) for value in (0, -1, 25, True, 1.0)],
+    *[("n_components", value) for value in (0, -1, 65_537, True, 1.0)],
+    *[("target_recall", value) for value in (0, -0.1, 1.001, math.nan, "0.9", True, None)],
+    *[("seed", value) for value in (-1, 2**64, 0.0, None)],
+    *[("centred", value) for value in ("no", 1, None)],
+    *[(f, "") for f in ("metric", "hash_family", "hyperplanes", "zero_vectors")],
+    ("metric", "dot"),
+]
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_QUERY)
+def test_a_wrong_query_parameter_is_named(field: str, value: object) -> None:
+    """What is wrong is an InvalidArgumentError of its field, whatever its type."""
+    with pytest.raises(InvalidArgumentError, match=field) as caught:
+        QueryParameters(**{field: value})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_BUILD)
+def test_a_wrong_build_parameter_is_named(field: str, value: object) -> None:
+    """What is wrong is an InvalidArgumentError of its field, whatever its type."""
+    with pytest.raises(InvalidArgumentError, match=field) as caught:
+        BuildParameters(**{field: value})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("word", ["mmr", "rerank", "qp_relax", "dpp", "max_sum"])
+def test_a_selector_that_is_not_there_yet_says_so(word: str) -> None:
+    """A word of the contract without an engine is unsupported, never another selector."""
+    with pytest.raises(UnsupportedError, match=word) as caught:
+        QueryParameters(selector=word)  # type: ignore[arg-type]
+    assert caught.value.field == "selector"
+
+
+@pytest.mark.parametrize(
+    ("field", "word"),
+    [
+        ("metric", "euclidean"),
+        ("metric", "inner_product"),
+        ("hash_family", "pca_hash"),
+        ("hash_family", "cells"),
+        ("hash_family", "auto"),
+    ],
+)
+def test_a_build_word_that_is_not_there_yet_says_so(field: str, word: str) -> None:
+    """A word of the contract without an engine is unsupported, never another one."""
+    with pytest.raises(UnsupportedError, match=word) as caught:
+        BuildParameters(**{field: word})  # type: ignore[arg-type]
+    assert caught.value.field == field
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    """Callers pass what numpy gave them."""
+    parameters = QueryParameters(
+        k=np.int32(5),  # type: ignore[arg-type]
+        diversity=np.float32(0.5),  # type: ignore[arg-type]
+        hash_limit=np.uint64(50),  # type: ignore[arg-type]
+        max_distance=np.float64(1.5),
+        seed=np.uint64(2**64 - 1),  # type: ignore[arg-type]
+    )
+    effective = parameters.resolve(1000, "tables")
+    assert (effective.k, effective.diversity, effective.hash_limit) == (5, 0.5, 50)
+    assert (effective.max_distance, effective.seed) == (1.5, 2**64 - 1)
+    assert type(effective.k) is type(effective.hash_limit) is type(effective.seed) is int
+    assert type(effective.diversity) is type(effective.max_distance) is float
+
+
+def test_parameters_hold_plain_python() -> None:
+    """A manifest is JSON: what a build was told can be written, whatever numpy type it came in."""
+    parameters = BuildParameters(
+        n_tables=np.int8(100),  # type: ignore[arg-type]
+        n_bits=np.uint16(8),  # type: ignore[arg-type]
+        n_components=np.int64(4),  # type: ignore[arg-type]
+        seed=np.uint64(2**64 - 1),  # type: ignore[arg-type]
+        target_recall=np.float32(0.5),  # type: ignore[arg-type]
+    )
+    assert json.loads(json.dumps(asdict(parameters))) == asdict(parameters)
+    small = QueryParameters(k=np.int8(100))  # type: ignore[arg-type]
+    assert small.resolve(10_000, "scan").candidates_limit == 1000
+
+
+def test_defaults_are_those_of_the_design() -> None:
+    """max(200, 10 k) candidates, four times as many hashed points, a dial of 0.3."""
+    effective = QueryParameters().resolve(1_000_000, "tables")
+    assert (effective.k, effective.diversity) == (10, 0.3)
+    assert (effective.selector, effective.variant) == ("greedy", "corrected")
+    assert (effective.candidates_limit, effective.hash_limit) == (200, 800)
+    assert (effective.search, effective.sampling, effective.seed) == ("tables", "uniform", 0)
+    assert effective.max_distance is None
+    larger = QueryParameters(k=100).resolve(1_000_000, "scan")
+    assert (larger.candidates_limit, larger.hash_limit) == (1000, 4000)
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 1e300])
+@pytest.mark.parametrize("rows", [1, 35_000, 1_000_000])
+def test_epsilon_gives_the_hash_limit(epsilon: float, rows: int) -> None:
+    """Charikar's 2 n^(1/(1+epsilon)), never below k."""
+    effective = QueryParameters(epsilon=epsilon).resolve(rows, "tables")
+    assert effective.hash_limit == max(10, math.ceil(2 * rows ** (1 / (1 + epsilon))))
+
+
+def test_epsilon_and_hash_limit_exclude_one_another() -> None:
+    """Two ways to say one thing are one too many."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        QueryParameters(epsilon=0.5, hash_limit=100)
+    assert caught.value.field == "epsilon"
+
+
+@pytest.mark.parametrize(
+    ("rows", "hash_limit", "search"),
+    [(1000, 0, "exact"), (1000, 1000, "exact"), (1000, 999, "scan"), (10, None, "exact")],
+)
+def test_auto_is_exact_where_every_point_is_asked_for(
+    rows: int, hash_limit: int | None, search: str
+) -> None:
+    """Hashing cannot help a query that is to see every point."""
+    assert QueryParameters(hash_limit=hash_limit).resolve(rows, "scan").search == search
+
+
+@pytest.mark.parametrize("search", ["tables", "scan", "scan_hamming", "exact"])
+def test_a_named_search_is_kept(search: str) -> None:
+    """Only auto is resolved."""
+    for hash_limit in (0, 50, 10_000):
+        parameters = QueryParameters(search=search, hash_limit=hash_limit)  # type: ignore[arg-type]
+        assert parameters.resolve(1000, "scan").search == search
+
+
+@pytest.mark.parametrize("field", ["hash_limit", "candidates_limit"])
+def test_a_limit_equal_to_k_is_a_warning(field: str) -> None:
+    """Legal, and probably not meant; one above k is not worth a word."""
+    of_limit: dict[int, dict[str, Any]] = {limit: {field: limit} for limit in (0, 10, 11)}
+    (warning,) = QueryParameters(**of_limit[10]).warnings()
+    assert (warning.code, warning.field) == (f"{field.upper()}_EQUALS_K", field)
+    assert QueryParameters(**of_limit[11]).warnings() == ()
+    assert QueryParameters(**of_limit[0]).warnings() == ()
+
+
+@pytest.mark.parametrize("search", ["auto", "tables", "scan", "scan_hamming", "exact"])
+def test_k_times_candidates_is_bounded_whatever_the_search(search: str) -> None:
+    """No search lets the selector see more than the limit allows; exact sees every point."""
+    rows, limit = 1_000_000, LIMITS["k_times_candidates_max"]
+    unlimited = QueryParameters(k=1000, candidates_limit=0, hash_limit=0, search=search)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgumentError) as caught:
+        unlimited.resolve(rows, "tables")
+    assert caught.value.field == "candidates_limit"
+    hashed = QueryParameters(k=1000, candidates_limit=0, search=search)  # type: ignore[arg-type]
+    if search == "exact":
+        with pytest.raises(InvalidArgumentError):
+            hashed.resolve(rows, "tables")
+    else:
+        hashed.resolve(rows, "tables")
+    assert unlimited.resolve(limit // 1000, "tables").k == 1000
+
+
+@settings(deadline=None, derandomize=True)
+@given(
+    k=st.integers(1, 10_000),
+    candidates_limit=st.none() | st.integers(0, 2**31),
+    hash_limit=st.none() | st.integers(0, 2**31),
+    rows=st.integers(1, 2**31 - 1),
+    search=st.sampled_from(["auto", "tables", "scan", "scan_hamming", "exact"]),
+)
+def test_whatever_resolves_is_within_the_limits(
+    k: int, candidates_limit: int | None, hash_limit: int | None, rows: int, search: Search
+) -> None:
+    """Every request is either refused or has limits of 0 or at least k, and bounded work."""
+    try:
+        effective = QueryParameters(
+            k=k, candidates_limit=candidates_limit, hash_limit=hash_limit, search=search
+        ).resolve(rows, "tables")
+    except DivgrpcError:
+        return
+    for value in (effective.candidates_limit, effective.hash_limit):
+        assert value == 0 or value >= k
+    hashed = rows if effective.search == "exact" else min(effective.hash_limit or rows, rows)
+    seen = min(effective.candidates_limit or rows, hashed)
+    assert k * seen <= LIMITS["k_times_candidates_max"]
+
+
+@settings(deadline=None, derandomize=True)
+@given(k=st.integers(1, 10_000), rows=st.integers(1, 2**31 - 1))
+def test_defaults_suit_every_k(k: int, rows: int) -> None:
+    """A request that says nothing but k is never refused."""
+    assert QueryParameters(k=k).resolve(rows, "tables").k == k
