@@ -1,0 +1,207 @@
+"""The house rules that no linter knows, and the docs that must not drift from the code.
+
+Sizes: a hand-written file has at most 400 lines, a function at most 40 without its docstring, a
+kernel 60, because splitting a compiled loop can hide it. A test's docstring is the fact it checks.
+"""
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import divgrpc
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("divgrpc", "protos/divgrpc_protos", "server/divgrpc_server", "client/divgrpc_client")
+EXTRAS = ("server", "report", "load", "dev", "bench")
+FILE_LINES_MAX = 400
+FUNCTION_LINES_MAX = 40
+KERNEL_LINES_MAX = 60
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _sources(*folders: str) -> list[Path]:
+    """Return the hand-written Python files below some folders."""
+    found = (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for path in found if "_pb2" not in path.name)
+
+
+def _name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def _functions(tree: ast.AST) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def _length(function: Function) -> int:
+    """Count a function's lines from `def` to its end, its docstring left out."""
+    first = function.body[0]
+    documented = ast.get_docstring(function, clean=False) is not None
+    docstring = (first.end_lineno or 0) - first.lineno + 1 if documented else 0
+    return (function.end_lineno or 0) - function.lineno + 1 - docstring
+
+
+def _undocumented(tree: ast.Module) -> Iterator[str]:
+    """Yield the public modules, classes, functions and methods that have no docstring."""
+    if ast.get_docstring(tree) is None:
+        yield "module"
+    public = [n for n in tree.body if isinstance(n, ast.ClassDef | Function)]
+    for thing in public:
+        if thing.name.startswith("_"):
+            continue
+        if ast.get_docstring(thing) is None:
+            yield thing.name
+        if isinstance(thing, ast.ClassDef):
+            public.extend(n for n in thing.body if isinstance(n, Function))
+
+
+def _readme(heading: str) -> str:
+    """Return the README's section of that heading."""
+    text = (ROOT / "README.md").read_text()
+    found = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"README.md has no section {heading}"
+    return found[1]
+
+
+def test_files_are_short() -> None:
+    """No hand-written source file has more than 400 lines."""
+    files = [*_sources(*PACKAGES, "tests"), *(ROOT / "protos").rglob("*.proto")]
+    lengths = {_name(path): len(path.read_text().splitlines()) for path in files}
+    assert {name: n for name, n in lengths.items() if n > FILE_LINES_MAX} == {}
+
+
+def test_functions_fit_a_screen() -> None:
+    """No function has more than 40 lines, or 60 in a kernel, its docstring not counted."""
+    long = []
+    for path in _sources(*PACKAGES, "tests"):
+        most = KERNEL_LINES_MAX if path.parent.name == "kernels" else FUNCTION_LINES_MAX
+        long += [
+            f"{_name(path)}:{function.lineno} {function.name}"
+            for function in _functions(ast.parse(path.read_text()))
+            if _length(function) > most
+        ]
+    assert long == []
+
+
+def test_public_things_are_documented() -> None:
+    """Every public module, class, function and method has a docstring."""
+    bare = [
+        f"{_name(path)} {what}"
+        for path in _sources(*PACKAGES)
+        for what in _undocumented(ast.parse(path.read_text()))
+    ]
+    assert bare == []
+
+
+def test_tests_state_their_fact() -> None:
+    """Every test has a docstring, and it is a sentence."""
+    silent = []
+    for path in _sources("tests"):
+        for function in _functions(ast.parse(path.read_text())):
+            if not function.name.startswith("test_") or not path.name.startswith("test_"):
+                continue
+            if not (ast.get_docstring(function) or "").endswith("."):
+                silent.append(f"{_name(path)}:{function.lineno} {function.name}")
+    assert silent == []
+
+
+def test_versions_agree() -> None:
+    """pyproject.toml, the package and the changelog's first entry name one version."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    newest = re.search(r"^## \[([^]]+)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert newest is not None
+    assert project["version"] == divgrpc.__version__ == newest[1]
+
+
+@pytest.mark.parametrize("array", ["dependencies", *EXTRAS])
+def test_every_dependency_has_its_reason(array: str) -> None:
+    """Beside every dependency stands why it is there, and every extra says what it is for."""
+    text = (ROOT / "pyproject.toml").read_text()
+    found = re.search(rf"^(.*)\n{array} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    above, body = found.groups()
+    assert above.splitlines()[-1].startswith("# "), f"what is {array} for?"
+    entries = [line for line in body.splitlines() if line.strip().startswith('"')]
+    assert entries
+    assert [line.strip() for line in entries if "#" not in line] == []
+
+
+@pytest.mark.parametrize("array", ["select", "ignore"])
+def test_every_lint_choice_has_its_reason(array: str) -> None:
+    """Beside every rule that is chosen or switched off stands why."""
+    text = (ROOT / "pyproject.toml").read_text()
+    found = re.search(rf"^{array} = \[\n(.*?)^\]", text, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    assert [line.strip() for line in found[1].splitlines() if "#" not in line] == []
+
+
+def test_extras_are_all_known() -> None:
+    """The extras whose reasons are checked are all there are."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert set(project["optional-dependencies"]) == set(EXTRAS)
+
+
+def test_no_file_names_a_place_on_somebodys_machine() -> None:
+    """No tracked text holds an absolute path of a home or work folder, or a package index."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"],  # noqa: S607  # the repository's own git
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    private = re.compile(
+        r"(?<![\w.])/(home|root|work|opt|Users)/\w|(?<!\S)--((extra-)?index-url|find-links)"
+    )
+    found = []
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path.suffix not in {".png", ".npy", ".npz"} and path.is_file():
+            found += [f"{name}: {m[0]}" for m in private.finditer(path.read_text())]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "module", ["divgrpc_client", "divgrpc_protos.arrays", "divgrpc.types", "divgrpc.parameters"]
+)
+def test_what_a_caller_imports_is_light(module: str) -> None:
+    """The client loads neither numba nor scipy, and not the engine."""
+    heavy = "{'numba', 'scipy', 'sklearn', 'divgrpc.index'} & set(sys.modules)"
+    command = [sys.executable, "-W", "error", "-c", f"import sys, {module}; print({heavy})"]
+    ran = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert ran.stdout == "set()\n"
+
+
+def _mapped() -> set[str]:
+    """Read the README's map: folders at the margin, their files indented below."""
+    found, folder = set(), ""
+    drawn = re.search(r"```text\n(.*?)```", _readme("The map"), re.DOTALL)
+    assert drawn is not None, "the map is a block of text"
+    for line in drawn[1].splitlines():
+        name = line.split("  ")[0 if not line.startswith(" ") else 2].strip()
+        if not line.startswith(" "):
+            folder = name
+        elif name.endswith(".py"):
+            found.add(folder + name)
+    return found
+
+
+def test_map_names_every_module() -> None:
+    """The README's map has every module of the four packages, and none that is gone."""
+    modules = {_name(path) for path in _sources(*PACKAGES) if path.name != "__init__.py"}
+    assert _mapped() == modules
+
+
+def test_readme_names_every_make_target() -> None:
+    """Whatever `make help` lists, the README explains."""
+    targets = re.findall(r"^([a-z]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert targets
+    explained = _readme("Working here")
+    assert [target for target in targets if f"`make {target}`" not in explained] == []
