@@ -218,8 +218,7 @@ class QueryParameters:
         search = self.search
         if search == "auto":
             search = "exact" if hashed == 0 or hashed >= rows else auto_search
-        found = rows if search == "exact" else min(hashed or rows, rows)
-        seen = min(candidates or rows, found)
+        seen = min(candidates or rows, hashed or rows, rows)
         if self.k * seen > LIMITS["k_times_candidates_max"]:
             raise InvalidArgumentError(
                 "candidates_limit",

@@ -190,15 +190,14 @@ def hashed_by_tables(
 
 
 def levels(query_margins: Floats) -> list[int]:
-    """Return the margins at 4 bits: 0 for the most negative, 15 for the most positive."""
+    """Return the margins in 15 levels, -7 to 7: shares of the largest, halves to even."""
     most = max(abs(float(m)) for m in query_margins)
-    scaled = [float(m) * (7.5 / most) + 8 if most > 0 else 8.0 for m in query_margins]
-    return [max(0, min(15, int(np.floor(s)))) for s in scaled]
+    return [round(7 * float(m) / most) if most > 0 else 0 for m in query_margins]
 
 
 def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
-    """Return the agreement of a code with the query's levels; larger is nearer."""
-    return sum((2 * int(b) - 1) * (2 * v - 15) for b, v in zip(bits, query_levels, strict=True))
+    """Return the sum of the query's levels over a code's set bits; larger is nearer."""
+    return sum(level for bit, level in zip(bits, query_levels, strict=True) if bit)
 
 
 def hashed_by_scan(
@@ -233,7 +232,7 @@ def hashed(points: Points, query: Floats, parameters: EffectiveParameters) -> li
     """Return the rows that the hash stage hands on."""
     limit, sampling, seed = parameters.hash_limit, parameters.sampling, parameters.seed
     if parameters.search == "exact":
-        return list(range(len(points.vectors)))
+        return nearest_rows(points, query, range(len(points.vectors)))[: limit or None]
     if parameters.search == "tables":
         return hashed_by_tables(points, query, limit, sampling, seed)
     asymmetric = parameters.search == "scan"
@@ -253,9 +252,14 @@ def candidates(
 
 
 def step_value(
-    points: Points, query: Floats, row: int, picked: Sequence[int], parameters: EffectiveParameters
+    points: Points,
+    query: Floats,
+    row: int,
+    picked: Sequence[int],
+    k: int,
+    parameters: EffectiveParameters,
 ) -> float:
-    """Return what greedy minimises, for one candidate row when these rows are picked."""
+    """Return what greedy minimises, for one candidate row when these of `k` rows are picked."""
     relevance = 1 - parameters.diversity
     far = distance(query, points.vectors[row])
     apart = sum(distance(points.vectors[row], points.vectors[s]) for s in picked)
@@ -263,7 +267,7 @@ def step_value(
         return relevance * far - (1 - relevance) * (apart / len(picked) if picked else 0.0)
     if parameters.variant == "printed":
         return relevance * far - apart / (len(picked) + 1)
-    pairs = 2 * (1 - relevance) / (parameters.k - 1) if parameters.k > 1 else 0.0
+    pairs = 2 * (1 - relevance) / (k - 1) if k > 1 else 0.0
     return relevance * far - pairs * apart
 
 
@@ -273,9 +277,10 @@ def greedy(
     """Return the picked rows and the value each had when it was picked."""
     picked: list[tuple[int, float]] = []
     remaining = nearest_rows(points, query, rows)
-    while remaining and len(picked) < parameters.k:
+    k = min(parameters.k, len(remaining))
+    while len(picked) < k:
         so_far = [row for row, _ in picked]
-        values = [step_value(points, query, row, so_far, parameters) for row in remaining]
+        values = [step_value(points, query, row, so_far, k, parameters) for row in remaining]
         # The first of equals: `remaining` lies in the order of distance and id.
         best = values.index(min(values))
         picked.append((remaining.pop(best), values[best]))

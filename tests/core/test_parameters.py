@@ -170,19 +170,15 @@ def test_a_limit_equal_to_k_is_a_warning(field: str) -> None:
 
 @pytest.mark.parametrize("search", ["auto", "tables", "scan", "scan_hamming", "exact"])
 def test_k_times_candidates_is_bounded_whatever_the_search(search: str) -> None:
-    """No search lets the selector see more than the limit allows; exact sees every point."""
+    """No search lets the selector see more than the limit allows, exact no more than any."""
     rows, limit = 1_000_000, LIMITS["k_times_candidates_max"]
     unlimited = QueryParameters(k=1000, candidates_limit=0, hash_limit=0, search=search)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgumentError) as caught:
         unlimited.resolve(rows, "tables")
     assert caught.value.field == "candidates_limit"
-    hashed = QueryParameters(k=1000, candidates_limit=0, search=search)  # type: ignore[arg-type]
-    if search == "exact":
-        with pytest.raises(InvalidArgumentError):
-            hashed.resolve(rows, "tables")
-    else:
-        hashed.resolve(rows, "tables")
     assert unlimited.resolve(limit // 1000, "tables").k == 1000
+    hashed = QueryParameters(k=1000, candidates_limit=0, search=search)  # type: ignore[arg-type]
+    assert hashed.resolve(rows, "tables").hash_limit == 40_000
 
 
 @settings(deadline=None, derandomize=True)
@@ -205,8 +201,7 @@ def test_whatever_resolves_is_within_the_limits(
         return
     for value in (effective.candidates_limit, effective.hash_limit):
         assert value == 0 or value >= k
-    hashed = rows if effective.search == "exact" else min(effective.hash_limit or rows, rows)
-    seen = min(effective.candidates_limit or rows, hashed)
+    seen = min(effective.candidates_limit or rows, effective.hash_limit or rows, rows)
     assert k * seen <= LIMITS["k_times_candidates_max"]
 
 
