@@ -1,0 +1,196 @@
+"""Hash families: where hyperplanes come from, and what theory says of them.
+
+A code bit of x is the sign of x . p - t, for a hyperplane p and a threshold t (0, or the mean
+point's projection where hashing is centred). `lsh_div` draws directions at random (Charikar 2002;
+the paper's LSH-Div); `lsh_sdiv` draws them inside the top principal components (its LSH-SDiv).
+Gaussian directions are independent, which is what Eq. 5 and the lemma speak of. Orthogonal ones
+come in blocks of as many as there are dimensions (super-bit LSH, Ji et al. 2012): each bit alone
+has the same collision probability, and the share of differing bits varies less around it.
+"""
+
+import math
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.kernels import hashing as kernels
+from divgrpc.parameters import CODE_BITS, BuildParameters
+from divgrpc.types import FloatArray
+
+WORD: Final = 64
+_MAX_COMPONENTS: Final = 200
+# Rows that principal components are computed from at most: more change them in digits that a sign
+# does not see.
+_SAMPLE_ROWS: Final = 50_000
+# Up to this many dimensions the second moments are cheaper than sketching.
+_GRAM_DIMS: Final = 2_048
+_OVERSAMPLING: Final = 16
+_POWER_ITERATIONS: Final = 4
+
+
+def collision_probability(distance: float) -> float:
+    """Return the chance that a code bit of two unit vectors is the same (the paper's Eq. 5).
+
+    `distance` is their squared distance, 0 to 4; for `lsh_sdiv` that of their unit projections onto
+    the components. Holds for each bit of both families and both kinds of hyperplanes, uncentred.
+    """
+    if not 0 <= distance <= 4:
+        raise InvalidArgumentError("distance", f"distance must be from 0 to 4, got {distance}")
+    return 1 - math.acos(1 - distance / 2) / math.pi
+
+
+def tables_needed(distance: float, n_bits: int, failure_probability: float) -> int:
+    """Return how many tables find a point by home buckets alone with this chance of failure.
+
+    For points within `distance` and independent (Gaussian) hyperplanes: the least L with
+    (1 - p^n_bits)^L at most `failure_probability`, p the collision probability (Indyk & Motwani
+    1998).
+    """
+    if not 0 < failure_probability < 1:
+        raise InvalidArgumentError(
+            "failure_probability",
+            f"failure_probability must be between 0 and 1, got {failure_probability}",
+        )
+    bucket = collision_probability(distance) ** n_bits
+    if bucket == 1:
+        return 1
+    if bucket == 0:
+        raise InvalidArgumentError("distance", "opposite points share no bucket")
+    return max(1, math.ceil(math.log(failure_probability) / math.log1p(-bucket)))
+
+
+def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildParameters:
+    """Return the same with n_tables, n_bits and n_components set for these points and dimensions.
+
+    Raises `InvalidArgumentError` where there are fewer dimensions than components asked for.
+    """
+    if parameters.n_components is not None and parameters.n_components > dims:
+        raise InvalidArgumentError(
+            "n_components",
+            f"n_components must be at most the number of dimensions, {dims}, "
+            f"got {parameters.n_components}",
+        )
+    return replace(
+        parameters,
+        n_tables=parameters.n_tables or 10,
+        n_bits=parameters.n_bits or min(24, max(8, rows.bit_length() - 2)),
+        n_components=parameters.n_components or min(dims, _MAX_COMPONENTS),
+    )
+
+
+def code_bits(n_tables: int, n_bits: int) -> int:
+    """Return the bits of a code: 256, or what the tables' keys need, in whole words."""
+    return max(CODE_BITS, -(-n_tables * n_bits // WORD) * WORD)
+
+
+def draw_hyperplanes(
+    parameters: BuildParameters, vectors: FloatArray, centre: FloatArray, bits: int
+) -> FloatArray:
+    """Return (d, bits) float32, each column a unit direction.
+
+    `vectors` (n, d) unit rows are looked at by `lsh_sdiv` only, around `centre` (d,);
+    `parameters` are filled in.
+    """
+    rng = np.random.default_rng(parameters.seed)
+    dims = vectors.shape[1]
+    components = parameters.n_components or dims
+    if parameters.hash_family == "lsh_div" or components >= dims:
+        # All components together are the whole space, and a turned random direction is one.
+        directions = _directions(rng, dims, bits, orthogonal=parameters.hyperplanes == "orthogonal")
+    else:
+        basis = principal_components(vectors, centre, components, rng)
+        inside = _directions(
+            rng, components, bits, orthogonal=parameters.hyperplanes == "orthogonal"
+        )
+        directions = basis @ inside
+    directions /= np.linalg.norm(directions, axis=0)
+    return np.ascontiguousarray(directions, np.float32)
+
+
+def _directions(
+    rng: np.random.Generator, dims: int, count: int, *, orthogonal: bool
+) -> npt.NDArray[np.float64]:
+    if not orthogonal:
+        return rng.standard_normal((dims, count))
+    blocks = [_rotation(rng, dims, min(dims, count - at)) for at in range(0, count, dims)]
+    return np.concatenate(blocks, axis=1)
+
+
+def _rotation(rng: np.random.Generator, dims: int, columns: int) -> npt.NDArray[np.float64]:
+    """Return `columns` orthonormal columns, uniform over all rotations (Stewart 1980)."""
+    q, r = np.linalg.qr(rng.standard_normal((dims, columns)))
+    # Without the signs of r the factorisation's own convention would show.
+    return np.asarray(q * np.sign(np.diag(r)))
+
+
+def principal_components(
+    vectors: FloatArray, centre: FloatArray, count: int, rng: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    """Return the top `count` right singular vectors around `centre`, (d, count) float64.
+
+    Of at most 50,000 rows, drawn with `rng`. Up to 2,048 dimensions by the eigenvectors of the
+    second moments, above by randomised subspace iteration (Halko, Martinsson & Tropp 2011).
+    """
+    if len(vectors) > _SAMPLE_ROWS:
+        vectors = vectors[np.sort(rng.choice(len(vectors), _SAMPLE_ROWS, replace=False))]
+    if centre.any():
+        vectors = vectors - centre
+    dims = vectors.shape[1]
+    if dims <= _GRAM_DIMS:
+        return _leading(vectors, np.eye(dims, dtype=np.float32), count)
+    basis = np.linalg.qr(rng.standard_normal((dims, min(dims, count + _OVERSAMPLING))))[0]
+    for _ in range(_POWER_ITERATIONS):
+        image = vectors @ basis.astype(np.float32)
+        basis = np.linalg.qr((vectors.T @ image).astype(np.float64))[0]
+    return _leading(vectors, basis.astype(np.float32), count)
+
+
+def _leading(vectors: FloatArray, basis: FloatArray, count: int) -> npt.NDArray[np.float64]:
+    """Return the `count` directions inside `basis` (d, m) in which `vectors` are largest."""
+    image = vectors @ basis
+    moments = (image.T @ image).astype(np.float64)
+    # eigh sorts upwards.
+    return np.asarray(basis @ np.linalg.eigh(moments)[1][:, : -count - 1 : -1])
+
+
+def encode(
+    vectors: FloatArray,
+    hyperplanes: FloatArray,
+    thresholds: FloatArray,
+    codes: npt.NDArray[np.uint64],
+    start: int,
+) -> None:
+    """Write the codes of a block of points into codes[:, start : start + len(vectors)].
+
+    `vectors` (m, d) float32, `codes` (B / 64, n) uint64, word-major. One matrix product: a point's
+    code is stored and never computed again, so how the product is summed does not matter.
+    """
+    signs = (vectors @ hyperplanes) >= thresholds
+    packed = np.packbits(signs, axis=1, bitorder="little").view("<u8")
+    codes[:, start : start + len(vectors)] = packed.T
+
+
+def build_table(
+    codes: npt.NDArray[np.uint64], table: int, n_bits: int
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return (keys, offsets, rows) of one table.
+
+    Buckets are numbered by key where there are at most four times as many keys as points, and
+    `keys` is empty; else `keys` uint32 holds those that occur, ascending. `offsets` has one more
+    entry than there are buckets; rows[offsets[b]:offsets[b + 1]] int32 are bucket b's, ascending.
+    """
+    points = codes.shape[1]
+    point_keys = np.empty(points, np.uint32)
+    kernels.table_keys(codes, table * n_bits, n_bits, point_keys)
+    keys = np.empty(0, np.uint32)
+    buckets = 1 << n_bits
+    if buckets > 4 * points:
+        keys, inverse = np.unique(point_keys, return_inverse=True)
+        point_keys, buckets = inverse.astype(np.uint32), len(keys)
+    offsets = np.empty(buckets + 1, np.int32)
+    rows = np.empty(points, np.int32)
+    kernels.fill_table(point_keys, offsets, rows)
+    return keys, offsets, rows

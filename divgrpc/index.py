@@ -1,0 +1,235 @@
+"""The façade: build, open, query. The file to read first.
+
+A query's story: its rows become unit vectors; `QueryParameters.resolve` fills in the defaults and
+`auto`; the kernel in `divgrpc.kernels.answering` hashes, finds, scores and selects, row by row; the
+columns it writes become a `QueryResult`.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.building import IndexBuilder
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.kernels import compiling
+from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters, QueryParameters
+from divgrpc.searching import Answers, Searcher, unit_rows
+from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation, staging
+from divgrpc.stores import MemoryStore
+from divgrpc.types import (
+    EffectiveParameters,
+    HashFamily,
+    Hyperplanes,
+    IndexInfo,
+    Metric,
+    Progress,
+    QueryResult,
+    QueryStats,
+    Sampling,
+    Search,
+    Selector,
+    Variant,
+    WarningInfo,
+    ZeroVectors,
+)
+
+
+class Index:
+    """One generation of an index, in memory or mapped from its folder; any thread may query it."""
+
+    def __init__(self, generation: Generation, name: str = "") -> None:
+        manifest = generation.manifest
+        parameters = manifest.parameters
+        self._manifest = manifest
+        self._name = name
+        self._arrays = generation.arrays
+        self._searcher = Searcher(
+            generation.arrays, parameters.n_tables or 0, parameters.n_bits or 0
+        )
+
+    @classmethod
+    def build(
+        cls,
+        vectors: npt.ArrayLike,
+        *,
+        ids: npt.ArrayLike | None = None,
+        categories: npt.ArrayLike | None = None,
+        subtopics: npt.ArrayLike | None = None,
+        metric: Metric = "cosine",
+        hash_family: HashFamily = "lsh_sdiv",
+        hyperplanes: Hyperplanes = "orthogonal",
+        centred: bool = False,
+        n_tables: int | None = None,
+        n_bits: int | None = None,
+        n_components: int | None = None,
+        target_recall: float = 0.9,
+        zero_vectors: ZeroVectors = "reject",
+        seed: int = 0,
+        path: Path | str | None = None,
+        replace: bool = False,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> "Index":
+        """Build an index of `vectors` (n, d), any numbers that float32 can hold.
+
+        `ids` (n,) from 0 up, unique; `categories` and `subtopics` (n,), -1 for none. With `path`
+        the index is kept in that folder, whose name is the index's, as a new generation if
+        `replace`; without it in memory. `progress` is called as the build goes on. What the other
+        parameters mean stands in the .proto's `BuildParameters`.
+
+        Raises `InvalidArgumentError`, `UnsupportedError`; with `path` also `IndexExistsError`,
+        `BuildUnderWayError`, `StorageFullError`.
+        """
+        parameters = BuildParameters(
+            metric=metric,
+            hash_family=hash_family,
+            hyperplanes=hyperplanes,
+            centred=centred,
+            n_tables=n_tables,
+            n_bits=n_bits,
+            n_components=n_components,
+            target_recall=target_recall,
+            zero_vectors=zero_vectors,
+            seed=seed,
+        )
+
+        if path is None:
+            builder = IndexBuilder(MemoryStore(), parameters, on_progress=progress)
+            builder.append(vectors, ids, categories, subtopics)
+            return cls(builder.build())
+        folder = Path(path).absolute()
+        if not INDEX_NAME.fullmatch(folder.name):
+            raise InvalidArgumentError(
+                "path",
+                f"path must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}",
+            )
+        with staging(folder, replace=replace) as store:
+            builder = IndexBuilder(store, parameters, on_progress=progress)
+            builder.append(vectors, ids, categories, subtopics)
+            return cls(builder.build(), folder.name)
+
+    @classmethod
+    def open(cls, path: Path | str) -> "Index":
+        """Open the current generation in an index's folder, or the generation in its own folder.
+
+        Every checksum is compared. Raises `IndexNotFoundError`, `IndexDamagedError`,
+        `NewerFormatError`.
+        """
+        folder = Path(path).absolute()
+        if (folder / MANIFEST).exists():
+            return cls(open_generation(folder), folder.parent.name)
+        return cls(IndexFolder(folder).open(), folder.name)
+
+    @property
+    def info(self) -> IndexInfo:
+        """What the index was asked to be, and what Build made of it."""
+        return self._manifest.info(self._name)
+
+    @property
+    def generation(self) -> int:
+        """The number of this build."""
+        return self._manifest.generation
+
+    @property
+    def rows(self) -> int:
+        """How many points there are."""
+        return self._manifest.rows
+
+    @property
+    def dims(self) -> int:
+        """How many dimensions they have."""
+        return self._manifest.dims
+
+    def query(
+        self,
+        queries: npt.ArrayLike,
+        *,
+        k: int = 10,
+        diversity: float = 0.3,
+        selector: Selector = "greedy",
+        variant: Variant = "corrected",
+        search: Search = "auto",
+        hash_limit: int | None = None,
+        epsilon: float | None = None,
+        candidates_limit: int | None = None,
+        max_distance: float | None = None,
+        sampling: Sampling = "uniform",
+        seed: int = 0,
+    ) -> QueryResult:
+        """Return `k` diverse results for each row of `queries`, (nq, d) or one vector (d,).
+
+        What the parameters mean stands in the .proto's `QueryRequest`. Raises
+        `InvalidArgumentError` and `UnsupportedError` with the field named.
+        """
+        return self.answer(
+            queries,
+            QueryParameters(
+                k=k,
+                diversity=diversity,
+                selector=selector,
+                variant=variant,
+                search=search,
+                hash_limit=hash_limit,
+                epsilon=epsilon,
+                candidates_limit=candidates_limit,
+                max_distance=max_distance,
+                sampling=sampling,
+                seed=seed,
+            ),
+        )
+
+    def answer(self, queries: npt.ArrayLike, parameters: QueryParameters) -> QueryResult:
+        """Do what `query` does, with the parameters in one object."""
+        rows = unit_rows("queries", queries, self.dims)
+        if not 1 <= len(rows) <= LIMITS["query_rows_max"]:
+            raise InvalidArgumentError(
+                "queries",
+                f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
+            )
+        wanted = parameters.resolve(self.rows, self._manifest.auto_search)
+        at_least = min(wanted.k, self.rows) if parameters.search == "auto" else 0
+        answers = self._searcher.answer(
+            rows, wanted, n_probes=self._manifest.n_probes, at_least=at_least
+        )
+        return QueryResult(
+            ids=answers.ids,
+            scores=answers.scores,
+            selection_scores=answers.values,
+            counts=answers.counts,
+            generation=self.generation,
+            stats=QueryStats(*answers.stats),
+            parameters=wanted,
+            warnings=parameters.warnings() + self._shortfalls(wanted, answers),
+        )
+
+    def _shortfalls(self, wanted: EffectiveParameters, answers: Answers) -> tuple[WarningInfo, ...]:
+        if wanted.k > self.rows:
+            sentence = f"k is {wanted.k} and the index has {self.rows} points"
+            return (WarningInfo("FEWER_THAN_K_POINTS", sentence, "k"),)
+        short = int(np.count_nonzero(answers.counts < wanted.k))
+        if not short:
+            return ()
+        sentence = f"{short} of {len(answers.counts)} rows have fewer than {wanted.k} results"
+        return (WarningInfo("FEWER_THAN_K_FOUND", sentence, "k"),)
+
+
+def warm_kernels() -> None:
+    """Compile every kernel, or load what an earlier process compiled.
+
+    What is kept and cannot be read is removed and compiled anew.
+    """
+    try:
+        _run_every_kernel()
+    except Exception:  # noqa: BLE001  # numba reads its cache by unpickling: anything can come of it
+        compiling.forget()
+        _run_every_kernel()
+    compiling.mark_warm()
+
+
+def _run_every_kernel() -> None:
+    vectors = np.eye(8, dtype=np.float32)
+    for n_bits in (2, 8):
+        # Buckets numbered by key, and found by key.
+        index = Index.build(vectors, ids=np.arange(8), n_bits=n_bits)
+        index.query(vectors, search="tables")

@@ -1,0 +1,72 @@
+"""How kernels are compiled, and where the result is kept.
+
+numba's cache notices an edit in the file of a function but not in the files of the functions it
+calls, so compiled kernels live in a folder of their own whose name is a hash of all kernel sources,
+the versions and the processor. A file `warm` in it says that every kernel is there. A folder that
+cannot be written costs compile time at each start, nothing else.
+"""
+
+import contextlib
+import functools
+import hashlib
+import os
+import platform
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import llvmlite
+import numba
+import numpy as np
+from llvmlite import binding
+from numba.core import config
+
+# No fastmath: it would let the compiler choose the order of a sum.
+_OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+
+
+@functools.cache
+def cache_folder() -> Path:
+    """Return the folder of compiled kernels for these sources, versions and processor."""
+    key = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        key.update(source.name.encode() + source.read_bytes())
+    versions = (platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
+    processor = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
+    key.update(repr((versions, processor, os.environ.get("NUMBA_CPU_NAME"))).encode())
+    base = os.environ.get("DIVGRPC_KERNEL_CACHE")
+    if base is None:
+        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+        base = str(Path(home) / "divgrpc")
+    return Path(base) / f"kernels-{key.hexdigest()[:16]}"
+
+
+def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no type
+    """Compile `function` at its first call, or load what an earlier process compiled."""
+    kept = config.CACHE_DIR
+    # The setting is global and belongs to whoever uses numba beside us: ours for a moment only.
+    config.CACHE_DIR = str(cache_folder())
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(function)
+    except RuntimeError:
+        # No folder that numba may write to: compile in memory.
+        return numba.njit(**_OPTIONS)(function)
+    finally:
+        config.CACHE_DIR = kept
+
+
+def is_warm() -> bool:
+    """Tell whether every kernel is compiled and kept."""
+    return (cache_folder() / "warm").exists()
+
+
+def mark_warm() -> None:
+    """Note that every kernel is compiled and kept."""
+    with contextlib.suppress(OSError):
+        (cache_folder() / "warm").touch()
+
+
+def forget() -> None:
+    """Remove what is kept, such as files that cannot be read any more."""
+    shutil.rmtree(cache_folder(), ignore_errors=True)

@@ -1,0 +1,99 @@
+"""A query's side of hashing: projections, its code, and its projections in four bits."""
+
+import numpy as np
+
+from divgrpc.kernels.compiling import kernel
+
+
+@kernel
+def project(queries, row, hyperplanes, thresholds, projections):
+    """Write the margins of one query to every hyperplane into `projections` (B,) float32.
+
+    `queries` (nq, d) and `hyperplanes` (d, B) float32; `thresholds` (B,). A bit's margin is the
+    sum over dimensions, first to last, minus its threshold: each bit has one order of summation,
+    whatever else is computed beside it.
+    """
+    projections[:] = np.float32(0)
+    for j in range(hyperplanes.shape[0]):
+        value = queries[row, j]
+        plane = hyperplanes[j]
+        for b in range(plane.shape[0]):
+            projections[b] += value * plane[b]
+    for b in range(thresholds.shape[0]):
+        projections[b] -= thresholds[b]
+
+
+@kernel
+def sign_code(projections, code):
+    """Write the signs of `projections` (64 W,) into `code` (W,) uint64: bit b % 64 of word b // 64.
+
+    A margin of zero is a set bit.
+    """
+    for w in range(code.shape[0]):
+        word = np.uint64(0)
+        for b in range(64):
+            if projections[64 * w + b] >= 0:
+                word |= np.uint64(1) << np.uint64(b)
+        code[w] = word
+
+
+@kernel
+def quantise(projections, planes):
+    """Write `projections` (64 W,) in four bits each into `planes` (4, W) uint64.
+
+    A margin becomes round(7 margin / largest), -7 to 7, in two's complement: plane p holds the bit
+    of weight 2**p, the last one of weight -8.
+    """
+    largest = np.float32(0)
+    for b in range(projections.shape[0]):
+        largest = max(largest, abs(projections[b]))
+    scale = np.float32(7) / largest if largest > 0 else np.float32(0)
+    planes[:] = np.uint64(0)
+    for b in range(projections.shape[0]):
+        level = int(np.rint(projections[b] * scale)) & 15
+        bit = np.uint64(1) << np.uint64(b & 63)
+        for p in range(4):
+            if (level >> p) & 1:
+                planes[p, b >> 6] |= bit
+
+
+@kernel
+def key_of(words, row, start, bits):
+    """Return bits `start` to `start + bits` of a code as a table's key, first bit lowest.
+
+    `words` (W, n) uint64, word-major; `bits` is 1 to 24.
+    """
+    low = start & 63
+    key = words[start >> 6, row] >> np.uint64(low)
+    if low + bits > 64:
+        key |= words[(start >> 6) + 1, row] << np.uint64(64 - low)
+    return np.int64(key & ((np.uint64(1) << np.uint64(bits)) - np.uint64(1)))
+
+
+@kernel
+def table_keys(words, start, bits, keys):
+    """Write every point's key for the table whose bits begin at `start` into `keys` (n,) uint32."""
+    for row in range(keys.shape[0]):
+        keys[row] = key_of(words, row, start, bits)
+
+
+@kernel
+def fill_table(keys, offsets, rows):
+    """Sort points into buckets by counting.
+
+    `keys` (n,) uint32 below the number of buckets; `offsets` (buckets + 1,) int32 gets where each
+    bucket begins in `rows` (n,) int32; rows ascend within a bucket.
+    """
+    offsets[:] = 0
+    for row in range(keys.shape[0]):
+        offsets[keys[row] + 1] += 1
+    for bucket in range(1, offsets.shape[0]):
+        offsets[bucket] += offsets[bucket - 1]
+    for row in range(keys.shape[0]):
+        key = keys[row]
+        rows[offsets[key]] = row
+        offsets[key] += 1
+    # Each entry now says where the next bucket begins: shift back by one.
+    for bucket in range(offsets.shape[0] - 1, 0, -1):
+        offsets[bucket] = offsets[bucket - 1]
+    offsets[0] = 0

@@ -1,0 +1,161 @@
+"""Search over all codes: a score per point, then the largest scores.
+
+Codes lie word by word (W, n), so that one word of many points is contiguous and the loop becomes
+vector population counts. Scores are integers, larger is nearer, and exact on every machine.
+"""
+
+import numpy as np
+
+from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.lanes import popcount
+from divgrpc.kernels.sampling import keep_sample
+
+# Points whose scores are written while they are in the first-level cache.
+BLOCK = 1024
+# Points that share one maximum; a divisor of BLOCK.
+GROUP = 64
+
+
+@kernel
+def scan_asymmetric(codes, planes, scores, maxima):
+    """Score every point by the query's four-bit margins summed over the point's set bits.
+
+    `codes` (W, n) uint64, `planes` (4, W) uint64 from `quantise`; `scores` (n,) int32 and `maxima`
+    (ceil(n / GROUP),) int32 are written.
+    """
+    words, n = codes.shape
+    for start in range(0, n, BLOCK):
+        block = scores[start : min(n, start + BLOCK)]
+        block[:] = np.int32(0)
+        w = 0
+        while w + 4 <= words:
+            _add_four_words(codes, planes, w, start, block)
+            w += 4
+        while w < words:
+            _add_word(codes, planes, w, start, block)
+            w += 1
+        _group_maxima(block, maxima, start // GROUP)
+
+
+@kernel
+def _add_four_words(codes, planes, w, start, block):
+    a0, a1, a2, a3 = planes[0, w], planes[1, w], planes[2, w], planes[3, w]
+    b0, b1, b2, b3 = planes[0, w + 1], planes[1, w + 1], planes[2, w + 1], planes[3, w + 1]
+    c0, c1, c2, c3 = planes[0, w + 2], planes[1, w + 2], planes[2, w + 2], planes[3, w + 2]
+    d0, d1, d2, d3 = planes[0, w + 3], planes[1, w + 3], planes[2, w + 3], planes[3, w + 3]
+    stop = start + block.shape[0]
+    a, b = codes[w, start:stop], codes[w + 1, start:stop]
+    c, d = codes[w + 2, start:stop], codes[w + 3, start:stop]
+    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
+    for i in range(block.shape[0]):
+        e, f, g, h = a[i], b[i], c[i], d[i]
+        ones = popcount(e & a0) + popcount(f & b0) + popcount(g & c0) + popcount(h & d0)
+        twos = popcount(e & a1) + popcount(f & b1) + popcount(g & c1) + popcount(h & d1)
+        fours = popcount(e & a2) + popcount(f & b2) + popcount(g & c2) + popcount(h & d2)
+        eights = popcount(e & a3) + popcount(f & b3) + popcount(g & c3) + popcount(h & d3)
+        gain = ones + (twos << one) + (fours << two)
+        block[i] += np.int32(gain) - np.int32(eights << three)
+
+
+@kernel
+def _add_word(codes, planes, w, start, block):
+    p0, p1, p2, p3 = planes[0, w], planes[1, w], planes[2, w], planes[3, w]
+    word = codes[w, start : start + block.shape[0]]
+    one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
+    for i in range(block.shape[0]):
+        e = word[i]
+        gain = popcount(e & p0) + (popcount(e & p1) << one) + (popcount(e & p2) << two)
+        block[i] += np.int32(gain) - np.int32(popcount(e & p3) << three)
+
+
+@kernel
+def scan_hamming(codes, code, scores, maxima):
+    """Score every point by minus the Hamming distance of its code to `code` (W,) uint64.
+
+    Arrays as in `scan_asymmetric`.
+    """
+    words, n = codes.shape
+    for start in range(0, n, BLOCK):
+        stop = min(n, start + BLOCK)
+        block = scores[start:stop]
+        block[:] = np.int32(0)
+        for w in range(words):
+            mine = code[w]
+            word = codes[w, start:stop]
+            for i in range(block.shape[0]):
+                block[i] -= np.int32(popcount(word[i] ^ mine))
+        _group_maxima(block, maxima, start // GROUP)
+
+
+@kernel
+def _group_maxima(block, maxima, first):
+    for group in range((block.shape[0] + GROUP - 1) // GROUP):
+        part = block[group * GROUP : min(block.shape[0], (group + 1) * GROUP)]
+        largest = part[0]
+        for i in range(part.shape[0]):
+            largest = max(largest, part[i])
+        maxima[first + group] = largest
+
+
+@kernel
+def take_largest(scores, maxima, low, histogram, wanted, ids, seed, draw, rows):
+    """Write the rows of the `wanted` largest scores into `rows`; returns (sure, count).
+
+    rows[:sure] score above the boundary, rows[sure:count] tie at it. With `draw` the ties are a
+    seeded sample that makes `count` exactly `wanted`, else all of them. `low` is the least score
+    that can be and `histogram` int32 has a place for each that can be; `wanted` is at most n.
+    """
+    # `wanted` groups have a maximum of at least this, hence as many points a score.
+    floor = _boundary(maxima, maxima.shape[0], wanted, low, histogram)
+    found = 0
+    for group in range(maxima.shape[0]):
+        if maxima[group] >= floor:
+            for i in range(group * GROUP, min(scores.shape[0], (group + 1) * GROUP)):
+                if scores[i] >= floor:
+                    rows[found] = i
+                    found += 1
+    boundary = _boundary_of(scores, rows, found, wanted, low, histogram)
+    sure = 0
+    for i in range(found):
+        row = rows[i]
+        if scores[row] > boundary:
+            # Ties move behind; both parts stay in the order of rows' first finding.
+            rows[i] = rows[sure]
+            rows[sure] = row
+            sure += 1
+    count = sure
+    for i in range(sure, found):
+        if scores[rows[i]] == boundary:
+            rows[count] = rows[i]
+            count += 1
+    if draw:
+        count = keep_sample(rows, sure, count, wanted - sure, ids, seed)
+    return sure, count
+
+
+@kernel
+def _boundary(values, count, wanted, low, histogram):
+    """Return the largest t such that `wanted` of `values` are at least t, or `low`."""
+    histogram[:] = 0
+    for i in range(count):
+        histogram[values[i] - low] += 1
+    return _fall(histogram, wanted, low)
+
+
+@kernel
+def _boundary_of(scores, rows, count, wanted, low, histogram):
+    """Return the same for the scores of rows[:count]."""
+    histogram[:] = 0
+    for i in range(count):
+        histogram[scores[rows[i]] - low] += 1
+    return _fall(histogram, wanted, low)
+
+
+@kernel
+def _fall(histogram, wanted, low):
+    above = 0
+    for level in range(histogram.shape[0] - 1, -1, -1):
+        above += histogram[level]
+        if above >= wanted:
+            return level + low
+    return low

@@ -1,0 +1,109 @@
+"""Exact scores of the hashed points, and the nearest of them."""
+
+import numpy as np
+
+from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.lanes import row_dot
+from divgrpc.kernels.sampling import id_of
+
+# Ranges up to this many are sorted by insertion.
+_SHORT = 16
+
+
+@kernel
+def score_rows(vectors, queries, query, rows, count, distances):
+    """Write the squared distance of unit vectors, 2 - 2 cosine, for rows[:count].
+
+    `vectors` (n, d) and `queries` (nq, d) float32 unit rows; `distances` float32.
+    """
+    for i in range(count):
+        dot = row_dot(vectors, rows[i], queries, query)
+        distances[i] = np.float32(2) - np.float32(2) * dot
+
+
+@kernel
+def within(rows, distances, count, max_distance):
+    """Keep what is not farther than `max_distance`, in its order; returns how many."""
+    kept = 0
+    for i in range(count):
+        if distances[i] <= max_distance:
+            rows[kept] = rows[i]
+            distances[kept] = distances[i]
+            kept += 1
+    return kept
+
+
+@kernel
+def _nearer(distance, row, other_distance, other_row, ids):
+    if distance != other_distance:
+        return distance < other_distance
+    return id_of(ids, row) < id_of(ids, other_row)
+
+
+@kernel
+def sort_nearest(rows, distances, start, stop, wanted, ids):
+    """Reorder rows[start:stop] so that its first `wanted` are the nearest, in order.
+
+    The order is total: smaller distance, then smaller id. A quicksort that leaves alone the parts
+    which hold none of the first `wanted`.
+    """
+    stack = np.empty((64, 2), np.int64)
+    stack[0, 0], stack[0, 1] = start, stop
+    depth = 1
+    while depth > 0:
+        depth -= 1
+        low, high = stack[depth, 0], stack[depth, 1]
+        while high - low > _SHORT:
+            middle = _partition(rows, distances, low, high, ids)
+            if middle - low < high - middle - 1:
+                # The longer part waits, so that the stack stays as short as a logarithm.
+                if middle + 1 < start + wanted:
+                    stack[depth, 0], stack[depth, 1] = middle + 1, high
+                    depth += 1
+                high = middle
+            else:
+                if low < start + wanted:
+                    if middle + 1 >= start + wanted:
+                        high = middle
+                        continue
+                    stack[depth, 0], stack[depth, 1] = low, middle
+                    depth += 1
+                low = middle + 1
+        _sort_short(rows, distances, low, high, ids)
+
+
+@kernel
+def _partition(rows, distances, low, high, ids):
+    """Split around the median of first, middle and last; returns where that one ends up."""
+    middle, last = (low + high) // 2, high - 1
+    for i, j in ((low, middle), (middle, last), (low, middle)):
+        if _nearer(distances[j], rows[j], distances[i], rows[i], ids):
+            _exchange(rows, distances, i, j)
+    _exchange(rows, distances, middle, last)
+    pivot_distance, pivot_row = distances[last], rows[last]
+    store = low
+    for i in range(low, last):
+        if _nearer(distances[i], rows[i], pivot_distance, pivot_row, ids):
+            _exchange(rows, distances, i, store)
+            store += 1
+    _exchange(rows, distances, store, last)
+    return store
+
+
+@kernel
+def _exchange(rows, distances, i, j):
+    rows[i], rows[j] = rows[j], rows[i]
+    distances[i], distances[j] = distances[j], distances[i]
+
+
+@kernel
+def _sort_short(rows, distances, low, high, ids):
+    for i in range(low + 1, high):
+        row, distance = rows[i], distances[i]
+        at = i
+        while at > low and _nearer(distance, row, distances[at - 1], rows[at - 1], ids):
+            rows[at] = rows[at - 1]
+            distances[at] = distances[at - 1]
+            at -= 1
+        rows[at] = row
+        distances[at] = distance

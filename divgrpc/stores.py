@@ -1,0 +1,83 @@
+"""Where a build puts its arrays: staged files (`divgrpc.storage.Staging`) or memory."""
+
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.array_files import Array, ArrayEntry, checksum
+from divgrpc.manifest import Manifest
+from divgrpc.storage import Generation
+
+
+class Store(Protocol):
+    """Named arrays of one generation: appended to row by row, or created and filled in place."""
+
+    def begin(
+        self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
+    ) -> None:
+        """Open an array for `append`, with room reserved for `rows` rows."""
+
+    def append(self, name: str, block: Array) -> None:
+        """Add rows to an array that was begun."""
+
+    def read(self, name: str) -> Array:
+        """Return the rows appended so far, read-only."""
+
+    def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        """Return a new array of this shape to be written in place."""
+
+    def publish(self, manifest: Manifest) -> Generation:
+        """Finish; `manifest` gets its generation number and its arrays."""
+
+
+class MemoryStore:
+    """Arrays of an index that lives in this process alone."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, Array] = {}
+        self._blocks: dict[str, list[Array]] = {}
+
+    def begin(
+        self,
+        name: str,
+        dtype: npt.DTypeLike,
+        row_shape: tuple[int, ...],
+        rows: int = 0,  # noqa: ARG002  # memory needs no reservation
+    ) -> None:
+        """Open an array for `append`."""
+        self._blocks[name] = [np.empty((0, *row_shape), dtype)]
+
+    def append(self, name: str, block: Array) -> None:
+        """Add rows; the block is kept, not copied."""
+        dtype = self._blocks[name][0].dtype
+        self._blocks[name].append(np.ascontiguousarray(block, dtype))
+
+    def read(self, name: str) -> Array:
+        """Return the rows appended so far, read-only."""
+        blocks = self._blocks[name]
+        whole = blocks[1] if len(blocks) == 2 else np.concatenate(blocks)
+        self._blocks[name] = [whole[:0], whole]
+        return _read_only(whole)
+
+    def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        """Return a new array of this shape to be written in place."""
+        self._arrays[name] = np.zeros(shape, dtype)
+        return self._arrays[name]
+
+    def publish(self, manifest: Manifest) -> Generation:
+        """Finish; an index in memory has one generation, number 1."""
+        appended = {name: self.read(name) for name in self._blocks}
+        arrays = appended | {name: _read_only(array) for name, array in self._arrays.items()}
+        entries = {
+            name: ArrayEntry(array.dtype.name, array.shape, checksum(array))
+            for name, array in arrays.items()
+        }
+        return Generation(replace(manifest, generation=1, arrays=entries), arrays)
+
+
+def _read_only(array: Array) -> Array:
+    view = array.view()
+    view.setflags(write=False)
+    return view

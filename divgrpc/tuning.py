@@ -1,0 +1,135 @@
+"""What a build measures on its own points: how many probes, and which search `auto` takes.
+
+A sample of indexed points serves as queries, each left out of its own neighbours. Recall is the
+share of its true ten nearest among the hashed points, at the default limits: the nearest of the
+hashed points are all candidates, so a query with the selector `nearest` shows it.
+"""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from divgrpc.parameters import QueryParameters
+from divgrpc.searching import MAX_PROBES, Searcher
+from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Search, SearchCost
+
+NEIGHBOURS: Final = 10
+_SAMPLE: Final = 64
+_BLOCK_ROWS: Final = 65_536
+_TIMED_SECONDS: Final = 0.05
+_TIMED_LEAST: Final = 3
+_SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
+# The Hamming scan is the paper's and reads what `scan` reads for a coarser answer.
+_AUTO: Final[tuple[Search, ...]] = ("tables", "scan", "exact")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What was found."""
+
+    n_probes: int
+    auto_search: Search
+    search_costs: tuple[SearchCost, ...]
+
+
+def tune(searcher: Searcher, n_tables: int, target_recall: float, seed: int) -> Tuned:
+    """Choose the number of probes and the search for `auto`.
+
+    Probes: the fewest that reach `target_recall`; where the hash limit keeps every number below it,
+    the one with the best recall. Search: the fastest of those that reach it; `exact` always does.
+    """
+    sample = _Sample.draw(searcher, seed)
+    n_probes = _tune_probes(sample, n_tables, target_recall)
+    costs = tuple(
+        SearchCost(search, sample.recall(search, n_probes), sample.microseconds(search, n_probes))
+        for search in _SEARCHES
+    )
+    good = [c for c in costs if c.search in _AUTO and c.recall >= min(target_recall, 1 - 1e-9)]
+    fallback = next(c for c in costs if c.search == "exact")
+    best = min(good, key=lambda cost: cost.microseconds, default=fallback)
+    return Tuned(n_probes, best.search, costs)
+
+
+def _tune_probes(sample: "_Sample", n_tables: int, target: float) -> int:
+    tried: dict[int, float] = {}
+
+    def recall(probes: int) -> float:
+        if probes not in tried:
+            tried[probes] = sample.recall("tables", probes)
+        return tried[probes]
+
+    probes = n_tables
+    while recall(probes) < target and probes < MAX_PROBES:
+        probes = min(2 * probes, MAX_PROBES)
+    if recall(probes) < target:
+        return max(tried, key=lambda p: (tried[p], -p))
+    enough, few = probes, probes // 2
+    while enough - few > 1 and enough > n_tables:
+        middle = (enough + few) // 2
+        enough, few = (middle, few) if recall(middle) >= target else (enough, middle)
+    return enough
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    searcher: Searcher
+    queries: FloatArray
+    own: IntArray
+    neighbours: IntArray
+
+    @classmethod
+    def draw(cls, searcher: Searcher, seed: int) -> "_Sample":
+        vectors = searcher.vectors
+        rng = np.random.default_rng((seed, 1))
+        rows = np.sort(rng.choice(len(vectors), min(_SAMPLE, len(vectors)), replace=False))
+        queries = np.ascontiguousarray(vectors[rows])
+        nearest = _nearest_rows(vectors, queries, min(NEIGHBOURS + 1, len(vectors)))
+        ids = searcher.ids if len(searcher.ids) else np.arange(len(vectors))
+        return cls(searcher, queries, ids[rows], ids[nearest])
+
+    def recall(self, search: Search, n_probes: int) -> float:
+        """Return the mean share of true neighbours found; 1 where a point has none."""
+        if self.neighbours.shape[1] < 2:
+            return 1.0
+        wanted = replace(self._wanted(search), k=NEIGHBOURS + 1, selector="nearest")
+        found = self.searcher.answer(self.queries, wanted, n_probes=n_probes).ids
+        shares = []
+        for own, truth, ids in zip(self.own, self.neighbours, found, strict=True):
+            others = truth[truth != own][:NEIGHBOURS]
+            shares.append(np.isin(others, ids[ids != own]).mean())
+        return float(np.mean(shares))
+
+    def microseconds(self, search: Search, n_probes: int) -> float:
+        """Return the median time of one default query."""
+        wanted = self._wanted(search)
+        times: list[float] = []
+        while sum(times) < _TIMED_SECONDS and len(times) < len(self.queries):
+            query = self.queries[len(times)][np.newaxis]
+            begun = time.perf_counter()
+            self.searcher.answer(query, wanted, n_probes=n_probes)
+            times.append(time.perf_counter() - begun)
+        while len(times) < min(_TIMED_LEAST, len(self.queries)):
+            begun = time.perf_counter()
+            self.searcher.answer(self.queries[:1], wanted, n_probes=n_probes)
+            times.append(time.perf_counter() - begun)
+        return round(float(np.median(times)) * 1e6, 1)
+
+    def _wanted(self, search: Search) -> EffectiveParameters:
+        return QueryParameters(search=search).resolve(len(self.searcher.vectors), "exact")
+
+
+def _nearest_rows(vectors: FloatArray, queries: FloatArray, count: int) -> IntArray:
+    """Return the rows of the `count` largest products with each query, (nq, count), unordered."""
+    rows = np.empty((len(queries), 0), np.int64)
+    products = np.empty((len(queries), 0), np.float32)
+    for start in range(0, len(vectors), _BLOCK_ROWS):
+        block = queries @ vectors[start : start + _BLOCK_ROWS].T
+        numbers = np.broadcast_to(np.arange(start, start + block.shape[1]), block.shape)
+        products = np.concatenate((products, block), axis=1)
+        rows = np.concatenate((rows, numbers), axis=1)
+        best = np.argpartition(-products, count - 1, axis=1)[:, :count]
+        products = np.take_along_axis(products, best, axis=1)
+        rows = np.take_along_axis(rows, best, axis=1)
+    return rows
