@@ -74,6 +74,28 @@ def dot(a: Floats, b: Floats) -> float:
     return float(np.dot(a.astype(np.float64), b.astype(np.float64)))
 
 
+def fixed_order_dot(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> np.float32:
+    """Return the inner product in float32, summed in the one order that the core sums in.
+
+    Products go to four accumulators of 16 lanes in turn, what is left of 64 to the first; these are
+    added in pairs, the lanes folded in halves, and what is left of 16 is added one by one.
+    """
+    products = a * b
+    sums = np.zeros((4, 16), np.float32)
+    blocks = len(products) // 16
+    for block in range(blocks):
+        accumulator = block % 4 if block < blocks // 4 * 4 else 0
+        sums[accumulator] += products[16 * block : 16 * block + 16]
+    lanes = (sums[0] + sums[1]) + (sums[2] + sums[3])
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = lanes[:half] + lanes[half:]
+    total = lanes[0]
+    for product in products[16 * blocks :]:
+        total += product
+    return np.float32(total)
+
+
 # Codes.
 
 
@@ -256,8 +278,9 @@ def step_value(
     query: Floats,
     row: int,
     picked: Sequence[int],
-    k: int,
     parameters: EffectiveParameters,
+    *,
+    k: int,
 ) -> float:
     """Return what greedy minimises, for one candidate row when these of `k` rows are picked."""
     relevance = 1 - parameters.diversity
@@ -280,7 +303,7 @@ def greedy(
     k = min(parameters.k, len(remaining))
     while len(picked) < k:
         so_far = [row for row, _ in picked]
-        values = [step_value(points, query, row, so_far, k, parameters) for row in remaining]
+        values = [step_value(points, query, row, so_far, parameters, k=k) for row in remaining]
         # The first of equals: `remaining` lies in the order of distance and id.
         best = values.index(min(values))
         picked.append((remaining.pop(best), values[best]))

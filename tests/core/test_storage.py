@@ -1,90 +1,22 @@
-"""Generations on disk: staged, published, checked, replaced, swept."""
+"""Generations on disk: staged, published, replaced, swept."""
 
-import contextlib
-import json
-import multiprocessing
-import os
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from core.small_index import DIMS, ROWS, die_while_building, manifest, publish, vectors, write
 from divgrpc.errors import (
     BuildUnderWayError,
-    IndexDamagedError,
     IndexExistsError,
     IndexNotFoundError,
     InvalidArgumentError,
-    NewerFormatError,
     StorageInUseError,
 )
-from divgrpc.manifest import FORMAT_VERSION, Manifest
-from divgrpc.parameters import BuildParameters
-from divgrpc.storage import IndexFolder, Staging, list_indexes, lock_root, staging, sweep
-from divgrpc.types import SearchCost, WarningInfo
-
-ROWS, DIMS = 5, 3
-
-
-def manifest() -> Manifest:
-    """Describe a small index; number and arrays are filled in by publishing."""
-    return Manifest(
-        generation=0,
-        rows=ROWS,
-        dims=DIMS,
-        points="dense",
-        parameters=BuildParameters(n_tables=2, n_bits=8, n_components=3, seed=2**64 - 1),
-        code_bits=64,
-        n_probes=4,
-        auto_search="scan",
-        search_costs=(SearchCost("scan", 0.5, 1.25), SearchCost("exact", 1.0, 2.0)),
-        warnings=(WarningInfo("CODE", "A sentence.", "field"),),
-        arrays={},
-    )
-
-
-def vectors(fill: float) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    return np.full((ROWS, DIMS), fill, np.float32)
-
-
-def write(stage: Staging, fill: float = 1.0) -> None:
-    """Write one array by appending and one in place."""
-    stage.begin("vectors", np.float32, (DIMS,), rows=100)
-    stage.append("vectors", vectors(fill)[:2])
-    stage.append("vectors", vectors(fill)[2:])
-    stage.create("codes", np.uint64, (1, ROWS))[:] = np.arange(ROWS, dtype=np.uint64)
-
-
-def publish(folder: Path, fill: float = 1.0, *, replace: bool = False) -> int:
-    with staging(folder, replace=replace) as stage:
-        write(stage, fill)
-        return stage.publish(manifest()).manifest.generation
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Return the folder of a published index."""
-    path = tmp_path / "root" / "digits"
-    publish(path)
-    return path
-
-
-def hold_lock(path: Path) -> None:
-    """Die in the middle of a build."""
-    with staging(path, replace=True) as stage:
-        write(stage)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def die_while_building(path: Path) -> None:
-    process = multiprocessing.get_context("spawn").Process(target=hold_lock, args=(path,))
-    process.start()
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-
+from divgrpc.parameters import check_index_name
+from divgrpc.storage import IndexFolder, list_indexes, lock_root, staging, sweep
 
 # Publishing.
 
@@ -316,108 +248,8 @@ def test_indexes_are_listed_by_name(tmp_path: Path) -> None:
     assert list_indexes(tmp_path) == ["a", "a-1", "b"]
 
 
-# Damage.
-
-
-def flip(path: Path, position: int, bit: int = 0) -> None:
-    data = bytearray(path.read_bytes())
-    data[position] ^= 1 << bit
-    path.write_bytes(data)
-
-
-def refused(folder: Path) -> None:
-    with pytest.raises(IndexDamagedError) as caught:
-        IndexFolder(folder).open()
-    assert str(folder.parent) not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["vectors", "codes"])
-def test_a_flipped_bit_in_an_array_is_noticed(folder: Path, name: str) -> None:
-    """Every byte of an array file, header and data, is checked when an index is opened."""
-    path = folder / "1" / f"{name}.npy"
-    whole = path.read_bytes()
-    for position in range(len(whole)):
-        flip(path, position, bit=position % 8)
-        refused(folder)
-        path.write_bytes(whole)
-    IndexFolder(folder).open()
-
-
-def test_a_flipped_bit_in_the_manifest_is_noticed(folder: Path) -> None:
-    """Every byte of a manifest is checked, digits included, which still parse."""
-    path = folder / "1" / "manifest.json"
-    whole = path.read_bytes()
-    truth = json.loads(whole)
-    for position in range(len(whole)):
-        flip(path, position, bit=position % 7)
-        with contextlib.suppress(ValueError):
-            if json.loads(path.read_bytes()) == truth:
-                continue  # between two words; nothing is said differently
-        with pytest.raises((IndexDamagedError, NewerFormatError)):
-            IndexFolder(folder).open()
-    path.write_bytes(whole)
-    IndexFolder(folder).open()
-
-
-@pytest.mark.parametrize("name", ["vectors.npy", "codes.npy", "manifest.json"])
-@pytest.mark.parametrize("length", [0, 7, 64, -2])
-def test_a_truncated_file_is_noticed(folder: Path, name: str, length: int) -> None:
-    """A file that is short, by one byte or to nothing, is damage and no crash."""
-    path = folder / "1" / name
-    path.write_bytes(path.read_bytes()[:length])
-    refused(folder)
-
-
-@pytest.mark.parametrize("name", ["vectors.npy", "codes.npy", "manifest.json", "."])
-def test_a_missing_file_is_noticed(folder: Path, name: str) -> None:
-    """A generation that the pointer names and that is not whole is damage."""
-    target = folder / "1" / name
-    shutil.rmtree(target) if target.is_dir() else target.unlink()
-    refused(folder)
-
-
-@pytest.mark.parametrize("text", ["", "one", "1.5", "-1", "../other", "1\n2\n", "\ufffd", "9"])
-def test_a_damaged_pointer_is_noticed(folder: Path, text: str) -> None:
-    """A pointer that names no generation is damage, whatever it says."""
-    (folder / "CURRENT").write_text(text)
-    refused(folder)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"format": 1}', "\x00"])
-def test_a_manifest_of_anything_else_is_damage(folder: Path, text: str) -> None:
-    """What is not a manifest is said to be damaged."""
-    (folder / "1" / "manifest.json").write_text(text)
-    refused(folder)
-
-
-def test_a_newer_format_is_named(folder: Path) -> None:
-    """An index of a later version is not damaged: it is newer than this version reads."""
-    path = folder / "1" / "manifest.json"
-    later = {"format": "divgrpc-index", "format_version": FORMAT_VERSION + 1, "new": "things"}
-    path.write_text(json.dumps(later))
-    with pytest.raises(NewerFormatError, match=f"up to {FORMAT_VERSION}"):
-        IndexFolder(folder).read_info()
-    with pytest.raises(NewerFormatError):
-        IndexFolder(folder).open()
-
-
-def test_a_damaged_index_can_be_replaced_and_deleted(folder: Path) -> None:
-    """Damage is no dead end: a new build takes the place, or the index goes."""
-    flip(folder / "1" / "vectors.npy", -1)
-    (folder / "1" / "manifest.json").write_text("{")
-    assert publish(folder, 2.0, replace=True) == 2
-    assert IndexFolder(folder).open().arrays["vectors"].tolist() == vectors(2.0).tolist()
-    (folder / "CURRENT").write_text("nothing")
-    assert publish(folder, 3.0, replace=True) == 3
-    (folder / "3" / "manifest.json").unlink()
-    assert IndexFolder(folder).delete() == 3
-    assert list(folder.parent.iterdir()) == []
-
-
 def test_names_outside_the_pattern_are_refused() -> None:
     """An index's name is what its folder may be called and nothing that leads elsewhere."""
-    from divgrpc.parameters import check_index_name
-
     for name in ("", ".", "..", "../x", "a/b", "A", "-a", "_a", "a" * 64, "a\n", "a b", "ä", "a\0"):
         with pytest.raises(InvalidArgumentError) as caught:
             check_index_name(name)

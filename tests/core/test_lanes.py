@@ -1,0 +1,57 @@
+"""The dot product in a fixed order, and the population count."""
+
+import numba
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.kernels.lanes import popcount, row_dot
+from reference import fixed_order_dot
+
+# numba compiles functions, and these two are intrinsics.
+dot = numba.njit(lambda left, i, right, j: row_dot(left, i, right, j))  # noqa: PLW0108
+count_bits = numba.njit(lambda word: popcount(word))  # noqa: PLW0108
+
+LENGTHS = [*range(70), 79, 80, 81, 127, 128, 129, 191, 192, 255, 256, 257, 1000]
+
+
+def matrix(rows: int, cols: int, seed: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal((rows, cols)).astype(np.float32)
+
+
+@pytest.mark.parametrize("cols", LENGTHS)
+def test_row_dot_adds_in_the_order_it_says(cols: int) -> None:
+    """Sixteen lanes, four accumulators, folded in halves, the rest one by one: to the last bit."""
+    left, right = matrix(3, cols, cols), matrix(4, cols, cols + 1)
+    for i, j in ((0, 0), (2, 3), (1, 2)):
+        assert dot(left, i, right, j) == fixed_order_dot(left[i], right[j])
+
+
+@pytest.mark.parametrize("cols", LENGTHS)
+def test_row_dot_is_a_dot_product(cols: int) -> None:
+    """The sum is the inner product, as near as float32 can be."""
+    left, right = matrix(1, cols, cols), matrix(1, cols, cols + 1)
+    exact = float(left[0].astype(np.float64) @ right[0].astype(np.float64))
+    size = float(np.abs(left[0].astype(np.float64)) @ np.abs(right[0].astype(np.float64)))
+    assert abs(float(dot(left, 0, right, 0)) - exact) <= 2e-6 * size
+
+
+@pytest.mark.parametrize("cols", [1, 15, 16, 17, 33, 64, 100])
+def test_row_dot_is_the_same_wherever_the_row_lies(cols: int) -> None:
+    """A row's place in memory, aligned or not, leaves no trace in the result."""
+    row, query = matrix(1, cols, 1)[0], matrix(1, cols, 2)
+    expected = dot(row[np.newaxis], 0, query, 0)
+    for before in range(5):
+        moved = np.zeros((before + 2) * cols + 3, np.float32)
+        placed = moved[3:].reshape(before + 2, cols)
+        placed[before] = row
+        assert dot(placed, before, query, 0) == expected
+
+
+@settings(deadline=None, derandomize=True)
+@given(word=st.integers(0, 2**64 - 1))
+def test_popcount_counts_the_set_bits(word: int) -> None:
+    """Every word has as many set bits as its binary digits show."""
+    assert count_bits(np.uint64(word)) == word.bit_count()
