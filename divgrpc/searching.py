@@ -25,6 +25,9 @@ from divgrpc.types import (
 # Probes that one query may look at: the room of the heap.
 MAX_PROBES: Final = 4_096
 
+# Candidates are copied side by side up to this size; a larger block would leave the cache anyway.
+_BLOCK_FLOATS: Final = 1 << 20
+
 _SEARCHES: Final = {
     "exact": answering.EXACT,
     "tables": answering.TABLES,
@@ -147,7 +150,9 @@ class Searcher:
     def _scratch(self, search: str, seen: int, k: int, at_least: int) -> "_Scratch":
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
-            scratch = self._local.scratch = _Scratch.empty(len(self.vectors), self._hashing[2])
+            scratch = self._local.scratch = _Scratch.empty(
+                *self.vectors.shape, len(self._hashing[2])
+            )
         scratch.make_room(seen, k)
         if search == "tables":
             scratch.make_probing(self._n_tables, self._n_bits)
@@ -167,12 +172,12 @@ class _Scratch:
     planes: npt.NDArray[np.uint64]
     scanning: tuple[Any, ...]
     probing: tuple[Any, ...]
+    block: FloatArray
     sums: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
-    def empty(cls, points: int, codes: npt.NDArray[np.uint64]) -> "_Scratch":
-        words = len(codes)
+    def empty(cls, points: int, dims: int, words: int) -> "_Scratch":
         return cls(
             np.empty(points, np.int32),
             np.empty(points, np.float32),
@@ -181,11 +186,14 @@ class _Scratch:
             np.empty((4, words), np.uint64),
             _scanning_scratch(0, 0),
             _probing_scratch(0, 0, 0, 0),
+            np.empty((0, dims), np.float32),
         )
 
     def make_room(self, seen: int, k: int) -> None:
         if len(self.sums) < seen:
             self.sums = np.empty(seen, np.float32)
+            dims = self.block.shape[1]
+            self.block = np.empty((min(seen, max(1, _BLOCK_FLOATS // dims)), dims), np.float32)
         if len(self.picked) < k:
             self.picked = np.empty(k, np.int64)
 
@@ -207,6 +215,7 @@ class _Scratch:
             self.planes,
             self.scanning,
             self.probing,
+            self.block,
             self.sums,
             self.picked,
         )

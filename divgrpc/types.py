@@ -139,7 +139,7 @@ class IndexInfo:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a build has come; `rows_total` is 0 and `seconds_left` None where unknown."""
+    """How far a stage of a build has come; `rows_total` 0 and `seconds_left` None: unknown."""
 
     stage: str
     rows_done: int

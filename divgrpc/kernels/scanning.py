@@ -13,7 +13,7 @@ from divgrpc.kernels.sampling import keep_sample
 # Points whose scores are written while they are in the first-level cache.
 BLOCK = 1024
 # Points that share one maximum; a divisor of BLOCK.
-GROUP = 64
+GROUP = 16
 
 
 @kernel

@@ -3,11 +3,14 @@
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.lanes import row_dot
+from divgrpc.kernels.lanes import prefetch_row, row_dot
 from divgrpc.kernels.sampling import id_of
 
 # Ranges up to this many are sorted by insertion.
 _SHORT = 16
+# Rows asked for ahead: hashed points lie anywhere in memory, and waiting for them one by one takes
+# most of the time.
+_AHEAD = 4
 
 
 @kernel
@@ -17,6 +20,8 @@ def score_rows(vectors, queries, query, rows, count, distances):
     `vectors` (n, d) and `queries` (nq, d) float32 unit rows; `distances` float32.
     """
     for i in range(count):
+        if i + _AHEAD < count:
+            prefetch_row(vectors, rows[i + _AHEAD])
         dot = row_dot(vectors, rows[i], queries, query)
         distances[i] = np.float32(2) - np.float32(2) * dot
 

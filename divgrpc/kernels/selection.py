@@ -31,16 +31,31 @@ def diversity_weight(variant, relevance, picked, k):
 
 
 @kernel
-def greedy(vectors, rows, distances, count, k, relevance, variant, sums, picked, values):
+def gather(vectors, rows, count, block):
+    """Copy rows[:count] of `vectors` (n, d) side by side into `block`; returns whether they fit.
+
+    Steps of the greedy pass go over the candidates again and again: side by side they cost half
+    the time that scattered rows do. `block` is (m, d) float32.
+    """
+    if count > block.shape[0]:
+        return False
+    for i in range(count):
+        block[i] = vectors[rows[i]]
+    return True
+
+
+@kernel
+def greedy(vectors, rows, distances, count, k, relevance, variant, block, sums, picked, values):
     """Pick up to `k` of the candidates one by one; returns how many.
 
     `rows` and `distances` (count,) are in the order of distance, then id, so that the first of
-    equals wins. `sums` float32 is scratch. `picked` int64 gets positions among the candidates,
-    `values` float32 what was maximised: minus lambda times the distance to the query, plus the
-    weighted sum of the distances to those picked before.
+    equals wins. `block` (m, d) and `sums` float32 are scratch. `picked` int64 gets positions among
+    the candidates, `values` float32 what was maximised: minus lambda times the distance to the
+    query, plus the weighted sum of the distances to those picked before.
     """
     k = min(k, count)
     sums[:count] = np.float32(0)
+    gathered = k > 1 and gather(vectors, rows, count, block)
     for step in range(k):
         weight = diversity_weight(variant, relevance, step, k)
         best, least = -1, np.float32(np.inf)
@@ -53,7 +68,21 @@ def greedy(vectors, rows, distances, count, k, relevance, variant, sums, picked,
         values[step] = -least
         sums[best] = np.float32(-np.inf)
         if step + 1 < k:
-            for i in range(count):
-                dot = row_dot(vectors, rows[i], vectors, rows[best])
-                sums[i] += np.float32(2) - np.float32(2) * dot
+            if gathered:
+                _add_distances(block, best, count, sums)
+            else:
+                _add_row_distances(vectors, rows, best, count, sums)
     return k
+
+
+@kernel
+def _add_distances(block, best, count, sums):
+    for i in range(count):
+        sums[i] += np.float32(2) - np.float32(2) * row_dot(block, i, block, best)
+
+
+@kernel
+def _add_row_distances(vectors, rows, best, count, sums):
+    for i in range(count):
+        dot = row_dot(vectors, rows[i], vectors, rows[best])
+        sums[i] += np.float32(2) - np.float32(2) * dot

@@ -339,7 +339,7 @@ class BuildProgress(google.protobuf.message.Message):
     rows_total: builtins.int
     """0 where unknown."""
     seconds_left: builtins.float
-    """An estimate for all that is left; unset where there is none yet."""
+    """An estimate for what is left of the stage; unset where there is none yet."""
     def __init__(
         self,
         *,
