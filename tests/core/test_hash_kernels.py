@@ -1,0 +1,209 @@
+"""From vectors to unit vectors, codes, quantised margins, keys and buckets."""
+
+from math import floor, log2
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference
+from divgrpc import hashing as core
+from divgrpc.kernels import hashing, normalising
+from divgrpc.parameters import BuildParameters
+
+DIMS = [1, 2, 15, 16, 17, 31, 33, 256]
+examples = settings(deadline=None, derandomize=True, max_examples=50)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def normal(shape: tuple[int, ...], seed: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
+    return np.random.default_rng(seed).random((points, bits)) < 0.5
+
+
+# Unit vectors.
+
+
+@examples
+@given(seed=seeds, dims=st.sampled_from(DIMS), scale=st.integers(-37, 37))
+def test_normalise_gives_unit_rows(seed: int, dims: int, scale: int) -> None:
+    """Rows keep their direction and get length one, whatever float32 size they had."""
+    rows = normal((5, dims), seed) * np.float32(10.0**scale)
+    expected = reference.unit(rows)
+    assert normalising.normalise(rows) == (-1, -1)
+    # Below 1e-38 float32 itself has fewer digits, which were gone before.
+    assert np.abs(rows - expected).max() < 3e-7
+
+
+@pytest.mark.parametrize("dims", DIMS)
+def test_normalise_gives_a_row_the_same_bytes_in_any_company(dims: int) -> None:
+    """A row alone and in a batch becomes the same unit row, to the last bit."""
+    rows = normal((9, dims), 3)
+    together = rows.copy()
+    normalising.normalise(together)
+    for i in range(len(rows)):
+        alone = rows[i : i + 1].copy()
+        normalising.normalise(alone)
+        assert alone.tobytes() == together[i : i + 1].tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dims", DIMS)
+def test_normalise_names_the_first_bad_row_and_the_first_of_zeros(dims: int, bad: float) -> None:
+    """What cannot be a direction is told by its row, wherever in the row it stands."""
+    for at in {0, dims // 2, dims - 1}:
+        rows = normal((8, dims), 4)
+        rows[2] = 0
+        rows[5] = 0
+        rows[3, at] = bad
+        rows[7, at] = bad
+        assert normalising.normalise(rows) == (3, 2)
+        assert (rows[[2, 5]] == 0).all()
+
+
+@pytest.mark.parametrize("value", [1e-45, 1e-38, 3.4e38])
+@pytest.mark.parametrize("dims", DIMS)
+def test_normalise_reaches_the_ends_of_float32(dims: int, value: float) -> None:
+    """The smallest and the largest numbers have a direction too."""
+    rows = np.full((1, dims), value, np.float32)
+    assert normalising.normalise(rows) == (-1, -1)
+    assert np.abs(rows * np.sqrt(dims) - 1).max() < 1e-6
+
+
+# Codes.
+
+
+@examples
+@given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 6))
+def test_project_gives_the_margins(seed: int, dims: int, words: int) -> None:
+    """A margin is the product with the hyperplane minus the threshold."""
+    queries, planes = normal((3, dims), seed), normal((dims, 64 * words), seed + 1)
+    thresholds = normal((64 * words,), seed + 2)
+    out = np.empty(64 * words, np.float32)
+    hashing.project(queries, 1, planes, thresholds, out)
+    expected = reference.margins(queries[1], planes, thresholds)[0]
+    assert np.abs(out - expected).max() < 1e-5 * (dims + 1)
+
+
+@pytest.mark.parametrize("dims", DIMS)
+def test_project_adds_from_first_dimension_to_last(dims: int) -> None:
+    """The order of the sum is fixed, so a margin has the same bytes on any machine."""
+    queries, planes = normal((1, dims), 1), normal((dims, 64), 2)
+    thresholds, out = normal((64,), 3), np.empty(64, np.float32)
+    hashing.project(queries, 0, planes, thresholds, out)
+    sums = np.zeros(64, np.float32)
+    for value, plane in zip(queries[0], planes, strict=True):
+        sums += value * plane
+    assert out.tobytes() == (sums - thresholds).tobytes()
+
+
+@examples
+@given(seed=seeds, words=st.integers(1, 6))
+def test_sign_code_packs_signs(seed: int, words: int) -> None:
+    """Bit b is bit b % 64 of word b // 64, set where the margin is not negative."""
+    margins = normal((64 * words,), seed)
+    margins[:: words + 1] = 0
+    margins[1 :: words + 2] = -0.0
+    code = np.empty(words, np.uint64)
+    hashing.sign_code(margins, code)
+    assert code.tolist() == reference.pack((margins >= 0)[np.newaxis])[:, 0].tolist()
+
+
+@examples
+@given(seed=seeds, dims=st.sampled_from(DIMS), points=st.sampled_from([1, 2, 65, 300]))
+def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int) -> None:
+    """A stored bit is the sign of the margin, except within rounding of the hyperplane."""
+    vectors = reference.unit(normal((points, dims), seed)).astype(np.float32)
+    planes, thresholds = normal((dims, 128), seed + 1), normal((128,), seed + 2)
+    codes = np.zeros((2, points + 4), np.uint64)
+    core.encode(vectors, planes, thresholds, codes, 3)
+    margins = reference.margins(vectors, planes, thresholds)
+    bits = reference.unpack(codes[:, 3:-1])
+    assert (bits == (margins >= 0))[np.abs(margins) > 1e-5].all()
+    assert (codes[:, :3] == 0).all()
+    assert (codes[:, -1] == 0).all()
+
+
+@examples
+@given(seed=seeds, words=st.integers(1, 6), kind=st.sampled_from(["normal", "zero", "equal"]))
+def test_quantise_gives_fifteen_levels(seed: int, words: int, kind: str) -> None:
+    """The four planes hold a margin's share of the largest, -7 to 7, in two's complement."""
+    margins = normal((64 * words,), seed)
+    if kind != "normal":
+        margins = np.sign(margins) * np.float32(0 if kind == "zero" else 0.25)
+    planes = np.empty((4, words), np.uint64)
+    hashing.quantise(margins, planes)
+    bits = [reference.unpack(plane[:, np.newaxis])[0] for plane in planes]
+    levels = bits[0] + 2 * bits[1] + 4 * bits[2].astype(int) - 8 * bits[3].astype(int)
+    assert levels.tolist() == reference.levels(margins)
+
+
+# Keys and buckets.
+
+
+@examples
+@given(seed=seeds, start=st.integers(0, 168), bits=st.integers(1, 24), points=st.integers(1, 70))
+def test_table_keys_are_runs_of_bits(seed: int, start: int, bits: int, points: int) -> None:
+    """Bit j of a key is bit start + j of the code, across the end of a word too."""
+    codes = random_bits(points, 192, seed)
+    words, keys = reference.pack(codes), np.empty(points, np.uint32)
+    hashing.table_keys(words, start, bits, keys)
+    expected = [reference.key(code[start:], 0, bits) for code in codes]
+    assert keys.tolist() == expected
+    assert [hashing.key_of(words, row, start, bits) for row in range(points)] == expected
+
+
+@examples
+@given(
+    seed=seeds,
+    n_bits=st.integers(1, 24),
+    points=st.sampled_from([1, 2, 3, 50, 300]),
+    table=st.integers(0, 3),
+    shared=st.booleans(),
+)
+def test_tables_hold_every_point_in_its_bucket(
+    seed: int, n_bits: int, points: int, table: int, shared: bool
+) -> None:
+    """Buckets are those of the codes, rows ascending, by key where that is short, else listed."""
+    bits = random_bits(points, 128, seed)
+    if shared:
+        bits[:] = bits[0]
+    keys, offsets, rows = core.build_table(reference.pack(bits), table, n_bits)
+    assert (len(keys) > 0) == (2**n_bits > 4 * points)
+    numbered = keys.tolist() if len(keys) else range(2**n_bits)
+    assert sorted(numbered) == list(numbered)
+    assert len(offsets) == len(numbered) + 1
+    found = {
+        key: rows[offsets[b] : offsets[b + 1]].tolist()
+        for b, key in enumerate(numbered)
+        if offsets[b] < offsets[b + 1]
+    }
+    assert found == reference.buckets(bits, table, n_bits)
+    assert offsets[0] == 0
+    assert offsets[-1] == points
+
+
+# Defaults.
+
+
+@pytest.mark.parametrize("rows", [1, 2, 511, 512, 1023, 1024, 10**6, 2**20, 2**25, 2**31 - 1])
+def test_defaults_follow_the_number_of_points(rows: int) -> None:
+    """floor(log2 n) - 1 bits, 8 to 24; ten tables; up to 200 components."""
+    filled = core.fill_defaults(BuildParameters(), rows, 256)
+    assert filled.n_bits == max(8, min(24, floor(log2(rows)) - 1))
+    assert (filled.n_tables, filled.n_components) == (10, 200)
+    assert core.fill_defaults(BuildParameters(), rows, 3).n_components == 3
+
+
+@pytest.mark.parametrize(
+    ("n_tables", "n_bits", "bits"),
+    [(10, 8, 256), (1, 1, 256), (16, 16, 256), (11, 24, 320), (256, 24, 6144), (257, 1, 320)],
+)
+def test_codes_are_whole_words_that_hold_every_key(n_tables: int, n_bits: int, bits: int) -> None:
+    """256 bits, or what the keys need in words of 64."""
+    assert core.code_bits(n_tables, n_bits) == bits

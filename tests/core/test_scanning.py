@@ -1,0 +1,189 @@
+"""Scores of all codes, the largest of them, and seeded draws."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference
+from divgrpc.kernels import hashing, sampling, scanning
+
+examples = settings(deadline=None, derandomize=True, max_examples=50)
+seeds = st.integers(0, 2**32 - 1)
+EDGES = [1, 2, 63, 64, 65, 127, 128, 1023, 1024, 1025, 2100]
+NO_IDS = np.empty(0, np.int64)
+
+
+def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
+    return np.random.default_rng(seed).random((points, bits)) < 0.5
+
+
+def scratch(points: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    groups = -(-points // scanning.GROUP)
+    return np.full(points, 12345, np.int32), np.full(groups, 12345, np.int32)
+
+
+def group_maxima(scores: npt.NDArray[np.int32]) -> list[int]:
+    starts = range(0, len(scores), scanning.GROUP)
+    return [int(scores[at : at + scanning.GROUP].max()) for at in starts]
+
+
+# Scores.
+
+
+@examples
+@given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
+def test_scan_asymmetric_adds_the_levels_of_set_bits(seed: int, words: int, points: int) -> None:
+    """Each point's score is the sum of the query's levels over its set bits."""
+    bits = random_bits(points, 64 * words, seed)
+    margins = np.random.default_rng(seed).standard_normal(64 * words).astype(np.float32)
+    planes, (scores, maxima) = np.empty((4, words), np.uint64), scratch(points)
+    hashing.quantise(margins, planes)
+    scanning.scan_asymmetric(reference.pack(bits), planes, scores, maxima)
+    levels = reference.levels(margins)
+    assert scores.tolist() == [reference.asymmetric_score(code, levels) for code in bits]
+    assert maxima.tolist() == group_maxima(scores)
+
+
+@examples
+@given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
+def test_scan_hamming_counts_differing_bits(seed: int, words: int, points: int) -> None:
+    """Each point's score is minus the Hamming distance of its code to the query's."""
+    bits = random_bits(points + 1, 64 * words, seed)
+    packed, (scores, maxima) = reference.pack(bits), scratch(points)
+    codes, code = np.ascontiguousarray(packed[:, 1:]), np.ascontiguousarray(packed[:, 0])
+    scanning.scan_hamming(codes, code, scores, maxima)
+    assert scores.tolist() == [-reference.hamming(other, bits[0]) for other in bits[1:]]
+    assert maxima.tolist() == group_maxima(scores)
+
+
+@pytest.mark.parametrize("words", [1, 4, 96])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_reach_their_ends(words: int, sign: int) -> None:
+    """Margins that are all as large as the largest, over full and empty codes, overflow nothing."""
+    bits = np.zeros((2, 64 * words), np.bool_)
+    bits[0] = True
+    margins = np.full(64 * words, sign, np.float32)
+    planes, (scores, maxima) = np.empty((4, words), np.uint64), scratch(2)
+    hashing.quantise(margins, planes)
+    scanning.scan_asymmetric(reference.pack(bits), planes, scores, maxima)
+    assert scores.tolist() == [sign * 7 * 64 * words, 0]
+    scanning.scan_hamming(reference.pack(bits), reference.pack(bits)[:, 1].copy(), scores, maxima)
+    assert scores.tolist() == [-64 * words, 0]
+
+
+# The largest.
+
+
+def take(
+    scores: npt.NDArray[np.int32], wanted: int, ids: npt.NDArray[np.int64], *, draw: bool
+) -> tuple[list[int], list[int]]:
+    """Return the rows that are sure and those that tie."""
+    maxima = np.array(group_maxima(scores), np.int32)
+    low, histogram = int(scores.min()) - 3, np.empty(np.ptp(scores) + 9, np.int32)
+    rows = np.full(len(scores), -1, np.int32)
+    sure, count = scanning.take_largest(
+        scores, maxima, low, histogram, wanted, ids, np.uint64(7), draw, rows
+    )
+    return rows[:sure].tolist(), rows[sure:count].tolist()
+
+
+@examples
+@given(
+    seed=seeds,
+    points=st.sampled_from(EDGES),
+    spread=st.sampled_from([0, 1, 3, 40, 5000]),
+    share=st.floats(0, 1),
+)
+def test_take_largest_splits_at_the_boundary(
+    seed: int, points: int, spread: int, share: float
+) -> None:
+    """What scores above the last value is sure, what has the last value ties, all else is out."""
+    scores = np.random.default_rng(seed).integers(-spread, spread + 1, points).astype(np.int32)
+    wanted = max(1, round(share * points))
+    boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
+    sure, tied = take(scores, wanted, NO_IDS, draw=False)
+    assert sorted(sure) == np.flatnonzero(scores > boundary).tolist()
+    assert sorted(tied) == np.flatnonzero(scores == boundary).tolist()
+
+
+@examples
+@given(seed=seeds, points=st.sampled_from(EDGES), spread=st.sampled_from([0, 1, 3, 40]))
+def test_take_largest_draws_among_the_ties(seed: int, points: int, spread: int) -> None:
+    """With a draw there are exactly as many as wanted, the ties those of lowest priority."""
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(-spread, spread + 1, points).astype(np.int32)
+    ids = rng.permutation(10 * points)[:points].astype(np.int64)
+    wanted = int(rng.integers(1, points + 1))
+    boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
+    sure, tied = take(scores, wanted, ids, draw=True)
+    assert sorted(sure) == np.flatnonzero(scores > boundary).tolist()
+    ties = np.flatnonzero(scores == boundary).tolist()
+    lots = sorted(ties, key=lambda row: reference.priority(7, int(ids[row])))
+    assert sorted(tied) == sorted(lots[: wanted - len(sure)])
+
+
+# Draws.
+
+
+@settings(deadline=None, derandomize=True)
+@given(word=st.integers(0, 2**64 - 1))
+def test_mix_is_splitmix64(word: int) -> None:
+    """The published finaliser, on every word."""
+    assert sampling.mix(np.uint64(word)) == reference.splitmix64(word)
+
+
+def test_mix_gives_the_published_numbers() -> None:
+    """The generator's first three outputs from the state 1234567."""
+    golden = 0x9E3779B97F4A7C15
+    outputs = [int(sampling.mix(np.uint64(1234567 + i * golden & 2**64 - 1))) for i in range(3)]
+    assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def kept(rows: list[int], wanted: int, ids: npt.NDArray[np.int64], seed: int) -> list[int]:
+    array = np.array(rows, np.int32)
+    end: int = sampling.keep_sample(array, 0, len(rows), wanted, ids, np.uint64(seed))
+    return array[:end].tolist()
+
+
+@examples
+@given(
+    points=st.integers(0, 200),
+    wanted=st.integers(0, 220),
+    seed=st.integers(0, 2**64 - 1),
+    given_ids=st.booleans(),
+)
+def test_keep_sample_keeps_the_lowest_priorities(
+    points: int, wanted: int, seed: int, given_ids: bool
+) -> None:
+    """Those of lowest priority stay, in the order in which they were."""
+    rng = np.random.default_rng(points)
+    ids = rng.choice(2**62, points, replace=False) if given_ids else np.arange(points)
+    lots = sorted(range(points), key=lambda row: reference.priority(seed, int(ids[row])))
+    stay = set(lots[:wanted])
+    rows = rng.permutation(points).tolist()
+    result = kept(rows, wanted, ids if given_ids else NO_IDS, seed)
+    assert result == [row for row in rows if row in stay]
+
+
+def test_keep_sample_leaves_what_lies_before() -> None:
+    """Only the part that is named is sampled."""
+    rows = np.arange(100, dtype=np.int32)
+    end = sampling.keep_sample(rows, 60, 100, 5, NO_IDS, np.uint64(1))
+    assert end == 65
+    assert rows[:60].tolist() == list(range(60))
+    assert set(rows[60:65].tolist()) < set(range(60, 100))
+
+
+def test_draws_are_uniform() -> None:
+    """Over many seeds every point stays equally often: chi-squared within 6 sigma."""
+    points, wanted, draws = 40, 10, 4000
+    counts = np.zeros(points)
+    for seed in range(draws):
+        counts[kept(list(range(points)), wanted, NO_IDS, seed)] += 1
+    expected = draws * wanted / points
+    # Without replacement a count varies by (1 - wanted / points) of a binomial's variance.
+    chi_squared = ((counts - expected) ** 2).sum() / (expected * (1 - wanted / points))
+    degrees = points - 1
+    assert abs(chi_squared - degrees) < 6 * np.sqrt(2 * degrees)
