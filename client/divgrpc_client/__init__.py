@@ -1,1 +1,28 @@
-"""The caller: sync and async client, and the command line."""
+"""The caller: `Client` and `AsyncClient`, their errors and results.
+
+    from divgrpc_client import Client
+    with Client("localhost:50051") as client:
+        client.build("images", vectors)
+        result = client.query("images", queries, k=10, diversity=0.3)
+
+It loads grpc, protobuf and numpy; neither numba nor scipy.
+"""
+
+from divgrpc.errors import DivgrpcError
+from divgrpc.types import IndexInfo, Progress, QueryResult
+from divgrpc_client.async_client import AsyncClient
+from divgrpc_client.client import Client
+from divgrpc_client.errors import ClientStateError, RpcError
+from divgrpc_client.responses import ServerInfo
+
+__all__ = [
+    "AsyncClient",
+    "Client",
+    "ClientStateError",
+    "DivgrpcError",
+    "IndexInfo",
+    "Progress",
+    "QueryResult",
+    "RpcError",
+    "ServerInfo",
+]

@@ -1,0 +1,275 @@
+"""The client on grpc.aio: the same methods as `Client`, to be awaited.
+
+It belongs to the event loop of its first call.
+"""
+
+import asyncio
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, NamedTuple, Self, TypeVar, Unpack
+
+import grpc
+import grpc.aio
+import numpy.typing as npt
+
+from divgrpc.types import IndexInfo, Progress, QueryResult
+from divgrpc_client import async_streams, health, responses, uploads
+from divgrpc_client.batches import Batch
+from divgrpc_client.calls import Call
+from divgrpc_client.channels import ChannelOption, Pool, Settings
+from divgrpc_client.errors import ClientStateError
+from divgrpc_client.options import BuildOptions, QueryOptions, spelled_out
+from divgrpc_client.pipelines import Pipeline
+from divgrpc_client.requests import build_message, next_page
+from divgrpc_client.responses import ServerInfo
+from divgrpc_client.vectors import VectorsLike
+from divgrpc_protos.v1 import index_pb2
+from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+
+if TYPE_CHECKING:
+    # The name of the stub over grpc.aio is known to type checkers alone.
+    from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexAsyncStub
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+
+class _Connection(NamedTuple):
+    channel: grpc.aio.Channel
+    stub: "DiverseIndexAsyncStub"
+    watch: "grpc.aio.UnaryStreamMultiCallable[bytes, bytes]"
+    loop: asyncio.AbstractEventLoop
+
+
+def _connect(settings: Settings) -> _Connection:
+    options = settings.channel_options()
+    if settings.credentials is None:
+        channel = grpc.aio.insecure_channel(settings.target, options)
+    else:
+        channel = grpc.aio.secure_channel(settings.target, settings.credentials, options)
+    return _Connection(
+        channel,
+        DiverseIndexStub(channel),
+        channel.unary_stream(health.WATCH),
+        asyncio.get_running_loop(),
+    )
+
+
+class AsyncClient:
+    """Asks a divgrpc server at `target`, on asyncio.
+
+    Takes what `Client` takes, and every method does what its twin there does.
+    """
+
+    def __init__(
+        self,
+        target: str,
+        *,
+        channels: int = 1,
+        timeout: float = 2.0,
+        idle_timeout: float = 60.0,
+        retries: bool = True,
+        credentials: grpc.ChannelCredentials | None = None,
+        options: Sequence[ChannelOption] = (),
+    ) -> None:
+        self._target = target
+        self._timeout = timeout
+        self._idle_timeout = idle_timeout
+        self._pool = Pool(Settings(target, channels, retries, credentials, options), _connect)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; calls under way end as cancelled, later ones are refused."""
+        for connection in self._pool.close():
+            await connection.channel.close()
+
+    def _connection(self) -> _Connection:
+        connection = self._pool.take()
+        if connection.loop is not asyncio.get_running_loop():
+            raise ClientStateError(
+                "this client connected in another event loop; make a new AsyncClient in each"
+            )
+        return connection
+
+    @spelled_out
+    async def build(
+        self,
+        name: str,
+        vectors: VectorsLike,
+        *,
+        ids: npt.ArrayLike | None = None,
+        categories: npt.ArrayLike | None = None,
+        subtopics: npt.ArrayLike | None = None,
+        replace: bool = False,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: float | None = None,
+        request_id: str | None = None,
+        **options: Unpack[BuildOptions],
+    ) -> IndexInfo:
+        """Build an index on the server and return what became of it; it serves from then on.
+
+        `vectors` (rows, dims) may be any array, memory-mapped or not, or a sparse matrix of
+        scipy's; rows travel in chunks as float32, or as float16 if they are. `ids` (rows,) are 0
+        or above and unique, by default 0, 1, ...; `categories` and `subtopics` (rows,) are -1 for
+        none. An index of that name is replaced only with `replace`. `progress` is called as the
+        build goes on. If it raises, or the call is interrupted, the build is cancelled and nothing
+        is left behind. There is no deadline, only the limit on standing still.
+        """
+        upload = uploads.upload(
+            name,
+            vectors,
+            options,
+            ids=ids,
+            categories=categories,
+            subtopics=subtopics,
+            replace=replace,
+        )
+        call = Call("Build", self._target, timeout=timeout, request_id=request_id)
+        stub = self._connection().stub
+        return await async_streams.build(stub, call, upload, progress, self._idle_timeout)
+
+    @spelled_out
+    async def query(
+        self,
+        name: str,
+        queries: VectorsLike,
+        *,
+        timeout: float | None = None,
+        request_id: str | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> QueryResult:
+        """Return, for each row of `queries`, `k` results near it and different from one another.
+
+        `queries` is (rows, dims), or (dims,) for one row. A batch too large for one message
+        travels in several and comes back as one result, of one generation.
+        """
+        call = self._call("Query", timeout, request_id)
+        batch = Batch(name, queries, options)
+        method = self._connection().stub.Query
+        while (request := batch.next_request()) is not None:
+            batch.accept(await _ask(call, method, request))
+        result = batch.result()
+        if result is None:
+            raise call.unsettled()
+        return result
+
+    @spelled_out
+    def query_stream(
+        self,
+        name: str,
+        queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
+        *,
+        in_flight: int = 64,
+        timeout: float | None = None,
+        request_id: str | None = None,
+        **options: Unpack[QueryOptions],
+    ) -> AsyncIterator[QueryResult]:
+        """Return the result of each item of `queries`, in their order, over one stream.
+
+        An item is what `query` takes, as much as fits one message. Items are drawn on another
+        thread, and at most `in_flight` of them are on the way at a time. One that fails raises its
+        error in its turn and ends the stream. There is no deadline, only the limit on standing
+        still.
+        """
+        call = Call("QueryStream", self._target, timeout=timeout, request_id=request_id)
+        pipeline = Pipeline(name, options, in_flight)
+        stub = self._connection().stub
+        return async_streams.query(stub, call, pipeline, queries, self._idle_timeout)
+
+    async def get_index(
+        self, name: str, *, timeout: float | None = None, request_id: str | None = None
+    ) -> IndexInfo:
+        """Return what an index is: its parameters, what Build chose and measured, its arrays."""
+        call = self._call("GetIndex", timeout, request_id)
+        request = build_message(index_pb2.GetIndexRequest, {"index": name})
+        response = await _ask(call, self._connection().stub.GetIndex, request)
+        return responses.index_info(response.index)
+
+    async def list_indexes(
+        self, *, timeout: float | None = None, request_id: str | None = None
+    ) -> tuple[IndexInfo, ...]:
+        """Return all indexes in the order of their names."""
+        call = self._call("ListIndexes", timeout, request_id)
+        method = self._connection().stub.ListIndexes
+        found: list[IndexInfo] = []
+        request: index_pb2.ListIndexesRequest | None = index_pb2.ListIndexesRequest()
+        while request is not None:
+            response = await _ask(call, method, request)
+            found.extend(map(responses.index_info, response.indexes))
+            request = next_page(response)
+        return tuple(found)
+
+    async def delete_index(
+        self, name: str, *, timeout: float | None = None, request_id: str | None = None
+    ) -> int:
+        """Delete an index and return the generation that served last.
+
+        Queries under way finish on it.
+        """
+        call = self._call("DeleteIndex", timeout, request_id)
+        request = build_message(index_pb2.DeleteIndexRequest, {"index": name})
+        response = await _ask(call, self._connection().stub.DeleteIndex, request)
+        return response.generation
+
+    async def server_info(
+        self, *, timeout: float | None = None, request_id: str | None = None
+    ) -> ServerInfo:
+        """Return what the server says of itself: version, workers, limits."""
+        call = self._call("GetServerInfo", timeout, request_id)
+        request = index_pb2.GetServerInfoRequest()
+        return responses.server_info(
+            await _ask(call, self._connection().stub.GetServerInfo, request)
+        )
+
+    async def wait_until_ready(
+        self, *, timeout: float | None = 30.0, request_id: str | None = None
+    ) -> None:
+        """Wait until the server answers queries, whether or not it has been started yet.
+
+        Raises `RpcError` with `DEADLINE_EXCEEDED` where that takes longer than `timeout`.
+        """
+        call = Call("Watch", self._target, timeout=timeout, request_id=request_id)
+        while not await self._serving(call):
+            await asyncio.sleep(health.PAUSE_SECONDS)
+
+    async def _serving(self, call: Call) -> bool:
+        # False: the server went away while it was watched, or before it was ready.
+        watch = self._connection().watch(
+            health.WATCH_REQUEST,
+            timeout=call.seconds_left(),
+            metadata=call.metadata,
+            wait_for_ready=True,
+        )
+        try:
+            async for status in watch:
+                if status == health.SERVING:
+                    return True
+        except grpc.RpcError as error:
+            if error.code() is not grpc.StatusCode.UNAVAILABLE:
+                raise call.failed(error) from error
+        finally:
+            watch.cancel()
+        return False
+
+    def _call(self, method: str, timeout: float | None, request_id: str | None) -> Call:
+        seconds = self._timeout if timeout is None else timeout
+        return Call(method, self._target, timeout=seconds, request_id=request_id)
+
+
+async def _ask(
+    call: Call, method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT]", request: RequestT
+) -> ResponseT:
+    try:
+        return await method(request, timeout=call.seconds_left(), metadata=call.metadata)
+    except grpc.RpcError as error:
+        raise call.failed(error) from error

@@ -1,0 +1,103 @@
+"""One call from start to end: its deadline, its metadata, and its failure told as an `RpcError`."""
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Final, cast
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from divgrpc_client.errors import Failure, RpcError, rpc_error
+
+REQUEST_ID_KEY: Final = "x-request-id"
+_STATUS_KEY: Final = "grpc-status-details-bin"
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class Call:
+    """A call that is about to begin.
+
+    `timeout` is in seconds for all of it, retries and parts included; infinity or None for no end.
+    """
+
+    __slots__ = ("_deadline", "_method", "_request_id", "_started", "_target", "metadata")
+
+    def __init__(
+        self, method: str, target: str, *, timeout: float | None, request_id: str | None
+    ) -> None:
+        self._method = method
+        self._target = target
+        self._request_id = request_id or ""
+        self._started = time.monotonic()
+        self._deadline = math.inf if timeout is None else self._started + timeout
+        self.metadata = ((REQUEST_ID_KEY, request_id),) if request_id else None
+
+    def seconds_left(self) -> float | None:
+        """Return the time until the deadline, None without one; gRPC reads 0 as already late."""
+        if self._deadline == math.inf:
+            return None
+        return max(0.0, self._deadline - time.monotonic())
+
+    def failed(self, error: grpc.RpcError) -> RpcError:
+        """Translate gRPC's own error, of either stack, with the details in its trailers."""
+        status = status_pb2.Status()
+        trailers = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata() or ())
+        try:
+            status.ParseFromString(dict(trailers).get(_STATUS_KEY, b""))
+        except DecodeError:
+            # Details of somebody else's making: the code and the message still hold.
+            status.Clear()
+        code = error.code()
+        return self._error(code, error.details() or code.name.lower(), status)
+
+    def refused(self, status: status_pb2.Status) -> RpcError:
+        """Translate a status that came inside a message."""
+        code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
+        return self._error(code, status.message, status)
+
+    def stalled(self, seconds: float) -> RpcError:
+        """Return the error of a stream on which nothing moved for so long."""
+        detail = f"nothing moved for {seconds:g} s"
+        return self._own(grpc.StatusCode.DEADLINE_EXCEEDED, "STALLED", detail)
+
+    def broken(self, detail: str) -> RpcError:
+        """Return the error of an answer that does not follow the contract."""
+        return self._own(grpc.StatusCode.INTERNAL, "BAD_ANSWER", detail)
+
+    def unsettled(self) -> RpcError:
+        """Return the error of a batch whose parts no one generation answered."""
+        detail = "the index was replaced again and again while a batch in several parts was asked"
+        return self._own(grpc.StatusCode.ABORTED, "GENERATION_CHANGED", detail)
+
+    def _own(self, code: grpc.StatusCode, reason: str, detail: str) -> RpcError:
+        return self._error(code, detail, status_pb2.Status(), reason)
+
+    def _error(
+        self, code: grpc.StatusCode, detail: str, status: status_pb2.Status, reason: str = ""
+    ) -> RpcError:
+        info = error_details_pb2.ErrorInfo()
+        bad_request = error_details_pb2.BadRequest()
+        retry = error_details_pb2.RetryInfo()
+        retry_after = None
+        for packed in status.details:
+            packed.Unpack(info)
+            packed.Unpack(bad_request)
+            if packed.Unpack(retry):
+                retry_after = retry.retry_delay.ToTimedelta().total_seconds()
+        return rpc_error(
+            Failure(
+                code=code,
+                reason=info.reason or reason or code.name,
+                detail=detail,
+                method=self._method,
+                target=self._target,
+                elapsed=time.monotonic() - self._started,
+                request_id=info.metadata.get("request_id", self._request_id),
+                field_violations=tuple(
+                    (v.field, v.description) for v in bad_request.field_violations
+                ),
+                retry_after=retry_after,
+            )
+        )

@@ -1,0 +1,84 @@
+"""What a failed call raises.
+
+Every failure that came over the wire is an `RpcError`. Where the server gives one of the core's own
+errors as the reason, it is that error too: `except IndexNotFoundError` reads the same over gRPC and
+in process.
+"""
+
+from dataclasses import dataclass
+from functools import cache
+
+import grpc
+
+from divgrpc import errors as core
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """What is known of a failed call.
+
+    `field_violations` are pairs of a field and what is wrong with it; `retry_after` is in seconds,
+    None where the server does not say that waiting helps.
+    """
+
+    code: grpc.StatusCode
+    reason: str
+    detail: str
+    method: str
+    target: str
+    elapsed: float
+    request_id: str = ""
+    field_violations: tuple[tuple[str, str], ...] = ()
+    retry_after: float | None = None
+
+    def __str__(self) -> str:
+        told = f", request {self.request_id}" if self.request_id else ""
+        return (
+            f"{self.detail} ({self.code.name} from {self.method} at {self.target} "
+            f"after {self.elapsed:.3f} s{told})"
+        )
+
+
+class RpcError(core.DivgrpcError):
+    """A call failed.
+
+    `code` is a `grpc.StatusCode`; `reason` a stable word in upper case; `detail` the server's
+    message; `field_violations` pairs of field and description; `field` the first of those fields,
+    or empty; `retry_after` seconds or None; `request_id` what to look for in the server's log. The
+    text has the method, the target and the time it took as well.
+    """
+
+    def __init__(self, failure: Failure) -> None:
+        # Not super(): a subclass is a core error too, whose __init__ takes other things.
+        Exception.__init__(self, str(failure))
+        self.failure = failure
+        self.code = failure.code
+        self.reason = failure.reason  # type: ignore[misc]  # a class's word, or the server's own
+        self.detail = failure.detail
+        self.field_violations = failure.field_violations
+        self.field = failure.field_violations[0][0] if failure.field_violations else ""
+        self.retry_after = failure.retry_after
+        self.request_id = failure.request_id
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return rpc_error, (self.failure,)
+
+
+class ClientStateError(core.DivgrpcError):
+    """The client was closed, or belongs to another process or event loop."""
+
+    reason = "CLIENT_STATE"
+
+
+def rpc_error(failure: Failure) -> RpcError:
+    """Return the error of a failure, which is also the core's error of the same reason."""
+    return _kind(failure.reason)(failure)
+
+
+@cache
+def _kind(reason: str) -> type[RpcError]:
+    for name, error in vars(core).items():
+        is_error = isinstance(error, type) and issubclass(error, core.DivgrpcError)
+        if is_error and error is not core.DivgrpcError and error.reason == reason:
+            return type(f"Rpc{name}", (RpcError, error), {"__doc__": error.__doc__})
+    return RpcError

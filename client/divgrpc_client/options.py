@@ -1,0 +1,99 @@
+"""What a caller can set on a query and on a build: one table each, with a sentence per option.
+
+The methods of both clients take these as keyword arguments, and the command line makes its options
+from them. Names, types and meanings are the core's (`divgrpc.parameters`); what is left out, or
+None, is left out on the wire too, so that the server's default holds.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Annotated, Any, Final, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
+
+from divgrpc.parameters import BuildParameters, QueryParameters
+from divgrpc.types import (
+    HashFamily,
+    Hyperplanes,
+    Metric,
+    Sampling,
+    Search,
+    Selector,
+    Variant,
+    ZeroVectors,
+)
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class QueryOptions(TypedDict, total=False):
+    """How a query is answered."""
+
+    k: Annotated[int, "how many results a row gets"]
+    diversity: Annotated[float, "0: plain nearest neighbours; 1: diversity alone"]
+    selector: Annotated[Selector, "what picks k of the candidates"]
+    variant: Annotated[Variant, "which reading of the paper's Algorithm 1 the selector follows"]
+    search: Annotated[Search, "how points are found before they are scored exactly"]
+    hash_limit: Annotated[int | None, "most points the hash stage hands on; 0: no limit"]
+    epsilon: Annotated[float | None, "gives hash_limit as ceil(2 n^(1/(1+epsilon)))"]
+    candidates_limit: Annotated[int | None, "nearest points the selector sees; 0: no limit"]
+    max_distance: Annotated[float | None, "drops points farther than this from the query"]
+    sampling: Annotated[Sampling, "which points stay when the hash stage finds too many"]
+    seed: Annotated[int, "of the draws; same seed, same answer"]
+
+
+class BuildOptions(TypedDict, total=False):
+    """How an index is built."""
+
+    metric: Annotated[Metric, "what nearness means"]
+    hash_family: Annotated[HashFamily, "where the directions that cut the space come from"]
+    hyperplanes: Annotated[Hyperplanes, "how random directions are drawn"]
+    centred: Annotated[bool, "hash around the mean of the points instead of the origin"]
+    n_tables: Annotated[int | None, "bucket tables"]
+    n_bits: Annotated[int | None, "bits of a table's key"]
+    n_components: Annotated[int | None, "principal components that lsh_sdiv draws in"]
+    target_recall: Annotated[float, "share of the true neighbours that probing is tuned for"]
+    zero_vectors: Annotated[ZeroVectors, "what becomes of vectors without a direction"]
+    seed: Annotated[int, "of every random choice; same points and seed, same index"]
+
+
+QUERY_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(QueryParameters)}
+BUILD_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(BuildParameters)}
+_DEFAULTS: Final[dict[type, dict[str, object]]] = {
+    QueryOptions: QUERY_DEFAULTS,
+    BuildOptions: BUILD_DEFAULTS,
+}
+
+
+def explained(table: type) -> dict[str, tuple[Any, str]]:
+    """Return each option of a table with its type and its sentence."""
+    hints = get_type_hints(table, include_extras=True)
+    return {name: (get_args(hint)[0], get_args(hint)[1]) for name, hint in hints.items()}
+
+
+def spelled_out(method: Callable[P, R]) -> Callable[P, R]:
+    """Show `**options` as keyword parameters with defaults, for `help` and for tab completion.
+
+    A type checker reads them from `Unpack` already; without this, a person sees only `**options`.
+    """
+    signature = inspect.signature(method)
+    *named, options = signature.parameters.values()
+    table = get_args(options.annotation)[0]
+    spelled = [
+        inspect.Parameter(
+            name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[table][name], annotation=kind
+        )
+        for name, (kind, _) in explained(table).items()
+    ]
+    method.__signature__ = signature.replace(parameters=[*named, *spelled])  # type: ignore[attr-defined]  # inspect reads it
+    sentences = "".join(f"\n  {name}: {said}" for name, (_, said) in explained(table).items())
+    method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\nOptions:{sentences}"
+    return method
+
+
+def refuse_unknown(table: type, options: object) -> None:
+    """Raise TypeError for a keyword that is no option of `table`, as a plain signature would."""
+    if isinstance(options, dict):
+        for name in options:
+            if name not in table.__annotations__:
+                raise TypeError(f"got an unexpected keyword argument {name!r}")

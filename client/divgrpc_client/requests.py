@@ -1,0 +1,106 @@
+"""Calls as messages: names, words and numbers of the Python side in the .proto's types.
+
+The client sends what the caller set and lets the server judge it; only what the wire cannot carry
+(an unknown word, a text for a number) is refused here, with the field named.
+"""
+
+from collections.abc import Mapping
+from functools import cache
+from typing import Final, TypeVar
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client.options import BuildOptions, QueryOptions, refuse_unknown
+from divgrpc_client.vectors import Matrix, encode
+from divgrpc_protos import words
+from divgrpc_protos.v1 import index_pb2, query_pb2
+
+MessageT = TypeVar("MessageT", bound=Message)
+
+_KINDS: Final = {
+    FieldDescriptor.CPPTYPE_UINT32: "a whole number from 0 up",
+    FieldDescriptor.CPPTYPE_UINT64: "a whole number from 0 up",
+    FieldDescriptor.CPPTYPE_DOUBLE: "a number",
+    FieldDescriptor.CPPTYPE_BOOL: "True or False",
+    FieldDescriptor.CPPTYPE_STRING: "a text",
+}
+
+
+def query_fields(name: str, options: QueryOptions) -> dict[str, object]:
+    """Return the fields of a QueryRequest but the queries, checked to be what the wire can carry.
+
+    Raises `InvalidArgumentError` for a value it cannot carry, TypeError for an unknown option.
+    """
+    refuse_unknown(QueryOptions, options)
+    fields = {"index": name, **_with_enums(query_pb2.QueryRequest.DESCRIPTOR, options)}
+    build_message(query_pb2.QueryRequest, fields)
+    return fields
+
+
+def query(
+    fields: Mapping[str, object], queries: Matrix, start: int, stop: int
+) -> query_pb2.QueryRequest:
+    """Return the request that asks rows `start` to `stop`; `fields` are those of `query_fields`."""
+    return query_pb2.QueryRequest(queries=encode(queries, start, stop), **fields)  # type: ignore[arg-type]  # checked when the fields were made
+
+
+def build_header(
+    name: str, options: BuildOptions, *, replace: bool, expected_rows: int
+) -> index_pb2.BuildRequest:
+    """Return the message that opens a build; raises as `query_fields` does."""
+    refuse_unknown(BuildOptions, options)
+    kind = index_pb2.BuildParameters
+    header = build_message(index_pb2.BuildHeader, {"index": name})
+    header.parameters.CopyFrom(build_message(kind, _with_enums(kind.DESCRIPTOR, options)))
+    header.replace = replace
+    header.expected_rows = expected_rows
+    return index_pb2.BuildRequest(header=header)
+
+
+def next_page(response: index_pb2.ListIndexesResponse) -> index_pb2.ListIndexesRequest | None:
+    """Return the request for the page after this one, None after the last."""
+    token = response.next_page_token
+    return index_pb2.ListIndexesRequest(page_token=token) if token else None
+
+
+def build_message(kind: type[MessageT], fields: Mapping[str, object]) -> MessageT:
+    """Make a message; raises `InvalidArgumentError` naming the field whose value does not fit."""
+    try:
+        return kind(**fields)
+    except (TypeError, ValueError):
+        for name, value in fields.items():
+            _blame(kind, name, value)
+        raise
+
+
+def _blame(kind: type[Message], name: str, value: object) -> None:
+    try:
+        kind(**{name: value})
+    except (TypeError, ValueError):
+        expected = _KINDS[kind.DESCRIPTOR.fields_by_name[name].cpp_type]
+        raise InvalidArgumentError(name, f"{name} must be {expected}, got {value!r}") from None
+
+
+@cache
+def _enums(kind: Descriptor) -> dict[str, FieldDescriptor]:
+    return {field.name: field for field in kind.fields if field.enum_type is not None}
+
+
+def _with_enums(kind: Descriptor, options: Mapping[str, object]) -> dict[str, object]:
+    wire = dict(options)
+    for name, field in _enums(kind).items():
+        word = wire.get(name)
+        if word is not None:
+            wire[name] = _enum_value(field, word)
+    return wire
+
+
+def _enum_value(field: FieldDescriptor, word: object) -> int:
+    number = words.to_enum(field, word) if isinstance(word, str) else None
+    if number is None:
+        numbers = field.enum_type.values_by_number if field.enum_type else {}
+        known = ", ".join(filter(None, (words.to_word(field, number) for number in numbers)))
+        raise InvalidArgumentError(field.name, f"{field.name} must be one of {known}, got {word!r}")
+    return number

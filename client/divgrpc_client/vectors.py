@@ -1,0 +1,124 @@
+"""Whatever a caller calls vectors, as something that can be cut into rows and sent.
+
+Only shape and type are looked at: numbers are the server's to judge, and a memory-mapped file must
+not be read through before it is sent. Sparse matrices are known by their attributes, so that scipy
+is never imported.
+"""
+
+from typing import Final, Protocol, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_protos import arrays
+from divgrpc_protos.arrays import Csr
+from divgrpc_protos.v1 import vectors_pb2
+
+Dense: TypeAlias = npt.NDArray[np.floating]
+Matrix: TypeAlias = Dense | Csr
+
+_NUMBER_KINDS: Final = "fiub"
+
+
+class SparseLike(Protocol):
+    """What is needed of a sparse matrix; scipy's fit."""
+
+    shape: tuple[int, ...]
+
+    def tocsr(self) -> object:
+        """Return the same matrix as compressed sparse rows."""
+
+
+VectorsLike: TypeAlias = npt.ArrayLike | SparseLike
+
+
+def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matrix:
+    """Return a two-dimensional array, not copied if it is one already, or compressed sparse rows.
+
+    With `one_row` a single vector is a matrix of one row. Raises `InvalidArgumentError` naming
+    `field` where the shape or the type is wrong.
+    """
+    if hasattr(value, "tocsr"):
+        return _as_csr(field, cast(SparseLike, value))
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise InvalidArgumentError(field, f"{field} must be a matrix: {error}") from None
+    if array.dtype.kind not in _NUMBER_KINDS:
+        raise InvalidArgumentError(field, f"{field} must hold real numbers, got {array.dtype}")
+    if array.ndim == 1 and one_row:
+        return array.reshape(1, -1)
+    if array.ndim != 2:
+        shape = "(rows, dims)" + (" or (dims,)" if one_row else "")
+        raise InvalidArgumentError(field, f"{field} must be of shape {shape}, got {array.shape}")
+    return array
+
+
+def _as_csr(field: str, value: SparseLike) -> Csr:
+    # Columns out of order are harmless and common after slicing; duplicates are the server's to
+    # refuse, since summing them in silence would hide a mistake.
+    rows = cast("_CsrLike", value.tocsr())
+    if not getattr(rows, "has_sorted_indices", True):
+        rows = rows.sorted_indices()
+    if len(rows.shape) != 2:
+        raise InvalidArgumentError(field, f"{field} must have two dimensions, got {rows.shape}")
+    return Csr(
+        np.asarray(rows.indptr, np.int64),
+        np.asarray(rows.indices, np.uint32),
+        np.asarray(rows.data, np.float32),
+        int(rows.shape[1]),
+    )
+
+
+class _CsrLike(Protocol):
+    shape: tuple[int, ...]
+    indptr: npt.NDArray[np.integer]
+    indices: npt.NDArray[np.integer]
+    data: npt.NDArray[np.generic]
+
+    def sorted_indices(self) -> "_CsrLike": ...
+
+
+def row_count(matrix: Matrix) -> int:
+    """Return the number of rows."""
+    return len(matrix.indptr) - 1 if isinstance(matrix, Csr) else matrix.shape[0]
+
+
+def row_ends(matrix: Matrix, limit: int) -> list[int]:
+    """Cut a matrix into runs of rows of at most `limit` bytes, at least one row each.
+
+    Returns the row after each run, ascending, the last the number of rows; empty without rows.
+    """
+    rows = row_count(matrix)
+    if not isinstance(matrix, Csr):
+        step = max(1, limit // max(1, matrix.shape[1] * _item_bytes(matrix)))
+        return [min(start + step, rows) for start in range(0, rows, step)]
+    # Eight bytes of indptr a row, four of index and four of value a number.
+    bytes_before = matrix.indptr * 8 + np.arange(rows + 1) * 8
+    ends: list[int] = []
+    start = 0
+    while start < rows:
+        fits = int(np.searchsorted(bytes_before, bytes_before[start] + limit, side="right")) - 1
+        start = min(rows, max(start + 1, fits))
+        ends.append(start)
+    return ends
+
+
+def _item_bytes(matrix: Dense) -> int:
+    return 2 if matrix.dtype == np.float16 else 4
+
+
+def encode(matrix: Matrix, start: int, stop: int) -> vectors_pb2.Vectors:
+    """Wrap rows `start` to `stop` for the wire."""
+    if not isinstance(matrix, Csr):
+        return arrays.encode_dense(matrix[start:stop])
+    first, last = int(matrix.indptr[start]), int(matrix.indptr[stop])
+    return arrays.encode_csr(
+        Csr(
+            matrix.indptr[start : stop + 1] - first,
+            matrix.indices[first:last],
+            matrix.data[first:last],
+            matrix.cols,
+        )
+    )
