@@ -150,9 +150,9 @@ class Searcher:
     def _scratch(self, search: str, seen: int, k: int, at_least: int) -> "_Scratch":
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
-            scratch = self._local.scratch = _Scratch.empty(
-                *self.vectors.shape, len(self._hashing[2])
-            )
+            points, dims = self.vectors.shape
+            scratch = _Scratch.empty(points, dims, len(self._hashing[2]))
+            self._local.scratch = scratch
         scratch.make_room(seen, k)
         if search == "tables":
             scratch.make_probing(self._n_tables, self._n_bits)

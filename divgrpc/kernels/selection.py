@@ -40,7 +40,8 @@ def gather(vectors, rows, count, block):
     if count > block.shape[0]:
         return False
     for i in range(count):
-        block[i] = vectors[rows[i]]
+        for j in range(block.shape[1]):
+            block[i, j] = vectors[rows[i], j]
     return True
 
 
