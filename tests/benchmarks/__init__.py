@@ -1,0 +1,1 @@
+"""Timed runs of divgrpc beside strong baselines; `make bench` runs them, the suite does not."""

@@ -1,0 +1,43 @@
+"""python -m benchmarks [quality|wire] [--json FILE]: measure, print, keep.
+
+Without a name both runs are made. `--help` after a name lists that run's options. Figures are only
+as quiet as the machine: the record begins with its load average.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from benchmarks import environment, quality, wire
+from benchmarks.tables import facts, show
+
+_RUNS = {"quality": quality, "wire": wire}
+
+
+def main() -> None:
+    """Run what the command line names."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    names = parser.add_subparsers(dest="run", metavar="{quality,wire}")
+    for name, run in _RUNS.items():
+        summary = (run.__doc__ or "").splitlines()[0]
+        options = names.add_parser(name, help=summary, description=run.__doc__)
+        options.add_argument(
+            "--json", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="as above"
+        )
+        run.add_arguments(options)
+    arguments = parser.parse_args()
+
+    record = environment.record()
+    show(facts(record))
+    results: dict[str, object] = {"environment": record}
+    for name in [arguments.run] if arguments.run else _RUNS:
+        # Once more for the options of a run that was not named.
+        told = arguments if arguments.run else parser.parse_args([name])
+        results[name] = _RUNS[name].run(told)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

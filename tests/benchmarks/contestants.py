@@ -1,0 +1,100 @@
+"""Who takes part in the quality run: our searches and variants, and the exhaustive baseline."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Protocol, get_args
+
+import numpy as np
+
+from benchmarks.exhaustive import exhaustive_greedy
+from divgrpc.index import Index
+from divgrpc.parameters import QueryParameters
+from divgrpc.types import FloatArray, HashFamily, IntArray, Search, Variant
+
+FAMILIES: tuple[HashFamily, ...] = ("lsh_div", "lsh_sdiv")
+VARIANTS: tuple[Variant, ...] = ("corrected", "marginal")
+# What letting the selector see more candidates gains and costs.
+WIDER = (500, 1_000, 2_000)
+
+
+class Contestant(Protocol):
+    """Somebody who picks k points for one query at a time."""
+
+    family: str
+    search: str
+    variant: str
+
+    def pick(self, queries: FloatArray, query: int, dial: float) -> IntArray:
+        """Return the rows of the k picks, in any order."""
+
+
+class Ours:
+    """divgrpc in process; limits at their defaults but for `candidates_limit`, where given."""
+
+    def __init__(
+        self,
+        index: Index,
+        k: int,
+        search: Search,
+        variant: Variant,
+        candidates_limit: int | None = None,
+    ) -> None:
+        parameters = index.info.parameters
+        # An exact search never looks at a code.
+        self.family = "any" if search == "exact" else str(parameters["hash_family"])
+        self.search = search if search != "auto" else f"auto ({index.info.auto_search})"
+        if candidates_limit is not None:
+            self.search += f" of {candidates_limit:,}"
+        self.variant: str = variant
+        self._index = index
+
+        @cache
+        def parameters_at(dial: float) -> QueryParameters:
+            return QueryParameters(
+                k=k,
+                diversity=dial,
+                variant=variant,
+                search=search,
+                candidates_limit=candidates_limit,
+            )
+
+        self._parameters_at = parameters_at
+
+    def pick(self, queries: FloatArray, query: int, dial: float) -> IntArray:
+        """Return the ids of the results, which are rows where Build was given no ids."""
+        result = self._index.answer(queries[query : query + 1], self._parameters_at(dial))
+        rows: IntArray = result.ids[0]
+        return rows
+
+
+class Exhaustive:
+    """The marginal greedy over every point."""
+
+    family = "none"
+    search = "all points"
+    variant = "marginal"
+
+    def __init__(self, base: FloatArray, k: int) -> None:
+        self._base = base
+        self._k = k
+
+    def pick(self, queries: FloatArray, query: int, dial: float) -> IntArray:
+        """Return the rows in the order in which they were picked."""
+        picked = np.empty(self._k, np.int64)
+        exhaustive_greedy(self._base, queries, query, dial, picked)
+        return picked
+
+
+def everyone(indexes: Mapping[HashFamily, Index], k: int) -> Iterator[Ours]:
+    """Yield every family, search and variant; exact ones and wider limits by the first index."""
+    first = next(iter(indexes.values()))
+    for variant in VARIANTS:
+        yield Ours(first, k, "exact", variant)
+    for index in indexes.values():
+        for search in get_args(Search):
+            if search != "exact":
+                for variant in VARIANTS:
+                    yield Ours(index, k, search, variant)
+    for limit in WIDER:
+        if limit < first.rows:
+            yield Ours(first, k, "scan", "marginal", candidates_limit=limit)

@@ -1,0 +1,71 @@
+"""Points and queries to measure on: CIFAR-100 features where there are any, else digits."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from benchmarks.environment import sha256
+from divgrpc.types import FloatArray
+
+_FILE = "cifar100_dense256.npz"
+
+
+@dataclass(frozen=True)
+class Points:
+    """Unit rows: `base` (n, d) to index; `queries` to report; `tuning` queries to set dials by."""
+
+    name: str
+    sha256: str
+    base: FloatArray
+    queries: FloatArray
+    tuning: FloatArray
+
+    def described(self) -> dict[str, str]:
+        """Return what the environment record says of the data."""
+        return {
+            "data": f"{self.name}, {self.base.shape[0]:,} x {self.base.shape[1]}",
+            "data sha256": self.sha256,
+            "queries": f"{len(self.queries)} reported, {len(self.tuning)} for tuning",
+        }
+
+
+def load(reported: int, tuning: int) -> Points:
+    """Read the points that DIVGRPC_DATA names; without it the digits of scikit-learn."""
+    folder = os.environ.get("DIVGRPC_DATA")
+    if not folder:
+        return _digits(reported, tuning)
+    path = Path(folder) / _FILE
+    with np.load(path, allow_pickle=False) as file:
+        rows, split = _unit(file["x"]), file["split"]
+    pool = rows[split == 1]
+    return Points(
+        name=path.stem,
+        sha256=sha256(path),
+        base=np.ascontiguousarray(rows[split == 0]),
+        queries=pool[:reported],
+        tuning=pool[reported : reported + tuning],
+    )
+
+
+def _digits(reported: int, tuning: int) -> Points:
+    from sklearn.datasets import load_digits
+
+    rows = _unit(load_digits().data)
+    rows = rows[np.random.default_rng(0).permutation(len(rows))]
+    held_out = reported + tuning
+    return Points(
+        name="digits of scikit-learn (DIVGRPC_DATA is not set)",
+        sha256="shipped with scikit-learn",
+        base=np.ascontiguousarray(rows[held_out:]),
+        queries=rows[:reported],
+        tuning=rows[reported:held_out],
+    )
+
+
+def _unit(rows: npt.NDArray[np.generic]) -> FloatArray:
+    numbers = rows.astype(np.float32)
+    numbers /= np.linalg.norm(numbers, axis=1, keepdims=True)
+    return numbers

@@ -1,0 +1,161 @@
+"""Quality at what price: gap closed and time per query, beside exhaustive greedy and exact search.
+
+One thread, one query at a time. Contestants take turns in blocks within each block of queries, so
+that a slow minute of the machine falls on all of them; the first queries of a block warm the caches
+and are not timed. Every query is asked once by everyone, and the same answer gives the time and J.
+"""
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks import datasets
+from benchmarks.contestants import FAMILIES, Contestant, Exhaustive, Ours, everyone
+from benchmarks.objective import best_dial, gap_closed, objective
+from benchmarks.tables import show, table
+from divgrpc.index import Index, warm_kernels
+from divgrpc.types import FloatArray, HashFamily, IntArray
+
+_BLOCKS = 5
+_WARM_UP = 5
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contestant at one target; times in microseconds, ratios as times faster."""
+
+    diversity: float
+    family: str
+    search: str
+    variant: str
+    dial: float
+    objective: float
+    gap_closed: float
+    microseconds: float
+    than_exhaustive: float
+    than_exact: float
+
+
+@dataclass(frozen=True)
+class _Timed:
+    rows: IntArray
+    microseconds: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the run can be told."""
+    parser.add_argument("--k", type=int, default=10, help="results per query (default 10)")
+    parser.add_argument("--queries", type=int, default=400, help="queries reported (default 400)")
+    parser.add_argument("--tuning", type=int, default=100, help="queries for dials (default 100)")
+    parser.add_argument("--diversity", type=float, nargs="+", default=[0.1, 0.3, 0.5])
+
+
+def run(arguments: argparse.Namespace) -> dict[str, object]:
+    """Measure, print the tables, and return the rows for JSON."""
+    points = datasets.load(arguments.queries, arguments.tuning)
+    show(f"\n## Quality: k = {arguments.k} on {points.name}, defaults otherwise\n")
+    warm_kernels()
+    indexes = {family: Index.build(points.base, hash_family=family) for family in FAMILIES}
+    rows: list[Row] = []
+    with threadpool_limits(1):
+        for diversity in arguments.diversity:
+            rows += _at(points, indexes, arguments.k, diversity)
+    return {"data": points.described(), "k": arguments.k, "rows": [asdict(row) for row in rows]}
+
+
+def _at(
+    points: datasets.Points, indexes: Mapping[HashFamily, Index], k: int, diversity: float
+) -> list[Row]:
+    """Tune every dial for one target, let everyone answer, print and return the table."""
+    baseline = Exhaustive(points.base, k)
+    dials: dict[Contestant, float] = {baseline: diversity}
+    dials.update({each: _tuned(each, points, diversity) for each in everyone(indexes, k)})
+    timed = take_turns(dials, points.queries, k)
+
+    nearest = _objective(points, _nearest(points.base, points.queries, k), diversity)
+    best = _objective(points, timed[baseline].rows, diversity)
+    show(f"diversity {diversity}: J {nearest:.4f} of nearest neighbours, {best:.4f} exhaustive\n")
+    exact = {each.variant: timed[each].microseconds for each in dials if each.search == "exact"}
+    rows = []
+    for each, dial in dials.items():
+        value = _objective(points, timed[each].rows, diversity)
+        taken = timed[each].microseconds
+        rows.append(
+            Row(
+                diversity=diversity,
+                family=each.family,
+                search=each.search,
+                variant=each.variant,
+                dial=dial,
+                objective=value,
+                gap_closed=gap_closed(value, nearest, best),
+                microseconds=taken,
+                than_exhaustive=timed[baseline].microseconds / taken,
+                than_exact=exact[each.variant] / taken,
+            )
+        )
+    show(_drawn(rows) + "\n")
+    return rows
+
+
+def _tuned(each: Ours, points: datasets.Points, diversity: float) -> float:
+    def value_at(dial: float) -> float:
+        picks = [each.pick(points.tuning, i, dial) for i in range(len(points.tuning))]
+        return objective(points.base, points.tuning, np.array(picks), diversity)
+
+    return best_dial(diversity, value_at)
+
+
+def take_turns(
+    dials: Mapping[Contestant, float], queries: FloatArray, k: int
+) -> dict[Contestant, _Timed]:
+    """Ask everyone every query, block by block; the time is the median over queries."""
+    seconds = {each: np.empty(len(queries)) for each in dials}
+    rows = {each: np.empty((len(queries), k), np.int64) for each in dials}
+    for block in np.array_split(np.arange(len(queries)), _BLOCKS):
+        for each, dial in dials.items():
+            for query in block[:_WARM_UP]:
+                each.pick(queries, query, dial)
+            for query in block:
+                begun = time.perf_counter()
+                rows[each][query] = each.pick(queries, query, dial)
+                seconds[each][query] = time.perf_counter() - begun
+    return {each: _Timed(rows[each], float(np.median(seconds[each])) * 1e6) for each in dials}
+
+
+def _objective(points: datasets.Points, rows: IntArray, diversity: float) -> float:
+    return objective(points.base, points.queries, rows, diversity)
+
+
+def _nearest(base: FloatArray, queries: FloatArray, k: int) -> IntArray:
+    return np.argsort(-(queries @ base.T), axis=1, kind="stable")[:, :k]
+
+
+def _drawn(rows: Sequence[Row]) -> str:
+    return table(
+        (
+            "family, search, variant",
+            "dial",
+            "J",
+            "gap closed",
+            "us/query",
+            "x exhaustive",
+            "x exact",
+        ),
+        [
+            (
+                f"{row.family}, {row.search}, {row.variant}",
+                f"{row.dial:.3f}",
+                f"{row.objective:.4f}",
+                f"{row.gap_closed:.3f}",
+                f"{row.microseconds:,.0f}",
+                f"{row.than_exhaustive:.1f}",
+                f"{row.than_exact:.1f}",
+            )
+            for row in rows
+        ],
+    )

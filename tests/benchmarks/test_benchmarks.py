@@ -1,0 +1,87 @@
+"""The benchmarks' own arithmetic: a wrong yardstick makes every figure wrong."""
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from benchmarks.exhaustive import exhaustive_greedy
+from benchmarks.objective import best_dial, dials, gap_closed, objective
+from benchmarks.tables import table
+from divgrpc.types import FloatArray
+
+
+@pytest.fixture(scope="module")
+def base() -> FloatArray:
+    """Return 40 unit rows of 7 dimensions, a length that no vector register divides."""
+    rows = np.random.default_rng(5).standard_normal((40, 7)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows
+
+
+def test_objective_is_the_mean_over_points_and_over_pairs(base: FloatArray) -> None:
+    """J is what its definition says, pair by pair."""
+    queries, rows = base[:2], np.array([[3, 8, 12], [5, 6, 7]])
+    expected = []
+    for query, row in zip(queries, rows, strict=True):
+        near = np.mean([np.sum((query - base[i]) ** 2) for i in row])
+        apart = np.mean([np.sum((base[i] - base[j]) ** 2) for i, j in combinations(row, 2)])
+        expected.append(0.7 * near - 0.3 * apart)
+    assert objective(base, queries, rows, 0.3) == pytest.approx(np.mean(expected), rel=1e-5)
+
+
+def test_objective_of_missing_results_is_an_error(base: FloatArray) -> None:
+    """A row with fewer than k results has no J."""
+    with pytest.raises(ValueError, match="k results"):
+        objective(base, base[:1], np.array([[3, -1]]), 0.3)
+
+
+def test_gap_closed_is_one_at_the_baseline_and_zero_at_nearest() -> None:
+    """The scale runs from nearest neighbours to the exhaustive greedy, and past both."""
+    assert gap_closed(0.2, nearest=0.4, exhaustive=0.2) == 1
+    assert gap_closed(0.4, nearest=0.4, exhaustive=0.2) == 0
+    assert gap_closed(0.5, nearest=0.4, exhaustive=0.2) < 0
+    assert math.isnan(gap_closed(0.4, nearest=0.4, exhaustive=0.4))
+
+
+def test_dials_surround_their_target() -> None:
+    """The target itself is tried, and dials on both sides, all inside (0, 1)."""
+    tried = dials(0.3)
+    assert any(dial == pytest.approx(0.3) for dial in tried)
+    assert tried == sorted(tried)
+    assert 0 < tried[0] < 0.2
+    assert 0.5 < tried[-1] < 1
+
+
+def test_best_dial_has_the_least_value() -> None:
+    """The dial is chosen by J, the smaller of equals."""
+    assert best_dial(0.5, lambda dial: abs(dial - 0.5)) == pytest.approx(0.5)
+    assert best_dial(0.5, lambda _: 0.0) == dials(0.5)[0]
+
+
+@pytest.mark.parametrize("diversity", [0.0, 0.3, 0.7, 1.0])
+def test_exhaustive_greedy_follows_the_marginal_gain(base: FloatArray, diversity: float) -> None:
+    """Each pick has the largest gain of J among all points that are left."""
+    queries, k = base[:1], 6
+    picked = np.empty(k, np.int64)
+    exhaustive_greedy(base[1:], queries, 0, diversity, picked)
+    points = base[1:].astype(np.float64)
+    near = ((points - queries[0]) ** 2).sum(axis=1)
+    for step in range(k):
+        before = points[picked[:step]]
+        apart = ((points[:, None] - before[None]) ** 2).sum(axis=(1, 2))
+        value = (1 - diversity) * near - 2 * diversity / (k - 1) * apart
+        value[picked[:step]] = np.inf
+        assert value[picked[step]] <= value.min() + 1e-5
+
+
+def test_tables_line_up() -> None:
+    """Every line of a table is as long as the others, words left and numbers right."""
+    drawn = table(("name", "n"), [("a", "1"), ("longer", "1,000")])
+    assert drawn.splitlines() == [
+        "| name   |     n |",
+        "| ------ | ----: |",
+        "| a      |     1 |",
+        "| longer | 1,000 |",
+    ]

@@ -1,0 +1,196 @@
+"""What the service costs: server CPU per call and latency, beside an empty echo and the bare query.
+
+All programs are up at once and take turns in rounds, on the loopback address; the figure of a row
+is the median over rounds. Server CPU is that of fronts and workers, from the scheduler. The access
+log is on. The echo answers messages of the Query's sizes; its CPU plus that of the same query in
+process is what a service could cost at the least.
+"""
+
+import argparse
+import asyncio
+import shutil
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from grpc import aio
+
+from benchmarks import datasets, load
+from benchmarks.load import Load
+from benchmarks.processes import Program, echo, server
+from benchmarks.tables import show, table
+from divgrpc.index import Index, warm_kernels
+from divgrpc.types import FloatArray
+from divgrpc_protos import arrays
+from divgrpc_protos.v1 import query_pb2
+
+_INDEX = "bench"
+_REQUESTS = 400
+
+
+@dataclass(frozen=True)
+class Row:
+    """One program under one load; microseconds per call, medians over rounds."""
+
+    name: str
+    in_flight: int
+    calls_per_second: float
+    cpu_front: float
+    cpu_workers: float
+    cpu_total: float
+    than_floor: float | None
+    p50: float | None
+    p99: float | None
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the run can be told."""
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="(default 1 2)")
+    parser.add_argument("--in-flight", type=int, default=64, help="calls at a time (default 64)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of one loop (default 3)")
+    parser.add_argument("--rounds", type=int, default=3, help="turns each takes (default 3)")
+
+
+def run(arguments: argparse.Namespace) -> dict[str, object]:
+    """Measure, print the table, and return the rows for JSON."""
+    points = datasets.load(_REQUESTS, 0)
+    show(f"\n## Wire: one query of k = 10 a call, defaults otherwise, on {points.name}\n")
+    warm_kernels()
+    with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary, ExitStack() as stack:
+        index = Index.build(points.base, path=Path(temporary) / "built" / _INDEX)
+        programs: dict[str, Program] = {}
+        for workers in arguments.workers:
+            folder = Path(temporary) / f"server-{workers}"
+            shutil.copytree(Path(temporary) / "built", folder / "data")
+            name = f"divgrpc, {workers} worker{'s' if workers > 1 else ''}"
+            programs[name] = stack.enter_context(server(folder, workers))
+        requests = [_request(row) for row in points.queries]
+        reply_bytes = asyncio.run(_check(index, points.queries, requests, programs))
+        programs = {"echo": stack.enter_context(echo(reply_bytes)), **programs}
+        show(f"{len(requests[0]):,} bytes a request, {reply_bytes:,} a reply\n")
+        seen = asyncio.run(_take_turns(index, points.queries, requests, programs, arguments))
+    rows = list(_rows(seen))
+    show(_drawn(rows))
+    return {"data": points.described(), "rows": [asdict(row) for row in rows]}
+
+
+def _request(vector: FloatArray) -> bytes:
+    message = query_pb2.QueryRequest(index=_INDEX, queries=arrays.encode_dense(vector[None]))
+    return message.SerializeToString()
+
+
+async def _check(
+    index: Index, queries: FloatArray, requests: Sequence[bytes], programs: dict[str, Program]
+) -> int:
+    """Return the size of a reply, after seeing that every server gives the core's answer."""
+    size = 0
+    for program in programs.values():
+        async with aio.insecure_channel(program.address) as channel:
+            call: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(load.QUERY)
+            reply = await call(requests[0], timeout=10)
+        ids = list(query_pb2.QueryResponse.FromString(reply).ids)
+        if ids != index.query(queries[:1]).ids[0].tolist():
+            raise RuntimeError("the server's answer is not the core's")
+        size = len(reply)
+    return size
+
+
+async def _take_turns(
+    index: Index,
+    queries: FloatArray,
+    requests: Sequence[bytes],
+    programs: dict[str, Program],
+    arguments: argparse.Namespace,
+) -> dict[tuple[str, int], list[Load]]:
+    """Return what each program and number in flight saw, a `Load` a round."""
+    seen: dict[tuple[str, int], list[Load]] = defaultdict(list)
+    messages = [
+        query_pb2.QueryStreamRequest(
+            correlation_id=number, query=query_pb2.QueryRequest.FromString(request)
+        ).SerializeToString()
+        for number, request in enumerate(requests)
+    ]
+    many, seconds = arguments.in_flight, arguments.seconds
+    for _ in range(arguments.rounds):
+        seen["query in process", 1].append(_in_process(index, queries, seconds / 2))
+        for name, program in programs.items():
+            seen[name, 1].append(await load.unary(program, requests, 1, seconds / 2))
+            seen[name, many].append(await load.unary(program, requests, many, seconds))
+            if name != "echo":
+                streamed = await load.stream(program, messages, many, seconds)
+                seen[f"{name}, QueryStream", many].append(streamed)
+    return seen
+
+
+def _in_process(index: Index, queries: FloatArray, seconds: float) -> Load:
+    """Ask the same queries in process, one at a time, as a `Load` whose CPU is all a worker's."""
+    times: list[float] = []
+    cpu, begun = time.process_time(), time.perf_counter()
+    while time.perf_counter() < begun + seconds:
+        started = time.perf_counter()
+        index.query(queries[len(times) % len(queries)])
+        times.append(time.perf_counter() - started)
+    spent, taken = time.process_time() - cpu, time.perf_counter() - begun
+    order = sorted(times)
+    latency = {p: order[int(len(order) * p / 100)] * 1e6 for p in (50.0, 99.0)}
+    used = {"worker": spent / len(times) * 1e6}
+    return Load(len(times), len(times) / taken, used, latency)
+
+
+def _rows(seen: dict[tuple[str, int], list[Load]]) -> Iterator[Row]:
+    floor = _cpu(seen["query in process", 1], "worker")
+    floor += max(_cpu(loads, "front") for (name, _), loads in seen.items() if name == "echo")
+    for (name, in_flight), loads in seen.items():
+        front, workers = _cpu(loads, "front"), _cpu(loads, "worker")
+        latencies = [each.latency for each in loads if each.latency]
+        yield Row(
+            name=name,
+            in_flight=in_flight,
+            calls_per_second=statistics.median(each.per_second for each in loads),
+            cpu_front=front,
+            cpu_workers=workers,
+            cpu_total=front + workers,
+            than_floor=(front + workers) / floor if front and workers and latencies else None,
+            p50=statistics.median(x[50] for x in latencies) if latencies else None,
+            p99=statistics.median(x[99] for x in latencies) if latencies else None,
+        )
+
+
+def _cpu(loads: Sequence[Load], role: str) -> float:
+    return statistics.median(each.cpu.get(role, 0.0) for each in loads)
+
+
+def _drawn(rows: Sequence[Row]) -> str:
+    heads = (
+        "program",
+        "in flight",
+        "calls/s",
+        "front us",
+        "workers us",
+        "CPU us",
+        "x floor",
+        "p50 us",
+        "p99 us",
+    )
+    return table(
+        heads,
+        [
+            (
+                row.name,
+                str(row.in_flight),
+                f"{row.calls_per_second:,.0f}",
+                f"{row.cpu_front:.0f}",
+                f"{row.cpu_workers:.0f}",
+                f"{row.cpu_total:.0f}",
+                "" if row.than_floor is None else f"{row.than_floor:.2f}",
+                "" if row.p50 is None else f"{row.p50:,.0f}",
+                "" if row.p99 is None else f"{row.p99:,.0f}",
+            )
+            for row in rows
+        ],
+    )
