@@ -156,20 +156,24 @@ def buckets(bits: Bits, table: int, n_bits: int) -> dict[int, list[int]]:
     return found
 
 
-def probes(query_margins: Floats, n_tables: int, n_bits: int) -> list[tuple[float, int, int]]:
-    """Return all probes of all tables as (score, table, key), in the order of looking up.
+def probes(query_margins: Floats, n_tables: int, n_bits: int) -> list[tuple[int, int]]:
+    """Return all probes of all tables as (table, key), in the order of looking up.
 
-    A probe's score is the sum of the squared margins of the bits that it flips.
+    A probe flips a set of bits and scores the sum of their squared margins. Sets of equal score
+    come in the order of their masks, bit r of which stands for the bit of r-th smallest margin,
+    then of tables.
     """
     home = query_margins >= 0
     every = []
     for table in range(n_tables):
-        own = query_margins[table * n_bits : (table + 1) * n_bits].astype(np.float64)
-        for flips in range(2**n_bits):
-            flipped = [j for j in range(n_bits) if flips >> j & 1]
-            score = float(sum(own[j] ** 2 for j in flipped))
-            every.append((score, table, key(home, table, n_bits) ^ flips))
-    return sorted(every)
+        squares = query_margins[table * n_bits : (table + 1) * n_bits].astype(np.float64) ** 2
+        ranked = np.argsort(squares, kind="stable").tolist()
+        for mask in range(2**n_bits):
+            flipped = [ranked[r] for r in range(n_bits) if mask >> r & 1]
+            score = sum(float(squares[j]) for j in flipped)
+            flips = sum(1 << j for j in flipped)
+            every.append((score, mask, table, key(home, table, n_bits) ^ flips))
+    return [(table, bucket) for _, _, table, bucket in sorted(every)]
 
 
 # Searching: which points are hashed.
@@ -194,21 +198,26 @@ def draw(points: Points, rows: Iterable[int], count: int, seed: int) -> list[int
 
 
 def hashed_by_tables(
-    points: Points, query: Floats, limit: int, sampling: str, seed: int
-) -> list[int]:
-    """Return the rows found in the first `n_probes` buckets; a `limit` of 0 keeps all."""
+    points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
+) -> tuple[list[int], int]:
+    """Return the rows found in the first `n_probes` buckets, and how many were looked up.
+
+    Where these hold fewer than `at_least` points, more are looked up.
+    """
     query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
     tables = [buckets(points.bits, t, points.n_bits) for t in range(points.n_tables)]
-    order = probes(query_margins, points.n_tables, points.n_bits)[: points.n_probes]
+    limit, seed = parameters.hash_limit, parameters.seed
     found: list[int] = []
-    for _, table, bucket in order:
+    looked_up = 0
+    for table, bucket in probes(query_margins, points.n_tables, points.n_bits):
+        if looked_up >= points.n_probes and len(found) >= at_least:
+            break
+        looked_up += 1
         new = [row for row in tables[table].get(bucket, []) if row not in found]
-        if sampling == "nearest" and limit and len(found) + len(new) >= limit:
-            return found + draw(points, new, limit - len(found), seed)
+        if parameters.sampling == "nearest" and limit and len(found) + len(new) >= limit:
+            return found + draw(points, new, limit - len(found), seed), looked_up
         found += new
-    if limit and len(found) > limit:
-        return draw(points, found, limit, seed)
-    return found
+    return (draw(points, found, limit, seed) if limit else found), looked_up
 
 
 def levels(query_margins: Floats) -> list[int]:
@@ -222,24 +231,23 @@ def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
     return sum(level for bit, level in zip(bits, query_levels, strict=True) if bit)
 
 
-def hashed_by_scan(
-    points: Points, query: Floats, limit: int, sampling: str, seed: int, *, asymmetric: bool
-) -> list[int]:
-    """Return the `limit` rows whose codes are best; ties at the last value as `sampling` says."""
+def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameters) -> list[int]:
+    """Return the rows whose codes are best; ties at the last value as `sampling` says."""
     query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
     rows = range(len(points.vectors))
-    if asymmetric:
+    limit = parameters.hash_limit or len(rows)
+    if parameters.search == "scan_hamming":
+        worse = [hamming(points.bits[row], query_margins >= 0) for row in rows]
+    else:
         query_levels = levels(query_margins)
         worse = [-asymmetric_score(points.bits[row], query_levels) for row in rows]
-    else:
-        worse = [hamming(points.bits[row], query_margins >= 0) for row in rows]
-    if not limit or limit >= len(worse):
+    if limit >= len(rows):
         return list(rows)
     boundary = sorted(worse)[limit - 1]
     inside = [row for row in rows if worse[row] < boundary]
     tied = [row for row in rows if worse[row] == boundary]
-    if sampling == "uniform":
-        return inside + draw(points, tied, limit - len(inside), seed)
+    if parameters.sampling == "uniform":
+        return inside + draw(points, tied, limit - len(inside), parameters.seed)
     return inside + nearest_rows(points, query, tied)[: limit - len(inside)]
 
 
@@ -250,15 +258,18 @@ def nearest_rows(points: Points, query: Floats, rows: Iterable[int]) -> list[int
     )
 
 
-def hashed(points: Points, query: Floats, parameters: EffectiveParameters) -> list[int]:
-    """Return the rows that the hash stage hands on."""
-    limit, sampling, seed = parameters.hash_limit, parameters.sampling, parameters.seed
+def hashed(
+    points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
+) -> list[int]:
+    """Return the rows that the hash stage hands on; tables that find too few give way to a scan."""
     if parameters.search == "exact":
-        return nearest_rows(points, query, range(len(points.vectors)))[: limit or None]
+        every = nearest_rows(points, query, range(len(points.vectors)))
+        return every[: parameters.hash_limit or None]
     if parameters.search == "tables":
-        return hashed_by_tables(points, query, limit, sampling, seed)
-    asymmetric = parameters.search == "scan"
-    return hashed_by_scan(points, query, limit, sampling, seed, asymmetric=asymmetric)
+        found, _ = hashed_by_tables(points, query, parameters, at_least=at_least)
+        if len(found) >= at_least:
+            return found
+    return hashed_by_scan(points, query, parameters)
 
 
 def candidates(
@@ -310,9 +321,11 @@ def greedy(
     return picked
 
 
-def answer(points: Points, query: Floats, parameters: EffectiveParameters) -> Answer:
+def answer(
+    points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
+) -> Answer:
     """Answer one query row from end to end."""
-    found = hashed(points, query, parameters)
+    found = hashed(points, query, parameters, at_least=at_least)
     seen = candidates(points, query, found, parameters)
     if parameters.selector == "nearest":
         picked = [(row, distance(query, points.vectors[row])) for row in seen[: parameters.k]]

@@ -2,14 +2,15 @@
 
 Theory of operation. A table's key is a run of bits of the code. A probe is a table and a set of
 its bits to flip in the query's key; its score is the sum of the squared margins of those bits, so
-that cheap probes are the likely ones. All tables share one order: score, then table, then key. The
-home buckets, with nothing flipped, come first at score 0.
+that cheap probes are the likely ones. The bits of a table are ranked by margin, and a set is a bit
+mask over ranks. All tables share one order: score, then mask, then table. So the home buckets, with
+nothing flipped, come first, even for a query whose margins are all zero.
 
-The order is generated, not sorted. The bits of a table are ranked by margin; a set is a bit mask
-over ranks. From a set whose largest rank is r come two others: r moved to r + 1 (shift), and r + 1
-added (expand). Each set has one parent and never scores below it, so a heap over all tables, begun
-with each table's {rank 0}, gives every set once and in order. A score is summed anew from rank 0 up
-for each set: were it carried along, its rounding would depend on the path.
+The order is generated, not sorted. From a set whose largest rank is r come two others: r moved to
+r + 1 (shift), and r + 1 added (expand). Each set has one parent and never comes before it, neither
+by score nor by mask, so a heap over all tables, begun with each table's empty set, gives every set
+once and in order. A score is summed anew from rank 0 up for each set: were it carried along, its
+rounding would depend on the path.
 """
 
 import numpy as np
@@ -58,12 +59,12 @@ def bucket(table, key, starts, keys, offsets):
 
 
 @kernel
-def _before(i, j, scores, tables, masks, keys):
+def _before(i, j, scores, tables, masks):
     if scores[i] != scores[j]:
         return scores[i] < scores[j]
-    if tables[i] != tables[j]:
-        return tables[i] < tables[j]
-    return keys[i] < keys[j]
+    if masks[i] != masks[j]:
+        return masks[i] < masks[j]
+    return tables[i] < tables[j]
 
 
 @kernel
@@ -85,7 +86,7 @@ def _push(heap, size, table, mask, home, ranks, squares):
             key ^= np.int64(1) << np.int64(ranks[table, rank])
     scores[size], tables[size], masks[size], keys[size] = score, table, mask, key
     child = size
-    while child > 0 and _before(child, (child - 1) // 2, scores, tables, masks, keys):
+    while child > 0 and _before(child, (child - 1) // 2, scores, tables, masks):
         _swap(child, (child - 1) // 2, scores, tables, masks, keys)
         child = (child - 1) // 2
     return size + 1
@@ -102,9 +103,9 @@ def _pop(heap, size):
         child = 2 * parent + 1
         if child >= size:
             return size
-        if child + 1 < size and _before(child + 1, child, scores, tables, masks, keys):
+        if child + 1 < size and _before(child + 1, child, scores, tables, masks):
             child += 1
-        if not _before(child, parent, scores, tables, masks, keys):
+        if not _before(child, parent, scores, tables, masks):
             return size
         _swap(child, parent, scores, tables, masks, keys)
         parent = child

@@ -38,7 +38,7 @@ def keep_sample(rows, start, stop, wanted, ids, seed):
     priorities = np.empty(stop - start, np.uint64)
     for i in range(start, stop):
         priorities[i - start] = mix(state ^ np.uint64(id_of(ids, rows[i])))
-    largest = kth_smallest(priorities, wanted - 1)
+    largest = kth_smallest(priorities.copy(), wanted - 1)
     end = start
     for i in range(start, stop):
         if priorities[i - start] <= largest:

@@ -144,7 +144,8 @@ def test_mix_gives_the_published_numbers() -> None:
 def kept(rows: list[int], wanted: int, ids: npt.NDArray[np.int64], seed: int) -> list[int]:
     array = np.array(rows, np.int32)
     end: int = sampling.keep_sample(array, 0, len(rows), wanted, ids, np.uint64(seed))
-    return array[:end].tolist()
+    stay: list[int] = array[:end].tolist()
+    return stay
 
 
 @examples
@@ -165,6 +166,14 @@ def test_keep_sample_keeps_the_lowest_priorities(
     rows = rng.permutation(points).tolist()
     result = kept(rows, wanted, ids if given_ids else NO_IDS, seed)
     assert result == [row for row in rows if row in stay]
+
+
+@examples
+@given(values=st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3), min_size=1), data=st.data())
+def test_kth_smallest_is_what_sorting_gives(values: list[int], data: st.DataObject) -> None:
+    """The element at k of the sorted values, equal ones or not."""
+    k = data.draw(st.integers(0, len(values) - 1))
+    assert sampling.kth_smallest(np.array(values, np.uint64), k) == sorted(values)[k]
 
 
 def test_keep_sample_leaves_what_lies_before() -> None:
