@@ -99,6 +99,27 @@ class IndexBuilder:
         self._rows_given += len(block)
         self._report("receiving", self._rows_given, self._expected_rows)
 
+    def append_all(
+        self,
+        vectors: object,
+        ids: object = None,
+        categories: object = None,
+        subtopics: object = None,
+    ) -> None:
+        """Add the rows of a whole matrix, block by block: no more than one is copied at a time."""
+        if not isinstance(vectors, np.ndarray) or vectors.ndim != 2:
+            self.append(vectors, ids, categories, subtopics)
+            return
+        given = (("ids", ids), ("categories", categories), ("subtopics", subtopics))
+        labels = {
+            name: _label_block(name, values, len(vectors))
+            for name, values in given
+            if values is not None
+        }
+        for start in range(0, max(1, len(vectors)), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            self.append(vectors[block], **{name: values[block] for name, values in labels.items()})
+
     def finish(self) -> IndexInfo:
         """Build, publish, and return what came of it."""
         return self.build().manifest.info(self._name)

@@ -93,10 +93,11 @@ class Index:
             zero_vectors=zero_vectors,
             seed=seed,
         )
-
+        rows = len(vectors) if isinstance(vectors, np.ndarray) and vectors.ndim else None
         if path is None:
-            builder = IndexBuilder(MemoryStore(), parameters, on_progress=progress)
-            builder.append(vectors, ids, categories, subtopics)
+            memory = MemoryStore()
+            builder = IndexBuilder(memory, parameters, expected_rows=rows, on_progress=progress)
+            builder.append_all(vectors, ids, categories, subtopics)
             return cls(builder.build())
         folder = Path(path).absolute()
         if not INDEX_NAME.fullmatch(folder.name):
@@ -105,8 +106,8 @@ class Index:
                 f"path must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}",
             )
         with staging(folder, replace=replace) as store:
-            builder = IndexBuilder(store, parameters, on_progress=progress)
-            builder.append(vectors, ids, categories, subtopics)
+            builder = IndexBuilder(store, parameters, expected_rows=rows, on_progress=progress)
+            builder.append_all(vectors, ids, categories, subtopics)
             return cls(builder.build(), folder.name)
 
     @classmethod

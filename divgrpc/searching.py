@@ -156,7 +156,7 @@ class Searcher:
         scratch.make_room(seen, k)
         if search == "tables":
             scratch.make_probing(self._n_tables, self._n_bits)
-        if search in ("scan", "scan_hamming") or at_least:
+        if search in ("scan", "scan_hamming") or (search == "tables" and at_least):
             scratch.make_scanning()
         return scratch
 

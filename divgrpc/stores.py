@@ -37,29 +37,30 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._arrays: dict[str, Array] = {}
-        self._blocks: dict[str, list[Array]] = {}
+        self._appended: dict[str, Array] = {}
+        self._lengths: dict[str, int] = {}
 
     def begin(
-        self,
-        name: str,
-        dtype: npt.DTypeLike,
-        row_shape: tuple[int, ...],
-        rows: int = 0,  # noqa: ARG002  # memory needs no reservation
+        self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
     ) -> None:
-        """Open an array for `append`."""
-        self._blocks[name] = [np.empty((0, *row_shape), dtype)]
+        """Open an array for `append`, with room for `rows` rows."""
+        self._appended[name] = np.empty((rows, *row_shape), dtype)
+        self._lengths[name] = 0
 
     def append(self, name: str, block: Array) -> None:
-        """Add rows; the block is kept, not copied."""
-        dtype = self._blocks[name][0].dtype
-        self._blocks[name].append(np.ascontiguousarray(block, dtype))
+        """Add rows; twice the room is made where there is too little."""
+        room, start = self._appended[name], self._lengths[name]
+        stop = start + len(block)
+        if stop > len(room):
+            grown = np.empty((max(stop, 2 * len(room)), *room.shape[1:]), room.dtype)
+            grown[:start] = room[:start]
+            self._appended[name] = room = grown
+        room[start:stop] = block
+        self._lengths[name] = stop
 
     def read(self, name: str) -> Array:
         """Return the rows appended so far, read-only."""
-        blocks = self._blocks[name]
-        whole = blocks[1] if len(blocks) == 2 else np.concatenate(blocks)
-        self._blocks[name] = [whole[:0], whole]
-        return _read_only(whole)
+        return _read_only(self._appended[name][: self._lengths[name]])
 
     def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         """Return a new array of this shape to be written in place."""
@@ -68,7 +69,7 @@ class MemoryStore:
 
     def publish(self, manifest: Manifest) -> Generation:
         """Finish; an index in memory has one generation, number 1."""
-        appended = {name: self.read(name) for name in self._blocks}
+        appended = {name: self.read(name) for name in self._appended}
         arrays = appended | {name: _read_only(array) for name, array in self._arrays.items()}
         entries = {
             name: ArrayEntry(array.dtype.name, array.shape, checksum(array))
