@@ -1,0 +1,109 @@
+"""Exact scores of rows, and the nearest of them in a total order."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference
+from divgrpc.kernels import scoring
+
+examples = settings(deadline=None, derandomize=True, max_examples=80)
+seeds = st.integers(0, 2**32 - 1)
+NO_IDS = np.empty(0, np.int64)
+
+Rows = npt.NDArray[np.int32]
+Distances = npt.NDArray[np.float32]
+
+
+@pytest.mark.parametrize("dims", [1, 2, 15, 16, 17, 31, 33, 256])
+def test_score_rows_gives_squared_distances(dims: int) -> None:
+    """2 - 2 cosine of the named rows, in their order, and nothing is written beyond them."""
+    rng = np.random.default_rng(dims)
+    vectors = reference.unit(rng.standard_normal((30, dims))).astype(np.float32)
+    queries = reference.unit(rng.standard_normal((3, dims))).astype(np.float32)
+    rows = rng.permutation(30).astype(np.int32)
+    for count in (0, 1, 4, 5, 30):
+        distances = np.full(30, 9, np.float32)
+        scoring.score_rows(vectors, queries, 2, rows, count, distances)
+        dots = [reference.fixed_order_dot(vectors[row], queries[2]) for row in rows[:count]]
+        assert distances[:count].tolist() == [np.float32(2) - 2 * dot for dot in dots]
+        assert (distances[count:] == 9).all()
+
+
+@examples
+@given(seed=seeds, count=st.integers(0, 40), most=st.sampled_from([0.0, 1.5, 4.0, np.inf]))
+def test_within_keeps_what_is_near_enough(seed: int, count: int, most: float) -> None:
+    """At most the distance, the distance itself included, in the order that was."""
+    rng = np.random.default_rng(seed)
+    distances = (rng.integers(0, 9, 40) / 2).astype(np.float32)
+    rows = rng.permutation(40).astype(np.int32)
+    expected = [(r, d) for r, d in zip(rows.tolist()[:count], distances.tolist(), strict=False)]
+    kept = scoring.within(rows, distances, count, np.float32(most))
+    near = [(r, d) for r, d in expected if d <= most]
+    assert list(zip(rows[:kept].tolist(), distances[:kept].tolist(), strict=True)) == near
+
+
+def sort(
+    distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, wanted: int
+) -> tuple[Rows, Distances]:
+    """Sort rows 0, 1, ... by these distances with the kernel."""
+    rows, sorted_distances = np.arange(len(distances), dtype=np.int32), distances.copy()
+    scoring.sort_nearest(rows, sorted_distances, start, stop, wanted, ids)
+    return rows, sorted_distances
+
+
+def check_sorted(
+    distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, wanted: int
+) -> None:
+    """Compare the kernel with Python's sort, and check that rows and distances stay together."""
+    rows, after = sort(distances, ids, start, stop, wanted)
+    names = ids if len(ids) else np.arange(len(distances))
+    truth = sorted(range(start, stop), key=lambda row: (distances[row], names[row]))
+    assert rows[start : start + wanted].tolist() == truth[:wanted]
+    assert sorted(rows[start:stop].tolist()) == list(range(start, stop))
+    assert after.tolist() == distances[rows].tolist()
+    outside = [*range(start), *range(stop, len(distances))]
+    assert rows[outside].tolist() == outside
+
+
+@examples
+@given(
+    seed=seeds,
+    size=st.sampled_from([0, 1, 2, 16, 17, 18, 33, 100, 1000]),
+    values=st.sampled_from([1, 2, 10, 10**6]),
+    given_ids=st.booleans(),
+    data=st.data(),
+)
+def test_sort_nearest_sorts_the_first(
+    seed: int, size: int, values: int, given_ids: bool, data: st.DataObject
+) -> None:
+    """The first `wanted` of a range are its nearest by distance, then id; the rest stays inside."""
+    rng = np.random.default_rng(seed)
+    distances = (rng.integers(0, values, size) / values).astype(np.float32)
+    ids = rng.permutation(3 * size)[:size].astype(np.int64) if given_ids else NO_IDS
+    start = data.draw(st.integers(0, size))
+    stop = data.draw(st.integers(start, size))
+    check_sorted(distances, ids, start, stop, data.draw(st.integers(0, stop - start)))
+
+
+def organ_pipe(size: int) -> list[float]:
+    return [*range(size // 2), *range(size - size // 2, 0, -1)]
+
+
+@pytest.mark.parametrize("wanted", [1, 10, 2999, 3000])
+@pytest.mark.parametrize("kind", ["ascending", "descending", "equal", "organ pipe", "saw"])
+def test_sort_nearest_sorts_what_is_sorted_already(kind: str, wanted: int) -> None:
+    """Orders that quicksorts stumble over come out right."""
+    size = 3000
+    orders: dict[str, list[float]] = {
+        "ascending": list(range(size)),
+        "descending": list(range(size, 0, -1)),
+        "equal": [1.0] * size,
+        "organ pipe": organ_pipe(size),
+        "saw": [row % 17 for row in range(size)],
+    }
+    check_sorted(np.array(orders[kind], np.float32), NO_IDS, 0, size, wanted)
+    backwards = np.arange(size, 0, -1, dtype=np.int64)
+    check_sorted(np.array(orders[kind], np.float32), backwards, 0, size, wanted)

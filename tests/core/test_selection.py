@@ -1,0 +1,252 @@
+"""Greedy selection in its three readings, step by step."""
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference
+from divgrpc.kernels import selection
+from divgrpc.parameters import QueryParameters
+from divgrpc.types import EffectiveParameters, Variant
+
+examples = settings(deadline=None, derandomize=True, max_examples=60)
+seeds = st.integers(0, 2**32 - 1)
+VARIANTS: list[Variant] = ["corrected", "printed", "marginal"]
+CODES = {
+    "corrected": selection.CORRECTED,
+    "printed": selection.PRINTED,
+    "marginal": selection.MARGINAL,
+}
+Vectors = npt.NDArray[np.float32]
+
+
+@dataclass
+class Case:
+    """Unit vectors and a query; row numbers are ids."""
+
+    vectors: Vectors
+    query: Vectors
+
+    @classmethod
+    def draw(cls, seed: int, count: int, dims: int, duplicates: float = 0.0) -> "Case":
+        """Draw points, this share of them twice."""
+        rng = np.random.default_rng(seed)
+        vectors = reference.unit(rng.standard_normal((count, dims)))
+        again = rng.random(count) < duplicates
+        vectors[again] = vectors[rng.integers(0, max(1, count), again.sum())]
+        query = reference.unit(rng.standard_normal((1, dims)))[0]
+        return cls(vectors.astype(np.float32), query.astype(np.float32))
+
+    def points(self) -> reference.Points:
+        """Return the same for the twin, which selects and does not hash."""
+        return reference.Points(
+            vectors=self.vectors,
+            ids=np.arange(len(self.vectors)),
+            hyperplanes=np.empty((self.vectors.shape[1], 0)),
+            thresholds=np.empty(0),
+            bits=np.empty((len(self.vectors), 0), np.bool_),
+            n_tables=0,
+            n_bits=0,
+            n_probes=0,
+        )
+
+    def select(
+        self, wanted: EffectiveParameters, rows: list[int], block_rows: int | None = None
+    ) -> tuple[list[int], list[float]]:
+        """Run the kernel over these candidate rows, nearest first, as an index does."""
+        order = np.array(reference.nearest_rows(self.points(), self.query, rows), np.int32)
+        distances = np.array(
+            [2 - 2 * reference.fixed_order_dot(self.vectors[r], self.query) for r in order],
+            np.float32,
+        )
+        count, k = len(order), wanted.k
+        picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
+        block_rows = count if block_rows is None else block_rows
+        chosen = selection.greedy(
+            self.vectors,
+            order,
+            distances,
+            count,
+            k,
+            np.float32(1 - wanted.diversity),
+            CODES[wanted.variant],
+            np.empty((block_rows, self.vectors.shape[1]), np.float32),
+            np.empty(count, np.float32),
+            picked,
+            values,
+        )
+        assert chosen == min(k, count)
+        assert (picked[chosen:] == -1).all()
+        return order[picked[:chosen]].tolist(), values[:chosen].tolist()
+
+
+def parameters(k: int, diversity: float, variant: Variant) -> EffectiveParameters:
+    return QueryParameters(k=k, diversity=diversity, variant=variant).resolve(10**6, "scan")
+
+
+def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> None:
+    """Check that each pick is the best there is at its step, as the twin values them."""
+    picks, values = case.select(wanted, rows)
+    assert len(set(picks)) == len(picks)
+    points, k = case.points(), min(wanted.k, len(rows))
+    for step, (pick, value) in enumerate(zip(picks, values, strict=True)):
+        left = [row for row in rows if row not in picks[:step]]
+        truth = {
+            row: reference.step_value(points, case.query, row, picks[:step], wanted, k=k)
+            for row in left
+        }
+        # Float32 sums of `step` distances.
+        room = 1e-6 * (1 + step)
+        assert truth[pick] <= min(truth.values()) + room
+        assert abs(-value - truth[pick]) <= room
+
+
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([1, 2, 5, 40]),
+    dims=st.sampled_from([1, 2, 15, 16, 17, 33]),
+    duplicates=st.sampled_from([0.0, 0.5]),
+    k=st.sampled_from([1, 2, 3, 10, 50]),
+    diversity=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]),
+    variant=st.sampled_from(VARIANTS),
+)
+def test_every_step_takes_the_best(  # noqa: PLR0917  # one argument per thing that varies
+    seed: int, count: int, dims: int, duplicates: float, k: int, diversity: float, variant: Variant
+) -> None:
+    """Each pick minimises its variant's formula over what is left, and the value is reported."""
+    case = Case.draw(seed, count, dims, duplicates)
+    check_steps(case, parameters(k, diversity, variant), list(range(count)))
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("diversity", [0.0, 0.3, 1.0])
+def test_greedy_picks_what_its_twin_picks(variant: Variant, diversity: float) -> None:
+    """On points in general position the picks are the same, one by one."""
+    for seed in range(10):
+        case, wanted = Case.draw(seed, 60, 24), parameters(12, diversity, variant)
+        picks, _ = case.select(wanted, list(range(60)))
+        twin = reference.greedy(case.points(), case.query, range(60), wanted)
+        assert picks == [row for row, _ in twin]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_equals_go_by_distance_and_then_by_id(variant: Variant) -> None:
+    """On a lattice, where all sums are exact and ties abound, the picks are the twin's."""
+    corners = np.array(list(product((-0.5, 0.5), repeat=4)) * 2, np.float32)
+    case = Case(corners, corners[5])
+    for diversity, k in product((0.0, 0.5, 1.0), (1, 2, 3)):
+        wanted = parameters(k, diversity, variant)
+        if variant == "printed" and k == 3:
+            continue  # a third of a sum is not exact
+        picks, _ = case.select(wanted, list(range(32)))
+        twin = reference.greedy(case.points(), case.query, range(32), wanted)
+        assert picks == [row for row, _ in twin]
+
+
+@pytest.mark.parametrize("variant", ["corrected", "marginal"])
+def test_without_diversity_greedy_is_nearest_neighbours(variant: Variant) -> None:
+    """At 0 the picks are the nearest, their values minus the distances, to the last bit."""
+    case = Case.draw(1, 50, 33, duplicates=0.3)
+    picks, values = case.select(parameters(20, 0.0, variant), list(range(50)))
+    nearest = reference.nearest_rows(case.points(), case.query, range(50))[:20]
+    assert picks == nearest
+    dots = [reference.fixed_order_dot(case.vectors[row], case.query) for row in nearest]
+    assert values == [-float(np.float32(2) - 2 * dot) for dot in dots]
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_with_diversity_alone_the_query_has_no_say_but_in_ties(variant: Variant) -> None:
+    """At 1 the first pick is the nearest, and the others are as far apart as they come."""
+    case = Case.draw(2, 40, 17)
+    picks, _ = case.select(parameters(2, 1.0, variant), list(range(40)))
+    assert picks[0] == reference.nearest_rows(case.points(), case.query, range(40))[0]
+    apart = [reference.distance(case.vectors[picks[0]], other) for other in case.vectors]
+    assert picks[1] == int(np.argmax(apart))
+
+
+@examples
+@given(seed=seeds, diversity=st.floats(0.01, 0.99), k=st.integers(2, 8))
+def test_marginal_takes_the_greatest_decrease_of_the_objective(
+    seed: int, diversity: float, k: int
+) -> None:
+    """Up to a constant, a pick's value is what it takes from J, recomputed from scratch.
+
+    J of the k chosen is lambda/k times the sum of distances to the query, minus (1-lambda) times
+    2/(k(k-1)) times the sum over pairs. Adding r to S changes k J by lambda d(q,r) minus
+    2(1-lambda)/(k-1) times the sum of d(r,s): the variant's formula.
+    """
+    case = Case.draw(seed, 30, 12)
+    picks, values = case.select(parameters(k, diversity, "marginal"), list(range(30)))
+
+    def scaled_objective(rows: list[int]) -> float:
+        near = sum(reference.distance(case.query, case.vectors[row]) for row in rows)
+        pairs = sum(
+            reference.distance(case.vectors[a], case.vectors[b])
+            for a in rows
+            for b in rows
+            if a < b
+        )
+        return (1 - diversity) * near - 2 * diversity / (k - 1) * pairs
+
+    for step in range(k):
+        before, after = picks[:step], picks[: step + 1]
+        decrease = scaled_objective(before) - scaled_objective(after)
+        assert abs(values[step] - decrease) < 1e-5
+        best = max(
+            scaled_objective(before) - scaled_objective([*before, row])
+            for row in range(30)
+            if row not in before
+        )
+        assert decrease >= best - 1e-5
+    whole = reference.objective(case.query, case.vectors[picks], diversity)
+    assert abs(scaled_objective(picks) / k - whole) < 1e-9
+
+
+def test_marginal_ends_lower_than_corrected_on_average() -> None:
+    """Over many queries the greedy of J ends at a lower J than Algorithm 1, and both below NN."""
+    ends: dict[str, list[float]] = {"corrected": [], "marginal": [], "nearest": []}
+    for seed in range(40):
+        case = Case.draw(seed, 80, 8)
+        for variant in ("corrected", "marginal"):
+            picks, _ = case.select(parameters(10, 0.3, variant), list(range(80)))
+            ends[variant].append(reference.objective(case.query, case.vectors[picks], 0.3))
+        nearest = reference.nearest_rows(case.points(), case.query, range(80))[:10]
+        ends["nearest"].append(reference.objective(case.query, case.vectors[nearest], 0.3))
+    means = {name: float(np.mean(values)) for name, values in ends.items()}
+    assert means["marginal"] < means["corrected"] < means["nearest"]
+    assert reference.gap_closed(means["marginal"], means["nearest"], means["marginal"]) == 1
+    assert 0 < reference.gap_closed(means["corrected"], means["nearest"], means["marginal"]) < 1
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("rows", [[], [7], [3, 9]])
+def test_few_candidates_are_all_picked(variant: Variant, rows: list[int]) -> None:
+    """With fewer candidates than k, none included, each is picked once."""
+    case = Case.draw(5, 12, 16)
+    picks, _ = case.select(parameters(5, 0.4, variant), rows)
+    assert sorted(picks) == rows
+    check_steps(case, parameters(5, 0.4, variant), rows)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("dims", [1, 16, 31])
+def test_it_makes_no_difference_where_candidates_lie(variant: Variant, dims: int) -> None:
+    """Copied side by side or read where they are, candidates give the same bytes."""
+    case, wanted = Case.draw(6, 50, dims), parameters(20, 0.5, variant)
+    together = case.select(wanted, list(range(50)))
+    assert case.select(wanted, list(range(50)), block_rows=49) == together
+    assert case.select(wanted, list(range(50)), block_rows=0) == together
+
+
+def test_k_of_one_is_the_nearest() -> None:
+    """The marginal weight has k - 1 below the line; one pick has no other to differ from."""
+    case = Case.draw(7, 20, 8)
+    nearest = reference.nearest_rows(case.points(), case.query, range(20))[0]
+    for variant in VARIANTS:
+        assert case.select(parameters(1, 0.7, variant), list(range(20)))[0] == [nearest]
