@@ -20,6 +20,7 @@ _SAMPLE: Final = 64
 _BLOCK_ROWS: Final = 65_536
 _TIMED_SECONDS: Final = 0.05
 _TIMED_LEAST: Final = 3
+_HOPELESS: Final = 8
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
 # The Hamming scan is the paper's and reads what `scan` reads for a coarser answer.
 _AUTO: Final[tuple[Search, ...]] = ("tables", "scan", "exact")
@@ -60,11 +61,13 @@ def _tune_probes(sample: "_Sample", n_tables: int, target: float) -> int:
             tried[probes] = sample.recall("tables", probes)
         return tried[probes]
 
-    probes = n_tables
-    while recall(probes) < target and probes < MAX_PROBES:
+    probes, best = n_tables, n_tables
+    while recall(probes) < target:
+        best = probes if recall(probes) > recall(best) else best
+        # Past the hash limit more probes bring more far points, and recall only falls.
+        if probes == MAX_PROBES or probes >= _HOPELESS * best:
+            return best
         probes = min(2 * probes, MAX_PROBES)
-    if recall(probes) < target:
-        return max(tried, key=lambda p: (tried[p], -p))
     enough, few = probes, probes // 2
     while enough - few > 1 and enough > n_tables:
         middle = (enough + few) // 2
@@ -91,7 +94,7 @@ class _Sample:
 
     def recall(self, search: Search, n_probes: int) -> float:
         """Return the mean share of true neighbours found; 1 where a point has none."""
-        if self.neighbours.shape[1] < 2:
+        if search == "exact" or self.neighbours.shape[1] < 2:
             return 1.0
         wanted = replace(self._wanted(search), k=NEIGHBOURS + 1, selector="nearest")
         found = self.searcher.answer(self.queries, wanted, n_probes=n_probes).ids
