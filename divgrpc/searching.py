@@ -28,6 +28,10 @@ MAX_PROBES: Final = 4_096
 # Candidates are copied side by side up to this size; a larger block would leave the cache anyway.
 _BLOCK_FLOATS: Final = 1 << 20
 
+# How far from its true distance a point may seem to be; without it a limit of 0 would lose half
+# of the points that equal the query.
+_ROUNDING: Final = 1e-6
+
 _SEARCHES: Final = {
     "exact": answering.EXACT,
     "tables": answering.TABLES,
@@ -119,7 +123,7 @@ class Searcher:
         `at_least` hashed points are found where there are so many: by probing on, then by a scan.
         """
         answers = _empty_answers(len(queries), wanted.k)
-        rows = len(self.vectors)
+        rows, limit = len(self.vectors), wanted.max_distance
         seen = min(wanted.candidates_limit or rows, wanted.hash_limit or rows, rows)
         scratch = self._scratch(wanted.search, seen, wanted.k, at_least)
         plan = (
@@ -129,7 +133,7 @@ class Searcher:
             wanted.k,
             wanted.hash_limit,
             wanted.candidates_limit,
-            np.float32(np.inf if wanted.max_distance is None else wanted.max_distance),
+            np.float32(np.inf if limit is None else limit + _ROUNDING),
             _SELECTORS[wanted.selector],
             np.float32(1 - wanted.diversity),
             _VARIANTS[wanted.variant],

@@ -1,0 +1,227 @@
+"""Whole queries through an index, against the twin's answer from end to end."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import reference
+from core.twins import check_row, points_of
+from divgrpc.index import Index
+from divgrpc.types import (
+    FloatArray,
+    HashFamily,
+    Hyperplanes,
+    Sampling,
+    Search,
+    Selector,
+    Variant,
+)
+
+ROWS, DIMS = 240, 20
+FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv"]
+HYPERPLANES: list[Hyperplanes] = ["orthogonal", "gaussian"]
+SEARCHES: list[Search] = ["tables", "scan", "scan_hamming", "exact"]
+SELECTIONS: list[tuple[Selector, Variant]] = [
+    ("nearest", "corrected"),
+    ("greedy", "corrected"),
+    ("greedy", "printed"),
+    ("greedy", "marginal"),
+]
+SAMPLINGS: list[Sampling] = ["uniform", "nearest"]
+
+
+def clustered(rows: int, dims: int, seed: int) -> FloatArray:
+    """Draw points around a few centres, a tenth of them twice."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((6, dims))
+    points = centres[rng.integers(0, 6, rows)] + 0.7 * rng.standard_normal((rows, dims))
+    again = rng.random(rows) < 0.1
+    points[again] = points[rng.integers(0, rows, again.sum())]
+    return points.astype(np.float32)
+
+
+@cache
+def an_index(family: HashFamily, hyperplanes: Hyperplanes, centred: bool = False) -> Index:
+    ids = np.random.default_rng(5).permutation(10**6)[:ROWS]
+    return Index.build(
+        clustered(ROWS, DIMS, 1),
+        ids=ids,
+        hash_family=family,
+        hyperplanes=hyperplanes,
+        centred=centred,
+        n_tables=5,
+        n_bits=6,
+        n_components=8,
+        target_recall=0.4,
+        seed=3,
+    )
+
+
+@cache
+def twin_of(index: Index) -> reference.Points:
+    return points_of(index)
+
+
+def queries(count: int, dims: int = DIMS) -> FloatArray:
+    """Return queries of all kinds: near the points, far from them, and points themselves."""
+    rng = np.random.default_rng(9)
+    points = clustered(ROWS, dims, 1)
+    near = points[:count] + 0.3 * rng.standard_normal((count, dims)).astype(np.float32)
+    near[1::3] = rng.standard_normal(near[1::3].shape)
+    near[2::3] = points[: len(near[2::3])]
+    return near
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+@pytest.mark.parametrize(("selector", "variant"), SELECTIONS)
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("hyperplanes", HYPERPLANES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_query_gives_the_twins_answer(  # noqa: PLR0917  # one argument per thing that varies
+    family: HashFamily,
+    hyperplanes: Hyperplanes,
+    search: Search,
+    selector: Selector,
+    variant: Variant,
+    sampling: Sampling,
+) -> None:
+    """Every family, hyperplanes, search, selector, variant and sampling: ids, scores and counts."""
+    index, asked = an_index(family, hyperplanes), queries(3)
+    result = index.query(
+        asked,
+        k=6,
+        diversity=0.35,
+        selector=selector,
+        variant=variant,
+        search=search,
+        hash_limit=40,
+        candidates_limit=25,
+        sampling=sampling,
+        seed=11,
+    )
+    for row, query in enumerate(asked):
+        check_row(twin_of(index), query, result, row)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_centred_hashing_gives_the_twins_answer(family: HashFamily, search: Search) -> None:
+    """Hashing around the mean of the points moves thresholds and nothing else."""
+    index, asked = an_index(family, "orthogonal", centred=True), queries(4)
+    mean = index._arrays["vectors"].mean(axis=0, dtype=np.float64)
+    expected = mean @ index._arrays["hyperplanes"].astype(np.float64)
+    assert np.abs(index._arrays["thresholds"] - expected).max() < 1e-6
+    result = index.query(asked, k=5, search=search, hash_limit=30, candidates_limit=20)
+    for row, query in enumerate(asked):
+        check_row(twin_of(index), query, result, row)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize(("hash_limit", "candidates_limit"), [(0, 0), (0, 7), (7, 0), (7, 7)])
+def test_limits_of_zero_and_of_k_do_what_they_say(
+    search: Search, hash_limit: int, candidates_limit: int
+) -> None:
+    """0 is no limit; equal to k leaves the selector no choice but the order."""
+    index, asked = an_index("lsh_div", "orthogonal"), queries(3)
+    result = index.query(
+        asked, k=7, search=search, hash_limit=hash_limit, candidates_limit=candidates_limit
+    )
+    for row, query in enumerate(asked):
+        check_row(twin_of(index), query, result, row)
+    codes = [warning.code for warning in result.warnings]
+    assert ("HASH_LIMIT_EQUALS_K" in codes) == (hash_limit == 7)
+    assert ("CANDIDATES_LIMIT_EQUALS_K" in codes) == (candidates_limit == 7)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("max_distance", [0.0, 0.3, 0.8, 4.0])
+def test_max_distance_drops_what_is_farther(search: Search, max_distance: float) -> None:
+    """No result lies farther than that; what hashing found nearer stays."""
+    index, asked = an_index("lsh_sdiv", "orthogonal"), queries(6)[::2]
+    result = index.query(asked, k=9, search=search, max_distance=max_distance, hash_limit=60)
+    found = result.scores[result.ids >= 0]
+    assert (2 - 2 * found <= max_distance + 1e-6).all()
+    if max_distance:
+        for row, query in enumerate(asked):
+            check_row(twin_of(index), query, result, row)
+
+
+def test_a_max_distance_of_zero_keeps_equal_points() -> None:
+    """A point asked for by itself is at distance 0 of itself, whatever rounding makes of it."""
+    vectors = clustered(60, 33, 4)
+    index = Index.build(vectors)
+    result = index.query(vectors, k=3, search="exact", max_distance=0)
+    assert (result.counts >= 1).all()
+    for row in range(60):
+        same = np.flatnonzero((vectors == vectors[row]).all(axis=1)).tolist()
+        assert sorted(result.ids[row, : result.counts[row]].tolist()) == same[:3]
+
+
+@pytest.mark.parametrize("dims", [1, 2, 15, 16, 17, 31, 33, 256])
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_small_indexes_answer_like_their_twins(rows: int, dims: int) -> None:
+    """One point, two, a few, in one dimension or many, with k above them all."""
+    rng = np.random.default_rng(rows * dims)
+    index = Index.build(rng.standard_normal((rows, dims)), n_bits=4, n_tables=3)
+    asked = rng.standard_normal((2, dims)).astype(np.float32)
+    for search in SEARCHES:
+        result = index.query(asked, k=12, search=search, diversity=0.4)
+        for row, query in enumerate(asked):
+            check_row(points_of(index), query, result, row)
+        assert [w.code for w in result.warnings] == ["FEWER_THAN_K_POINTS"]
+    complete = index.query(asked, k=12)
+    assert (complete.counts == rows).all()
+    assert sorted(complete.ids[0, :rows].tolist()) == list(range(rows))
+
+
+@pytest.mark.parametrize("variant", ["corrected", "marginal"])
+@pytest.mark.parametrize("search", [*SEARCHES, "auto"])
+def test_without_diversity_greedy_is_nearest_byte_for_byte(
+    search: Search, variant: Variant
+) -> None:
+    """At 0 the selector makes no difference: ids, scores and selection scores."""
+    index, asked = an_index("lsh_sdiv", "gaussian"), queries(12)
+    greedy = index.query(asked, k=20, diversity=0, variant=variant, search=search)
+    nearest = index.query(asked, k=20, diversity=0, selector="nearest", search=search)
+    for column in ("ids", "scores", "selection_scores", "counts"):
+        assert getattr(greedy, column).tobytes() == getattr(nearest, column).tobytes()
+
+
+def test_nearest_ignores_the_dial() -> None:
+    """Plain nearest neighbours are the same at every diversity and in every variant."""
+    index, asked = an_index("lsh_sdiv", "gaussian"), queries(5)
+    plain = index.query(asked, selector="nearest", diversity=0)
+    for diversity, variant in ((0.5, "printed"), (1.0, "marginal")):
+        other = index.query(asked, selector="nearest", diversity=diversity, variant=variant)  # type: ignore[arg-type]
+        assert other.ids.tolist() == plain.ids.tolist()
+        assert other.selection_scores.tobytes() == plain.selection_scores.tobytes()
+
+
+def test_seeds_change_the_draw_and_nothing_else() -> None:
+    """Another seed keeps other points where there are too many, and gives no other answer."""
+    index, asked = an_index("lsh_div", "gaussian"), queries(8)
+    drawn = {
+        seed: index.query(asked, k=5, search="tables", hash_limit=20, seed=seed).ids.tobytes()
+        for seed in (0, 1, 2, 2**64 - 1)
+    }
+    assert len(set(drawn.values())) == len(drawn)
+    whole = {
+        index.query(asked, k=5, search="tables", hash_limit=0, seed=seed).ids.tobytes()
+        for seed in (0, 1, 2)
+    }
+    assert len(whole) == 1
+
+
+def test_auto_finds_k_where_tables_alone_do_not() -> None:
+    """Where the tuned buckets hold fewer than k points, auto looks further and gives k."""
+    index = an_index("lsh_div", "orthogonal")
+    far = -queries(6)
+    few = index.query(far, k=60, search="tables", hash_limit=100, candidates_limit=80)
+    assert (few.counts < 60).any()
+    assert [w.code for w in few.warnings] == ["FEWER_THAN_K_FOUND"]
+    enough = index.query(far, k=60, hash_limit=100, candidates_limit=80)
+    assert (enough.counts == 60).all()
+    assert enough.warnings == ()
+    for row, query in enumerate(far):
+        check_row(twin_of(index), query, enough, row, at_least=60)
