@@ -1,0 +1,96 @@
+"""`divgrpc-server`: arguments, environment and file to one configuration, then run."""
+
+import argparse
+import dataclasses
+import os
+import resource
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import divgrpc
+from divgrpc.errors import DivgrpcError, InvalidArgumentError
+from divgrpc_server import config as configuration
+from divgrpc_server import logs, supervisor
+
+_DESCRIPTION = """\
+Serves diverse retrieval over gRPC: results that are near the query and different from one another.
+
+  divgrpc-server                               indexes in memory, 127.0.0.1:50051
+  divgrpc-server --data-dir /var/lib/divgrpc   indexes that outlive the server
+  divgrpc-server --listen 127.0.0.1:0          a free port; `serving HOST:PORT` is printed
+"""
+_EPILOG = """\
+Each option may also be set by the environment (--data-dir: DIVGRPC_DATA_DIR) or in the TOML file
+that --config names (data_dir = "..."). Arguments win over the environment, which wins over the
+file.
+
+Once the server serves it prints one line, `serving HOST:PORT`, on standard output; logs go to
+standard error. SIGTERM and SIGINT let calls under way finish; a second one ends them.
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line: one option per field of `Config`."""
+    command = argparse.ArgumentParser(
+        prog="divgrpc-server",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        argument_default=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    command.add_argument("--version", action="version", version=divgrpc.__version__)
+    command.add_argument("--config", metavar="FILE", help="TOML file of options (DIVGRPC_CONFIG)")
+    for field in dataclasses.fields(configuration.Config):
+        flag = "--" + field.name.replace("_", "-")
+        text = field.metadata["help"]
+        if field.type is bool:
+            command.add_argument(
+                flag, action=argparse.BooleanOptionalAction, help=f"{text} (default: yes)"
+            )
+        else:
+            shown = f" (default: {field.default})" if field.default != "" else ""
+            command.add_argument(flag, metavar=_metavar(field), help=text + shown)
+    return command
+
+
+def _metavar(field: "dataclasses.Field[object]") -> str:
+    if field.metadata["choices"]:
+        return "|".join(field.metadata["choices"])
+    if field.name == "listen":
+        return "HOST:PORT"
+    return "N" if field.type is int else "SECONDS" if field.type is float else "PATH"
+
+
+def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
+    """Run the server; returns the exit code: 2 for a bad configuration, 1 for a failed start."""
+    given = vars(parser().parse_args(arguments))
+    file = given.pop("config", environment.get("DIVGRPC_CONFIG"))
+    try:
+        config = configuration.load(given, environment, Path(file) if file else None)
+    except InvalidArgumentError as error:
+        sys.stderr.write(f"divgrpc-server: {error}\n")
+        return 2
+    _raise_descriptor_limit()
+    log = logs.configure(config, "supervisor")
+    try:
+        return supervisor.run(config, log)
+    except DivgrpcError as error:
+        log.error("cannot start", reason=str(error))  # noqa: TRY400  # a traceback helps nobody here
+        return 1
+
+
+def _raise_descriptor_limit() -> None:
+    """Take all descriptors that we may have: a connection is one, and the usual limit is 1,024."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def main() -> None:
+    """Run `divgrpc-server`."""
+    sys.exit(run(sys.argv[1:], os.environ))
+
+
+if __name__ == "__main__":
+    main()

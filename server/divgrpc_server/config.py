@@ -1,0 +1,180 @@
+"""Everything the server can be told, in one frozen object made at the start and passed down.
+
+A value comes from, in this order: an argument, its environment twin, the TOML file, the default.
+The name is the same everywhere: ``--data-dir``, ``DIVGRPC_DATA_DIR``, ``data_dir = "..."``. Child
+processes get the finished object as JSON; nothing below `__main__` reads the environment.
+"""
+
+import dataclasses
+import json
+import math
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from divgrpc.errors import InvalidArgumentError
+
+ENVIRONMENT_PREFIX: Final = "DIVGRPC_"
+_YES: Final = ("1", "true", "yes", "on")
+_NO: Final = ("0", "false", "no", "off")
+
+
+def _option(
+    default: object,
+    help_text: str,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    choices: tuple[str, ...] = (),
+) -> Any:  # noqa: ANN401  # as dataclasses.field: each caller has its own type
+    metadata = {"help": help_text, "low": low, "high": high, "choices": choices}
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """The server's configuration, checked when made.
+
+    Raises `InvalidArgumentError` with the option named.
+    """
+
+    listen: str = _option("127.0.0.1:50051", "host:port to listen on; port 0 takes a free one")
+    data_dir: str = _option(
+        "", "folder that keeps the indexes; without it they live in memory and end with the server"
+    )
+    workers: int = _option(max(1, _cores() - 1), "processes that answer queries", low=1, high=1024)
+    fronts: int = _option(1, "processes that speak gRPC, sharing the port", low=1, high=256)
+    log_format: str = _option(
+        "auto",
+        "json, console, or auto: console on a terminal",
+        choices=("auto", "json", "console"),
+    )
+    log_level: str = _option(
+        "info", "the least that is logged", choices=("debug", "info", "warning", "error")
+    )
+    access_log: bool = _option(True, "one line per call, at level info")
+    reflection: bool = _option(True, "let tools such as grpcurl ask what there is")
+    ready_file: str = _option("", "file to write host:port to once the server serves")
+    grace: float = _option(
+        10.0, "seconds that calls under way get to finish when the server is told to stop", low=0
+    )
+    max_builds: int = _option(2, "builds at a time, of all indexes together", low=1, high=64)
+    upload_idle: float = _option(
+        60.0, "seconds that an upload may stand still before its build is ended", low=0.01
+    )
+    queue_calls: int = _option(1024, "queries a front holds before it refuses more", low=1)
+    queue_bytes: int = _option(
+        64 * 2**20, "bytes of queries a front holds before it refuses", low=1
+    )
+    stream_window: int = _option(
+        256, "queries of one QueryStream that are under way at a time", low=1, high=65536
+    )
+    worker_wait: float = _option(
+        5.0, "seconds that a query waits for a worker while none is up", low=0
+    )
+    worker_silence: float = _option(
+        20.0, "seconds that a worker with work may be silent before it is replaced", low=0.1
+    )
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _check(field, getattr(self, field.name))
+        _split_address(self.listen)
+
+    @property
+    def host(self) -> str:
+        """The host part of `listen`, without brackets."""
+        return _split_address(self.listen)[0]
+
+    @property
+    def port(self) -> int:
+        """The port part of `listen`."""
+        return _split_address(self.listen)[1]
+
+    def to_json(self) -> str:
+        """Return what `from_json` reads."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "Config":
+        """Return the configuration that another process of ours wrote."""
+        return cls(**json.loads(text))
+
+
+def load(
+    arguments: Mapping[str, object], environment: Mapping[str, str], file: Path | None
+) -> Config:
+    """Merge the sources into one configuration; `arguments` holds only what was given.
+
+    Raises `InvalidArgumentError` for an unknown name in the file, for a value of the wrong type and
+    for one out of range, naming the option and where it came from.
+    """
+    values: dict[str, object] = {}
+    known = {field.name: field for field in dataclasses.fields(Config)}
+    for name, value in (_read_toml(file) if file else {}).items():
+        if name not in known:
+            raise InvalidArgumentError(name, f"{name} in the configuration file is not an option")
+        values[name] = _typed(known[name], value)
+    for name, field in known.items():
+        text = environment.get(ENVIRONMENT_PREFIX + name.upper())
+        if text is not None:
+            values[name] = _typed(field, text)
+        if name in arguments:
+            values[name] = _typed(field, arguments[name])
+    return Config(**cast("dict[str, Any]", values))
+
+
+def _read_toml(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError("config", f"config cannot be read: {error}") from error
+
+
+def _typed(field: "dataclasses.Field[object]", value: object) -> object:
+    """Return `value`, which may be text, as the type of `field`."""
+    if field.type is bool and isinstance(value, str) and value.lower() in _YES + _NO:
+        return value.lower() in _YES
+    try:
+        if field.type is int and isinstance(value, str):
+            return int(value)
+        if field.type is float and isinstance(value, str | int) and not isinstance(value, bool):
+            return float(value)
+    except ValueError:
+        pass  # the check below says it better
+    if not isinstance(value, cast("type", field.type)) or (
+        field.type is int and isinstance(value, bool)
+    ):
+        kind = cast("type", field.type).__name__
+        raise InvalidArgumentError(
+            field.name, f"{field.name} must be of type {kind}, got {value!r}"
+        )
+    return value
+
+
+def _check(field: "dataclasses.Field[object]", value: object) -> None:
+    limits = field.metadata
+    if limits["choices"] and value not in limits["choices"]:
+        raise InvalidArgumentError(
+            field.name, f"{field.name} must be one of {', '.join(limits['choices'])}, got {value!r}"
+        )
+    if isinstance(value, int | float) and not limits["low"] <= value <= limits["high"]:
+        raise InvalidArgumentError(
+            field.name,
+            f"{field.name} must be between {limits['low']} and {limits['high']}, got {value}",
+        )
+
+
+def _split_address(listen: str) -> tuple[str, int]:
+    host, colon, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isdigit() or int(port) > 65535:
+        raise InvalidArgumentError("listen", f"listen must be host:port, got {listen!r}")
+    return host, int(port)
