@@ -1,0 +1,252 @@
+"""Messages of the contract to the core's parameters, and the core's results to messages.
+
+Used where protobuf is spoken: by workers, builders, and fronts for what they answer themselves.
+Errors name the field as the .proto spells it, such as ``queries.dense.data``.
+"""
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from google.protobuf.descriptor import Descriptor
+
+from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters, check_index_name
+from divgrpc.types import (
+    EffectiveParameters,
+    FloatArray,
+    IndexInfo,
+    Progress,
+    QueryResult,
+    WarningInfo,
+)
+from divgrpc_protos import arrays, words
+from divgrpc_protos.v1 import index_pb2, query_pb2, vectors_pb2
+from divgrpc_server.statuses import ReplyTooLargeError
+
+_QUERY: Final = query_pb2.QueryRequest.DESCRIPTOR
+_BUILD: Final = index_pb2.BuildParameters.DESCRIPTOR
+_EFFECTIVE: Final = query_pb2.EffectiveParameters.DESCRIPTOR
+_INFO: Final = index_pb2.IndexInfo.DESCRIPTOR
+_COST: Final = index_pb2.SearchCost.DESCRIPTOR
+_QUERY_NUMBERS: Final = (
+    "k",
+    "diversity",
+    "hash_limit",
+    "epsilon",
+    "candidates_limit",
+    "max_distance",
+    "seed",
+)
+_QUERY_WORDS: Final = ("selector", "variant", "search", "sampling")
+_BUILD_WORDS: Final = ("metric", "hash_family", "hyperplanes", "zero_vectors")
+_BUILD_NUMBERS: Final = (
+    "centred",
+    "n_tables",
+    "n_bits",
+    "n_components",
+    "target_recall",
+    "seed",
+)
+# A hit is at least a byte of its id and two floats.
+_HIT_BYTES_MIN: Final = 9
+
+
+class Query(NamedTuple):
+    """A query as the core takes it."""
+
+    name: str
+    queries: FloatArray
+    parameters: QueryParameters
+
+
+def parse_query(request: query_pb2.QueryRequest) -> Query:
+    """Return what a QueryRequest asks for.
+
+    Raises `InvalidArgumentError` and `UnsupportedError` with the field named.
+    """
+    parameters = _query_parameters(
+        (
+            request.k if request.HasField("k") else None,
+            request.diversity if request.HasField("diversity") else None,
+            request.hash_limit if request.HasField("hash_limit") else None,
+            request.epsilon if request.HasField("epsilon") else None,
+            request.candidates_limit if request.HasField("candidates_limit") else None,
+            request.max_distance if request.HasField("max_distance") else None,
+            request.seed if request.HasField("seed") else None,
+        ),
+        (request.selector, request.variant, request.search, request.sampling),
+    )
+    check_index_name(request.index)
+    queries = parse_vectors("queries", request.queries)
+    if not len(queries):
+        raise InvalidArgumentError("queries", "queries must hold at least one row, got 0")
+    if len(queries) > LIMITS["query_rows_max"]:
+        raise InvalidArgumentError(
+            "queries",
+            f"queries must hold at most {LIMITS['query_rows_max']} rows, got {len(queries)}",
+        )
+    if len(queries) * parameters.k * _HIT_BYTES_MIN > LIMITS["message_bytes_max"]:
+        raise _reply_too_large()
+    return Query(request.index, queries, parameters)
+
+
+# The same few settings come with nearly every call of a service, and checking them costs as much as
+# parsing the message.
+@lru_cache(maxsize=1024)
+def _query_parameters(
+    numbers: tuple[float | None, ...], choices: tuple[int, ...]
+) -> QueryParameters:
+    """Return the parameters; the arguments are in the order of the two tables of names."""
+    given: dict[str, Any] = dict(zip(_QUERY_NUMBERS, numbers, strict=True))
+    for name, value in zip(_QUERY_WORDS, choices, strict=True):
+        given[name] = _word(_QUERY, name, value)
+    return QueryParameters(**{name: value for name, value in given.items() if value is not None})
+
+
+def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameters:
+    """Return the parameters of a build; raises as `parse_query` does."""
+    given: dict[str, Any] = {
+        name: _word(_BUILD, name, getattr(message, name)) for name in _BUILD_WORDS
+    }
+    for name in _BUILD_NUMBERS:
+        given[name] = getattr(message, name) if message.HasField(name) else None
+    return BuildParameters(**{name: value for name, value in given.items() if value is not None})
+
+
+def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> FloatArray:
+    """Return the rows as (rows, d) float32; errors name the field below `field`."""
+    try:
+        matrix = arrays.decode(vectors)
+    except arrays.MatrixError as error:
+        path = f"{field}.{error.field}" if error.field else field
+        raise InvalidArgumentError(path, f"{field}: {error}") from None
+    if isinstance(matrix, arrays.Csr):
+        raise UnsupportedError(
+            f"{field}.sparse", f"{field}.sparse is not there yet in this version; use dense"
+        )
+    return matrix
+
+
+def pack_result(result: QueryResult) -> query_pb2.QueryResponse:
+    """Return the answer as columns; raises `ReplyTooLargeError` where no message can hold it."""
+    counts = result.counts
+    offsets = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
+    ids, scores, selection_scores = result.ids, result.scores, result.selection_scores
+    if offsets[-1] < ids.size:
+        found = np.arange(ids.shape[1]) < counts[:, None]
+        ids, scores, selection_scores = ids[found], scores[found], selection_scores[found]
+    stats = result.stats
+    response = query_pb2.QueryResponse(
+        generation=result.generation,
+        offsets=offsets,
+        ids=ids.ravel().tolist(),
+        scores=scores.ravel().tolist(),
+        selection_scores=selection_scores.ravel().tolist(),
+        stats=query_pb2.QueryStats(
+            points_hashed=stats.points_hashed.tolist(),
+            buckets_probed=stats.buckets_probed.tolist(),
+            points_scored=stats.points_scored.tolist(),
+            candidates=stats.candidates.tolist(),
+        ),
+        parameters=_effective(result.parameters),
+    )
+    if result.warnings:
+        response.warnings.extend(_warning(warning) for warning in result.warnings)
+    if response.ByteSize() > LIMITS["message_bytes_max"]:
+        raise _reply_too_large()
+    return response
+
+
+@lru_cache(maxsize=1024)
+def _effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
+    message = query_pb2.EffectiveParameters(
+        k=parameters.k,
+        diversity=parameters.diversity,
+        hash_limit=parameters.hash_limit,
+        candidates_limit=parameters.candidates_limit,
+        max_distance=parameters.max_distance,
+        seed=parameters.seed,
+    )
+    for name in _QUERY_WORDS:
+        setattr(
+            message, name, words.to_enum(_EFFECTIVE.fields_by_name[name], getattr(parameters, name))
+        )
+    return message
+
+
+def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
+    """Return an index's description as a message."""
+    return index_pb2.IndexInfo(
+        name=info.name,
+        generation=info.generation,
+        rows=info.rows,
+        dims=info.dims,
+        parameters=_build_parameters(info.parameters),
+        code_bits=info.code_bits,
+        n_probes=info.n_probes,
+        auto_search=_number(_INFO, "auto_search", info.auto_search),
+        search_costs=[
+            index_pb2.SearchCost(
+                search=_number(_COST, "search", cost.search),
+                recall=cost.recall,
+                microseconds=cost.microseconds,
+            )
+            for cost in info.search_costs
+        ],
+        has_categories=info.has_categories,
+        has_subtopics=info.has_subtopics,
+        arrays=[
+            index_pb2.ArrayInfo(
+                name=array.name, dtype=array.dtype, shape=array.shape, bytes=array.bytes
+            )
+            for array in info.arrays
+        ],
+        warnings=[_warning(warning) for warning in info.warnings],
+    )
+
+
+def pack_progress(progress: Progress) -> index_pb2.BuildProgress:
+    """Return how far a build has come as a message."""
+    return index_pb2.BuildProgress(
+        stage=progress.stage,
+        rows_done=progress.rows_done,
+        rows_total=progress.rows_total,
+        seconds_left=progress.seconds_left,
+    )
+
+
+def _build_parameters(parameters: Mapping[str, object]) -> index_pb2.BuildParameters:
+    message = index_pb2.BuildParameters()
+    for name, value in parameters.items():
+        if isinstance(value, str):
+            setattr(message, name, words.to_enum(_BUILD.fields_by_name[name], value))
+        elif value is not None:
+            setattr(message, name, value)
+    return message
+
+
+def _warning(warning: WarningInfo) -> query_pb2.WarningInfo:
+    return query_pb2.WarningInfo(code=warning.code, message=warning.message, field=warning.field)
+
+
+def _word(message: Descriptor, name: str, value: int) -> str | None:
+    """Return the word of an enum value, None for the unspecified one."""
+    if value == 0:
+        return None
+    word = words.to_word(message.fields_by_name[name], value)
+    if word is None:
+        raise InvalidArgumentError(name, f"{name} has no value {value}")
+    return word
+
+
+def _number(message: Descriptor, name: str, word: str) -> Any:  # noqa: ANN401  # any enum's type
+    return words.to_enum(message.fields_by_name[name], word)
+
+
+def _reply_too_large() -> ReplyTooLargeError:
+    return ReplyTooLargeError(
+        f"the answer would be larger than {LIMITS['message_bytes_max']} bytes; "
+        "ask for fewer rows at a time or a smaller k"
+    )

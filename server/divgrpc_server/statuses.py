@@ -1,0 +1,163 @@
+"""Which gRPC status each error gets: the one table, and the details that go with it.
+
+Workers and builders make statuses too, so nothing here imports grpc: a status is a
+`google.rpc.Status`, and a front turns it into the end of a call. What is not in the table is a
+fault of ours: it is logged whole under an error id, and the caller sees the id alone.
+"""
+
+import errno
+import secrets
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from divgrpc import errors
+from divgrpc_protos.arrays import MatrixError
+
+DOMAIN: Final = "divgrpc"
+_MESSAGE_CHARACTERS: Final = 1000  # gRPC ends calls whose trailers are larger than 8 KiB
+
+
+class QueueFullError(errors.LimitExceededError):
+    """The front holds as many queries as it may."""
+
+    reason = "QUEUE_FULL"
+
+
+class BuildsFullError(errors.LimitExceededError):
+    """As many builds are under way as may be."""
+
+    reason = "BUILDS_FULL"
+
+
+class ReplyTooLargeError(errors.LimitExceededError):
+    """The answer would be larger than a message may be."""
+
+    reason = "REPLY_TOO_LARGE"
+
+
+class OutOfMemoryError(errors.LimitExceededError):
+    """The machine gives no more memory or descriptors."""
+
+    reason = "OUT_OF_MEMORY"
+
+
+class LateError(errors.DivgrpcError):
+    """The caller's deadline passed, or an upload stood still."""
+
+    reason = "LATE"
+
+
+class PoisonError(errors.DivgrpcError):
+    """The request ended two workers a moment ago and is not tried again."""
+
+    reason = "ENDS_WORKERS"
+
+
+class MalformedError(errors.DivgrpcError):
+    """The bytes are not the message they should be."""
+
+    reason = "MALFORMED_MESSAGE"
+
+
+@dataclass(frozen=True, slots=True)
+class Meaning:
+    """What an error is on the wire; `retry_after` in seconds where waiting helps."""
+
+    code: int
+    retry_after: float | None = None
+
+
+TABLE: Final[dict[type[BaseException], Meaning]] = {
+    errors.InvalidArgumentError: Meaning(code_pb2.INVALID_ARGUMENT),
+    MalformedError: Meaning(code_pb2.INVALID_ARGUMENT),
+    errors.UnsupportedError: Meaning(code_pb2.UNIMPLEMENTED),
+    errors.IndexNotFoundError: Meaning(code_pb2.NOT_FOUND),
+    errors.IndexExistsError: Meaning(code_pb2.ALREADY_EXISTS),
+    errors.BuildUnderWayError: Meaning(code_pb2.ABORTED, retry_after=1.0),
+    errors.IndexDamagedError: Meaning(code_pb2.DATA_LOSS),
+    errors.NewerFormatError: Meaning(code_pb2.FAILED_PRECONDITION),
+    errors.StorageInUseError: Meaning(code_pb2.FAILED_PRECONDITION),
+    errors.LimitExceededError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
+    errors.StorageFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
+    QueueFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=0.1),
+    BuildsFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=5.0),
+    OutOfMemoryError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=1.0),
+    errors.UnavailableError: Meaning(code_pb2.UNAVAILABLE, retry_after=1.0),
+    LateError: Meaning(code_pb2.DEADLINE_EXCEEDED),
+    PoisonError: Meaning(code_pb2.INTERNAL),
+    errors.DivgrpcError: Meaning(code_pb2.INTERNAL),
+}
+
+
+class Log(Protocol):
+    """As much of a structlog logger as is asked for here."""
+
+    def error(self, event: str, **values: object) -> object:
+        """Log an error."""
+
+
+def explain(error: BaseException, request_id: str, log: Log) -> status_pb2.Status:
+    """Return the status of any error, for the edge of a process; logs what is a fault of ours."""
+    expected = _expected(error)
+    if expected is not None:
+        return status_of(expected, request_id)
+    error_id = secrets.token_hex(8)
+    log.error("fault", error_id=error_id, request_id=request_id, exc_info=error)
+    status = status_pb2.Status(
+        code=code_pb2.INTERNAL, message=f"a fault of the server; look for {error_id} in its log"
+    )
+    _add(
+        status,
+        error_details_pb2.ErrorInfo(
+            reason="FAULT", domain=DOMAIN, metadata={"request_id": request_id, "error_id": error_id}
+        ),
+    )
+    return status
+
+
+def status_of(error: errors.DivgrpcError, request_id: str) -> status_pb2.Status:
+    """Return the status of an error raised on purpose."""
+    meaning = next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
+    message = str(error)[:_MESSAGE_CHARACTERS]
+    status = status_pb2.Status(code=meaning.code, message=message)
+    _add(
+        status,
+        error_details_pb2.ErrorInfo(
+            reason=error.reason, domain=DOMAIN, metadata={"request_id": request_id}
+        ),
+    )
+    if isinstance(error, errors.InvalidArgumentError | errors.UnsupportedError) and error.field:
+        violation = error_details_pb2.BadRequest.FieldViolation(
+            field=error.field, description=message, reason=error.reason
+        )
+        _add(status, error_details_pb2.BadRequest(field_violations=[violation]))
+    if meaning.retry_after is not None:
+        delay = Duration()
+        delay.FromNanoseconds(int(meaning.retry_after * 1e9))
+        _add(status, error_details_pb2.RetryInfo(retry_delay=delay))
+    return status
+
+
+def _expected(error: BaseException) -> errors.DivgrpcError | None:
+    """Return the error of ours that stands for `error`, None if there is none."""
+    if isinstance(error, errors.DivgrpcError):
+        return error
+    if isinstance(error, DecodeError):
+        return MalformedError("the message is not what the method takes")
+    if isinstance(error, MatrixError):
+        return errors.InvalidArgumentError(error.field, str(error))
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError("there is not enough memory for this request")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return OutOfMemoryError("there are not enough descriptors or memory for this request")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return errors.StorageFullError("there is no room left where indexes are kept")
+    return None
+
+
+def _add(status: status_pb2.Status, detail: object) -> None:
+    status.details.add().Pack(detail)
