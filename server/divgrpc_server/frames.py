@@ -1,0 +1,218 @@
+"""Packets between a front and a worker.
+
+Theory of operation. Each front and worker share one SEQPACKET socket: packets keep their borders
+and the death of one side is the end of the other's socket. A request packet is a row of items, so
+that small requests travel together:
+
+    request item   id, deadline, op, tag (the request id for logs and errors), payload
+    reply packet   credits given back, then items: id, kind, payload
+
+A packet holds `PACKET_BYTES`. A payload that does not fit travels as a memfd, alone in its packet;
+both sides close their descriptor at once, so none outlives the packet. Deadlines are in the clock
+of `time.monotonic`, which all processes of one machine share.
+
+Credits keep the flow: a front sends a packet against a credit, and the worker gives the credit back
+when it is ready for another packet. There are `SMALL_CREDITS` for packets of small requests and
+`LARGE_CREDITS` for large ones, counted apart, so that large requests never hold up small ones.
+"""
+
+import contextlib
+import os
+import select
+import socket
+import struct
+from collections.abc import Iterator
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+PACKET_BYTES: Final = 64 * 1024
+SMALL_CREDITS: Final = 2
+LARGE_CREDITS: Final = 1
+TAG_BYTES_MAX: Final = 128
+
+_REQUEST: Final = struct.Struct("<QdIBB2x")
+_REPLY: Final = struct.Struct("<QIB3x")
+_CREDITS: Final = struct.Struct("<BB2x")
+_BUFFER_BYTES: Final = 212_992  # the usual net.core.wmem_max; more needs privileges
+_DESCRIPTOR_ROOM: Final = socket.CMSG_SPACE(4)
+_IN_MEMFD: Final = 0x80
+
+CREDITS_BYTES: Final = _CREDITS.size
+SMALL_MAX: Final = PACKET_BYTES - _REQUEST.size - TAG_BYTES_MAX
+REPLY_MAX: Final = PACKET_BYTES - _REPLY.size - CREDITS_BYTES
+
+
+class Op(IntEnum):
+    """What a request item asks for."""
+
+    QUERY = 1  # payload QueryRequest, answered with QueryResponse
+    STREAM = 2  # payload QueryStreamRequest, answered with QueryStreamResponse
+    REFRESH = 3  # payload the name of an index: look whether it has a new generation
+    CANCEL = 4  # no payload: nobody waits for this id any more
+
+
+class Outcome(IntEnum):
+    """What a reply item holds."""
+
+    ANSWER = 0
+    STATUS = 1  # a google.rpc.Status
+
+
+class Request(NamedTuple):
+    """One item of a request packet."""
+
+    id: int
+    deadline: float
+    op: int
+    tag: str
+    payload: bytes
+
+
+class Reply(NamedTuple):
+    """One item of a reply packet."""
+
+    id: int
+    outcome: int
+    payload: bytes
+
+
+class Link:
+    """One end of the socket between a front and a worker; never waits but in `send_waiting`."""
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
+        self._socket = end
+        self._buffer = memoryview(bytearray(PACKET_BYTES))
+
+    def fileno(self) -> int:
+        """Return the descriptor, for whoever polls."""
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._socket.close()
+
+    def send(self, packet: bytes, memfd: int = -1) -> None:
+        """Send one packet; raises BlockingIOError where there is no room, OSError where no peer."""
+        if memfd < 0:
+            self._socket.send(packet)
+        else:
+            socket.send_fds(self._socket, [packet], [memfd])
+
+    def send_waiting(self, packet: bytes, memfd: int, seconds: float) -> None:
+        """Send one packet, waiting for room; raises TimeoutError where there is none in time."""
+        while True:
+            try:
+                return self.send(packet, memfd)
+            except BlockingIOError:
+                waiter = select.poll()
+                waiter.register(self._socket, select.POLLOUT)
+                if not waiter.poll(seconds * 1000):
+                    raise TimeoutError("the other side of a link reads nothing") from None
+
+    def receive(self) -> tuple[memoryview, int]:
+        """Return the next packet and its memfd (-1 for none); an empty packet is the end.
+
+        The view holds until the next call. Raises BlockingIOError where nothing is there.
+        """
+        try:
+            size, ancillary, _, _ = self._socket.recvmsg_into(
+                [self._buffer], _DESCRIPTOR_ROOM, socket.MSG_CMSG_CLOEXEC
+            )
+        except (ConnectionResetError, BrokenPipeError):
+            return self._buffer[:0], -1
+        memfd = int.from_bytes(ancillary[0][2], "little") if ancillary else -1
+        return self._buffer[:size], memfd
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a new link."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
+def adopt(descriptor: int) -> socket.socket:
+    """Return the socket behind a descriptor that came over a control channel."""
+    return socket.socket(fileno=descriptor)
+
+
+def pack_request(request: Request, *, in_memfd: bool = False) -> bytes:
+    """Return a request item; its payload follows in a memfd where `in_memfd` says so."""
+    tag = request.tag.encode()
+    op = request.op | _IN_MEMFD if in_memfd else request.op
+    head = _REQUEST.pack(request.id, request.deadline, len(request.payload), op, len(tag))
+    return head + tag if in_memfd else head + tag + request.payload
+
+
+def request_bytes(request: Request) -> int:
+    """Return how much of a packet the item takes."""
+    return _REQUEST.size + len(request.tag) + len(request.payload)
+
+
+def unpack_requests(packet: memoryview, memfd: int) -> Iterator[Request]:
+    """Yield the items of a request packet; closes `memfd`."""
+    at = 0
+    while at < len(packet):
+        number, deadline, length, op, tag_length = _REQUEST.unpack_from(packet, at)
+        at += _REQUEST.size + tag_length
+        tag = str(packet[at - tag_length : at], "ascii")
+        if op & _IN_MEMFD:
+            yield Request(number, deadline, op & ~_IN_MEMFD, tag, read_memfd(memfd, length))
+        else:
+            yield Request(number, deadline, op, tag, bytes(packet[at : at + length]))
+            at += length
+
+
+def pack_credits(small: int, large: int) -> bytes:
+    """Return the head of a reply packet."""
+    return _CREDITS.pack(small, large)
+
+
+def pack_reply(reply: Reply, *, in_memfd: bool = False) -> bytes:
+    """Return a reply item; its payload follows in a memfd where `in_memfd` says so."""
+    outcome = reply.outcome | _IN_MEMFD if in_memfd else reply.outcome
+    head = _REPLY.pack(reply.id, len(reply.payload), outcome)
+    return head if in_memfd else head + reply.payload
+
+
+def unpack_credits(packet: memoryview) -> tuple[int, int]:
+    """Return the small and the large credits that a reply packet gives back."""
+    small, large = _CREDITS.unpack_from(packet)
+    return small, large
+
+
+def unpack_replies(packet: memoryview, memfd: int) -> Iterator[Reply]:
+    """Yield the items of a reply packet; closes `memfd`."""
+    at = CREDITS_BYTES
+    while at < len(packet):
+        number, length, outcome = _REPLY.unpack_from(packet, at)
+        at += _REPLY.size
+        if outcome & _IN_MEMFD:
+            yield Reply(number, outcome & ~_IN_MEMFD, read_memfd(memfd, length))
+        else:
+            yield Reply(number, outcome, bytes(packet[at : at + length]))
+            at += length
+
+
+@contextlib.contextmanager
+def memory_file(payload: bytes) -> Iterator[int]:
+    """Yield the descriptor of a memory file that holds `payload`, to be sent within the block."""
+    memfd = os.memfd_create("divgrpc-frame", os.MFD_CLOEXEC)
+    try:
+        rest = memoryview(payload)
+        while rest:
+            rest = rest[os.write(memfd, rest) :]
+        yield memfd
+    finally:
+        os.close(memfd)
+
+
+def read_memfd(memfd: int, length: int) -> bytes:
+    """Return the first `length` bytes of a memory file and close it.
+
+    Read, not mapped: a file that its writer cut short must not end this process by SIGBUS.
+    """
+    try:
+        return os.pread(memfd, length, 0)
+    finally:
+        os.close(memfd)

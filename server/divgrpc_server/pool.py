@@ -1,0 +1,401 @@
+"""Queries wait here for a worker; here a worker's death is made good.
+
+Theory of operation. A call waits in one of three lines: small, large (its packet needs a memfd), or
+suspects. Small calls that wait together travel together, so load makes packets larger, not more.
+Credits (see `frames`) bound what a worker has before it; the rest waits here, where it can still go
+to whichever worker is free, or be withdrawn.
+
+A worker that dies leaves calls unanswered, and one of them may be the cause. All become suspects:
+one worker is reserved, and each suspect is tried there with nothing beside it, so that a second
+death names the guilty. That call fails and its fingerprint is remembered for a minute, in which it
+is refused untried. The innocent only lose the time.
+
+Everything is bounded: calls and bytes held, the wait for a worker where none is up, the silence of
+a worker that has work, and the memory of fingerprints. All of it runs on one event loop.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+from google.protobuf.message import DecodeError
+
+from divgrpc.errors import UnavailableError
+from divgrpc_protos.v1 import query_pb2
+from divgrpc_server import frames
+from divgrpc_server.config import Config
+from divgrpc_server.frames import Op, Outcome, Reply, Request
+from divgrpc_server.logs import Logger
+from divgrpc_server.statuses import PoisonError, QueueFullError, explain
+
+_TICK_SECONDS: Final = 0.25
+_POISON_SECONDS: Final = 60.0
+_POISON_ENTRIES: Final = 1024
+_TRIES: Final = 2
+
+
+class Call:
+    """One request on its way through the pool."""
+
+    __slots__ = ("deaths", "deliver", "request", "since", "worker")
+
+    def __init__(self, request: Request, deliver: Callable[[Reply], None]) -> None:
+        self.request = request
+        self.deliver = deliver
+        self.since = time.monotonic()
+        self.deaths = 0
+        self.worker: Worker | None = None
+
+
+class Worker:
+    """A worker as a front sees it."""
+
+    def __init__(self, serial: int, link: frames.Link) -> None:
+        self.serial = serial
+        self.link = link
+        self.small = frames.SMALL_CREDITS
+        self.large = frames.LARGE_CREDITS
+        self.outstanding: dict[int, Call] = {}
+        self.heard = time.monotonic()
+        self.blocked = False
+        self.reported = False
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing of ours is before it."""
+        return (
+            not self.outstanding
+            and self.small == frames.SMALL_CREDITS
+            and self.large == frames.LARGE_CREDITS
+        )
+
+
+class Pool:
+    """The workers of a front and the calls that wait for them.
+
+    `report` is told the serial of a worker that hangs or hung up; `changed` is called when the
+    number of workers changes.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        log: Logger,
+        *,
+        report: Callable[[int], None],
+        changed: Callable[[], None],
+    ) -> None:
+        self._config = config
+        self._log = log
+        self._report = report
+        self._changed = changed
+        self._loop = asyncio.get_running_loop()
+        self._workers: list[Worker] = []
+        self._small: OrderedDict[int, Call] = OrderedDict()
+        self._large: OrderedDict[int, Call] = OrderedDict()
+        self._suspects: OrderedDict[int, Call] = OrderedDict()
+        self._reserved: Worker | None = None
+        self._poison: OrderedDict[bytes, float] = OrderedDict()
+        self._ids = itertools.count(1)
+        self._calls = 0
+        self._bytes = 0
+        self._empty_since = time.monotonic()
+        self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
+
+    @property
+    def workers(self) -> int:
+        """How many workers are up."""
+        return len(self._workers)
+
+    def attach(self, serial: int, link: frames.Link) -> None:
+        """Take a worker into service."""
+        worker = Worker(serial, link)
+        self._workers.append(worker)
+        self._loop.add_reader(link.fileno(), self._read, worker)
+        self._changed()
+        self._dispatch()
+
+    def close(self) -> None:
+        """Hang up on every worker."""
+        self._ticker.cancel()
+        for worker in self._workers:
+            self._loop.remove_reader(worker.link.fileno())
+            worker.link.close()
+        self._workers.clear()
+
+    async def answer(self, op: Op, payload: bytes, deadline: float, tag: str) -> Reply:
+        """Return a worker's reply; raises as `submit` does."""
+        future: asyncio.Future[Reply] = self._loop.create_future()
+        call = self.submit(op, payload, deadline, tag, partial(_settle, future))
+        try:
+            return await future
+        finally:
+            if future.cancelled():
+                self.withdraw(call)
+
+    def submit(
+        self, op: Op, payload: bytes, deadline: float, tag: str, deliver: Callable[[Reply], None]
+    ) -> Call:
+        """Queue a request; `deliver` gets its reply unless the call is withdrawn.
+
+        Raises `QueueFullError` and `PoisonError`.
+        """
+        if (
+            self._calls >= self._config.queue_calls
+            or self._bytes + len(payload) > self._config.queue_bytes
+        ):
+            raise QueueFullError("the server holds as many queries as it may; try again shortly")
+        if self._poison and _fingerprint(op, payload) in self._poison:
+            raise PoisonError("this request ended two workers a moment ago and is not tried again")
+        call = Call(Request(next(self._ids), deadline, op, tag, payload), deliver)
+        self._calls += 1
+        self._bytes += len(payload)
+        line = self._small if len(payload) <= frames.SMALL_MAX else self._large
+        line[call.request.id] = call
+        self._dispatch()
+        return call
+
+    def withdraw(self, call: Call) -> None:
+        """Forget a call that nobody waits for any more."""
+        number = call.request.id
+        for line in (self._small, self._large, self._suspects):
+            if number in line:
+                del line[number]
+                self._release(call)
+                return
+        worker = call.worker
+        if worker is not None and number in worker.outstanding:
+            del worker.outstanding[number]
+            self._release(call)
+            cancel = Request(number, 0.0, Op.CANCEL, "", b"")
+            self._send(worker, frames.pack_request(cancel))
+            self._dispatch()
+
+    async def refresh(self, index: str) -> None:
+        """Wait until every worker that is up has looked for a new generation of `index`."""
+        replies = []
+        for worker in list(self._workers):
+            future: asyncio.Future[Reply] = self._loop.create_future()
+            request = Request(next(self._ids), float("inf"), Op.REFRESH, "", index.encode())
+            call = Call(request, partial(_settle, future))
+            worker.outstanding[request.id] = call
+            call.worker = worker
+            if not self._send(worker, frames.pack_request(request)):
+                del worker.outstanding[request.id]
+                continue
+            replies.append(future)
+        if replies:
+            await asyncio.wait(replies)
+
+    # Sending.
+
+    def _dispatch(self) -> None:
+        if self._suspects or self._reserved:
+            self._try_suspect()
+        while self._small and (worker := self._freest(large=False)):
+            self._send_small(worker)
+        while self._large and (worker := self._freest(large=True)):
+            _, call = self._large.popitem(last=False)
+            self._send_alone(worker, call)
+
+    def _freest(self, *, large: bool) -> Worker | None:
+        best, best_credits = None, 0
+        for worker in self._workers:
+            credits_left = worker.large if large else worker.small
+            if credits_left > best_credits and not worker.blocked and worker is not self._reserved:
+                best, best_credits = worker, credits_left
+        return best
+
+    def _send_small(self, worker: Worker) -> None:
+        # Every worker's share of the line, so that one does not take what another could start on.
+        share = -(-len(self._small) // len(self._workers))
+        items: list[bytes] = []
+        calls: list[Call] = []
+        size = 0
+        for call in itertools.islice(self._small.values(), share):
+            size += frames.request_bytes(call.request)
+            if size > frames.PACKET_BYTES:
+                break
+            items.append(frames.pack_request(call.request))
+            calls.append(call)
+        worker.small -= 1
+        self._hand_over(worker, calls)
+        for call in calls:
+            del self._small[call.request.id]
+        if not self._send(worker, b"".join(items)):
+            worker.small += 1
+            self._take_back(worker, calls)
+
+    def _send_alone(self, worker: Worker, call: Call) -> None:
+        request = call.request
+        self._hand_over(worker, [call])
+        if len(request.payload) <= frames.SMALL_MAX:
+            worker.small -= 1
+            if not self._send(worker, frames.pack_request(request)):
+                worker.small += 1
+                self._take_back(worker, [call])
+            return
+        worker.large -= 1
+        try:
+            with frames.memory_file(request.payload) as memfd:
+                sent = self._send(worker, frames.pack_request(request, in_memfd=True), memfd)
+        except OSError as error:
+            worker.large += 1
+            del worker.outstanding[request.id]
+            self._release(call)
+            call.deliver(_status(request, error, self._log))
+            return
+        if not sent:
+            worker.large += 1
+            self._take_back(worker, [call])
+
+    def _hand_over(self, worker: Worker, calls: list[Call]) -> None:
+        if worker.idle:
+            worker.heard = time.monotonic()
+        for call in calls:
+            worker.outstanding[call.request.id] = call
+            call.worker = worker
+
+    def _take_back(self, worker: Worker, calls: list[Call]) -> None:
+        """Put calls that could not be sent at the head of their line."""
+        for call in reversed(calls):
+            number = call.request.id
+            del worker.outstanding[number]
+            call.worker = None
+            small = len(call.request.payload) <= frames.SMALL_MAX
+            line = self._suspects if call.deaths else self._small if small else self._large
+            line[number] = call
+            line.move_to_end(number, last=False)
+
+    def _send(self, worker: Worker, packet: bytes, memfd: int = -1) -> bool:
+        try:
+            worker.link.send(packet, memfd)
+        except BlockingIOError:
+            worker.blocked = True  # until it is heard again; `_tick` ends it if it never is
+        except OSError:
+            worker.blocked = True  # its end of the socket is closed: `_read` sees that next
+        else:
+            return True
+        return False
+
+    # Hearing.
+
+    def _read(self, worker: Worker) -> None:
+        try:
+            packet, memfd = worker.link.receive()
+        except BlockingIOError:
+            return
+        if not packet:
+            self._lose(worker)
+            return
+        worker.heard = time.monotonic()
+        worker.blocked = False
+        small, large = frames.unpack_credits(packet)
+        worker.small += small
+        worker.large += large
+        for reply in frames.unpack_replies(packet, memfd):
+            call = worker.outstanding.pop(reply.id, None)
+            if call is not None:
+                self._release(call)
+                call.deliver(reply)
+        self._dispatch()
+
+    def _release(self, call: Call) -> None:
+        if call.request.op != Op.REFRESH:
+            self._calls -= 1
+            self._bytes -= len(call.request.payload)
+
+    # Death, silence, and what follows.
+
+    def _lose(self, worker: Worker) -> None:
+        self._loop.remove_reader(worker.link.fileno())
+        worker.link.close()
+        self._workers.remove(worker)
+        self._empty_since = time.monotonic()
+        self._report(worker.serial)
+        if self._reserved is worker:
+            self._reserved = None
+        for call in worker.outstanding.values():
+            call.worker = None
+            call.deaths += 1
+            if call.request.op == Op.REFRESH:
+                call.deliver(Reply(call.request.id, Outcome.ANSWER, b""))
+            elif call.deaths < _TRIES:
+                self._suspects[call.request.id] = call
+            else:
+                self._condemn(call)
+        self._changed()
+        self._dispatch()
+
+    def _try_suspect(self) -> None:
+        reserved = self._reserved
+        if reserved is None:
+            free = (worker for worker in self._workers if not worker.blocked)
+            reserved = min(free, key=lambda worker: len(worker.outstanding), default=None)
+            self._reserved = reserved
+        if reserved is None or not reserved.idle:
+            return
+        if self._suspects:
+            _, call = self._suspects.popitem(last=False)
+            self._send_alone(reserved, call)
+        else:
+            self._reserved = None
+
+    def _condemn(self, call: Call) -> None:
+        request = call.request
+        fingerprint = _fingerprint(request.op, request.payload)
+        self._poison[fingerprint] = time.monotonic() + _POISON_SECONDS
+        while len(self._poison) > _POISON_ENTRIES:
+            self._poison.popitem(last=False)
+        self._log.error("query ended two workers", request_id=request.tag)
+        self._release(call)
+        error = UnavailableError("two workers ended while they answered this request")
+        call.deliver(_status(request, error, self._log))
+
+    def _tick(self) -> None:
+        self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
+        now = time.monotonic()
+        for worker in self._workers:
+            silent = not worker.idle and now - worker.heard > self._config.worker_silence
+            if silent and not worker.reported:
+                worker.reported = True
+                self._log.warning("worker is silent", worker=worker.serial)
+                self._report(worker.serial)
+        while self._poison and next(iter(self._poison.values())) < now:
+            self._poison.popitem(last=False)
+        long_ago = now - self._config.worker_wait
+        if not self._workers and self._empty_since <= long_ago:
+            self._give_up(long_ago)
+
+    def _give_up(self, since: float) -> None:
+        """End the calls that have waited since then while no worker is up."""
+        for line in (self._suspects, self._large, self._small):
+            for call in [call for call in line.values() if call.since <= since]:
+                del line[call.request.id]
+                self._release(call)
+                error = UnavailableError("no worker is up")
+                call.deliver(_status(call.request, error, self._log))
+
+
+def _settle(future: "asyncio.Future[Reply]", reply: Reply) -> None:
+    if not future.done():
+        future.set_result(reply)
+
+
+def _fingerprint(op: int, payload: bytes) -> bytes:
+    """Return what makes a query the same again, whatever number its stream gave it."""
+    if op == Op.STREAM:
+        with contextlib.suppress(DecodeError):
+            payload = query_pb2.QueryStreamRequest.FromString(payload).query.SerializeToString()
+    return hashlib.blake2b(payload, digest_size=16).digest()
+
+
+def _status(request: Request, error: Exception, log: Logger) -> Reply:
+    status = explain(error, request.tag, log)
+    return Reply(request.id, Outcome.STATUS, status.SerializeToString())
