@@ -1,0 +1,144 @@
+"""One query inside a worker: parsed, answered in pieces, packed.
+
+A batch of many rows is answered a few milliseconds at a time, so that a worker can see to small
+queries in between. All pieces use the index object that the first one found, so every row of an
+answer is of one generation, and the answer is the one that the core gives to the whole batch.
+"""
+
+import time
+from typing import Final
+
+import numpy as np
+from google.rpc import status_pb2
+
+from divgrpc.index import Index
+from divgrpc.searching import unit_rows
+from divgrpc.types import QueryResult, QueryStats, WarningInfo
+from divgrpc_protos.v1 import query_pb2
+from divgrpc_server import messages
+from divgrpc_server.frames import Op, Outcome, Reply, Request
+from divgrpc_server.logs import Logger
+from divgrpc_server.statuses import explain
+
+_PIECE_SECONDS: Final = 0.004
+_FIRST_PIECE_ROWS: Final = 8
+_PIECE_ROWS_MAX: Final = 256
+
+
+class Job:
+    """A query being answered; made by `parse`."""
+
+    def __init__(self, request: Request, correlation_id: int, query: messages.Query) -> None:
+        self.id = request.id
+        self.deadline = request.deadline
+        self.tag = request.tag
+        self.query = query
+        self.withdrawn = False
+        self._op = request.op
+        self._correlation_id = correlation_id
+        self._index: Index | None = None
+        self._piece_rows = _FIRST_PIECE_ROWS
+        self._next = 0
+        self._pieces: list[QueryResult] = []
+
+    def start(self, index: Index) -> QueryResult | None:
+        """Answer from `index`; None where there are more rows than one piece, and `go_on` follows.
+
+        Raises what the core raises.
+        """
+        queries, parameters = self.query.queries, self.query.parameters
+        if len(queries) <= _FIRST_PIECE_ROWS:
+            return index.answer(queries, parameters)
+        # A bad row must be found before work is spent on the others, and be called by its number.
+        unit_rows("queries", queries, index.dims)
+        self._index = index
+        return None
+
+    def go_on(self) -> QueryResult | None:
+        """Answer the next few rows; returns the whole result after the last ones."""
+        assert self._index is not None  # noqa: S101  # start comes first
+        queries, parameters = self.query.queries, self.query.parameters
+        end = min(len(queries), self._next + self._piece_rows)
+        begun = time.monotonic()
+        self._pieces.append(self._index.answer(queries[self._next : end], parameters))
+        row_seconds = (time.monotonic() - begun) / (end - self._next)
+        self._piece_rows = max(1, min(_PIECE_ROWS_MAX, int(_PIECE_SECONDS / (row_seconds + 1e-9))))
+        self._next = end
+        return join(self._pieces) if end == len(queries) else None
+
+    def pack(self, result: QueryResult) -> Reply:
+        """Return the reply that carries `result`; raises `ReplyTooLargeError`."""
+        response = messages.pack_result(result)
+        if self._op == Op.QUERY:
+            return Reply(self.id, Outcome.ANSWER, response.SerializeToString())
+        answer = query_pb2.QueryStreamResponse(correlation_id=self._correlation_id)
+        answer.response.CopyFrom(response)
+        return Reply(self.id, Outcome.ANSWER, answer.SerializeToString())
+
+    def pack_error(self, error: Exception, log: Logger) -> Reply:
+        """Return the reply that carries an error."""
+        status = explain(error, self.tag, log)
+        return _pack_status(self.id, self._op, self._correlation_id, status)
+
+
+def parse(request: Request, log: Logger) -> Job | Reply:
+    """Return the job that a request asks for, or the reply that says what is wrong with it."""
+    correlation_id = 0
+    op = request.op
+    try:
+        if op == Op.STREAM:
+            # A message that cannot be parsed has no correlation id: it ends the stream.
+            op = Op.QUERY
+            message = query_pb2.QueryStreamRequest.FromString(request.payload)
+            op, correlation_id = Op.STREAM, message.correlation_id
+            query = messages.parse_query(message.query)
+        else:
+            query = messages.parse_query(query_pb2.QueryRequest.FromString(request.payload))
+    except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
+        return _pack_status(request.id, op, correlation_id, explain(error, request.tag, log))
+    return Job(request, correlation_id, query)
+
+
+def _pack_status(number: int, op: int, correlation_id: int, status: status_pb2.Status) -> Reply:
+    if op == Op.STREAM:
+        answer = query_pb2.QueryStreamResponse(correlation_id=correlation_id, error=status)
+        return Reply(number, Outcome.ANSWER, answer.SerializeToString())
+    return Reply(number, Outcome.STATUS, status.SerializeToString())
+
+
+def join(pieces: list[QueryResult]) -> QueryResult:
+    """Return the result of the rows of all pieces, which are of one index and its parameters."""
+    first = pieces[0]
+    if len(pieces) == 1:
+        return first
+    counts = np.concatenate([piece.counts for piece in pieces])
+    return QueryResult(
+        ids=np.concatenate([piece.ids for piece in pieces]),
+        scores=np.concatenate([piece.scores for piece in pieces]),
+        selection_scores=np.concatenate([piece.selection_scores for piece in pieces]),
+        counts=counts,
+        generation=first.generation,
+        stats=QueryStats(
+            points_hashed=np.concatenate([piece.stats.points_hashed for piece in pieces]),
+            buckets_probed=np.concatenate([piece.stats.buckets_probed for piece in pieces]),
+            points_scored=np.concatenate([piece.stats.points_scored for piece in pieces]),
+            candidates=np.concatenate([piece.stats.candidates for piece in pieces]),
+        ),
+        parameters=first.parameters,
+        warnings=_join_warnings(pieces, counts),
+    )
+
+
+def _join_warnings(
+    pieces: list[QueryResult], counts: "np.typing.NDArray[np.uint32]"
+) -> tuple[WarningInfo, ...]:
+    found = {warning.code: warning for piece in pieces for warning in piece.warnings}
+    short = found.get("FEWER_THAN_K_FOUND")
+    if short:
+        # The one warning that counts rows: each piece counted its own.
+        k = pieces[0].parameters.k
+        sentence = (
+            f"{np.count_nonzero(counts < k)} of {len(counts)} rows have fewer than {k} results"
+        )
+        found[short.code] = WarningInfo(short.code, sentence, short.field)
+    return tuple(found.values())

@@ -1,0 +1,302 @@
+"""The process that answers queries: numba, no gRPC.
+
+Theory of operation. One thread waits for the supervisor and for the fronts. Packets are read as
+they come, so that what was withdrawn is known before it is begun, and answered in order, one packet
+of each front at a time. A query of many rows becomes a batch and is answered in pieces, one piece
+per round, while packets go first: a batch never holds up a small query for longer than a piece.
+Answers leave when their packet is done, or when they have waited a moment for one another.
+
+What must hold: every request gets exactly one reply unless it was withdrawn; every packet's credit
+goes back exactly once; a front that has work here hears from us at least once a second, or it takes
+us for dead.
+"""
+
+import os
+import select
+import time
+from collections import deque
+from typing import Final
+
+from divgrpc.index import warm_kernels
+from divgrpc.types import QueryResult
+from divgrpc_server import control, frames, jobs, logs
+from divgrpc_server.frames import Op, Outcome, Reply, Request
+from divgrpc_server.jobs import Job
+from divgrpc_server.shelf import Shelf
+from divgrpc_server.statuses import LateError
+
+# How long finished answers wait for the rest of their packet.
+_GATHER_SECONDS: Final = 0.002
+_SEND_SECONDS: Final = 10.0
+_ALIVE_SECONDS: Final = 1.0
+# A front's batches here, above which its packets wait with it, where another worker can take them.
+_BATCHES_MAX: Final = 1
+
+
+class Front:
+    """A front as a worker sees it: what it asked, what it is owed, and the way back."""
+
+    def __init__(self, link: frames.Link) -> None:
+        self.link = link
+        self.packets: deque[list[Request]] = deque()
+        self.pending: dict[int, Request] = {}
+        self.jobs: dict[int, Job] = {}
+        self.batches = 0
+        self.owed_small = 0
+        self.owed_large = 0
+        self.gone = False
+        self._items: list[bytes] = []
+        self._size = 0
+        self._sent = time.monotonic()
+
+    def read(self) -> list[Request]:
+        """Take in every packet that is there; returns the requests that are not queries."""
+        notes: list[Request] = []
+        while True:
+            try:
+                packet, memfd = self.link.receive()
+            except BlockingIOError:
+                return notes
+            if not packet:
+                self.gone = True
+                return notes
+            requests = list(frames.unpack_requests(packet, memfd))
+            queries = [request for request in requests if request.op in (Op.QUERY, Op.STREAM)]
+            notes += [request for request in requests if request.op not in (Op.QUERY, Op.STREAM)]
+            if queries:
+                self.packets.append(queries)
+                self.pending.update((request.id, request) for request in queries)
+
+    def withdraw(self, number: int) -> None:
+        """Forget a request that nobody waits for."""
+        self.pending.pop(number, None)
+        job = self.jobs.get(number)
+        if job is not None:
+            job.withdrawn = True
+
+    def reply(self, reply: Reply) -> None:
+        """Queue a reply; it leaves with the next `flush`, or alone if it is large."""
+        if len(reply.payload) > frames.REPLY_MAX:
+            self.flush()
+            with frames.memory_file(reply.payload) as memfd:
+                self._send(
+                    frames.pack_credits(0, 0) + frames.pack_reply(reply, in_memfd=True), memfd
+                )
+            return
+        item = frames.pack_reply(reply)
+        if self._size + len(item) > frames.PACKET_BYTES - frames.CREDITS_BYTES:
+            self.flush()
+        self._items.append(item)
+        self._size += len(item)
+        if time.monotonic() - self._sent > _GATHER_SECONDS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is queued and give back what credit may be given."""
+        small = self.owed_small if self.batches <= _BATCHES_MAX else 0
+        large, self.owed_large = self.owed_large, 0
+        self.owed_small -= small
+        if self._items or small or large:
+            items, self._items, self._size = self._items, [], 0
+            self._send(frames.pack_credits(small, large) + b"".join(items), -1)
+
+    def show_life(self) -> None:
+        """Let the front know that we are at work on what it asked."""
+        if self.jobs and time.monotonic() - self._sent > _ALIVE_SECONDS:
+            self._send(frames.pack_credits(0, 0), -1)
+
+    def begin_packet(self) -> None:
+        """Start the clock of the answers of one packet."""
+        self._sent = time.monotonic()
+
+    def _send(self, packet: bytes, memfd: int) -> None:
+        self._sent = time.monotonic()
+        try:
+            self.link.send_waiting(packet, memfd, _SEND_SECONDS)
+        except OSError:
+            self.gone = True
+
+
+class Worker:
+    """Serves fronts until the supervisor hangs up."""
+
+    def __init__(self, me: control.Self, log: logs.Logger) -> None:
+        self._control = me.channel
+        self._log = log
+        self._fronts: dict[int, Front] = {}
+        self._batches: deque[tuple[Front, Job, bool]] = deque()
+        # Queries and refreshes that wait for an index to be opened, by its name.
+        self._parked: dict[str, list[tuple[Front, Job | Request, bool]]] = {}
+        self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._shelf = Shelf(me.root, lambda: os.eventfd_write(self._opened, 1))
+        self._poller = select.poll()
+        self._poller.register(self._control, select.POLLIN)
+        self._poller.register(self._opened, select.POLLIN)
+
+    def run(self) -> None:
+        """Answer until the control channel ends."""
+        while self._take_in():
+            for front in list(self._fronts.values()):
+                if front.packets:
+                    self._serve_packet(front, front.packets.popleft())
+            if self._batches:
+                self._serve_piece(*self._batches.popleft())
+
+    def _take_in(self) -> bool:
+        """Wait for something to do and read it; False at the end of the control channel."""
+        for front in [front for front in self._fronts.values() if front.gone]:
+            self._detach(front)
+        for descriptor, _ in self._poller.poll(self._patience()):
+            if descriptor == self._control.fileno():
+                if not self._obey():
+                    return False
+            elif descriptor == self._opened:
+                os.eventfd_read(self._opened)
+                self._unpark(self._shelf.collect())
+            else:
+                self._read(self._fronts[descriptor])
+        for front in self._fronts.values():
+            front.show_life()
+        return True
+
+    def _patience(self) -> float | None:
+        """How long to wait, in milliseconds."""
+        if self._batches or any(front.packets for front in self._fronts.values()):
+            return 0
+        return _ALIVE_SECONDS * 1000 if self._parked else None
+
+    def _obey(self) -> bool:
+        received = self._control.receive()
+        if received is None:
+            return False
+        message, descriptor = received
+        if message.kind == "front":
+            front = Front(frames.Link(frames.adopt(descriptor)))
+            self._fronts[front.link.fileno()] = front
+            self._poller.register(front.link.fileno(), select.POLLIN)
+        return True
+
+    def _detach(self, front: Front) -> None:
+        del self._fronts[front.link.fileno()]
+        self._poller.unregister(front.link.fileno())
+        front.link.close()
+        for job in front.jobs.values():
+            job.withdrawn = True
+
+    def _read(self, front: Front) -> None:
+        for note in front.read():
+            if note.op == Op.CANCEL:
+                front.withdraw(note.id)
+            elif note.op == Op.REFRESH:
+                self._refresh(front, note)
+        if front.gone:
+            self._detach(front)
+
+    # Queries.
+
+    def _serve_packet(self, front: Front, packet: list[Request]) -> None:
+        front.begin_packet()
+        large = len(packet) == 1 and len(packet[0].payload) > frames.SMALL_MAX
+        finished = True
+        for request in packet:
+            if front.pending.pop(request.id, None) is None:
+                continue  # withdrawn
+            parsed = jobs.parse(request, self._log)
+            if isinstance(parsed, Reply):
+                front.reply(parsed)
+            else:
+                finished = self._begin(front, parsed, large)
+        if not large:
+            front.owed_small += 1
+        elif finished:
+            front.owed_large += 1
+        front.flush()
+
+    def _begin(self, front: Front, job: Job, large: bool) -> bool:
+        """Answer a job, or put it where it waits; False where the answer is still to come."""
+        try:
+            self._check_time(job)
+            index = self._shelf.find(job.query.name)
+            if index is not None:
+                result = job.start(index)
+                if result is not None:
+                    front.reply(job.pack(result))
+                    return True
+        except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
+            front.reply(job.pack_error(error, self._log))
+            return True
+        front.jobs[job.id] = job
+        if index is None:
+            self._parked.setdefault(job.query.name, []).append((front, job, large))
+        else:
+            front.batches += 1
+            self._batches.append((front, job, large))
+        return False
+
+    def _serve_piece(self, front: Front, job: Job, large: bool) -> None:
+        result: QueryResult | None = None
+        try:
+            if not job.withdrawn:
+                self._check_time(job)
+                result = job.go_on()
+                if result is None:
+                    self._batches.append((front, job, large))
+                    return
+                front.reply(job.pack(result))
+        except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
+            front.reply(job.pack_error(error, self._log))
+        front.batches -= 1
+        self._end_job(front, job, large)
+
+    def _end_job(self, front: Front, job: Job, large: bool) -> None:
+        del front.jobs[job.id]
+        front.owed_large += large
+        if not front.gone:
+            front.flush()
+
+    def _check_time(self, job: Job) -> None:
+        if job.deadline < time.monotonic():
+            raise LateError("the deadline had passed before the query was begun")
+
+    # Indexes that come and go.
+
+    def _refresh(self, front: Front, request: Request) -> None:
+        name = request.payload.decode()
+        if self._shelf.refresh(name):
+            self._confirm(front, request)
+        else:
+            self._parked.setdefault(name, []).append((front, request, False))
+
+    def _confirm(self, front: Front, request: Request) -> None:
+        front.reply(Reply(request.id, Outcome.ANSWER, b""))
+        front.flush()
+
+    def _unpark(self, names: list[str]) -> None:
+        for name in names:
+            for front, waiting, large in self._parked.pop(name, []):
+                if front.gone:
+                    continue
+                if isinstance(waiting, Request):
+                    self._refresh(front, waiting)
+                elif waiting.withdrawn:
+                    self._end_job(front, waiting, large)
+                else:
+                    del front.jobs[waiting.id]
+                    finished = self._begin(front, waiting, large)
+                    front.owed_large += large and finished
+                    front.flush()
+
+
+def main() -> None:
+    """Run a worker; started by the supervisor alone."""
+    me = control.enter()
+    log = logs.configure(me.config, "worker", me.serial)
+    begun = time.monotonic()
+    warm_kernels()
+    log.info("kernels are warm", seconds=round(time.monotonic() - begun, 3))
+    me.channel.send(control.Message("ready"))
+    Worker(me, log).run()
+
+
+if __name__ == "__main__":
+    main()
