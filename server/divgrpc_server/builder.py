@@ -1,0 +1,194 @@
+"""The process of one build: takes an upload from a front, makes a generation of it, ends.
+
+Theory of operation. The main thread reads the upload, writes rows to a staging folder and computes.
+A second thread does nothing but wait for the front or the supervisor to hang up, which is how a
+cancelled call, a lost connection and a passed deadline look from here. It then ends the process at
+once, whatever the first is doing. That is safe at any moment, because storage publishes by one
+rename and survives a crash anywhere; what lies in the staging folder is removed by the supervisor,
+which is told of our end by the kernel.
+"""
+
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.parameters import LIMITS, check_index_name
+from divgrpc.storage import staging
+from divgrpc.types import IndexInfo, Progress
+from divgrpc_protos.v1 import index_pb2
+from divgrpc_server import control, frames, logs, messages, uploads
+from divgrpc_server.statuses import explain
+from divgrpc_server.uploads import Part
+
+if TYPE_CHECKING:
+    from divgrpc.building import IndexBuilder
+
+_PROGRESS_SECONDS: Final = 0.1
+# How long a build waits, once it has all rows, for the end of the stream or for a message too many.
+_LAST_WORD_SECONDS: Final = 0.1
+
+
+class Upload:
+    """The messages of one Build call: a header, chunks, a commit, and nothing else."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+
+    def header(self) -> index_pb2.BuildHeader:
+        """Return the first message; raises `InvalidArgumentError` where it is no header."""
+        request = self._next()
+        if request is None or request.WhichOneof("step") != "header":
+            raise InvalidArgumentError("header", "the first message must be a header")
+        return request.header
+
+    def chunks(self) -> Iterator[index_pb2.BuildChunk]:
+        """Yield the chunks up to the commit, whose count of rows must be theirs."""
+        rows = 0
+        while (request := self._next()) is not None:
+            step = request.WhichOneof("step")
+            if step == "chunk":
+                yield request.chunk
+                rows += _rows(request.chunk)
+            elif step == "commit":
+                self._end(request.commit, rows)
+                return
+            elif step == "header":
+                raise InvalidArgumentError("header", "there must be one header, got a second")
+            else:
+                raise InvalidArgumentError(
+                    "step", "a message must hold one of header, chunk and commit"
+                )
+        raise InvalidArgumentError("commit", "the upload must end with a commit")
+
+    def _next(self) -> index_pb2.BuildRequest | None:
+        part, payload = uploads.receive(self._link)
+        return None if part == Part.END else index_pb2.BuildRequest.FromString(payload)
+
+    def _end(self, commit: index_pb2.BuildCommit, rows: int) -> None:
+        if commit.rows != rows:
+            raise InvalidArgumentError(
+                "commit.rows", f"commit.rows must be the {rows} rows sent, got {commit.rows}"
+            )
+        # Callers may leave the stream open until `done`, so a short silence will do as an end.
+        readable, _, _ = select.select([self._link], [], [], _LAST_WORD_SECONDS)
+        if readable and self._next() is not None:
+            raise InvalidArgumentError("step", "nothing may follow the commit")
+        uploads.send(self._link, Part.COMMITTED)
+
+
+class Events:
+    """What the caller hears while the build goes on."""
+
+    def __init__(self, link: socket.socket) -> None:
+        self._link = link
+        self._stage = ""
+        self._sent = 0.0
+
+    def accepted(self) -> None:
+        """Say that chunks may come."""
+        accepted = index_pb2.BuildAccepted(chunk_bytes=LIMITS["chunk_bytes"])
+        self._send(Part.EVENT, index_pb2.BuildResponse(accepted=accepted))
+
+    def progress(self, progress: Progress) -> None:
+        """Say how far the build has come; left out where the last word is recent or unread."""
+        now = time.monotonic()
+        if progress.stage == self._stage and now - self._sent < _PROGRESS_SECONDS:
+            return
+        if not select.select([], [self._link], [], 0)[1]:
+            return
+        self._stage, self._sent = progress.stage, now
+        self._send(Part.EVENT, index_pb2.BuildResponse(progress=messages.pack_progress(progress)))
+
+    def done(self, info: IndexInfo) -> None:
+        """Say that the index serves."""
+        self._send(Part.DONE, index_pb2.BuildResponse(done=messages.pack_info(info)))
+
+    def _send(self, part: Part, response: index_pb2.BuildResponse) -> None:
+        uploads.send(self._link, part, response.SerializeToString())
+
+
+def build(link: socket.socket, me: control.Self) -> IndexInfo:
+    """Take the upload and publish a generation; returns its description."""
+    upload, events = Upload(link), Events(link)
+    header = upload.header()
+    name = check_index_name(header.index)
+    parameters = messages.parse_build_parameters(header.parameters)
+    expected = header.expected_rows if header.HasField("expected_rows") else None
+    with staging(me.root / name, replace=header.replace) as stage:
+        events.accepted()
+        # Loading the compiler takes longer than all of the above, and the first chunks meanwhile
+        # fill the socket.
+        from divgrpc.building import IndexBuilder
+
+        builder = IndexBuilder(
+            stage, parameters, expected_rows=expected, on_progress=events.progress, name=name
+        )
+        rows = 0
+        for chunk in upload.chunks():
+            if _rows(chunk):
+                _append(builder, chunk)
+            rows += _rows(chunk)
+        if expected not in (None, rows):
+            raise InvalidArgumentError(
+                "header.expected_rows", f"header.expected_rows was {expected}, and {rows} rows came"
+            )
+        return builder.finish()
+
+
+def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk) -> None:
+    vectors = messages.parse_vectors("vectors", chunk.vectors)
+    builder.append(
+        vectors,
+        ids=np.array(chunk.ids, np.int64) if chunk.ids else None,
+        categories=np.array(chunk.categories, np.int32) if chunk.categories else None,
+        subtopics=np.array(chunk.subtopics, np.int32) if chunk.subtopics else None,
+    )
+
+
+def _rows(chunk: index_pb2.BuildChunk) -> int:
+    vectors = chunk.vectors
+    return vectors.sparse.rows if vectors.WhichOneof("kind") == "sparse" else vectors.dense.rows
+
+
+def _watch(link: socket.socket, channel: control.Channel, finished: threading.Event) -> None:
+    """Wait until one of those we work for is gone, then end the process."""
+    poller = select.poll()
+    poller.register(link, select.POLLRDHUP)
+    poller.register(channel, select.POLLIN)
+    poller.poll()
+    os._exit(0 if finished.is_set() else 1)
+
+
+def main() -> None:
+    """Run a builder; started by the supervisor alone."""
+    me = control.enter()
+    log = logs.configure(me.config, "builder", me.serial)
+    received = me.channel.receive()
+    if received is None:
+        return
+    message, descriptor = received
+    finished = threading.Event()
+    with frames.adopt(descriptor) as link:
+        threading.Thread(target=_watch, args=(link, me.channel, finished), daemon=True).start()
+        try:
+            info = build(link, me)
+            finished.set()
+            Events(link).done(info)
+            log.info("built", index=info.name, generation=info.generation, rows=info.rows)
+        except EOFError:
+            os._exit(1)
+        except Exception as error:  # noqa: BLE001  # the edge of the process: the caller hears of it
+            finished.set()
+            status = explain(error, message.text, log)
+            uploads.send(link, Part.STATUS, status.SerializeToString())
+
+
+if __name__ == "__main__":
+    main()

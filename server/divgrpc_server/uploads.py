@@ -1,0 +1,77 @@
+"""Frames between a front and a builder: an upload one way, its events the other.
+
+A stream socket: its small buffer is all that lies between the caller and the disk, so an upload is
+never faster than the build takes it. A frame is a length, a kind and a payload.
+"""
+
+import asyncio
+import socket
+import struct
+from enum import IntEnum
+from typing import Final
+
+_HEAD: Final = struct.Struct("<IB3x")
+
+
+class Part(IntEnum):
+    """What a frame is."""
+
+    MESSAGE = 1  # to the builder: BuildRequest
+    END = 2  # to the builder: the caller has sent its last message
+    EVENT = 3  # from the builder: BuildResponse
+    COMMITTED = 4  # from the builder: the upload is whole
+    DONE = 5  # from the builder: BuildResponse, the last
+    STATUS = 6  # from the builder: google.rpc.Status, the last
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a new link between a front and a builder."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+
+
+def send(link: socket.socket, part: Part, payload: bytes = b"") -> None:
+    """Send a frame, waiting until it is taken."""
+    link.sendall(_HEAD.pack(len(payload), part))
+    link.sendall(payload)
+
+
+def receive(link: socket.socket) -> tuple[Part, bytes]:
+    """Wait for a frame; raises EOFError at the end of the link."""
+    length, part = _HEAD.unpack(_receive_exactly(link, _HEAD.size))
+    return Part(part), _receive_exactly(link, length)
+
+
+async def send_async(link: socket.socket, part: Part, payload: bytes = b"") -> None:
+    """Do what `send` does on an event loop; `link` must not block."""
+    loop = asyncio.get_running_loop()
+    await loop.sock_sendall(link, _HEAD.pack(len(payload), part))
+    await loop.sock_sendall(link, payload)
+
+
+async def receive_async(link: socket.socket) -> tuple[Part, bytes]:
+    """Do what `receive` does on an event loop; `link` must not block."""
+    length, part = _HEAD.unpack(await _receive_exactly_async(link, _HEAD.size))
+    return Part(part), await _receive_exactly_async(link, length)
+
+
+def _receive_exactly(link: socket.socket, length: int) -> bytes:
+    data = bytearray(length)
+    rest = memoryview(data)
+    while rest:
+        size = link.recv_into(rest)
+        if not size:
+            raise EOFError
+        rest = rest[size:]
+    return bytes(data)
+
+
+async def _receive_exactly_async(link: socket.socket, length: int) -> bytes:
+    loop = asyncio.get_running_loop()
+    data = bytearray(length)
+    rest = memoryview(data)
+    while rest:
+        size = await loop.sock_recv_into(link, rest)
+        if not size:
+            raise EOFError
+        rest = rest[size:]
+    return bytes(data)
