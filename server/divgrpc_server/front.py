@@ -1,0 +1,140 @@
+"""The process that speaks gRPC: startup, serve, drain.
+
+It computes nothing and imports no compiler. What it knows of the other processes it hears from the
+supervisor over the control channel, which brings sockets to workers and builders; when that channel
+ends, so does the process.
+"""
+
+import asyncio
+import gc
+import os
+from contextlib import suppress
+from typing import Final
+
+from grpc import aio
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from divgrpc.parameters import LIMITS
+from divgrpc_server import control, frames, logs
+from divgrpc_server.builds import Builds
+from divgrpc_server.catalog import Catalog
+from divgrpc_server.logs import AccessLog, Logger
+from divgrpc_server.pool import Pool
+from divgrpc_server.reflection import add_reflection
+from divgrpc_server.service import SERVICE, Service
+
+_HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_OPTIONS: Final = (
+    ("grpc.so_reuseport", 1),
+    ("grpc.max_receive_message_length", LIMITS["message_bytes_max"]),
+    # Notice callers whose machine is gone, and let callers notice us as often as the usual client
+    # libraries do: gRPC's own default takes a ping more often than every five minutes for abuse.
+    ("grpc.keepalive_time_ms", 60_000),
+    ("grpc.keepalive_timeout_ms", 20_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
+    # A peer that connects and says nothing holds a descriptor no longer than this.
+    ("grpc.server_handshake_timeout_ms", 5_000),
+    ("grpc.max_connection_idle_ms", 3_600_000),
+)
+
+
+class Front:
+    """One gRPC server and what it needs."""
+
+    def __init__(self, me: control.Self, log: Logger) -> None:
+        self._me = me
+        self._log = log
+        self._loop = asyncio.get_running_loop()
+        self._serving = False
+        self._draining = False
+        self._stop = asyncio.Event()
+        self._health_wanted = asyncio.Event()
+        self._access = AccessLog(me.config)
+        self._pool = Pool(me.config, log, report=self._report_lost, changed=self._health_wanted.set)
+        self._builds = Builds(me.config, me.channel, self._pool)
+        catalog = Catalog(me.config, me.root, self._pool, lambda: self._serving)
+        self._service = Service(
+            me.config, self._pool, catalog, self._builds, access=self._access, log=log
+        )
+        self._health = health.aio.HealthServicer()
+        self._server = aio.server(options=_OPTIONS)
+
+    async def run(self) -> None:
+        """Serve until the supervisor says to drain."""
+        await self._startup()
+        await self._serve()
+        await self._drain()
+
+    async def _startup(self) -> None:
+        await self._set_health(serving=False)
+        self._server.add_generic_rpc_handlers((self._service.handler(),))
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        if self._me.config.reflection:
+            add_reflection(self._server, (SERVICE, _HEALTH))
+        self._server.add_insecure_port(self._me.config.listen)
+        await self._server.start()
+        self._loop.add_reader(self._me.channel.fileno(), self._obey)
+        # What is here now stays, and the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        self._me.channel.send(control.Message("ready"))
+
+    async def _serve(self) -> None:
+        keeper = asyncio.create_task(self._keep_health())
+        await self._stop.wait()
+        keeper.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeper
+
+    async def _drain(self) -> None:
+        await self._health.enter_graceful_shutdown()
+        self._service.drain()
+        await self._server.stop(self._me.config.grace)
+        self._pool.close()
+        self._access.flush()
+
+    async def _keep_health(self) -> None:
+        """Keep the health service telling the truth while workers come and go."""
+        while True:
+            await self._health_wanted.wait()
+            self._health_wanted.clear()
+            await self._set_health(serving=self._serving and self._pool.workers > 0)
+
+    async def _set_health(self, *, serving: bool) -> None:
+        answer = health_pb2.HealthCheckResponse
+        for service in ("", SERVICE):
+            await self._health.set(service, answer.SERVING if serving else answer.NOT_SERVING)
+
+    def _obey(self) -> None:
+        received = self._me.channel.receive()
+        if received is None:
+            self._access.flush()
+            os._exit(1)  # the supervisor is gone: there is nobody to serve for, nor to clean up
+        message, descriptor = received
+        if message.kind == "worker":
+            self._pool.attach(message.number, frames.Link(frames.adopt(descriptor)))
+        elif message.kind in ("builder", "refused"):
+            self._builds.hear(message, descriptor)
+        elif message.kind == "serving":
+            self._serving = True
+            self._health_wanted.set()
+        elif message.kind == "drain":
+            self._stop.set()
+
+    def _report_lost(self, serial: int) -> None:
+        with suppress(OSError):
+            self._me.channel.send(control.Message("lost", serial))
+
+
+async def _run(me: control.Self) -> None:
+    await Front(me, logs.configure(me.config, "front", me.serial)).run()
+
+
+def main() -> None:
+    """Run a front; started by the supervisor alone."""
+    asyncio.run(_run(control.enter()))
+
+
+if __name__ == "__main__":
+    main()

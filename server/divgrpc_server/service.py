@@ -1,0 +1,191 @@
+"""The gRPC handlers: raw bytes in, raw bytes out, one access line and one status per call.
+
+Nothing is deserialised by gRPC here: a Query goes to a worker as it came, and bytes that are no
+message end in INVALID_ARGUMENT instead of gRPC's UNKNOWN. Every way a call can end passes through
+`_Ending`, which is where errors become statuses.
+"""
+
+import asyncio
+import itertools
+import math
+import re
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, NoReturn, TypeVar
+
+import grpc
+from google.rpc import code_pb2, status_pb2
+from grpc import aio
+
+from divgrpc.errors import UnsupportedError
+from divgrpc_protos.v1 import diverse_index_pb2
+from divgrpc_server.builds import Builds, RefusedError
+from divgrpc_server.catalog import Catalog
+from divgrpc_server.config import Config
+from divgrpc_server.frames import Op, Outcome
+from divgrpc_server.logs import AccessLog, Logger
+from divgrpc_server.pool import Pool
+from divgrpc_server.statuses import explain
+from divgrpc_server.streams import QueryStream
+
+SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name
+
+_T = TypeVar("_T")
+_Context = aio.ServicerContext[bytes, bytes]
+_REQUEST_ID_KEY: Final = "x-request-id"
+_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+_DETAILS_KEY: Final = "grpc-status-details-bin"
+
+
+class Service:
+    """Handlers of `divgrpc.v1.DiverseIndex`."""
+
+    def __init__(
+        self,
+        config: Config,
+        pool: Pool,
+        catalog: Catalog,
+        builds: Builds,
+        *,
+        access: AccessLog,
+        log: Logger,
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._catalog = catalog
+        self._builds = builds
+        self._access = access
+        self._log = log
+        self._prefix = secrets.token_hex(4)
+        self._numbers = itertools.count(1)
+        self._streams: set[QueryStream] = set()
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return the service for a server to register."""
+        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        catalog = self._catalog
+        return grpc.method_handlers_generic_handler(
+            SERVICE,
+            {
+                "Query": unary(self._query),
+                "QueryStream": stream(self._query_stream),
+                "Build": stream(self._build),
+                "GetIndex": unary(self._from_catalog("GetIndex", catalog.get_index)),
+                "ListIndexes": unary(self._from_catalog("ListIndexes", catalog.list_indexes)),
+                "DeleteIndex": unary(self._from_catalog("DeleteIndex", catalog.delete_index)),
+                "GetServerInfo": unary(
+                    self._from_catalog("GetServerInfo", catalog.get_server_info)
+                ),
+                "PredictLabels": unary(self._not_yet("PredictLabels")),
+                "Evaluate": grpc.unary_stream_rpc_method_handler(self._not_yet("Evaluate")),
+            },
+        )
+
+    def drain(self) -> None:
+        """End streams once what they have sent is answered; other calls end by themselves."""
+        for stream in self._streams:
+            stream.drain()
+
+    async def _query(self, request: bytes, context: _Context) -> bytes:
+        # The hot path: `_run` in one piece.
+        begun = time.monotonic()
+        request_id = self._request_id(context)
+        remaining = context.time_remaining()
+        deadline = math.inf if remaining is None else begun + remaining
+        try:
+            reply = await self._pool.answer(Op.QUERY, request, deadline, request_id)
+        except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
+            await self._fail(context, "Query", begun, request_id, error)
+        if reply.outcome == Outcome.STATUS:
+            refused = RefusedError(status_pb2.Status.FromString(reply.payload))
+            await self._fail(context, "Query", begun, request_id, refused)
+        self._access.add("Query", "OK", time.monotonic() - begun, request_id, context.peer())
+        return reply.payload
+
+    async def _query_stream(self, _: object, context: _Context) -> None:
+        async def serve(request_id: str, deadline: float) -> None:
+            stream = QueryStream(
+                context,
+                self._pool,
+                window=self._config.stream_window,
+                deadline=deadline,
+                request_id=request_id,
+            )
+            self._streams.add(stream)
+            try:
+                await stream.run()
+            finally:
+                self._streams.discard(stream)
+
+        await self._run("QueryStream", context, serve)
+
+    async def _build(self, _: object, context: _Context) -> None:
+        async def serve(request_id: str, _: float) -> None:
+            await self._builds.relay(context, request_id)
+
+        await self._run("Build", context, serve)
+
+    def _from_catalog(
+        self, method: str, answer: Callable[[bytes], Awaitable[bytes]]
+    ) -> Callable[[bytes, _Context], Coroutine[Any, Any, bytes]]:
+        async def handle(request: bytes, context: _Context) -> bytes:
+            async def serve(_: str, __: float) -> bytes:
+                return await answer(request)
+
+            return await self._run(method, context, serve)
+
+        return handle
+
+    def _not_yet(self, method: str) -> Callable[[bytes, _Context], Coroutine[Any, Any, bytes]]:
+        async def handle(_: bytes, context: _Context) -> bytes:
+            async def serve(_: str, __: float) -> bytes:
+                raise UnsupportedError("", f"{method} is not there yet in this version")
+
+            return await self._run(method, context, serve)
+
+        return handle
+
+    async def _run(
+        self, method: str, context: _Context, serve: Callable[[str, float], Awaitable[_T]]
+    ) -> _T:
+        begun = time.monotonic()
+        request_id = self._request_id(context)
+        remaining = context.time_remaining()
+        deadline = math.inf if remaining is None else begun + remaining
+        try:
+            answer = await serve(request_id, deadline)
+        except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
+            await self._fail(context, method, begun, request_id, error)
+        self._access.add(method, "OK", time.monotonic() - begun, request_id, context.peer())
+        return answer
+
+    async def _fail(
+        self, context: _Context, method: str, begun: float, request_id: str, error: BaseException
+    ) -> NoReturn:
+        """End a call that failed: note it, then raise its status, or that it was cancelled."""
+        if isinstance(error, RefusedError):
+            status = error.status
+        elif isinstance(error, asyncio.CancelledError):
+            # Swallowing it would leak gRPC's memory of the call.
+            late = context.time_remaining() == 0
+            status = status_pb2.Status(
+                code=code_pb2.DEADLINE_EXCEEDED if late else code_pb2.CANCELLED
+            )
+        else:
+            status = explain(error, request_id, self._log)
+        code = _CODES[status.code]
+        self._access.add(method, code.name, time.monotonic() - begun, request_id, context.peer())
+        if not isinstance(error, Exception):
+            raise error
+        details = ((_DETAILS_KEY, status.SerializeToString()),)
+        await context.abort(code, status.message, details)
+        raise AssertionError("abort raises")
+
+    def _request_id(self, context: _Context) -> str:
+        """Return the caller's id for the call if it is a decent one, else a new one."""
+        for key, value in context.invocation_metadata() or ():
+            if key == _REQUEST_ID_KEY and _REQUEST_ID.fullmatch(str(value)):
+                return str(value)
+        return f"{self._prefix}-{next(self._numbers)}"
