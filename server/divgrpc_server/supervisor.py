@@ -1,0 +1,281 @@
+"""The parent of all processes: starts them, connects them, replaces the dead, and ends last.
+
+Theory of operation. Imports neither grpc nor numba, so it starts at once and has nothing that could
+fail it. Every front and every worker that are both ready share a socket; whoever is replaced gets
+new ones. The first worker warms the kernels alone, because processes that fill numba's cache
+together have crashed one another; the others start when it is ready.
+
+A child that dies is replaced at once, unless its kind keeps dying young: then after a pause that
+doubles. A server whose children have never come up gives up and says so. When the supervisor dies,
+however it dies, every channel ends and with it every child.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from divgrpc.errors import DivgrpcError, UnavailableError
+from divgrpc.storage import lock_root, sweep
+from divgrpc_server import frames, uploads
+from divgrpc_server.children import Child, Role
+from divgrpc_server.config import Config
+from divgrpc_server.control import Message
+from divgrpc_server.embedded import memory_root
+from divgrpc_server.logs import Logger
+
+_YOUNG_SECONDS: Final = 2.0
+_PAUSE_SECONDS_MAX: Final = 10.0
+_START_FAILURES_MAX: Final = 3
+# What a child gets beyond the grace of its calls before it is killed.
+_EXIT_SECONDS: Final = 3.0
+
+
+class Supervisor:
+    """One server."""
+
+    def __init__(self, config: Config, root: Path, log: Logger) -> None:
+        self._config = config
+        self._root = root
+        self._log = log
+        self._serials = itertools.count(1)
+        self._children: dict[int, Child] = {}
+        self._failures: dict[Role, int] = {"front": 0, "worker": 0, "builder": 0}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+        self._failed = False
+        self._serving = False
+        self._stopping = False
+
+    async def run(self) -> int:
+        """Serve until told to stop; returns the exit code."""
+        self._startup()
+        await self._stop.wait()
+        await self._shutdown()
+        return 1 if self._failed else 0
+
+    # Starting.
+
+    def _startup(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._handle_stop)
+        self._start("worker")
+        for _ in range(self._config.fronts):
+            self._start("front")
+
+    def _start(self, role: Role) -> Child:
+        child = Child(role, next(self._serials), self._config, self._root)
+        self._children[child.serial] = child
+        child.watch(self._hear)
+        self._spawn(self._outlive(child))
+        self._log.debug("started", role=role, child=child.serial, pid=child.pid)
+        return child
+
+    def _announce(self) -> None:
+        """Say that the server serves, once every child has come up."""
+        wanted = self._config.workers + self._config.fronts
+        if self._serving or len(self._ready("worker")) + len(self._ready("front")) < wanted:
+            return
+        self._serving = True
+        for front in self._ready("front"):
+            front.send(Message("serving"))
+        self._log.info("serving", address=self._config.listen, pid=os.getpid())
+        sys.stdout.write(f"serving {self._config.listen}\n")
+        sys.stdout.flush()
+        if self._config.ready_file:
+            _write_whole(Path(self._config.ready_file), f"{self._config.listen}\n")
+
+    # What children say.
+
+    def _hear(self, child: Child, message: Message) -> None:
+        if message.kind == "ready":
+            self._take_in(child)
+        elif message.kind == "lost":
+            worker = self._children.get(message.number)
+            if worker is not None:
+                worker.kill()
+        elif message.kind == "build":
+            self._start_builder(child, message)
+
+    def _take_in(self, child: Child) -> None:
+        child.ready = True
+        if child.role == "front":
+            for worker in self._ready("worker"):
+                _connect(child, worker)
+            if self._serving:
+                child.send(Message("serving"))
+        elif child.role == "worker":
+            for front in self._ready("front"):
+                _connect(front, child)
+            while len(self._of("worker")) < self._config.workers and not self._stopping:
+                self._start("worker")
+        self._announce()
+
+    def _start_builder(self, front: Child, request: Message) -> None:
+        if len(self._of("builder")) >= self._config.max_builds or self._stopping:
+            front.send(Message("refused", request.number))
+            return
+        builder = self._start("builder")
+        fronts_end, builders_end = uploads.pair()
+        builder.send(Message("upload", 0, request.text), builders_end)
+        front.send(Message("builder", request.number), fronts_end)
+
+    # Death.
+
+    async def _outlive(self, child: Child) -> None:
+        """Wait for the end of a child and do what follows from it."""
+        code = await child.exited
+        del self._children[child.serial]
+        if child.role == "builder":
+            if code != 0:
+                await asyncio.to_thread(sweep, self._root)
+            return
+        if self._stopping:
+            return
+        self._log.warning("child ended", role=child.role, child=child.serial, code=code)
+        lived = asyncio.get_running_loop().time() - child.begun
+        young = not child.ready or lived < _YOUNG_SECONDS
+        self._failures[child.role] = self._failures[child.role] + 1 if young else 0
+        await self._replace(child.role)
+
+    async def _replace(self, role: Role) -> None:
+        failures = self._failures[role]
+        if not self._serving and failures >= _START_FAILURES_MAX:
+            self._log.error("children end before they are ready; giving up", role=role)
+            self._failed = True
+            self._stop.set()
+            return
+        if failures > 1:
+            await asyncio.sleep(min(_PAUSE_SECONDS_MAX, 0.1 * 2**failures))
+        if not self._stopping:
+            self._start(role)
+
+    # Stopping.
+
+    def _handle_stop(self) -> None:
+        if self._stopping:
+            self._log.warning("stopping at once")
+            for child in self._children.values():
+                child.kill()
+        self._stop.set()
+
+    async def _shutdown(self) -> None:
+        """Drain the fronts, then let go of everybody else."""
+        self._stopping = True
+        self._log.info("stopping", grace=self._config.grace)
+        for front in self._of("front"):
+            front.send(Message("drain"))
+        await self._wait_for(self._of("front"), self._config.grace + _EXIT_SECONDS)
+        others = [*self._of("worker"), *self._of("builder"), *self._of("front")]
+        for child in others:
+            child.hang_up()
+        await self._wait_for(others, _EXIT_SECONDS)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._log.info("stopped")
+
+    async def _wait_for(self, children: list[Child], seconds: float) -> None:
+        """Wait for children to end, and end those that do not."""
+        if not children:
+            return
+        exits = [child.exited for child in children]
+        await asyncio.wait(exits, timeout=seconds)
+        for child in children:
+            child.kill()
+        await asyncio.wait(exits)
+
+    def _of(self, role: Role) -> list[Child]:
+        return [child for child in self._children.values() if child.role == role]
+
+    def _ready(self, role: Role) -> list[Child]:
+        return [child for child in self._of(role) if child.ready]
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _connect(front: Child, worker: Child) -> None:
+    fronts_end, workers_end = frames.pair()
+    worker.send(Message("front", front.serial), workers_end)
+    front.send(Message("worker", worker.serial), fronts_end)
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that is never seen half written."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+@contextlib.contextmanager
+def _reserved(config: Config) -> Iterator[Config]:
+    """Hold the port for the fronts, which share it; yields the configuration with its number.
+
+    Raises `UnavailableError` where somebody listens there already. Another server that shares its
+    port would not stop us from taking a part of its calls, so the first bind does not share.
+    """
+    family, kind, protocol, _, address = _resolve(config.host, config.port)
+    with socket.socket(family, kind, protocol) as probe, socket.socket(family, kind) as holder:
+        try:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(address)
+            if config.port:
+                probe.close()
+            else:
+                address = probe.getsockname()
+                probe.close()
+            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            holder.bind(address)
+        except OSError as error:
+            raise UnavailableError(f"cannot listen on {config.listen}: {error}") from error
+        host = f"[{config.host}]" if ":" in config.host else config.host
+        yield replace(config, listen=f"{host}:{holder.getsockname()[1]}")
+
+
+def _resolve(host: str, port: int) -> tuple[int, int, int, str, tuple[object, ...]]:
+    try:
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise UnavailableError(f"cannot listen on {host}: {error}") from error
+
+
+@contextlib.contextmanager
+def _storage(config: Config, log: Logger) -> Iterator[Path]:
+    """Hold the folder that keeps the indexes."""
+    if not config.data_dir:
+        with memory_root() as root:
+            log.warning("indexes live in memory only and end with the server", folder=str(root))
+            yield root
+        return
+    root = Path(config.data_dir).absolute()
+    with lock_root(root):
+        swept = sweep(root)
+        if swept:
+            log.info("removed what unfinished builds left", indexes=swept)
+        yield root
+
+
+def run(config: Config, log: Logger) -> int:
+    """Run a server to its end and return its exit code.
+
+    Raises `DivgrpcError` where it cannot start.
+    """
+    try:
+        with _storage(config, log) as root, _reserved(config) as reserved:
+            return asyncio.run(_supervise(reserved, root, log))
+    except OSError as error:
+        raise DivgrpcError(f"the data directory cannot be used: {error}") from error
+
+
+async def _supervise(config: Config, root: Path, log: Logger) -> int:
+    return await Supervisor(config, root, log).run()
