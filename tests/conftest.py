@@ -5,6 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from running import RunningServer
+
+from divgrpc_client import Client
 
 _NEEDS_DATA = "needs DIVGRPC_DATA"
 
@@ -16,6 +19,21 @@ def data_folder() -> Path:
     if not folder:
         pytest.skip(f"{_NEEDS_DATA}, the folder of the data sets")
     return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Run a server with two workers for the whole session; its indexes are in `folder`/data."""
+    folder = tmp_path_factory.mktemp("server")
+    with RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "2") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server: RunningServer) -> Iterator[Client]:
+    """Return a client of the session's server, with time enough for a busy machine."""
+    with Client(server.target, timeout=30) as connected:
+        yield connected
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

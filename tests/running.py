@@ -1,0 +1,126 @@
+"""A real server for tests: started as users start it, seen from outside, stopped at the end."""
+
+import os
+import selectors
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import grpc
+
+START_SECONDS = 120.0  # a first start compiles every kernel
+STOP_SECONDS = 20.0
+
+
+class RunningServer:
+    """`divgrpc-server` on a free port, its log in `folder`; a context manager."""
+
+    def __init__(
+        self, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+    ) -> None:
+        self.folder = folder
+        self._log_path = folder / "server.log"
+        command = [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0", *arguments]
+        with self._log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                command,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, **(environment or {})},
+            )
+        self.target = ""
+
+    def __enter__(self) -> Self:
+        try:
+            self.target = self._await_address()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def log(self) -> str:
+        """What the server has logged so far."""
+        return self._log_path.read_text(errors="replace")
+
+    def channel(self) -> grpc.Channel:
+        """Return a new channel to the server."""
+        return grpc.insecure_channel(self.target)
+
+    def terminate(self) -> None:
+        """Tell the server to stop, and return at once."""
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> int:
+        """Stop the server and return its exit code."""
+        if self.process.poll() is None:
+            self.terminate()
+            try:
+                self.process.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        code = self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return code
+
+    def pids(self, role: str) -> list[int]:
+        """Return the process ids of the fronts, workers or builders, oldest first."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
+        return [pid for pid in map(int, children.read_text().split()) if _role(pid) == role]
+
+    def kill(self, role: str, position: int = 0) -> int:
+        """End one process of a role at once; returns its id."""
+        pid = self.pids(role)[position]
+        os.kill(pid, signal.SIGKILL)
+        return pid
+
+    def _await_address(self) -> str:
+        output = self.process.stdout
+        assert output is not None
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            ready = selector.select(START_SECONDS)
+        line = output.readline() if ready else ""
+        if not line.startswith("serving "):
+            raise RuntimeError(f"the server did not come up:\n{self.log}")
+        return line.split()[1]
+
+
+def _role(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
+    except OSError:
+        return ""
+    roles = [word.removeprefix("divgrpc-") for word in words if word.startswith("divgrpc-")]
+    return roles[0] if roles else ""
+
+
+def alive(pid: int) -> bool:
+    """Tell whether a process runs, zombies left out."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
+    """Wait for a condition that nothing announces; fails the test where it does not come true."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "what was awaited did not come true"
+        time.sleep(0.01)
