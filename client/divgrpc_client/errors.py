@@ -7,10 +7,18 @@ in process.
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Final
 
 import grpc
 
 from divgrpc import errors as core
+
+# For reasons that are the server's alone (a full queue), and for errors of gRPC's own.
+_BY_CODE: Final[dict[grpc.StatusCode, type[core.DivgrpcError]]] = {
+    grpc.StatusCode.INVALID_ARGUMENT: core.InvalidArgumentError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: core.LimitExceededError,
+    grpc.StatusCode.UNAVAILABLE: core.UnavailableError,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,14 +79,19 @@ class ClientStateError(core.DivgrpcError):
 
 
 def rpc_error(failure: Failure) -> RpcError:
-    """Return the error of a failure, which is also the core's error of the same reason."""
-    return _kind(failure.reason)(failure)
+    """Return the error of a failure, which is also the core's error of that reason or code."""
+    return _kind(failure.reason, failure.code)(failure)
 
 
 @cache
-def _kind(reason: str) -> type[RpcError]:
-    for name, error in vars(core).items():
-        is_error = isinstance(error, type) and issubclass(error, core.DivgrpcError)
-        if is_error and error is not core.DivgrpcError and error.reason == reason:
-            return type(f"Rpc{name}", (RpcError, error), {"__doc__": error.__doc__})
-    return RpcError
+def _kind(reason: str, code: grpc.StatusCode) -> type[RpcError]:
+    kind = _core_errors().get(reason) or _BY_CODE.get(code)
+    if kind is None:
+        return RpcError
+    return type(f"Rpc{kind.__name__}", (RpcError, kind), {"__doc__": kind.__doc__})
+
+
+def _core_errors() -> dict[str, type[core.DivgrpcError]]:
+    kinds = (kind for kind in vars(core).values() if isinstance(kind, type))
+    ours = (kind for kind in kinds if issubclass(kind, core.DivgrpcError))
+    return {kind.reason: kind for kind in ours if kind is not core.DivgrpcError}

@@ -1,0 +1,187 @@
+"""The command line: what it takes, and how it ends.
+
+0    done
+1    the server said no, or could not be reached
+2    the command itself is wrong: an unknown option, an unreadable file
+130  interrupted; a build under way was cancelled
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from types import NoneType
+from typing import Any, Final, Literal, get_args, get_origin
+
+from divgrpc.errors import DivgrpcError, InvalidArgumentError
+from divgrpc_client import commands
+from divgrpc_client.errors import RpcError
+from divgrpc_client.files import FORMATS
+from divgrpc_client.options import (
+    BUILD_DEFAULTS,
+    QUERY_DEFAULTS,
+    BuildOptions,
+    QueryOptions,
+    explained,
+)
+
+TARGET_VARIABLE: Final = "DIVGRPC_TARGET"
+TARGET_DEFAULT: Final = "127.0.0.1:50051"
+
+_TOP: Final = """\
+Search whose results are near the query and different from one another.
+
+Start a server first (divgrpc-server), or see it all at once (divgrpc demo):
+
+  divgrpc build images vectors.npy         index the rows of a file
+  divgrpc query images queries.npy -k 10   ten diverse results for each row
+  divgrpc info images                      what Build chose, and what it measured
+"""
+_BUILD: Final = """\
+Index the rows of FILE under NAME, and serve them.
+
+  divgrpc build images vectors.npy
+  divgrpc build images data.npz --key train --categories y --subtopics leaf
+  divgrpc build images base.fvecs --replace --hash-family lsh_div --n-tables 20
+"""
+_QUERY: Final = """\
+Ask NAME about each row of FILE.
+
+  divgrpc query images queries.npy --diversity 0       plain nearest neighbours
+  divgrpc query images queries.npy --rows 0:3 -k 20
+  divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
+"""
+_DEMO: Final = """\
+Start a server, index 1,797 images of digits, ask it for even and for odd ones, and put plain
+nearest neighbours beside diverse results: figures on the terminal, pictures in a file.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments) or 0)
+    except DivgrpcError as error:
+        _complain(error, as_json=getattr(arguments, "json", False))
+        refused_here = isinstance(error, InvalidArgumentError) and not isinstance(error, RpcError)
+        return 2 if refused_here else 1
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        return 130
+    except BrokenPipeError:
+        # The reader has seen enough; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _complain(error: DivgrpcError, *, as_json: bool) -> None:
+    if not as_json:
+        sys.stderr.write(f"divgrpc: {error}\n")
+        return
+    told: dict[str, object] = {"reason": error.reason, "message": str(error)}
+    if isinstance(error, RpcError):
+        violations = [{"field": f, "description": d} for f, d in error.field_violations]
+        told |= {
+            "code": error.code.name,
+            "detail": error.detail,
+            "field_violations": violations,
+            "retry_after": error.retry_after,
+            "request_id": error.request_id,
+        }
+    elif isinstance(error, InvalidArgumentError):
+        told["field_violations"] = [{"field": error.field, "description": str(error)}]
+    sys.stderr.write(json.dumps({"error": told}) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="divgrpc", description=_TOP, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_build(verbs)
+    _add_query(verbs)
+    _add(verbs, "ls", commands.ls, "List the indexes.")
+    _add_named(_add(verbs, "info", commands.info, "Show what an index is and why it is so."))
+    _add_named(_add(verbs, "rm", commands.rm, "Delete an index."))
+    _add_demo(verbs)
+    return parser
+
+
+def _add(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type for these
+    verb: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=text.strip().splitlines()[0],
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verb.set_defaults(run=run)
+    verb.add_argument(
+        "--target",
+        default=os.environ.get(TARGET_VARIABLE, TARGET_DEFAULT),
+        help=f"host:port of the server (${TARGET_VARIABLE}; default {TARGET_DEFAULT})",
+    )
+    verb.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of the call")
+    verb.add_argument("--json", action="store_true", help="print JSON, errors too")
+    return verb
+
+
+def _add_named(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    verb.add_argument("name", metavar="NAME", help="name of the index")
+    return verb
+
+
+def _add_with_file(verb: argparse.ArgumentParser) -> None:
+    _add_named(verb)
+    verb.add_argument("file", metavar="FILE", help=f"one vector per row: {FORMATS}")
+    verb.add_argument("--key", help="array of an .npz; needed where it has several matrices")
+
+
+def _add_build(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    verb = _add(verbs, "build", commands.build, _BUILD)
+    _add_with_file(verb)
+    source = "an .npy file, a text file of one number per line, or an array of the .npz"
+    verb.add_argument("--ids", metavar="SOURCE", help=f"one id per row: {source}")
+    verb.add_argument("--categories", metavar="SOURCE", help="one category per row, -1 for none")
+    verb.add_argument("--subtopics", metavar="SOURCE", help="one sub-topic per row, -1 for none")
+    verb.add_argument("--replace", action="store_true", help="replace an index of that name")
+    _add_options(verb, BuildOptions, BUILD_DEFAULTS)
+
+
+def _add_query(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    verb = _add(verbs, "query", commands.query, _QUERY)
+    _add_with_file(verb)
+    verb.add_argument("--rows", metavar="START:STOP", help="ask these rows of the file alone")
+    _add_options(verb, QueryOptions, QUERY_DEFAULTS)
+
+
+def _add_demo(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    verb = verbs.add_parser(
+        "demo", help="See plain and diverse results side by side.", description=_DEMO
+    )
+    verb.set_defaults(run=commands.demo)
+    verb.add_argument("--folder", default="demo", help="where the picture goes (default demo)")
+
+
+def _add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, object]) -> None:
+    # What is not given is not in the namespace, and so not on the wire.
+    group = verb.add_argument_group(f"what the {verb.prog.split()[-1]} does")
+    for name, (kind, sentence) in explained(table).items():
+        flags = [f"--{name.replace('_', '-')}"]
+        if len(name) == 1:
+            flags.insert(0, f"-{name}")
+        default = defaults[name]
+        told = sentence if default is None else f"{sentence} (default {default})"
+        how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": told}
+        if kind is bool:
+            group.add_argument(*flags, action=argparse.BooleanOptionalAction, **how)
+        elif get_origin(kind) is Literal:
+            group.add_argument(*flags, choices=get_args(kind), **how)
+        else:
+            group.add_argument(*flags, type=_plain(kind), metavar="N", **how)
+
+
+def _plain(kind: Any) -> type[int] | type[float]:  # noqa: ANN401  # a type, or a type or None
+    members = [member for member in get_args(kind) or (kind,) if member is not NoneType]
+    return int if members == [int] else float

@@ -1,0 +1,189 @@
+"""Results for people, on a terminal or in a pipe: tables, and a progress bar while a build runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from divgrpc.types import IndexInfo, Progress, QueryResult, WarningInfo
+from divgrpc_client.options import BUILD_DEFAULTS, BuildOptions, explained
+
+# Wide enough for every table here; rich guesses 80 columns where there is no terminal.
+_PIPE_WIDTH: Final = 120
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return the terminal, or a pipe without colours."""
+    terminal = Console(stderr=stderr, highlight=False)
+    if not terminal.is_terminal:
+        terminal = Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+    return terminal
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """Return an empty table; a column that begins with ``>`` holds numbers."""
+    grid = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for column in columns:
+        right = column.startswith(">")
+        grid.add_column(column.removeprefix(">"), justify="right" if right else "left")
+    return grid
+
+
+@contextmanager
+def bar() -> Iterator[Callable[[Progress], None]]:
+    """Show a build's progress while it runs; yields what to call with each step."""
+    columns = (
+        TextColumn("{task.description:<11}"),
+        BarColumn(),
+        TextColumn("{task.fields[rows]}  {task.fields[left]}"),
+    )
+    with Bar(*columns, console=console(stderr=True), transient=True) as shown:
+        task = shown.add_task("waiting", total=None, rows="", left="")
+
+        def step(progress: Progress) -> None:
+            left = progress.seconds_left
+            shown.update(
+                task,
+                description=progress.stage,
+                completed=progress.rows_done,
+                total=progress.rows_total or None,
+                rows=f"{progress.rows_done:,} rows",
+                left="" if left is None else f"{left:.0f} s left",
+            )
+
+        yield step
+
+
+def built(info: IndexInfo) -> None:
+    """Say what a build came to."""
+    out = console()
+    out.print(
+        f"{info.name}: generation {info.generation}, {info.rows:,} rows of {info.dims} dimensions, "
+        f"{size(_bytes(info))}, serving"
+    )
+    _warn(out, info.warnings)
+    out.print(f"divgrpc info {info.name} says what was chosen and why", style="dim")
+
+
+def result(found: QueryResult, rows: range) -> None:
+    """Show the results of each row, in the order in which they were picked."""
+    out = console()
+    grid = table(">row", ">rank", ">id", ">score", ">selection score")
+    for position, (row, count) in enumerate(zip(rows, found.counts.tolist(), strict=True)):
+        for rank in range(count):
+            grid.add_row(
+                str(row) if rank == 0 else "",
+                str(rank + 1),
+                str(found.ids[position, rank]),
+                f"{found.scores[position, rank]:.4f}",
+                f"{found.selection_scores[position, rank]:.4f}",
+            )
+    out.print(grid)
+    used = found.parameters
+    out.print(
+        f"generation {found.generation}: {used.search} search, {used.selector} selector, "
+        f"diversity {used.diversity:g}, candidates_limit {used.candidates_limit}",
+        style="dim",
+    )
+    _warn(out, found.warnings)
+
+
+def indexes(found: Sequence[IndexInfo]) -> None:
+    """List indexes, one line each."""
+    grid = table("name", ">generation", ">rows", ">dims", "hash family", "search", ">size")
+    for info in found:
+        grid.add_row(
+            info.name,
+            str(info.generation),
+            f"{info.rows:,}",
+            str(info.dims),
+            str(info.parameters.get("hash_family", "")),
+            info.auto_search,
+            size(_bytes(info)),
+        )
+    console().print(grid if found else "no indexes yet: divgrpc build NAME FILE makes one")
+
+
+def index(info: IndexInfo) -> None:
+    """Show all that is known of an index, with the reason beside each choice."""
+    out = console()
+    out.print(
+        f"[bold]{info.name}[/]  generation {info.generation}, {info.rows:,} rows of {info.dims} "
+        f"dimensions, codes of {info.code_bits} bits"
+    )
+    kept = [
+        what
+        for what, has in (("categories", info.has_categories), ("sub-topics", info.has_subtopics))
+        if has
+    ]
+    out.print(f"{' and '.join(kept) or 'no categories or sub-topics'} kept with the rows\n")
+    out.print(_parameters(info), "", _costs(info), "", _arrays(info))
+    _warn(out, info.warnings)
+
+
+def _parameters(info: IndexInfo) -> Table:
+    grid = table("parameter", "value", "why", "what it is", title="Parameters")
+    for name, (_, sentence) in explained(BuildOptions).items():
+        value, default = info.parameters.get(name), BUILD_DEFAULTS[name]
+        if value is None:
+            continue
+        why = (
+            "chosen by Build or given"
+            if default is None
+            else "default"
+            if value == default
+            else "given"
+        )
+        grid.add_row(name, str(value), why, sentence)
+    grid.add_row(
+        "n_probes",
+        str(info.n_probes),
+        "tuned at Build",
+        "buckets that a search over tables looks up",
+    )
+    return grid
+
+
+def _costs(info: IndexInfo) -> Table:
+    grid = table(
+        "search", ">recall of ten", ">µs a query", "", title="Measured at Build, on one thread"
+    )
+    for cost in info.search_costs:
+        chosen = "auto means this" if cost.search == info.auto_search else ""
+        grid.add_row(cost.search, f"{cost.recall:.3f}", f"{cost.microseconds:,.0f}", chosen)
+    return grid
+
+
+def _arrays(info: IndexInfo) -> Table:
+    grid = table("array", "dtype", "shape", ">size", ">share", title="Arrays")
+    whole = _bytes(info) or 1
+    for array in sorted(info.arrays, key=lambda array: -array.bytes):
+        shape = " x ".join(f"{n:,}" for n in array.shape)
+        grid.add_row(
+            array.name, array.dtype, shape, size(array.bytes), f"{array.bytes / whole:.1%}"
+        )
+    grid.add_row("all", "", "", size(_bytes(info)), "")
+    return grid
+
+
+def _warn(out: Console, warnings: Sequence[WarningInfo]) -> None:
+    for warning in warnings:
+        out.print(f"warning {warning.code}: {warning.message}", style="yellow")
+
+
+def _bytes(info: IndexInfo) -> int:
+    return sum(array.bytes for array in info.arrays)
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in the unit that suits it."""
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count /= 1024
+        unit += 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"

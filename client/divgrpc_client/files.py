@@ -1,0 +1,118 @@
+"""Vectors and their columns from the files people have: .npy, .npz and .fvecs.
+
+.npy and .fvecs are memory-mapped, so that a file larger than memory can be sent. What is wrong with
+a file is an `InvalidArgumentError` that says so; pickled objects are never read.
+"""
+
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+
+Array = npt.NDArray[Any]
+
+FORMATS: Final = ".npy, .npz or .fvecs"
+# Rows of a .fvecs file whose headers are compared at a time: memory for the comparison is bounded.
+_FVECS_ROWS: Final = 2**16
+
+
+def read_vectors(path: Path, key: str | None = None) -> Array:
+    """Return the (rows, dims) array of a file; `key` names one array of an .npz.
+
+    Raises `InvalidArgumentError` where the file is missing or is not what its name says.
+    """
+    vectors = _read(path, key)
+    if vectors.ndim != 2:
+        raise _wrong(path, f"must hold a two-dimensional array, got shape {vectors.shape}")
+    return vectors
+
+
+def read_column(source: str, vectors_path: Path) -> Array:
+    """Return the (rows,) array that `source` names.
+
+    `source` is an array of the .npz that the vectors came from, an .npy file, or a text file with
+    one number per line.
+    """
+    if vectors_path.suffix == ".npz" and not Path(source).suffix:
+        return _read(vectors_path, source)
+    path = Path(source)
+    if path.suffix == ".npy":
+        return _load(path)
+    try:
+        return np.loadtxt(path, dtype=np.int64, ndmin=1)
+    except (OSError, ValueError) as error:
+        raise _wrong(path, f"must hold one whole number per line: {_reason(error)}") from None
+
+
+def _read(path: Path, key: str | None) -> Array:
+    if key is not None and path.suffix != ".npz":
+        raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")
+    match path.suffix:
+        case ".npy":
+            return _load(path)
+        case ".npz":
+            return _from_npz(path, key)
+        case ".fvecs":
+            return _from_fvecs(path)
+    raise _wrong(path, f"must be {FORMATS}")
+
+
+def _load(path: Path) -> Array:
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise _wrong(path, f"cannot be read as .npy: {_reason(error)}") from None
+
+
+def _from_npz(path: Path, key: str | None) -> Array:
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            name = key if key is not None else _only_matrix(path, archive)
+            return np.asarray(archive[name])
+    except KeyError:
+        raise InvalidArgumentError("key", f"{path} holds no array named {key!r}") from None
+    except InvalidArgumentError:
+        raise
+    except Exception as error:  # noqa: BLE001  # zipfile and numpy raise many kinds on bad bytes
+        raise _wrong(path, f"cannot be read as .npz: {_reason(error)}") from None
+
+
+def _only_matrix(path: Path, archive: Any) -> str:  # noqa: ANN401  # numpy's NpzFile
+    matrices = [name for name in archive.files if archive[name].ndim == 2]
+    if len(matrices) == 1:
+        return str(matrices[0])
+    names = ", ".join(archive.files) or "nothing"
+    raise InvalidArgumentError(
+        "key",
+        f"{path} holds {len(matrices)} two-dimensional arrays of {names}: name one with --key",
+    )
+
+
+def _from_fvecs(path: Path) -> Array:
+    # Each row is its number of dimensions as int32, then so many float32.
+    try:
+        numbers = np.memmap(path, dtype="<i4", mode="r")
+    except (OSError, ValueError) as error:
+        raise _wrong(path, f"cannot be read as .fvecs: {_reason(error)}") from None
+    dims = int(numbers[0])
+    if dims < 1 or numbers.size % (dims + 1):
+        raise _wrong(path, f"is no .fvecs: rows of {dims} dimensions do not fill it")
+    rows = numbers.reshape(-1, dims + 1)
+    for start in range(0, len(rows), _FVECS_ROWS):
+        wrong = np.flatnonzero(rows[start : start + _FVECS_ROWS, 0] != dims)
+        if wrong.size:
+            row = start + int(wrong[0])
+            raise _wrong(path, f"is no .fvecs: row {row} has {rows[row, 0]} dimensions, not {dims}")
+    return rows.view("<f4")[:, 1:]
+
+
+def _wrong(path: Path, what: str) -> InvalidArgumentError:
+    return InvalidArgumentError("file", f"{path} {what}")
+
+
+def _reason(error: Exception) -> str:
+    # An OSError's text repeats the path.
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

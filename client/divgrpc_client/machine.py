@@ -1,0 +1,46 @@
+"""Results as JSON, one document per command; NaN, which JSON lacks, is never in them."""
+
+import dataclasses
+import json
+import sys
+
+import numpy as np
+
+from divgrpc.types import QueryResult
+
+
+def show(value: object) -> None:
+    """Print a result."""
+    sys.stdout.write(json.dumps(value, default=_plain) + "\n")
+
+
+def show_result(result: QueryResult, rows: range) -> None:
+    """Print the results of some rows of a file; a row has as many entries as were found."""
+    show(
+        {
+            "generation": result.generation,
+            "parameters": result.parameters,
+            "warnings": result.warnings,
+            "results": [_row(result, position, row) for position, row in enumerate(rows)],
+        }
+    )
+
+
+def _row(result: QueryResult, position: int, row: int) -> dict[str, object]:
+    count = int(result.counts[position])
+    stats = result.stats
+    return {
+        "row": row,
+        "ids": result.ids[position, :count],
+        "scores": result.scores[position, :count],
+        "selection_scores": result.selection_scores[position, :count],
+        **{field.name: getattr(stats, field.name)[position] for field in dataclasses.fields(stats)},
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+    raise TypeError(f"{type(value).__name__} is no JSON")

@@ -1,0 +1,1 @@
+"""Demonstrations and reports; they reach the engine through the client alone."""

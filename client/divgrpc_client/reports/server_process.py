@@ -1,0 +1,58 @@
+"""A server of one's own for as long as a report runs: embedded, on a free port of this machine."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from divgrpc.errors import UnavailableError
+
+# A first start compiles every kernel.
+_START_SECONDS: Final = 110.0
+_LOOK_SECONDS: Final = 0.05
+_STOP_SECONDS: Final = 15.0
+
+
+@contextmanager
+def running_server(*arguments: str) -> Iterator[str]:
+    """Start a server, yield its address once it serves, and stop it at the end.
+
+    Raises `UnavailableError`, with the end of its log, where it does not come up.
+    """
+    with tempfile.TemporaryDirectory(prefix="divgrpc-report-") as folder:
+        ready, log = Path(folder, "ready"), Path(folder, "log")
+        command = [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0"]
+        with log.open("wb") as sink:
+            process = subprocess.Popen(  # noqa: S603  # our own program, our own arguments
+                [*command, "--ready-file", str(ready), *arguments], stdout=sink, stderr=sink
+            )
+        try:
+            yield _address(process, ready, log)
+        finally:
+            _stop(process)
+
+
+def _address(process: "subprocess.Popen[bytes]", ready: Path, log: Path) -> str:
+    for _ in range(int(_START_SECONDS / _LOOK_SECONDS)):
+        if ready.exists() and (address := ready.read_text().strip()):
+            return address
+        try:
+            # Waits for its end rather than sleeping, so that a failed start is seen at once.
+            process.wait(_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    told = log.read_text(errors="replace")[-2000:]
+    raise UnavailableError(f"the server did not start; its log ends with:\n{told}")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(_STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
