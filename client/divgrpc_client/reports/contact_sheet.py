@@ -12,7 +12,7 @@ from PIL import Image, ImageDraw, ImageFont
 THUMB: Final = 72
 GAP: Final = 10
 MARGIN: Final = 44
-LABEL_WIDTH: Final = 178
+LABEL_WIDTH: Final = 216
 STRIP_HEIGHT: Final = THUMB + 16
 BLOCK_GAP: Final = 30
 HEADING_HEIGHT: Final = 40
@@ -89,7 +89,8 @@ def _draw_strip(sheet: Image.Image, pen: ImageDraw.ImageDraw, top: int, strip: S
 
 
 def _thumbnail(ink: npt.NDArray[np.floating]) -> Image.Image:
-    shades = np.rint(255 * (1 - np.clip(ink, 0, 1))).astype(np.uint8)
+    # A margin, since digits fill their images to the edge.
+    shades = np.rint(255 * (1 - np.pad(np.clip(ink, 0, 1), 1))).astype(np.uint8)
     return Image.fromarray(shades).resize((THUMB, THUMB), Image.Resampling.BICUBIC).convert("RGB")
 
 

@@ -214,7 +214,8 @@ def _strip(data: Digits, category: int, answers: Answers, position: int) -> Stri
     ids = ids[ids >= 0]
     wrong = data.categories[ids] != category
     kinds = len(np.unique(data.digits[ids[~wrong]]))
-    caption = f"{kinds} of 5 digits, h {answers.quality.h[position]:.2f}"
+    right = len(ids) - int(wrong.sum())
+    caption = f"{right} of {K} right, {kinds} of 5 digits, h {answers.quality.h[position]:.2f}"
     images = data.images[ids].reshape(-1, 8, 8) / 16
     return Strip(answers.name, caption, images, wrong)
 

@@ -65,15 +65,14 @@ class Labels(NamedTuple):
 
 
 def _within(ids: Ids, labels: Labels, category: np.integer) -> Ids:
-    return ids[labels.categories[ids] == category]
+    return ids[np.equal(labels.categories[ids], category)]
 
 
 def entropy(counts: npt.NDArray[np.integer]) -> float:
     """Return the entropy of positive counts in nats, 0 for none."""
-    if not len(counts):
-        return 0.0
-    shares = counts / counts.sum()
-    return float(-(shares * np.log(shares)).sum())
+    shares = counts / max(1, counts.sum())
+    # One count alone sums to minus zero.
+    return max(0.0, float(-(shares * np.log(shares)).sum()))
 
 
 def harmonic_mean(a: float, b: float) -> float:
