@@ -3,7 +3,7 @@
 All programs are up at once and take turns in rounds, on the loopback address; the figure of a row
 is the median over rounds. Server CPU is that of fronts and workers, from the scheduler. The access
 log is on. The echo answers messages of the Query's sizes; its CPU plus that of the same query in
-process is what a service could cost at the least.
+process is the floor: what a service could cost at the least. So with p50, one call at a time.
 """
 
 import argparse
@@ -46,6 +46,7 @@ class Row:
     than_floor: float | None
     p50: float | None
     p99: float | None
+    p50_above_floor: float | None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -143,11 +144,17 @@ def _in_process(index: Index, queries: FloatArray, seconds: float) -> Load:
 
 
 def _rows(seen: dict[tuple[str, int], list[Load]]) -> Iterator[Row]:
-    floor = _cpu(seen["query in process", 1], "worker")
-    floor += max(_cpu(loads, "front") for (name, _), loads in seen.items() if name == "echo")
     for (name, in_flight), loads in seen.items():
         front, workers = _cpu(loads, "front"), _cpu(loads, "worker")
-        latencies = [each.latency for each in loads if each.latency]
+        p50, p99 = _latency(loads, 50), _latency(loads, 99)
+        floor_cpu: float | None = None
+        above: float | None = None
+        # An echo's stream is not measured, so a QueryStream has no floor.
+        if front and workers and p50 is not None:
+            echoes, query = seen["echo", in_flight], seen["query in process", 1]
+            floor_cpu = _cpu(echoes, "front") + _cpu(query, "worker")
+            if in_flight == 1:
+                above = p50 - (_latency(echoes, 50) or 0) - (_latency(query, 50) or 0)
         yield Row(
             name=name,
             in_flight=in_flight,
@@ -155,10 +162,16 @@ def _rows(seen: dict[tuple[str, int], list[Load]]) -> Iterator[Row]:
             cpu_front=front,
             cpu_workers=workers,
             cpu_total=front + workers,
-            than_floor=(front + workers) / floor if front and workers and latencies else None,
-            p50=statistics.median(x[50] for x in latencies) if latencies else None,
-            p99=statistics.median(x[99] for x in latencies) if latencies else None,
+            than_floor=(front + workers) / floor_cpu if floor_cpu else None,
+            p50=p50,
+            p99=p99,
+            p50_above_floor=above,
         )
+
+
+def _latency(loads: Sequence[Load], percentile: float) -> float | None:
+    values = [each.latency[percentile] for each in loads if each.latency]
+    return statistics.median(values) if values else None
 
 
 def _cpu(loads: Sequence[Load], role: str) -> float:
@@ -176,6 +189,7 @@ def _drawn(rows: Sequence[Row]) -> str:
         "x floor",
         "p50 us",
         "p99 us",
+        "p50 above floor",
     )
     return table(
         heads,
@@ -187,10 +201,15 @@ def _drawn(rows: Sequence[Row]) -> str:
                 f"{row.cpu_front:.0f}",
                 f"{row.cpu_workers:.0f}",
                 f"{row.cpu_total:.0f}",
-                "" if row.than_floor is None else f"{row.than_floor:.2f}",
-                "" if row.p50 is None else f"{row.p50:,.0f}",
-                "" if row.p99 is None else f"{row.p99:,.0f}",
+                _optional(row.than_floor, ".2f"),
+                _optional(row.p50, ",.0f"),
+                _optional(row.p99, ",.0f"),
+                _optional(row.p50_above_floor, ",.0f"),
             )
             for row in rows
         ],
     )
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
