@@ -278,7 +278,9 @@ class IndexBuilder:
 def _label_block(name: str, values: object, rows: int) -> Array:
     try:
         given = np.asarray(values)
-        block = given.astype(_LABEL_DTYPES[name], copy=False)
+        with np.errstate(invalid="ignore"):
+            # What has no whole number becomes one that is not equal to it.
+            block = given.astype(_LABEL_DTYPES[name], copy=False)
         whole = bool((block == given).all())
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgumentError(name, f"{name} must be whole numbers") from None

@@ -1,0 +1,348 @@
+"""What may be indexed and asked, what may not, and what is said of it."""
+
+import contextlib
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from divgrpc.building import IndexBuilder
+from divgrpc.errors import (
+    BuildUnderWayError,
+    IndexExistsError,
+    InvalidArgumentError,
+    LimitExceededError,
+    StorageFullError,
+    UnsupportedError,
+)
+from divgrpc.index import Index
+from divgrpc.parameters import LIMITS, BuildParameters
+from divgrpc.storage import IndexFolder, staging
+from divgrpc.stores import MemoryStore
+from divgrpc.types import FloatArray, Progress
+
+NAN = float("nan")
+INF = float("inf")
+
+
+def normal(rows: int = 20, dims: int = 4, seed: int = 0) -> FloatArray:
+    return np.random.default_rng(seed).standard_normal((rows, dims)).astype(np.float32)
+
+
+def spoiled(row: int, value: float, rows: int = 20) -> FloatArray:
+    """Return good vectors but for one entry of one row; 0 makes the whole row zero."""
+    vectors = normal(rows)
+    vectors[row, ... if value == 0 else 2] = value
+    return vectors
+
+
+def sequence(rows: int) -> npt.NDArray[np.int64]:
+    return np.arange(rows)
+
+
+# Builds that are refused.
+
+REFUSED: list[tuple[str, dict[str, Any], str, str]] = [
+    ("NaN", {"vectors": spoiled(7, NAN)}, "vectors", "row 7 "),
+    ("infinity", {"vectors": spoiled(0, INF)}, "vectors", "row 0 "),
+    ("too large for float32", {"vectors": [[1e39, 0.0]]}, "vectors", "row 0 "),
+    ("a zero vector", {"vectors": spoiled(19, 0)}, "vectors", "row 19 .*zero"),
+    ("no rows", {"vectors": np.empty((0, 4))}, "vectors", "at least one row"),
+    ("nothing", {"vectors": []}, "vectors", "vectors"),
+    ("no columns", {"vectors": np.empty((5, 0))}, "vectors", "columns"),
+    ("three axes", {"vectors": np.ones((2, 2, 2))}, "vectors", "axes"),
+    ("words", {"vectors": [["a", "b"]]}, "vectors", "numbers"),
+    ("complex numbers", {"vectors": np.ones((2, 2), complex)}, "vectors", "numbers"),
+    ("ragged rows", {"vectors": [[1.0, 2.0], [1.0]]}, "vectors", "numbers"),
+    ("no matrix", {"vectors": None}, "vectors", "numbers"),
+    ("only zeros", {"vectors": np.zeros((3, 2)), "zero_vectors": "skip"}, "vectors", "at least"),
+    ("too many columns", {"vectors": np.ones((1, 65_537))}, "vectors", "65536"),
+    ("components above dims", {"n_components": 5}, "n_components", "4"),
+    *[
+        (f"{name} {what}", {name: values}, name, pattern)
+        for name in ("ids", "categories", "subtopics")
+        for what, values, pattern in (
+            ("too few", sequence(19), "20"),
+            ("too many", sequence(21), "20"),
+            ("none", [], "20"),
+            ("in a matrix", np.ones((20, 1), int), "20"),
+            ("in parts", sequence(20) + 0.5, "whole"),
+            ("NaN", np.full(20, NAN), "whole"),
+            ("infinite", np.full(20, INF), "whole"),
+            ("words", ["1"] * 20, "whole"),
+            ("nothing at all", [None] * 20, "whole"),
+            ("too large", np.full(20, 2**64 - 1, np.uint64), "whole|range"),
+            ("below -1", np.full(20, -2), "least"),
+        )
+    ],
+    ("equal ids", {"ids": [*range(19), 3]}, "ids", "3 occurs twice"),
+    ("negative ids", {"ids": [*range(19), -1]}, "ids", "least 0"),
+    ("ids above int64", {"ids": [*range(19), 2**63]}, "ids", "ids"),
+    ("categories above int32", {"categories": sequence(20) + 2**31}, "categories", "range"),
+]
+
+
+@pytest.mark.parametrize(
+    ("given", "field", "pattern"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED]
+)
+@pytest.mark.parametrize("kept", [False, True], ids=["in memory", "in a folder"])
+def test_a_wrong_build_is_refused(
+    tmp_path: Path, given: dict[str, Any], field: str, pattern: str, kept: bool
+) -> None:
+    """What is wrong is named by its field, and the row where it is one; nothing is left behind."""
+    path = tmp_path / "root" / "points" if kept else None
+    with pytest.raises(InvalidArgumentError, match=pattern) as caught:
+        Index.build(**{"vectors": normal()} | given, path=path)
+    assert caught.value.field == field
+    assert list((tmp_path / "root").rglob("*")) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "word"), [("metric", "euclidean"), ("hash_family", "cells"), ("hash_family", "auto")]
+)
+def test_a_build_of_what_is_not_there_yet_says_so(field: str, word: str) -> None:
+    """No other metric or family steps in silently."""
+    asked: dict[str, Any] = {field: word}
+    with pytest.raises(UnsupportedError, match=word) as caught:
+        Index.build(normal(), **asked)
+    assert caught.value.field == field
+
+
+def test_the_row_named_is_that_of_the_upload() -> None:
+    """Rows are counted from the first block on, also where a whole matrix is cut into blocks."""
+    builder = IndexBuilder(MemoryStore(), BuildParameters())
+    builder.append(normal(30))
+    with pytest.raises(InvalidArgumentError, match="row 34 "):
+        builder.append(spoiled(4, NAN))
+    with pytest.raises(InvalidArgumentError, match="row 9001 "):
+        Index.build(spoiled(9001, INF, rows=10_000))
+
+
+def test_every_block_has_the_same_columns_and_labels() -> None:
+    """A block of other dimensions, or with labels that others lack, is refused."""
+    builder = IndexBuilder(MemoryStore(), BuildParameters())
+    builder.append(normal(), ids=sequence(20), subtopics=sequence(20))
+    with pytest.raises(InvalidArgumentError, match="4 columns") as wrong:
+        builder.append(normal(dims=5), ids=sequence(20), subtopics=sequence(20))
+    assert wrong.value.field == "vectors"
+    with pytest.raises(InvalidArgumentError) as missing:
+        builder.append(normal(), ids=sequence(20))
+    assert missing.value.field == "subtopics"
+    with pytest.raises(InvalidArgumentError) as more:
+        builder.append(normal(), ids=sequence(20), subtopics=sequence(20), categories=sequence(20))
+    assert more.value.field == "categories"
+
+
+def test_equal_ids_in_different_blocks_are_refused() -> None:
+    """Ids are unique in the index, not in a block."""
+    builder = IndexBuilder(MemoryStore(), BuildParameters())
+    builder.append(normal(), ids=sequence(20))
+    builder.append(normal(), ids=sequence(20) + 19)
+    with pytest.raises(InvalidArgumentError, match="19 occurs twice"):
+        builder.build()
+
+
+def test_more_rows_than_the_limit_are_refused() -> None:
+    """Who announces too many rows hears it before sending one."""
+    with pytest.raises(LimitExceededError):
+        IndexBuilder(MemoryStore(), BuildParameters(), expected_rows=LIMITS["rows_max"] + 1)
+
+
+@pytest.mark.parametrize("name", ["Upper", "-a", "a b", "a" * 64, "ä"])
+def test_a_folder_that_cannot_be_an_index_is_refused(tmp_path: Path, name: str) -> None:
+    """The folder's name is the index's, so it follows the rule of names."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        Index.build(normal(), path=tmp_path / name)
+    assert caught.value.field == "path"
+    assert list(tmp_path.iterdir()) == []
+
+
+# Builds that meet another, or run out of room.
+
+
+def test_building_over_an_index_takes_replace(tmp_path: Path) -> None:
+    """Without the word the index that is there stays as it is."""
+    Index.build(normal(), path=tmp_path / "points")
+    with pytest.raises(IndexExistsError):
+        Index.build(normal(9), path=tmp_path / "points")
+    assert Index.open(tmp_path / "points").rows == 20
+    Index.build(normal(9), path=tmp_path / "points", replace=True)
+    assert Index.open(tmp_path / "points").rows == 9
+
+
+def test_two_builds_of_a_name_at_once_are_one_too_many(tmp_path: Path) -> None:
+    """The second is told so at once; the first goes on."""
+    with staging(tmp_path / "points", replace=False) as stage:
+        builder = IndexBuilder(stage, BuildParameters())
+        builder.append(normal())
+        with pytest.raises(BuildUnderWayError):
+            Index.build(normal(), path=tmp_path / "points")
+        assert builder.finish().rows == 20
+    assert Index.open(tmp_path / "points").rows == 20
+
+
+def test_a_replacement_that_fails_leaves_the_old(tmp_path: Path) -> None:
+    """The previous generation serves on, byte for byte."""
+    path = tmp_path / "points"
+    before = Index.build(normal(), path=path).query(normal(2)).ids.tolist()
+    with pytest.raises(InvalidArgumentError):
+        Index.build(spoiled(3, NAN), path=path, replace=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["points"]
+    assert Index.open(path).generation == 1
+    assert Index.open(path).query(normal(2)).ids.tolist() == before
+
+
+@contextlib.contextmanager
+def files_of_at_most(size: int) -> Iterator[None]:
+    """Let no file of this process grow beyond `size` bytes, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@pytest.mark.parametrize("expected", [None, 40_000])
+def test_a_full_disk_ends_a_build_and_leaves_nothing(tmp_path: Path, expected: int | None) -> None:
+    """Where there is no room the build says so: before the first row if it knows how many come."""
+    path = tmp_path / "points"
+    Index.build(normal(), path=path)
+    before = sorted(tmp_path.rglob("*"))
+
+    def build() -> None:
+        with staging(path, replace=True) as stage:
+            builder = IndexBuilder(stage, BuildParameters(), expected_rows=expected)
+            for _ in range(40 if expected is None else 1):
+                builder.append(normal(1000, 16))
+
+    with files_of_at_most(2**20), pytest.raises(StorageFullError) as caught:
+        build()
+    assert str(tmp_path) not in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert Index.open(path).rows == 20
+
+
+def test_a_disk_that_fills_up_while_hashing_leaves_nothing(tmp_path: Path) -> None:
+    """Arrays made from the rows need room too, and the end is the same."""
+    with files_of_at_most(40_000), pytest.raises(StorageFullError):
+        Index.build(normal(2000), path=tmp_path / "points")
+    assert list(tmp_path.iterdir()) == []
+
+
+# What a build leaves out, and what it tells.
+
+
+def test_zero_vectors_can_be_skipped() -> None:
+    """They are left out and counted; the other rows keep the numbers they had."""
+    vectors = normal(10)
+    vectors[[0, 4, 9]] = 0
+    index = Index.build(vectors, zero_vectors="skip")
+    (warning,) = index.info.warnings
+    assert (warning.code, warning.field) == ("ZERO_VECTORS_SKIPPED", "zero_vectors")
+    assert warning.message.startswith("3 ")
+    assert index.rows == 7
+    result = index.query(vectors[[1, 2, 3, 5, 6, 7, 8]], k=1, search="exact")
+    assert result.ids[:, 0].tolist() == [1, 2, 3, 5, 6, 7, 8]
+    assert Index.build(normal(10), zero_vectors="skip").info.warnings == ()
+
+
+def test_skipped_rows_take_their_labels_along() -> None:
+    """Ids, categories and sub-topics stay with their vectors."""
+    vectors = normal(6)
+    vectors[2] = 0
+    index = Index.build(
+        vectors,
+        ids=[60, 50, 40, 30, 20, 10],
+        categories=range(6),
+        subtopics=[-1, 1, 2, 3, -1, 5],
+        zero_vectors="skip",
+    )
+    assert index._arrays["ids"].tolist() == [60, 50, 30, 20, 10]
+    assert index._arrays["categories"].tolist() == [0, 1, 3, 4, 5]
+    assert index._arrays["subtopics"].tolist() == [-1, 1, 3, -1, 5]
+
+
+def test_ids_may_be_any_numbers() -> None:
+    """Far apart and in no order, up to the largest int64; results and ties speak of them."""
+    ids = [2**63 - 1, 5, 0, 10**15]
+    vectors = normal(4)
+    vectors[3] = vectors[1] = vectors[0]
+    index = Index.build(vectors, ids=ids)
+    result = index.query(vectors[0], k=4, search="exact", selector="nearest")
+    assert result.ids[0].tolist() == [5, 10**15, 2**63 - 1, 0]
+
+
+def test_an_index_tells_what_it_is(tmp_path: Path) -> None:
+    """Defaults are filled in, arrays listed, costs measured for every search."""
+    info = Index.build(normal(2000, 40), path=tmp_path / "a-name", subtopics=[3] * 2000).info
+    assert (info.name, info.generation, info.rows, info.dims) == ("a-name", 1, 2000, 40)
+    assert info.parameters["n_bits"] == 9
+    assert info.parameters["n_tables"] == 10
+    assert info.parameters["n_components"] == 40
+    assert info.code_bits == 256
+    assert info.n_probes >= 1
+    assert (info.has_categories, info.has_subtopics) == (False, True)
+    costs = {cost.search: cost for cost in info.search_costs}
+    assert set(costs) == {"tables", "scan", "scan_hamming", "exact"}
+    assert costs["exact"].recall == 1
+    assert all(0 <= cost.recall <= 1 and cost.microseconds > 0 for cost in costs.values())
+    assert info.auto_search in ("tables", "scan", "exact")
+    assert costs[info.auto_search].recall >= 0.9
+    shapes = {array.name: (array.dtype, array.shape) for array in info.arrays}
+    assert shapes["vectors"] == ("float32", (2000, 40))
+    assert shapes["codes"] == ("uint64", (4, 2000))
+    assert shapes["table_rows"] == ("int32", (10, 2000))
+
+
+@pytest.mark.parametrize("target", [0.5, 0.9, 1.0])
+def test_tuning_reaches_its_target(target: float) -> None:
+    """Tables find the share of true neighbours that was asked for, or as much as they can."""
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((40, 16))[rng.integers(0, 40, 3000)]
+    info = Index.build(points + 0.3 * rng.standard_normal(points.shape), target_recall=target).info
+    tables = next(cost for cost in info.search_costs if cost.search == "tables")
+    assert tables.recall >= min(target, 0.95)
+
+
+def test_a_build_reports_its_progress(tmp_path: Path) -> None:
+    """Stages come in order, rows never go back within one, and estimates are not negative."""
+    seen: list[Progress] = []
+    Index.build(normal(20_000), path=tmp_path / "points", progress=seen.append)
+    stages = list(dict.fromkeys(step.stage for step in seen))
+    assert stages == ["receiving", "components", "hashing", "tables", "tuning", "writing"]
+    for stage in stages:
+        rows = [step.rows_done for step in seen if step.stage == stage]
+        assert rows == sorted(rows)
+    assert all(step.rows_done <= step.rows_total for step in seen if step.rows_total)
+    assert all(step.seconds_left is None or step.seconds_left >= 0 for step in seen)
+    assert len([step for step in seen if step.stage == "hashing"]) > 1
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_exception_in_progress_ends_the_build(tmp_path: Path, kept: bool) -> None:
+    """Who is told may cancel by raising; nothing is left behind."""
+
+    def cancel(step: Progress) -> None:
+        if step.stage == "tables":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Index.build(normal(), path=tmp_path / "points" if kept else None, progress=cancel)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("expected", [0, 1, 20, 500])
+def test_an_announced_number_of_rows_may_be_wrong(tmp_path: Path, expected: int) -> None:
+    """It reserves room and gives progress an end; the index holds what came."""
+    with staging(tmp_path / "points", replace=False) as stage:
+        builder = IndexBuilder(stage, BuildParameters(), expected_rows=expected)
+        builder.append(normal())
+        builder.finish()
+    opened = IndexFolder(tmp_path / "points").open()
+    assert opened.manifest.rows == 20
+    assert (tmp_path / "points" / "1" / "vectors.npy").stat().st_size == 128 + 20 * 4 * 4

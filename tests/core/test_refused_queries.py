@@ -1,0 +1,67 @@
+"""Queries that are no direction of the index's space, or ask for what is not there yet."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse
+
+from divgrpc.errors import DivgrpcError, InvalidArgumentError, UnsupportedError
+from divgrpc.index import Index
+from divgrpc.types import FloatArray
+
+NAN = float("nan")
+INF = float("inf")
+
+
+def normal(rows: int = 20, dims: int = 4) -> FloatArray:
+    return np.random.default_rng(0).standard_normal((rows, dims)).astype(np.float32)
+
+
+def spoiled(row: int, value: float) -> FloatArray:
+    """Return good queries but for one entry of one row; 0 makes the whole row zero."""
+    queries = normal()
+    queries[row, ... if value == 0 else 2] = value
+    return queries
+
+
+@pytest.mark.parametrize(
+    ("queries", "pattern"),
+    [
+        (spoiled(2, NAN), "row 2 "),
+        (spoiled(3, -INF), "row 3 "),
+        (spoiled(5, 0), "row 5 .*zero"),
+        (np.zeros(4), "row 0 .*zero"),
+        (normal(dims=5), "4 columns, got 5"),
+        (normal(1)[0, :3], "4 columns, got 3"),
+        (np.empty((0, 4)), "1 to 10000 rows"),
+        (np.empty(0), "columns"),
+        (np.ones((10_001, 4)), "1 to 10000 rows"),
+        (np.ones((1, 1, 4)), "axes"),
+        ("abcd", "numbers"),
+        (None, "numbers"),
+        ([[1, 2, 3, "x"]], "numbers"),
+        (3.5, "columns|axes"),
+    ],
+)
+def test_wrong_queries_are_refused(queries: npt.ArrayLike, pattern: str) -> None:
+    """A query that is no direction of the index's space is told what is wrong, and where."""
+    index = Index.build(normal(50))
+    with pytest.raises(InvalidArgumentError, match=pattern) as caught:
+        index.query(queries)
+    assert caught.value.field == "queries"
+
+
+def test_sparse_input_is_refused_clearly() -> None:
+    """Sparse matrices are not there yet: that is said, and nothing else happens."""
+    sparse = scipy.sparse.csr_matrix(normal())
+    with pytest.raises(DivgrpcError, match="vectors"):
+        Index.build(sparse)
+    with pytest.raises(DivgrpcError, match="queries"):
+        Index.build(normal()).query(sparse)
+
+
+def test_a_query_of_what_is_not_there_yet_says_so() -> None:
+    """A selector of the contract without an engine is unsupported."""
+    with pytest.raises(UnsupportedError) as caught:
+        Index.build(normal()).query(normal(1), selector="mmr")
+    assert caught.value.field == "selector"
