@@ -163,7 +163,7 @@ class IndexBuilder:
         hashing.fill_defaults(self._parameters, 1, dims)
         self._dims, self._labels = dims, labels
         self._store.begin("vectors", np.float32, (dims,), self._expected_rows)
-        for name in labels | ({"ids"} if self._stores_ids else set()):
+        for name in sorted(labels | ({"ids"} if self._stores_ids else set())):
             self._store.begin(name, _LABEL_DTYPES[name], (), self._expected_rows)
 
     def _normalise(self, block: FloatArray) -> npt.NDArray[np.bool_] | slice:
