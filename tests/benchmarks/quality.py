@@ -64,6 +64,8 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
     with threadpool_limits(1):
         for diversity in arguments.diversity:
             rows += _at(points, indexes, arguments.k, diversity)
+    show("All targets together: gap closed, and times at the middle one\n")
+    show(_summary(rows))
     return {"data": points.described(), "k": arguments.k, "rows": [asdict(row) for row in rows]}
 
 
@@ -135,6 +137,37 @@ def _nearest(base: FloatArray, queries: FloatArray, k: int) -> IntArray:
     return np.argsort(-(queries @ base.T), axis=1, kind="stable")[:, :k]
 
 
+def _summary(rows: Sequence[Row]) -> str:
+    """Draw one line per contestant."""
+    targets = sorted({row.diversity for row in rows})
+    middle = targets[len(targets) // 2]
+    gaps = {(_name(row), row.diversity): f"{row.gap_closed:.3f}" for row in rows}
+    return table(
+        (
+            "family, search, variant",
+            *(f"gap at {target}" for target in targets),
+            "us/query",
+            "x exhaustive",
+            "x exact",
+        ),
+        [
+            (
+                _name(row),
+                *(gaps[_name(row), target] for target in targets),
+                f"{row.microseconds:,.0f}",
+                f"{row.than_exhaustive:.1f}",
+                f"{row.than_exact:.1f}",
+            )
+            for row in rows
+            if row.diversity == middle
+        ],
+    )
+
+
+def _name(row: Row) -> str:
+    return f"{row.family}, {row.search}, {row.variant}"
+
+
 def _drawn(rows: Sequence[Row]) -> str:
     return table(
         (
@@ -148,7 +181,7 @@ def _drawn(rows: Sequence[Row]) -> str:
         ),
         [
             (
-                f"{row.family}, {row.search}, {row.variant}",
+                _name(row),
                 f"{row.dial:.3f}",
                 f"{row.objective:.4f}",
                 f"{row.gap_closed:.3f}",
