@@ -1,0 +1,44 @@
+"""What a failed call carries besides its code."""
+
+from typing import NamedTuple
+
+import grpc
+from google.rpc import error_details_pb2
+from grpc_status import rpc_status
+
+
+class Details(NamedTuple):
+    """The parts of a google.rpc.Status; `retry_after` in seconds, None where there is none."""
+
+    code: grpc.StatusCode
+    message: str
+    reason: str
+    domain: str
+    metadata: dict[str, str]
+    fields: tuple[str, ...]
+    retry_after: float | None
+
+
+def details_of(error: grpc.RpcError) -> Details:
+    """Return the details of a failed call, which must have an ErrorInfo."""
+    status = rpc_status.from_call(error)
+    assert status is not None, f"no details: {error}"
+    return details_of_status(error.code(), status)
+
+
+def details_of_status(code: grpc.StatusCode, status: object) -> Details:
+    """Return the details of a google.rpc.Status."""
+    info = error_details_pb2.ErrorInfo()
+    request = error_details_pb2.BadRequest()
+    retry = error_details_pb2.RetryInfo()
+    found = {
+        type(detail).__name__
+        for packed in status.details  # type: ignore[attr-defined]  # googleapis ships no types
+        for detail in (info, request, retry)
+        if packed.Unpack(detail)
+    }
+    assert "ErrorInfo" in found
+    seconds = retry.retry_delay.ToNanoseconds() / 1e9 if "RetryInfo" in found else None
+    fields = tuple(violation.field for violation in request.field_violations)
+    message = status.message  # type: ignore[attr-defined]  # as above
+    return Details(code, message, info.reason, info.domain, dict(info.metadata), fields, seconds)

@@ -1,0 +1,26 @@
+"""Points for tests, and an index that a server serves."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from divgrpc.types import FloatArray
+
+ROWS, DIMS = 1500, 24
+
+
+@dataclass(frozen=True)
+class Served:
+    """An index by name, the points in it, and queries that are none of them."""
+
+    name: str
+    points: FloatArray
+    queries: FloatArray
+
+
+def random_points(rows: int = ROWS, *, dims: int = DIMS, seed: int = 0) -> FloatArray:
+    """Return points (rows, dims) in loose clusters, as real ones are."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((20, dims))
+    points = centres[rng.integers(0, 20, rows)] + 0.5 * rng.standard_normal((rows, dims))
+    return points.astype(np.float32)

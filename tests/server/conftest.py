@@ -1,0 +1,32 @@
+"""A small index on the session's server, and ways to ask for what the client never would."""
+
+from collections.abc import Iterator
+
+import grpc
+import pytest
+
+from divgrpc_client import Client
+from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from running import RunningServer
+from served import ROWS, Served, random_points
+
+
+@pytest.fixture(scope="session")
+def served(client: Client) -> Served:
+    """Build the index that most tests ask."""
+    points = random_points(ROWS + 64)
+    client.build("served", points[:ROWS])
+    return Served("served", points[:ROWS], points[ROWS:])
+
+
+@pytest.fixture(scope="session")
+def channel(server: RunningServer) -> Iterator[grpc.Channel]:
+    """Return a bare channel."""
+    with server.channel() as bare:
+        yield bare
+
+
+@pytest.fixture(scope="session")
+def stub(channel: grpc.Channel) -> DiverseIndexStub:
+    """Return the generated stub, as other languages have it."""
+    return DiverseIndexStub(channel)

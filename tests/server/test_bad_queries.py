@@ -1,0 +1,214 @@
+"""What is wrong with a query is said with the status and the field of the contract."""
+
+import math
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from details import Details, details_of
+from divgrpc.errors import IndexNotFoundError, InvalidArgumentError
+from divgrpc_client import Client
+from divgrpc_client.errors import RpcError
+from divgrpc_protos.arrays import Csr, encode_csr, encode_dense
+from divgrpc_protos.v1 import query_pb2, vectors_pb2
+from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from served import DIMS, Served
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
+QUERY = "/divgrpc.v1.DiverseIndex/Query"
+
+pytestmark = pytest.mark.usefixtures("served")
+
+
+def one_row() -> vectors_pb2.Vectors:
+    """Return a query that nothing is wrong with."""
+    return encode_dense(np.ones((1, DIMS), np.float32))
+
+
+def dense(**fields: Any) -> vectors_pb2.Vectors:  # noqa: ANN401  # a message's own types
+    """Return a matrix with one row of numbers, but for `fields`."""
+    given = {"rows": 1, "cols": DIMS, "data": np.ones(DIMS, np.float32).tobytes(), **fields}
+    return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(**given))
+
+
+def sparse(indptr: list[int], indices: list[int], cols: int = DIMS) -> vectors_pb2.Vectors:
+    """Return sparse rows of ones."""
+    data = np.ones(len(indices), np.float32)
+    return encode_csr(Csr(np.array(indptr), np.array(indices, np.uint32), data, cols))
+
+
+def refusal(stub: DiverseIndexStub, **fields: Any) -> Details:  # noqa: ANN401  # as above
+    """Return the details of a query that must fail."""
+    request = query_pb2.QueryRequest(**{"index": "served", "queries": one_row(), **fields})
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Query(request, timeout=10)
+    return details_of(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"k": 0}, "k"),
+        ({"k": 10_001}, "k"),
+        ({"diversity": -0.01}, "diversity"),
+        ({"diversity": 1.01}, "diversity"),
+        ({"diversity": math.nan}, "diversity"),
+        ({"candidates_limit": 9}, "candidates_limit"),
+        ({"hash_limit": 9}, "hash_limit"),
+        ({"epsilon": 0.0}, "epsilon"),
+        ({"epsilon": 1.0, "hash_limit": 100}, "epsilon"),
+        ({"max_distance": -1.0}, "max_distance"),
+        ({"max_distance": math.inf}, "max_distance"),
+        ({"selector": 99}, "selector"),
+        ({"variant": 99}, "variant"),
+        ({"search": 99}, "search"),
+        ({"sampling": 99}, "sampling"),
+        ({"index": ""}, "index"),
+        ({"index": "../x"}, "index"),
+        ({"index": "x" * 300}, "index"),
+        ({"index": "a\0b"}, "index"),
+        ({"queries": vectors_pb2.Vectors()}, "queries"),
+        ({"queries": dense(rows=0, data=b"")}, "queries"),
+        ({"queries": dense(cols=DIMS + 1)}, "queries.dense.data"),
+        ({"queries": dense(data=b"short")}, "queries.dense.data"),
+        ({"queries": dense(rows=2**32 - 1, cols=2**32 - 1)}, "queries.dense.data"),
+        ({"queries": dense(values=[1.0] * DIMS)}, "queries.dense.values"),
+        ({"queries": dense(data=b"", values=[1.0])}, "queries.dense.values"),
+        ({"queries": dense(dtype=99)}, "queries.dense.dtype"),
+        ({"queries": encode_dense(np.ones((1, DIMS + 1), np.float32))}, "queries"),
+        ({"queries": encode_dense(np.zeros((1, DIMS), np.float32))}, "queries"),
+        ({"queries": encode_dense(np.full((1, DIMS), np.nan, np.float32))}, "queries"),
+        ({"queries": encode_dense(np.full((1, DIMS), np.inf, np.float32))}, "queries"),
+        ({"queries": sparse([0, 1], [DIMS])}, "queries.sparse.indices"),
+        ({"queries": sparse([0, 2], [3, 3])}, "queries.sparse.indices"),
+        ({"queries": sparse([0, 2], [3, 1])}, "queries.sparse.indices"),
+        ({"queries": sparse([0, 2, 1], [0, 1])}, "queries.sparse.indptr"),
+        ({"queries": sparse([1, 2], [0, 1])}, "queries.sparse.indptr"),
+        ({"queries": sparse([0, 5], [0, 1])}, "queries.sparse.indices"),
+    ],
+    ids=str,
+)
+def test_a_wrong_query_names_its_field(
+    stub: DiverseIndexStub, fields: dict[str, Any], field: str
+) -> None:
+    """INVALID_ARGUMENT, the field in BadRequest, an ErrorInfo of ours with the request's id."""
+    details = refusal(stub, **fields)
+    assert details.code == INVALID
+    assert details.fields == (field,)
+    assert details.domain == "divgrpc"
+    assert details.reason == "INVALID_ARGUMENT"
+    assert details.metadata["request_id"]
+    assert details.retry_after is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"selector": query_pb2.SELECTOR_MMR}, "selector"),
+        ({"selector": query_pb2.SELECTOR_DPP}, "selector"),
+        ({"queries": sparse([0, 1], [3])}, "queries.sparse"),
+    ],
+    ids=str,
+)
+def test_what_is_not_there_yet_is_unimplemented(
+    stub: DiverseIndexStub, fields: dict[str, Any], field: str
+) -> None:
+    """A word of the contract that this version lacks is never answered with something else."""
+    details = refusal(stub, **fields)
+    assert (details.code, details.reason) == (UNIMPLEMENTED, "UNSUPPORTED")
+    assert details.fields == (field,)
+
+
+def test_a_bad_row_is_called_by_its_number(client: Client, served: Served) -> None:
+    """In a batch of any size the first bad row is named, however the server cuts the batch."""
+    queries = np.repeat(served.queries[:1], 200, axis=0)
+    queries[137, 3] = np.nan
+    with pytest.raises(InvalidArgumentError, match="row 137"):
+        client.query(served.name, queries)
+
+
+def test_more_rows_than_a_query_may_have(stub: DiverseIndexStub) -> None:
+    """Ten thousand rows are the most."""
+    queries = encode_dense(np.ones((10_001, DIMS), np.float32))
+    assert refusal(stub, queries=queries).fields == ("queries",)
+
+
+def test_an_answer_too_large_for_a_message(stub: DiverseIndexStub) -> None:
+    """What could not be sent is refused before it is computed."""
+    queries = encode_dense(np.ones((5_000, DIMS), np.float32))
+    details = refusal(stub, queries=queries, k=1_000)
+    assert (details.code, details.reason) == (EXHAUSTED, "REPLY_TOO_LARGE")
+
+
+def test_more_results_than_points(client: Client, served: Served) -> None:
+    """Asking for more than there is gives all there is, and a warning."""
+    result = client.query(served.name, served.queries[0], k=5_000)
+    assert result.counts.tolist() == [len(served.points)]
+    assert [warning.code for warning in result.warnings] == ["FEWER_THAN_K_POINTS"]
+
+
+def test_an_index_that_is_not_there(client: Client) -> None:
+    """NOT_FOUND, as the core's own error."""
+    with pytest.raises(IndexNotFoundError) as caught:
+        client.query("nobody", np.ones(DIMS))
+    assert isinstance(caught.value, RpcError)
+    assert caught.value.code == grpc.StatusCode.NOT_FOUND
+
+
+@pytest.mark.parametrize("payload", [b"\xff\xff\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe"])
+@pytest.mark.parametrize(
+    "method", ["Query", "GetIndex", "ListIndexes", "DeleteIndex", "GetServerInfo"]
+)
+def test_bytes_that_are_no_message(channel: grpc.Channel, method: str, payload: bytes) -> None:
+    """Malformed protobuf, and names that are no UTF-8, are the caller's fault and called so."""
+    if method in ("ListIndexes", "GetServerInfo") and payload[:1] == b"\x0a":
+        payload = b"\x0a"
+    call = channel.unary_unary(f"/divgrpc.v1.DiverseIndex/{method}")
+    with pytest.raises(grpc.RpcError) as caught:
+        call(payload, timeout=10)
+    details = details_of(caught.value)
+    assert (details.code, details.reason) == (INVALID, "MALFORMED_MESSAGE")
+
+
+def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
+    """GRPC itself refuses more than 4 MiB."""
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(QUERY)(bytes(5 * 2**20), timeout=10)
+    assert caught.value.code() == EXHAUSTED
+
+
+def test_a_method_that_does_not_exist(channel: grpc.Channel) -> None:
+    """Unknown methods are UNIMPLEMENTED."""
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/divgrpc.v1.DiverseIndex/Nothing")(b"", timeout=10)
+    assert caught.value.code() == UNIMPLEMENTED
+
+
+def test_experimental_methods_say_so(channel: grpc.Channel) -> None:
+    """PredictLabels and Evaluate are declared, and answer UNIMPLEMENTED with details."""
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary("/divgrpc.v1.DiverseIndex/PredictLabels")(b"", timeout=10)
+    assert details_of(caught.value).code == UNIMPLEMENTED
+    with pytest.raises(grpc.RpcError) as caught:
+        list(channel.unary_stream("/divgrpc.v1.DiverseIndex/Evaluate")(b"", timeout=10))
+    assert details_of(caught.value).code == UNIMPLEMENTED
+
+
+def test_a_deadline_that_has_passed(channel: grpc.Channel, served: Served) -> None:
+    """A call without time left is DEADLINE_EXCEEDED."""
+    request = query_pb2.QueryRequest(index=served.name, queries=one_row())
+    with pytest.raises(grpc.RpcError) as caught:
+        channel.unary_unary(QUERY)(request.SerializeToString(), timeout=1e-6)
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_no_fault_shows_a_path(stub: DiverseIndexStub) -> None:
+    """Messages hold neither paths nor tracebacks."""
+    for fields in ({"index": "nobody"}, {"index": "/etc/passwd"}, {"k": 0}):
+        message = refusal(stub, **fields).message  # type: ignore[arg-type]  # mixed on purpose
+        assert "/data" not in message
+        assert "Traceback" not in message

@@ -1,0 +1,109 @@
+"""What a builder takes, without a process around it: the order and the contents of an upload."""
+
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from divgrpc import Index
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_protos.v1 import index_pb2
+from divgrpc_server import builder, control, uploads
+from divgrpc_server.config import Config
+from divgrpc_server.uploads import Part
+from served import DIMS
+from uploading import chunk, commit, header
+
+ONES = np.ones((3, DIMS), np.float32)
+
+
+def run(root: Path, steps: Sequence[index_pb2.BuildRequest]) -> list[Part]:
+    """Build from an upload that is sent whole, and return the kinds of events that came."""
+    config = Config(data_dir=str(root))
+    ours, theirs = uploads.pair()
+    nobody, _ = socket.socketpair()
+    with ours, theirs, nobody, _:
+        for step in steps:
+            uploads.send(ours, Part.MESSAGE, step.SerializeToString())
+        uploads.send(ours, Part.END)
+        info = builder.build(theirs, control.Self(control.Channel(nobody), config, root, 1))
+        builder.Events(theirs).done(info)
+        events = [uploads.receive(ours)[0]]
+        while events[-1] != Part.DONE:
+            events.append(uploads.receive(ours)[0])
+    return events
+
+
+def parameters(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's own types
+    """Return a header with parameters."""
+    return header("index", parameters=index_pb2.BuildParameters(**fields))
+
+
+def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
+    """A header, chunks and a commit make a generation, empty chunks among them or not."""
+    steps = [header("index"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
+    events = run(tmp_path, steps)
+    assert events[0] == Part.EVENT
+    assert Part.COMMITTED in events
+    assert Index.open(tmp_path / "index").query(ONES[0], k=3).ids.tolist() == [[4, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("steps", "field"),
+    [
+        ([], "header"),
+        ([chunk(ONES)], "header"),
+        ([commit(0)], "header"),
+        ([header("index"), header("index")], "header"),
+        ([header("index"), chunk(ONES)], "commit"),
+        ([header("index"), index_pb2.BuildRequest()], "step"),
+        ([header("index"), chunk(ONES), commit(4)], "commit.rows"),
+        ([header("index"), chunk(ONES), commit(3), chunk(ONES)], "step"),
+        ([header("index"), chunk(ONES), commit(3), commit(3)], "step"),
+        ([header("index", expected_rows=4), chunk(ONES), commit(3)], "header.expected_rows"),
+        ([header("index"), commit(0)], "vectors"),
+        ([header("index"), chunk(ONES), chunk(ONES[:, 1:]), commit(6)], "vectors"),
+        ([header("index"), chunk(ONES * np.nan), commit(3)], "vectors"),
+        ([header("index"), chunk(ONES * np.inf), commit(3)], "vectors"),
+        ([header("index"), chunk(ONES * 0), commit(3)], "vectors"),
+        ([header("index"), chunk(ONES, ids=[1, 2, 1]), commit(3)], "ids"),
+        ([header("index"), chunk(ONES, ids=[1, 2]), commit(3)], "ids"),
+        ([header("index"), chunk(ONES, ids=[1, 2, -1]), commit(3)], "ids"),
+        ([header("index"), chunk(ONES, categories=[1]), commit(3)], "categories"),
+        ([header("index"), chunk(ONES, subtopics=[1, 2, -2]), commit(3)], "subtopics"),
+        ([header("index"), chunk(ONES), chunk(ONES, ids=[1, 2, 3]), commit(6)], "ids"),
+        ([header("")], "index"),
+        ([header("../x")], "index"),
+        ([header("x" * 300)], "index"),
+        ([header("Upper")], "index"),
+        ([parameters(target_recall=0.0), chunk(ONES), commit(3)], "target_recall"),
+        ([parameters(n_bits=25), chunk(ONES), commit(3)], "n_bits"),
+        ([parameters(n_tables=0), chunk(ONES), commit(3)], "n_tables"),
+        ([parameters(metric=99), chunk(ONES), commit(3)], "metric"),
+        ([parameters(n_components=1000), chunk(ONES), commit(3)], "n_components"),
+    ],
+)
+def test_a_wrong_upload_names_its_field(
+    tmp_path: Path, steps: list[index_pb2.BuildRequest], field: str
+) -> None:
+    """Whatever is wrong, the field is named and nothing is left behind."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        run(tmp_path, steps)
+    assert caught.value.field == field
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_upload_that_breaks_off(tmp_path: Path) -> None:
+    """A front that hangs up in the middle ends the build, and nothing is left behind."""
+    ours, theirs = uploads.pair()
+    with theirs:
+        with ours:
+            uploads.send(ours, Part.MESSAGE, header("index").SerializeToString())
+            uploads.send(ours, Part.MESSAGE, chunk(ONES).SerializeToString())
+        nobody = control.Channel(theirs)
+        with pytest.raises((EOFError, BrokenPipeError)):
+            builder.build(theirs, control.Self(nobody, Config(), tmp_path, 1))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,125 @@
+"""Indexes that are replaced, damaged and deleted while they are asked."""
+
+import re
+import shutil
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from divgrpc import Index
+from divgrpc.errors import IndexDamagedError, IndexNotFoundError, NewerFormatError
+from divgrpc_client import Client
+from running import RunningServer
+from served import DIMS, Served, random_points
+
+
+def test_two_indexes_are_served_at_once(client: Client) -> None:
+    """Each answers from its own points, with its own number of dimensions."""
+    client.build("wide", np.eye(12, dtype=np.float32), ids=np.arange(12) + 100)
+    client.build("narrow", np.eye(5, dtype=np.float32), ids=np.arange(5) + 500)
+    for _ in range(4):
+        assert client.query("wide", np.eye(12)[3], k=1).ids[0, 0] == 103
+        assert client.query("narrow", np.eye(5)[3], k=1).ids[0, 0] == 503
+
+
+def watching(client: Client, name: str, stop: threading.Event) -> list[int]:
+    """Return the generations that answered, in order, until told to stop."""
+    generations = []
+    while not stop.is_set():
+        generations.append(client.query(name, np.ones(DIMS)).generation)
+    return generations
+
+
+def test_generations_only_grow(server: RunningServer) -> None:
+    """Under load, an index that is replaced never fails a call nor answers from the past."""
+    stop = threading.Event()
+    with (
+        Client(server.target, timeout=30, retries=False) as client,
+        ThreadPoolExecutor(3) as threads,
+    ):
+        client.build("growing", random_points())
+        asking = [threads.submit(watching, client, "growing", stop) for _ in range(3)]
+        try:
+            for generation in (2, 3, 4):
+                info = client.build("growing", random_points(seed=generation), replace=True)
+                assert info.generation == generation
+                for _ in range(6):
+                    assert client.query("growing", np.ones(DIMS)).generation == generation
+        finally:
+            stop.set()
+        for future in asking:
+            generations = future.result()
+            assert generations == sorted(generations)
+            assert generations[-1] == 4
+    old = [entry.name for entry in (server.folder / "data" / "growing").iterdir()]
+    assert sorted(old) == ["4", "CURRENT"]
+
+
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def cut(path: Path) -> None:
+    """Cut a file short."""
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+DAMAGES: dict[str, Callable[[Path], None]] = {
+    "flipped bit": lambda folder: flip(folder / "1" / "codes.npy"),
+    "short file": lambda folder: cut(folder / "1" / "vectors.npy"),
+    "missing file": lambda folder: (folder / "1" / "hyperplanes.npy").unlink(),
+    "empty manifest": lambda folder: (folder / "1" / "manifest.json").write_text(""),
+    "bad pointer": lambda folder: (folder / "CURRENT").write_text("nothing\n"),
+}
+
+
+def test_a_damaged_index_harms_no_other(tmp_path: Path) -> None:
+    """The server starts over damaged indexes; each is DATA_LOSS, listed, and can be deleted."""
+    data = tmp_path / "data"
+    names = [f"doomed-{number}" for number in range(len(DAMAGES))]
+    Index.build(random_points(50), path=data / "sound")
+    for name in [*names, "newer"]:
+        shutil.copytree(data / "sound", data / name)
+    for name, damage in zip(names, DAMAGES.values(), strict=True):
+        damage(data / name)
+    manifest = data / "newer" / "1" / "manifest.json"
+    text, changes = re.subn(r'"format_version": *1\b', '"format_version": 99', manifest.read_text())
+    assert changes == 1
+    manifest.write_text(text)
+    arguments = ("--data-dir", str(data), "--workers", "1")
+    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=30) as client:
+        for name in names:
+            with pytest.raises(IndexDamagedError) as caught:
+                client.query(name, np.ones(DIMS))
+            assert caught.value.code == grpc.StatusCode.DATA_LOSS  # type: ignore[attr-defined]
+            assert str(tmp_path) not in str(caught.value)
+            assert client.query("sound", np.ones(DIMS)).generation == 1
+        with pytest.raises(NewerFormatError) as newer:
+            client.query("newer", np.ones(DIMS))
+        assert newer.value.code == grpc.StatusCode.FAILED_PRECONDITION  # type: ignore[attr-defined]
+        listed = {info.name: info for info in client.list_indexes()}
+        assert set(listed) == {*names, "sound", "newer"}
+        assert listed["doomed-4"].warnings[0].code == "INDEX_DAMAGED"
+        assert client.build(names[0], random_points(50), replace=True).generation == 2
+        assert client.query(names[0], np.ones(DIMS)).generation == 2
+
+
+def test_a_deleted_index_can_be_built_again(client: Client, served: Served) -> None:
+    """Nothing of the old index answers for the new one."""
+    client.build("again", np.eye(4, dtype=np.float32), ids=[1, 2, 3, 4])
+    assert client.query("again", np.eye(4)[0], k=1).ids[0, 0] == 1
+    client.delete_index("again")
+    with pytest.raises(IndexNotFoundError):
+        client.query("again", np.eye(4)[0])
+    client.build("again", np.eye(4, dtype=np.float32), ids=[11, 12, 13, 14])
+    for _ in range(6):
+        assert client.query("again", np.eye(4)[0], k=1).ids[0, 0] == 11
+    assert client.query(served.name, served.queries[0]).generation == 1

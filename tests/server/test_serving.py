@@ -1,0 +1,145 @@
+"""What a healthy server tells of itself: health, reflection, its indexes, its log."""
+
+import json
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2
+
+import divgrpc
+from divgrpc.errors import IndexNotFoundError
+from divgrpc.parameters import LIMITS
+from divgrpc_client import Client
+from divgrpc_protos.v1 import index_pb2
+from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from running import RunningServer, eventually
+from served import DIMS, ROWS, Served
+
+SERVICE = "divgrpc.v1.DiverseIndex"
+SERVING = health_pb2.HealthCheckResponse.SERVING
+
+
+@pytest.mark.parametrize("service", ["", SERVICE])
+def test_a_server_that_serves_is_healthy(channel: grpc.Channel, service: str) -> None:
+    """Both the whole server and the service by name are SERVING, once and watched."""
+    health = health_pb2_grpc.HealthStub(channel)
+    request = health_pb2.HealthCheckRequest(service=service)
+    assert health.Check(request, timeout=5).status == SERVING
+    watch = health.Watch(request, timeout=5)
+    assert next(watch).status == SERVING
+    watch.cancel()
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha"])
+def test_reflection_answers_both_versions(channel: grpc.Channel, version: str) -> None:
+    """Tools list the services and can describe each of them, whichever version they speak."""
+    ask = channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        request_serializer=reflection_pb2.ServerReflectionRequest.SerializeToString,
+        response_deserializer=reflection_pb2.ServerReflectionResponse.FromString,
+    )
+    question = reflection_pb2.ServerReflectionRequest(list_services="")
+    (answer,) = ask(iter([question]), timeout=5)
+    names = {service.name for service in answer.list_services_response.service}
+    assert {SERVICE, "grpc.health.v1.Health", "grpc.reflection.v1.ServerReflection"} <= names
+    symbols = [
+        reflection_pb2.ServerReflectionRequest(file_containing_symbol=name) for name in names
+    ]
+    for answer in ask(iter(symbols), timeout=5):
+        assert answer.file_descriptor_response.file_descriptor_proto, answer
+
+
+def test_the_server_says_what_it_is(client: Client) -> None:
+    """Version, workers, readiness, and every limit a request can run into."""
+    info = client.server_info()
+    assert info.version == divgrpc.__version__
+    assert info.durable
+    assert (info.workers, info.workers_ready, info.fronts) == (2, 2, 1)
+    assert info.kernels_ready
+    assert LIMITS.items() <= dict(info.limits).items()
+    assert {"python", "numpy", "numba", "grpcio", "protobuf"} <= set(info.versions)
+
+
+def test_an_index_is_described(client: Client, served: Served) -> None:
+    """GetIndex gives what the manifest holds."""
+    info = client.get_index(served.name)
+    assert (info.name, info.rows, info.dims, info.generation) == (served.name, ROWS, DIMS, 1)
+    assert info.parameters["hash_family"] == "lsh_sdiv"
+    assert {array.name for array in info.arrays} >= {"vectors", "codes", "hyperplanes"}
+    assert info.search_costs
+
+
+def test_indexes_are_listed_in_pages(client: Client, stub: DiverseIndexStub) -> None:
+    """Pages hold what they should, in the order of names, whatever their size."""
+    for name in ("page-a", "page-b", "page-c"):
+        client.build(name, np.eye(4, dtype=np.float32))
+    everything = [info.name for info in client.list_indexes()]
+    assert everything == sorted(everything)
+    assert {"page-a", "page-b", "page-c"} <= set(everything)
+    paged: list[str] = []
+    request = index_pb2.ListIndexesRequest(page_size=2)
+    while True:
+        page = stub.ListIndexes(request, timeout=5)
+        assert len(page.indexes) <= 2
+        paged += [info.name for info in page.indexes]
+        if not page.next_page_token:
+            break
+        request.page_token = page.next_page_token
+    assert paged == everything
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.ListIndexes(index_pb2.ListIndexesRequest(page_size=-1), timeout=5)
+    assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_deleted_index_is_gone(server: RunningServer, client: Client) -> None:
+    """DeleteIndex says which generation served last; nothing answers after it."""
+    client.build("gone", np.eye(4, dtype=np.float32))
+    client.build("gone", np.eye(4, dtype=np.float32), replace=True)
+    assert client.query("gone", np.ones(4)).generation == 2
+    assert client.delete_index("gone") == 2
+    for _ in range(8):
+        with pytest.raises(IndexNotFoundError):
+            client.query("gone", np.ones(4))
+    with pytest.raises(IndexNotFoundError):
+        client.get_index("gone")
+    with pytest.raises(IndexNotFoundError):
+        client.delete_index("gone")
+    assert not (server.folder / "data" / "gone").exists()
+
+
+def access_lines(server: RunningServer, request_id: str) -> list[dict[str, object]]:
+    """Return the access lines of one request."""
+    lines = (json.loads(line) for line in server.log.splitlines() if line.startswith("{"))
+    return [line for line in lines if line.get("request_id") == request_id]
+
+
+def test_a_call_is_one_line_in_the_log(
+    server: RunningServer, client: Client, served: Served
+) -> None:
+    """One JSON line per call, good or bad, with the caller's request id."""
+    client.query(served.name, served.queries[0], request_id="good-call")
+    with pytest.raises(IndexNotFoundError) as caught:
+        client.query("nobody", served.queries[0], request_id="bad-call")
+    assert caught.value.request_id == "bad-call"  # type: ignore[attr-defined]  # an RpcError
+    eventually(lambda: access_lines(server, "bad-call"))
+    (good,), (bad,) = access_lines(server, "good-call"), access_lines(server, "bad-call")
+    assert (good["method"], good["code"]) == ("Query", "OK")
+    assert (bad["method"], bad["code"]) == ("Query", "NOT_FOUND")
+    assert isinstance(good["duration_ms"], float)
+    assert str(good["peer"]).startswith("ipv4:127.0.0.1")
+
+
+def test_a_request_id_cannot_forge_a_line(server: RunningServer, stub: DiverseIndexStub) -> None:
+    """Ids with quotes or of great length are replaced by one of the server's own."""
+    for forged in ('x", "code": "OK', "y" * 500):
+        stub.GetServerInfo(
+            index_pb2.GetServerInfoRequest(), metadata=(("x-request-id", forged),), timeout=5
+        )
+    stub.GetServerInfo(
+        index_pb2.GetServerInfoRequest(), metadata=(("x-request-id", "after-forged"),), timeout=5
+    )
+    eventually(lambda: access_lines(server, "after-forged"))
+    assert forged not in server.log
+    assert '"x", "code"' not in server.log
