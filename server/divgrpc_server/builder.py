@@ -8,6 +8,7 @@ rename and survives a crash anywhere; what lies in the staging folder is removed
 which is told of our end by the kernel.
 """
 
+import contextlib
 import os
 import select
 import socket
@@ -166,10 +167,8 @@ def _watch(link: socket.socket, channel: control.Channel, finished: threading.Ev
     os._exit(0 if finished.is_set() else 1)
 
 
-def main() -> None:
-    """Run a builder; started by the supervisor alone."""
-    me = control.enter()
-    log = logs.configure(me.config, "builder", me.serial)
+def serve(me: control.Self, log: logs.Logger) -> None:
+    """Serve the one call this process is for."""
     received = me.channel.receive()
     if received is None:
         return
@@ -183,11 +182,20 @@ def main() -> None:
             Events(link).done(info)
             log.info("built", index=info.name, generation=info.generation, rows=info.rows)
         except EOFError:
-            os._exit(1)
+            return  # the front hung up while we read; the staging folder is gone already
         except Exception as error:  # noqa: BLE001  # the edge of the process: the caller hears of it
             finished.set()
             status = explain(error, message.text, log)
             uploads.send(link, Part.STATUS, status.SerializeToString())
+
+
+def main() -> None:
+    """Run a builder; started by the supervisor alone."""
+    me = control.enter()
+    with contextlib.suppress(OSError):
+        serve(me, logs.configure(me.config, "builder", me.serial))
+    # Taking a compiler apart in good order takes longer than many a build.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ _PAUSE_SECONDS_MAX: Final = 10.0
 _START_FAILURES_MAX: Final = 3
 # What a child gets beyond the grace of its calls before it is killed.
 _EXIT_SECONDS: Final = 3.0
+# How long a new build waits for one that may be ending.
+_EXPIRE_SECONDS: Final = 0.5
 
 
 class Supervisor:
@@ -103,7 +105,7 @@ class Supervisor:
             if worker is not None:
                 worker.kill()
         elif message.kind == "build":
-            self._start_builder(child, message)
+            self._spawn(self._start_builder(child, message))
 
     def _take_in(self, child: Child) -> None:
         child.ready = True
@@ -119,7 +121,11 @@ class Supervisor:
                 self._start("worker")
         self._announce()
 
-    def _start_builder(self, front: Child, request: Message) -> None:
+    async def _start_builder(self, front: Child, request: Message) -> None:
+        if len(self._of("builder")) >= self._config.max_builds:
+            # A build that its caller knows to be over may have a process that is still ending.
+            exits = [builder.exited for builder in self._of("builder")]
+            await asyncio.wait(exits, timeout=_EXPIRE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         if len(self._of("builder")) >= self._config.max_builds or self._stopping:
             front.send(Message("refused", request.number))
             return
@@ -193,7 +199,8 @@ class Supervisor:
         await asyncio.wait(exits)
 
     def _of(self, role: Role) -> list[Child]:
-        return [child for child in self._children.values() if child.role == role]
+        children = self._children.values()
+        return [child for child in children if child.role == role and not child.exited.done()]
 
     def _ready(self, role: Role) -> list[Child]:
         return [child for child in self._of(role) if child.ready]

@@ -296,6 +296,8 @@ def main() -> None:
     log.info("kernels are warm", seconds=round(time.monotonic() - begun, 3))
     me.channel.send(control.Message("ready"))
     Worker(me, log).run()
+    # Nothing here needs an orderly end, and taking a compiler apart takes a while.
+    os._exit(0)
 
 
 if __name__ == "__main__":
