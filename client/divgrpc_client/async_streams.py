@@ -14,6 +14,7 @@ from google.rpc.status_pb2 import Status
 from divgrpc.types import IndexInfo, Progress, QueryResult
 from divgrpc_client.calls import Call
 from divgrpc_client.feeds import AsyncFeed
+from divgrpc_client.first_status import FirstStatus
 from divgrpc_client.pipelines import Pipeline
 from divgrpc_client.stalls import AsyncWatchdog, StallError
 from divgrpc_client.uploads import BuildEvents, Upload
@@ -45,13 +46,14 @@ async def build(
     watchdog = AsyncWatchdog(idle_timeout, lambda: True)
     feed = AsyncFeed(messages(), watchdog.touch)
     rpc = stub.Build(aiter(feed), timeout=call.seconds_left(), metadata=call.metadata)
+    status = FirstStatus(rpc)
     try:
         async for response in watchdog.watched(rpc):
             events.take(response)
     except StallError as stall:
         raise call.stalled(idle_timeout) from stall
     except grpc.RpcError as error:
-        raise feed.failure or call.failed(error) from error
+        raise feed.failure or call.failed(status.of(error)) from error
     finally:
         if not accepted.done():
             accepted.set_result(0)
@@ -82,6 +84,7 @@ async def query(
     watchdog = AsyncWatchdog(idle_timeout, lambda: pipeline.due)
     feed = AsyncFeed(messages(), watchdog.touch)
     rpc = stub.QueryStream(aiter(feed), timeout=call.seconds_left(), metadata=call.metadata)
+    status = FirstStatus(rpc)
     try:
         async for response in watchdog.watched(rpc):
             for outcome in pipeline.accept(response):
@@ -92,7 +95,7 @@ async def query(
     except StallError as stall:
         raise call.stalled(idle_timeout) from stall
     except grpc.RpcError as error:
-        raise feed.failure or call.failed(error) from error
+        raise feed.failure or call.failed(status.of(error)) from error
     finally:
         over.set()
         window.release()

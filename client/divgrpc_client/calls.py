@@ -35,10 +35,17 @@ class Call:
         self.metadata = ((REQUEST_ID_KEY, request_id),) if request_id else None
 
     def seconds_left(self) -> float | None:
-        """Return the time until the deadline, None without one; gRPC reads 0 as already late."""
+        """Return the time until the deadline, None without one.
+
+        Raises `RpcError` where it has passed: gRPC might still let such a call through.
+        """
         if self._deadline == math.inf:
             return None
-        return max(0.0, self._deadline - time.monotonic())
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            detail = "the deadline passed before the server was asked"
+            raise self._own(grpc.StatusCode.DEADLINE_EXCEEDED, "LATE", detail)
+        return left
 
     def failed(self, error: grpc.RpcError) -> RpcError:
         """Translate gRPC's own error, of either stack, with the details in its trailers."""

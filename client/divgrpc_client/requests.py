@@ -25,6 +25,7 @@ _KINDS: Final = {
     FieldDescriptor.CPPTYPE_DOUBLE: "a number",
     FieldDescriptor.CPPTYPE_BOOL: "True or False",
     FieldDescriptor.CPPTYPE_STRING: "a text",
+    FieldDescriptor.CPPTYPE_ENUM: "a word",
 }
 
 
@@ -34,6 +35,7 @@ def query_fields(name: str, options: QueryOptions) -> dict[str, object]:
     Raises `InvalidArgumentError` for a value it cannot carry, TypeError for an unknown option.
     """
     refuse_unknown(QueryOptions, options)
+    _refuse_truth(query_pb2.QueryRequest.DESCRIPTOR, options)
     fields = {"index": name, **_with_enums(query_pb2.QueryRequest.DESCRIPTOR, options)}
     build_message(query_pb2.QueryRequest, fields)
     return fields
@@ -52,6 +54,7 @@ def build_header(
     """Return the message that opens a build; raises as `query_fields` does."""
     refuse_unknown(BuildOptions, options)
     kind = index_pb2.BuildParameters
+    _refuse_truth(kind.DESCRIPTOR, options)
     header = build_message(index_pb2.BuildHeader, {"index": name})
     header.parameters.CopyFrom(build_message(kind, _with_enums(kind.DESCRIPTOR, options)))
     header.replace = replace
@@ -79,8 +82,21 @@ def _blame(kind: type[Message], name: str, value: object) -> None:
     try:
         kind(**{name: value})
     except (TypeError, ValueError):
-        expected = _KINDS[kind.DESCRIPTOR.fields_by_name[name].cpp_type]
-        raise InvalidArgumentError(name, f"{name} must be {expected}, got {value!r}") from None
+        expected = kind.DESCRIPTOR.fields_by_name[name].cpp_type
+        raise _unfit(name, expected, value) from None
+
+
+def _unfit(name: str, expected: int, value: object) -> InvalidArgumentError:
+    return InvalidArgumentError(name, f"{name} must be {_KINDS[expected]}, got {value!r}")
+
+
+def _refuse_truth(kind: Descriptor, options: Mapping[str, object]) -> None:
+    # The wire would carry True as 1, which no caller means by a count.
+    for name, value in options.items():
+        if isinstance(value, bool):
+            expected = kind.fields_by_name[name].cpp_type
+            if expected != FieldDescriptor.CPPTYPE_BOOL:
+                raise _unfit(name, expected, value)
 
 
 @cache

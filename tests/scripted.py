@@ -1,0 +1,230 @@
+"""A server that does what a test tells it to: for faults that a real one shows too rarely.
+
+It speaks the contract over a real connection, keeps what it was asked, and fails on command.
+"""
+
+# ruff: noqa: N802  # methods have the names of the contract
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import grpc
+import numpy as np
+from google.protobuf.message import Message
+from google.rpc import code_pb2, error_details_pb2, status_pb2
+
+from divgrpc_protos import arrays
+from divgrpc_protos.v1 import experimental_pb2, index_pb2, query_pb2
+from divgrpc_protos.v1.diverse_index_pb2_grpc import (
+    DiverseIndexServicer,
+    add_DiverseIndexServicer_to_server,
+)
+
+K = 3
+
+
+def answer(request: query_pb2.QueryRequest, generation: int) -> query_pb2.QueryResponse:
+    """Answer each row with ids that tell its first number: 10 x, 10 x + 1, 10 x + 2."""
+    rows = arrays.decode(request.queries)
+    assert isinstance(rows, np.ndarray)
+    count = len(rows)
+    first = rows[:, 0].astype(np.int64)
+    return query_pb2.QueryResponse(
+        generation=generation,
+        offsets=range(0, K * count + 1, K),
+        ids=(10 * first[:, None] + np.arange(K)).ravel().tolist(),
+        scores=[0.5] * K * count,
+        selection_scores=[0.25] * K * count,
+        stats=query_pb2.QueryStats(points_hashed=[7] * count, candidates=[5] * count),
+        parameters=query_pb2.EffectiveParameters(
+            k=K,
+            selector=query_pb2.SELECTOR_GREEDY,
+            variant=query_pb2.VARIANT_CORRECTED,
+            search=query_pb2.SEARCH_SCAN,
+            sampling=query_pb2.SAMPLING_UNIFORM,
+        ),
+        warnings=[query_pb2.WarningInfo(code="A_WARNING", message="A sentence.", field="k")],
+    )
+
+
+def status(code: int, message: str, *details: Message) -> status_pb2.Status:
+    """Return a status with details."""
+    made = status_pb2.Status(code=code, message=message)
+    for detail in details:
+        made.details.add().Pack(detail)
+    return made
+
+
+class ScriptedIndex(DiverseIndexServicer):
+    """What the server does next is set by a test; what it was asked is there to see."""
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.metadata: dict[str, str | bytes] = {}
+        self.peer = ""
+        self.seconds_left = 0.0
+        self.queries: list[query_pb2.QueryRequest] = []
+        self.upload: list[index_pb2.BuildRequest] = []
+        # Codes to fail with before anything is answered, and the details to add.
+        self.failures: list[grpc.StatusCode] = []
+        self.packed_details = b""
+        # The generation of each answer; the last holds for all that follow.
+        self.generations = [1]
+        # How many queries of a stream to wait for before answering them, the last one first.
+        self.turn_round = 1
+        self.chunk_bytes = 1024
+        self.silent = False
+        # Whether a build ends without its result.
+        self.forgets = False
+        self.cancelled = threading.Event()
+
+    def _begin(self, method: str, context: grpc.ServicerContext) -> None:
+        self.calls[method] += 1
+        self.metadata = dict(context.invocation_metadata())
+        self.peer = context.peer()
+        left = context.time_remaining()
+        self.seconds_left = -1.0 if left is None else left
+        context.add_callback(self.cancelled.set)
+        if self.failures:
+            if self.packed_details:
+                details = ("grpc-status-details-bin", self.packed_details)
+                context.set_trailing_metadata((details,))
+            context.abort(self.failures.pop(0), "on command")
+        if self.silent:
+            self.cancelled.wait()
+
+    def _generation(self) -> int:
+        return self.generations.pop(0) if len(self.generations) > 1 else self.generations[0]
+
+    def Query(
+        self, request: query_pb2.QueryRequest, context: grpc.ServicerContext
+    ) -> query_pb2.QueryResponse:
+        """Answer, or fail on command."""
+        self._begin("Query", context)
+        self.queries.append(request)
+        return answer(request, self._generation())
+
+    def QueryStream(
+        self,
+        request_iterator: Iterator[query_pb2.QueryStreamRequest],
+        context: grpc.ServicerContext,
+    ) -> Iterator[query_pb2.QueryStreamResponse]:
+        """Answer in the wrong order; a query of -1 fails alone."""
+        self._begin("QueryStream", context)
+        held: list[query_pb2.QueryStreamRequest] = []
+        for request in request_iterator:
+            self.queries.append(request.query)
+            held.append(request)
+            if len(held) == self.turn_round:
+                yield from map(self._outcome, reversed(held))
+                held = []
+        yield from map(self._outcome, reversed(held))
+
+    def _outcome(self, request: query_pb2.QueryStreamRequest) -> query_pb2.QueryStreamResponse:
+        response = query_pb2.QueryStreamResponse(correlation_id=request.correlation_id)
+        rows = arrays.decode(request.query.queries)
+        if isinstance(rows, np.ndarray) and rows[0, 0] < 0:
+            violation = error_details_pb2.BadRequest.FieldViolation(field="k", description="no")
+            details = error_details_pb2.BadRequest(field_violations=[violation])
+            response.error.CopyFrom(status(code_pb2.INVALID_ARGUMENT, "refused", details))
+        else:
+            response.response.CopyFrom(answer(request.query, self._generation()))
+        return response
+
+    def Build(
+        self,
+        request_iterator: Iterator[index_pb2.BuildRequest],
+        context: grpc.ServicerContext,
+    ) -> Iterator[index_pb2.BuildResponse]:
+        """Keep what is sent, tell of progress, and describe an index."""
+        self._begin("Build", context)
+        self.upload = [next(request_iterator)]
+        accepted = index_pb2.BuildAccepted(chunk_bytes=self.chunk_bytes)
+        yield index_pb2.BuildResponse(accepted=accepted)
+        for request in request_iterator:
+            self.upload.append(request)
+            sent = len(self.upload)
+            yield index_pb2.BuildResponse(
+                progress=index_pb2.BuildProgress(stage="receiving", rows_done=sent)
+            )
+        if self.upload[-1].HasField("commit") and not self.forgets:
+            yield index_pb2.BuildResponse(done=self._info(self.upload[0].header.index))
+
+    def _info(self, name: str) -> index_pb2.IndexInfo:
+        parameters = index_pb2.BuildParameters(
+            hash_family=index_pb2.HASH_FAMILY_LSH_DIV, centred=False, n_tables=4
+        )
+        array = index_pb2.ArrayInfo(name="codes", dtype="uint64", shape=[4, 9], bytes=288)
+        return index_pb2.IndexInfo(
+            name=name,
+            generation=2,
+            rows=9,
+            dims=3,
+            parameters=parameters,
+            auto_search=query_pb2.SEARCH_SCAN,
+            search_costs=[index_pb2.SearchCost(search=query_pb2.SEARCH_EXACT, recall=1.0)],
+            arrays=[array],
+        )
+
+    def GetIndex(
+        self, request: index_pb2.GetIndexRequest, context: grpc.ServicerContext
+    ) -> index_pb2.GetIndexResponse:
+        """Describe an index of any name."""
+        self._begin("GetIndex", context)
+        return index_pb2.GetIndexResponse(index=self._info(request.index))
+
+    def ListIndexes(
+        self, request: index_pb2.ListIndexesRequest, context: grpc.ServicerContext
+    ) -> index_pb2.ListIndexesResponse:
+        """List three indexes, one a page."""
+        self._begin("ListIndexes", context)
+        page = int(request.page_token or 0)
+        token = str(page + 1) if page < 2 else ""
+        infos = [self._info(f"index-{page}")]
+        return index_pb2.ListIndexesResponse(indexes=infos, next_page_token=token)
+
+    def DeleteIndex(
+        self, request: index_pb2.DeleteIndexRequest, context: grpc.ServicerContext
+    ) -> index_pb2.DeleteIndexResponse:
+        """Delete nothing."""
+        self._begin(f"DeleteIndex {request.index}", context)
+        return index_pb2.DeleteIndexResponse(generation=2)
+
+    def GetServerInfo(
+        self, request: index_pb2.GetServerInfoRequest, context: grpc.ServicerContext
+    ) -> index_pb2.GetServerInfoResponse:
+        """Describe a server."""
+        self._begin(type(request).__name__, context)
+        return index_pb2.GetServerInfoResponse(
+            version="1.2", durable=True, fronts=1, workers=2, limits={"k_max": 9}
+        )
+
+    def PredictLabels(
+        self, request: experimental_pb2.PredictLabelsRequest, context: grpc.ServicerContext
+    ) -> experimental_pb2.PredictLabelsResponse:
+        """Refuse."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
+
+    def Evaluate(
+        self, request: experimental_pb2.EvaluateRequest, context: grpc.ServicerContext
+    ) -> Iterator[experimental_pb2.EvaluateResponse]:
+        """Refuse."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
+
+
+@contextmanager
+def serving(index: ScriptedIndex) -> Iterator[str]:
+    """Serve on a free port and yield the address."""
+    with ThreadPoolExecutor(8) as threads:
+        server = grpc.server(threads)
+        add_DiverseIndexServicer_to_server(index, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        server.start()
+        try:
+            yield f"127.0.0.1:{port}"
+        finally:
+            index.cancelled.set()
+            server.stop(0).wait()
