@@ -79,10 +79,12 @@ class ScriptedIndex(DiverseIndexServicer):
         self.silent = False
         # Whether a build ends without its result.
         self.forgets = False
+        self.asked = threading.Event()
         self.cancelled = threading.Event()
 
     def _begin(self, method: str, context: grpc.ServicerContext) -> None:
         self.calls[method] += 1
+        self.asked.set()
         self.metadata = dict(context.invocation_metadata())
         self.peer = context.peer()
         left = context.time_remaining()

@@ -1,0 +1,7 @@
+"""`python -m divgrpc_client`, the command line."""
+
+import sys
+
+from divgrpc_client.cli import main
+
+sys.exit(main())

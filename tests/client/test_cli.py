@@ -1,0 +1,249 @@
+"""The command line, through its main function, on a real server."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from divgrpc.parameters import BuildParameters, QueryParameters
+from divgrpc_client import Client, cli
+from running import RunningServer
+from scripted import ScriptedIndex
+
+ROWS, DIMS = 300, 16
+
+
+class Ran(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run a command on the session's server and return how it ended."""
+
+    def run(*arguments: object) -> Ran:
+        verb, *rest = map(str, arguments)
+        try:
+            code = cli.main([verb, "--target", server.target, "--timeout", "30", *rest])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ran(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an .npy of random vectors."""
+    path = tmp_path_factory.mktemp("cli") / "vectors.npy"
+    np.save(path, np.random.default_rng(3).normal(size=(ROWS, DIMS)).astype(np.float32))
+    return path
+
+
+@pytest.fixture(scope="module")
+def index(client: Client, vectors: Path) -> str:
+    """Return the name of an index that commands may ask."""
+    client.build("cli", np.load(vectors), categories=np.arange(ROWS) % 2)
+    return "cli"
+
+
+def test_build_and_remove(run: Callable[..., Ran], vectors: Path, tmp_path: Path) -> None:
+    """An index is built with ids of a file and options of its own, listed, and removed."""
+    ids = tmp_path / "ids.txt"
+    ids.write_text("\n".join(str(5 * row) for row in range(ROWS)))
+    made = run("build", "made", vectors, "--ids", ids, "--n-tables", "3", "--centred", "--json")
+    assert (made.code, made.err) == (0, "")
+    info = json.loads(made.out)
+    assert (info["name"], info["rows"], info["dims"]) == ("made", ROWS, DIMS)
+    assert (info["parameters"]["n_tables"], info["parameters"]["centred"]) == (3, True)
+    again = run("build", "made", vectors)
+    assert again.code == 1
+    assert "ALREADY_EXISTS" in again.err
+    assert run("build", "made", vectors, "--replace").code == 0
+    assert "made" in run("ls").out
+    assert "generation 2" in run("rm", "made").out
+    assert "made" not in run("ls").out
+
+
+def test_query_prints_a_table(run: Callable[..., Ran], index: str, vectors: Path) -> None:
+    """A query shows rank, id and score of each result, and how it was answered."""
+    ran = run("query", index, vectors, "--rows", "4", "-k", "3", "--diversity", "0")
+    assert ran.code == 0
+    header, first, *_ = ran.out.splitlines()
+    assert header.split()[:4] == ["row", "rank", "id", "score"]
+    assert first.split()[:4] == ["4", "1", "4", "1.0000"]
+    assert "generation" in ran.out
+
+
+def test_query_prints_json(
+    run: Callable[..., Ran], index: str, client: Client, vectors: Path
+) -> None:
+    """With --json the results are what the client gives, one object per row, without NaN."""
+    ran = run("query", index, vectors, "--rows", "2:4", "--k", "5", "--search", "exact", "--json")
+    said = json.loads(ran.out)
+    expected = client.query(index, np.load(vectors)[2:4], k=5, search="exact")
+    assert [row["row"] for row in said["results"]] == [2, 3]
+    assert [row["ids"] for row in said["results"]] == expected.ids.tolist()
+    assert said["results"][0]["scores"] == pytest.approx(expected.scores[0].tolist())
+    assert said["parameters"]["search"] == "exact"
+    more = run("query", index, vectors, "--rows", "0", "--k", ROWS + 9, "--json")
+    assert len(json.loads(more.out)["results"][0]["ids"]) == ROWS
+
+
+def test_info_says_what_was_chosen(run: Callable[..., Ran], index: str) -> None:
+    """`info` shows every parameter, the cost of each search, the arrays, and what is kept."""
+    ran = run("info", index)
+    assert ran.code == 0
+    for word in (*BuildParameters.__dataclass_fields__, "tables", "scan", "exact", "vectors"):
+        assert word in ran.out
+    assert "categories kept" in ran.out
+    assert "auto means this" in ran.out
+    assert json.loads(run("info", index, "--json").out)["search_costs"]
+
+
+@pytest.mark.parametrize("command", [("info", "nowhere"), ("rm", "nowhere")])
+def test_unknown_indexes(run: Callable[..., Ran], command: tuple[str, str]) -> None:
+    """What the server refuses is one line on standard error and exit code 1."""
+    ran = run(*command)
+    assert (ran.code, ran.out) == (1, "")
+    assert "nowhere" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_errors_as_json(run: Callable[..., Ran], index: str, vectors: Path) -> None:
+    """With --json an error is JSON too, with code, reason and fields, on standard error."""
+    ran = run("query", index, vectors, "--diversity", "7", "--json")
+    assert (ran.code, ran.out) == (1, "")
+    error = json.loads(ran.err)["error"]
+    assert (error["code"], error["reason"]) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
+    assert [violation["field"] for violation in error["field_violations"]] == ["diversity"]
+    assert error["request_id"]
+    missing = run("query", index, "missing.npy", "--json")
+    assert missing.code == 2
+    assert json.loads(missing.err)["error"]["field_violations"][0]["field"] == "file"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("query",),
+        ("query", "cli", "x.npy", "--k", "many"),
+        ("query", "cli", "x.npy", "--selector", "best"),
+        ("build", "cli", "x.npy", "--depth", "3"),
+        ("build", "cli", "missing.npy"),
+        ("explode",),
+    ],
+)
+def test_wrong_commands_are_code_2(run: Callable[..., Ran], arguments: tuple[str, ...]) -> None:
+    """What is wrong with the command itself is found before the server is asked."""
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert ran.err
+
+
+@pytest.mark.parametrize("rows", ["x", "5:2", "300", "1:2:3"])
+def test_wrong_rows(run: Callable[..., Ran], index: str, vectors: Path, rows: str) -> None:
+    """Rows that the file has not, or that are no range, are refused."""
+    ran = run("query", index, vectors, "--rows", rows)
+    assert ran.code == 2
+    assert "rows" in ran.err
+
+
+def test_last_rows(run: Callable[..., Ran], index: str, vectors: Path) -> None:
+    """Negative numbers count from the end, as in Python."""
+    for rows in ("-1", "-1:"):
+        said = json.loads(run("query", index, vectors, f"--rows={rows}", "--json").out)
+        assert [row["row"] for row in said["results"]] == [ROWS - 1]
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that cannot be reached is exit code 1, with its address in the message."""
+    assert cli.main(["ls", "--target", "127.0.0.1:1"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_target_comes_from_the_environment(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --target the server of DIVGRPC_TARGET is asked."""
+    monkeypatch.setenv(cli.TARGET_VARIABLE, server.target)
+    assert cli.main(["ls", "--json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), list)
+
+
+@pytest.mark.parametrize("verb", ["build", "query"])
+def test_every_parameter_is_an_option(run: Callable[..., Ran], verb: str) -> None:
+    """The options have the names of the core's parameters, with dashes, and say their defaults."""
+    kind: Any = BuildParameters if verb == "build" else QueryParameters
+    text = " ".join(run(verb, "--help").out.split())
+    for name, field in kind.__dataclass_fields__.items():
+        assert f"--{name.replace('_', '-')} " in text
+        if field.default is not None:
+            assert f"(default {field.default})" in text
+
+
+def start(target: str, *arguments: object, **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401  # Popen's
+    """Start a command as a program of its own."""
+    command = [sys.executable, "-m", "divgrpc_client", *map(str, arguments)]
+    environment = {**os.environ, cli.TARGET_VARIABLE: target, "TERM": "xterm"}
+    return subprocess.Popen(command, env=environment, **options)
+
+
+def read_terminal(descriptor: int) -> str:
+    """Read what is written to a terminal until its last writer is gone."""
+    blocks = []
+    try:
+        while block := os.read(descriptor, 65536):
+            blocks.append(block)
+    except OSError:
+        pass  # how a terminal ends
+    os.close(descriptor)
+    return b"".join(blocks).decode()
+
+
+def test_a_terminal_sees_progress(server: RunningServer, vectors: Path) -> None:
+    """On a terminal a build shows its stages; what it came to goes to standard output."""
+    terminal, writer = pty.openpty()
+    command = ("build", "shown", vectors, "--replace")
+    with start(server.target, *command, stdout=subprocess.PIPE, stderr=writer) as process:
+        os.close(writer)
+        seen = read_terminal(terminal)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "writing" in seen
+    assert out.startswith(b"shown: generation")
+
+
+def test_interrupting_a_build_cancels_it(script: ScriptedIndex, target: str, vectors: Path) -> None:
+    """Ctrl-C ends with code 130, one line, and a call that the server sees cancelled."""
+    script.silent = True
+    with start(target, "build", "late", vectors, stderr=subprocess.PIPE) as process:
+        assert script.asked.wait(60)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, b"interrupted\n")
+    assert script.cancelled.wait(10)
+
+
+def test_a_reader_that_leaves_is_no_fault(server: RunningServer, index: str, vectors: Path) -> None:
+    """When the pipe is closed early, as by `head`, there is no traceback."""
+    command = ("query", index, vectors, "--json")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(server.target, *command, **pipes) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

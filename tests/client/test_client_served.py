@@ -1,0 +1,179 @@
+"""Both clients on a real server."""
+
+import asyncio
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+import scipy.sparse
+from grpc_health.v1 import health_pb2
+
+from divgrpc.errors import IndexExistsError, IndexNotFoundError, UnsupportedError
+from divgrpc.parameters import LIMITS
+from divgrpc.types import QueryResult
+from divgrpc_client import AsyncClient, Client, Progress, RpcError, health
+from divgrpc_client.channels import SERVICE
+from running import RunningServer
+from stacks import Stack
+
+ROWS, DIMS = 2000, 24
+
+
+@pytest.fixture(params=["sync", "aio"])
+def ask(request: pytest.FixtureRequest, server: RunningServer) -> Stack:
+    """Return both clients in turn, connected to the session's server."""
+    return Stack(server.target, awaited=request.param == "aio")
+
+
+@pytest.fixture(scope="module")
+def points() -> np.ndarray:
+    """Return random points."""
+    return np.random.default_rng(8).normal(size=(ROWS, DIMS)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def index(client: Client, points: np.ndarray) -> str:
+    """Return the name of an index of those points, with ids of its own."""
+    client.build("clients", points, ids=np.arange(ROWS) * 3, replace=True)
+    return "clients"
+
+
+def same(one: QueryResult, other: QueryResult) -> bool:
+    """Tell whether two results hold the same bytes."""
+    return all(
+        getattr(one, name).tobytes() == getattr(other, name).tobytes()
+        for name in ("ids", "scores", "selection_scores", "counts")
+    )
+
+
+def test_builds_tell_their_progress(ask: Stack, points: np.ndarray, tmp_path: Path) -> None:
+    """A memory-mapped file is built, its stages are told in order, and it serves at once."""
+    path = tmp_path / "points.npy"
+    np.save(path, points.astype(np.float16))
+    steps: list[Progress] = []
+    mapped = np.load(path, mmap_mode="r")
+    info = ask("build", "mapped", mapped, replace=True, progress=steps.append)
+    assert (info.name, info.rows, info.dims) == ("mapped", ROWS, DIMS)
+    assert steps[-1].rows_done == ROWS
+    assert {step.rows_total for step in steps if step.rows_total} == {ROWS}
+    found = ask("query", "mapped", points[:3], diversity=0, timeout=30)
+    assert found.ids[:, 0].tolist() == [0, 1, 2]
+    assert found.generation == info.generation
+    assert ask("delete_index", "mapped", timeout=30) == info.generation
+
+
+def test_streams_give_what_queries_give(ask: Stack, index: str, points: np.ndarray) -> None:
+    """A result is the same bytes whether it comes from `query`, a batch or a stream."""
+    options = {"k": 7, "diversity": 0.4, "seed": 5}
+    batch = ask("query", index, points[:40], timeout=30, **options)
+    streamed = ask("query_stream", index, points[:40], **options)
+    assert batch.ids[:, 0].tolist() == [3 * row for row in range(40)]
+    for row, one in enumerate(streamed):
+        assert one.ids.tobytes() == batch.ids[row].tobytes()
+        assert one.scores.tobytes() == batch.scores[row].tobytes()
+    alone = ask("query", index, points[0], timeout=30, **options)
+    assert same(alone, streamed[0])
+    assert alone.parameters == batch.parameters
+
+
+def test_large_batches(client: Client, index: str, points: np.ndarray) -> None:
+    """A batch of more rows than one request may have is answered like its parts."""
+    rows = LIMITS["query_rows_max"] + 5
+    many = np.resize(points, (rows, DIMS))
+    whole = client.query(index, many, k=2, timeout=60)
+    assert whole.ids.shape == (rows, 2)
+    assert same(client.query(index, many[-5:], k=2), tail(whole, 5))
+
+
+def tail(result: QueryResult, rows: int) -> QueryResult:
+    """Return the last rows of a result."""
+    return QueryResult(
+        ids=result.ids[-rows:],
+        scores=result.scores[-rows:],
+        selection_scores=result.selection_scores[-rows:],
+        counts=result.counts[-rows:],
+        generation=result.generation,
+        stats=result.stats,
+        parameters=result.parameters,
+    )
+
+
+def test_more_than_there_is(ask: Stack, index: str, points: np.ndarray) -> None:
+    """A k above the number of points gives them all, padded to k, with a warning."""
+    found = ask("query", index, points[0], k=ROWS + 10, search="exact", hash_limit=0, timeout=30)
+    assert found.ids.shape == (1, ROWS + 10)
+    assert found.counts.tolist() == [ROWS]
+    assert found.ids[0, ROWS:].tolist() == [-1] * 10
+    assert np.isnan(found.scores[0, ROWS:]).all()
+    assert "FEWER_THAN_K_POINTS" in {warning.code for warning in found.warnings}
+
+
+def test_errors_of_the_core_come_through(ask: Stack, index: str, points: np.ndarray) -> None:
+    """What the core raises in process is what the client raises, with the code beside it."""
+    with pytest.raises(IndexNotFoundError):
+        ask("get_index", "nowhere", timeout=30)
+    with pytest.raises(IndexExistsError) as exists:
+        ask("build", index, points)
+    assert isinstance(exists.value, RpcError)
+    assert exists.value.code is grpc.StatusCode.ALREADY_EXISTS
+    with pytest.raises(UnsupportedError) as unsupported:
+        ask("query", index, points[0], selector="dpp", timeout=30)
+    assert isinstance(unsupported.value, RpcError)
+    assert unsupported.value.field == "selector"
+
+
+def test_bad_rows_are_named_during_the_upload(ask: Stack) -> None:
+    """A NaN far into an upload ends it with the field and the row, and leaves nothing behind."""
+    vectors = np.ones((60_000, 32), np.float32)
+    vectors[40_000, 3] = np.nan
+    with pytest.raises(RpcError, match="40000") as caught:
+        ask("build", "holed", vectors)
+    assert caught.value.code is grpc.StatusCode.INVALID_ARGUMENT
+    assert caught.value.field.startswith("vectors")
+    with pytest.raises(IndexNotFoundError):
+        ask("get_index", "holed", timeout=30)
+
+
+def test_sparse_rows_are_not_there_yet(ask: Stack, index: str) -> None:
+    """Sparse queries travel, and the server says plainly that it does not take them yet."""
+    query = scipy.sparse.csr_matrix(np.eye(1, DIMS, dtype=np.float32))
+    with pytest.raises(RpcError) as caught:
+        ask("query", index, query, timeout=30)
+    assert caught.value.code is grpc.StatusCode.UNIMPLEMENTED
+    assert caught.value.field.startswith("queries")
+
+
+def test_waiting_until_ready(ask: Stack) -> None:
+    """A server that serves is ready at once."""
+    ask("wait_until_ready", timeout=30)
+    info = ask("server_info", timeout=30)
+    assert info.kernels_ready
+    assert info.limits["k_max"] == LIMITS["k_max"]
+    assert (info.workers, info.durable) == (2, True)
+
+
+def test_health_messages_are_what_the_package_makes() -> None:
+    """The bytes that stand for grpc.health.v1's messages are those its own package makes."""
+    request = health_pb2.HealthCheckRequest(service=SERVICE)
+    assert request.SerializeToString() == health.WATCH_REQUEST
+    serving = health_pb2.HealthCheckResponse.SERVING
+    assert health_pb2.HealthCheckResponse(status=serving).SerializeToString() == health.SERVING
+
+
+def test_listing_goes_by_name(ask: Stack, index: str) -> None:
+    """Every index is listed once, in the order of the names."""
+    names = [info.name for info in ask("list_indexes", timeout=30)]
+    assert index in names
+    assert names == sorted(set(names))
+
+
+async def _many(target: str, index: str, points: np.ndarray) -> list[QueryResult]:
+    async with AsyncClient(target, timeout=30) as client:
+        return await asyncio.gather(*(client.query(index, point) for point in points))
+
+
+def test_many_calls_at_once(server: RunningServer, index: str, points: np.ndarray) -> None:
+    """A hundred calls in flight on one AsyncClient are each answered with their own result."""
+    results = asyncio.run(_many(server.target, index, points[:100]))
+    assert [int(result.ids[0, 0]) for result in results] == [3 * row for row in range(100)]

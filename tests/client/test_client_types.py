@@ -1,0 +1,77 @@
+"""What importing the client loads, and what a type checker sees of it."""
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import divgrpc_client
+from divgrpc_client import AsyncClient, Client, options
+
+CONSUMER = """
+import numpy as np
+from divgrpc_client import AsyncClient, Client, QueryResult
+
+def ask(client: Client) -> QueryResult:
+    info = client.build("a", np.zeros((2, 2)), n_tables=3, seed=1)
+    reveal_type(info.rows)
+    for each in client.query_stream("a", [np.zeros(2)], k=3):
+        reveal_type(each.generation)
+    return client.query("a", [[1.0, 2.0]], k=5, diversity=0.5, search="scan")
+
+async def ask_async(client: AsyncClient) -> None:
+    reveal_type((await client.query("a", [1.0, 2.0])).ids)
+    client.query("a", [1.0], depth=3)
+    await client.query("a", [1.0], k="ten")
+    await client.query("a", [1.0], selector="best")
+"""
+EXPECTED = (
+    'Revealed type is "int"',
+    "signedinteger",
+    'Unexpected keyword argument "depth"',
+    'Argument "k" to "query" of "AsyncClient" has incompatible type "str"',
+    'Argument "selector" to "query" of "AsyncClient" has incompatible type',
+)
+
+
+@pytest.mark.parametrize("module", ["divgrpc_client", "divgrpc_client.cli"])
+def test_imports_are_light(module: str) -> None:
+    """Neither the client nor its command line loads numba, scipy, rich or scikit-learn."""
+    heavy = "{'numba', 'scipy', 'rich', 'sklearn', 'PIL'} & set(sys.modules)"
+    program = f"import sys, {module}; sys.exit(str({heavy} or ''))"
+    command = [sys.executable, "-W", "error", "-c", program]
+    assert subprocess.run(command, capture_output=True, check=False, timeout=60).stderr == b"\n"
+
+
+def test_type_checkers_know_every_option(tmp_path: Path) -> None:
+    """mypy, strict, sees result types and every option, and finds each wrong one."""
+    consumer = tmp_path / "consumer.py"
+    consumer.write_text(CONSUMER)
+    command = [sys.executable, "-m", "mypy", "--strict", "--config-file=", str(consumer)]
+    told = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=300
+    )
+    for sentence in EXPECTED:
+        assert sentence in told.stdout
+    assert "Found 4 errors in 1 file" in told.stdout
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+@pytest.mark.parametrize("method", ["build", "query", "query_stream"])
+def test_help_spells_every_option_out(client: type, method: str) -> None:
+    """`help` shows each option with its default and a sentence on it."""
+    shown = inspect.signature(getattr(client, method))
+    table = options.BuildOptions if method == "build" else options.QueryOptions
+    defaults = options.BUILD_DEFAULTS if method == "build" else options.QUERY_DEFAULTS
+    text = inspect.getdoc(getattr(client, method)) or ""
+    for name, (_, sentence) in options.explained(table).items():
+        assert shown.parameters[name].default == defaults[name]
+        assert shown.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        assert f"{name}: {sentence}" in text
+
+
+def test_the_package_exports_what_it_says() -> None:
+    """Every exported name is there."""
+    assert all(hasattr(divgrpc_client, name) for name in divgrpc_client.__all__)

@@ -1,0 +1,142 @@
+"""Reading vectors and columns from files, good and bad."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client.files import read_column, read_vectors
+
+VECTORS = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+@pytest.fixture
+def npy(tmp_path: Path) -> Path:
+    """Return an .npy of four rows."""
+    path = tmp_path / "vectors.npy"
+    np.save(path, VECTORS)
+    return path
+
+
+@pytest.fixture
+def npz(tmp_path: Path) -> Path:
+    """Return an .npz of one matrix and one column."""
+    path = tmp_path / "data.npz"
+    np.savez(path, train=VECTORS, labels=np.arange(4))
+    return path
+
+
+def write_fvecs(path: Path, dims: list[int]) -> Path:
+    """Write rows that each say how many dimensions they have."""
+    path.write_bytes(b"".join(np.int32(d).tobytes() + bytes(4 * d) for d in dims))
+    return path
+
+
+def test_npy_is_mapped(npy: Path) -> None:
+    """An .npy is read as a view of the file, not into memory."""
+    vectors = read_vectors(npy)
+    assert np.array_equal(vectors, VECTORS)
+    assert isinstance(vectors.base, np.memmap) or isinstance(vectors, np.memmap)
+
+
+def test_npz_gives_its_only_matrix(npz: Path) -> None:
+    """An .npz with one matrix needs no key; with a key, it gives that array."""
+    assert np.array_equal(read_vectors(npz), VECTORS)
+    assert np.array_equal(read_vectors(npz, "train"), VECTORS)
+
+
+def test_fvecs(tmp_path: Path) -> None:
+    """A .fvecs gives its rows without their headers."""
+    path = tmp_path / "base.fvecs"
+    headers = np.full((4, 1), 3, "<i4")
+    np.concatenate([headers, VECTORS.view("<i4")], axis=1).tofile(path)
+    vectors = read_vectors(path)
+    assert vectors.dtype == np.float32
+    assert np.array_equal(vectors, VECTORS)
+
+
+def test_columns(npz: Path, npy: Path, tmp_path: Path) -> None:
+    """A column is an array of the .npz, an .npy, or a text file of one number per line."""
+    assert read_column("labels", npz).tolist() == [0, 1, 2, 3]
+    np.save(tmp_path / "ids.npy", np.array([4, 5]))
+    assert read_column(str(tmp_path / "ids.npy"), npz).tolist() == [4, 5]
+    (tmp_path / "ids.txt").write_text("7\n8\n")
+    assert read_column(str(tmp_path / "ids.txt"), npy).tolist() == [7, 8]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.npy", None, "No such file"),
+        ("missing.npz", None, "No such file"),
+        ("missing.fvecs", None, "No such file"),
+        ("empty.npy", b"", "cannot be read"),
+        ("empty.npz", b"", "cannot be read"),
+        ("empty.fvecs", b"", "cannot be read"),
+        ("text.npy", b"1 2 3\n", "cannot be read"),
+        ("text.npz", b"1 2 3\n", "cannot be read"),
+        ("vectors.csv", b"1,2\n", r"must be \.npy, \.npz or \.fvecs"),
+        ("short.fvecs", b"\x02\0\0\0" + bytes(7), "do not fill|cannot be read"),
+        ("negative.fvecs", b"\xff\xff\xff\xff" + bytes(8), "rows of -1 dimensions"),
+    ],
+)
+def test_bad_files_are_named(
+    tmp_path: Path, name: str, content: bytes | None, message: str
+) -> None:
+    """A file that is missing, empty or not what its name says is refused with its name."""
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
+        read_vectors(path)
+    assert name in str(caught.value)
+
+
+def test_fvecs_rows_must_agree(tmp_path: Path) -> None:
+    """A .fvecs whose rows differ in length is refused with the first wrong row."""
+    path = write_fvecs(tmp_path / "mixed.fvecs", [2, 2, 1, 3])
+    with pytest.raises(InvalidArgumentError, match="row 2 has 1 dimensions, not 2"):
+        read_vectors(path)
+
+
+def test_one_dimension_is_no_matrix(tmp_path: Path) -> None:
+    """An .npy of one dimension is refused with its shape."""
+    np.save(tmp_path / "flat.npy", np.ones(3))
+    with pytest.raises(InvalidArgumentError, match=r"shape \(3,\)"):
+        read_vectors(tmp_path / "flat.npy")
+
+
+def test_pickles_are_never_read(tmp_path: Path) -> None:
+    """An array of objects, which only unpickling could read, is refused."""
+    for name in ("objects.npy", "objects.npz"):
+        save = np.save if name.endswith("npy") else np.savez
+        save(tmp_path / name, np.array([[object()]]), allow_pickle=True)
+        with pytest.raises(InvalidArgumentError, match=name):
+            read_vectors(tmp_path / name)
+
+
+def test_ambiguous_archives_ask_for_a_key(tmp_path: Path) -> None:
+    """An .npz with several matrices, or none, says what it holds and asks for a key."""
+    np.savez(tmp_path / "two.npz", train=VECTORS, test=VECTORS)
+    with pytest.raises(InvalidArgumentError, match="train, test: name one with --key"):
+        read_vectors(tmp_path / "two.npz")
+    np.savez(tmp_path / "none.npz", labels=np.arange(3))
+    with pytest.raises(InvalidArgumentError, match="0 two-dimensional"):
+        read_vectors(tmp_path / "none.npz")
+
+
+def test_unknown_keys(npz: Path, npy: Path) -> None:
+    """A key that the archive lacks is refused, and so is a key for a file without keys."""
+    with pytest.raises(InvalidArgumentError, match="no array named 'test'"):
+        read_vectors(npz, "test")
+    with pytest.raises(InvalidArgumentError, match=r"only an \.npz"):
+        read_vectors(npy, "train")
+
+
+@pytest.mark.parametrize("content", ["1\ntwo\n", "1.5\n"])
+def test_columns_are_whole_numbers(tmp_path: Path, npy: Path, content: str) -> None:
+    """A text column with anything but whole numbers is refused."""
+    (tmp_path / "ids.txt").write_text(content)
+    with pytest.raises(InvalidArgumentError, match="one whole number per line"):
+        read_column(str(tmp_path / "ids.txt"), npy)

@@ -1,0 +1,151 @@
+"""One word for one thing: core, client and contract, parameter by parameter."""
+
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from typing import Any, get_args, get_type_hints
+
+import pytest
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+
+from divgrpc import types
+from divgrpc.index import Index
+from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters
+from divgrpc_client import AsyncClient, Client, ServerInfo
+from divgrpc_protos.v1 import index_pb2, query_pb2
+
+# What only one side has: where the data go in, and what a call over a network needs.
+CORE_BUILD = {"path"}
+CLIENT_CALL = {"timeout", "request_id"}
+# What a build is told beside its parameters.
+BUILD_CALL = {
+    "ids": None,
+    "categories": None,
+    "subtopics": None,
+    "replace": False,
+    "progress": None,
+}
+
+SCALARS: dict[int, type] = {
+    FieldDescriptor.CPPTYPE_UINT32: int,
+    FieldDescriptor.CPPTYPE_UINT64: int,
+    FieldDescriptor.CPPTYPE_DOUBLE: float,
+    FieldDescriptor.CPPTYPE_BOOL: bool,
+}
+
+
+def parameters(method: Callable[..., object], *, without: Iterable[str] = ()) -> dict[str, object]:
+    """Return the keyword parameters of a method and their defaults."""
+    found = inspect.signature(method).parameters.values()
+    return {
+        p.name: p.default
+        for p in found
+        if p.kind is inspect.Parameter.KEYWORD_ONLY and p.name not in set(without)
+    }
+
+
+def table(kind: Any) -> dict[str, object]:  # noqa: ANN401  # a dataclass
+    """Return a parameter table's names and defaults."""
+    return {field.name: field.default for field in fields(kind)}
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_query_takes_the_same_everywhere(client: type) -> None:
+    """Core and clients query with the names and defaults of one table."""
+    expected = table(QueryParameters)
+    assert parameters(Index.query) == expected
+    for method in ("query", "query_stream"):
+        over_wire = getattr(client, method)
+        assert parameters(over_wire, without=CLIENT_CALL | {"in_flight"}) == expected
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_build_takes_the_same_everywhere(client: type) -> None:
+    """Core and clients build with the names and defaults of one table, and the same data."""
+    expected = table(BuildParameters) | BUILD_CALL
+    assert parameters(Index.build, without=CORE_BUILD) == expected
+    build = client.build  # type: ignore[attr-defined]  # both clients have it
+    assert parameters(build, without=CLIENT_CALL) == expected
+
+
+def optional(field: FieldDescriptor) -> bool:
+    """Tell whether the wire knows if a field is set."""
+    return field.has_presence or field.enum_type is not None
+
+
+@pytest.mark.parametrize(
+    ("core", "message", "others"),
+    [
+        (QueryParameters, query_pb2.QueryRequest, {"index", "queries"}),
+        (BuildParameters, index_pb2.BuildParameters, set()),
+    ],
+)
+def test_the_contract_has_the_same_parameters(core: Any, message: Any, others: set[str]) -> None:  # noqa: ANN401  # a dataclass and a message
+    """Every parameter is a field of its name and type, in the same order, and may be left unset."""
+    found = [field for field in message.DESCRIPTOR.fields if field.name not in others]
+    assert [field.name for field in found] == list(table(core))
+    hints = get_type_hints(core)
+    for field in found:
+        assert optional(field), field.name
+        if field.enum_type is not None:
+            assert words(field.enum_type) == set(get_args(hints[field.name])), field.name
+        else:
+            plain = get_args(hints[field.name]) or (hints[field.name],)
+            assert SCALARS[field.cpp_type] in plain, field.name
+
+
+def words(enum: EnumDescriptor) -> set[str]:
+    """Return an enum's words as Python has them; the unspecified value is none of them."""
+    prefix = enum.values_by_number[0].name.removesuffix("UNSPECIFIED")
+    return {v.name.removeprefix(prefix).lower() for v in enum.values if v.number}
+
+
+@pytest.mark.parametrize(
+    ("word", "field"),
+    [
+        ("Metric", "BuildParameters.metric"),
+        ("HashFamily", "BuildParameters.hash_family"),
+        ("Hyperplanes", "BuildParameters.hyperplanes"),
+        ("ZeroVectors", "BuildParameters.zero_vectors"),
+        ("Search", "IndexInfo.auto_search"),
+    ],
+)
+def test_choices_are_spelled_alike(word: str, field: str) -> None:
+    """A choice has the same words in `divgrpc.types` and in the contract."""
+    message, name = field.split(".")
+    enum = getattr(index_pb2, message).DESCRIPTOR.fields_by_name[name].enum_type
+    assert words(enum) == set(get_args(getattr(types, word)))
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        (types.IndexInfo, index_pb2.IndexInfo),
+        (types.ArrayInfo, index_pb2.ArrayInfo),
+        (types.SearchCost, index_pb2.SearchCost),
+        (types.Progress, index_pb2.BuildProgress),
+        (types.WarningInfo, query_pb2.WarningInfo),
+        (types.QueryStats, query_pb2.QueryStats),
+        (types.EffectiveParameters, query_pb2.EffectiveParameters),
+        (ServerInfo, index_pb2.GetServerInfoResponse),
+    ],
+)
+def test_results_have_the_fields_of_the_contract(result: Any, message: Any) -> None:  # noqa: ANN401  # a dataclass and a message
+    """What comes back has the same fields in the same order on both sides."""
+    assert [field.name for field in fields(result)] == names(message.DESCRIPTOR)
+
+
+def names(message: Descriptor) -> list[str]:
+    """Return the names of a message's fields in their order."""
+    return [field.name for field in message.fields]
+
+
+def test_query_results_are_columns_of_the_contract() -> None:
+    """A query's result has what its message has, the offsets turned into rows and counts."""
+    columns = {field.name for field in fields(types.QueryResult)}
+    assert columns - {"counts"} == set(names(query_pb2.QueryResponse.DESCRIPTOR)) - {"offsets"}
+
+
+def test_limits_are_numbers_the_contract_can_carry() -> None:
+    """Every published limit fits the contract's map."""
+    assert all(0 < limit < 2**64 for limit in LIMITS.values())
