@@ -176,10 +176,10 @@ class AsyncClient:
     ) -> AsyncIterator[QueryResult]:
         """Return the result of each item of `queries`, in their order, over one stream.
 
-        An item is what `query` takes, as much as fits one message. Items are drawn on another
-        thread, and at most `in_flight` of them are on the way at a time. One that fails raises its
-        error in its turn and ends the stream. There is no deadline, only the limit on standing
-        still.
+        An item is what `query` takes, as much as fits one message; they may come from an ordinary
+        or an async iterable. At most `in_flight` of them are on the way at a time. One that fails
+        raises its error in its turn and ends the stream. There is no deadline, only the limit on
+        standing still.
         """
         call = Call("QueryStream", self._target, timeout=timeout, request_id=request_id)
         pipeline = Pipeline(name, options, in_flight)

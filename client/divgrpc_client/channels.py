@@ -64,6 +64,9 @@ class Settings:
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
+            # A server that was restarted is found in a second, not in gRPC's two minutes.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.enable_retries", int(self.retries)),
         ]
         if self.retries:

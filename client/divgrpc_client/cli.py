@@ -122,7 +122,12 @@ def _add(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
         default=os.environ.get(TARGET_VARIABLE, TARGET_DEFAULT),
         help=f"host:port of the server (${TARGET_VARIABLE}; default {TARGET_DEFAULT})",
     )
-    verb.add_argument("--timeout", type=float, metavar="SECONDS", help="deadline of the call")
+    verb.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help=f"deadline (default {commands.TIMEOUT_SECONDS:g}; none for build)",
+    )
     verb.add_argument("--json", action="store_true", help="print JSON, errors too")
     return verb
 

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from divgrpc.errors import InvalidArgumentError, UnsupportedError
 from divgrpc.types import Progress
@@ -13,6 +13,9 @@ from divgrpc_client import machine
 from divgrpc_client.client import Client
 from divgrpc_client.files import read_column, read_vectors
 from divgrpc_client.options import BuildOptions, QueryOptions
+
+# A person asks for a whole file at once, and waits; a service has the client's shorter default.
+TIMEOUT_SECONDS: Final = 30.0
 
 Tell: TypeAlias = Callable[[Progress], None]
 
@@ -122,7 +125,7 @@ def _bar(
 
 
 def _client(arguments: argparse.Namespace) -> Client:
-    return Client(arguments.target)
+    return Client(arguments.target, timeout=TIMEOUT_SECONDS)
 
 
 def _given(arguments: argparse.Namespace, table: type) -> Any:  # noqa: ANN401  # that TypedDict

@@ -12,6 +12,12 @@ from rich.table import Table
 from divgrpc.types import IndexInfo, Progress, QueryResult, WarningInfo
 from divgrpc_client.options import BUILD_DEFAULTS, BuildOptions, explained
 
+# How Build chooses what it is not given.
+_RULES: Final = {
+    "n_tables": "10, unless given",
+    "n_bits": "floor(log2 rows) - 1 in 8 to 24, unless given",
+    "n_components": "min(dims, 200), unless given",
+}
 # Wide enough for every table here; rich guesses 80 columns where there is no terminal.
 _PIPE_WIDTH: Final = 120
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -129,16 +135,10 @@ def index(info: IndexInfo) -> None:
 def _parameters(info: IndexInfo) -> Table:
     grid = table("parameter", "value", "why", "what it is", title="Parameters")
     for name, (_, sentence) in explained(BuildOptions).items():
-        value, default = info.parameters.get(name), BUILD_DEFAULTS[name]
-        if value is None:
+        if (value := info.parameters.get(name)) is None:
             continue
-        why = (
-            "chosen by Build or given"
-            if default is None
-            else "default"
-            if value == default
-            else "given"
-        )
+        default = "default" if value == BUILD_DEFAULTS[name] else "given"
+        why = _RULES.get(name, default)
         grid.add_row(name, str(value), why, sentence)
     grid.add_row(
         "n_probes",

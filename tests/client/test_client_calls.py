@@ -5,6 +5,7 @@ import inspect
 import multiprocessing
 import pickle
 import time
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.queues import SimpleQueue
 
 import grpc
@@ -12,6 +13,9 @@ import numpy as np
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, error_details_pb2
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
 
 from divgrpc.errors import (
     IndexNotFoundError,
@@ -20,6 +24,7 @@ from divgrpc.errors import (
     UnavailableError,
 )
 from divgrpc_client import AsyncClient, Client, ClientStateError, RpcError
+from divgrpc_client.channels import SERVICE
 from scripted import ScriptedIndex, status
 from stacks import Stack
 
@@ -293,6 +298,25 @@ def test_waiting_for_a_server_to_come() -> None:
     with Client("127.0.0.1:1") as client, pytest.raises(RpcError) as caught:
         client.wait_until_ready(timeout=0.3)
     assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_waiting_goes_on_until_the_server_serves() -> None:
+    """A server that is up but not ready is waited for, and the wait ends when it says so."""
+    health = HealthServicer()
+    health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+    with ThreadPoolExecutor(4) as threads, ThreadPoolExecutor(1) as waiter:
+        server = grpc.server(threads)
+        add_HealthServicer_to_server(health, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        with Client(f"127.0.0.1:{port}") as client:
+            # The server starts while the client is waiting for it already.
+            waiting = waiter.submit(client.wait_until_ready, timeout=60)
+            server.start()
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.2)
+            health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+            waiting.result(timeout=60)
+        server.stop(0).wait()
 
 
 def test_waiting_for_a_server_without_health(target: str) -> None:
