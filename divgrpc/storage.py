@@ -14,7 +14,7 @@ to nobody once the lock is free, and `sweep` removes it.
 
 Readers take no lock. They read CURRENT and map that generation; a mapping keeps its pages when the
 files are unlinked, so old generations are removed at once and memory goes when the last reader
-does. A reader that loses the race between CURRENT and the files reads CURRENT again.
+does. A reader that finds CURRENT another file than it was begins again.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,22 +93,35 @@ class IndexFolder:
         return self._of_current(lambda folder: open_generation(folder, verify=verify))
 
     def delete(self) -> int:
-        """Remove the index and return the generation that served last."""
+        """Remove the index, damaged or not, and return the generation that served last."""
         with _build_lock(self.path):
-            number = self.current()
+            try:
+                number = self.current()
+            except IndexDamagedError:
+                number = max(_numbers(self.path), default=0)
             os.unlink(self.path / POINTER)
             shutil.rmtree(self.path)
         return number
 
     def _of_current(self, read: Callable[[Path], _T]) -> _T:
-        for attempt in range(_OPEN_ATTEMPTS):
-            number = self.current()
+        """Read the current generation, and once more where the pointer moved meanwhile.
+
+        The number alone would not tell: an index that is deleted and built anew begins at 1 again.
+        """
+        for attempts_left in reversed(range(_OPEN_ATTEMPTS)):
+            stamp = self.pointer_stamp()
             try:
-                return read(self.path / str(number))
+                found = read(self.path / str(self.current()))
             except (IndexDamagedError, FileNotFoundError):
-                if attempt == _OPEN_ATTEMPTS - 1 or self.current() == number:
+                if not attempts_left or self._still(stamp):
                     raise
+            else:
+                if not attempts_left or self._still(stamp):
+                    return found
         raise AssertionError("unreachable")
+
+    def _still(self, stamp: tuple[int, int] | None) -> bool:
+        return stamp is not None and stamp == self.pointer_stamp()
 
 
 def read_manifest(folder: Path) -> Manifest:
@@ -186,8 +200,12 @@ class Staging:
         final = self._target / str(number)
         os.rename(self._folder, final)
         _sync_folder(self._target)
-        _write_synced(self._target / f"{POINTER}.new", f"{number}\n")
-        os.rename(self._target / f"{POINTER}.new", self._target / POINTER)
+        pointer = self._target / f"{POINTER}.new"
+        _write_synced(pointer, f"{number}\n")
+        # The file system's own clock ticks every few milliseconds and inodes are used again: this
+        # is what makes every pointer's stamp its own.
+        os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
+        os.rename(pointer, self._target / POINTER)
         _sync_folder(self._target)
         _sync_folder(self._target.parent)
         self.generation = open_generation(final, verify=False)

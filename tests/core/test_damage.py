@@ -104,5 +104,6 @@ def test_a_damaged_index_can_be_replaced_and_deleted(folder: Path) -> None:
     (folder / "CURRENT").write_text("nothing")
     assert publish(folder, 3.0, replace=True) == 3
     (folder / "3" / "manifest.json").unlink()
+    (folder / "CURRENT").write_text("nothing")
     assert IndexFolder(folder).delete() == 3
     assert list(folder.parent.iterdir()) == []

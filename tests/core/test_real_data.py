@@ -1,0 +1,89 @@
+"""The core on 50,000 real images; skipped where DIVGRPC_DATA names no folder."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import reference
+from divgrpc.index import Index
+from divgrpc.types import FloatArray, QueryResult, Search
+
+QUERIES = 200
+
+
+@pytest.fixture(scope="module")
+def images(data_folder: Path) -> FloatArray:
+    """Return 60,000 images' features (60000, 256); the last 10,000 ask."""
+    with np.load(data_folder / "cifar100_dense256.npz", allow_pickle=False) as file:
+        features: FloatArray = file["x"].astype(np.float32)
+    return features
+
+
+@pytest.fixture(scope="module")
+def index(images: FloatArray) -> Index:
+    return Index.build(images[:50_000])
+
+
+@pytest.fixture(scope="module")
+def queries(images: FloatArray) -> FloatArray:
+    return images[50_000 : 50_000 + QUERIES]
+
+
+def recall(result: QueryResult, truth: np.ndarray[tuple[int, ...], np.dtype[np.int32]]) -> float:
+    pairs = zip(result.ids, truth, strict=True)
+    return float(np.mean([np.isin(ids, rows).mean() for ids, rows in pairs]))
+
+
+def test_exact_search_finds_the_recorded_neighbours(
+    index: Index, queries: FloatArray, data_folder: Path
+) -> None:
+    """The ten nearest of 50,000 are those that another program found, and so are their cosines."""
+    path = data_folder / "cifar100_dense256_neighbours.npz"
+    with np.load(path, allow_pickle=False) as file:
+        rows, cosines = file["neighbour_row"][:QUERIES, :10], file["cosine"][:QUERIES, :10]
+    result = index.query(queries, search="exact", selector="nearest")
+    assert np.abs(result.scores - cosines).max() < 1e-5
+    # Near-ties may change places at the end of the ten.
+    assert recall(result, rows) > 0.999
+
+
+@pytest.mark.parametrize("search", ["auto", "scan", "scan_hamming"])
+def test_measured_recall_holds_for_new_queries(
+    index: Index, queries: FloatArray, search: Search
+) -> None:
+    """What Build measured on its own points holds, within five hundredths, for others."""
+    info = index.info
+    used = info.auto_search if search == "auto" else search
+    measured = next(cost.recall for cost in info.search_costs if cost.search == used)
+    truth = index.query(queries, search="exact", selector="nearest")
+    found = index.query(queries, search=search, selector="nearest")
+    assert recall(found, truth.ids.astype(np.int32)) > measured - 0.05
+    if search == "auto":
+        assert measured >= 0.9
+
+
+def test_hashing_closes_the_gap_that_greedy_over_all_points_closes(
+    index: Index, images: FloatArray, queries: FloatArray
+) -> None:
+    """At a dial of 0.3 the objective falls from nearest neighbours to Algorithm 1 to its greedy.
+
+    And the greedy that sees hashed candidates alone closes most of the gap.
+    """
+    unit = reference.unit(images[:50_000])
+    asked, directions = queries[:15], reference.unit(queries[:15])
+
+    def mean_objective(result: QueryResult) -> float:
+        pairs = zip(directions, result.ids, strict=True)
+        return float(np.mean([reference.objective(q, unit[ids], 0.3) for q, ids in pairs]))
+
+    nearest = mean_objective(index.query(asked, selector="nearest", search="exact"))
+    over_all = mean_objective(
+        index.query(asked, variant="marginal", search="exact", hash_limit=0, candidates_limit=0)
+    )
+    algorithm_1 = mean_objective(
+        index.query(asked, variant="corrected", search="exact", hash_limit=0, candidates_limit=0)
+    )
+    hashed = mean_objective(index.query(asked, variant="marginal"))
+    assert over_all < algorithm_1 < nearest
+    assert reference.gap_closed(hashed, nearest, over_all) > 0.9
