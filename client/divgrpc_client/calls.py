@@ -52,7 +52,8 @@ class Call:
         status = status_pb2.Status()
         trailers = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata() or ())
         try:
-            status.ParseFromString(dict(trailers).get(_STATUS_KEY, b""))
+            # As pairs: to dict() the trailers of grpc.aio 1.76 look like a mapping, and are none.
+            status.ParseFromString(dict(iter(trailers)).get(_STATUS_KEY, b""))
         except DecodeError:
             # Details of somebody else's making: the code and the message still hold.
             status.Clear()
