@@ -6,7 +6,7 @@ be published between two requests. A result speaks of one generation, so the par
 answered are asked again.
 """
 
-from typing import Final
+from typing import Final, cast
 
 from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
@@ -35,21 +35,18 @@ class Batch:
     def __init__(self, name: str, queries: VectorsLike, options: QueryOptions) -> None:
         self._matrix = as_matrix("queries", queries, one_row=True)
         self._fields = requests.query_fields(name, options)
-        self._ends = self._cut(options.get("k") or QUERY_DEFAULTS["k"])
+        # It is a number, since the fields are; a 0 is the server's to refuse.
+        self._ends = self._cut(int(options.get("k") or cast(int, QUERY_DEFAULTS["k"])))
         self._parts: list[QueryResult | None] = [None] * len(self._ends)
         self._asked = 0
         self._rounds = 1
 
-    def _cut(self, k: object) -> list[int]:
+    def _cut(self, k: int) -> list[int]:
         rows = row_count(self._matrix)
-        most = LIMITS["query_rows_max"]
-        # A k that is no number is the server's to refuse.
-        if isinstance(k, int) and k > 0:
-            most = min(most, max(1, MESSAGE_BYTES // (_RESULT_BYTES * k + _ROW_BYTES)))
+        per_answer = max(1, MESSAGE_BYTES // (_RESULT_BYTES * k + _ROW_BYTES))
+        most = min(LIMITS["query_rows_max"], per_answer)
         ends = row_ends(self._matrix, MESSAGE_BYTES) or [0]
-        if rows <= most:
-            return ends
-        return sorted({*ends, *range(most, rows, most)})
+        return ends if rows <= most else sorted({*ends, *range(most, rows, most)})
 
     def next_request(self) -> query_pb2.QueryRequest | None:
         """Return what to send now, None when every part is answered by one generation."""

@@ -227,9 +227,10 @@ def test_large_batches_are_cut_and_joined() -> None:
 
 def test_large_answers_are_asked_for_in_parts() -> None:
     """A batch whose answer would be above the limit is cut, however small its vectors are."""
-    asked, _ = results_of(Batch("images", np.zeros((100, 2)), {"k": 10_000}), [1])
-    assert max(asked) * 10_000 * 17 < MESSAGE_BYTES
-    assert sum(asked) == 100
+    for k in (10_000, cast(int, np.int64(10_000))):
+        asked, _ = results_of(Batch("images", np.zeros((100, 2)), {"k": k}), [1])
+        assert max(asked) * 10_000 * 17 < MESSAGE_BYTES
+        assert sum(asked) == 100
     many = np.zeros((LIMITS["query_rows_max"] + 1, 2))
     assert results_of(Batch("images", many, {}), [1])[0] == [LIMITS["query_rows_max"], 1]
 
