@@ -186,7 +186,7 @@ def test_builds_have_no_deadline(call: Stack, script: ScriptedIndex) -> None:
     call("build", "images", np.ones((2, 2)))
     assert not 0 <= script.seconds_left < 3600
     call("build", "images", np.ones((2, 2)), timeout=50)
-    assert 40 < script.seconds_left <= 50
+    assert 40 < script.seconds_left < 51  # gRPC 1.76 rounds a deadline up
 
 
 def test_progress_may_end_the_build(call: Stack, script: ScriptedIndex) -> None:
