@@ -332,6 +332,7 @@ class Pool:
                 self._condemn(call)
         self._changed()
         self._dispatch()
+        self._log.warning("worker lost", worker=worker.serial, calls=len(worker.outstanding))
 
     def _try_suspect(self) -> None:
         reserved = self._reserved

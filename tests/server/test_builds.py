@@ -19,6 +19,7 @@ from divgrpc_client import Client
 from divgrpc_protos.arrays import Csr, encode_csr
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from raw import stream
 from running import RunningServer, eventually
 from served import DIMS, random_points
 from uploading import Held, build, chunk, commit, header, refusal
@@ -63,9 +64,10 @@ def test_a_wrong_upload_names_its_field(
 
 def test_words_that_are_not_there_yet(client: Client, clean: str) -> None:
     """A metric or family of the contract that this version lacks is UNIMPLEMENTED."""
-    for options in ({"metric": "euclidean"}, {"hash_family": "cells"}):
-        with pytest.raises(UnsupportedError):
-            client.build(clean, ONES, **options)
+    with pytest.raises(UnsupportedError):
+        client.build(clean, ONES, metric="euclidean")
+    with pytest.raises(UnsupportedError):
+        client.build(clean, ONES, hash_family="cells")
 
 
 def test_sparse_rows_are_not_there_yet(stub: DiverseIndexStub, clean: str) -> None:
@@ -80,9 +82,8 @@ def test_sparse_rows_are_not_there_yet(stub: DiverseIndexStub, clean: str) -> No
 
 def test_bytes_that_are_no_message(channel: grpc.Channel) -> None:
     """A malformed message ends a build with INVALID_ARGUMENT."""
-    call = channel.stream_stream("/divgrpc.v1.DiverseIndex/Build")
     with pytest.raises(grpc.RpcError) as caught:
-        list(call(iter([b"\xff\xff"]), timeout=10))
+        list(stream(channel, "Build", iter([b"\xff\xff"])))
     assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
 
 

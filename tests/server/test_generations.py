@@ -72,12 +72,17 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-8])
 
 
+def empty(path: Path) -> None:
+    """Leave nothing in a file."""
+    path.write_bytes(b"")
+
+
 DAMAGES: dict[str, Callable[[Path], None]] = {
     "flipped bit": lambda folder: flip(folder / "1" / "codes.npy"),
     "short file": lambda folder: cut(folder / "1" / "vectors.npy"),
     "missing file": lambda folder: (folder / "1" / "hyperplanes.npy").unlink(),
-    "empty manifest": lambda folder: (folder / "1" / "manifest.json").write_text(""),
-    "bad pointer": lambda folder: (folder / "CURRENT").write_text("nothing\n"),
+    "empty manifest": lambda folder: empty(folder / "1" / "manifest.json"),
+    "bad pointer": lambda folder: empty(folder / "CURRENT"),
 }
 
 

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from details import details_of, details_of_status
+from divgrpc.types import FloatArray
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from raw import stream
 from served import Served, random_points
 
-STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
 
-
-def question(number: int, name: str, rows: object) -> query_pb2.QueryStreamRequest:
+def question(number: int, name: str, rows: FloatArray) -> query_pb2.QueryStreamRequest:
     """Return one message of a stream."""
     query = query_pb2.QueryRequest(index=name, queries=encode_dense(np.atleast_2d(rows)))
     return query_pb2.QueryStreamRequest(correlation_id=number, query=query)
@@ -60,7 +60,7 @@ def test_a_bad_query_does_not_end_a_stream(stub: DiverseIndexStub, served: Serve
 def test_bytes_that_are_no_message_end_a_stream(channel: grpc.Channel) -> None:
     """What has no correlation id cannot be answered inside the stream."""
     with pytest.raises(grpc.RpcError) as caught:
-        list(channel.stream_stream(STREAM)(iter([b"\xff\xff"]), timeout=10))
+        list(stream(channel, "QueryStream", iter([b"\xff\xff"])))
     assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
 
 
@@ -89,7 +89,7 @@ def test_a_cancelled_stream_leaves_the_server_well(
         while True:
             yield steps.get()
 
-    call = channel.stream_stream(STREAM)(forever())
+    call = stream(channel, "QueryStream", forever())
     for number in range(3):
         batch = random_points(5_000, seed=number)
         steps.put(question(number, served.name, batch).SerializeToString())

@@ -1,0 +1,78 @@
+"""The access log: whole lines, cheap ones."""
+
+import asyncio
+import json
+import os
+import time
+
+import pytest
+
+from divgrpc_server.config import Config
+from divgrpc_server.logs import AccessLog
+
+
+async def written(config: Config, count: int) -> str:
+    """Return what an access log writes of so many calls."""
+    reading, writing = os.pipe()
+    os.set_blocking(reading, False)
+    access = AccessLog(config, descriptor=writing)
+    for number in range(count):
+        access.add("Query", "OK", 0.00125, f"id-{number}", "ipv4:127.0.0.1:5")
+    access.flush()
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        return pipe.read()
+
+
+def test_lines_are_json() -> None:
+    """Each call is one JSON object with what it was and how it ended."""
+    lines = asyncio.run(written(Config(log_format="json"), 100)).splitlines()
+    assert [json.loads(line)["request_id"] for line in lines] == [f"id-{n}" for n in range(100)]
+    line = json.loads(lines[0])
+    assert (line["method"], line["code"], line["duration_ms"]) == ("Query", "OK", 1.25)
+    assert line["timestamp"].startswith(time.strftime("%Y-%m-%dT", time.gmtime()))
+
+
+def test_lines_are_for_people() -> None:
+    """On a console a line is read from left to right."""
+    (line,) = asyncio.run(written(Config(log_format="console"), 1)).splitlines()
+    assert "Query OK 1.250 ms request_id=id-0" in line
+
+
+@pytest.mark.parametrize("config", [Config(access_log=False), Config(log_level="warning")])
+def test_lines_can_be_left_out(config: Config) -> None:
+    """Without an access log, or above its level, nothing is written."""
+    assert asyncio.run(written(config, 3)) == ""
+
+
+def test_lines_leave_by_themselves() -> None:
+    """What was added is written within a second without anybody asking."""
+
+    async def wait() -> bytes:
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        AccessLog(Config(log_format="json"), descriptor=writing).add("Query", "OK", 0, "x", "")
+        arrived = asyncio.Event()
+        asyncio.get_running_loop().add_reader(reading, arrived.set)
+        await asyncio.wait_for(arrived.wait(), 5)
+        return os.read(reading, 1000)
+
+    assert asyncio.run(wait()).endswith(b'Z"}\n')
+
+
+def test_a_log_that_nobody_reads_holds_up_nobody() -> None:
+    """A closed or full pipe loses lines, not calls."""
+
+    async def flood() -> None:
+        reading, writing = os.pipe()
+        os.set_blocking(writing, False)
+        access = AccessLog(Config(log_format="json"), descriptor=writing)
+        for number in range(20_000):
+            access.add("Query", "OK", 0.001, str(number), "peer")
+        access.flush()
+        os.close(reading)
+        access.add("Query", "OK", 0.001, "last", "peer")
+        access.flush()
+        os.close(writing)
+
+    asyncio.run(flood())
