@@ -31,9 +31,8 @@ def test_the_demonstration_pays(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_too_small_a_gain_is_a_failure() -> None:
     """When h rises by less than it should, the demonstration says so and ends with 1."""
     values = np.full(3, 0.5)
-    plain = Answers(
-        "nearest", 0.0, np.zeros((3, 1), int), Quality(values, values, values, values), 1
-    )
+    quality = Quality(values, values, values, values)
+    plain = Answers("nearest", 0.0, np.zeros((3, 1), int), quality, 0.001)
     better = replace(plain, quality=replace(quality, h=values + 0.14))
     told = io.StringIO()
     assert verdict(Console(file=told, width=200), plain, better) == 1
