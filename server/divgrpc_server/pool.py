@@ -15,8 +15,6 @@ a worker that has work, and the memory of fingerprints. All of it runs on one ev
 """
 
 import asyncio
-import contextlib
-import hashlib
 import itertools
 import time
 from collections import OrderedDict
@@ -24,19 +22,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from google.protobuf.message import DecodeError
-
 from divgrpc.errors import UnavailableError
-from divgrpc_protos.v1 import query_pb2
 from divgrpc_server import frames
 from divgrpc_server.config import Config
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.logs import Logger
+from divgrpc_server.quarantine import Quarantine
 from divgrpc_server.statuses import PoisonError, QueueFullError, explain
 
 _TICK_SECONDS: Final = 0.25
-_POISON_SECONDS: Final = 60.0
-_POISON_ENTRIES: Final = 1024
 _TRIES: Final = 2
 
 
@@ -101,7 +95,7 @@ class Pool:
         self._large: OrderedDict[int, Call] = OrderedDict()
         self._suspects: OrderedDict[int, Call] = OrderedDict()
         self._reserved: Worker | None = None
-        self._poison: OrderedDict[bytes, float] = OrderedDict()
+        self._quarantine = Quarantine()
         self._ids = itertools.count(1)
         self._calls = 0
         self._bytes = 0
@@ -151,7 +145,7 @@ class Pool:
             or self._bytes + len(payload) > self._config.queue_bytes
         ):
             raise QueueFullError("the server holds as many queries as it may; try again shortly")
-        if self._poison and _fingerprint(op, payload) in self._poison:
+        if self._quarantine.holds(op, payload):
             raise PoisonError("this request ended two workers a moment ago and is not tried again")
         call = Call(Request(next(self._ids), deadline, op, tag, payload), deliver)
         self._calls += 1
@@ -350,10 +344,7 @@ class Pool:
 
     def _condemn(self, call: Call) -> None:
         request = call.request
-        fingerprint = _fingerprint(request.op, request.payload)
-        self._poison[fingerprint] = time.monotonic() + _POISON_SECONDS
-        while len(self._poison) > _POISON_ENTRIES:
-            self._poison.popitem(last=False)
+        self._quarantine.add(request.op, request.payload)
         self._log.error("query ended two workers", request_id=request.tag)
         self._release(call)
         error = UnavailableError("two workers ended while they answered this request")
@@ -368,8 +359,6 @@ class Pool:
                 worker.reported = True
                 self._log.warning("worker is silent", worker=worker.serial)
                 self._report(worker.serial)
-        while self._poison and next(iter(self._poison.values())) < now:
-            self._poison.popitem(last=False)
         long_ago = now - self._config.worker_wait
         if not self._workers and self._empty_since <= long_ago:
             self._give_up(long_ago)
@@ -387,14 +376,6 @@ class Pool:
 def _settle(future: "asyncio.Future[Reply]", reply: Reply) -> None:
     if not future.done():
         future.set_result(reply)
-
-
-def _fingerprint(op: int, payload: bytes) -> bytes:
-    """Return what makes a query the same again, whatever number its stream gave it."""
-    if op == Op.STREAM:
-        with contextlib.suppress(DecodeError):
-            payload = query_pb2.QueryStreamRequest.FromString(payload).query.SerializeToString()
-    return hashlib.blake2b(payload, digest_size=16).digest()
 
 
 def _status(request: Request, error: Exception, log: Logger) -> Reply:
