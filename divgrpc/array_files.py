@@ -127,7 +127,10 @@ def map_array(
 ) -> Array:
     """Map the data of a file; an array without elements is plain memory."""
     if 0 in shape:
-        return np.empty(shape, dtype)
+        empty = np.empty(shape, dtype)
+        # As read-only as a mapping: to a compiled kernel the difference is one of type.
+        empty.setflags(write=mode != "r")
+        return empty
     mapped = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)
     return mapped.view(np.ndarray)
 

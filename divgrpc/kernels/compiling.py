@@ -36,7 +36,7 @@ def cache_folder() -> Path:
     processor = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
     key.update(repr((versions, processor, os.environ.get("NUMBA_CPU_NAME"))).encode())
     base = os.environ.get("DIVGRPC_KERNEL_CACHE")
-    if base is None:
+    if not base:
         home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         base = str(Path(home) / "divgrpc")
     return Path(base) / f"kernels-{key.hexdigest()[:16]}"

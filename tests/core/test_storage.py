@@ -60,6 +60,7 @@ def test_an_array_without_elements_reads_back(tmp_path: Path) -> None:
     opened = IndexFolder(tmp_path / "digits").open().arrays["empty"]
     assert opened.shape == (0, 4)
     assert opened.dtype == np.int32
+    assert not opened.flags.writeable
 
 
 def test_generations_grow(folder: Path) -> None:
