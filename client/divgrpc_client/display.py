@@ -14,9 +14,9 @@ from divgrpc_client.options import BUILD_DEFAULTS, BuildOptions, explained
 
 # How Build chooses what it is not given.
 _RULES: Final = {
-    "n_tables": "10, unless given",
-    "n_bits": "floor(log2 rows) - 1 in 8 to 24, unless given",
-    "n_components": "min(dims, 200), unless given",
+    "n_tables": "10, or given",
+    "n_bits": "log2(rows) - 1, or given",
+    "n_components": "min(dims, 200), or given",
 }
 # Wide enough for every table here; rich guesses 80 columns where there is no terminal.
 _PIPE_WIDTH: Final = 120
