@@ -251,6 +251,18 @@ def test_zero_vectors_can_be_skipped() -> None:
     assert Index.build(normal(10), zero_vectors="skip").info.warnings == ()
 
 
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_rows_are_numbered_through_all_blocks(blocks: int) -> None:
+    """However an upload is cut, a row's id is its place in the whole, skipped rows counted."""
+    vectors = normal(9000)
+    vectors[::100] = 0
+    builder = IndexBuilder(MemoryStore(), BuildParameters(zero_vectors="skip"))
+    for block in np.array_split(vectors, blocks):
+        builder.append_all(block)
+    kept = [row for row in range(9000) if row % 100]
+    assert builder.build().arrays["ids"].tolist() == kept
+
+
 def test_skipped_rows_take_their_labels_along() -> None:
     """Ids, categories and sub-topics stay with their vectors."""
     vectors = normal(6)

@@ -142,6 +142,19 @@ def test_orthogonal_hyperplanes_are_orthogonal_in_blocks(family: HashFamily) -> 
         assert np.abs(block.T @ block - np.eye(block.shape[1])).max() < 1e-5
 
 
+@pytest.mark.parametrize("hyperplanes", ["orthogonal", "gaussian"])
+def test_a_direction_is_as_likely_as_its_opposite(hyperplanes: Hyperplanes) -> None:
+    """Whatever a factorisation's own convention of signs is, none shows in the bits."""
+    draws = 400
+    bits = np.array(
+        [drawn("lsh_div", hyperplanes, DIMS, seed)[[0, 7]] >= 0 for seed in range(draws)]
+    )
+    law, each = stats.binom(draws, 0.5), CHANCE / DIMS / 8
+    set_bits = bits.sum(axis=0)
+    assert set_bits.min() >= law.ppf(each)
+    assert set_bits.max() <= law.isf(each)
+
+
 def test_components_are_taken_around_the_mean_where_hashing_is_centred() -> None:
     """Centring looks at what differs between the points, not at what they share."""
     points = reference.unit(spectrum_points() + 3 * np.eye(DIMS)[0]).astype(np.float32)
