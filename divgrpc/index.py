@@ -5,7 +5,8 @@ A query's story: its rows become unit vectors; `QueryParameters.resolve` fills i
 columns it writes become a `QueryResult`.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from divgrpc.kernels import compiling
 from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters, QueryParameters
 from divgrpc.searching import Answers, Searcher, unit_rows
 from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation, staging
-from divgrpc.stores import MemoryStore
+from divgrpc.stores import MemoryStore, Store
 from divgrpc.types import (
     EffectiveParameters,
     HashFamily,
@@ -94,21 +95,10 @@ class Index:
             seed=seed,
         )
         rows = len(vectors) if isinstance(vectors, np.ndarray) and vectors.ndim else None
-        if path is None:
-            memory = MemoryStore()
-            builder = IndexBuilder(memory, parameters, expected_rows=rows, on_progress=progress)
-            builder.append_all(vectors, ids, categories, subtopics)
-            return cls(builder.build())
-        folder = Path(path).absolute()
-        if not INDEX_NAME.fullmatch(folder.name):
-            raise InvalidArgumentError(
-                "path",
-                f"path must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}",
-            )
-        with staging(folder, replace=replace) as store:
+        with _store(path, replace=replace) as (store, name):
             builder = IndexBuilder(store, parameters, expected_rows=rows, on_progress=progress)
             builder.append_all(vectors, ids, categories, subtopics)
-            return cls(builder.build(), folder.name)
+            return cls(builder.build(), name)
 
     @classmethod
     def open(cls, path: Path | str) -> "Index":
@@ -189,9 +179,11 @@ class Index:
                 f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
             )
         wanted = parameters.resolve(self.rows, self._manifest.auto_search)
-        at_least = min(wanted.k, self.rows) if parameters.search == "auto" else 0
         answers = self._searcher.answer(
-            rows, wanted, n_probes=self._manifest.n_probes, at_least=at_least
+            rows,
+            wanted,
+            n_probes=self._manifest.n_probes,
+            at_least=self._enough(wanted) if parameters.search == "auto" else 0,
         )
         return QueryResult(
             ids=answers.ids,
@@ -204,6 +196,15 @@ class Index:
             warnings=parameters.warnings() + self._shortfalls(wanted, answers),
         )
 
+    def _enough(self, wanted: EffectiveParameters) -> int:
+        """How many hashed points give the selector all the candidates that it may have.
+
+        Probes are tuned on queries that look like points; a trained hyperplane does not, and finds
+        its buckets nearly empty.
+        """
+        candidates = wanted.candidates_limit or wanted.k
+        return min(candidates, wanted.hash_limit or self.rows, self.rows)
+
     def _shortfalls(self, wanted: EffectiveParameters, answers: Answers) -> tuple[WarningInfo, ...]:
         if wanted.k > self.rows:
             sentence = f"k is {wanted.k} and the index has {self.rows} points"
@@ -213,6 +214,21 @@ class Index:
             return ()
         sentence = f"{short} of {len(answers.counts)} rows have fewer than {wanted.k} results"
         return (WarningInfo("FEWER_THAN_K_FOUND", sentence, "k"),)
+
+
+@contextlib.contextmanager
+def _store(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, str]]:
+    """Yield where a build goes, and its name: memory has none."""
+    if path is None:
+        yield MemoryStore(), ""
+        return
+    folder = Path(path).absolute()
+    if not INDEX_NAME.fullmatch(folder.name):
+        raise InvalidArgumentError(
+            "path", f"path must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}"
+        )
+    with staging(folder, replace=replace) as store:
+        yield store, folder.name
 
 
 def warm_kernels() -> None:

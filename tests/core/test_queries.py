@@ -1,13 +1,15 @@
 """Whole queries through an index, against the twin's answer from end to end."""
 
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
 import pytest
 
 import reference
-from core.twins import check_row, points_of
+from core.twins import check_row, points_of, same_bytes
 from divgrpc.index import Index
+from divgrpc.storage import Generation
 from divgrpc.types import (
     FloatArray,
     HashFamily,
@@ -213,15 +215,51 @@ def test_seeds_change_the_draw_and_nothing_else() -> None:
     assert len(whole) == 1
 
 
-def test_auto_finds_k_where_tables_alone_do_not() -> None:
-    """Where the tuned buckets hold fewer than k points, auto looks further and gives k."""
-    index = an_index("lsh_div", "orthogonal")
+def taking(index: Index, search: Search) -> Index:
+    """Return the index with this as what Build found to be best."""
+    manifest = replace(index._manifest, auto_search=search)
+    return Index(Generation(manifest, index._arrays), "digits")
+
+
+def test_auto_finds_enough_where_tables_alone_do_not() -> None:
+    """Where the tuned buckets hold too few points, auto looks into more, in the same order.
+
+    Enough is as many as the selector may see.
+    """
+    index = taking(an_index("lsh_div", "orthogonal"), "tables")
     far = -queries(6)
     few = index.query(far, k=60, search="tables", hash_limit=100, candidates_limit=80)
     assert (few.counts < 60).any()
     assert [w.code for w in few.warnings] == ["FEWER_THAN_K_FOUND"]
     enough = index.query(far, k=60, hash_limit=100, candidates_limit=80)
+    assert enough.parameters.search == "tables"
     assert (enough.counts == 60).all()
+    assert (enough.stats.points_hashed >= 80).all()
     assert enough.warnings == ()
     for row, query in enumerate(far):
-        check_row(twin_of(index), query, enough, row, at_least=60)
+        check_row(points_of(index), query, enough, row, at_least=80)
+
+
+def test_auto_scans_where_all_that_may_be_probed_holds_too_few() -> None:
+    """Probing ends where its room does; then all codes are read, and there is an answer."""
+    points = clustered(3000, DIMS, 6)
+    index = taking(Index.build(points, n_tables=1, n_bits=24), "tables")
+    far = -points[:4]
+    few = index.query(far, k=300, search="tables", candidates_limit=400)
+    assert (few.counts < 300).any()
+    enough = index.query(far, k=300, candidates_limit=400)
+    scanned = index.query(far, k=300, candidates_limit=400, search="scan")
+    assert enough.ids.tolist() == scanned.ids.tolist()
+    assert (enough.stats.buckets_probed > few.stats.buckets_probed).all()
+
+
+@pytest.mark.parametrize("search", ["tables", "scan", "exact"])
+def test_auto_is_the_search_that_build_chose(search: Search) -> None:
+    """What Build stored is what auto does, to the last bit."""
+    index = taking(an_index("lsh_sdiv", "orthogonal"), search)
+    asked = queries(5)
+    auto = index.query(asked, k=4, hash_limit=60, candidates_limit=4)
+    assert auto.parameters.search == search
+    assert same_bytes(
+        auto, index.query(asked, k=4, hash_limit=60, candidates_limit=4, search=search)
+    )

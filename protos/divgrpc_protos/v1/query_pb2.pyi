@@ -30,7 +30,7 @@ class _SearchEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     SEARCH_UNSPECIFIED: _Search.ValueType  # 0
     SEARCH_AUTO: _Search.ValueType  # 1
     """What Build found cheapest at its target recall; exact where the limits ask for every point.
-    Looks at more buckets, then at all codes, when fewer than k points are found.
+    Looks at more buckets, then at all codes, when fewer points than candidates_limit are found.
     """
     SEARCH_TABLES: _Search.ValueType  # 2
     """Hash buckets, in the order of the summed squared margins of the flipped bits."""
@@ -47,7 +47,7 @@ class Search(_Search, metaclass=_SearchEnumTypeWrapper):
 SEARCH_UNSPECIFIED: Search.ValueType  # 0
 SEARCH_AUTO: Search.ValueType  # 1
 """What Build found cheapest at its target recall; exact where the limits ask for every point.
-Looks at more buckets, then at all codes, when fewer than k points are found.
+Looks at more buckets, then at all codes, when fewer points than candidates_limit are found.
 """
 SEARCH_TABLES: Search.ValueType  # 2
 """Hash buckets, in the order of the summed squared margins of the flipped bits."""
