@@ -26,8 +26,6 @@ from divgrpc_client.reports.measures import Labels, Quality
 from divgrpc_client.reports.server_process import running_server
 
 K: Final = 10
-# A hyperplane is near no point, so few points share its buckets; a scan looks at all codes.
-SEARCH: Final = "scan"
 INDEX: Final = "digits"
 CATEGORIES: Final = ("even", "odd")
 # A sixth of the images to learn the reported queries from, a sixth for the dial's.
@@ -138,7 +136,7 @@ def choose_dial(client: Client, data: Digits, parts: Parts) -> float:
     asked = learn(data, parts.dial, DIAL_QUERIES_PER_CATEGORY, seed=2)
 
     def h(diversity: float) -> float:
-        found = client.query(INDEX, asked.queries, k=K, search=SEARCH, diversity=diversity)
+        found = client.query(INDEX, asked.queries, k=K, diversity=diversity)
         return measure(data, parts.indexed, asked, found.ids).means()["h"]
 
     return max(DIALS, key=h)
@@ -154,7 +152,7 @@ def ask_both(
     for query in asked.queries:
         for name, diversity in settings:
             started = time.perf_counter()
-            found = client.query(INDEX, query, k=K, search=SEARCH, diversity=diversity)
+            found = client.query(INDEX, query, k=K, diversity=diversity)
             seconds[name].append(time.perf_counter() - started)
             ids[name].append(found.ids)
     plain, diverse = (
