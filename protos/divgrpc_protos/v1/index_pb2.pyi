@@ -156,7 +156,9 @@ class BuildParameters(google.protobuf.message.Message):
     zero_vectors: Global___ZeroVectors.ValueType
     """Default reject."""
     seed: builtins.int
-    """Of every random choice. Same points, parameters and seed: same index. Default 0."""
+    """Of every random choice. Same points, parameters and seed: same arrays, byte for byte; what was
+    measured for `auto` may differ. Default 0.
+    """
     def __init__(
         self,
         *,
