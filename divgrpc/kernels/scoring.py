@@ -4,7 +4,7 @@ import numpy as np
 
 from divgrpc.kernels.compiling import kernel
 from divgrpc.kernels.lanes import prefetch_row, row_dot
-from divgrpc.kernels.sampling import id_of
+from divgrpc.kernels.sampling import id_of, mix
 
 # Ranges up to this many are sorted by insertion.
 _SHORT = 16
@@ -79,8 +79,15 @@ def sort_nearest(rows, distances, start, stop, wanted, ids):
 
 @kernel
 def _partition(rows, distances, low, high, ids):
-    """Split around the median of first, middle and last; returns where that one ends up."""
+    """Split around the median of three points; returns where that one ends up.
+
+    They come from places that look random: in the order of points that lie by angle or by time
+    the first, the middle and the last are all extremes, part after part.
+    """
     middle, last = (low + high) // 2, high - 1
+    for to in (low, middle, last):
+        place = np.int64(mix(np.uint64(low ^ (high << 24) ^ to)) >> np.uint64(32)) % (high - low)
+        _exchange(rows, distances, to, low + place)
     for i, j in ((low, middle), (middle, last), (low, middle)):
         if _nearer(distances[j], rows[j], distances[i], rows[i], ids):
             _exchange(rows, distances, i, j)

@@ -1,5 +1,7 @@
 """Exact scores of rows, and the nearest of them in a total order."""
 
+from time import perf_counter
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -88,22 +90,46 @@ def test_sort_nearest_sorts_the_first(
     check_sorted(distances, ids, start, stop, data.draw(st.integers(0, stop - start)))
 
 
-def organ_pipe(size: int) -> list[float]:
-    return [*range(size // 2), *range(size - size // 2, 0, -1)]
+def in_order(kind: str, size: int) -> Distances:
+    """Return distances that lie in an order which quicksorts stumble over."""
+    up, down = range(size // 2), range(size - size // 2)
+    orders: dict[str, list[int]] = {
+        "ascending": list(range(size)),
+        "descending": list(range(size, 0, -1)),
+        "equal": [1] * size,
+        "organ pipe": [*up, *reversed(down)],
+        "valley": [*reversed(up), *down],
+        "saw": [row % 17 for row in range(size)],
+        "two values": [row % 2 for row in range(size)],
+    }
+    return np.array(orders[kind], np.float32)
+
+
+KINDS = ["ascending", "descending", "equal", "organ pipe", "valley", "saw", "two values"]
 
 
 @pytest.mark.parametrize("wanted", [1, 10, 2999, 3000])
-@pytest.mark.parametrize("kind", ["ascending", "descending", "equal", "organ pipe", "saw"])
-def test_sort_nearest_sorts_what_is_sorted_already(kind: str, wanted: int) -> None:
-    """Orders that quicksorts stumble over come out right."""
-    size = 3000
-    orders: dict[str, list[float]] = {
-        "ascending": list(range(size)),
-        "descending": list(range(size, 0, -1)),
-        "equal": [1.0] * size,
-        "organ pipe": organ_pipe(size),
-        "saw": [row % 17 for row in range(size)],
-    }
-    check_sorted(np.array(orders[kind], np.float32), NO_IDS, 0, size, wanted)
-    backwards = np.arange(size, 0, -1, dtype=np.int64)
-    check_sorted(np.array(orders[kind], np.float32), backwards, 0, size, wanted)
+@pytest.mark.parametrize("kind", KINDS)
+def test_sort_nearest_sorts_what_has_an_order_already(kind: str, wanted: int) -> None:
+    """Orders that quicksorts stumble over come out right, with ids that run along or against."""
+    distances = in_order(kind, 3000)
+    check_sorted(distances, NO_IDS, 0, 3000, wanted)
+    check_sorted(distances, np.arange(3000, 0, -1, dtype=np.int64), 0, 3000, wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_order_of_the_points_makes_sorting_slow(kind: str) -> None:
+    """Points that lie by angle or by time are sorted in the time that random ones take.
+
+    Nearly: forty times would be little for a quicksort gone quadratic, which takes hundreds.
+    """
+    size = 100_000
+    shuffled = np.random.default_rng(1).permutation(size).astype(np.float32)
+    sort(shuffled, NO_IDS, 0, 1, 1)
+    begun = perf_counter()
+    sort(shuffled, NO_IDS, 0, size, size)
+    usual = perf_counter() - begun
+    distances = in_order(kind, size)
+    begun = perf_counter()
+    sort(distances, NO_IDS, 0, size, size)
+    assert perf_counter() - begun < 40 * usual
