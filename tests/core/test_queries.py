@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,6 +201,27 @@ def test_nearest_ignores_the_dial() -> None:
         assert other.selection_scores.tobytes() == plain.selection_scores.tobytes()
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+def test_columns_have_the_types_and_shapes_they_say(rows: int) -> None:
+    """Ids int64, scores float32, counts and statistics uint32; one row per query, k columns."""
+    result = an_index("lsh_div", "gaussian").query(queries(rows), k=4)
+    for column, dtype, shape in (
+        (result.ids, np.int64, (rows, 4)),
+        (result.scores, np.float32, (rows, 4)),
+        (result.selection_scores, np.float32, (rows, 4)),
+        (result.counts, np.uint32, (rows,)),
+        (result.stats.points_hashed, np.uint32, (rows,)),
+        (result.stats.buckets_probed, np.uint32, (rows,)),
+        (result.stats.points_scored, np.uint32, (rows,)),
+        (result.stats.candidates, np.uint32, (rows,)),
+    ):
+        assert column.dtype == dtype
+        assert column.shape == shape
+    assert result.generation == 1
+    # The index has 240 points: the default limit is above that.
+    assert (result.parameters.search, result.parameters.candidates_limit) == ("exact", 200)
+
+
 def test_seeds_change_the_draw_and_nothing_else() -> None:
     """Another seed keeps other points where there are too many, and gives no other answer."""
     index, asked = an_index("lsh_div", "gaussian"), queries(8)
@@ -263,3 +285,35 @@ def test_auto_is_the_search_that_build_chose(search: Search) -> None:
     assert same_bytes(
         auto, index.query(asked, k=4, hash_limit=60, candidates_limit=4, search=search)
     )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"n_tables": 256, "n_bits": 24},
+        {"n_tables": 1, "n_bits": 1},
+        {"n_tables": 7, "n_bits": 23},
+        {"n_components": 1},
+        {"n_components": 1, "hyperplanes": "gaussian", "centred": True},
+        {"target_recall": 1.0, "n_bits": 3},
+        {"target_recall": 1e-9, "centred": True},
+    ],
+)
+@pytest.mark.parametrize("points", ["many", "equal", "opposite"])
+def test_the_ends_of_the_build_parameters(given: dict[str, Any], points: str) -> None:
+    """From one bit to 6,144, around one component or one place: answers are the twin's."""
+    vectors = clustered(50, 6, 2)
+    if points != "many":
+        vectors[:] = vectors[0]
+        vectors[::2] *= -1 if points == "opposite" else 2
+    index, asked = Index.build(vectors, **given), clustered(50, 6, 2)[:2]
+    for search in ("scan", "scan_hamming", "exact"):
+        result = index.query(asked, k=5, search=search, hash_limit=20, candidates_limit=10)
+        for row, query in enumerate(asked):
+            check_row(points_of(index), query, result, row)
+    found = index.query(asked, k=50, search="tables", hash_limit=0, candidates_limit=0)
+    everything = index.query(asked, k=50, search="exact", hash_limit=0, candidates_limit=0)
+    for row in range(2):
+        picked = found.ids[row, : found.counts[row]].tolist()
+        assert len(set(picked)) == len(picked)
+        assert set(picked) <= set(everything.ids[row].tolist())
