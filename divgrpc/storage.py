@@ -61,6 +61,8 @@ class IndexFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path).absolute()
+        # A text, because `pointer_stamp` is taken for every query and joining a path costs more.
+        self._pointer = str(self.path / POINTER)
 
     @property
     def name(self) -> str:
@@ -70,7 +72,7 @@ class IndexFolder:
     def pointer_stamp(self) -> tuple[int, int] | None:
         """Return something that changes with every publish, or None where there is no index."""
         try:
-            status = os.stat(self.path / POINTER)
+            status = os.stat(self._pointer)
         except (FileNotFoundError, NotADirectoryError):
             return None
         return status.st_ino, status.st_mtime_ns

@@ -68,12 +68,10 @@ class Job:
 
     def pack(self, result: QueryResult) -> Reply:
         """Return the reply that carries `result`; raises `ReplyTooLargeError`."""
-        response = messages.pack_result(result)
-        if self._op == Op.QUERY:
-            return Reply(self.id, Outcome.ANSWER, response.SerializeToString())
-        answer = query_pb2.QueryStreamResponse(correlation_id=self._correlation_id)
-        answer.response.CopyFrom(response)
-        return Reply(self.id, Outcome.ANSWER, answer.SerializeToString())
+        payload = messages.pack_result(result)
+        if self._op == Op.STREAM:
+            payload = messages.pack_stream_answer(self._correlation_id, payload)
+        return Reply(self.id, Outcome.ANSWER, payload)
 
     def pack_error(self, error: Exception, log: Logger) -> Reply:
         """Return the reply that carries an error."""

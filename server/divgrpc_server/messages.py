@@ -6,6 +6,7 @@ Errors name the field as the .proto spells it, such as ``queries.dense.data``.
 
 from collections.abc import Mapping
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -129,10 +130,10 @@ def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> FloatArray:
     return matrix
 
 
-def pack_result(result: QueryResult) -> query_pb2.QueryResponse:
-    """Return the answer as columns; raises `ReplyTooLargeError` where no message can hold it."""
+def pack_result(result: QueryResult) -> bytes:
+    """Return the QueryResponse; raises `ReplyTooLargeError` where no message can hold it."""
     counts = result.counts
-    offsets = [0, *np.cumsum(counts, dtype=np.int64).tolist()]
+    offsets = [0, *accumulate(counts.tolist())]
     ids, scores, selection_scores = result.ids, result.scores, result.selection_scores
     if offsets[-1] < ids.size:
         found = np.arange(ids.shape[1]) < counts[:, None]
@@ -154,9 +155,27 @@ def pack_result(result: QueryResult) -> query_pb2.QueryResponse:
     )
     if result.warnings:
         response.warnings.extend(_warning(warning) for warning in result.warnings)
-    if response.ByteSize() > LIMITS["message_bytes_max"]:
+    packed = response.SerializeToString()
+    if len(packed) > LIMITS["message_bytes_max"]:
         raise _reply_too_large()
-    return response
+    return packed
+
+
+def pack_stream_answer(correlation_id: int, response: bytes) -> bytes:
+    """Return the QueryStreamResponse around a QueryResponse, without parsing or copying that.
+
+    A message is its fields one after the other, and `response` is field 2, a length and bytes.
+    """
+    answer = query_pb2.QueryStreamResponse(correlation_id=correlation_id)
+    return answer.SerializeToString() + b"\x12" + _varint(len(response)) + response
+
+
+def _varint(number: int) -> bytes:
+    groups = []
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*groups, number])
 
 
 @lru_cache(maxsize=1024)

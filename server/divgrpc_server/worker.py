@@ -1,10 +1,11 @@
 """The process that answers queries: numba, no gRPC.
 
-Theory of operation. One thread waits for the supervisor and for the fronts. Packets are read as
-they come, so that what was withdrawn is known before it is begun, and answered in order, one packet
-of each front at a time. A query of many rows becomes a batch and is answered in pieces, one piece
-per round, while packets go first: a batch never holds up a small query for longer than a piece.
-Answers leave when their packet is done, or when they have waited a moment for one another.
+Theory of operation. One thread waits for the supervisor and for the fronts. Packets are answered in
+order, one of each front at a time, and what has come meanwhile is read in between, so that what was
+withdrawn is mostly known before it is begun. A query of many rows becomes a batch and is answered
+in pieces, one piece per round, while packets go first: a batch never holds up a small query for
+longer than a piece. Answers leave when their packet is done, or when they have waited a moment for
+one another.
 
 What must hold: every request gets exactly one reply unless it was withdrawn; every packet's credit
 goes back exactly once; a front that has work here hears from us at least once a second, or it takes
@@ -50,22 +51,17 @@ class Front:
         self._sent = time.monotonic()
 
     def read(self) -> list[Request]:
-        """Take in every packet that is there; returns the requests that are not queries."""
-        notes: list[Request] = []
-        while True:
-            try:
-                packet, memfd = self.link.receive()
-            except BlockingIOError:
-                return notes
-            if not packet:
-                self.gone = True
-                return notes
-            requests = list(frames.unpack_requests(packet, memfd))
-            queries = [request for request in requests if request.op in (Op.QUERY, Op.STREAM)]
-            notes += [request for request in requests if request.op not in (Op.QUERY, Op.STREAM)]
-            if queries:
-                self.packets.append(queries)
-                self.pending.update((request.id, request) for request in queries)
+        """Take in a packet; returns the requests that are not queries."""
+        packet, memfd = self.link.receive()
+        if not packet:
+            self.gone = True
+            return []
+        requests = list(frames.unpack_requests(packet, memfd))
+        if requests[0].op not in (Op.QUERY, Op.STREAM):
+            return requests  # notes travel by themselves
+        self.packets.append(requests)
+        self.pending.update((request.id, request) for request in requests)
+        return []
 
     def withdraw(self, number: int) -> None:
         """Forget a request that nobody waits for."""
