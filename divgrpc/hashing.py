@@ -153,7 +153,10 @@ def _leading(vectors: FloatArray, basis: FloatArray, count: int) -> npt.NDArray[
     image = vectors @ basis
     moments = (image.T @ image).astype(np.float64)
     # eigh sorts upwards.
-    return np.asarray(basis @ np.linalg.eigh(moments)[1][:, : -count - 1 : -1])
+    directions = basis @ np.linalg.eigh(moments)[1][:, : -count - 1 : -1]
+    # Either sign is an eigenvector's: make it positive where it is largest, whatever the library.
+    largest = np.abs(directions).argmax(axis=0)
+    return np.asarray(directions * np.sign(directions[largest, np.arange(count)]))
 
 
 def encode(
