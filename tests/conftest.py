@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from running import RunningServer
 
 from divgrpc_client import Client
+from running import RunningServer
 
 _NEEDS_DATA = "needs DIVGRPC_DATA"
 
