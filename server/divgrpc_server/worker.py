@@ -12,6 +12,7 @@ goes back exactly once; a front that has work here hears from us at least once a
 us for dead.
 """
 
+import gc
 import os
 import select
 import time
@@ -19,6 +20,7 @@ from collections import deque
 from typing import Final
 
 from divgrpc.index import warm_kernels
+from divgrpc.kernels import compiling
 from divgrpc.types import QueryResult
 from divgrpc_server import control, frames, jobs, logs
 from divgrpc_server.frames import Op, Outcome, Reply, Request
@@ -283,13 +285,25 @@ class Worker:
                     front.flush()
 
 
+def warm(log: logs.Logger) -> None:
+    """Make every kernel ready, and say what that costs where it costs much."""
+    begun = time.monotonic()
+    if not compiling.is_warm():
+        log.info("compiling kernels, which takes a while and is kept for later starts")
+    warm_kernels()
+    if not compiling.is_warm():
+        log.warning("compiled kernels cannot be kept: every start and build compiles them anew")
+    log.info("kernels are warm", seconds=round(time.monotonic() - begun, 3))
+
+
 def main() -> None:
     """Run a worker; started by the supervisor alone."""
     me = control.enter()
     log = logs.configure(me.config, "worker", me.serial)
-    begun = time.monotonic()
-    warm_kernels()
-    log.info("kernels are warm", seconds=round(time.monotonic() - begun, 3))
+    warm(log)
+    # What is here now stays, and the collector need not look at it again.
+    gc.collect()
+    gc.freeze()
     me.channel.send(control.Message("ready"))
     Worker(me, log).run()
     # Nothing here needs an orderly end, and taking a compiler apart takes a while.
