@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 
 from benchmarks.exhaustive import exhaustive_greedy
+from benchmarks.load import Load
 from benchmarks.objective import best_dial, dials, gap_closed, objective
 from benchmarks.tables import table
+from benchmarks.wire import rows_of
 from divgrpc.types import FloatArray
 
 
@@ -85,3 +87,19 @@ def test_tables_line_up() -> None:
         "| a      |     1 |",
         "| longer | 1,000 |",
     ]
+
+
+def test_a_call_is_compared_with_echo_plus_query() -> None:
+    """The floor is the echo's CPU and the query's, each in its quietest round."""
+    latency = {50.0: 10.0, 99.0: 20.0}
+    seen = {
+        ("query in process", 1): [Load(1, 1.0, {"worker": w}, latency) for w in (90.0, 60.0)],
+        ("echo", 1): [Load(1, 1.0, {"front": w}, latency) for w in (40.0, 70.0)],
+        ("ours", 1): [Load(1, 1.0, {"front": w, "worker": 75.0}, {50.0: 35.0}) for w in (50, 99)],
+        ("ours, QueryStream", 1): [Load(1, 1.0, {"front": 20.0, "worker": 75.0}, {})],
+    }
+    rows = {row.name: row for row in rows_of(seen)}
+    assert rows["ours"].than_floor == pytest.approx(125 / 100)
+    assert rows["ours"].p50_above_floor == pytest.approx(15)
+    assert rows["echo"].than_floor is None
+    assert rows["ours, QueryStream"].than_floor is None

@@ -1,15 +1,15 @@
 """What the service costs: server CPU per call and latency, beside an empty echo and the bare query.
 
-All programs are up at once and take turns in rounds, on the loopback address; the figure of a row
-is the median over rounds. Server CPU is that of fronts and workers, from the scheduler. The access
-log is on. The echo answers messages of the Query's sizes; its CPU plus that of the same query in
-process is the floor: what a service could cost at the least. So with p50, one call at a time.
+All programs are up at once and take turns in rounds, on the loopback address; a row's figures are
+those of its quietest round, the one with the least CPU per call. Server CPU is that of fronts and
+workers, from the scheduler. The access log is on. The echo answers messages of the Query's sizes;
+its CPU plus that of the same query in process is the floor: what a service could cost at the least.
+So with p50, one call at a time.
 """
 
 import argparse
 import asyncio
 import shutil
-import statistics
 import tempfile
 import time
 from collections import defaultdict
@@ -35,7 +35,7 @@ _REQUESTS = 400
 
 @dataclass(frozen=True)
 class Row:
-    """One program under one load; microseconds per call, medians over rounds."""
+    """One program under one load, in its quietest round; microseconds per call."""
 
     name: str
     in_flight: int
@@ -53,8 +53,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the run can be told."""
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2], help="(default 1 2)")
     parser.add_argument("--in-flight", type=int, default=64, help="calls at a time (default 64)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="of one loop (default 3)")
-    parser.add_argument("--rounds", type=int, default=3, help="turns each takes (default 3)")
+    parser.add_argument("--seconds", type=float, default=2.0, help="of one loop (default 2)")
+    parser.add_argument("--rounds", type=int, default=5, help="turns each takes (default 5)")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
         programs = {"echo": stack.enter_context(echo(reply_bytes)), **programs}
         show(f"{len(requests[0]):,} bytes a request, {reply_bytes:,} a reply\n")
         seen = asyncio.run(_take_turns(index, points.queries, requests, programs, arguments))
-    rows = list(_rows(seen))
+    rows = list(rows_of(seen))
     show(_drawn(rows))
     return {"data": points.described(), "rows": [asdict(row) for row in rows]}
 
@@ -143,39 +143,35 @@ def _in_process(index: Index, queries: FloatArray, seconds: float) -> Load:
     return Load(len(times), len(times) / taken, used, latency)
 
 
-def _rows(seen: dict[tuple[str, int], list[Load]]) -> Iterator[Row]:
-    for (name, in_flight), loads in seen.items():
-        front, workers = _cpu(loads, "front"), _cpu(loads, "worker")
-        p50, p99 = _latency(loads, 50), _latency(loads, 99)
-        floor_cpu: float | None = None
-        above: float | None = None
+def rows_of(seen: dict[tuple[str, int], list[Load]]) -> Iterator[Row]:
+    """Yield a row for each program and number in flight, from the rounds it was seen in."""
+    quietest = {key: min(loads, key=_cpu) for key, loads in seen.items()}
+    query = quietest["query in process", 1]
+    for (name, in_flight), best in quietest.items():
+        floor = above = None
         # An echo's stream is not measured, so a QueryStream has no floor.
-        if front and workers and p50 is not None:
-            echoes, query = seen["echo", in_flight], seen["query in process", 1]
-            floor_cpu = _cpu(echoes, "front") + _cpu(query, "worker")
+        if len(best.cpu) > 1 and best.latency:
+            echoed = quietest["echo", in_flight]
+            floor = _cpu(echoed) + _cpu(query)
             if in_flight == 1:
-                above = p50 - (_latency(echoes, 50) or 0) - (_latency(query, 50) or 0)
+                above = best.latency[50] - echoed.latency[50] - query.latency[50]
         yield Row(
             name=name,
             in_flight=in_flight,
-            calls_per_second=statistics.median(each.per_second for each in loads),
-            cpu_front=front,
-            cpu_workers=workers,
-            cpu_total=front + workers,
-            than_floor=(front + workers) / floor_cpu if floor_cpu else None,
-            p50=p50,
-            p99=p99,
+            calls_per_second=best.per_second,
+            cpu_front=best.cpu.get("front", 0.0),
+            cpu_workers=best.cpu.get("worker", 0.0),
+            cpu_total=_cpu(best),
+            than_floor=_cpu(best) / floor if floor else None,
+            p50=best.latency.get(50),
+            p99=best.latency.get(99),
             p50_above_floor=above,
         )
 
 
-def _latency(loads: Sequence[Load], percentile: float) -> float | None:
-    values = [each.latency[percentile] for each in loads if each.latency]
-    return statistics.median(values) if values else None
-
-
-def _cpu(loads: Sequence[Load], role: str) -> float:
-    return statistics.median(each.cpu.get(role, 0.0) for each in loads)
+def _cpu(load: Load) -> float:
+    """Return the CPU of a call, of all roles."""
+    return sum(load.cpu.values())
 
 
 def _drawn(rows: Sequence[Row]) -> str:
