@@ -50,21 +50,28 @@ class QueryStream:
         reader = self._reader = asyncio.create_task(self._read())
         reader.add_done_callback(lambda _: self._answered.set())
         try:
-            while not (reader.done() and self._in_flight == 0):
+            while not self._over(reader):
                 await self._answered.wait()
                 self._answered.clear()
                 await self._write()
                 if self._failure is not None:
                     raise self._failure
-            if self._draining:
+            if reader.cancelled():
                 raise UnavailableError("the server is going down")
-            await reader
         finally:
             reader.cancel()
             for call in self._calls.values():
                 if call is not None:
                     self._pool.withdraw(call)
             await asyncio.gather(reader, return_exceptions=True)
+
+    def _over(self, reader: "asyncio.Task[None]") -> bool:
+        """Tell whether everything is read and answered; raises what ended the reading early."""
+        if not reader.done():
+            return False
+        if not self._draining:
+            reader.result()
+        return self._in_flight == 0
 
     def drain(self) -> None:
         """Read nothing more; answer what was read, then end the call."""

@@ -15,14 +15,12 @@ import contextlib
 import itertools
 import os
 import signal
-import socket
 import sys
 from collections.abc import Coroutine, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from divgrpc.errors import DivgrpcError, UnavailableError
+from divgrpc.errors import UnavailableError
 from divgrpc.storage import lock_root, sweep
 from divgrpc_server import frames, uploads
 from divgrpc_server.children import Child, Role
@@ -30,6 +28,7 @@ from divgrpc_server.config import Config
 from divgrpc_server.control import Message
 from divgrpc_server.embedded import memory_root
 from divgrpc_server.logs import Logger
+from divgrpc_server.ports import reserved_port
 
 _YOUNG_SECONDS: Final = 2.0
 _PAUSE_SECONDS_MAX: Final = 10.0
@@ -52,6 +51,7 @@ class Supervisor:
         self._failures: dict[Role, int] = {"front": 0, "worker": 0, "builder": 0}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
+        self._warm = False
         self._failed = False
         self._serving = False
         self._stopping = False
@@ -69,9 +69,16 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._handle_stop)
-        self._start("worker")
-        for _ in range(self._config.fronts):
-            self._start("front")
+        self._fill("worker")
+        self._fill("front")
+
+    def _fill(self, role: Role) -> None:
+        """Start what is missing; one worker alone until it has warmed the kernels."""
+        wanted = self._config.fronts if role == "front" else self._config.workers
+        if role == "worker" and not self._warm:
+            wanted = 1
+        while len(self._of(role)) < wanted and not self._stopping:
+            self._start(role)
 
     def _start(self, role: Role) -> Child:
         child = Child(role, next(self._serials), self._config, self._root)
@@ -90,10 +97,10 @@ class Supervisor:
         for front in self._ready("front"):
             front.send(Message("serving"))
         self._log.info("serving", address=self._config.listen, pid=os.getpid())
-        sys.stdout.write(f"serving {self._config.listen}\n")
-        sys.stdout.flush()
         if self._config.ready_file:
             _write_whole(Path(self._config.ready_file), f"{self._config.listen}\n")
+        sys.stdout.write(f"serving {self._config.listen}\n")
+        sys.stdout.flush()
 
     # What children say.
 
@@ -117,8 +124,8 @@ class Supervisor:
         elif child.role == "worker":
             for front in self._ready("front"):
                 _connect(front, child)
-            while len(self._of("worker")) < self._config.workers and not self._stopping:
-                self._start("worker")
+            self._warm = True
+            self._fill("worker")
         self._announce()
 
     async def _start_builder(self, front: Child, request: Message) -> None:
@@ -161,8 +168,7 @@ class Supervisor:
             return
         if failures > 1:
             await asyncio.sleep(min(_PAUSE_SECONDS_MAX, 0.1 * 2**failures))
-        if not self._stopping:
-            self._start(role)
+        self._fill(role)
 
     # Stopping.
 
@@ -208,7 +214,12 @@ class Supervisor:
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._log.error("fault", exc_info=task.exception())
 
 
 def _connect(front: Child, worker: Child) -> None:
@@ -225,38 +236,6 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 @contextlib.contextmanager
-def _reserved(config: Config) -> Iterator[Config]:
-    """Hold the port for the fronts, which share it; yields the configuration with its number.
-
-    Raises `UnavailableError` where somebody listens there already. Another server that shares its
-    port would not stop us from taking a part of its calls, so the first bind does not share.
-    """
-    family, kind, protocol, _, address = _resolve(config.host, config.port)
-    with socket.socket(family, kind, protocol) as probe, socket.socket(family, kind) as holder:
-        try:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(address)
-            if config.port:
-                probe.close()
-            else:
-                address = probe.getsockname()
-                probe.close()
-            holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            holder.bind(address)
-        except OSError as error:
-            raise UnavailableError(f"cannot listen on {config.listen}: {error}") from error
-        host = f"[{config.host}]" if ":" in config.host else config.host
-        yield replace(config, listen=f"{host}:{holder.getsockname()[1]}")
-
-
-def _resolve(host: str, port: int) -> tuple[int, int, int, str, tuple[object, ...]]:
-    try:
-        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-    except OSError as error:
-        raise UnavailableError(f"cannot listen on {host}: {error}") from error
-
-
-@contextlib.contextmanager
 def _storage(config: Config, log: Logger) -> Iterator[Path]:
     """Hold the folder that keeps the indexes."""
     if not config.data_dir:
@@ -265,8 +244,12 @@ def _storage(config: Config, log: Logger) -> Iterator[Path]:
             yield root
         return
     root = Path(config.data_dir).absolute()
-    with lock_root(root):
-        swept = sweep(root)
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock_root(root))
+            swept = sweep(root)
+        except OSError as error:
+            raise UnavailableError(f"the data directory cannot be used: {error}") from error
         if swept:
             log.info("removed what unfinished builds left", indexes=swept)
         yield root
@@ -277,11 +260,8 @@ def run(config: Config, log: Logger) -> int:
 
     Raises `DivgrpcError` where it cannot start.
     """
-    try:
-        with _storage(config, log) as root, _reserved(config) as reserved:
-            return asyncio.run(_supervise(reserved, root, log))
-    except OSError as error:
-        raise DivgrpcError(f"the data directory cannot be used: {error}") from error
+    with _storage(config, log) as root, reserved_port(config) as reserved:
+        return asyncio.run(_supervise(reserved, root, log))
 
 
 async def _supervise(config: Config, root: Path, log: Logger) -> int:

@@ -100,7 +100,7 @@ class Front:
 
     def show_life(self) -> None:
         """Let the front know that we are at work on what it asked."""
-        if self.jobs and time.monotonic() - self._sent > _ALIVE_SECONDS:
+        if time.monotonic() - self._sent > _ALIVE_SECONDS:
             self._send(frames.pack_credits(0, 0), -1)
 
     def begin_packet(self) -> None:
@@ -139,6 +139,8 @@ class Worker:
                     self._serve_packet(front, front.packets.popleft())
             if self._batches:
                 self._serve_piece(*self._batches.popleft())
+        for front in self._fronts.values():
+            front.link.close()
 
     def _take_in(self) -> bool:
         """Wait for something to do and read it; False at the end of the control channel."""
@@ -154,7 +156,8 @@ class Worker:
             else:
                 self._read(self._fronts[descriptor])
         for front in self._fronts.values():
-            front.show_life()
+            if front.jobs or self._parked:
+                front.show_life()
         return True
 
     def _patience(self) -> float | None:

@@ -1,11 +1,219 @@
-"""A worker by itself: what it says while it warms up."""
+"""A worker without a process around it: its loop runs in a thread, fronts are played by hand."""
 
+import math
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
 import pytest
+from google.rpc import code_pb2, status_pb2
 from structlog.testing import capture_logs
 
+from divgrpc import Index
 from divgrpc.kernels import compiling
-from divgrpc_server import logs, worker
+from divgrpc_protos.arrays import encode_dense
+from divgrpc_protos.v1 import query_pb2
+from divgrpc_server import control, frames, logs, worker
 from divgrpc_server.config import Config
+from divgrpc_server.frames import Op, Outcome, Reply, Request
+from served import DIMS, random_points
+
+FOREVER = math.inf
+
+
+class Packet(NamedTuple):
+    """A reply packet."""
+
+    small: int
+    large: int
+    replies: list[Reply]
+
+
+class Front:
+    """The front's end of a link."""
+
+    def __init__(self, channel: control.Channel) -> None:
+        ours, theirs = frames.pair()
+        with theirs:
+            channel.send(control.Message("front", 1), theirs.fileno())
+        self.link = frames.Link(ours)
+
+    def send(self, *requests: Request) -> None:
+        """Send requests in one packet, or one alone in a memory file where it is large."""
+        (first, *_) = requests
+        if len(first.payload) > frames.SMALL_MAX:
+            with frames.memory_file(first.payload) as memfd:
+                self.link.send(frames.pack_request(first, in_memfd=True), memfd)
+        else:
+            self.link.send(b"".join(frames.pack_request(request) for request in requests))
+
+    def hear(self) -> Packet:
+        """Wait for a packet that is more than a sign of life."""
+        while True:
+            readable, _, _ = select.select([self.link.fileno()], [], [], 20)
+            assert readable
+            view, memfd = self.link.receive()
+            credits_back = frames.unpack_credits(view)
+            packet = Packet(*credits_back, list(frames.unpack_replies(view, memfd)))
+            if packet != (0, 0, []):
+                return packet
+
+    def hear_until(self, number: int) -> list[int]:
+        """Return the ids that were answered up to and with `number`, in order."""
+        heard: list[int] = []
+        while number not in heard:
+            heard += [reply.id for reply in self.hear().replies]
+        return heard
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Iterator[control.Channel]:
+    """Run a worker on an index `small`, and yield the supervisor's end of its channel."""
+    Index.build(random_points(300), path=tmp_path / "small")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    config = Config(log_level="error")
+    me = control.Self(control.Channel(theirs), config, tmp_path, 1)
+    thread = threading.Thread(target=worker.Worker(me, logs.configure(config, "worker")).run)
+    thread.start()
+    supervisor = control.Channel(ours)
+    yield supervisor
+    supervisor.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    theirs.close()
+
+
+@pytest.fixture
+def front(channel: control.Channel) -> Iterator[Front]:
+    """Return a front of the worker, after a first query that opened the index."""
+    one = Front(channel)
+    one.send(query(0))
+    one.hear_until(0)
+    yield one
+    one.link.close()
+
+
+def query(
+    number: int, rows: int = 1, *, index: str = "small", deadline: float = FOREVER, k: int = 10
+) -> Request:
+    """Return a request."""
+    message = query_pb2.QueryRequest(
+        index=index, queries=encode_dense(random_points(rows, seed=number)), k=k
+    )
+    return Request(number, deadline, Op.QUERY, "tag", message.SerializeToString())
+
+
+def code_of(reply: Reply) -> int:
+    """Return the code of a status."""
+    assert reply.outcome == Outcome.STATUS
+    return int(status_pb2.Status.FromString(reply.payload).code)
+
+
+def test_a_packet_is_answered_together(front: Front) -> None:
+    """Its answers come back in order, and with them its credit."""
+    front.send(query(1), query(2, index="nobody"), query(3))
+    packet = front.hear()
+    assert (packet.small, packet.large) == (1, 0)
+    assert [reply.id for reply in packet.replies] == [1, 2, 3]
+    assert code_of(packet.replies[1]) == code_pb2.NOT_FOUND
+
+
+def test_small_queries_pass_a_batch(front: Front) -> None:
+    """A large batch is answered in pieces, and what comes meanwhile goes first."""
+    front.send(query(1, 10_000))
+    front.send(query(2))
+    front.send(query(3), query(4))
+    assert front.hear_until(1) == [2, 3, 4, 1]
+
+
+def test_a_withdrawn_batch_stops(front: Front) -> None:
+    """Nobody hears of it again, and its credit comes back at once."""
+    front.send(query(1, 10_000))
+    front.send(query(2))
+    assert [reply.id for reply in front.hear().replies] == [2]
+    front.send(Request(1, 0.0, Op.CANCEL, "", b""))
+    packet = front.hear()
+    assert (packet.large, packet.replies) == (1, [])
+    front.send(query(3))
+    assert front.hear_until(3) == [3]
+
+
+def test_what_was_withdrawn_before_it_was_begun(front: Front) -> None:
+    """It is not answered, and its packet's credit comes back."""
+    front.send(query(1, 2_000))
+    front.send(query(2), query(3))
+    front.send(Request(3, 0.0, Op.CANCEL, "", b""))
+    front.send(query(4))
+    assert front.hear_until(1)[-1] == 1
+
+
+def test_what_is_late_is_not_begun(front: Front) -> None:
+    """A deadline that has passed is DEADLINE_EXCEEDED without work; in a batch, between pieces."""
+    front.send(query(1, deadline=time.monotonic() - 1))
+    (reply,) = front.hear().replies
+    assert code_of(reply) == code_pb2.DEADLINE_EXCEEDED
+    front.send(query(2, 10_000, deadline=time.monotonic() + 0.05))
+    replies = front.hear().replies
+    assert [code_of(reply) for reply in replies] == [code_pb2.DEADLINE_EXCEEDED]
+
+
+def test_credits_come_back_exactly_once(front: Front) -> None:
+    """As many as were spent, whatever became of the requests."""
+    front.send(query(1), query(2, 40))
+    front.send(query(3, 3_000))
+    front.send(query(4, index="nobody"))
+    small = large = 0
+    answered: set[int] = set()
+    while len(answered) < 4 or (small, large) != (2, 1):
+        packet = front.hear()
+        small, large = small + packet.small, large + packet.large
+        answered |= {reply.id for reply in packet.replies}
+    assert answered == {1, 2, 3, 4}
+    front.send(query(5))
+    assert front.hear().small == 1
+
+
+def test_an_answer_may_be_large(front: Front) -> None:
+    """One that no packet holds comes in a memory file."""
+    front.send(query(1, 60, k=300))
+    replies: list[Reply] = []
+    while not replies:
+        replies += front.hear().replies
+    assert len(replies[0].payload) > frames.PACKET_BYTES
+    assert len(query_pb2.QueryResponse.FromString(replies[0].payload).ids) == 60 * 300
+
+
+def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> None:
+    """A second front is answered while the first has a batch under way, and outlives it."""
+    second = Front(channel)
+    front.send(query(1, 10_000))
+    second.send(query(2))
+    assert second.hear_until(2) == [2]
+    front.link.close()
+    second.send(query(3))
+    assert second.hear_until(3) == [3]
+    second.link.close()
+
+
+def test_a_refresh_brings_the_new_generation(front: Front, tmp_path: Path) -> None:
+    """Once it is confirmed, no answer is of the old generation; a deleted index is gone."""
+    assert generation(front, 1) == 1
+    Index.build(np.eye(DIMS, dtype=np.float32), path=tmp_path / "small", replace=True)
+    front.send(Request(2, FOREVER, Op.REFRESH, "", b"small"))
+    assert front.hear_until(2) == [2]
+    assert generation(front, 3) == 2
+
+
+def generation(front: Front, number: int) -> int:
+    """Return the generation that answers."""
+    front.send(query(number))
+    (reply,) = front.hear().replies
+    return query_pb2.QueryResponse.FromString(reply.payload).generation
 
 
 @pytest.mark.parametrize(

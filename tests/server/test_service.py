@@ -1,0 +1,173 @@
+"""How calls end: what a caller sees of a fault, and what the access log has of every end."""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+from google.rpc import status_pb2
+from grpc import aio
+from structlog.testing import capture_logs
+
+from details import Details, details_of_status
+from divgrpc_server import control, logs
+from divgrpc_server.builds import Builds
+from divgrpc_server.catalog import Catalog
+from divgrpc_server.config import Config
+from divgrpc_server.logs import AccessLog
+from divgrpc_server.pool import Pool
+from divgrpc_server.service import Service
+
+TEXT = "secret /path/to/somewhere"
+CONFIG = Config(log_level="error")
+
+
+class Context:
+    """As much of gRPC's context as a handler uses, for one call with one message `b""`."""
+
+    def __init__(self, metadata: tuple[tuple[str, str], ...] = (), remaining: float = 10) -> None:
+        self._metadata = metadata
+        self._remaining = remaining
+        self._messages: list[object] = [b"", aio.EOF]
+        self.ended: Details | None = None
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return what the caller sent besides the message."""
+        return self._metadata
+
+    def time_remaining(self) -> float:
+        """Return the seconds to the deadline."""
+        return self._remaining
+
+    def peer(self) -> str:
+        """Return who calls."""
+        return "ipv4:127.0.0.1:1"
+
+    async def read(self) -> object:
+        """Return the next message."""
+        return self._messages.pop(0)
+
+    async def write(self, message: bytes) -> None:
+        """Take a message."""
+
+    async def abort(self, code: grpc.StatusCode, _: str, trailers: Any) -> None:  # noqa: ANN401
+        """End the call."""
+        self.ended = details_of_status(code, status_pb2.Status.FromString(trailers[0][1]))
+        raise aio.AbortError
+
+
+async def fail(*_: object, **__: object) -> Any:  # noqa: ANN401  # whatever it stands in for
+    """Fail as no code of ours is meant to."""
+    raise KeyError(TEXT)
+
+
+def fail_at_once(*_: object, **__: object) -> Any:  # noqa: ANN401  # as above
+    """Fail without being awaited."""
+    raise KeyError(TEXT)
+
+
+class CallDetails(NamedTuple):
+    """What gRPC asks a service for a handler with."""
+
+    method: str
+    invocation_metadata: None = None
+
+
+class Parts:
+    """A service and its parts, any of which a test may break."""
+
+    def __init__(self, access: AccessLog | None = None) -> None:
+        log = logs.configure(CONFIG, "test")
+        self.pool = Pool(CONFIG, log, report=lambda _: None, changed=lambda: None)
+        self.catalog = Catalog(CONFIG, Path("/nowhere"), self.pool, lambda: True)
+        self.builds = Builds(CONFIG, None, self.pool)  # type: ignore[arg-type]  # no supervisor
+        self.service = Service(
+            CONFIG,
+            self.pool,
+            self.catalog,
+            self.builds,
+            access=access or AccessLog(CONFIG),
+            log=log,
+        )
+
+    async def call(self, method: str, context: Context) -> object:
+        """Call a method with an empty message."""
+        details: Any = CallDetails(f"/divgrpc.v1.DiverseIndex/{method}")
+        handler = self.service.handler().service(details)
+        assert handler is not None
+        function: Any = handler.unary_unary or handler.stream_stream
+        try:
+            return await function(b"", context)
+        finally:
+            self.pool.close()
+
+
+BROKEN: dict[str, Callable[[Parts], None]] = {
+    "Query": lambda parts: setattr(parts.pool, "answer", fail),
+    "QueryStream": lambda parts: setattr(parts.pool, "submit", fail_at_once),
+    "GetServerInfo": lambda parts: setattr(parts.catalog, "_kernels_ready", fail_at_once),
+    "Build": lambda parts: setattr(parts.builds, "_start", fail),
+}
+
+
+@pytest.mark.parametrize("method", BROKEN)
+def test_a_fault_is_internal_and_has_an_id(method: str) -> None:
+    """INTERNAL with an error id that the log has too; no text of the fault."""
+
+    async def scene() -> tuple[Details, list[Any]]:
+        parts, context = Parts(), Context()
+        BROKEN[method](parts)
+        with capture_logs() as events, pytest.raises(aio.AbortError):
+            await parts.call(method, context)
+        assert context.ended is not None
+        return context.ended, list(events)
+
+    details, events = asyncio.run(scene())
+    assert (details.code, details.reason) == (grpc.StatusCode.INTERNAL, "FAULT")
+    assert TEXT not in str(details)
+    (event,) = events
+    assert event["error_id"] == details.metadata["error_id"]
+    assert event["error_id"] in details.message
+    assert isinstance(event["exc_info"], KeyError)
+
+
+@pytest.mark.parametrize(("remaining", "code"), [(5.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")])
+def test_a_caller_who_leaves_is_noted(remaining: float, code: str) -> None:
+    """Being cancelled is passed on to gRPC, and has its line in the access log."""
+
+    async def scene() -> str:
+        reading, writing = os.pipe()
+        access = AccessLog(Config(log_format="json"), descriptor=writing)
+        parts = Parts(access)
+        metadata = (("x-request-id", "leaver"),)
+        call = asyncio.ensure_future(parts.call("Query", Context(metadata, remaining)))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        access.flush()
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            return pipe.read()
+
+    (line,) = map(json.loads, asyncio.run(scene()).splitlines())
+    assert (line["method"], line["code"], line["request_id"]) == ("Query", code, "leaver")
+
+
+def test_a_builder_whose_caller_left_is_let_go() -> None:
+    """It finds its link closed."""
+
+    async def scene() -> bytes:
+        parts = Parts()
+        ours, theirs = socket.socketpair()
+        parts.builds.hear(control.Message("builder", 7), ours.detach())
+        parts.pool.close()
+        with theirs:
+            return theirs.recv(1)
+
+    assert asyncio.run(scene()) == b""
