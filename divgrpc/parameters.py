@@ -47,7 +47,7 @@ LIMITS: Final = {
 NOT_YET: Final = {
     "metric": ("euclidean", "inner_product"),
     "hash_family": ("pca_hash", "cells", "auto"),
-    "selector": ("mmr", "rerank", "qp_relax", "dpp", "max_sum"),
+    "selector": ("rerank", "qp_relax", "dpp", "max_sum"),
 }
 
 CODE_BITS: Final = 256

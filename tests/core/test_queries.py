@@ -30,6 +30,7 @@ SELECTIONS: list[tuple[Selector, Variant]] = [
     ("greedy", "corrected"),
     ("greedy", "printed"),
     ("greedy", "marginal"),
+    ("mmr", "corrected"),
 ]
 SAMPLINGS: list[Sampling] = ["uniform", "nearest"]
 
@@ -178,17 +179,21 @@ def test_small_indexes_answer_like_their_twins(rows: int, dims: int) -> None:
     assert sorted(complete.ids[0, :rows].tolist()) == list(range(rows))
 
 
-@pytest.mark.parametrize("variant", ["corrected", "marginal"])
+@pytest.mark.parametrize(
+    ("selector", "variant"), [("greedy", "corrected"), ("greedy", "marginal"), ("mmr", "corrected")]
+)
 @pytest.mark.parametrize("search", [*SEARCHES, "auto"])
-def test_without_diversity_greedy_is_nearest_byte_for_byte(
-    search: Search, variant: Variant
+def test_without_diversity_every_selector_is_nearest_byte_for_byte(
+    search: Search, selector: Selector, variant: Variant
 ) -> None:
     """At 0 the selector makes no difference: ids, scores and selection scores."""
     index, asked = an_index("lsh_sdiv", "gaussian"), queries(12)
-    greedy = index.query(asked, k=20, diversity=0, variant=variant, search=search)
+    other = index.query(
+        asked, k=20, diversity=0, selector=selector, variant=variant, search=search
+    )
     nearest = index.query(asked, k=20, diversity=0, selector="nearest", search=search)
     for column in ("ids", "scores", "selection_scores", "counts"):
-        assert getattr(greedy, column).tobytes() == getattr(nearest, column).tobytes()
+        assert getattr(other, column).tobytes() == getattr(nearest, column).tobytes()
 
 
 def test_nearest_ignores_the_dial() -> None:

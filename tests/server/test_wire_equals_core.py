@@ -21,6 +21,7 @@ SELECTIONS = (
     {"selector": "greedy", "variant": "corrected"},
     {"selector": "greedy", "variant": "printed"},
     {"selector": "greedy", "variant": "marginal"},
+    {"selector": "mmr"},
 )
 
 
