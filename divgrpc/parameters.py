@@ -46,7 +46,7 @@ LIMITS: Final = {
 # Words of the design that this version answers with UnsupportedError.
 NOT_YET: Final = {
     "metric": ("euclidean", "inner_product"),
-    "hash_family": ("pca_hash", "cells", "auto"),
+    "hash_family": ("cells", "auto"),
     "selector": ("rerank", "qp_relax", "dpp", "max_sum"),
 }
 

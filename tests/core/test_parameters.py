@@ -70,7 +70,6 @@ def test_a_selector_that_is_not_there_yet_says_so(word: str) -> None:
     [
         ("metric", "euclidean"),
         ("metric", "inner_product"),
-        ("hash_family", "pca_hash"),
         ("hash_family", "cells"),
         ("hash_family", "auto"),
     ],

@@ -22,7 +22,7 @@ from divgrpc.types import (
 )
 
 ROWS, DIMS = 240, 20
-FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv"]
+FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
 HYPERPLANES: list[Hyperplanes] = ["orthogonal", "gaussian"]
 SEARCHES: list[Search] = ["tables", "scan", "scan_hamming", "exact"]
 SELECTIONS: list[tuple[Selector, Variant]] = [
@@ -48,14 +48,16 @@ def clustered(rows: int, dims: int, seed: int) -> FloatArray:
 @cache
 def an_index(family: HashFamily, hyperplanes: Hyperplanes, centred: bool = False) -> Index:
     ids = np.random.default_rng(5).permutation(10**6)[:ROWS]
+    # pca_hash has one bit per component and no more.
+    n_tables, n_bits = (2, 4) if family == "pca_hash" else (5, 6)
     return Index.build(
         clustered(ROWS, DIMS, 1),
         ids=ids,
         hash_family=family,
         hyperplanes=hyperplanes,
         centred=centred,
-        n_tables=5,
-        n_bits=6,
+        n_tables=n_tables,
+        n_bits=n_bits,
         n_components=8,
         target_recall=0.4,
         seed=3,
@@ -188,9 +190,7 @@ def test_without_diversity_every_selector_is_nearest_byte_for_byte(
 ) -> None:
     """At 0 the selector makes no difference: ids, scores and selection scores."""
     index, asked = an_index("lsh_sdiv", "gaussian"), queries(12)
-    other = index.query(
-        asked, k=20, diversity=0, selector=selector, variant=variant, search=search
-    )
+    other = index.query(asked, k=20, diversity=0, selector=selector, variant=variant, search=search)
     nearest = index.query(asked, k=20, diversity=0, selector="nearest", search=search)
     for column in ("ids", "scores", "selection_scores", "counts"):
         assert getattr(other, column).tobytes() == getattr(nearest, column).tobytes()
