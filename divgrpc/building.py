@@ -198,7 +198,7 @@ class IndexBuilder:
         rows, dims = vectors.shape
         parameters = hashing.fill_defaults(self._parameters, rows, dims)
         n_tables, n_bits = parameters.n_tables or 0, parameters.n_bits or 0
-        bits = hashing.code_bits(n_tables, n_bits)
+        bits = hashing.code_bits(parameters)
         self._report("components", 0, rows)
         centre = self._mean(vectors) if parameters.centred else np.zeros(dims, np.float32)
         hyperplanes = self._put(

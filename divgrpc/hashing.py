@@ -2,7 +2,9 @@
 
 A code bit of x is the sign of x . p - t, for a hyperplane p and a threshold t (0, or the mean
 point's projection where hashing is centred). `lsh_div` draws directions at random (Charikar 2002;
-the paper's LSH-Div); `lsh_sdiv` draws them inside the top principal components (its LSH-SDiv).
+the paper's LSH-Div); `lsh_sdiv` draws them inside the top principal components (its LSH-SDiv);
+`pca_hash` takes the components themselves (Wang et al. 2006), one bit each, with nothing random
+about them and so no collision probability.
 Gaussian directions are independent, which is what Eq. 5 and the lemma speak of. Orthogonal ones
 come in blocks of as many as there are dimensions (super-bit LSH, Ji et al. 2012): each bit alone
 has the same collision probability, and the share of differing bits varies less around it.
@@ -35,7 +37,7 @@ def collision_probability(distance: float) -> float:
     """Return the chance that a code bit of two unit vectors is the same (the paper's Eq. 5).
 
     `distance` is their squared distance, 0 to 4; for `lsh_sdiv` that of their unit projections onto
-    the components. Holds for each bit of both families and both kinds of hyperplanes, uncentred.
+    the components. Holds for each bit of both LSH families, whatever the hyperplanes, uncentred.
     """
     if not 0 <= distance <= 4:
         raise InvalidArgumentError("distance", f"distance must be from 0 to 4, got {distance}")
@@ -65,7 +67,8 @@ def tables_needed(distance: float, n_bits: int, failure_probability: float) -> i
 def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildParameters:
     """Return the same with n_tables, n_bits and n_components set for these points and dimensions.
 
-    Raises `InvalidArgumentError` where there are fewer dimensions than components asked for.
+    Raises `InvalidArgumentError` where there are fewer dimensions than components asked for, or
+    fewer components than `pca_hash` needs for its tables.
     """
     if parameters.n_components is not None and parameters.n_components > dims:
         raise InvalidArgumentError(
@@ -73,30 +76,54 @@ def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildPar
             f"n_components must be at most the number of dimensions, {dims}, "
             f"got {parameters.n_components}",
         )
-    return replace(
+    components = parameters.n_components or min(dims, _MAX_COMPONENTS)
+    n_tables, n_bits = 10, min(24, max(8, rows.bit_length() - 2))
+    if parameters.hash_family == "pca_hash":
+        # A component is one bit of one table, and there is nothing to draw another from.
+        n_bits = max(1, min(n_bits, components // (parameters.n_tables or 1)))
+        n_tables = max(1, min(n_tables, components // (parameters.n_bits or n_bits)))
+    filled = replace(
         parameters,
-        n_tables=parameters.n_tables or 10,
-        n_bits=parameters.n_bits or min(24, max(8, rows.bit_length() - 2)),
-        n_components=parameters.n_components or min(dims, _MAX_COMPONENTS),
+        n_tables=parameters.n_tables or n_tables,
+        n_bits=parameters.n_bits or n_bits,
+        n_components=components,
     )
+    _check_table_bits(filled, components)
+    return filled
 
 
-def code_bits(n_tables: int, n_bits: int) -> int:
-    """Return the bits of a code: 256, or what the tables' keys need, in whole words."""
-    return max(CODE_BITS, -(-n_tables * n_bits // WORD) * WORD)
+def _check_table_bits(filled: BuildParameters, components: int) -> None:
+    bits = (filled.n_tables or 0) * (filled.n_bits or 0)
+    if filled.hash_family == "pca_hash" and bits > components:
+        raise InvalidArgumentError(
+            "n_tables",
+            f"n_tables times n_bits must be at most the {components} components of pca_hash, "
+            f"got {bits}",
+        )
+
+
+def code_bits(filled: BuildParameters) -> int:
+    """Return the bits of a code: 256, or what tables and components need, in whole words."""
+    needed = (filled.n_tables or 0) * (filled.n_bits or 0)
+    if filled.hash_family == "pca_hash":
+        needed = filled.n_components or 0
+    return max(CODE_BITS, -(-needed // WORD) * WORD)
 
 
 def draw_hyperplanes(
     parameters: BuildParameters, vectors: FloatArray, centre: FloatArray, bits: int
 ) -> FloatArray:
-    """Return (d, bits) float32, each column a unit direction.
+    """Return (d, bits) float32, each column a unit direction, or zeros past `pca_hash`'s last.
 
-    `vectors` (n, d) unit rows are looked at by `lsh_sdiv` only, around `centre` (d,);
-    `parameters` are filled in.
+    `vectors` (n, d) unit rows are looked at by `lsh_sdiv` and `pca_hash` only, around `centre`
+    (d,); `parameters` are filled in.
     """
     rng = np.random.default_rng(parameters.seed)
     dims = vectors.shape[1]
     components = parameters.n_components or dims
+    if parameters.hash_family == "pca_hash":
+        basis = principal_components(vectors, centre, components, rng)
+        return _dealt(basis, parameters.n_tables or 1, parameters.n_bits or 1, bits)
     if parameters.hash_family == "lsh_div" or components >= dims:
         # All components together are the whole space, and a turned random direction is one.
         directions = _directions(rng, dims, bits, orthogonal=parameters.hyperplanes == "orthogonal")
@@ -108,6 +135,21 @@ def draw_hyperplanes(
         directions = basis @ inside
     directions /= np.linalg.norm(directions, axis=0)
     return np.ascontiguousarray(directions, np.float32)
+
+
+def _dealt(
+    components: npt.NDArray[np.float64], n_tables: int, n_bits: int, bits: int
+) -> FloatArray:
+    """Return (d, bits) float32: components dealt to the tables in turn, the rest, then zeros.
+
+    So every table has its share of the strong ones. A plane of zeros sets the same bit for all.
+    """
+    count = components.shape[1]
+    dealt = np.arange(n_tables * n_bits).reshape(n_bits, n_tables).T.ravel()
+    order = np.concatenate((dealt, np.arange(n_tables * n_bits, count)))
+    hyperplanes = np.zeros((len(components), bits), np.float32)
+    hyperplanes[:, :count] = components[:, order]
+    return hyperplanes
 
 
 def _directions(

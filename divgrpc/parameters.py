@@ -46,8 +46,8 @@ LIMITS: Final = {
 # Words of the design that this version answers with UnsupportedError.
 NOT_YET: Final = {
     "metric": ("euclidean", "inner_product"),
-    "hash_family": ("pca_hash", "cells", "auto"),
-    "selector": ("mmr", "rerank", "qp_relax", "dpp", "max_sum"),
+    "hash_family": ("cells", "auto"),
+    "selector": ("rerank", "qp_relax", "dpp", "max_sum"),
 }
 
 CODE_BITS: Final = 256

@@ -38,7 +38,6 @@ _SEARCHES: Final = {
     "scan": answering.SCAN,
     "scan_hamming": answering.SCAN_HAMMING,
 }
-_SELECTORS: Final = {"nearest": answering.NEAREST, "greedy": answering.GREEDY}
 _VARIANTS: Final = {
     "corrected": selection.CORRECTED,
     "printed": selection.PRINTED,
@@ -134,9 +133,9 @@ class Searcher:
             wanted.hash_limit,
             wanted.candidates_limit,
             np.float32(np.inf if limit is None else limit + _ROUNDING),
-            _SELECTORS[wanted.selector],
+            answering.NEAREST if wanted.selector == "nearest" else answering.GREEDY,
             np.float32(1 - wanted.diversity),
-            _VARIANTS[wanted.variant],
+            selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],
             wanted.sampling == "uniform",
             np.uint64(wanted.seed),
         )
@@ -177,7 +176,7 @@ class _Scratch:
     scanning: tuple[Any, ...]
     probing: tuple[Any, ...]
     block: FloatArray
-    sums: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
+    apart: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
@@ -194,8 +193,8 @@ class _Scratch:
         )
 
     def make_room(self, seen: int, k: int) -> None:
-        if len(self.sums) < seen:
-            self.sums = np.empty(seen, np.float32)
+        if len(self.apart) < seen:
+            self.apart = np.empty(seen, np.float32)
             dims = self.block.shape[1]
             self.block = np.empty((min(seen, max(1, _BLOCK_FLOATS // dims)), dims), np.float32)
         if len(self.picked) < k:
@@ -220,7 +219,7 @@ class _Scratch:
             self.scanning,
             self.probing,
             self.block,
-            self.sums,
+            self.apart,
             self.picked,
         )
 

@@ -293,9 +293,12 @@ def step_value(
     *,
     k: int,
 ) -> float:
-    """Return what greedy minimises, for one candidate row when these of `k` rows are picked."""
+    """Return what a selector minimises, for one candidate row when these of `k` rows are picked."""
     relevance = 1 - parameters.diversity
     far = distance(query, points.vectors[row])
+    if parameters.selector == "mmr":
+        least = min((distance(points.vectors[row], points.vectors[s]) for s in picked), default=0.0)
+        return relevance * far - (1 - relevance) * least
     apart = sum(distance(points.vectors[row], points.vectors[s]) for s in picked)
     if parameters.variant == "corrected":
         return relevance * far - (1 - relevance) * (apart / len(picked) if picked else 0.0)

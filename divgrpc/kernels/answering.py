@@ -29,9 +29,9 @@ def answer(points, hashing, tables, plan, queries, scratch, results):
     `points`: vectors (n, d) float32, ids (n,) int64 or empty. `hashing`: hyperplanes (d, B) and
     thresholds (B,) float32, codes (B / 64, n) uint64. `tables`: see `find_tables`. `plan`: search,
     n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance float32 (inf: none),
-    selector, relevance float32, variant, uniform, seed uint64. `scratch`: rows (n,) int32,
+    selector, relevance float32, rule, uniform, seed uint64. `scratch`: rows (n,) int32,
     distances (n,) float32, projections (B,) float32, code (B / 64, 1) and planes (4, B / 64)
-    uint64, scan scratch (scores, maxima, histogram int32), probing scratch, block (m, d) and sums
+    uint64, scan scratch (scores, maxima, histogram int32), probing scratch, block (m, d) and apart
     float32, picked int64. `results`, written: ids (nq, k) int64, scores and selection scores
     (nq, k) float32, counts (nq,) uint32, stats (4, nq) uint32: hashed, probed, scored, candidates.
     """
@@ -115,12 +115,12 @@ def _find(points, hashing, tables, plan, queries, query, scratch):
 @kernel
 def _select(vectors, ids, plan, query, count, scratch, results):
     rows, distances, block = scratch[0], scratch[1], scratch[7]
-    sums, picked = scratch[8], scratch[9]
-    k, selector, relevance, variant = plan[3], plan[7], plan[8], plan[9]
+    apart, picked = scratch[8], scratch[9]
+    k, selector, relevance, rule = plan[3], plan[7], plan[8], plan[9]
     found_ids, scores, values = results[0][query], results[1][query], results[2][query]
     if selector == GREEDY:
         chosen = greedy(
-            vectors, rows, distances, count, k, relevance, variant, block, sums, picked, values
+            vectors, rows, distances, count, k, relevance, rule, block, apart, picked, values
         )
     else:
         chosen = min(k, count)

@@ -11,7 +11,7 @@ from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search, Variant
 
-FAMILIES: tuple[HashFamily, ...] = ("lsh_div", "lsh_sdiv")
+FAMILIES: tuple[HashFamily, ...] = ("lsh_div", "lsh_sdiv", "pca_hash")
 VARIANTS: tuple[Variant, ...] = ("corrected", "marginal")
 # What letting the selector see more candidates gains and costs.
 WIDER = (500, 1_000, 2_000)

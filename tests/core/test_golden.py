@@ -28,6 +28,7 @@ SELECTIONS = (
     ("greedy", "corrected"),
     ("greedy", "printed"),
     ("greedy", "marginal"),
+    ("mmr", "corrected"),
 )
 Case = tuple[str, dict[str, Any]]
 

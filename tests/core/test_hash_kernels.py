@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import reference
 from divgrpc import hashing as core
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import hashing, normalising
 from divgrpc.parameters import BuildParameters
 
@@ -202,8 +203,33 @@ def test_defaults_follow_the_number_of_points(rows: int) -> None:
 
 @pytest.mark.parametrize(
     ("n_tables", "n_bits", "bits"),
-    [(10, 8, 256), (1, 1, 256), (16, 16, 256), (11, 24, 320), (256, 24, 6144), (257, 1, 320)],
+    [(10, 8, 256), (1, 1, 256), (16, 16, 256), (11, 24, 320), (256, 24, 6144), (256, 2, 512)],
 )
 def test_codes_are_whole_words_that_hold_every_key(n_tables: int, n_bits: int, bits: int) -> None:
     """256 bits, or what the keys need in words of 64."""
-    assert core.code_bits(n_tables, n_bits) == bits
+    assert core.code_bits(BuildParameters(n_tables=n_tables, n_bits=n_bits)) == bits
+
+
+@pytest.mark.parametrize(("components", "bits"), [(1, 256), (256, 256), (257, 320), (700, 704)])
+def test_codes_of_pca_hash_hold_every_component(components: int, bits: int) -> None:
+    """A component is a bit, in a table or not."""
+    filled = core.fill_defaults(
+        BuildParameters(hash_family="pca_hash", n_components=components), 10_000, 1_000
+    )
+    assert core.code_bits(filled) == bits
+
+
+@pytest.mark.parametrize(
+    ("rows", "dims", "n_tables", "n_bits"),
+    [(50_000, 256, 10, 14), (50_000, 64, 4, 14), (50_000, 5, 1, 5), (10, 1, 1, 1)],
+)
+def test_pca_hash_has_as_many_tables_as_its_components_fill(
+    rows: int, dims: int, n_tables: int, n_bits: int
+) -> None:
+    """No component serves twice: fewer tables, then fewer bits, where there are too few."""
+    filled = core.fill_defaults(BuildParameters(hash_family="pca_hash"), rows, dims)
+    assert (filled.n_tables, filled.n_bits) == (n_tables, n_bits)
+    with pytest.raises(InvalidArgumentError, match="n_tables"):
+        core.fill_defaults(
+            BuildParameters(hash_family="pca_hash", n_tables=41, n_bits=5), rows, 200
+        )

@@ -57,7 +57,7 @@ def test_a_wrong_build_parameter_is_named(field: str, value: object) -> None:
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize("word", ["mmr", "rerank", "qp_relax", "dpp", "max_sum"])
+@pytest.mark.parametrize("word", ["rerank", "qp_relax", "dpp", "max_sum"])
 def test_a_selector_that_is_not_there_yet_says_so(word: str) -> None:
     """A word of the contract without an engine is unsupported, never another selector."""
     with pytest.raises(UnsupportedError, match=word) as caught:
@@ -70,7 +70,6 @@ def test_a_selector_that_is_not_there_yet_says_so(word: str) -> None:
     [
         ("metric", "euclidean"),
         ("metric", "inner_product"),
-        ("hash_family", "pca_hash"),
         ("hash_family", "cells"),
         ("hash_family", "auto"),
     ],

@@ -22,7 +22,7 @@ from divgrpc.types import (
 )
 
 ROWS, DIMS = 240, 20
-FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv"]
+FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
 HYPERPLANES: list[Hyperplanes] = ["orthogonal", "gaussian"]
 SEARCHES: list[Search] = ["tables", "scan", "scan_hamming", "exact"]
 SELECTIONS: list[tuple[Selector, Variant]] = [
@@ -30,6 +30,7 @@ SELECTIONS: list[tuple[Selector, Variant]] = [
     ("greedy", "corrected"),
     ("greedy", "printed"),
     ("greedy", "marginal"),
+    ("mmr", "corrected"),
 ]
 SAMPLINGS: list[Sampling] = ["uniform", "nearest"]
 
@@ -47,14 +48,16 @@ def clustered(rows: int, dims: int, seed: int) -> FloatArray:
 @cache
 def an_index(family: HashFamily, hyperplanes: Hyperplanes, centred: bool = False) -> Index:
     ids = np.random.default_rng(5).permutation(10**6)[:ROWS]
+    # pca_hash has one bit per component and no more.
+    n_tables, n_bits = (2, 4) if family == "pca_hash" else (5, 6)
     return Index.build(
         clustered(ROWS, DIMS, 1),
         ids=ids,
         hash_family=family,
         hyperplanes=hyperplanes,
         centred=centred,
-        n_tables=5,
-        n_bits=6,
+        n_tables=n_tables,
+        n_bits=n_bits,
         n_components=8,
         target_recall=0.4,
         seed=3,
@@ -178,17 +181,19 @@ def test_small_indexes_answer_like_their_twins(rows: int, dims: int) -> None:
     assert sorted(complete.ids[0, :rows].tolist()) == list(range(rows))
 
 
-@pytest.mark.parametrize("variant", ["corrected", "marginal"])
+@pytest.mark.parametrize(
+    ("selector", "variant"), [("greedy", "corrected"), ("greedy", "marginal"), ("mmr", "corrected")]
+)
 @pytest.mark.parametrize("search", [*SEARCHES, "auto"])
-def test_without_diversity_greedy_is_nearest_byte_for_byte(
-    search: Search, variant: Variant
+def test_without_diversity_every_selector_is_nearest_byte_for_byte(
+    search: Search, selector: Selector, variant: Variant
 ) -> None:
     """At 0 the selector makes no difference: ids, scores and selection scores."""
     index, asked = an_index("lsh_sdiv", "gaussian"), queries(12)
-    greedy = index.query(asked, k=20, diversity=0, variant=variant, search=search)
+    other = index.query(asked, k=20, diversity=0, selector=selector, variant=variant, search=search)
     nearest = index.query(asked, k=20, diversity=0, selector="nearest", search=search)
     for column in ("ids", "scores", "selection_scores", "counts"):
-        assert getattr(greedy, column).tobytes() == getattr(nearest, column).tobytes()
+        assert getattr(other, column).tobytes() == getattr(nearest, column).tobytes()
 
 
 def test_nearest_ignores_the_dial() -> None:

@@ -63,5 +63,5 @@ def test_sparse_input_is_refused_clearly() -> None:
 def test_a_query_of_what_is_not_there_yet_says_so() -> None:
     """A selector of the contract without an engine is unsupported."""
     with pytest.raises(UnsupportedError) as caught:
-        Index.build(normal()).query(normal(1), selector="mmr")
+        Index.build(normal()).query(normal(1), selector="dpp")
     assert caught.value.field == "selector"

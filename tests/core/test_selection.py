@@ -1,7 +1,8 @@
-"""Greedy selection in its three readings, step by step."""
+"""Greedy selection in its three readings, and MMR, step by step."""
 
 from dataclasses import dataclass
 from itertools import product
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -12,15 +13,17 @@ from hypothesis import strategies as st
 import reference
 from divgrpc.kernels import selection
 from divgrpc.parameters import QueryParameters
-from divgrpc.types import EffectiveParameters, Variant
+from divgrpc.types import EffectiveParameters
 
 examples = settings(deadline=None, derandomize=True, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
-VARIANTS: list[Variant] = ["corrected", "printed", "marginal"]
+Rule = Literal["corrected", "printed", "marginal", "mmr"]
+RULES: list[Rule] = ["corrected", "printed", "marginal", "mmr"]
 CODES = {
     "corrected": selection.CORRECTED,
     "printed": selection.PRINTED,
     "marginal": selection.MARGINAL,
+    "mmr": selection.MMR,
 }
 Vectors = npt.NDArray[np.float32]
 
@@ -74,7 +77,7 @@ class Case:
             count,
             k,
             np.float32(1 - wanted.diversity),
-            CODES[wanted.variant],
+            CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
             np.empty((block_rows, self.vectors.shape[1]), np.float32),
             np.empty(count, np.float32),
             picked,
@@ -85,8 +88,12 @@ class Case:
         return order[picked[:chosen]].tolist(), values[:chosen].tolist()
 
 
-def parameters(k: int, diversity: float, variant: Variant) -> EffectiveParameters:
-    return QueryParameters(k=k, diversity=diversity, variant=variant).resolve(10**6, "scan")
+def parameters(k: int, diversity: float, rule: Rule) -> EffectiveParameters:
+    if rule == "mmr":
+        wanted = QueryParameters(k=k, diversity=diversity, selector="mmr")
+    else:
+        wanted = QueryParameters(k=k, diversity=diversity, variant=rule)
+    return wanted.resolve(10**6, "scan")
 
 
 def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> None:
@@ -114,57 +121,57 @@ def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> Non
     duplicates=st.sampled_from([0.0, 0.5]),
     k=st.sampled_from([1, 2, 3, 10, 50]),
     diversity=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]),
-    variant=st.sampled_from(VARIANTS),
+    rule=st.sampled_from(RULES),
 )
 def test_every_step_takes_the_best(  # noqa: PLR0917  # one argument per thing that varies
-    seed: int, count: int, dims: int, duplicates: float, k: int, diversity: float, variant: Variant
+    seed: int, count: int, dims: int, duplicates: float, k: int, diversity: float, rule: Rule
 ) -> None:
-    """Each pick minimises its variant's formula over what is left, and the value is reported."""
+    """Each pick minimises its rule's formula over what is left, and the value is reported."""
     case = Case.draw(seed, count, dims, duplicates)
-    check_steps(case, parameters(k, diversity, variant), list(range(count)))
+    check_steps(case, parameters(k, diversity, rule), list(range(count)))
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("diversity", [0.0, 0.3, 1.0])
-def test_greedy_picks_what_its_twin_picks(variant: Variant, diversity: float) -> None:
+def test_greedy_picks_what_its_twin_picks(rule: Rule, diversity: float) -> None:
     """On points in general position the picks are the same, one by one."""
     for seed in range(10):
-        case, wanted = Case.draw(seed, 60, 24), parameters(12, diversity, variant)
+        case, wanted = Case.draw(seed, 60, 24), parameters(12, diversity, rule)
         picks, _ = case.select(wanted, list(range(60)))
         twin = reference.greedy(case.points(), case.query, range(60), wanted)
         assert picks == [row for row, _ in twin]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_equals_go_by_distance_and_then_by_id(variant: Variant) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_equals_go_by_distance_and_then_by_id(rule: Rule) -> None:
     """On a lattice, where all sums are exact and ties abound, the picks are the twin's."""
     corners = np.array(list(product((-0.5, 0.5), repeat=4)) * 2, np.float32)
     case = Case(corners, corners[5])
     for diversity, k in product((0.0, 0.5, 1.0), (1, 2, 3)):
-        wanted = parameters(k, diversity, variant)
-        if variant == "printed" and k == 3:
+        wanted = parameters(k, diversity, rule)
+        if rule == "printed" and k == 3:
             continue  # a third of a sum is not exact
         picks, _ = case.select(wanted, list(range(32)))
         twin = reference.greedy(case.points(), case.query, range(32), wanted)
         assert picks == [row for row, _ in twin]
 
 
-@pytest.mark.parametrize("variant", ["corrected", "marginal"])
-def test_without_diversity_greedy_is_nearest_neighbours(variant: Variant) -> None:
+@pytest.mark.parametrize("rule", ["corrected", "marginal", "mmr"])
+def test_without_diversity_greedy_is_nearest_neighbours(rule: Rule) -> None:
     """At 0 the picks are the nearest, their values minus the distances, to the last bit."""
     case = Case.draw(1, 50, 33, duplicates=0.3)
-    picks, values = case.select(parameters(20, 0.0, variant), list(range(50)))
+    picks, values = case.select(parameters(20, 0.0, rule), list(range(50)))
     nearest = reference.nearest_rows(case.points(), case.query, range(50))[:20]
     assert picks == nearest
     dots = [reference.fixed_order_dot(case.vectors[row], case.query) for row in nearest]
     assert values == [-float(np.float32(2) - 2 * dot) for dot in dots]
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_with_diversity_alone_the_query_has_no_say_but_in_ties(variant: Variant) -> None:
+@pytest.mark.parametrize("rule", RULES)
+def test_with_diversity_alone_the_query_has_no_say_but_in_ties(rule: Rule) -> None:
     """At 1 the first pick is the nearest, and the others are as far apart as they come."""
     case = Case.draw(2, 40, 17)
-    picks, _ = case.select(parameters(2, 1.0, variant), list(range(40)))
+    picks, _ = case.select(parameters(2, 1.0, rule), list(range(40)))
     assert picks[0] == reference.nearest_rows(case.points(), case.query, range(40))[0]
     apart = [reference.distance(case.vectors[picks[0]], other) for other in case.vectors]
     assert picks[1] == int(np.argmax(apart))
@@ -179,7 +186,7 @@ def test_marginal_takes_the_greatest_decrease_of_the_objective(
 
     J of the k chosen is lambda/k times the sum of distances to the query, minus (1-lambda) times
     2/(k(k-1)) times the sum over pairs. Adding r to S changes k J by lambda d(q,r) minus
-    2(1-lambda)/(k-1) times the sum of d(r,s): the variant's formula.
+    2(1-lambda)/(k-1) times the sum of d(r,s): the rule's formula.
     """
     case = Case.draw(seed, 30, 12)
     picks, values = case.select(parameters(k, diversity, "marginal"), list(range(30)))
@@ -224,21 +231,21 @@ def test_marginal_ends_lower_than_corrected_on_average() -> None:
     assert 0 < reference.gap_closed(means["corrected"], means["nearest"], means["marginal"]) < 1
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("rows", [[], [7], [3, 9]])
-def test_few_candidates_are_all_picked(variant: Variant, rows: list[int]) -> None:
+def test_few_candidates_are_all_picked(rule: Rule, rows: list[int]) -> None:
     """With fewer candidates than k, none included, each is picked once."""
     case = Case.draw(5, 12, 16)
-    picks, _ = case.select(parameters(5, 0.4, variant), rows)
+    picks, _ = case.select(parameters(5, 0.4, rule), rows)
     assert sorted(picks) == rows
-    check_steps(case, parameters(5, 0.4, variant), rows)
+    check_steps(case, parameters(5, 0.4, rule), rows)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dims", [1, 16, 31])
-def test_it_makes_no_difference_where_candidates_lie(variant: Variant, dims: int) -> None:
+def test_it_makes_no_difference_where_candidates_lie(rule: Rule, dims: int) -> None:
     """Copied side by side or read where they are, candidates give the same bytes."""
-    case, wanted = Case.draw(6, 50, dims), parameters(20, 0.5, variant)
+    case, wanted = Case.draw(6, 50, dims), parameters(20, 0.5, rule)
     together = case.select(wanted, list(range(50)))
     assert case.select(wanted, list(range(50)), block_rows=49) == together
     assert case.select(wanted, list(range(50)), block_rows=0) == together
@@ -248,5 +255,5 @@ def test_k_of_one_is_the_nearest() -> None:
     """The marginal weight has k - 1 below the line; one pick has no other to differ from."""
     case = Case.draw(7, 20, 8)
     nearest = reference.nearest_rows(case.points(), case.query, range(20))[0]
-    for variant in VARIANTS:
-        assert case.select(parameters(1, 0.7, variant), list(range(20)))[0] == [nearest]
+    for rule in RULES:
+        assert case.select(parameters(1, 0.7, rule), list(range(20)))[0] == [nearest]

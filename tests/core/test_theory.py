@@ -13,7 +13,12 @@ from scipy import stats
 
 import reference
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.hashing import collision_probability, draw_hyperplanes, tables_needed
+from divgrpc.hashing import (
+    collision_probability,
+    draw_hyperplanes,
+    principal_components,
+    tables_needed,
+)
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
 from divgrpc.types import FloatArray, HashFamily, Hyperplanes
@@ -131,6 +136,17 @@ def test_hyperplanes_are_unit_vectors_in_their_space(
     assert np.abs(np.linalg.norm(planes, axis=0) - 1).max() < 1e-6
     basis = whole_space(family)
     assert np.abs(planes - basis @ (basis.T @ planes)).max() < 1e-4
+
+
+def test_pca_hash_deals_the_components_to_its_tables() -> None:
+    """Tables take turns from the strongest on; what no table takes follows, then zeros."""
+    vectors, rng = spectrum_points(), np.random.default_rng(0)
+    parameters = BuildParameters(hash_family="pca_hash", n_tables=2, n_bits=3, n_components=8)
+    centre = np.zeros(DIMS, np.float32)
+    planes = draw_hyperplanes(parameters, vectors, centre, 256)
+    top = principal_components(vectors, centre, 8, rng)
+    assert np.abs(planes[:, :8] - top[:, [0, 2, 4, 1, 3, 5, 6, 7]]).max() < 1e-6
+    assert not planes[:, 8:].any()
 
 
 @pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])

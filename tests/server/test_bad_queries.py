@@ -108,7 +108,7 @@ def test_a_wrong_query_names_its_field(
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"selector": query_pb2.SELECTOR_MMR}, "selector"),
+        ({"selector": query_pb2.SELECTOR_RERANK}, "selector"),
         ({"selector": query_pb2.SELECTOR_DPP}, "selector"),
         ({"queries": sparse([0, 1], [3])}, "queries.sparse"),
     ],

@@ -14,13 +14,14 @@ from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from running import RunningServer
 from served import Served, random_points
 
-FAMILIES = ("lsh_div", "lsh_sdiv")
+FAMILIES = ("lsh_div", "lsh_sdiv", "pca_hash")
 SEARCHES = ("auto", "tables", "scan", "scan_hamming", "exact")
 SELECTIONS = (
     {"selector": "nearest"},
     {"selector": "greedy", "variant": "corrected"},
     {"selector": "greedy", "variant": "printed"},
     {"selector": "greedy", "variant": "marginal"},
+    {"selector": "mmr"},
 )
 
 

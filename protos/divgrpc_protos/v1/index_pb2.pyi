@@ -57,8 +57,9 @@ class _HashFamilyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     HASH_FAMILY_LSH_SDIV: _HashFamily.ValueType  # 2
     """Random directions inside the top principal components (the paper's LSH-SDiv)."""
     HASH_FAMILY_PCA_HASH: _HashFamily.ValueType  # 3
-    """The three that follow are not there yet and answer UNIMPLEMENTED."""
+    """The principal components themselves, one bit each."""
     HASH_FAMILY_CELLS: _HashFamily.ValueType  # 4
+    """The two that follow are not there yet and answer UNIMPLEMENTED."""
     HASH_FAMILY_AUTO: _HashFamily.ValueType  # 5
 
 class HashFamily(_HashFamily, metaclass=_HashFamilyEnumTypeWrapper):
@@ -70,8 +71,9 @@ HASH_FAMILY_LSH_DIV: HashFamily.ValueType  # 1
 HASH_FAMILY_LSH_SDIV: HashFamily.ValueType  # 2
 """Random directions inside the top principal components (the paper's LSH-SDiv)."""
 HASH_FAMILY_PCA_HASH: HashFamily.ValueType  # 3
-"""The three that follow are not there yet and answer UNIMPLEMENTED."""
+"""The principal components themselves, one bit each."""
 HASH_FAMILY_CELLS: HashFamily.ValueType  # 4
+"""The two that follow are not there yet and answer UNIMPLEMENTED."""
 HASH_FAMILY_AUTO: HashFamily.ValueType  # 5
 Global___HashFamily: typing_extensions.TypeAlias = HashFamily
 
@@ -148,7 +150,7 @@ class BuildParameters(google.protobuf.message.Message):
     n_bits: builtins.int
     """Bits of a table's key, 1 to 24. Default floor(log2 n) - 1, at least 8."""
     n_components: builtins.int
-    """Principal components that lsh_sdiv draws directions in. Default min(d, 200)."""
+    """Principal components that lsh_sdiv draws directions in, or pca_hash takes. Default min(d, 200)."""
     target_recall: builtins.float
     """The share of the true nearest neighbours that Build tunes the number of probes for, above 0, up
     to 1. Default 0.9.

@@ -71,8 +71,12 @@ class _SelectorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     SELECTOR_GREEDY: _Selector.ValueType  # 2
     """The paper's Algorithm 1: one point at a time, near the query and far from those picked so far."""
     SELECTOR_MMR: _Selector.ValueType  # 3
-    """The five that follow are not there yet and answer UNIMPLEMENTED."""
+    """Maximal marginal relevance: argmax L sim(q,r) - (1-L) max over S of sim(r,s), with L = 1 -
+    diversity and S the points picked so far; selection_score is the same in distances,
+    -L d(q,r) + (1-L) min over S of d(r,s).
+    """
     SELECTOR_RERANK: _Selector.ValueType  # 4
+    """The four that follow are not there yet and answer UNIMPLEMENTED."""
     SELECTOR_QP_RELAX: _Selector.ValueType  # 5
     SELECTOR_DPP: _Selector.ValueType  # 6
     SELECTOR_MAX_SUM: _Selector.ValueType  # 7
@@ -86,8 +90,12 @@ SELECTOR_NEAREST: Selector.ValueType  # 1
 SELECTOR_GREEDY: Selector.ValueType  # 2
 """The paper's Algorithm 1: one point at a time, near the query and far from those picked so far."""
 SELECTOR_MMR: Selector.ValueType  # 3
-"""The five that follow are not there yet and answer UNIMPLEMENTED."""
+"""Maximal marginal relevance: argmax L sim(q,r) - (1-L) max over S of sim(r,s), with L = 1 -
+diversity and S the points picked so far; selection_score is the same in distances,
+-L d(q,r) + (1-L) min over S of d(r,s).
+"""
 SELECTOR_RERANK: Selector.ValueType  # 4
+"""The four that follow are not there yet and answer UNIMPLEMENTED."""
 SELECTOR_QP_RELAX: Selector.ValueType  # 5
 SELECTOR_DPP: Selector.ValueType  # 6
 SELECTOR_MAX_SUM: Selector.ValueType  # 7
