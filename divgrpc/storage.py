@@ -162,6 +162,9 @@ class Staging:
         self._open: dict[str, ArrayFile] = {}
         self._entries: dict[str, ArrayEntry] = {}
         self.generation: Generation | None = None
+        # Called with the folder once it is whole, before it serves: readers may open it already.
+        # What it raises ends the build.
+        self.on_whole: Callable[[Path], None] | None = None
         self._folder.mkdir(parents=True)
 
     def begin(
@@ -198,6 +201,8 @@ class Staging:
         manifest = replace(manifest, generation=number, arrays=dict(self._entries))
         _write_synced(self._folder / MANIFEST, manifest.to_json())
         _sync_folder(self._folder)
+        if self.on_whole is not None:
+            self.on_whole(self._folder)
         self._target.mkdir(exist_ok=True)
         final = self._target / str(number)
         os.rename(self._folder, final)
