@@ -26,14 +26,12 @@ from divgrpc.types import IndexInfo, Progress
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_server import control, frames, logs, messages, uploads
 from divgrpc_server.statuses import explain
-from divgrpc_server.uploads import Part
+from divgrpc_server.uploads import Part, Whole
 
 if TYPE_CHECKING:
     from divgrpc.building import IndexBuilder
 
 _PROGRESS_SECONDS: Final = 0.1
-# How long a build waits, once it has all rows, for the end of the stream or for a message too many.
-_LAST_WORD_SECONDS: Final = 0.1
 
 
 class Upload:
@@ -77,11 +75,14 @@ class Upload:
             raise InvalidArgumentError(
                 "commit.rows", f"commit.rows must be the {rows} rows sent, got {commit.rows}"
             )
-        # Callers may leave the stream open until `done`, so a short silence will do as an end.
-        readable, _, _ = select.select([self._link], [], [], _LAST_WORD_SECONDS)
-        if readable and self._next() is not None:
-            raise InvalidArgumentError("step", "nothing may follow the commit")
         uploads.send(self._link, Part.COMMITTED)
+
+    def offer(self, whole: Whole) -> None:
+        """Offer a generation and wait until it may serve; nothing may have followed the commit."""
+        uploads.send(self._link, Part.WHOLE, whole.pack())
+        while (part := uploads.receive(self._link)[0]) != Part.PUBLISH:
+            if part != Part.END:
+                raise InvalidArgumentError("step", "nothing may follow the commit")
 
 
 class Events:
@@ -123,6 +124,7 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
     parameters = messages.parse_build_parameters(header.parameters)
     expected = header.expected_rows if header.HasField("expected_rows") else None
     with staging(me.root / name, replace=header.replace) as stage:
+        stage.on_whole = lambda folder: upload.offer(Whole(name, folder.name))
         events.accepted()
         # Loading the compiler takes longer than all of the above, and the first chunks meanwhile
         # fill the socket.

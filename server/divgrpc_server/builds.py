@@ -1,23 +1,24 @@
 """A front's side of Build: asks for a builder and relays between it and the caller.
 
-The messages pass as bytes; only the last event is read, for the name of the index. Before it goes
-on to the caller, every worker has been asked to open the new generation.
+The messages pass as bytes, unread. When the builder has a generation whole, every worker opens it;
+then the builder lets it serve, which is one rename that all workers see at once. So no query waits
+for a large index to be opened, and none is answered from the past once another was not.
 """
 
 import asyncio
 import itertools
 import socket
+from collections.abc import Callable
 from typing import Protocol
 
 from google.rpc import status_pb2
 
 from divgrpc.errors import UnavailableError
-from divgrpc_protos.v1 import index_pb2
 from divgrpc_server import control, frames, uploads
 from divgrpc_server.config import Config
 from divgrpc_server.pool import Pool
 from divgrpc_server.statuses import BuildsFullError, LateError
-from divgrpc_server.uploads import Part
+from divgrpc_server.uploads import Part, Whole
 
 
 class Stream(Protocol):
@@ -92,45 +93,54 @@ class _Relay:
     def __init__(self, stream: Stream, link: socket.socket, idle: float, pool: Pool) -> None:
         self._stream = stream
         self._link = link
-        self._idle = idle
         self._pool = pool
+        self._sending = asyncio.Lock()
         self._committed = False
-        self._stalled = False
-        self._clock: asyncio.TimerHandle | None = None
+        self._whole: Whole | None = None
         self._upload_task: asyncio.Future[None] | None = None
+        self._clock = _IdleClock(idle, self._end_upload)
 
     async def run(self) -> None:
         """Relay until the last event."""
-        upload = asyncio.ensure_future(self._upload())
+        upload = self._upload_task = asyncio.ensure_future(self._upload())
         events = asyncio.ensure_future(self._events())
-        self._upload_task = upload
         try:
             await asyncio.wait((upload, events), return_when=asyncio.FIRST_COMPLETED)
-            if self._stalled:
-                raise LateError(f"the upload stood still for {self._idle:g} seconds")
+            if self._clock.expired:
+                raise LateError(f"the upload stood still for {self._clock.seconds:g} seconds")
             if not events.done():
                 await upload  # raises what ended it early; else the caller has sent all it will
             await events
         finally:
-            self._stop_clock()
+            self._clock.stop()
             upload.cancel()
             events.cancel()
             await asyncio.gather(upload, events, return_exceptions=True)
+            if self._whole is not None:
+                # Workers let go of what went before, or of what never came to serve.
+                self._pool.refresh(self._whole.index)
 
     async def _upload(self) -> None:
+        """Pass the caller's messages on."""
+        first = True
         while True:
-            self._start_clock()
+            self._clock.start()
             message = await self._stream.read()
-            self._stop_clock()
+            self._clock.stop()
+            if first:
+                # The caller may wait for us to accept the header before it goes on.
+                self._clock.turn(callers=False)
+                first = False
             try:
                 if not isinstance(message, bytes):  # aio.EOF
-                    await uploads.send_async(self._link, Part.END)
+                    await self._send(Part.END)
                     return
-                await uploads.send_async(self._link, Part.MESSAGE, message)
+                await self._send(Part.MESSAGE, message)
             except (BrokenPipeError, ConnectionResetError):
                 return  # the builder has ended, and `_events` hears why
 
     async def _events(self) -> None:
+        """Pass the builder's events on."""
         while True:
             try:
                 part, payload = await uploads.receive_async(self._link)
@@ -140,27 +150,61 @@ class _Relay:
                 raise RefusedError(status_pb2.Status.FromString(payload))
             if part == Part.COMMITTED:
                 self._committed = True
-                self._stop_clock()
-                continue
-            if part == Part.DONE:
-                done = index_pb2.BuildResponse.FromString(payload).done
-                await self._pool.refresh(done.name)
-            await self._stream.write(payload)
+                self._clock.turn(callers=False)
+            elif part == Part.WHOLE:
+                self._whole = Whole.unpack(payload)
+                await self._pool.prepare(payload)
+                await self._send(Part.PUBLISH)
+            else:
+                self._clock.turn(callers=not self._committed)
+                await self._stream.write(payload)
             if part == Part.DONE:
                 return
 
-    # The clock of an upload that stands still; a whole upload has nothing left to send.
+    async def _send(self, part: Part, payload: bytes = b"") -> None:
+        async with self._sending:
+            await uploads.send_async(self._link, part, payload)
 
-    def _start_clock(self) -> None:
-        if not self._committed:
-            loop = asyncio.get_running_loop()
-            self._clock = loop.call_later(self._idle, self._stall)
-
-    def _stop_clock(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-
-    def _stall(self) -> None:
-        self._stalled = True
+    def _end_upload(self) -> None:
         if self._upload_task is not None:
             self._upload_task.cancel()
+
+
+class _IdleClock:
+    """Runs while we wait for the caller and the caller does not wait for us."""
+
+    def __init__(self, seconds: float, expire: Callable[[], None]) -> None:
+        self.seconds = seconds
+        self.expired = False
+        self._expire = expire
+        self._waiting = False
+        self._callers_turn = True
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to wait for a message."""
+        self._waiting = True
+        self._set()
+
+    def stop(self) -> None:
+        """Stop waiting: a message has come."""
+        self._waiting = False
+        self._set()
+
+    def turn(self, *, callers: bool) -> None:
+        """Say whether it is for the caller to go on."""
+        if callers != self._callers_turn:
+            self._callers_turn = callers
+            self._set()
+
+    def _set(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._waiting and self._callers_turn:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self.seconds, self._run_out)
+
+    def _run_out(self) -> None:
+        self.expired = True
+        self._expire()

@@ -59,7 +59,7 @@ class Catalog:
         """Remove an index; calls under way finish on the generation they began with."""
         name = check_index_name(index_pb2.DeleteIndexRequest.FromString(request).index)
         generation = await asyncio.to_thread(IndexFolder(self._root / name).delete)
-        await self._pool.refresh(name)
+        self._pool.refresh(name)
         return index_pb2.DeleteIndexResponse(generation=generation).SerializeToString()
 
     async def get_server_info(self, request: bytes) -> bytes:

@@ -47,8 +47,9 @@ class Op(IntEnum):
 
     QUERY = 1  # payload QueryRequest, answered with QueryResponse
     STREAM = 2  # payload QueryStreamRequest, answered with QueryStreamResponse
-    REFRESH = 3  # payload the name of an index: look whether it has a new generation
-    CANCEL = 4  # no payload: nobody waits for this id any more
+    PREPARE = 3  # payload a `Whole`: open this generation, which will serve; answered when open
+    REFRESH = 4  # payload the name of an index: look whether it changed; not answered
+    CANCEL = 5  # no payload: nobody waits for this id any more; not answered
 
 
 class Outcome(IntEnum):

@@ -16,6 +16,7 @@ a worker that has work, and the memory of fingerprints. All of it runs on one ev
 
 import asyncio
 import itertools
+import math
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -171,21 +172,23 @@ class Pool:
             self._send(worker, frames.pack_request(cancel))
             self._dispatch()
 
-    async def refresh(self, index: str) -> None:
-        """Wait until every worker that is up has looked for a new generation of `index`."""
+    async def prepare(self, whole: bytes) -> None:
+        """Wait until every worker that is up has opened a generation, a packed `Whole`."""
         replies = []
         for worker in list(self._workers):
             future: asyncio.Future[Reply] = self._loop.create_future()
-            request = Request(next(self._ids), float("inf"), Op.REFRESH, "", index.encode())
-            call = Call(request, partial(_settle, future))
-            worker.outstanding[request.id] = call
-            call.worker = worker
-            if not self._send(worker, frames.pack_request(request)):
-                del worker.outstanding[request.id]
-                continue
-            replies.append(future)
+            request = Request(next(self._ids), math.inf, Op.PREPARE, "", whole)
+            if self._send(worker, frames.pack_request(request)):
+                worker.outstanding[request.id] = Call(request, partial(_settle, future))
+                replies.append(future)
         if replies:
             await asyncio.wait(replies)
+
+    def refresh(self, index: str) -> None:
+        """Tell every worker that an index has changed or is gone."""
+        for worker in self._workers:
+            request = Request(0, math.inf, Op.REFRESH, "", index.encode())
+            self._send(worker, frames.pack_request(request))
 
     # Sending.
 
@@ -301,7 +304,7 @@ class Pool:
         self._dispatch()
 
     def _release(self, call: Call) -> None:
-        if call.request.op != Op.REFRESH:
+        if call.request.op != Op.PREPARE:
             self._calls -= 1
             self._bytes -= len(call.request.payload)
 
@@ -318,7 +321,7 @@ class Pool:
         for call in worker.outstanding.values():
             call.worker = None
             call.deaths += 1
-            if call.request.op == Op.REFRESH:
+            if call.request.op == Op.PREPARE:
                 call.deliver(Reply(call.request.id, Outcome.ANSWER, b""))
             elif call.deaths < _TRIES:
                 self._suspects[call.request.id] = call

@@ -1,26 +1,27 @@
 """The indexes a worker has open, each at the generation that serves.
 
-Theory of operation. Every request compares the stamp of its index's pointer, one cheap stat. A new
-stamp opens the new generation in a thread of its own, because comparing checksums takes a second
-per gigabyte and other indexes must not wait for it. Until that is done the generation at hand goes
-on answering; where there is none, requests wait. A front says that a build is done only after
-every worker was asked to `refresh` and has finished, so nobody sees an older generation after that.
+Theory of operation. Every request compares the stamp of its index's pointer, one cheap stat, and is
+answered by the generation that the pointer names, never by one before it: so a rename of the
+pointer switches all workers at once. Opening compares checksums, a second per gigabyte, and happens
+in a thread, so that other indexes need not wait. Before a build moves the pointer it has workers
+`prepare` the new generation, and then the switch costs nothing; a generation that nobody prepared
+is opened when it is first asked for, and requests wait for it.
 
 An index that cannot be opened keeps its error for a few seconds and harms no other.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from divgrpc.errors import IndexNotFoundError
+from divgrpc.errors import DivgrpcError, IndexNotFoundError
 from divgrpc.index import Index
-from divgrpc.storage import IndexFolder
+from divgrpc.manifest import Manifest
+from divgrpc.storage import IndexFolder, open_generation, read_manifest
 
 _RETRY_SECONDS: Final = 5.0
 
@@ -29,6 +30,8 @@ Stamp = tuple[int, int]
 
 @dataclass(slots=True)
 class _Entry:
+    """What is known of one index; `index` and `error` are those of `stamp`."""
+
     folder: IndexFolder
     stamp: Stamp | None = None
     index: Index | None = None
@@ -38,11 +41,23 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
+class _Prepared:
+    """A generation that is open and does not serve yet."""
+
+    index: Index
+    manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
 class _Opened:
+    """What a thread has opened: the generation of a pointer's stamp, or a folder's, prepared."""
+
     name: str
-    stamp: Stamp
-    index: Index | None
-    error: Exception | None
+    stamp: Stamp | None = None
+    folder: str = ""
+    index: Index | None = None
+    prepared: _Prepared | None = None
+    error: Exception | None = None
 
 
 class Shelf:
@@ -52,6 +67,7 @@ class Shelf:
         self._root = root
         self._opened = opened
         self._entries: dict[str, _Entry] = {}
+        self._prepared: dict[str, _Prepared] = {}
         self._results: SimpleQueue[_Opened] = SimpleQueue()
 
     def find(self, name: str) -> Index | None:
@@ -60,35 +76,55 @@ class Shelf:
         Raises `IndexNotFoundError`, and what opening it raised.
         """
         entry = self._look(name)
-        if entry.index is None and entry.opening is None and entry.error is not None:
+        if entry.opening is None and entry.error is not None:
             raise entry.error.with_traceback(None)
         return entry.index
 
-    def refresh(self, name: str) -> bool:
-        """Look for a new generation; True where nothing is left to wait for."""
-        try:
-            return self._look(name).opening is None
-        except IndexNotFoundError:
-            return True
+    def prepare(self, name: str, folder: str) -> None:
+        """Begin to open a generation that is whole and does not serve yet."""
 
-    def collect(self) -> list[str]:
-        """Put what threads have opened on the shelf and return the names."""
-        names: list[str] = []
+        def work() -> _Opened:
+            generation = open_generation(self._root / folder)
+            prepared = _Prepared(Index(generation, name), generation.manifest)
+            return _Opened(name, folder=folder, prepared=prepared)
+
+        self._run(work, _Opened(name, folder=folder))
+
+    def forget_prepared(self) -> None:
+        """Let go of all that was prepared: whoever was to publish it may be gone."""
+        self._prepared.clear()
+
+    def refresh(self, name: str) -> None:
+        """Let go of what does not serve: the generation before, an index that was deleted."""
+        try:
+            self._look(name)
+        except IndexNotFoundError:
+            pass
+        finally:
+            self._prepared.pop(name, None)
+
+    def collect(self) -> list[tuple[str, str]]:
+        """Take in what threads have opened; returns names, with the folders of what was prepared.
+
+        What was prepared and cannot be opened is forgotten: whoever asks for it will hear why.
+        """
+        names: list[tuple[str, str]] = []
         while True:
             try:
                 opened = self._results.get_nowait()
             except Empty:
                 return names
-            names.append(opened.name)
+            names.append((opened.name, opened.folder))
             entry = self._entries.get(opened.name)
-            if entry is None or entry.opening != opened.stamp:
-                continue  # deleted, or replaced again, meanwhile
-            entry.stamp, entry.opening = opened.stamp, None
-            entry.index, entry.error = opened.index, opened.error
-            entry.failed_at = time.monotonic()
-            self._look_again(opened.name)
+            if opened.prepared is not None:
+                self._prepared[opened.name] = opened.prepared
+            elif entry is not None and opened.stamp and entry.opening == opened.stamp:
+                entry.stamp, entry.opening = opened.stamp, None
+                entry.index, entry.error = opened.index, opened.error
+                entry.failed_at = time.monotonic()
 
     def _look(self, name: str) -> _Entry:
+        """Return the entry of an index, up to date or being opened."""
         entry = self._entries.get(name)
         folder = entry.folder if entry else IndexFolder(self._root / name)
         stamp = folder.pointer_stamp()
@@ -98,23 +134,40 @@ class Shelf:
         if entry is None:
             entry = self._entries[name] = _Entry(folder)
         failed = entry.error is not None and time.monotonic() - entry.failed_at > _RETRY_SECONDS
-        if stamp not in (entry.stamp, entry.opening) or (failed and entry.opening is None):
-            entry.opening = stamp
-            thread = threading.Thread(target=self._open, args=(name, folder, stamp), daemon=True)
-            thread.start()
+        if (stamp != entry.stamp or failed) and stamp != entry.opening:
+            self._renew(name, entry, stamp)
         return entry
 
-    def _look_again(self, name: str) -> None:
-        """Open a generation that was published while its predecessor was being opened."""
-        with contextlib.suppress(IndexNotFoundError):
-            self._look(name)
+    def _renew(self, name: str, entry: _Entry, stamp: Stamp) -> None:
+        """Take the prepared generation if it is the one that serves, else open it."""
+        prepared = self._prepared.pop(name, None)
+        if prepared is not None and prepared.manifest == _serving(entry.folder):
+            entry.stamp, entry.index, entry.error = stamp, prepared.index, None
+            entry.opening = None
+            return
+        entry.opening, entry.index = stamp, None
+        path = entry.folder.path
+        self._run(
+            lambda: _Opened(name, stamp=stamp, index=Index.open(path)), _Opened(name, stamp=stamp)
+        )
 
-    def _open(self, name: str, folder: IndexFolder, stamp: Stamp) -> None:
-        index: Index | None = None
-        error: Exception | None = None
-        try:
-            index = Index.open(folder.path)
-        except Exception as caught:  # noqa: BLE001  # the edge of a thread: requests raise it
-            error = caught
-        self._results.put(_Opened(name, stamp, index, error))
-        self._opened()
+    def _run(self, work: Callable[[], _Opened], failed: _Opened) -> None:
+        """Do `work` in a thread; what it raises is the error of `failed`."""
+
+        def run() -> None:
+            try:
+                opened = work()
+            except Exception as error:  # noqa: BLE001  # the edge of a thread: requests raise it
+                opened = replace(failed, error=error)
+            self._results.put(opened)
+            self._opened()
+
+        threading.Thread(target=run, daemon=True).start()
+
+
+def _serving(folder: IndexFolder) -> Manifest | None:
+    """Return the manifest that serves, with its checksums; None where it cannot be read."""
+    try:
+        return read_manifest(folder.path / str(folder.current()))
+    except DivgrpcError:
+        return None

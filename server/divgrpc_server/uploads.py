@@ -7,6 +7,7 @@ never faster than the build takes it. A frame is a length, a kind and a payload.
 import asyncio
 import socket
 import struct
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
@@ -20,8 +21,27 @@ class Part(IntEnum):
     END = 2  # to the builder: the caller has sent its last message
     EVENT = 3  # from the builder: BuildResponse
     COMMITTED = 4  # from the builder: the upload is whole
-    DONE = 5  # from the builder: BuildResponse, the last
-    STATUS = 6  # from the builder: google.rpc.Status, the last
+    WHOLE = 5  # from the builder: a `Whole`; it waits for PUBLISH
+    PUBLISH = 6  # to the builder: workers have opened the generation, let it serve
+    DONE = 7  # from the builder: BuildResponse, the last
+    STATUS = 8  # from the builder: google.rpc.Status, the last
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A generation that is written and does not serve yet: its index, and its folder's name."""
+
+    index: str
+    folder: str
+
+    def pack(self) -> bytes:
+        """Return what `unpack` reads."""
+        return f"{self.index}/{self.folder}".encode()
+
+    @classmethod
+    def unpack(cls, payload: bytes) -> "Whole":
+        """Return what another process of ours packed."""
+        return cls(*payload.decode().split("/"))
 
 
 def pair() -> tuple[socket.socket, socket.socket]:

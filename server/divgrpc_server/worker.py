@@ -27,6 +27,7 @@ from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.jobs import Job
 from divgrpc_server.shelf import Shelf
 from divgrpc_server.statuses import LateError
+from divgrpc_server.uploads import Whole
 
 # How long finished answers wait for the rest of their packet.
 _GATHER_SECONDS: Final = 0.002
@@ -123,8 +124,9 @@ class Worker:
         self._log = log
         self._fronts: dict[int, Front] = {}
         self._batches: deque[tuple[Front, Job, bool]] = deque()
-        # Queries and refreshes that wait for an index to be opened, by its name.
-        self._parked: dict[str, list[tuple[Front, Job | Request, bool]]] = {}
+        # What waits for an index to be opened, by its name: queries, and builds before they serve.
+        self._parked: dict[str, list[tuple[Front, Job, bool]]] = {}
+        self._preparing: dict[str, tuple[Front, Request]] = {}
         self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._shelf = Shelf(me.root, lambda: os.eventfd_write(self._opened, 1))
         self._poller = select.poll()
@@ -152,11 +154,11 @@ class Worker:
                     return False
             elif descriptor == self._opened:
                 os.eventfd_read(self._opened)
-                self._unpark(self._shelf.collect())
+                self._take_opened()
             else:
                 self._read(self._fronts[descriptor])
         for front in self._fronts.values():
-            if front.jobs or self._parked:
+            if front.jobs or self._preparing:
                 front.show_life()
         return True
 
@@ -164,7 +166,7 @@ class Worker:
         """How long to wait, in milliseconds."""
         if self._batches or any(front.packets for front in self._fronts.values()):
             return 0
-        return _ALIVE_SECONDS * 1000 if self._parked else None
+        return _ALIVE_SECONDS * 1000 if self._parked or self._preparing else None
 
     def _obey(self) -> bool:
         received = self._control.receive()
@@ -181,6 +183,7 @@ class Worker:
         del self._fronts[front.link.fileno()]
         self._poller.unregister(front.link.fileno())
         front.link.close()
+        self._shelf.forget_prepared()
         for job in front.jobs.values():
             job.withdrawn = True
 
@@ -188,8 +191,10 @@ class Worker:
         for note in front.read():
             if note.op == Op.CANCEL:
                 front.withdraw(note.id)
+            elif note.op == Op.PREPARE:
+                self._prepare(front, note)
             elif note.op == Op.REFRESH:
-                self._refresh(front, note)
+                self._shelf.refresh(note.payload.decode())
         if front.gone:
             self._detach(front)
 
@@ -261,31 +266,34 @@ class Worker:
 
     # Indexes that come and go.
 
-    def _refresh(self, front: Front, request: Request) -> None:
-        name = request.payload.decode()
-        if self._shelf.refresh(name):
-            self._confirm(front, request)
-        else:
-            self._parked.setdefault(name, []).append((front, request, False))
+    def _prepare(self, front: Front, request: Request) -> None:
+        whole = Whole.unpack(request.payload)
+        self._preparing[whole.folder] = (front, request)
+        self._shelf.prepare(whole.index, whole.folder)
 
-    def _confirm(self, front: Front, request: Request) -> None:
-        front.reply(Reply(request.id, Outcome.ANSWER, b""))
-        front.flush()
-
-    def _unpark(self, names: list[str]) -> None:
-        for name in names:
-            for front, waiting, large in self._parked.pop(name, []):
+    def _take_opened(self) -> None:
+        """Go on with what waited for indexes to be opened."""
+        for name, folder in self._shelf.collect():
+            if folder:
+                front, request = self._preparing.pop(folder)
+                front.reply(Reply(request.id, Outcome.ANSWER, b""))
+                front.flush()
                 if front.gone:
-                    continue
-                if isinstance(waiting, Request):
-                    self._refresh(front, waiting)
-                elif waiting.withdrawn:
-                    self._end_job(front, waiting, large)
-                else:
-                    del front.jobs[waiting.id]
-                    finished = self._begin(front, waiting, large)
-                    front.owed_large += large and finished
-                    front.flush()
+                    self._shelf.forget_prepared()
+            else:
+                for waiting in self._parked.pop(name, []):
+                    self._unpark(*waiting)
+
+    def _unpark(self, front: Front, job: Job, large: bool) -> None:
+        if front.gone:
+            return
+        if job.withdrawn:
+            self._end_job(front, job, large)
+            return
+        del front.jobs[job.id]
+        finished = self._begin(front, job, large)
+        front.owed_large += large and finished
+        front.flush()
 
 
 def warm(log: logs.Logger) -> None:

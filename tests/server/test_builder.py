@@ -24,11 +24,12 @@ def run(root: Path, steps: Sequence[index_pb2.BuildRequest]) -> list[Part]:
     """Build from an upload that is sent whole, and return the kinds of events that came."""
     config = Config(data_dir=str(root))
     ours, theirs = uploads.pair()
-    nobody, _ = socket.socketpair()
-    with ours, theirs, nobody, _:
+    control_end, nobody = socket.socketpair()
+    with ours, theirs, control_end, nobody:
         for step in steps:
             uploads.send(ours, Part.MESSAGE, step.SerializeToString())
         uploads.send(ours, Part.END)
+        uploads.send(ours, Part.PUBLISH)
         info = builder.build(theirs, control.Self(control.Channel(nobody), config, root, 1))
         builder.Events(theirs).done(info)
         events = [uploads.receive(ours)[0]]
@@ -47,7 +48,7 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
     steps = [header("index"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
     events = run(tmp_path, steps)
     assert events[0] == Part.EVENT
-    assert Part.COMMITTED in events
+    assert events.index(Part.COMMITTED) < events.index(Part.WHOLE)
     assert Index.open(tmp_path / "index").query(ONES[0], k=3).ids.tolist() == [[4, 5, 6]]
 
 

@@ -321,18 +321,21 @@ def test_a_worker_that_reads_too_slowly() -> None:
     play(scene)
 
 
-def test_a_refresh_waits_for_every_worker() -> None:
-    """It ends when each worker has confirmed, or is gone."""
+def test_a_generation_waits_for_every_worker() -> None:
+    """Preparing it ends when each worker has opened it, or is gone; a refresh is only told."""
 
     async def scene(stage: Stage) -> None:
         links = [stage.attach(1), stage.attach(2)]
-        refresh = asyncio.ensure_future(stage.pool.refresh("name"))
+        prepared = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
         (request,) = await packet(links[0])
-        assert (request.op, request.payload) == (Op.REFRESH, b"name")
+        assert (request.op, request.payload) == (Op.PREPARE, b"name/folder")
         answer(links[0], request, small=0)
         await settle()
-        assert not refresh.done()
+        assert not prepared.done()
         links[1].close()
-        await refresh
+        await prepared
+        stage.pool.refresh("name")
+        (request,) = await packet(links[0])
+        assert (request.op, request.payload) == (Op.REFRESH, b"name")
 
     play(scene)

@@ -15,12 +15,16 @@ from google.rpc import code_pb2, status_pb2
 from structlog.testing import capture_logs
 
 from divgrpc import Index
+from divgrpc.building import IndexBuilder
 from divgrpc.kernels import compiling
+from divgrpc.parameters import BuildParameters
+from divgrpc.storage import staging
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server import control, frames, logs, worker
 from divgrpc_server.config import Config
 from divgrpc_server.frames import Op, Outcome, Reply, Request
+from divgrpc_server.uploads import Whole
 from served import DIMS, random_points
 
 FOREVER = math.inf
@@ -62,6 +66,13 @@ class Front:
             packet = Packet(*credits_back, list(frames.unpack_replies(view, memfd)))
             if packet != (0, 0, []):
                 return packet
+
+    def answer(self) -> Reply:
+        """Wait for the one reply that is due."""
+        while not (replies := self.hear().replies):
+            pass
+        (reply,) = replies
+        return reply
 
     def hear_until(self, number: int) -> list[int]:
         """Return the ids that were answered up to and with `number`, in order."""
@@ -155,11 +166,9 @@ def test_what_was_withdrawn_before_it_was_begun(front: Front) -> None:
 def test_what_is_late_is_not_begun(front: Front) -> None:
     """A deadline that has passed is DEADLINE_EXCEEDED without work; in a batch, between pieces."""
     front.send(query(1, deadline=time.monotonic() - 1))
-    (reply,) = front.hear().replies
-    assert code_of(reply) == code_pb2.DEADLINE_EXCEEDED
+    assert code_of(front.answer()) == code_pb2.DEADLINE_EXCEEDED
     front.send(query(2, 10_000, deadline=time.monotonic() + 0.05))
-    replies = front.hear().replies
-    assert [code_of(reply) for reply in replies] == [code_pb2.DEADLINE_EXCEEDED]
+    assert code_of(front.answer()) == code_pb2.DEADLINE_EXCEEDED
 
 
 def test_credits_come_back_exactly_once(front: Front) -> None:
@@ -181,11 +190,9 @@ def test_credits_come_back_exactly_once(front: Front) -> None:
 def test_an_answer_may_be_large(front: Front) -> None:
     """One that no packet holds comes in a memory file."""
     front.send(query(1, 60, k=300))
-    replies: list[Reply] = []
-    while not replies:
-        replies += front.hear().replies
-    assert len(replies[0].payload) > frames.PACKET_BYTES
-    assert len(query_pb2.QueryResponse.FromString(replies[0].payload).ids) == 60 * 300
+    reply = front.answer()
+    assert len(reply.payload) > frames.PACKET_BYTES
+    assert len(query_pb2.QueryResponse.FromString(reply.payload).ids) == 60 * 300
 
 
 def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> None:
@@ -200,20 +207,49 @@ def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> No
     second.link.close()
 
 
-def test_a_refresh_brings_the_new_generation(front: Front, tmp_path: Path) -> None:
-    """Once it is confirmed, no answer is of the old generation; a deleted index is gone."""
+def test_a_new_generation_answers_at_once(front: Front, tmp_path: Path) -> None:
+    """Once the pointer has moved, no answer is of the old generation, prepared or not."""
     assert generation(front, 1) == 1
     Index.build(np.eye(DIMS, dtype=np.float32), path=tmp_path / "small", replace=True)
-    front.send(Request(2, FOREVER, Op.REFRESH, "", b"small"))
-    assert front.hear_until(2) == [2]
+    assert generation(front, 2) == 2
+    front.send(Request(0, FOREVER, Op.REFRESH, "", b"small"))
     assert generation(front, 3) == 2
+
+
+def test_a_prepared_generation_is_the_one_that_serves(front: Front, tmp_path: Path) -> None:
+    """It is opened before it serves, and not taken for another of the same number."""
+    with pytest.raises(InterruptedError):
+        build_prepared(front, tmp_path, 10, publish=False)
+    assert generation(front, 11) == 1
+    build_prepared(front, tmp_path, 20, publish=True)
+    assert generation(front, 21) == 2
+    front.send(query(30, k=50))
+    served = query_pb2.QueryResponse.FromString(front.answer().payload)
+    core = Index.open(tmp_path / "small").query(random_points(1, seed=30), k=50)
+    assert list(served.ids) == core.ids[0, :40].tolist()
+
+
+def build_prepared(front: Front, root: Path, number: int, *, publish: bool) -> None:
+    """Build `small` anew, having a worker open it first; raises where it is not to serve."""
+
+    def prepare(folder: Path) -> None:
+        whole = Whole("small", folder.name).pack()
+        front.send(Request(number, FOREVER, Op.PREPARE, "", whole))
+        assert front.hear_until(number) == [number]
+        if not publish:
+            raise InterruptedError
+
+    with staging(root / "small", replace=True) as stage:
+        stage.on_whole = prepare
+        builder = IndexBuilder(stage, BuildParameters(), name="small")
+        builder.append(random_points(40, seed=number))
+        builder.finish()
 
 
 def generation(front: Front, number: int) -> int:
     """Return the generation that answers."""
     front.send(query(number))
-    (reply,) = front.hear().replies
-    return query_pb2.QueryResponse.FromString(reply.payload).generation
+    return query_pb2.QueryResponse.FromString(front.answer().payload).generation
 
 
 @pytest.mark.parametrize(
