@@ -54,7 +54,7 @@ class BuildOptions(TypedDict, total=False):
     n_components: Annotated[int | None, "principal components that lsh_sdiv draws in"]
     target_recall: Annotated[float, "share of the true neighbours that probing is tuned for"]
     zero_vectors: Annotated[ZeroVectors, "what becomes of vectors without a direction"]
-    seed: Annotated[int, "of every random choice; same seed, same arrays; what was measured may differ"]
+    seed: Annotated[int, "of every random choice; same seed, same arrays, not same timings"]
 
 
 QUERY_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(QueryParameters)}
