@@ -23,7 +23,10 @@ __version__ = "0.1.0"
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attributes have no common type
     if name == "Index":
-        from divgrpc.index import Index
-
+        try:
+            from divgrpc.index import Index
+        except ModuleNotFoundError as error:
+            message = f"divgrpc.Index needs {error.name}: install divgrpc[server]"
+            raise ModuleNotFoundError(message, name=error.name) from error
         return Index
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

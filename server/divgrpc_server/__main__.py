@@ -2,16 +2,20 @@
 
 import argparse
 import dataclasses
+import importlib.util
 import os
 import resource
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc_server import config as configuration
-from divgrpc_server import logs, supervisor
+
+# What the extra `server` brings, by the names that are imported.
+_EXTRA: Final = ("numba", "scipy", "structlog", "grpc_health", "grpc_reflection")
 
 _DESCRIPTION = """\
 Serves diverse retrieval over gRPC: results that are near the query and different from one another.
@@ -72,6 +76,12 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     except InvalidArgumentError as error:
         sys.stderr.write(f"divgrpc-server: {error}\n")
         return 2
+    if missing := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
+        # The base install has this command too, since extras cannot add one.
+        sys.stderr.write(f"divgrpc-server needs {missing[0]}: install divgrpc[server]\n")
+        return 1
+    from divgrpc_server import logs, supervisor
+
     _raise_descriptor_limit()
     log = logs.configure(config, "supervisor")
     try:

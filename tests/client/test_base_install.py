@@ -1,0 +1,46 @@
+"""An install without extras, as far as it can be seen from one with all of them."""
+
+import subprocess
+import sys
+
+import pytest
+
+_WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "told"),
+    [
+        (
+            ("numba", "scipy", "structlog"),
+            "from divgrpc_server.__main__ import main; sys.argv[1:] = []; main()",
+            "divgrpc-server needs numba: install divgrpc[server]\n",
+        ),
+        (
+            ("PIL",),
+            "from divgrpc_client.cli import main; sys.exit(main(['demo']))",
+            "divgrpc: the demonstration needs PIL: install divgrpc[server,report]\n",
+        ),
+    ],
+)
+def test_programs_name_their_extra(missing: tuple[str, ...], code: str, told: str) -> None:
+    """A program whose extra is not installed ends with one line that says what to install."""
+    program = _WITHOUT.format(missing=missing) + code
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (ran.returncode, ran.stderr) == (1, told)
+
+
+@pytest.mark.parametrize("missing", ["numba", "llvmlite"])
+def test_the_engine_names_its_extra(missing: str) -> None:
+    """Without what it compiles with, `divgrpc.Index` is an ImportError that names the extra."""
+    program = _WITHOUT.format(missing=(missing,)) + (
+        "import divgrpc.errors\n"
+        "try:\n    from divgrpc import Index\n"
+        "except ImportError as error:\n    print(error)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert ran.stdout == f"divgrpc.Index needs {missing}: install divgrpc[server]\n", ran.stderr
