@@ -1,6 +1,7 @@
 """The demonstration from its start to its picture, and how it fails."""
 
 import io
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rich.console import Console
 
 from divgrpc.errors import UnavailableError
 from divgrpc_client import cli
-from divgrpc_client.reports.demo import Answers, verdict
+from divgrpc_client.reports.demo import Answers, programs, verdict
 from divgrpc_client.reports.measures import Quality
 from divgrpc_client.reports.server_process import running_server
 
@@ -39,6 +40,23 @@ def test_too_small_a_gain_is_a_failure() -> None:
     assert "FAILED: h rose by 0.140" in told.getvalue()
     best = replace(plain, quality=replace(quality, h=values + 0.16))
     assert verdict(Console(file=told, width=200), plain, best) == 0
+
+
+def test_next_steps_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where the shell would not find our programs, the demonstration says in which folder they are.
+
+    The folder is relative where it lies below the current one, as after `make demo`.
+    """
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert programs() == f"{folder}/"
+    monkeypatch.chdir(tmp_path)
+    assert programs() == ".venv/bin/"
+    (folder / "divgrpc").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    assert programs() == ""
 
 
 def test_a_server_that_cannot_start_shows_its_log() -> None:

@@ -5,7 +5,9 @@ are learned from, and a pool for the queries that the dial is chosen on. So neit
 the choice of the dial has seen what the figures are about.
 """
 
+import shutil
 import statistics
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,6 +43,13 @@ P: share of the {k} results that are even or odd as asked. SR: share of the five
 among them. D: how evenly those digits are spread. h: harmonic mean of P and D for each query, then
 the mean. The diversity was chosen among {dials} on other queries,
 learned from other images."""
+# A command, and what it is for.
+_NEXT: Final = (
+    ("divgrpc-server --data-dir indexes", "start a server that keeps its indexes"),
+    ("divgrpc build NAME vectors.npy", "fill it"),
+    ("divgrpc query NAME queries.npy --diversity 0.3", ""),
+    ("divgrpc info NAME", "see what was chosen, and why"),
+)
 
 Ids = npt.NDArray[np.int64]
 
@@ -224,12 +233,18 @@ def verdict(out: Console, plain: Answers, diverse: Answers) -> int:
     if gain < GAIN_LEAST:
         out.print(f"FAILED: h rose by {gain:.3f}; it should rise by at least {GAIN_LEAST}")
         return 1
-    out.print(
-        f"h rose by {gain:.3f}. Next, with vectors of your own:\n\n"
-        "  divgrpc-server --data-dir indexes            start a server that keeps its indexes\n"
-        "  divgrpc build NAME vectors.npy               fill it\n"
-        "  divgrpc query NAME queries.npy --diversity 0.3\n"
-        "  divgrpc info NAME                            see what was chosen, and why\n\n"
-        "README.md has the same in Python, and what every word means."
-    )
+    out.print(f"h rose by {gain:.3f}. Next, with vectors of your own:\n")
+    where = programs()
+    for command, purpose in _NEXT:
+        out.print(f"  {where}{command:<46} {purpose}".rstrip(), soft_wrap=True)
+    out.print("\nREADME.md has the same in Python, and what every word means.")
     return 0
+
+
+def programs() -> str:
+    """Return what a shell needs before the name of our programs: nothing, or their folder."""
+    if shutil.which("divgrpc"):
+        return ""
+    # Not resolved: in an environment the interpreter is a link, and our programs lie beside it.
+    folder = Path(sys.executable).parent
+    return f"{folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder}/"
