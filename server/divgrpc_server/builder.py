@@ -133,10 +133,9 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
         builder = IndexBuilder(
             stage, parameters, expected_rows=expected, on_progress=events.progress, name=name
         )
-        rows = 0
+        rows, cols = 0, None
         for chunk in upload.chunks():
-            if _rows(chunk):
-                _append(builder, chunk)
+            cols = _append(builder, chunk, cols)
             rows += _rows(chunk)
         if expected not in (None, rows):
             raise InvalidArgumentError(
@@ -145,14 +144,30 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
         return builder.finish()
 
 
-def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk) -> None:
+def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk, cols: int | None) -> int:
+    """Hand a chunk on; returns its columns, which must be `cols`, those of the chunks before."""
     vectors = messages.parse_vectors("vectors", chunk.vectors)
-    builder.append(
-        vectors,
-        ids=np.array(chunk.ids, np.int64) if chunk.ids else None,
-        categories=np.array(chunk.categories, np.int32) if chunk.categories else None,
-        subtopics=np.array(chunk.subtopics, np.int32) if chunk.subtopics else None,
-    )
+    found = vectors.shape[1]
+    if cols not in (None, found):
+        raise InvalidArgumentError("vectors", f"vectors must have {cols} columns, got {found}")
+    if len(vectors):
+        builder.append(
+            vectors,
+            ids=np.array(chunk.ids, np.int64) if chunk.ids else None,
+            categories=np.array(chunk.categories, np.int32) if chunk.categories else None,
+            subtopics=np.array(chunk.subtopics, np.int32) if chunk.subtopics else None,
+        )
+    else:
+        _check_no_labels(chunk)
+    return found
+
+
+def _check_no_labels(chunk: index_pb2.BuildChunk) -> None:
+    """Refuse labels that come without rows."""
+    for field in ("ids", "categories", "subtopics"):
+        count = len(getattr(chunk, field))
+        if count:
+            raise InvalidArgumentError(field, f"{field} must be one per row, got {count} for none")
 
 
 def _rows(chunk: index_pb2.BuildChunk) -> int:
@@ -183,8 +198,8 @@ def serve(me: control.Self, log: logs.Logger) -> None:
             finished.set()
             Events(link).done(info)
             log.info("built", index=info.name, generation=info.generation, rows=info.rows)
-        except EOFError:
-            return  # the front hung up while we read; the staging folder is gone already
+        except (EOFError, BrokenPipeError, ConnectionResetError):
+            return  # the front hung up on us; the staging folder is gone already
         except Exception as error:  # noqa: BLE001  # the edge of the process: the caller hears of it
             finished.set()
             status = explain(error, message.text, log)

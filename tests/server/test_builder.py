@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from structlog.testing import capture_logs
 
 from divgrpc import Index
-from divgrpc.errors import InvalidArgumentError
-from divgrpc_protos.v1 import index_pb2
-from divgrpc_server import builder, control, uploads
+from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc_protos.arrays import Csr, encode_csr
+from divgrpc_protos.v1 import index_pb2, vectors_pb2
+from divgrpc_server import builder, control, logs, uploads
 from divgrpc_server.config import Config
 from divgrpc_server.uploads import Part
 from served import DIMS
@@ -36,6 +38,14 @@ def run(root: Path, steps: Sequence[index_pb2.BuildRequest]) -> list[Part]:
         while events[-1] != Part.DONE:
             events.append(uploads.receive(ours)[0])
     return events
+
+
+def empty(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's own types
+    """Return a chunk without rows, with fields of its matrix."""
+    matrix = vectors_pb2.DenseMatrix(cols=DIMS, **fields)
+    return index_pb2.BuildRequest(
+        chunk=index_pb2.BuildChunk(vectors=vectors_pb2.Vectors(dense=matrix))
+    )
 
 
 def parameters(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's own types
@@ -67,6 +77,11 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
         ([header("index", expected_rows=4), chunk(ONES), commit(3)], "header.expected_rows"),
         ([header("index"), commit(0)], "vectors"),
         ([header("index"), chunk(ONES), chunk(ONES[:, 1:]), commit(6)], "vectors"),
+        ([header("index"), chunk(ONES), chunk(ONES[:0, 1:]), commit(3)], "vectors"),
+        ([header("index"), chunk(ONES), empty(data=b"1234"), commit(3)], "vectors.dense.data"),
+        ([header("index"), chunk(ONES), empty(dtype=9), commit(3)], "vectors.dense.dtype"),
+        ([header("index"), chunk(ONES), index_pb2.BuildRequest(chunk={}), commit(3)], "vectors"),
+        ([header("index"), chunk(ONES), chunk(ONES[:0], ids=[1]), commit(3)], "ids"),
         ([header("index"), chunk(ONES * np.nan), commit(3)], "vectors"),
         ([header("index"), chunk(ONES * np.inf), commit(3)], "vectors"),
         ([header("index"), chunk(ONES * 0), commit(3)], "vectors"),
@@ -95,6 +110,29 @@ def test_a_wrong_upload_names_its_field(
         run(tmp_path, steps)
     assert caught.value.field == field
     assert list(tmp_path.iterdir()) == []
+
+
+def test_sparse_rows_are_refused_even_where_there_are_none(tmp_path: Path) -> None:
+    """A sparse matrix is UNIMPLEMENTED whatever it holds."""
+    none = encode_csr(Csr(np.zeros(1, np.int64), *np.zeros((2, 0)), DIMS))
+    step = index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=none))
+    with pytest.raises(UnsupportedError):
+        run(tmp_path, [header("index"), step, commit(0)])
+
+
+def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
+    """A builder whose caller has left ends without a word, whether it reads or writes."""
+    ours, theirs = uploads.pair()
+    control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, control_end, nobody:
+        uploads.send(ours, Part.MESSAGE, header("index").SerializeToString())
+        ours.close()
+        with capture_logs() as lines, pytest.MonkeyPatch.context() as patched:
+            patched.setattr(builder, "_watch", lambda *_: None)  # it would end this process
+            control.Channel(nobody).send(control.Message("upload"), theirs.fileno())
+            me = control.Self(control.Channel(control_end), Config(), tmp_path, 1)
+            builder.serve(me, logs.configure(Config(), "test"))
+    assert lines == []
 
 
 def test_an_upload_that_breaks_off(tmp_path: Path) -> None:
