@@ -57,6 +57,7 @@ class Outcome(IntEnum):
 
     ANSWER = 0
     STATUS = 1  # a google.rpc.Status
+    LOST = 2  # never sent: the receiver had no descriptor left to take the payload's file with
 
 
 class Request(NamedTuple):
@@ -188,7 +189,9 @@ def unpack_replies(packet: memoryview, memfd: int) -> Iterator[Reply]:
     while at < len(packet):
         number, length, outcome = _REPLY.unpack_from(packet, at)
         at += _REPLY.size
-        if outcome & _IN_MEMFD:
+        if outcome & _IN_MEMFD and memfd < 0:
+            yield Reply(number, Outcome.LOST, b"")
+        elif outcome & _IN_MEMFD:
             yield Reply(number, outcome & ~_IN_MEMFD, read_memfd(memfd, length))
         else:
             yield Reply(number, outcome, bytes(packet[at : at + length]))

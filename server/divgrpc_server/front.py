@@ -127,13 +127,17 @@ class Front:
             self._me.channel.send(control.Message("lost", serial))
 
 
-async def _run(me: control.Self) -> None:
-    await Front(me, logs.configure(me.config, "front", me.serial)).run()
+async def _run(me: control.Self, log: Logger) -> None:
+    logs.log_faults_of(asyncio.get_running_loop(), log)
+    await Front(me, log).run()
 
 
 def main() -> None:
     """Run a front; started by the supervisor alone."""
-    asyncio.run(_run(control.enter()))
+    me = control.enter()
+    log = logs.configure(me.config, "front", me.serial)
+    with logs.edge(log):
+        asyncio.run(_run(me, log))
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import numpy as np
 from google.rpc import status_pb2
 
 from divgrpc.index import Index
+from divgrpc.parameters import LIMITS
 from divgrpc.searching import unit_rows
 from divgrpc.types import QueryResult, QueryStats, WarningInfo
 from divgrpc_protos.v1 import query_pb2
@@ -71,6 +72,8 @@ class Job:
         payload = messages.pack_result(result)
         if self._op == Op.STREAM:
             payload = messages.pack_stream_answer(self._correlation_id, payload)
+        if len(payload) > LIMITS["message_bytes_max"]:
+            raise messages.reply_too_large()
         return Reply(self.id, Outcome.ANSWER, payload)
 
     def pack_error(self, error: Exception, log: Logger) -> Reply:

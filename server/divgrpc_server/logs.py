@@ -6,9 +6,11 @@ formats a quarter of a second's calls at once.
 """
 
 import asyncio
+import contextlib
 import os
 import sys
 import time
+from collections.abc import Iterator
 from typing import Final, NamedTuple, cast
 
 import structlog
@@ -51,6 +53,26 @@ def configure(config: Config, role: str, serial: int = 0) -> Logger:
         cache_logger_on_first_use=True,
     )
     return cast("Logger", structlog.get_logger(process=role, serial=serial))
+
+
+@contextlib.contextmanager
+def edge(log: Logger) -> Iterator[None]:
+    """Log whatever would end this process, whole, and end it with exit code 1."""
+    try:
+        yield
+    except Exception:
+        log.exception("fault")
+        raise SystemExit(1) from None
+
+
+def log_faults_of(loop: asyncio.AbstractEventLoop, log: Logger) -> None:
+    """Have the loop log what nobody else caught as all else is logged."""
+
+    def handle(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        error = context.get("exception")
+        log.error("fault", reason=context["message"], exc_info=error if error else None)
+
+    loop.set_exception_handler(handle)
 
 
 class AccessLine(NamedTuple):

@@ -89,7 +89,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
             f"queries must hold at most {LIMITS['query_rows_max']} rows, got {len(queries)}",
         )
     if len(queries) * parameters.k * _HIT_BYTES_MIN > LIMITS["message_bytes_max"]:
-        raise _reply_too_large()
+        raise reply_too_large()
     return Query(request.index, queries, parameters)
 
 
@@ -131,7 +131,7 @@ def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> FloatArray:
 
 
 def pack_result(result: QueryResult) -> bytes:
-    """Return the QueryResponse; raises `ReplyTooLargeError` where no message can hold it."""
+    """Return the QueryResponse."""
     counts = result.counts
     offsets = [0, *accumulate(counts.tolist())]
     ids, scores, selection_scores = result.ids, result.scores, result.selection_scores
@@ -155,10 +155,7 @@ def pack_result(result: QueryResult) -> bytes:
     )
     if result.warnings:
         response.warnings.extend(_warning(warning) for warning in result.warnings)
-    packed = response.SerializeToString()
-    if len(packed) > LIMITS["message_bytes_max"]:
-        raise _reply_too_large()
-    return packed
+    return response.SerializeToString()
 
 
 def pack_stream_answer(correlation_id: int, response: bytes) -> bytes:
@@ -264,7 +261,8 @@ def _number(message: Descriptor, name: str, word: str) -> Any:  # noqa: ANN401  
     return words.to_enum(message.fields_by_name[name], word)
 
 
-def _reply_too_large() -> ReplyTooLargeError:
+def reply_too_large() -> ReplyTooLargeError:
+    """Return what to raise where no message can hold an answer."""
     return ReplyTooLargeError(
         f"the answer would be larger than {LIMITS['message_bytes_max']} bytes; "
         "ask for fewer rows at a time or a smaller k"

@@ -29,7 +29,7 @@ from divgrpc_server.config import Config
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.logs import Logger
 from divgrpc_server.quarantine import Quarantine
-from divgrpc_server.statuses import PoisonError, QueueFullError, explain
+from divgrpc_server.statuses import OutOfMemoryError, PoisonError, QueueFullError, explain
 
 _TICK_SECONDS: Final = 0.25
 _TRIES: Final = 2
@@ -300,8 +300,12 @@ class Pool:
             call = worker.outstanding.pop(reply.id, None)
             if call is not None:
                 self._release(call)
-                call.deliver(reply)
+                call.deliver(reply if reply.outcome != Outcome.LOST else self._lost(call))
         self._dispatch()
+
+    def _lost(self, call: Call) -> Reply:
+        error = OutOfMemoryError("the server has no descriptor left to take the answer with")
+        return _status(call.request, error, self._log)
 
     def _release(self, call: Call) -> None:
         if call.request.op != Op.PREPARE:

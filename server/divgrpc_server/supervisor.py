@@ -27,7 +27,7 @@ from divgrpc_server.children import Child, Role
 from divgrpc_server.config import Config
 from divgrpc_server.control import Message
 from divgrpc_server.embedded import memory_root
-from divgrpc_server.logs import Logger
+from divgrpc_server.logs import Logger, log_faults_of
 from divgrpc_server.ports import reserved_port
 
 _YOUNG_SECONDS: Final = 2.0
@@ -265,4 +265,5 @@ def run(config: Config, log: Logger) -> int:
 
 
 async def _supervise(config: Config, root: Path, log: Logger) -> int:
+    log_faults_of(asyncio.get_running_loop(), log)
     return await Supervisor(config, root, log).run()

@@ -311,12 +311,13 @@ def main() -> None:
     """Run a worker; started by the supervisor alone."""
     me = control.enter()
     log = logs.configure(me.config, "worker", me.serial)
-    warm(log)
-    # What is here now stays, and the collector need not look at it again.
-    gc.collect()
-    gc.freeze()
-    me.channel.send(control.Message("ready"))
-    Worker(me, log).run()
+    with logs.edge(log):
+        warm(log)
+        # What is here now stays, and the collector need not look at it again.
+        gc.collect()
+        gc.freeze()
+        me.channel.send(control.Message("ready"))
+        Worker(me, log).run()
     # Nothing here needs an orderly end, and taking a compiler apart takes a while.
     os._exit(0)
 
