@@ -12,13 +12,19 @@ from pathlib import Path
 from typing import Final
 
 import divgrpc
-from divgrpc.errors import DivgrpcError, IndexNotFoundError, InvalidArgumentError
+from divgrpc.errors import (
+    DivgrpcError,
+    IndexDamagedError,
+    IndexNotFoundError,
+    InvalidArgumentError,
+)
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage import IndexFolder, list_indexes
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_server.config import Config
 from divgrpc_server.messages import pack_info
 from divgrpc_server.pool import Pool
+from divgrpc_server.statuses import expected
 
 _PAGE_SIZE: Final = 100
 _LIBRARIES: Final = ("numpy", "scipy", "numba", "llvmlite", "grpcio", "protobuf")
@@ -85,7 +91,11 @@ class Catalog:
         return response.SerializeToString()
 
     def _read_info(self, name: str) -> index_pb2.IndexInfo:
-        return pack_info(IndexFolder(self._root / name).read_info())
+        try:
+            return pack_info(IndexFolder(self._root / name).read_info())
+        except Exception as error:
+            # Whatever is wrong with the files of one index is a fault of the files.
+            raise (expected(error) or IndexDamagedError("the index cannot be read")) from error
 
     def _read_page(self, after: str, size: int) -> index_pb2.ListIndexesResponse:
         names = [name for name in list_indexes(self._root) if name > after]

@@ -102,9 +102,9 @@ class Log(Protocol):
 
 def explain(error: BaseException, request_id: str, log: Log) -> status_pb2.Status:
     """Return the status of any error, for the edge of a process; logs what is a fault of ours."""
-    expected = _expected(error)
-    if expected is not None:
-        return status_of(expected, request_id)
+    known = expected(error)
+    if known is not None:
+        return status_of(known, request_id)
     error_id = secrets.token_hex(8)
     log.error("fault", error_id=error_id, request_id=request_id, exc_info=error)
     status = status_pb2.Status(
@@ -117,6 +117,23 @@ def explain(error: BaseException, request_id: str, log: Log) -> status_pb2.Statu
         ),
     )
     return status
+
+
+def expected(error: BaseException) -> errors.DivgrpcError | None:
+    """Return the error of ours that stands for `error`, None if there is none."""
+    if isinstance(error, errors.DivgrpcError):
+        return error
+    if isinstance(error, DecodeError):
+        return MalformedError("the message is not what the method takes")
+    if isinstance(error, MatrixError):
+        return errors.InvalidArgumentError(error.field, str(error))
+    if isinstance(error, MemoryError):
+        return OutOfMemoryError("there is not enough memory for this request")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return OutOfMemoryError("there are not enough descriptors or memory for this request")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return errors.StorageFullError("there is no room left where indexes are kept")
+    return None
 
 
 def status_of(error: errors.DivgrpcError, request_id: str) -> status_pb2.Status:
@@ -140,23 +157,6 @@ def status_of(error: errors.DivgrpcError, request_id: str) -> status_pb2.Status:
         delay.FromNanoseconds(int(meaning.retry_after * 1e9))
         _add(status, error_details_pb2.RetryInfo(retry_delay=delay))
     return status
-
-
-def _expected(error: BaseException) -> errors.DivgrpcError | None:
-    """Return the error of ours that stands for `error`, None if there is none."""
-    if isinstance(error, errors.DivgrpcError):
-        return error
-    if isinstance(error, DecodeError):
-        return MalformedError("the message is not what the method takes")
-    if isinstance(error, MatrixError):
-        return errors.InvalidArgumentError(error.field, str(error))
-    if isinstance(error, MemoryError):
-        return OutOfMemoryError("there is not enough memory for this request")
-    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
-        return OutOfMemoryError("there are not enough descriptors or memory for this request")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        return errors.StorageFullError("there is no room left where indexes are kept")
-    return None
 
 
 def _add(status: status_pb2.Status, detail: object) -> None:

@@ -48,6 +48,11 @@ def empty(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message
     )
 
 
+def no_matrix() -> index_pb2.BuildRequest:
+    """Return a chunk of nothing at all."""
+    return index_pb2.BuildRequest(chunk=index_pb2.BuildChunk())
+
+
 def parameters(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's own types
     """Return a header with parameters."""
     return header("index", parameters=index_pb2.BuildParameters(**fields))
@@ -80,7 +85,7 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
         ([header("index"), chunk(ONES), chunk(ONES[:0, 1:]), commit(3)], "vectors"),
         ([header("index"), chunk(ONES), empty(data=b"1234"), commit(3)], "vectors.dense.data"),
         ([header("index"), chunk(ONES), empty(dtype=9), commit(3)], "vectors.dense.dtype"),
-        ([header("index"), chunk(ONES), index_pb2.BuildRequest(chunk={}), commit(3)], "vectors"),
+        ([header("index"), chunk(ONES), no_matrix(), commit(3)], "vectors"),
         ([header("index"), chunk(ONES), chunk(ONES[:0], ids=[1]), commit(3)], "ids"),
         ([header("index"), chunk(ONES * np.nan), commit(3)], "vectors"),
         ([header("index"), chunk(ONES * np.inf), commit(3)], "vectors"),
@@ -114,7 +119,9 @@ def test_a_wrong_upload_names_its_field(
 
 def test_sparse_rows_are_refused_even_where_there_are_none(tmp_path: Path) -> None:
     """A sparse matrix is UNIMPLEMENTED whatever it holds."""
-    none = encode_csr(Csr(np.zeros(1, np.int64), *np.zeros((2, 0)), DIMS))
+    none = encode_csr(
+        Csr(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32), DIMS)
+    )
     step = index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=none))
     with pytest.raises(UnsupportedError):
         run(tmp_path, [header("index"), step, commit(0)])
