@@ -13,7 +13,7 @@ import grpc.aio
 import numpy.typing as npt
 
 from divgrpc.types import IndexInfo, Progress, QueryResult
-from divgrpc_client import async_streams, health, responses, uploads
+from divgrpc_client import arguments, async_streams, health, responses, uploads
 from divgrpc_client.batches import Batch
 from divgrpc_client.calls import Call
 from divgrpc_client.channels import ChannelOption, Pool, Settings
@@ -73,8 +73,8 @@ class AsyncClient:
         options: Sequence[ChannelOption] = (),
     ) -> None:
         self._target = target
-        self._timeout = timeout
-        self._idle_timeout = idle_timeout
+        self._timeout = arguments.duration("timeout", timeout)
+        self._idle_timeout = arguments.duration("idle_timeout", idle_timeout)
         self._pool = Pool(Settings(target, channels, retries, credentials, options), _connect)
 
     async def __aenter__(self) -> Self:

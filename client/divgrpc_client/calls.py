@@ -9,10 +9,15 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
+from divgrpc_client import arguments
 from divgrpc_client.errors import Failure, RpcError, rpc_error
 
 REQUEST_ID_KEY: Final = "x-request-id"
 _STATUS_KEY: Final = "grpc-status-details-bin"
+# What the server's table calls a deadline that passed, so that it has one name whoever notices.
+_LATE: Final = "LATE"
+# Three years. From some centuries on gRPC's clock overflows, and the call ends at once.
+_ENDLESS_SECONDS: Final = 1e8
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -20,6 +25,7 @@ class Call:
     """A call that is about to begin.
 
     `timeout` is in seconds for all of it, retries and parts included; infinity or None for no end.
+    Raises `InvalidArgumentError` for a timeout or request id that is none.
     """
 
     __slots__ = ("_deadline", "_method", "_request_id", "_started", "_target", "metadata")
@@ -29,10 +35,11 @@ class Call:
     ) -> None:
         self._method = method
         self._target = target
-        self._request_id = request_id or ""
+        self._request_id = arguments.request_id(request_id)
         self._started = time.monotonic()
-        self._deadline = math.inf if timeout is None else self._started + timeout
-        self.metadata = ((REQUEST_ID_KEY, request_id),) if request_id else None
+        seconds = math.inf if timeout is None else arguments.seconds("timeout", timeout)
+        self._deadline = self._started + seconds if seconds < _ENDLESS_SECONDS else math.inf
+        self.metadata = ((REQUEST_ID_KEY, self._request_id),) if self._request_id else None
 
     def seconds_left(self) -> float | None:
         """Return the time until the deadline, None without one.
@@ -44,7 +51,7 @@ class Call:
         left = self._deadline - time.monotonic()
         if left <= 0:
             detail = "the deadline passed before the server was asked"
-            raise self._own(grpc.StatusCode.DEADLINE_EXCEEDED, "LATE", detail)
+            raise self._own(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, detail)
         return left
 
     def failed(self, error: grpc.RpcError) -> RpcError:
@@ -58,7 +65,8 @@ class Call:
             # Details of somebody else's making: the code and the message still hold.
             status.Clear()
         code = error.code()
-        return self._error(code, error.details() or code.name.lower(), status)
+        reason = _LATE if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
+        return self._error(code, error.details() or code.name.lower(), status, reason)
 
     def refused(self, status: status_pb2.Status) -> RpcError:
         """Translate a status that came inside a message."""

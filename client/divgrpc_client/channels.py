@@ -10,7 +10,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 import grpc
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc_client import arguments
 from divgrpc_client.errors import ClientStateError
 
 ConnectionT = TypeVar("ConnectionT")
@@ -41,7 +41,7 @@ _SERVICE_CONFIG: Final = json.dumps(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a client connects."""
+    """How a client connects; raises `InvalidArgumentError` for what it cannot connect by."""
 
     target: str
     channels: int
@@ -50,10 +50,8 @@ class Settings:
     options: Sequence[ChannelOption]
 
     def __post_init__(self) -> None:
-        if self.channels < 1:
-            raise InvalidArgumentError(
-                "channels", f"channels must be 1 or more, got {self.channels}"
-            )
+        arguments.target(self.target)
+        arguments.count("channels", self.channels)
 
     def channel_options(self) -> list[ChannelOption]:
         """Return gRPC's channel arguments; the caller's own come last and win."""

@@ -14,7 +14,7 @@ import grpc
 import numpy.typing as npt
 
 from divgrpc.types import IndexInfo, Progress, QueryResult
-from divgrpc_client import health, responses, streams, uploads
+from divgrpc_client import arguments, health, responses, streams, uploads
 from divgrpc_client.batches import Batch
 from divgrpc_client.calls import Call
 from divgrpc_client.channels import ChannelOption, Pool, Settings
@@ -72,8 +72,8 @@ class Client:
         options: Sequence[ChannelOption] = (),
     ) -> None:
         self._target = target
-        self._timeout = timeout
-        self._idle_timeout = idle_timeout
+        self._timeout = arguments.duration("timeout", timeout)
+        self._idle_timeout = arguments.duration("idle_timeout", idle_timeout)
         self._pool = Pool(Settings(target, channels, retries, credentials, options), _connect)
 
     def __enter__(self) -> Self:

@@ -1,8 +1,9 @@
 """What a caller can set on a query and on a build: one table each, with a sentence per option.
 
 The methods of both clients take these as keyword arguments, and the command line makes its options
-from them. Names, types and meanings are the core's (`divgrpc.parameters`); what is left out, or
-None, is left out on the wire too, so that the server's default holds.
+from them. Names, types and meanings are the core's (`divgrpc.parameters`); what is left out is left
+out on the wire too, so that the server's default holds. None is that, and refused for an option
+whose default is a value.
 """
 
 import inspect

@@ -10,7 +10,7 @@ from google.rpc import status_pb2
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import QueryResult
-from divgrpc_client import requests, responses
+from divgrpc_client import arguments, requests, responses
 from divgrpc_client.batches import MESSAGE_BYTES
 from divgrpc_client.options import QueryOptions
 from divgrpc_client.vectors import VectorsLike, as_matrix, row_count, row_ends
@@ -21,9 +21,7 @@ class Pipeline:
     """One call of `query_stream`; raises as `Batch` does for options that cannot be sent."""
 
     def __init__(self, name: str, options: QueryOptions, in_flight: int) -> None:
-        if in_flight < 1:
-            raise InvalidArgumentError("in_flight", f"in_flight must be 1 or more, got {in_flight}")
-        self.in_flight = in_flight
+        self.in_flight = arguments.count("in_flight", in_flight)
         self._fields = requests.query_fields(name, options)
         self._sent = 0
         self._turn = 0

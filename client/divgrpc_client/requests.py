@@ -12,7 +12,13 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.options import BuildOptions, QueryOptions, refuse_unknown
+from divgrpc_client.options import (
+    BUILD_DEFAULTS,
+    QUERY_DEFAULTS,
+    BuildOptions,
+    QueryOptions,
+    refuse_unknown,
+)
 from divgrpc_client.vectors import Matrix, encode
 from divgrpc_protos import words
 from divgrpc_protos.v1 import index_pb2, query_pb2
@@ -20,12 +26,11 @@ from divgrpc_protos.v1 import index_pb2, query_pb2
 MessageT = TypeVar("MessageT", bound=Message)
 
 _KINDS: Final = {
-    FieldDescriptor.CPPTYPE_UINT32: "a whole number from 0 up",
-    FieldDescriptor.CPPTYPE_UINT64: "a whole number from 0 up",
+    FieldDescriptor.CPPTYPE_UINT32: f"a whole number between 0 and {2**32 - 1}",
+    FieldDescriptor.CPPTYPE_UINT64: f"a whole number between 0 and {2**64 - 1}",
     FieldDescriptor.CPPTYPE_DOUBLE: "a number",
     FieldDescriptor.CPPTYPE_BOOL: "True or False",
     FieldDescriptor.CPPTYPE_STRING: "a text",
-    FieldDescriptor.CPPTYPE_ENUM: "a word",
 }
 
 
@@ -35,7 +40,7 @@ def query_fields(name: str, options: QueryOptions) -> dict[str, object]:
     Raises `InvalidArgumentError` for a value it cannot carry, TypeError for an unknown option.
     """
     refuse_unknown(QueryOptions, options)
-    _refuse_truth(query_pb2.QueryRequest.DESCRIPTOR, options)
+    _refuse_stand_ins(query_pb2.QueryRequest.DESCRIPTOR, options, QUERY_DEFAULTS)
     fields = {"index": name, **_with_enums(query_pb2.QueryRequest.DESCRIPTOR, options)}
     build_message(query_pb2.QueryRequest, fields)
     return fields
@@ -54,9 +59,11 @@ def build_header(
     """Return the message that opens a build; raises as `query_fields` does."""
     refuse_unknown(BuildOptions, options)
     kind = index_pb2.BuildParameters
-    _refuse_truth(kind.DESCRIPTOR, options)
+    _refuse_stand_ins(kind.DESCRIPTOR, options, BUILD_DEFAULTS)
     header = build_message(index_pb2.BuildHeader, {"index": name})
     header.parameters.CopyFrom(build_message(kind, _with_enums(kind.DESCRIPTOR, options)))
+    if not isinstance(replace, bool):
+        raise _unfit("replace", FieldDescriptor.CPPTYPE_BOOL, replace)
     header.replace = replace
     header.expected_rows = expected_rows
     return index_pb2.BuildRequest(header=header)
@@ -70,6 +77,9 @@ def next_page(response: index_pb2.ListIndexesResponse) -> index_pb2.ListIndexesR
 
 def build_message(kind: type[MessageT], fields: Mapping[str, object]) -> MessageT:
     """Make a message; raises `InvalidArgumentError` naming the field whose value does not fit."""
+    if fields.get("index", "") is None:
+        # To protobuf it is as good as not given.
+        raise _unfit("index", FieldDescriptor.CPPTYPE_STRING, None)
     try:
         return kind(**fields)
     except (TypeError, ValueError):
@@ -90,13 +100,18 @@ def _unfit(name: str, expected: int, value: object) -> InvalidArgumentError:
     return InvalidArgumentError(name, f"{name} must be {_KINDS[expected]}, got {value!r}")
 
 
-def _refuse_truth(kind: Descriptor, options: Mapping[str, object]) -> None:
-    # The wire would carry True as 1, which no caller means by a count.
+def _refuse_stand_ins(
+    kind: Descriptor, options: Mapping[str, object], defaults: Mapping[str, object]
+) -> None:
+    # The wire would carry True as 1, which no caller means by a count, and would leave out None,
+    # which the core takes only where it is the default. Words are looked up, so neither passes.
     for name, value in options.items():
-        if isinstance(value, bool):
-            expected = kind.fields_by_name[name].cpp_type
-            if expected != FieldDescriptor.CPPTYPE_BOOL:
-                raise _unfit(name, expected, value)
+        expected = kind.fields_by_name[name].cpp_type
+        if expected == FieldDescriptor.CPPTYPE_ENUM:
+            continue
+        truth = isinstance(value, bool) and expected != FieldDescriptor.CPPTYPE_BOOL
+        if truth or (value is None and defaults[name] is not None):
+            raise _unfit(name, expected, value)
 
 
 @cache
@@ -107,9 +122,8 @@ def _enums(kind: Descriptor) -> dict[str, FieldDescriptor]:
 def _with_enums(kind: Descriptor, options: Mapping[str, object]) -> dict[str, object]:
     wire = dict(options)
     for name, field in _enums(kind).items():
-        word = wire.get(name)
-        if word is not None:
-            wire[name] = _enum_value(field, word)
+        if name in wire:
+            wire[name] = _enum_value(field, wire[name])
     return wire
 
 

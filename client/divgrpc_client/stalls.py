@@ -85,7 +85,7 @@ class Watchdog:
 
     def _watch(self) -> None:
         left = self._seconds
-        while not self._done.wait(left):
+        while not self._done.wait(min(left, threading.TIMEOUT_MAX)):
             left = self._moved + self._seconds - time.monotonic()
             if not (self._waiting and self._due()):
                 left = self._seconds

@@ -63,10 +63,12 @@ def _as_csr(field: str, value: SparseLike) -> Csr:
         rows = rows.sorted_indices()
     if len(rows.shape) != 2:
         raise InvalidArgumentError(field, f"{field} must have two dimensions, got {rows.shape}")
+    with np.errstate(over="ignore"):  # what overflows is an infinity, and the server's to refuse
+        data = np.asarray(rows.data, np.float32)
     return Csr(
         np.asarray(rows.indptr, np.int64),
         np.asarray(rows.indices, np.uint32),
-        np.asarray(rows.data, np.float32),
+        data,
         int(rows.shape[1]),
     )
 

@@ -40,7 +40,8 @@ class Csr(NamedTuple):
 def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:
     """Wrap a (rows, cols) array; float16 stays, anything else travels as float32."""
     half = matrix.dtype == np.float16
-    block = np.ascontiguousarray(matrix, dtype="<f2" if half else "<f4")
+    with np.errstate(over="ignore"):  # what overflows is an infinity, and the server's to refuse
+        block = np.ascontiguousarray(matrix, dtype="<f2" if half else "<f4")
     return vectors_pb2.Vectors(
         dense=vectors_pb2.DenseMatrix(
             rows=block.shape[0],

@@ -6,7 +6,8 @@ import multiprocessing
 import pickle
 import time
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing.queues import SimpleQueue
+from multiprocessing.connection import Connection
+from typing import Any
 
 import grpc
 import numpy as np
@@ -180,8 +181,9 @@ def test_queries_have_a_deadline(call: Stack, script: ScriptedIndex) -> None:
     assert 6 < script.seconds_left < 7.5
     call("query", "images", QUERY, timeout=5)
     assert 4 < script.seconds_left < 5.5
-    call("query", "images", QUERY, timeout=float("inf"))
-    assert not 0 <= script.seconds_left < 3600
+    for endless in (float("inf"), 1e12):
+        call("query", "images", QUERY, timeout=endless)
+        assert not 0 <= script.seconds_left < 3600
 
 
 def test_deadlines_end_calls(call: Stack, script: ScriptedIndex) -> None:
@@ -191,6 +193,7 @@ def test_deadlines_end_calls(call: Stack, script: ScriptedIndex) -> None:
     with pytest.raises(RpcError) as caught:
         call("query", "images", QUERY, timeout=0.2)
     assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert caught.value.reason == "LATE"
     assert time.monotonic() - started < 5
 
 
@@ -199,6 +202,7 @@ def test_a_passed_deadline_fails_at_once(call: Stack, script: ScriptedIndex) -> 
     with pytest.raises(RpcError) as caught:
         call("query", "images", QUERY, timeout=-1)
     assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert caught.value.reason == "LATE"
     assert script.calls["Query"] == 0
 
 
@@ -232,25 +236,29 @@ def test_closed_clients_refuse(target: str) -> None:
         client.query("images", QUERY)
 
 
-def _ask_in_child(client: Client, answers: "SimpleQueue[str]") -> None:
+def _ask_in_child(client: Client, answers: Connection) -> None:
     try:
         client.query("images", QUERY)
     except ClientStateError as error:
-        answers.put(str(error))
+        answers.send(str(error))
     client.close()
 
 
 def test_forked_children_are_told(target: str) -> None:
     """A client used in a forked child raises a clear error instead of hanging."""
     fork = multiprocessing.get_context("fork")
-    answers: SimpleQueue[str] = fork.SimpleQueue()
-    with Client(target) as client:
+    answers, writer = fork.Pipe(duplex=False)
+    with Client(target) as client, answers, writer:
         client.query("images", QUERY)
-        child = fork.Process(target=_ask_in_child, args=(client, answers))
+        child = fork.Process(target=_ask_in_child, args=(client, writer))
         child.start()
-        child.join(30)
-        assert child.exitcode == 0
-        assert "forked" in answers.get()
+        try:
+            assert answers.poll(30), "the child gave no answer"
+            assert "forked" in answers.recv()
+            child.join(30)
+            assert child.exitcode == 0
+        finally:
+            child.kill()
         assert client.query("images", QUERY).generation == 1
 
 
@@ -272,10 +280,65 @@ def test_connections_take_turns(script: ScriptedIndex, target: str) -> None:
     assert len(peers) == 3
 
 
-def test_channels_are_counted() -> None:
-    """A client without a channel is refused when it is made."""
-    with pytest.raises(InvalidArgumentError, match="channels"):
-        Client("127.0.0.1:1", channels=0)
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("target", 5),
+        ("target", ""),
+        ("channels", 0),
+        ("channels", "two"),
+        ("timeout", 0),
+        ("timeout", -1),
+        ("timeout", None),
+        ("idle_timeout", float("nan")),
+    ],
+)
+def test_clients_are_checked_when_they_are_made(
+    kind: type[Client] | type[AsyncClient],
+    field: str,
+    value: object,
+) -> None:
+    """A client that could not make a call is refused at once, with what is wrong named."""
+    settings: dict[str, Any] = {"target": "127.0.0.1:1", field: value}
+    with pytest.raises(InvalidArgumentError, match=field) as caught:
+        kind(**settings)
+    assert caught.value.field == field
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("timeout", "2"),
+        ("timeout", float("nan")),
+        ("timeout", True),
+        ("request_id", 5),
+        ("request_id", "für"),
+        ("request_id", "a\nb"),
+    ],
+)
+@pytest.mark.parametrize("method", ["query", "query_stream", "build", "get_index"])
+def test_calls_are_checked_before_they_are_made(
+    call: Stack, script: ScriptedIndex, method: str, field: str, value: object
+) -> None:
+    """A timeout or a request id that gRPC could not take is refused with its name, and not sent."""
+    data: dict[str, list[Any]] = {
+        "query": [QUERY],
+        "query_stream": [[QUERY]],
+        "build": [np.ones((2, 2))],
+    }
+    with pytest.raises(InvalidArgumentError, match=field) as caught:
+        call(method, "images", *data.get(method, []), **{field: value})
+    assert caught.value.field == field
+    assert not script.calls
+
+
+def test_endless_patience(call: Stack) -> None:
+    """An infinite `idle_timeout` is no limit on standing still."""
+    patient = {"idle_timeout": float("inf")}
+    assert call("build", "images", np.ones((2, 2)), settings=patient).generation == 2
+    assert len(call("query_stream", "images", [QUERY] * 3, settings=patient)) == 3
 
 
 def test_both_clients_are_alike() -> None:

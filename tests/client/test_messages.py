@@ -13,7 +13,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
 from divgrpc_client import uploads
 from divgrpc_client.batches import MESSAGE_BYTES, Batch
-from divgrpc_client.options import BuildOptions, QueryOptions
+from divgrpc_client.options import BUILD_DEFAULTS, QUERY_DEFAULTS, BuildOptions, QueryOptions
 from divgrpc_client.requests import build_header, query_fields
 from divgrpc_client.vectors import VectorsLike, as_matrix, encode, row_count, row_ends
 from divgrpc_protos import arrays
@@ -31,8 +31,8 @@ def sent(queries: VectorsLike, **options: Any) -> query_pb2.QueryRequest:  # noq
 
 
 def test_unset_options_stay_unset() -> None:
-    """What the caller leaves out, or gives as None, is not on the wire."""
-    for request in (sent(QUERY), sent(QUERY, k=None, epsilon=None, selector=None)):
+    """What the caller leaves out, or gives as the None that is its default, is not on the wire."""
+    for request in (sent(QUERY), sent(QUERY, epsilon=None, hash_limit=None, max_distance=None)):
         assert [field.name for field, _ in request.ListFields()] == ["index", "queries"]
 
 
@@ -70,6 +70,7 @@ def test_numpy_numbers_are_numbers() -> None:
         ("search", "Tables"),
         ("variant", ""),
         ("sampling", "unspecified"),
+        *((name, None) for name, default in QUERY_DEFAULTS.items() if default is not None),
     ],
 )
 def test_what_cannot_be_sent_is_named(field: str, value: object) -> None:
@@ -82,7 +83,13 @@ def test_what_cannot_be_sent_is_named(field: str, value: object) -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("centred", "yes"), ("n_tables", True), ("metric", "manhattan"), ("target_recall", "high")],
+    [
+        ("centred", "yes"),
+        ("n_tables", True),
+        ("metric", "manhattan"),
+        ("target_recall", "high"),
+        *((name, None) for name, default in BUILD_DEFAULTS.items() if default is not None),
+    ],
 )
 def test_what_cannot_be_built_is_named(field: str, value: object) -> None:
     """The same holds for the options of a build."""
@@ -96,17 +103,32 @@ def test_what_cannot_be_built_is_named(field: str, value: object) -> None:
     assert caught.value.field == field
 
 
+@pytest.mark.parametrize(("field", "value", "most"), [("k", 10**12, 2**32), ("seed", 2**64, 2**64)])
+def test_ranges_are_told(field: str, value: int, most: int) -> None:
+    """A whole number that is too large is refused with the greatest that can be sent."""
+    with pytest.raises(InvalidArgumentError, match=f"between 0 and {most - 1}, got {value}"):
+        query_fields("images", cast(QueryOptions, {field: value}))
+
+
+def test_replace_is_true_or_false() -> None:
+    """What is neither is refused: it decides whether an index is lost."""
+    with pytest.raises(InvalidArgumentError, match="replace must be True or False, got 'no'"):
+        build_header("images", {}, replace=cast(bool, "no"), expected_rows=1)
+
+
 def test_unknown_options_are_type_errors() -> None:
     """An option that there is not is refused as an unknown keyword argument is."""
     with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
         query_fields("images", QueryOptions(depth=3))  # type: ignore[typeddict-unknown-key]  # on purpose
 
 
-@pytest.mark.parametrize("name", [7, ["images"], "\ud800"])
+@pytest.mark.parametrize("name", [7, ["images"], "\ud800", None])
 def test_names_are_texts(name: Any) -> None:  # noqa: ANN401  # no text on purpose
     """A name that is no text is refused before anything is sent."""
-    with pytest.raises(InvalidArgumentError, match="index"):
+    with pytest.raises(InvalidArgumentError, match="index must be a text"):
         query_fields(name, {})
+    with pytest.raises(InvalidArgumentError, match="index must be a text"):
+        build_header(name, {}, replace=False, expected_rows=1)
 
 
 def test_every_word_has_a_number() -> None:
@@ -126,6 +148,15 @@ def test_queries_become_float32(queries: VectorsLike) -> None:
     matrix = sent(queries).queries.dense
     assert (matrix.rows, matrix.cols) == (1, 2)
     assert matrix.data == np.array([1, 2], "<f4").tobytes()
+
+
+def test_what_float32_cannot_hold_is_infinite() -> None:
+    """Numbers beyond float32 travel as infinities, without a warning, for the server to refuse."""
+    huge = np.array([[1e39, 1.0]])
+    assert np.isinf(np.asarray(arrays.decode(sent(huge).queries))[0, 0])
+    sparse = arrays.decode(sent(scipy.sparse.csr_matrix(huge)).queries)
+    assert isinstance(sparse, arrays.Csr)
+    assert np.isinf(sparse.data[0])
 
 
 def test_half_precision_stays() -> None:

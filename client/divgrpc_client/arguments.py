@@ -1,0 +1,61 @@
+"""Arguments that no message carries: checked before anything is connected or sent.
+
+Each function returns the value as the client uses it, and raises `InvalidArgumentError` naming the
+argument where it is not what it should be.
+"""
+
+import math
+import numbers
+import operator
+
+from divgrpc.errors import InvalidArgumentError
+
+
+def target(value: object) -> str:
+    """Check the address of a server."""
+    if not isinstance(value, str) or not value:
+        raise InvalidArgumentError(
+            "target", f"target must be a text such as 'localhost:50051', got {value!r}"
+        )
+    return value
+
+
+def count(field: str, value: object) -> int:
+    """Check a whole number from 1 up."""
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]  # a TypeError is what is asked for
+    except TypeError:
+        number = 0
+    if number < 1 or isinstance(value, bool):
+        raise InvalidArgumentError(
+            field, f"{field} must be a whole number from 1 up, got {value!r}"
+        )
+    return number
+
+
+def seconds(field: str, value: object) -> float:
+    """Check a number of seconds; infinity is one, and so is a negative one: time that is over."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool) or math.isnan(value):
+        raise InvalidArgumentError(
+            field, f"{field} must be a number of seconds or infinity, got {value!r}"
+        )
+    return float(value)
+
+
+def duration(field: str, value: object) -> float:
+    """Check a number of seconds that every call is to have."""
+    number = seconds(field, value)
+    if number <= 0:
+        raise InvalidArgumentError(field, f"{field} must be above 0 seconds, got {value!r}")
+    return number
+
+
+def request_id(value: object) -> str:
+    """Check what goes into gRPC's metadata, which takes printable ASCII; empty for None."""
+    if value is None:
+        return ""
+    if not isinstance(value, str) or not (value.isascii() and value.isprintable()):
+        raise InvalidArgumentError(
+            "request_id", f"request_id must be a text of printable ASCII, got {value!r}"
+        )
+    return value
