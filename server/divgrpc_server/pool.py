@@ -179,7 +179,7 @@ class Pool:
             future: asyncio.Future[Reply] = self._loop.create_future()
             request = Request(next(self._ids), math.inf, Op.PREPARE, "", whole)
             if self._send(worker, frames.pack_request(request)):
-                worker.outstanding[request.id] = Call(request, partial(_settle, future))
+                self._hand_over(worker, [Call(request, partial(_settle, future))])
                 replies.append(future)
         if replies:
             await asyncio.wait(replies)
@@ -361,6 +361,8 @@ class Pool:
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
         now = time.monotonic()
         for worker in self._workers:
+            if worker.idle:
+                worker.blocked = False  # notes alone had filled its socket, and get no answer
             silent = not worker.idle and now - worker.heard > self._config.worker_silence
             if silent and not worker.reported:
                 worker.reported = True
@@ -369,6 +371,7 @@ class Pool:
         long_ago = now - self._config.worker_wait
         if not self._workers and self._empty_since <= long_ago:
             self._give_up(long_ago)
+        self._dispatch()
 
     def _give_up(self, since: float) -> None:
         """End the calls that have waited since then while no worker is up."""

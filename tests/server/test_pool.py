@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -280,6 +281,43 @@ def test_a_sign_of_life_is_enough() -> None:
         await call
 
     play(scene, worker_silence=0.5)
+
+
+def test_a_build_comes_to_a_worker_that_was_idle() -> None:
+    """One that had nothing to do for long is not taken for silent when it is told to prepare."""
+
+    async def scene(stage: Stage) -> None:
+        link = stage.attach(1)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(stage.report_made.wait(), 1)
+        prepared = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
+        (request,) = await packet(link)
+        for _ in range(3):
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(stage.report_made.wait(), 0.35)
+            answer(link, small=0)
+        answer(link, request, small=0)
+        await prepared
+        assert stage.reported == []
+
+    play(scene, worker_silence=0.5)
+
+
+def test_notes_that_fill_a_socket_do_not_end_a_worker() -> None:
+    """One that reads nothing for a while, and has no work, gets calls again afterwards."""
+
+    async def scene(stage: Stage) -> None:
+        link = stage.attach(1)
+        for _ in range(2_000):
+            stage.pool.refresh("name")
+        with suppress(BlockingIOError):
+            while True:
+                link.receive()
+        call = stage.ask(b"call")
+        answer(link, *await packet(link))
+        await call
+
+    play(scene)
 
 
 def test_no_worker_at_all() -> None:

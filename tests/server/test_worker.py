@@ -18,10 +18,10 @@ from divgrpc import Index
 from divgrpc.building import IndexBuilder
 from divgrpc.kernels import compiling
 from divgrpc.parameters import BuildParameters
-from divgrpc.storage import staging
+from divgrpc.storage import Generation, open_generation, staging
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2
-from divgrpc_server import control, frames, logs, worker
+from divgrpc_server import control, frames, logs, shelf, worker
 from divgrpc_server.config import Config
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.uploads import Whole
@@ -227,6 +227,26 @@ def test_a_prepared_generation_is_the_one_that_serves(front: Front, tmp_path: Pa
     served = query_pb2.QueryResponse.FromString(front.answer().payload)
     core = Index.open(tmp_path / "small").query(random_points(1, seed=30), k=50)
     assert list(served.ids) == core.ids[0, :40].tolist()
+
+
+def test_a_generation_that_takes_long_to_open(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The front hears signs of life until it is open, and queries are answered meanwhile."""
+    go_on = threading.Event()
+
+    def open_slowly(folder: Path) -> Generation:
+        assert go_on.wait(20)
+        return open_generation(folder)
+
+    monkeypatch.setattr(shelf, "open_generation", open_slowly)
+    front.send(Request(1, FOREVER, Op.PREPARE, "", Whole("small", "staged").pack()))
+    assert generation(front, 2) == 1
+    readable, _, _ = select.select([front.link.fileno()], [], [], 10)
+    assert readable
+    assert bytes(front.link.receive()[0]) == frames.pack_credits(0, 0)
+    go_on.set()
+    assert front.hear_until(1) == [1]
 
 
 def build_prepared(front: Front, root: Path, number: int, *, publish: bool) -> None:
