@@ -23,7 +23,10 @@ from divgrpc.errors import IndexDamagedError, StorageFullError
 HEADER_BYTES: Final = 128
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
 _NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOT_THE_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _BLOCK_BYTES: Final = 1 << 24
+# Room that is made ahead of rows that are announced; in memory-backed folders it is memory.
+_AHEAD_BYTES: Final = 1 << 26
 
 Array = npt.NDArray[Any]
 
@@ -53,6 +56,23 @@ def room_reported() -> Iterator[None]:
         raise
 
 
+@contextlib.contextmanager
+def damage_reported(what: str) -> Iterator[None]:
+    """Turn what the operating system says of files that cannot be read into `IndexDamagedError`.
+
+    That a file is missing is for the caller to judge. A process that is out of descriptors or
+    memory says nothing of the files: that passes.
+    """
+    try:
+        yield
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        if error.errno in _NOT_THE_FILES:
+            raise
+        raise IndexDamagedError(f"{what} cannot be read") from error
+
+
 class ArrayFile:
     """An array being written: rows are appended, or the whole is created and filled in place."""
 
@@ -64,14 +84,20 @@ class ArrayFile:
         self._crc = 0
         self._file = path.open("xb+", buffering=0)
         self._mapped: Array | None = None
+        self._expected_bytes = self._reserved_bytes = 0
         self._write_header()
         self._file.seek(HEADER_BYTES)
 
-    def reserve(self, rows: int) -> None:
-        """Make sure that `rows` rows in all will find room."""
-        row_bytes = int(np.prod(self._row_shape, dtype=np.int64)) * self._dtype.itemsize
-        with room_reported():
-            os.posix_fallocate(self._file.fileno(), 0, HEADER_BYTES + max(1, rows * row_bytes))
+    def expect(self, rows: int) -> None:
+        """Prepare for `rows` rows in all.
+
+        Refused where there is no room for them. What is announced and never sent must cost
+        nothing, so room is made a stretch at a time as rows arrive.
+        """
+        file_system = os.fstatvfs(self._file.fileno())
+        if self._bytes(rows) > file_system.f_bavail * file_system.f_frsize:
+            raise StorageFullError("no room left to store the index")
+        self._expected_bytes = HEADER_BYTES + self._bytes(rows)
 
     def append(self, block: Array) -> None:
         """Write `block`, (rows, *row_shape), behind what is there."""
@@ -80,6 +106,9 @@ class ArrayFile:
             raise ValueError(f"rows of shape {data.shape[1:]} in an array of {self._row_shape}")
         view = _bytes_of(data)
         self._crc = zlib.crc32(view, self._crc)
+        end = HEADER_BYTES + self._bytes(self._rows + len(data))
+        if self._reserved_bytes < end < self._expected_bytes:
+            self._reserve(min(self._expected_bytes, end + _AHEAD_BYTES))
         with room_reported():
             while view:
                 view = view[self._file.write(view) :]
@@ -87,7 +116,7 @@ class ArrayFile:
 
     def fill(self, rows: int) -> Array:
         """Return the array with `rows` rows as writable memory backed by the file."""
-        self.reserve(rows)
+        self._reserve(HEADER_BYTES + max(1, self._bytes(rows)))
         self._rows = rows
         self._write_header()
         self._mapped = map_array(self._path, self._dtype, (rows, *self._row_shape), "r+")
@@ -116,6 +145,14 @@ class ArrayFile:
         self._mapped = None
         self._file.close()
 
+    def _bytes(self, rows: int) -> int:
+        return rows * int(np.prod(self._row_shape, dtype=np.int64)) * self._dtype.itemsize
+
+    def _reserve(self, size: int) -> None:
+        with room_reported():
+            os.posix_fallocate(self._file.fileno(), 0, size)
+        self._reserved_bytes = size
+
     def _write_header(self) -> None:
         header = _header(self._dtype, (self._rows, *self._row_shape))
         with room_reported():
@@ -142,9 +179,9 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     `IndexDamagedError`.
     """
     try:
-        with path.open("rb") as file:
+        with damage_reported(f"array {path.stem}"), path.open("rb") as file:
             found = file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise IndexDamagedError(f"array {path.stem} is missing") from None
     dtype = np.dtype(entry.dtype).newbyteorder("<")
     # Compared as bytes and never parsed: a header that differs anywhere is not ours.

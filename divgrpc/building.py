@@ -144,7 +144,7 @@ class IndexBuilder:
                 n_probes=tuned.n_probes,
                 auto_search=tuned.auto_search,
                 search_costs=tuned.search_costs,
-                warnings=self._warnings(),
+                warnings=self._warnings(tuned),
                 arrays={},
             )
         )
@@ -259,11 +259,19 @@ class IndexBuilder:
         kept[...] = array
         return kept
 
-    def _warnings(self) -> tuple[WarningInfo, ...]:
-        if not self._rows_skipped:
-            return ()
-        sentence = f"{self._rows_skipped} vectors of length zero were left out"
-        return (WarningInfo("ZERO_VECTORS_SKIPPED", sentence, "zero_vectors"),)
+    def _warnings(self, tuned: Tuned) -> tuple[WarningInfo, ...]:
+        warnings = []
+        if self._rows_skipped:
+            sentence = f"{self._rows_skipped} vectors of length zero were left out"
+            warnings.append(WarningInfo("ZERO_VECTORS_SKIPPED", sentence, "zero_vectors"))
+        tables = next(cost for cost in tuned.search_costs if cost.search == "tables")
+        if tables.recall < self._parameters.target_recall - 1e-9:
+            sentence = (
+                f"search tables finds {tables.recall:.2f} of the nearest at default limits, less "
+                f"than target_recall {self._parameters.target_recall:g}; auto takes another search"
+            )
+            warnings.append(WarningInfo("TARGET_RECALL_MISSED", sentence, "target_recall"))
+        return tuple(warnings)
 
     def _report(self, stage: str, done: int, total: int) -> None:
         if self._on_progress is None:

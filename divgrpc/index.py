@@ -178,7 +178,7 @@ class Index:
                 "queries",
                 f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
             )
-        wanted = parameters.resolve(self.rows, self._manifest.auto_search)
+        wanted = parameters.resolve(self.rows, self._manifest.auto_search, self.dims)
         answers = self._searcher.answer(
             rows,
             wanted,

@@ -17,6 +17,16 @@ from divgrpc.types import ArrayInfo, IndexInfo, Search, SearchCost, WarningInfo
 
 FORMAT: Final = "divgrpc-index"
 FORMAT_VERSION: Final = 1
+# What reading a document that somebody else wrote can come to.
+_UNREADABLE: Final = (
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+    DivgrpcError,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +57,7 @@ class Manifest:
             document = json.loads(text)
             known, version = document["format"] == FORMAT, int(document["format_version"])
             manifest = cls._from_document(document) if known and version <= FORMAT_VERSION else None
-        except (ValueError, KeyError, TypeError, AttributeError, DivgrpcError) as error:
+        except _UNREADABLE as error:
             raise IndexDamagedError("the manifest cannot be read") from error
         if manifest is not None:
             return manifest

@@ -33,6 +33,8 @@ SEED_MAX: Final = 2**64 - 1
 LIMITS: Final = {
     "k_max": 10_000,
     "k_times_candidates_max": 100_000_000,
+    # Times the dimensions: what a selector computes for one query row, some seconds at most.
+    "k_candidates_dims_max": 2**35,
     "dims_max": 65_536,
     "rows_max": 2**31 - 1,
     "query_rows_max": 10_000,
@@ -98,7 +100,8 @@ def _number(owner: object, field: str) -> float:
     # What float() takes is too much: it reads texts and truth values.
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidArgumentError(field, f"{field} must be a number, got {value!r}")
-    number = float(value)
+    # Minus zero is zero: equal parameters must not differ in an answer that names them.
+    number = float(value) + 0.0
     if not math.isfinite(number):
         raise InvalidArgumentError(field, f"{field} must be finite, got {number}")
     object.__setattr__(owner, field, number)
@@ -201,12 +204,15 @@ class QueryParameters:
                 field, f"{field} must be 0 (no limit) or at least k = {self.k}, got {value}"
             )
 
-    def resolve(self, rows: int, auto_search: Search) -> EffectiveParameters:
-        """Fill in the defaults for an index of `rows` points.
+    def resolve(self, rows: int, auto_search: Search, dims: int = 1) -> EffectiveParameters:
+        """Fill in the defaults for an index of `rows` points of `dims` dimensions.
 
         Raises `InvalidArgumentError` where k times the candidates is above its limit.
         """
-        most = LIMITS["k_times_candidates_max"] // self.k
+        limit = LIMITS["k_times_candidates_max"]
+        if self.selector != "nearest":
+            limit = min(limit, LIMITS["k_candidates_dims_max"] // dims)
+        most = limit // self.k
         default_candidates = min(max(MIN_CANDIDATES, 10 * self.k), max(self.k, most))
         candidates = default_candidates if self.candidates_limit is None else self.candidates_limit
         if self.epsilon is not None:
@@ -219,10 +225,10 @@ class QueryParameters:
         if search == "auto":
             search = "exact" if hashed == 0 or hashed >= rows else auto_search
         seen = min(candidates or rows, hashed or rows, rows)
-        if self.k * seen > LIMITS["k_times_candidates_max"]:
+        if self.k * seen > limit:
             raise InvalidArgumentError(
                 "candidates_limit",
-                f"k times the candidates must be at most {LIMITS['k_times_candidates_max']}, "
+                f"k times the candidates must be at most {limit} at {dims} dimensions, "
                 f"got {self.k} times {seen}",
             )
         return EffectiveParameters(

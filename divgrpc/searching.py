@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.array_files import Array
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, UnsupportedError
 from divgrpc.kernels import answering, normalising, scanning, selection
 from divgrpc.types import (
     CountArray,
@@ -28,9 +28,9 @@ MAX_PROBES: Final = 4_096
 # Candidates are copied side by side up to this size; a larger block would leave the cache anyway.
 _BLOCK_FLOATS: Final = 1 << 20
 
-# How far from its true distance a point may seem to be; without it a limit of 0 would lose half
-# of the points that equal the query.
-_ROUNDING: Final = 1e-6
+# How far from its true distance a point may seem to be: rounding of two unit vectors. Without it a
+# limit of 0 would lose points that equal the query but for their length.
+_ROUNDING: Final = 1e-12
 
 _SEARCHES: Final = {
     "exact": answering.EXACT,
@@ -77,6 +77,11 @@ def unit_rows(field_name: str, rows: object, dims: int | None) -> FloatArray:
 
 def as_matrix(field_name: str, rows: object, dims: int | None) -> FloatArray:
     """Return a new C-contiguous (n, d) float32 copy, finite or not."""
+    if hasattr(rows, "tocsr"):
+        raise UnsupportedError(
+            f"{field_name}.sparse",
+            f"sparse {field_name} are not there yet in this version; use a dense array",
+        )
     try:
         given = np.asarray(rows)
         if given.dtype.kind not in "fiub":

@@ -30,7 +30,14 @@ from typing import Final, TypeVar
 
 import numpy.typing as npt
 
-from divgrpc.array_files import Array, ArrayEntry, ArrayFile, open_array, room_reported
+from divgrpc.array_files import (
+    Array,
+    ArrayEntry,
+    ArrayFile,
+    damage_reported,
+    open_array,
+    room_reported,
+)
 from divgrpc.errors import (
     BuildUnderWayError,
     IndexDamagedError,
@@ -75,12 +82,15 @@ class IndexFolder:
             status = os.stat(self._pointer)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except PermissionError as error:
+            raise IndexDamagedError(f"index {self.name!r} cannot be read") from error
         return status.st_ino, status.st_mtime_ns
 
     def current(self) -> int:
         """Return the generation that serves."""
         try:
-            return int((self.path / POINTER).read_text())
+            with damage_reported(f"the pointer of index {self.name!r}"):
+                return int((self.path / POINTER).read_text())
         except (FileNotFoundError, NotADirectoryError):
             raise IndexNotFoundError(f"there is no index {self.name!r}") from None
         except ValueError as error:
@@ -129,7 +139,8 @@ class IndexFolder:
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest of a generation's folder."""
     try:
-        return Manifest.from_json((folder / MANIFEST).read_bytes())
+        with damage_reported("the manifest"):
+            return Manifest.from_json((folder / MANIFEST).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise IndexDamagedError("the manifest is missing") from None
 
@@ -170,11 +181,11 @@ class Staging:
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
     ) -> None:
-        """Open an array for `append`, with room reserved for `rows` rows."""
+        """Open an array for `append`; raises `StorageFullError` where `rows` rows find no room."""
         file = ArrayFile(self._folder / f"{name}.npy", dtype, row_shape)
         self._open[name] = file
         if rows:
-            file.reserve(rows)
+            file.expect(rows)
 
     def append(self, name: str, block: Array) -> None:
         """Add rows to an array that was begun."""
@@ -260,7 +271,8 @@ def sweep(root: Path) -> list[str]:
     }
     swept = []
     for name in sorted(folders | {name for name in hidden if INDEX_NAME.fullmatch(name)}):
-        with contextlib.suppress(BuildUnderWayError), _build_lock(root / name):
+        # What one index's folder does not allow must not keep the others from being swept.
+        with contextlib.suppress(BuildUnderWayError, OSError), _build_lock(root / name):
             if _sweep_locked(root / name):
                 swept.append(name)
     return swept

@@ -75,24 +75,33 @@ def dot(a: Floats, b: Floats) -> float:
 
 
 def fixed_order_dot(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> np.float32:
-    """Return the inner product in float32, summed in the one order that the core sums in.
+    """Return the inner product in float32, summed in the one order that the core sums in."""
+    return _fixed_order_sum(a * b)
 
-    Products go to four accumulators of 16 lanes in turn, what is left of 64 to the first; these are
+
+def fixed_order_distance(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> np.float32:
+    """Return the squared distance in float32, summed in the same order."""
+    return _fixed_order_sum((a - b) * (a - b))
+
+
+def _fixed_order_sum(terms: npt.NDArray[np.float32]) -> np.float32:
+    """Add up as the core does.
+
+    Terms go to four accumulators of 16 lanes in turn, what is left of 64 to the first; these are
     added in pairs, the lanes folded in halves, and what is left of 16 is added one by one.
     """
-    products = a * b
     sums = np.zeros((4, 16), np.float32)
-    blocks = len(products) // 16
+    blocks = len(terms) // 16
     for block in range(blocks):
         accumulator = block % 4 if block < blocks // 4 * 4 else 0
-        sums[accumulator] += products[16 * block : 16 * block + 16]
+        sums[accumulator] += terms[16 * block : 16 * block + 16]
     lanes = (sums[0] + sums[1]) + (sums[2] + sums[3])
     while len(lanes) > 1:
         half = len(lanes) // 2
         lanes = lanes[:half] + lanes[half:]
     total = lanes[0]
-    for product in products[16 * blocks :]:
-        total += product
+    for term in terms[16 * blocks :]:
+        total += term
     return np.float32(total)
 
 

@@ -10,7 +10,7 @@ from divgrpc.kernels.compiling import kernel
 from divgrpc.kernels.hashing import project, quantise, sign_code
 from divgrpc.kernels.probing import find_tables
 from divgrpc.kernels.scanning import scan_asymmetric, scan_hamming, take_largest
-from divgrpc.kernels.scoring import score_rows, sort_nearest, within
+from divgrpc.kernels.scoring import score_all, score_rows, sort_nearest, take_nearest, within
 from divgrpc.kernels.selection import greedy
 
 EXACT = 0
@@ -20,6 +20,8 @@ SCAN_HAMMING = 3
 
 NEAREST = 0
 GREEDY = 1
+
+_EVERY = -1
 
 
 @kernel
@@ -45,13 +47,22 @@ def _answer_row(points, hashing, tables, plan, queries, query, scratch, results)
     hash_limit, candidates_limit, max_distance = plan[4], plan[5], plan[6]
     rows, distances = scratch[0], scratch[1]
     sure, count, probed = _find(points, hashing, tables, plan, queries, query, scratch)
-    score_rows(vectors, queries, query, rows, count, distances)
-    scored = count
-    if hash_limit and count > hash_limit:
-        # Only the ties of a scan with sampling "nearest", and an exact search, come to this.
-        sort_nearest(rows, distances, sure, count, hash_limit - sure, ids)
-        count = hash_limit
-    hashed = count
+    if count == _EVERY:
+        scored = vectors.shape[0]
+        hashed = min(scored, hash_limit) if hash_limit else scored
+        needed = min(hashed, candidates_limit) if candidates_limit else hashed
+        score_all(vectors, queries, query, distances)
+        count = take_nearest(distances, needed, rows)
+        sort_nearest(rows, distances, 0, count, needed, ids)
+        count = needed
+    else:
+        score_rows(vectors, queries, query, rows, count, distances)
+        scored = count
+        if hash_limit and count > hash_limit:
+            # Only the ties of a scan with sampling "nearest" come to this.
+            sort_nearest(rows, distances, sure, count, hash_limit - sure, ids)
+            count = hash_limit
+        hashed = count
     count = within(rows, distances, count, max_distance)
     wanted = min(count, candidates_limit) if candidates_limit else count
     if plan[7] == NEAREST:
@@ -67,6 +78,8 @@ def _answer_row(points, hashing, tables, plan, queries, query, scratch, results)
 @kernel
 def _find(points, hashing, tables, plan, queries, query, scratch):
     """Write the hashed points into the scratch's rows; returns (sure, count, probes).
+
+    A count of _EVERY means all points, of which nothing is written.
 
     Points from `sure` on tie for the places that the hash limit leaves.
     """
@@ -96,9 +109,7 @@ def _find(points, hashing, tables, plan, queries, query, scratch):
         if count >= at_least:
             return count, count, probed
     if search == EXACT or hash_limit == 0 or hash_limit >= n:
-        for row in range(n):
-            rows[row] = row
-        return 0, n, probed
+        return 0, _EVERY, probed
     scores, maxima, histogram = scratch[5]
     if search == SCAN_HAMMING:
         scan_hamming(codes, code[:, 0], scores, maxima)
@@ -130,7 +141,7 @@ def _select(vectors, ids, plan, query, count, scratch, results):
     for i in range(chosen):
         row = rows[picked[i]]
         found_ids[i] = ids[row] if ids.shape[0] else row
-        # 1 - d / 2 is the cosine: halving is exact, so this loses nothing that 2 - 2c kept.
+        # The cosine of unit vectors.
         scores[i] = np.float32(1) - distances[picked[i]] / np.float32(2)
     for i in range(chosen, k):
         found_ids[i] = -1

@@ -1,10 +1,10 @@
-"""What numba has no word for: a dot product in a fixed order, population counts, prefetching.
+"""What numba has no word for: sums over rows in a fixed order, population counts, prefetching.
 
 A float sum depends on its order. Left alone the compiler adds one by one, which is slow; with
-fastmath it chooses an order per processor, which is not reproducible. `row_dot` spells the order
-out: products go to four accumulators of 16 lanes, those are added pairwise, lanes are folded in
-halves, what is left of the row is added one by one. Multiplications and additions are never fused.
-Processors with narrower registers do the same additions in more instructions.
+fastmath it chooses an order per processor, which is not reproducible. `row_dot` and `row_distance`
+spell the order out: terms go to four accumulators of 16 lanes, those are added pairwise, lanes are
+folded in halves, what is left of the row is added one by one. Multiplications and additions are
+never fused. Processors with narrower registers do the same additions in more instructions.
 """
 
 from typing import Any, Final
@@ -40,6 +40,26 @@ def row_dot(_context: Any, left: Any, i: Any, right: Any, j: Any) -> Any:
 
     Both are C-contiguous float32 matrices with the same number of columns.
     """
+    return _row_sum(left, right, lambda builder, x, y: builder.fmul(x, y))
+
+
+@intrinsic
+def row_distance(_context: Any, left: Any, i: Any, right: Any, j: Any) -> Any:
+    """Return the float32 squared distance of row `i` of `left` and row `j` of `right`.
+
+    Summed from differences, so that near-duplicates keep their order; 2 - 2 a.b of unit vectors
+    would lose what is below 1e-7. Arrays as in `row_dot`.
+    """
+
+    def square(builder: Any, x: Any, y: Any) -> Any:
+        difference = builder.fsub(x, y)
+        return builder.fmul(difference, difference)
+
+    return _row_sum(left, right, square)
+
+
+def _row_sum(left: Any, right: Any, term: Any) -> Any:
+    """Return the signature and the generator of a sum of `term` over the columns of two rows."""
     for matrix in (left, right):
         if not (isinstance(matrix, types.Array) and matrix.ndim == 2 and matrix.layout == "C"):
             return None
@@ -49,7 +69,7 @@ def row_dot(_context: Any, left: Any, i: Any, right: Any, j: Any) -> Any:
         cols = _shape(context, builder, signature.args[0], arguments[0])[1]
         a = _row(context, builder, signature.args[0], arguments[0], arguments[1])
         b = _row(context, builder, signature.args[2], arguments[2], arguments[3])
-        total = _sum_of_products(builder, a, b, cols)
+        total = _sum_of_terms(builder, a, b, cols, term)
         return impl_ret_untracked(context, builder, signature.return_type, total)
 
     return signature, generate
@@ -91,7 +111,7 @@ def _row(context: Any, builder: Any, kind: Any, value: Any, row: Any) -> Any:
     return builder.gep(array.data, [builder.mul(row, cols)])
 
 
-def _sum_of_products(builder: Any, a: Any, b: Any, cols: Any) -> Any:
+def _sum_of_terms(builder: Any, a: Any, b: Any, cols: Any, term: Any) -> Any:
     index = cols.type
 
     def constant(value: int) -> Any:
@@ -104,8 +124,7 @@ def _sum_of_products(builder: Any, a: Any, b: Any, cols: Any) -> Any:
 
     def add_block(start: Any, accumulator: Any) -> None:
         x, y = (_load(builder, pointer, start) for pointer in (a, b))
-        product = builder.fmul(x, y)
-        builder.store(builder.fadd(builder.load(accumulator), product), accumulator)
+        builder.store(builder.fadd(builder.load(accumulator), term(builder, x, y)), accumulator)
 
     stride = LANES * ACCUMULATORS
     strides = builder.udiv(cols, constant(stride))
@@ -123,7 +142,7 @@ def _sum_of_products(builder: Any, a: Any, b: Any, cols: Any) -> Any:
     with cgutils.for_range(builder, builder.sub(cols, done)) as loop:
         at = builder.add(done, loop.index)
         x, y = (builder.load(builder.gep(pointer, [at])) for pointer in (a, b))
-        builder.store(builder.fadd(builder.load(total), builder.fmul(x, y)), total)
+        builder.store(builder.fadd(builder.load(total), term(builder, x, y)), total)
     return builder.load(total)
 
 

@@ -3,11 +3,13 @@
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.lanes import prefetch_row, row_dot
-from divgrpc.kernels.sampling import id_of, mix
+from divgrpc.kernels.lanes import prefetch_row, row_distance
+from divgrpc.kernels.sampling import id_of, kth_smallest, mix
 
 # Ranges up to this many are sorted by insertion.
 _SHORT = 16
+# Rows that share one minimum when the nearest of all are taken.
+_GROUP = 16
 # Rows asked for ahead: hashed points lie anywhere in memory, and waiting for them one by one takes
 # most of the time.
 _AHEAD = 4
@@ -15,15 +17,49 @@ _AHEAD = 4
 
 @kernel
 def score_rows(vectors, queries, query, rows, count, distances):
-    """Write the squared distance of unit vectors, 2 - 2 cosine, for rows[:count].
+    """Write the squared distances, 2 - 2 cosine of unit vectors, for rows[:count].
 
     `vectors` (n, d) and `queries` (nq, d) float32 unit rows; `distances` float32.
     """
     for i in range(count):
         if i + _AHEAD < count:
             prefetch_row(vectors, rows[i + _AHEAD])
-        dot = row_dot(vectors, rows[i], queries, query)
-        distances[i] = np.float32(2) - np.float32(2) * dot
+        distances[i] = row_distance(vectors, rows[i], queries, query)
+
+
+@kernel
+def score_all(vectors, queries, query, distances):
+    """Write the squared distances of every row, in the order of the rows."""
+    for row in range(vectors.shape[0]):
+        distances[row] = row_distance(vectors, row, queries, query)
+
+
+@kernel
+def take_nearest(distances, wanted, rows):
+    """Write the rows of the `wanted` least of `distances` (n,), and of what ties or comes near.
+
+    Their distances move to the front with them. Returns how many there are: few more than
+    `wanted`, which is 1 to n.
+    """
+    n = distances.shape[0]
+    groups = (n + _GROUP - 1) // _GROUP
+    limit = np.float32(np.inf)
+    if wanted < groups:
+        # So many groups hold a distance of at most the limit, hence so many rows do.
+        least = np.empty(groups, np.float32)
+        for group in range(groups):
+            smallest = distances[group * _GROUP]
+            for row in range(group * _GROUP, min(n, (group + 1) * _GROUP)):
+                smallest = min(smallest, distances[row])
+            least[group] = smallest
+        limit = kth_smallest(least, wanted - 1)
+    found = 0
+    for row in range(n):
+        if distances[row] <= limit:
+            rows[found] = row
+            distances[found] = distances[row]
+            found += 1
+    return found
 
 
 @kernel

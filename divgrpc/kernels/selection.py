@@ -8,7 +8,7 @@ per step, so there is no matrix of pairs.
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.lanes import row_dot
+from divgrpc.kernels.lanes import row_distance
 
 CORRECTED = 0
 PRINTED = 1
@@ -86,13 +86,12 @@ def greedy(vectors, rows, distances, count, k, relevance, rule, block, apart, pi
 @kernel
 def _move_apart(block, best, count, least_counts, apart):
     for i in range(count):
-        distance = np.float32(2) - np.float32(2) * row_dot(block, i, block, best)
+        distance = row_distance(block, i, block, best)
         apart[i] = min(apart[i], distance) if least_counts else apart[i] + distance
 
 
 @kernel
 def _move_rows_apart(vectors, rows, best, count, least_counts, apart):
     for i in range(count):
-        dot = row_dot(vectors, rows[i], vectors, rows[best])
-        distance = np.float32(2) - np.float32(2) * dot
+        distance = row_distance(vectors, rows[i], vectors, rows[best])
         apart[i] = min(apart[i], distance) if least_counts else apart[i] + distance

@@ -251,6 +251,15 @@ def test_zero_vectors_can_be_skipped() -> None:
     assert Index.build(normal(10), zero_vectors="skip").info.warnings == ()
 
 
+def test_a_target_that_tables_miss_is_said() -> None:
+    """Where the hash limit keeps tables below target_recall, the index carries a warning."""
+    spread = np.random.default_rng(0).standard_normal((4_000, 64))
+    info = Index.build(spread, n_bits=10, target_recall=1.0).info
+    (warning,) = info.warnings
+    assert (warning.code, warning.field) == ("TARGET_RECALL_MISSED", "target_recall")
+    assert Index.build(spread, n_bits=10, target_recall=0.01).info.warnings == ()
+
+
 @pytest.mark.parametrize("blocks", [1, 3])
 def test_rows_are_numbered_through_all_blocks(blocks: int) -> None:
     """However an upload is cut, a row's id is its place in the whole, skipped rows counted."""

@@ -10,7 +10,7 @@ import pytest
 from core.small_index import publish, vectors
 from divgrpc.errors import IndexDamagedError, NewerFormatError
 from divgrpc.manifest import FORMAT_VERSION
-from divgrpc.storage import IndexFolder
+from divgrpc.storage import IndexFolder, sweep
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:
@@ -77,7 +77,22 @@ def test_a_damaged_pointer_is_noticed(folder: Path, text: str) -> None:
     refused(folder)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "{}", '{"format": 1}', "\x00"])
+@pytest.mark.parametrize("name", ["CURRENT", "1/manifest.json", "1/vectors.npy"])
+def test_a_folder_in_place_of_a_file_is_damage(folder: Path, name: str) -> None:
+    """What cannot be read is damage of this index, and no other's sweep stops at it."""
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    refused(folder)
+    assert sweep(folder.parent) == []
+
+
+INFINITE = '{"format": "divgrpc-index", "format_version": 1e999}'
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "{}", '{"format": 1}', "\x00", INFINITE, NESTED]
+)
 def test_a_manifest_of_anything_else_is_damage(folder: Path, text: str) -> None:
     """What is not a manifest is said to be damaged."""
     (folder / "1" / "manifest.json").write_text(text)

@@ -1,4 +1,4 @@
-"""The dot product in a fixed order, and the population count."""
+"""Sums over rows in a fixed order, and the population count."""
 
 import numba
 import numpy as np
@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from divgrpc.kernels.lanes import popcount, row_dot
-from reference import fixed_order_dot
+from divgrpc.kernels.lanes import popcount, row_distance, row_dot
+from reference import fixed_order_distance, fixed_order_dot
 
-# numba compiles functions, and these two are intrinsics.
+# numba compiles functions, and these are intrinsics.
+distance = numba.njit(lambda left, i, right, j: row_distance(left, i, right, j))  # noqa: PLW0108
 dot = numba.njit(lambda left, i, right, j: row_dot(left, i, right, j))  # noqa: PLW0108
 count_bits = numba.njit(lambda word: popcount(word))  # noqa: PLW0108
 
@@ -22,11 +23,12 @@ def matrix(rows: int, cols: int, seed: int) -> npt.NDArray[np.float32]:
 
 
 @pytest.mark.parametrize("cols", LENGTHS)
-def test_row_dot_adds_in_the_order_it_says(cols: int) -> None:
+def test_rows_are_summed_in_the_order_that_is_said(cols: int) -> None:
     """Sixteen lanes, four accumulators, folded in halves, the rest one by one: to the last bit."""
     left, right = matrix(3, cols, cols), matrix(4, cols, cols + 1)
     for i, j in ((0, 0), (2, 3), (1, 2)):
         assert dot(left, i, right, j) == fixed_order_dot(left[i], right[j])
+        assert distance(left, i, right, j) == fixed_order_distance(left[i], right[j])
 
 
 @pytest.mark.parametrize("cols", LENGTHS)

@@ -180,6 +180,21 @@ def test_k_times_candidates_is_bounded_whatever_the_search(search: str) -> None:
     assert hashed.resolve(rows, "tables").hash_limit == 40_000
 
 
+def test_a_selectors_work_is_bounded_by_the_dimensions_too() -> None:
+    """One row takes some seconds at most; nearest, which compares no pairs, is not concerned."""
+    asked: dict[str, Any] = {"k": 10_000, "candidates_limit": 10_000}
+    assert QueryParameters(**asked).resolve(10**6, "scan", 256).k == 10_000
+    with pytest.raises(InvalidArgumentError, match="at 1024 dimensions") as caught:
+        QueryParameters(**asked).resolve(10**6, "scan", 1024)
+    assert caught.value.field == "candidates_limit"
+    assert QueryParameters(**asked, selector="nearest").resolve(10**6, "scan", 1024).k == 10_000
+
+
+def test_minus_zero_is_zero() -> None:
+    """Equal parameters leave no trace of how they were written."""
+    assert str(QueryParameters(diversity=-0.0, max_distance=-0.0)).count("-0.0") == 0
+
+
 @settings(deadline=None, derandomize=True)
 @given(
     k=st.integers(1, 10_000),

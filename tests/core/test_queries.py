@@ -227,6 +227,21 @@ def test_columns_have_the_types_and_shapes_they_say(rows: int) -> None:
     assert (result.parameters.search, result.parameters.candidates_limit) == ("exact", 200)
 
 
+def test_near_duplicates_keep_their_order() -> None:
+    """Points a hundred-thousandth apart are told apart, and no score is above 1."""
+    rng = np.random.default_rng(11)
+    points = rng.standard_normal(128) + 1e-4 * rng.standard_normal((2_000, 128))
+    index = Index.build(points)
+    asked = points[:20] + 1e-5 * rng.standard_normal((20, 128))
+    result = index.query(asked, search="exact", selector="nearest", hash_limit=0)
+    stored = index._arrays["vectors"].astype(np.float64)
+    unit = reference.unit(asked).astype(np.float32).astype(np.float64)
+    for query, ids in zip(unit, result.ids, strict=True):
+        truth = np.argsort(((stored - query) ** 2).sum(axis=1))[:10]
+        assert len(set(truth.tolist()) & set(ids.tolist())) >= 9
+    assert (result.scores <= 1).all()
+
+
 def test_seeds_change_the_draw_and_nothing_else() -> None:
     """Another seed keeps other points where there are too many, and gives no other answer."""
     index, asked = an_index("lsh_div", "gaussian"), queries(8)

@@ -21,7 +21,7 @@ Distances = npt.NDArray[np.float32]
 
 @pytest.mark.parametrize("dims", [1, 2, 15, 16, 17, 31, 33, 256])
 def test_score_rows_gives_squared_distances(dims: int) -> None:
-    """2 - 2 cosine of the named rows, in their order, and nothing is written beyond them."""
+    """Those of the named rows, in their order, and nothing is written beyond them."""
     rng = np.random.default_rng(dims)
     vectors = reference.unit(rng.standard_normal((30, dims))).astype(np.float32)
     queries = reference.unit(rng.standard_normal((3, dims))).astype(np.float32)
@@ -29,9 +29,27 @@ def test_score_rows_gives_squared_distances(dims: int) -> None:
     for count in (0, 1, 4, 5, 30):
         distances = np.full(30, 9, np.float32)
         scoring.score_rows(vectors, queries, 2, rows, count, distances)
-        dots = [reference.fixed_order_dot(vectors[row], queries[2]) for row in rows[:count]]
-        assert distances[:count].tolist() == [np.float32(2) - 2 * dot for dot in dots]
+        assert distances[:count].tolist() == [
+            reference.fixed_order_distance(vectors[row], queries[2]) for row in rows[:count]
+        ]
         assert (distances[count:] == 9).all()
+
+
+@examples
+@given(seed=seeds, count=st.sampled_from([1, 2, 15, 16, 17, 300, 1000]), levels=st.integers(1, 200))
+def test_take_nearest_takes_at_least_the_wanted(seed: int, count: int, levels: int) -> None:
+    """Every row nearer than the last of the wanted is there, with its distance, in row order."""
+    rng = np.random.default_rng(seed)
+    distances = rng.integers(0, levels, count).astype(np.float32)
+    for wanted in {1, min(count, 7), count}:
+        moved, rows = distances.copy(), np.full(count, -1, np.int32)
+        found = scoring.take_nearest(moved, wanted, rows)
+        assert wanted <= found <= count
+        last = np.sort(distances)[wanted - 1]
+        taken = rows[:found].tolist()
+        assert set(np.flatnonzero(distances <= last).tolist()) <= set(taken)
+        assert taken == sorted(set(taken))
+        assert moved[:found].tolist() == distances[taken].tolist()
 
 
 @examples

@@ -64,7 +64,7 @@ class Case:
         """Run the kernel over these candidate rows, nearest first, as an index does."""
         order = np.array(reference.nearest_rows(self.points(), self.query, rows), np.int32)
         distances = np.array(
-            [2 - 2 * reference.fixed_order_dot(self.vectors[r], self.query) for r in order],
+            [reference.fixed_order_distance(self.vectors[r], self.query) for r in order],
             np.float32,
         )
         count, k = len(order), wanted.k
@@ -163,8 +163,8 @@ def test_without_diversity_greedy_is_nearest_neighbours(rule: Rule) -> None:
     picks, values = case.select(parameters(20, 0.0, rule), list(range(50)))
     nearest = reference.nearest_rows(case.points(), case.query, range(50))[:20]
     assert picks == nearest
-    dots = [reference.fixed_order_dot(case.vectors[row], case.query) for row in nearest]
-    assert values == [-float(np.float32(2) - 2 * dot) for dot in dots]
+    distances = [reference.fixed_order_distance(case.vectors[row], case.query) for row in nearest]
+    assert values == [-float(distance) for distance in distances]
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -1,5 +1,6 @@
 """Generations on disk: staged, published, replaced, swept."""
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from divgrpc.errors import (
     IndexExistsError,
     IndexNotFoundError,
     InvalidArgumentError,
+    StorageFullError,
     StorageInUseError,
 )
 from divgrpc.parameters import check_index_name
@@ -43,6 +45,41 @@ def test_arrays_are_npy_files(folder: Path) -> None:
     """Any tool that reads .npy opens an array of an index."""
     loaded = np.load(folder / "1" / "vectors.npy", allow_pickle=False)
     assert loaded.tobytes() == vectors(1.0).tobytes()
+
+
+def test_a_generation_is_synced_before_it_serves(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrays, manifest and folder are on disk before the rename, the pointer before its own."""
+    log: list[str] = []
+    sync, rename = os.fsync, os.rename
+
+    def note_sync(descriptor: int) -> None:
+        log.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")).name.split("-")[0])
+        sync(descriptor)
+
+    def note_rename(old: Path, new: Path) -> None:
+        log.append(f"{Path(old).name.split('-')[0]} to {Path(new).name}")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "fsync", note_sync)
+    monkeypatch.setattr(os, "rename", note_rename)
+    publish(folder, 2.0, replace=True)
+    whole, pointed = log.index(".digits.staging to 2"), log.index("CURRENT.new to CURRENT")
+    assert {"vectors.npy", "codes.npy", "manifest.json", ".digits.staging"} == set(log[:whole])
+    assert log[whole + 1 : pointed] == ["digits", "CURRENT.new"]
+    assert log[pointed + 1 :] == ["digits", folder.parent.name]
+
+
+def test_rows_that_are_announced_and_never_sent_cost_nothing(tmp_path: Path) -> None:
+    """Room is made as rows arrive; more than there can be is refused at once."""
+    with staging(tmp_path / "root" / "digits", replace=False) as stage:
+        stage.begin("vectors", np.float32, (DIMS,), rows=10_000_000)
+        stage.append("vectors", vectors(1.0))
+        (file,) = (tmp_path / "root").glob(".digits.staging-*/vectors.npy")
+        assert file.stat().st_blocks * 512 < 2**27
+        with pytest.raises(StorageFullError):
+            stage.begin("codes", np.uint64, (1,), rows=2**55)
 
 
 def test_nothing_but_the_generation_and_the_pointer_is_left(folder: Path) -> None:

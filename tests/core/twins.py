@@ -45,6 +45,14 @@ def check_row(
     assert np.isnan(result.selection_scores[row, count:]).all()
     assert result.stats.points_hashed[row] == len(truth.hashed)
     assert result.stats.candidates[row] == len(truth.candidates)
+    if parameters.search == "exact":
+        assert result.stats.points_scored[row] == len(points.vectors)
+    elif parameters.sampling == "uniform":
+        assert result.stats.points_scored[row] == len(truth.hashed)
+    probed = 0
+    if parameters.search == "tables":
+        probed = reference.hashed_by_tables(points, unit, parameters, at_least=at_least)[1]
+    assert result.stats.buckets_probed[row] == probed
 
 
 def same_bytes(a: QueryResult, b: QueryResult) -> bool:

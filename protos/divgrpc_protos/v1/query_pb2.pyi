@@ -352,7 +352,7 @@ class WarningInfo(google.protobuf.message.Message):
     FIELD_FIELD_NUMBER: builtins.int
     code: builtins.str
     """UPPER_SNAKE_CASE, stable, for machines: CANDIDATES_LIMIT_EQUALS_K, HASH_LIMIT_EQUALS_K,
-    FEWER_THAN_K_FOUND, FEWER_THAN_K_POINTS, ZERO_VECTORS_SKIPPED.
+    FEWER_THAN_K_FOUND, FEWER_THAN_K_POINTS, TARGET_RECALL_MISSED, ZERO_VECTORS_SKIPPED.
     """
     message: builtins.str
     """A sentence for people."""
