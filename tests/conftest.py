@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from alarms import alarm
 from divgrpc_client import Client
 from running import RunningServer
 
@@ -34,6 +35,27 @@ def client(server: RunningServer) -> Iterator[Client]:
     """Return a client of the session's server, with time enough for a busy machine."""
     with Client(server.target, timeout=30) as connected:
         yield connected
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup() -> Iterator[None]:
+    """Bound what the fixtures of a test wait for."""
+    with alarm():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Iterator[None]:
+    """Bound what a test waits for."""
+    with alarm():
+        yield
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """Bound what the end of a test waits for."""
+    with alarm():
+        yield
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

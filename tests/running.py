@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,6 +15,21 @@ import grpc
 
 START_SECONDS = 120.0  # a first start compiles every kernel
 STOP_SECONDS = 20.0
+# Becomes the program it is given. Linux ends that with its parent, and a SIGINT that is ignored, as
+# in what a shell runs in the background, would be inherited.
+_TIE = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1: PR_SET_PDEATHSIG
+if os.getppid() != int(sys.argv[1]):
+    sys.exit("whoever started this is gone")
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def tied(command: Sequence[str]) -> list[str]:
+    """Return a command that runs `command` in its place, dies with this thread and hears Ctrl-C."""
+    return [sys.executable, "-I", "-S", "-c", _TIE, str(os.getpid()), *command]
 
 
 class RunningServer:
@@ -28,7 +43,7 @@ class RunningServer:
         command = [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0", *arguments]
         with self._log_path.open("ab") as log:
             self.process = subprocess.Popen(
-                command,
+                tied(command),
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,

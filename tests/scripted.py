@@ -84,12 +84,13 @@ class ScriptedIndex(DiverseIndexServicer):
 
     def _begin(self, method: str, context: grpc.ServicerContext) -> None:
         self.calls[method] += 1
-        self.asked.set()
         self.metadata = dict(context.invocation_metadata())
         self.peer = context.peer()
         left = context.time_remaining()
         self.seconds_left = -1.0 if left is None else left
-        context.add_callback(self.cancelled.set)
+        if not context.add_callback(self.cancelled.set):
+            self.cancelled.set()  # it was over before it began
+        self.asked.set()
         if self.failures:
             if self.packed_details:
                 details = ("grpc-status-details-bin", self.packed_details)
@@ -229,4 +230,4 @@ def serving(index: ScriptedIndex) -> Iterator[str]:
             yield f"127.0.0.1:{port}"
         finally:
             index.cancelled.set()
-            server.stop(0).wait()
+            server.stop(0).wait(60)

@@ -15,7 +15,7 @@ import pytest
 
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc_client import Client, cli
-from running import RunningServer
+from running import RunningServer, tied
 from scripted import ScriptedIndex
 
 ROWS, DIMS = 300, 16
@@ -198,7 +198,7 @@ def start(target: str, *arguments: object, **options: Any) -> "subprocess.Popen[
     """Start a command as a program of its own."""
     command = [sys.executable, "-m", "divgrpc_client", *map(str, arguments)]
     environment = {**os.environ, cli.TARGET_VARIABLE: target, "TERM": "xterm"}
-    return subprocess.Popen(command, env=environment, **options)
+    return subprocess.Popen(tied(command), env=environment, **options)
 
 
 def read_terminal(descriptor: int) -> str:

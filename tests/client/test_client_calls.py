@@ -379,7 +379,7 @@ def test_waiting_goes_on_until_the_server_serves() -> None:
                 waiting.result(timeout=0.2)
             health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
             waiting.result(timeout=60)
-        server.stop(0).wait()
+        server.stop(0).wait(60)
 
 
 def test_waiting_for_a_server_without_health(target: str) -> None:
