@@ -187,7 +187,7 @@ def _watch(link: socket.socket, channel: control.Channel, finished: threading.Ev
 def serve(me: control.Self, log: logs.Logger) -> None:
     """Serve the one call this process is for."""
     received = me.channel.receive()
-    if received is None:
+    if received is None or received[1] < 0:
         return
     message, descriptor = received
     finished = threading.Event()

@@ -13,11 +13,11 @@ from typing import Protocol
 
 from google.rpc import status_pb2
 
-from divgrpc.errors import UnavailableError
+from divgrpc.errors import DivgrpcError, UnavailableError
 from divgrpc_server import control, frames, uploads
 from divgrpc_server.config import Config
 from divgrpc_server.pool import Pool
-from divgrpc_server.statuses import BuildsFullError, LateError
+from divgrpc_server.statuses import BuildsFullError, LateError, OutOfMemoryError
 from divgrpc_server.uploads import Part, Whole
 
 
@@ -52,11 +52,9 @@ class Builds:
     def hear(self, message: control.Message, descriptor: int) -> None:
         """Take the supervisor's answer to a request for a builder."""
         future = self._awaited.pop(message.number, None)
-        if message.kind == "refused":
+        if message.kind == "refused" or descriptor < 0:
             if future is not None and not future.done():
-                future.set_exception(
-                    BuildsFullError("as many builds are under way as may be; try again later")
-                )
+                future.set_exception(_refusal(message))
             return
         link = frames.adopt(descriptor)
         link.setblocking(False)
@@ -85,6 +83,15 @@ class Builds:
             if future.done() and not future.cancelled():
                 future.result().close()
             raise
+
+
+def _refusal(message: control.Message) -> DivgrpcError:
+    """Return why there is no builder."""
+    if message.kind != "refused":
+        return OutOfMemoryError("the server has no descriptor left for a build")
+    if message.text:
+        return UnavailableError(message.text)
+    return BuildsFullError("as many builds are under way as may be; try again later")
 
 
 class _Relay:

@@ -5,6 +5,7 @@ name and the role stand in the command line, so that `ps` tells who is who.
 """
 
 import asyncio
+import contextlib
 import os
 import signal
 import socket
@@ -32,24 +33,26 @@ class Child:
     """A process of ours, from exec to exit."""
 
     def __init__(self, role: Role, serial: int, config: Config, root: Path) -> None:
-        """Start the process; its `hello` is on the way when this returns."""
+        """Start the process; its `hello` is on the way when this returns.
+
+        Raises OSError, and leaves nothing behind, where the machine has no room for one more.
+        """
         self.role = role
         self.serial = serial
         self.ready = False
         self.begun = asyncio.get_running_loop().time()
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs:
-            self._process = subprocess.Popen(  # noqa: S603  # our own interpreter and module
-                _command(role, serial),
-                stdin=theirs.fileno(),
-                env=_environment(role, os.environ),
-                # A terminal's signals are for the supervisor alone.
-                start_new_session=True,
-            )
         self.channel = control.Channel(ours)
+        with contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            with theirs:
+                self._process = _spawn(role, serial, theirs)
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self._pidfd = os.pidfd_open(self._process.pid)
+            undo.pop_all()
         self.channel.send(control.hello(config, root, serial))
         self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._pidfd = os.pidfd_open(self._process.pid)
 
     @property
     def pid(self) -> int:
@@ -100,6 +103,16 @@ class Child:
         os.close(self._pidfd)
         self.hang_up()
         self.exited.set_result(self._process.wait())
+
+
+def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(  # noqa: S603  # our own interpreter and module
+        _command(role, serial),
+        stdin=stdin.fileno(),
+        env=_environment(role, os.environ),
+        # A terminal's signals are for the supervisor alone.
+        start_new_session=True,
+    )
 
 
 def _command(role: Role, serial: int) -> list[str]:

@@ -22,9 +22,10 @@ Kind = Literal[
     "worker",  # to a front: the descriptor leads to worker `number`
     "front",  # to a worker: the descriptor leads to a front
     "lost",  # front: worker `number` hangs or hung up
+    "again",  # front: the descriptor that leads to worker `number` was lost on the way
     "build",  # front: start a builder; number is the front's own mark for it, text the request id
     "builder",  # to a front: the descriptor leads to the builder with that mark
-    "refused",  # to a front: there are builds enough
+    "refused",  # to a front: there are builds enough, or what `text` says stands in the way
     "upload",  # to a builder: the descriptor leads to its front, text is the request id
     "serving",  # to a front: the server is up
     "drain",  # to a front: finish what is under way, then end
@@ -67,7 +68,10 @@ class Channel:
         socket.send_fds(self._socket, [data], passed, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def receive(self) -> tuple[Message, int] | None:
-        """Wait for a message and its descriptor (-1 for none); None at the end of the channel."""
+        """Wait for a message and its descriptor; None at the end of the channel.
+
+        The descriptor is -1 where none came, and where this process had no room for it.
+        """
         try:
             data, passed, _, _ = socket.recv_fds(
                 self._socket, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC

@@ -112,7 +112,9 @@ class Front:
             self._access.flush()
             os._exit(1)  # the supervisor is gone: there is nobody to serve for, nor to clean up
         message, descriptor = received
-        if message.kind == "worker":
+        if message.kind == "worker" and descriptor < 0:
+            self._tell(control.Message("again", message.number))
+        elif message.kind == "worker":
             self._pool.attach(message.number, frames.Link(frames.adopt(descriptor)))
         elif message.kind in ("builder", "refused"):
             self._builds.hear(message, descriptor)
@@ -123,8 +125,11 @@ class Front:
             self._stop.set()
 
     def _report_lost(self, serial: int) -> None:
+        self._tell(control.Message("lost", serial))
+
+    def _tell(self, message: control.Message) -> None:
         with suppress(OSError):
-            self._me.channel.send(control.Message("lost", serial))
+            self._me.channel.send(message)
 
 
 async def _run(me: control.Self, log: Logger) -> None:

@@ -20,7 +20,7 @@ from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Final
 
-from divgrpc.errors import UnavailableError
+from divgrpc.errors import DivgrpcError, UnavailableError
 from divgrpc.storage import lock_root, sweep
 from divgrpc_server import frames, uploads
 from divgrpc_server.children import Child, Role
@@ -31,6 +31,7 @@ from divgrpc_server.logs import Logger, log_faults_of
 from divgrpc_server.ports import reserved_port
 
 _YOUNG_SECONDS: Final = 2.0
+_CONNECT_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 10.0
 _START_FAILURES_MAX: Final = 3
 # What a child gets beyond the grace of its calls before it is killed.
@@ -77,8 +78,13 @@ class Supervisor:
         wanted = self._config.fronts if role == "front" else self._config.workers
         if role == "worker" and not self._warm:
             wanted = 1
-        while len(self._of(role)) < wanted and not self._stopping:
-            self._start(role)
+        try:
+            while len(self._of(role)) < wanted and not self._stopping:
+                self._start(role)
+        except OSError as error:
+            self._log.warning("cannot start a child", role=role, reason=str(error))
+            self._failures[role] += 1
+            self._spawn(self._replace(role))
 
     def _start(self, role: Role) -> Child:
         child = Child(role, next(self._serials), self._config, self._root)
@@ -111,6 +117,10 @@ class Supervisor:
             worker = self._children.get(message.number)
             if worker is not None:
                 worker.kill()
+        elif message.kind == "again":
+            worker = self._children.get(message.number)
+            if worker is not None:
+                self._spawn(self._connect_later(child, worker))
         elif message.kind == "build":
             self._spawn(self._start_builder(child, message))
 
@@ -118,15 +128,30 @@ class Supervisor:
         child.ready = True
         if child.role == "front":
             for worker in self._ready("worker"):
-                _connect(child, worker)
+                self._connect(child, worker)
             if self._serving:
                 child.send(Message("serving"))
         elif child.role == "worker":
             for front in self._ready("front"):
-                _connect(front, child)
+                self._connect(front, child)
             self._warm = True
             self._fill("worker")
         self._announce()
+
+    def _connect(self, front: Child, worker: Child) -> None:
+        try:
+            fronts_end, workers_end = frames.pair()
+        except OSError as error:
+            self._log.warning("cannot connect a worker", worker=worker.serial, reason=str(error))
+            self._spawn(self._connect_later(front, worker))
+            return
+        worker.send(Message("front", front.serial), workers_end)
+        front.send(Message("worker", worker.serial), fronts_end)
+
+    async def _connect_later(self, front: Child, worker: Child) -> None:
+        await self._pause(_CONNECT_SECONDS)
+        if not (self._stopping or front.exited.done() or worker.exited.done()):
+            self._connect(front, worker)
 
     async def _start_builder(self, front: Child, request: Message) -> None:
         if len(self._of("builder")) >= self._config.max_builds:
@@ -136,8 +161,18 @@ class Supervisor:
         if len(self._of("builder")) >= self._config.max_builds or self._stopping:
             front.send(Message("refused", request.number))
             return
-        builder = self._start("builder")
-        fronts_end, builders_end = uploads.pair()
+        try:
+            fronts_end, builders_end = uploads.pair()
+            with contextlib.ExitStack() as undo:
+                undo.callback(fronts_end.close)
+                undo.callback(builders_end.close)
+                builder = self._start("builder")
+                undo.pop_all()
+        except OSError as error:
+            self._log.warning("cannot start a builder", reason=str(error))
+            reason = "the server cannot start a build just now"
+            front.send(Message("refused", request.number, reason))
+            return
         builder.send(Message("upload", 0, request.text), builders_end)
         front.send(Message("builder", request.number), fronts_end)
 
@@ -149,7 +184,7 @@ class Supervisor:
         del self._children[child.serial]
         if child.role == "builder":
             if code != 0:
-                await asyncio.to_thread(sweep, self._root)
+                await asyncio.to_thread(_sweep, self._root, self._log)
             return
         if self._stopping:
             return
@@ -167,8 +202,13 @@ class Supervisor:
             self._stop.set()
             return
         if failures > 1:
-            await asyncio.sleep(min(_PAUSE_SECONDS_MAX, 0.1 * 2**failures))
+            await self._pause(min(_PAUSE_SECONDS_MAX, 0.1 * 2 ** min(failures, 10)))
         self._fill(role)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not longer than until the server is told to stop."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
 
     # Stopping.
 
@@ -222,12 +262,6 @@ class Supervisor:
             self._log.error("fault", exc_info=task.exception())
 
 
-def _connect(front: Child, worker: Child) -> None:
-    fronts_end, workers_end = frames.pair()
-    worker.send(Message("front", front.serial), workers_end)
-    front.send(Message("worker", worker.serial), fronts_end)
-
-
 def _write_whole(path: Path, text: str) -> None:
     """Write a file that is never seen half written."""
     draft = path.with_name(f"{path.name}.new")
@@ -247,12 +281,21 @@ def _storage(config: Config, log: Logger) -> Iterator[Path]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(lock_root(root))
-            swept = sweep(root)
         except OSError as error:
             raise UnavailableError(f"the data directory cannot be used: {error}") from error
-        if swept:
-            log.info("removed what unfinished builds left", indexes=swept)
+        _sweep(root, log)
         yield root
+
+
+def _sweep(root: Path, log: Logger) -> None:
+    """Remove what unfinished builds left; what cannot be removed keeps nobody from serving."""
+    try:
+        swept = sweep(root)
+    except (DivgrpcError, OSError) as error:
+        log.warning("cannot remove what unfinished builds left", reason=str(error))
+        return
+    if swept:
+        log.info("removed what unfinished builds left", indexes=swept)
 
 
 def run(config: Config, log: Logger) -> int:

@@ -173,7 +173,7 @@ class Worker:
         if received is None:
             return False
         message, descriptor = received
-        if message.kind == "front":
+        if message.kind == "front" and descriptor >= 0:
             front = Front(frames.Link(frames.adopt(descriptor)))
             self._fronts[front.link.fileno()] = front
             self._poller.register(front.link.fileno(), select.POLLIN)

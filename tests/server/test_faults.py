@@ -219,6 +219,51 @@ def test_no_room_for_an_index(tmp_path: Path) -> None:
         eventually(lambda: not list((tmp_path / "data").glob(".small*")))
 
 
+def test_a_supervisor_without_descriptors(tmp_path: Path) -> None:
+    """It refuses builds and starts nobody, and once it has descriptors again all is well."""
+    with (
+        serving(tmp_path, "--workers", "1") as server,
+        server.channel() as channel,
+        Client(server.target, timeout=30) as client,
+    ):
+        pid = server.process.pid
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+        stub = DiverseIndexStub(channel)
+        details = refusal(stub, header("new"), chunk(np.ones((3, DIMS))), commit(3))
+        assert (details.code, bool(details.retry_after)) == (UNAVAILABLE, True)
+        server.kill("worker")
+        eventually(lambda: "cannot start a child" in server.log)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        eventually(lambda: workers_ready(client, 1), 30)
+        assert client.build("new", random_points(50)).generation == 1
+        assert client.query("small", np.ones(DIMS)).generation == 1
+
+
+def test_a_front_without_descriptors(tmp_path: Path) -> None:
+    """What it cannot take in it refuses, and asks for its workers again."""
+    with (
+        serving(tmp_path, "--workers", "1") as server,
+        server.channel() as channel,
+        Client(server.target, timeout=30) as client,
+    ):
+        stub = DiverseIndexStub(channel)
+        taken_in(stub)
+        (pid,) = server.pids("front")
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, before[1]))
+        details = refusal(stub, header("new"), chunk(np.ones((3, DIMS))), commit(3))
+        assert (details.code, bool(details.retry_after)) == (EXHAUSTED, True)
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.Query(query(1_000), timeout=20)
+        assert details_of(caught.value).code == EXHAUSTED
+        server.kill("worker")
+        eventually(lambda: server.log.count("kernels are warm") == 2, 30)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+        eventually(lambda: workers_ready(client, 1), 30)
+        assert client.query("small", np.ones(DIMS)).generation == 1
+
+
 def test_descriptors_do_not_leak(server: RunningServer, client: Client) -> None:
     """Large queries, builds and cancelled calls leave no descriptor open."""
     client.build("leaky", random_points(400))
