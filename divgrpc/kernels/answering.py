@@ -50,28 +50,23 @@ def _answer_row(points, hashing, tables, plan, queries, query, scratch, results)
     if count == _EVERY:
         scored = vectors.shape[0]
         hashed = min(scored, hash_limit) if hash_limit else scored
-        needed = min(hashed, candidates_limit) if candidates_limit else hashed
         score_all(vectors, queries, query, distances)
-        count = take_nearest(distances, needed, rows)
-        sort_nearest(rows, distances, 0, count, needed, ids)
-        count = needed
+        count = take_nearest(distances, min(hashed, candidates_limit or hashed), rows)
     else:
         score_rows(vectors, queries, query, rows, count, distances)
         scored = count
-        if hash_limit and count > hash_limit:
+        hashed = min(count, hash_limit) if hash_limit else count
+        if hashed < count:
             # Only the ties of a scan with sampling "nearest" come to this.
-            sort_nearest(rows, distances, sure, count, hash_limit - sure, ids)
-            count = hash_limit
-        hashed = count
+            sort_nearest(rows, distances, sure, count, hashed - sure, ids)
+            count = hashed
     count = within(rows, distances, count, max_distance)
-    wanted = min(count, candidates_limit) if candidates_limit else count
-    if plan[7] == NEAREST:
-        wanted = min(count, plan[3])
+    candidates = min(count, hashed, candidates_limit or hashed)
+    wanted = min(candidates, plan[3]) if plan[7] == NEAREST else candidates
     sort_nearest(rows, distances, 0, count, wanted, ids)
     statistics = results[4]
     statistics[0, query], statistics[1, query] = hashed, probed
-    statistics[2, query] = scored
-    statistics[3, query] = min(count, candidates_limit) if candidates_limit else count
+    statistics[2, query], statistics[3, query] = scored, candidates
     _select(vectors, ids, plan, query, wanted, scratch, results)
 
 
