@@ -5,6 +5,7 @@ import dataclasses
 import importlib.util
 import os
 import resource
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -83,6 +84,7 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     from divgrpc_server import logs, supervisor
 
     _raise_descriptor_limit()
+    _leave_on_signals()
     log = logs.configure(config, "supervisor")
     try:
         return supervisor.run(config, log)
@@ -95,6 +97,12 @@ def _raise_descriptor_limit() -> None:
     """Take all descriptors that we may have: a connection is one, and the usual limit is 1,024."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _leave_on_signals() -> None:
+    """End in good order when told to stop before the supervisor listens for that itself."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def main() -> None:
