@@ -50,6 +50,8 @@ class Op(IntEnum):
     PREPARE = 3  # payload a `Whole`: open this generation, which will serve; answered when open
     REFRESH = 4  # payload the name of an index: look whether it changed; not answered
     CANCEL = 5  # no payload: nobody waits for this id any more; not answered
+    RECHECK = 6  # payload the name of an index: a worker died of it, maybe; not answered
+    LOST = 7  # never sent: the receiver had no descriptor left to take the payload's file with
 
 
 class Outcome(IntEnum):
@@ -158,7 +160,9 @@ def unpack_requests(packet: memoryview, memfd: int) -> Iterator[Request]:
         number, deadline, length, op, tag_length = _REQUEST.unpack_from(packet, at)
         at += _REQUEST.size + tag_length
         tag = str(packet[at - tag_length : at], "ascii")
-        if op & _IN_MEMFD:
+        if op & _IN_MEMFD and memfd < 0:
+            yield Request(number, deadline, Op.LOST, tag, b"")
+        elif op & _IN_MEMFD:
             yield Request(number, deadline, op & ~_IN_MEMFD, tag, read_memfd(memfd, length))
         else:
             yield Request(number, deadline, op, tag, bytes(packet[at : at + length]))

@@ -14,7 +14,8 @@ from typing import Final
 from grpc import aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-from divgrpc.parameters import LIMITS
+from divgrpc.parameters import INDEX_NAME, LIMITS
+from divgrpc.storage import IndexFolder
 from divgrpc_server import control, frames, logs
 from divgrpc_server.builds import Builds
 from divgrpc_server.catalog import Catalog
@@ -51,7 +52,13 @@ class Front:
         self._stop = asyncio.Event()
         self._health_wanted = asyncio.Event()
         self._access = AccessLog(me.config)
-        self._pool = Pool(me.config, log, report=self._report_lost, changed=self._health_wanted.set)
+        self._pool = Pool(
+            me.config,
+            log,
+            report=self._report_lost,
+            changed=self._health_wanted.set,
+            stamp=self._stamp,
+        )
         self._builds = Builds(me.config, me.channel, self._pool)
         catalog = Catalog(me.config, me.root, self._pool, lambda: self._serving)
         self._service = Service(
@@ -126,6 +133,11 @@ class Front:
 
     def _report_lost(self, serial: int) -> None:
         self._tell(control.Message("lost", serial))
+
+    def _stamp(self, index: str) -> tuple[int, int] | None:
+        if not INDEX_NAME.fullmatch(index):
+            return None
+        return IndexFolder(self._me.root / index).pointer_stamp()
 
     def _tell(self, message: control.Message) -> None:
         with suppress(OSError):

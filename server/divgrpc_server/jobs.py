@@ -19,7 +19,7 @@ from divgrpc_protos.v1 import query_pb2
 from divgrpc_server import messages
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.logs import Logger
-from divgrpc_server.statuses import explain
+from divgrpc_server.statuses import OutOfMemoryError, explain
 
 _PIECE_SECONDS: Final = 0.004
 _FIRST_PIECE_ROWS: Final = 8
@@ -86,6 +86,9 @@ def parse(request: Request, log: Logger) -> Job | Reply:
     """Return the job that a request asks for, or the reply that says what is wrong with it."""
     correlation_id = 0
     op = request.op
+    if op == Op.LOST:
+        error = OutOfMemoryError("a worker has no descriptor left for the request")
+        return _pack_status(request.id, op, 0, explain(error, request.tag, log))
     try:
         if op == Op.STREAM:
             # A message that cannot be parsed has no correlation id: it ends the stream.

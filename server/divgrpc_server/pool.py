@@ -8,7 +8,8 @@ to whichever worker is free, or be withdrawn.
 A worker that dies leaves calls unanswered, and one of them may be the cause. All become suspects:
 one worker is reserved, and each suspect is tried there with nothing beside it, so that a second
 death names the guilty. That call fails and its fingerprint is remembered for a minute, in which it
-is refused untried. The innocent only lose the time.
+is refused untried. The innocent only lose the time. Before that the others compare the lengths of
+the index's files: where one was cut short, the answer is that and not another death.
 
 Everything is bounded: calls and bytes held, the wait for a worker where none is up, the silence of
 a worker that has work, and the memory of fingerprints. All of it runs on one event loop.
@@ -19,7 +20,7 @@ import itertools
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
@@ -28,7 +29,7 @@ from divgrpc_server import frames
 from divgrpc_server.config import Config
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.logs import Logger
-from divgrpc_server.quarantine import Quarantine
+from divgrpc_server.quarantine import Quarantine, index_of
 from divgrpc_server.statuses import OutOfMemoryError, PoisonError, QueueFullError, explain
 
 _TICK_SECONDS: Final = 0.25
@@ -75,7 +76,7 @@ class Pool:
     """The workers of a front and the calls that wait for them.
 
     `report` is told the serial of a worker that hangs or hung up; `changed` is called when the
-    number of workers changes.
+    number of workers changes; `stamp` gives of an index what changes with every generation.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Pool:
         *,
         report: Callable[[int], None],
         changed: Callable[[], None],
+        stamp: Callable[[str], object],
     ) -> None:
         self._config = config
         self._log = log
@@ -96,7 +98,7 @@ class Pool:
         self._large: OrderedDict[int, Call] = OrderedDict()
         self._suspects: OrderedDict[int, Call] = OrderedDict()
         self._reserved: Worker | None = None
-        self._quarantine = Quarantine()
+        self._quarantine = Quarantine(stamp)
         self._ids = itertools.count(1)
         self._calls = 0
         self._bytes = 0
@@ -160,8 +162,7 @@ class Pool:
         """Forget a call that nobody waits for any more."""
         number = call.request.id
         for line in (self._small, self._large, self._suspects):
-            if number in line:
-                del line[number]
+            if line.pop(number, None):
                 self._release(call)
                 return
         worker = call.worker
@@ -186,11 +187,14 @@ class Pool:
 
     def refresh(self, index: str) -> None:
         """Tell every worker that an index has changed or is gone."""
-        for worker in self._workers:
-            request = Request(0, math.inf, Op.REFRESH, "", index.encode())
-            self._send(worker, frames.pack_request(request))
+        self._note(Op.REFRESH, index)
 
     # Sending.
+
+    def _note(self, op: Op, index: str) -> None:
+        packet = frames.pack_request(Request(0, math.inf, op, "", index.encode()))
+        for worker in self._workers:
+            self._send(worker, packet)
 
     def _dispatch(self) -> None:
         if self._suspects or self._reserved:
@@ -273,13 +277,11 @@ class Pool:
     def _send(self, worker: Worker, packet: bytes, memfd: int = -1) -> bool:
         try:
             worker.link.send(packet, memfd)
-        except BlockingIOError:
-            worker.blocked = True  # until it is heard again; `_tick` ends it if it never is
         except OSError:
-            worker.blocked = True  # its end of the socket is closed: `_read` sees that next
-        else:
-            return True
-        return False
+            # Full, until it is heard again, or `_tick` ends it; or closed, which `_read` sees next.
+            worker.blocked = True
+            return False
+        return True
 
     # Hearing.
 
@@ -322,6 +324,7 @@ class Pool:
         self._report(worker.serial)
         if self._reserved is worker:
             self._reserved = None
+        self._recheck(worker.outstanding.values())
         for call in worker.outstanding.values():
             call.worker = None
             call.deaths += 1
@@ -334,6 +337,11 @@ class Pool:
         self._changed()
         self._dispatch()
         self._log.warning("worker lost", worker=worker.serial, calls=len(worker.outstanding))
+
+    def _recheck(self, calls: Iterable[Call]) -> None:
+        """Have the others look at the files of indexes that a worker may have died of."""
+        for index in {index_of(call.request.op, call.request.payload) for call in calls} - {""}:
+            self._note(Op.RECHECK, index)
 
     def _try_suspect(self) -> None:
         reserved = self._reserved
@@ -350,12 +358,11 @@ class Pool:
             self._reserved = None
 
     def _condemn(self, call: Call) -> None:
-        request = call.request
-        self._quarantine.add(request.op, request.payload)
-        self._log.error("query ended two workers", request_id=request.tag)
+        self._quarantine.add(call.request.op, call.request.payload)
+        self._log.error("query ended two workers", request_id=call.request.tag)
         self._release(call)
         error = UnavailableError("two workers ended while they answered this request")
-        call.deliver(_status(request, error, self._log))
+        call.deliver(_status(call.request, error, self._log))
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)

@@ -1,10 +1,14 @@
-"""Fingerprints of queries that ended two workers, remembered for a minute."""
+"""Fingerprints of queries that ended two workers, remembered for a minute.
+
+Or until their index changes: what was wrong may have been wrong with the index.
+"""
 
 import contextlib
 import hashlib
 import time
 from collections import OrderedDict
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
@@ -15,25 +19,53 @@ _SECONDS: Final = 60.0
 _ENTRIES: Final = 1024
 
 
+class _Entry(NamedTuple):
+    """When to forget a query, and the index it was for as it was."""
+
+    until: float
+    name: str
+    stamp: object
+
+
 class Quarantine:
     """Remembers which queries not to try again; empty but for the worst of days."""
 
-    def __init__(self) -> None:
-        self._until: OrderedDict[bytes, float] = OrderedDict()
+    def __init__(self, stamp: Callable[[str], object]) -> None:
+        """Begin with none; `stamp` gives of an index what changes with every generation."""
+        self._stamp = stamp
+        self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
 
     def add(self, op: int, payload: bytes) -> None:
         """Remember a query."""
-        self._until[_fingerprint(op, payload)] = time.monotonic() + _SECONDS
-        while len(self._until) > _ENTRIES:
-            self._until.popitem(last=False)
+        name = index_of(op, payload)
+        fingerprint = _fingerprint(op, payload)
+        self._entries[fingerprint] = _Entry(time.monotonic() + _SECONDS, name, self._stamp(name))
+        self._entries.move_to_end(fingerprint)
+        while len(self._entries) > _ENTRIES:
+            self._entries.popitem(last=False)
 
     def holds(self, op: int, payload: bytes) -> bool:
         """Tell whether a query is remembered; costs nothing while none is."""
-        if not self._until:
+        while self._entries and next(iter(self._entries.values())).until < time.monotonic():
+            self._entries.popitem(last=False)
+        if not self._entries:
             return False
-        while self._until and next(iter(self._until.values())) < time.monotonic():
-            self._until.popitem(last=False)
-        return _fingerprint(op, payload) in self._until
+        fingerprint = _fingerprint(op, payload)
+        entry = self._entries.get(fingerprint)
+        if entry is not None and entry.stamp != self._stamp(entry.name):
+            del self._entries[fingerprint]
+            return False
+        return entry is not None
+
+
+def index_of(op: int, payload: bytes) -> str:
+    """Return the name of the index that a query is for, "" where that cannot be told."""
+    try:
+        if op == Op.STREAM:
+            return query_pb2.QueryStreamRequest.FromString(payload).query.index
+        return query_pb2.QueryRequest.FromString(payload).index
+    except DecodeError:
+        return ""
 
 
 def _fingerprint(op: int, payload: bytes) -> bytes:

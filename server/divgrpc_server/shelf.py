@@ -103,6 +103,19 @@ class Shelf:
         finally:
             self._prepared.pop(name, None)
 
+    def recheck(self, name: str) -> None:
+        """Let go of an index whose files are not as long as they were.
+
+        Whoever reads what a mapped file no longer has is ended by SIGBUS, and cannot tell why.
+        """
+        entry = self._entries.get(name)
+        if entry is None or entry.index is None:
+            return
+        try:
+            open_generation(entry.folder.path / str(entry.folder.current()), verify=False)
+        except DivgrpcError as error:
+            entry.index, entry.error, entry.failed_at = None, error, time.monotonic()
+
     def collect(self) -> list[tuple[str, str]]:
         """Take in what threads have opened; returns names, with the folders of what was prepared.
 

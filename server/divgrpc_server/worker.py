@@ -60,7 +60,7 @@ class Front:
             self.gone = True
             return []
         requests = list(frames.unpack_requests(packet, memfd))
-        if requests[0].op not in (Op.QUERY, Op.STREAM):
+        if requests[0].op not in (Op.QUERY, Op.STREAM, Op.LOST):
             return requests  # notes travel by themselves
         self.packets.append(requests)
         self.pending.update((request.id, request) for request in requests)
@@ -195,6 +195,8 @@ class Worker:
                 self._prepare(front, note)
             elif note.op == Op.REFRESH:
                 self._shelf.refresh(note.payload.decode())
+            elif note.op == Op.RECHECK:
+                self._shelf.recheck(note.payload.decode())
         if front.gone:
             self._detach(front)
 
@@ -202,7 +204,8 @@ class Worker:
 
     def _serve_packet(self, front: Front, packet: list[Request]) -> None:
         front.begin_packet()
-        large = len(packet) == 1 and len(packet[0].payload) > frames.SMALL_MAX
+        first = packet[0]
+        large = first.op == Op.LOST or len(first.payload) > frames.SMALL_MAX
         finished = True
         for request in packet:
             if front.pending.pop(request.id, None) is None:

@@ -137,6 +137,26 @@ def test_a_query_that_ends_workers_is_tried_twice(tmp_path: Path) -> None:
         assert len(stub.Query(query(seed=2), timeout=10).ids) == 10
 
 
+def test_a_file_that_is_cut_short_under_the_workers(tmp_path: Path) -> None:
+    """Whoever reads it dies, the others look first: the call is DATA_LOSS, as all after it are."""
+    with (
+        serving(tmp_path, "--workers", "2") as server,
+        server.channel() as channel,
+        Client(server.target, timeout=30) as client,
+    ):
+        stub = DiverseIndexStub(channel)
+        calls = [stub.Query.future(query(seed=seed), timeout=20) for seed in range(40)]
+        assert all(call.result() for call in calls)
+        os.truncate(tmp_path / "data" / "small" / "1" / "vectors.npy", 4096)
+        for _ in range(5):
+            with pytest.raises(grpc.RpcError) as caught:
+                stub.Query(query(300), timeout=20)
+            assert details_of(caught.value).code == grpc.StatusCode.DATA_LOSS
+        assert server.log.count("worker lost") <= 1
+        assert client.build("small", random_points(50), replace=True).generation == 2
+        assert client.query("small", np.ones(DIMS)).generation == 2
+
+
 def test_a_worker_that_hangs_is_replaced(tmp_path: Path) -> None:
     """Its callers hear DEADLINE_EXCEEDED, or get their answer from another worker."""
     arguments = ("--workers", "1", "--worker-silence", "1")

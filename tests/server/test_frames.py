@@ -78,6 +78,13 @@ def test_a_payload_without_its_file_is_lost() -> None:
     assert list(frames.unpack_replies(memoryview(packet), -1)) == [Reply(7, Outcome.LOST, b"")]
 
 
+def test_a_request_without_its_file_is_lost() -> None:
+    """The worker has its id and its tag, and can say why it is not answered."""
+    request = Request(7, 1.0, Op.QUERY, "tag", b"large")
+    packet = memoryview(frames.pack_request(request, in_memfd=True))
+    assert list(frames.unpack_requests(packet, -1)) == [Request(7, 1.0, Op.LOST, "tag", b"")]
+
+
 def test_a_link_never_waits_unless_asked_to() -> None:
     """An empty link says so, a full one too, and waiting has an end."""
     ours, theirs = frames.pair()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from google.rpc import code_pb2, status_pb2
 
+from divgrpc_protos.v1 import query_pb2
 from divgrpc_server import frames, logs
 from divgrpc_server.config import Config
 from divgrpc_server.frames import Op, Outcome, Reply, Request
@@ -25,6 +26,7 @@ class Stage:
     def __init__(self, **options: Any) -> None:  # noqa: ANN401  # as Config's
         self.config = Config(log_level="error", **options)
         self.reported: list[int] = []
+        self.stamp = 1
         self.report_made = asyncio.Event()
         self._links: list[frames.Link] = []
         self.pool = Pool(
@@ -32,6 +34,7 @@ class Stage:
             logs.configure(self.config, "test"),
             report=self._report,
             changed=lambda: None,
+            stamp=lambda _: self.stamp,
         )
 
     def attach(self, serial: int) -> frames.Link:
@@ -245,6 +248,47 @@ def test_what_a_dead_worker_left_is_tried_alone() -> None:
             answer(third, *await packet(third))
             await settle()
         assert calls[2].result().outcome == Outcome.ANSWER
+
+    play(scene)
+
+
+def test_a_repaired_index_ends_the_quarantine() -> None:
+    """A query that ended two workers is tried again once its index is another."""
+
+    async def scene(stage: Stage) -> None:
+        call = stage.ask(b"guilty")
+        for serial in range(2):
+            link = stage.attach(serial)
+            await packet(link)
+            link.close()
+            await settle()
+        assert (await call).outcome == Outcome.STATUS
+        with pytest.raises(PoisonError):
+            await stage.ask(b"guilty")
+        stage.stamp += 1
+        link = stage.attach(3)
+        again = stage.ask(b"guilty")
+        answer(link, *await packet(link))
+        assert (await again).outcome == Outcome.ANSWER
+
+    play(scene)
+
+
+def test_a_death_has_the_index_looked_at() -> None:
+    """Before a suspect is tried, every other worker compares the files of its index."""
+
+    async def scene(stage: Stage) -> None:
+        links = [stage.attach(1), stage.attach(2)]
+        payload = query_pb2.QueryRequest(index="short").SerializeToString()
+        call = stage.ask(payload)
+        await packet(links[0])
+        links[0].close()
+        (note,) = await packet(links[1])
+        assert (note.op, note.payload) == (Op.RECHECK, b"short")
+        (suspect,) = await packet(links[1])
+        assert suspect.payload == payload
+        answer(links[1], suspect)
+        await call
 
     play(scene)
 

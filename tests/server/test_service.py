@@ -83,7 +83,9 @@ class Parts:
 
     def __init__(self, access: AccessLog | None = None) -> None:
         log = logs.configure(CONFIG, "test")
-        self.pool = Pool(CONFIG, log, report=lambda _: None, changed=lambda: None)
+        self.pool = Pool(
+            CONFIG, log, report=lambda _: None, changed=lambda: None, stamp=lambda _: None
+        )
         self.catalog = Catalog(CONFIG, Path("/nowhere"), self.pool, lambda: True)
         self.builds = Builds(CONFIG, None, self.pool)  # type: ignore[arg-type]  # no supervisor
         self.service = Service(

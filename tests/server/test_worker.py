@@ -1,6 +1,7 @@
 """A worker without a process around it: its loop runs in a thread, fronts are played by hand."""
 
 import math
+import os
 import select
 import socket
 import threading
@@ -140,6 +141,26 @@ def test_small_queries_pass_a_batch(front: Front) -> None:
     front.send(query(2))
     front.send(query(3), query(4))
     assert front.hear_until(1) == [2, 3, 4, 1]
+
+
+def test_a_request_that_lost_its_file_is_answered(front: Front) -> None:
+    """The worker says that it is out of descriptors, and gives the credit back."""
+    front.link.send(frames.pack_request(query(1, 10_000), in_memfd=True))
+    packet = front.hear()
+    assert code_of(packet.replies[0]) == code_pb2.RESOURCE_EXHAUSTED
+    assert (packet.small, packet.large) == (0, 1)
+
+
+def test_a_file_cut_short_is_found(front: Front, tmp_path: Path) -> None:
+    """When told to look, a worker lets go of an index it could not read without dying."""
+    assert generation(front, 1) == 1
+    front.send(Request(0, FOREVER, Op.RECHECK, "", b"small"))
+    front.send(Request(0, FOREVER, Op.RECHECK, "", b"nobody"))
+    assert generation(front, 2) == 1
+    os.truncate(tmp_path / "small" / "1" / "vectors.npy", 4096)
+    front.send(Request(0, FOREVER, Op.RECHECK, "", b"small"))
+    front.send(query(3))
+    assert code_of(front.answer()) == code_pb2.DATA_LOSS
 
 
 def test_a_withdrawn_batch_stops(front: Front) -> None:

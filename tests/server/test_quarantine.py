@@ -1,0 +1,86 @@
+"""What is remembered of queries that ended two workers, and for how long."""
+
+import pytest
+
+from divgrpc_protos.v1 import query_pb2
+from divgrpc_server import quarantine
+from divgrpc_server.frames import Op
+from divgrpc_server.quarantine import Quarantine, index_of
+
+
+def query(index: str = "index", k: int = 3) -> bytes:
+    """Return a Query's message."""
+    return query_pb2.QueryRequest(index=index, k=k).SerializeToString()
+
+
+def stream_query(number: int, k: int = 3) -> bytes:
+    """Return a message of a QueryStream with the query that `query` returns."""
+    inner = query_pb2.QueryRequest(index="index", k=k)
+    return query_pb2.QueryStreamRequest(correlation_id=number, query=inner).SerializeToString()
+
+
+def test_a_query_is_known_again() -> None:
+    """The same bytes are, others are not."""
+    held = Quarantine(lambda _: None)
+    assert not held.holds(Op.QUERY, query())
+    held.add(Op.QUERY, query())
+    assert held.holds(Op.QUERY, query())
+    assert not held.holds(Op.QUERY, query(k=4))
+
+
+def test_a_stream_gives_a_query_another_number() -> None:
+    """It is the same query all the same, on a stream, on another, or by itself."""
+    held = Quarantine(lambda _: None)
+    held.add(Op.STREAM, stream_query(1))
+    assert held.holds(Op.STREAM, stream_query(2))
+    assert held.holds(Op.QUERY, query())
+    assert not held.holds(Op.STREAM, stream_query(1, k=4))
+
+
+def test_bytes_that_are_no_message_are_known_again() -> None:
+    """Even what cannot be parsed has a fingerprint, and an index of no name."""
+    held = Quarantine(lambda _: None)
+    for op in (Op.QUERY, Op.STREAM):
+        assert index_of(op, b"\xff") == ""
+        held.add(op, b"\xff")
+        assert held.holds(op, b"\xff")
+
+
+def test_a_minute_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After it a query is tried again; one that was added again waits from then on."""
+    now = 1_000.0
+    monkeypatch.setattr("time.monotonic", lambda: now)
+    held = Quarantine(lambda _: None)
+    held.add(Op.QUERY, query(k=1))
+    held.add(Op.QUERY, query(k=2))
+    now += 59.0
+    held.add(Op.QUERY, query(k=1))
+    assert held.holds(Op.QUERY, query(k=1))
+    assert held.holds(Op.QUERY, query(k=2))
+    now += 2.0
+    assert held.holds(Op.QUERY, query(k=1))
+    assert not held.holds(Op.QUERY, query(k=2))
+    now += 60.0
+    assert not held.holds(Op.QUERY, query(k=1))
+
+
+def test_another_generation_is_another_matter() -> None:
+    """Queries of an index are forgotten when it changes, those of others are not."""
+    stamps = {"index": 1, "other": 1}
+    held = Quarantine(stamps.__getitem__)
+    held.add(Op.QUERY, query())
+    held.add(Op.QUERY, query("other"))
+    stamps["index"] = 2
+    assert not held.holds(Op.QUERY, query())
+    assert held.holds(Op.QUERY, query("other"))
+    stamps["index"] = 1
+    assert not held.holds(Op.QUERY, query())
+
+
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond a number of queries the oldest are forgotten first."""
+    monkeypatch.setattr(quarantine, "_ENTRIES", 3)
+    held = Quarantine(lambda _: None)
+    for k in range(1, 6):
+        held.add(Op.QUERY, query(k=k))
+    assert [k for k in range(1, 6) if held.holds(Op.QUERY, query(k=k))] == [3, 4, 5]
