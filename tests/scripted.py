@@ -38,7 +38,12 @@ def answer(request: query_pb2.QueryRequest, generation: int) -> query_pb2.QueryR
         ids=(10 * first[:, None] + np.arange(K)).ravel().tolist(),
         scores=[0.5] * K * count,
         selection_scores=[0.25] * K * count,
-        stats=query_pb2.QueryStats(points_hashed=[7] * count, candidates=[5] * count),
+        stats=query_pb2.QueryStats(
+            points_hashed=[7] * count,
+            buckets_probed=[0] * count,
+            points_scored=[7] * count,
+            candidates=[5] * count,
+        ),
         parameters=query_pb2.EffectiveParameters(
             k=K,
             selector=query_pb2.SELECTOR_GREEDY,

@@ -1,7 +1,7 @@
 """The command line: what it takes, and how it ends.
 
 0    done
-1    the server said no, or could not be reached
+1    the server said no or could not be reached, or what came of it could not be written
 2    the command itself is wrong: an unknown option, an unreadable file
 130  interrupted; a build under way was cancelled
 """
@@ -9,12 +9,15 @@
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from types import NoneType
 from typing import Any, Final, Literal, get_args, get_origin
 
+import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
+from divgrpc.parameters import NOT_YET
 from divgrpc_client import commands
 from divgrpc_client.errors import RpcError
 from divgrpc_client.files import FORMATS
@@ -61,26 +64,58 @@ nearest neighbours beside diverse results: figures on the terminal, pictures in 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     arguments = _parser().parse_args(argv)
+    as_json: bool = getattr(arguments, "json", False)
     try:
-        return int(arguments.run(arguments) or 0)
+        code = int(arguments.run(arguments) or 0)
+        sys.stdout.flush()
     except DivgrpcError as error:
-        _complain(error, as_json=getattr(arguments, "json", False))
+        _complain(error, as_json=as_json)
         refused_here = isinstance(error, InvalidArgumentError) and not isinstance(error, RpcError)
         return 2 if refused_here else 1
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
     except BrokenPipeError:
-        # The reader has seen enough; Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader has seen enough.
+        _give_up_output()
         return 1
+    except OSError as error:
+        _give_up_output()
+        what = f"{error.filename}: " if error.filename else ""
+        _tell(f"{what}{error.strerror or error}", {"reason": "NOT_WRITTEN"}, as_json=as_json)
+        return 1
+    return code
+
+
+def _give_up_output() -> None:
+    """Leave standard output where it cannot be written; Python would complain again at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _tell(message: str, details: dict[str, object], *, as_json: bool) -> None:
+    if as_json:
+        sys.stderr.write(json.dumps({"error": {"message": message, **details}}) + "\n")
+    else:
+        sys.stderr.write(f"divgrpc: {_in_flags(message)}\n")
+
+
+def _in_flags(message: str) -> str:
+    """Say in options of the command line what a message says in Python's words."""
+    message = message.replace("replace it explicitly", "--replace replaces it")
+
+    def flag(found: re.Match[str]) -> str:
+        name, value = found["name"], found["value"]
+        known = name in BUILD_DEFAULTS or name in QUERY_DEFAULTS
+        return f"--{name.replace('_', '-')} {value}" if known else found[0]
+
+    return re.sub(r"\b(?P<name>[a-z_]+)=\"?(?P<value>[\w.]+)\"?", flag, message)
 
 
 def _complain(error: DivgrpcError, *, as_json: bool) -> None:
-    if not as_json:
-        sys.stderr.write(f"divgrpc: {error}\n")
-        return
-    told: dict[str, object] = {"reason": error.reason, "message": str(error)}
+    told: dict[str, object] = {"reason": error.reason}
     if isinstance(error, RpcError):
         violations = [{"field": f, "description": d} for f, d in error.field_violations]
         told |= {
@@ -92,13 +127,14 @@ def _complain(error: DivgrpcError, *, as_json: bool) -> None:
         }
     elif isinstance(error, InvalidArgumentError):
         told["field_violations"] = [{"field": error.field, "description": str(error)}]
-    sys.stderr.write(json.dumps({"error": told}) + "\n")
+    _tell(str(error), told, as_json=as_json)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="divgrpc", description=_TOP, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--version", action="version", version=divgrpc.__version__)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_build(verbs)
     _add_query(verbs)
@@ -126,7 +162,7 @@ def _add(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help=f"deadline (default {commands.TIMEOUT_SECONDS:g}; none for build)",
+        help=f"deadline of a request (default {commands.TIMEOUT_SECONDS:g}; none for build)",
     )
     verb.add_argument("--json", action="store_true", help="print JSON, errors too")
     return verb
@@ -182,7 +218,8 @@ def _add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str,
         if kind is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **how)
         elif get_origin(kind) is Literal:
-            group.add_argument(*flags, choices=get_args(kind), **how)
+            ready = [word for word in get_args(kind) if word not in NOT_YET.get(name, ())]
+            group.add_argument(*flags, choices=ready, **how)
         else:
             group.add_argument(*flags, type=_plain(kind), metavar="N", **how)
 

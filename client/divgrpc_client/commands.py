@@ -7,15 +7,19 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from divgrpc.errors import InvalidArgumentError, UnsupportedError
-from divgrpc.types import Progress
-from divgrpc_client import machine
+from divgrpc.errors import InvalidArgumentError, UnavailableError, UnsupportedError
+from divgrpc.types import Progress, QueryResult
+from divgrpc_client import machine, responses
 from divgrpc_client.client import Client
-from divgrpc_client.files import read_column, read_vectors
+from divgrpc_client.files import Array, read_column, read_vectors
 from divgrpc_client.options import BuildOptions, QueryOptions
 
-# A person asks for a whole file at once, and waits; a service has the client's shorter default.
+# A person waits longer than a service, which has the client's shorter default.
 TIMEOUT_SECONDS: Final = 30.0
+# A file may have any number of rows: so many are asked at a time, each with a deadline of its own.
+_ROWS_AT_A_TIME: Final = 1_000
+# How often a file is asked from its start where the index is replaced meanwhile.
+_ROUNDS_MAX: Final = 4
 
 Tell: TypeAlias = Callable[[Progress], None]
 
@@ -54,19 +58,37 @@ def query(arguments: argparse.Namespace) -> None:
     path = Path(arguments.file)
     queries = read_vectors(path, arguments.key)
     rows = _rows(arguments.rows, len(queries))
-    with _client(arguments) as client:
-        result = client.query(
-            arguments.name,
-            queries[rows.start : rows.stop],
-            timeout=arguments.timeout,
-            **_given(arguments, QueryOptions),
-        )
+    shown = _bar(arguments) if len(rows) > _ROWS_AT_A_TIME else nullcontext()
+    with _client(arguments) as client, shown as progress:
+        result = _ask(client, arguments, queries[rows.start : rows.stop], progress)
     if arguments.json:
         machine.show_result(result, rows)
     else:
         from divgrpc_client import display
 
         display.result(result, rows)
+
+
+def _ask(
+    client: Client, arguments: argparse.Namespace, queries: Array, progress: Tell | None
+) -> QueryResult:
+    """Ask about rows a thousand at a time; the result is of one generation all the same."""
+    options = _given(arguments, QueryOptions)
+    for _ in range(_ROUNDS_MAX):
+        parts: list[QueryResult] = []
+        # A file without rows is asked about once, for the server to say what it thinks of it.
+        for start in range(0, max(1, len(queries)), _ROWS_AT_A_TIME):
+            if progress is not None:
+                progress(Progress("asking", start, len(queries)))
+            rows = queries[start : start + _ROWS_AT_A_TIME]
+            parts.append(client.query(arguments.name, rows, timeout=arguments.timeout, **options))
+            if parts[-1].generation != parts[0].generation:
+                break
+        else:
+            return responses.joined(parts)
+    raise UnavailableError(
+        f"index {arguments.name!r} was replaced again and again while it was asked; ask again"
+    )
 
 
 def ls(arguments: argparse.Namespace) -> None:
@@ -114,9 +136,7 @@ def demo(arguments: argparse.Namespace) -> int:
     return report.run(Path(arguments.folder))
 
 
-def _bar(
-    arguments: argparse.Namespace,
-) -> AbstractContextManager[Callable[[Progress], None] | None]:
+def _bar(arguments: argparse.Namespace) -> AbstractContextManager[Tell | None]:
     if arguments.json or not sys.stderr.isatty():
         return nullcontext()
     from divgrpc_client import display

@@ -42,7 +42,7 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 @contextmanager
 def bar() -> Iterator[Callable[[Progress], None]]:
-    """Show a build's progress while it runs; yields what to call with each step."""
+    """Show progress on standard error; yields what to call with each step."""
     columns = (
         TextColumn("{task.description:<11}"),
         BarColumn(),
@@ -81,6 +81,8 @@ def result(found: QueryResult, rows: range) -> None:
     out = console()
     grid = table(">row", ">rank", ">id", ">score", ">selection score")
     for position, (row, count) in enumerate(zip(rows, found.counts.tolist(), strict=True)):
+        if count == 0:
+            grid.add_row(str(row), "none", "", "", "")
         for rank in range(count):
             grid.add_row(
                 str(row) if rank == 0 else "",

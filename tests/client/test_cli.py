@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from divgrpc.parameters import BuildParameters, QueryParameters
+import divgrpc
+from divgrpc.parameters import NOT_YET, BuildParameters, QueryParameters
 from divgrpc_client import Client, cli
 from running import RunningServer, tied
 from scripted import ScriptedIndex
@@ -71,6 +73,7 @@ def test_build_and_remove(run: Callable[..., Ran], vectors: Path, tmp_path: Path
     again = run("build", "made", vectors)
     assert again.code == 1
     assert "ALREADY_EXISTS" in again.err
+    assert "--replace replaces it" in again.err
     assert run("build", "made", vectors, "--replace").code == 0
     assert "made" in run("ls").out
     assert "generation 2" in run("rm", "made").out
@@ -192,6 +195,72 @@ def test_every_parameter_is_an_option(run: Callable[..., Ran], verb: str) -> Non
         assert f"--{name.replace('_', '-')} " in text
         if field.default is not None:
             assert f"(default {field.default})" in text
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """`divgrpc --version` says what is installed."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(["--version"])
+    assert (end.value.code, capsys.readouterr().out) == (0, f"{divgrpc.__version__}\n")
+
+
+def test_words_to_come_are_not_offered(run: Callable[..., Ran]) -> None:
+    """The help offers no word that this version would refuse."""
+    offered = set(re.findall(r"[\w]+", run("build", "--help").out + run("query", "--help").out))
+    coming = {word for words in NOT_YET.values() for word in words} - {"auto"}
+    assert not coming & offered
+    assert run("build", "cli", "x.npy", "--hash-family", "auto").code == 2
+
+
+def test_messages_name_options(run: Callable[..., Ran], tmp_path: Path) -> None:
+    """What a message says to do is said in options; in JSON it stays as the server wrote it."""
+    np.save(tmp_path / "zero.npy", np.zeros((2, 3)))
+    plain = run("build", "zeros", tmp_path / "zero.npy")
+    assert (plain.code, plain.err.count("\n")) == (1, 1)
+    assert "--zero-vectors skip leaves such rows out" in plain.err
+    told = json.loads(run("build", "zeros", tmp_path / "zero.npy", "--json").err)
+    assert "zero_vectors" in told["error"]["message"]
+
+
+def test_rows_without_results_are_shown(run: Callable[..., Ran], index: str, vectors: Path) -> None:
+    """A row for which nothing was found has its line in the table."""
+    opposite = vectors.with_name("opposite.npy")
+    np.save(opposite, -np.load(vectors)[:2])
+    ran = run("query", index, opposite, "--max-distance", "0")
+    assert ran.code == 0
+    assert [line.split() for line in ran.out.splitlines()[1:3]] == [["0", "none"], ["1", "none"]]
+
+
+def test_many_rows_are_asked_in_parts(
+    script: ScriptedIndex, target: str, vectors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A long file is asked a thousand rows at a time, from its start where the index changes."""
+    long = vectors.with_name("long.npy")
+    np.save(long, np.repeat(np.arange(2500.0), 2).reshape(2500, 2))
+    script.generations = [1, 2]
+    assert cli.main(["query", "images", str(long), "--target", target, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["generation"] == 2
+    assert [row["ids"][0] for row in told["results"]] == list(range(0, 25000, 10))
+    assert [q.queries.dense.rows for q in script.queries] == [1000, 1000, 1000, 1000, 500]
+    script.generations = list(range(3, 99))
+    assert cli.main(["query", "images", str(long), "--target", target]) == 1
+    assert "replaced again and again" in capsys.readouterr().err
+
+
+def test_output_that_cannot_be_written(
+    server: RunningServer, index: str, vectors: Path, tmp_path: Path
+) -> None:
+    """A full disk or a folder that cannot be made is one line and exit code 1."""
+    with (
+        Path("/dev/full").open("wb") as full,
+        start(server.target, "query", index, vectors, stdout=full, stderr=subprocess.PIPE) as asked,
+    ):
+        _, told = asked.communicate(timeout=60)
+    assert (asked.returncode, told) == (1, b"divgrpc: No space left on device\n")
+    file = tmp_path / "file"
+    file.touch()
+    assert cli.main(["demo", "--folder", str(file / "demo")]) == 1
 
 
 def start(target: str, *arguments: object, **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401  # Popen's

@@ -88,6 +88,7 @@ class Answers:
 def run(folder: Path) -> int:
     """Run the demonstration, with the picture going to `folder`; returns the exit code."""
     out = display.console()
+    folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be ours to write
     data = load()
     parts = split(len(data.images))
     out.print("Starting a server (the first start compiles the kernels) ...")
