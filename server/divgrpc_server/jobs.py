@@ -45,9 +45,10 @@ class Job:
     def start(self, index: Index) -> QueryResult | None:
         """Answer from `index`; None where there are more rows than one piece, and `go_on` follows.
 
-        Raises what the core raises.
+        Raises what the core raises, and `ReplyTooLargeError` before any work is done in vain.
         """
         queries, parameters = self.query.queries, self.query.parameters
+        messages.check_reply_size(len(queries), min(parameters.k, index.rows))
         if len(queries) <= _FIRST_PIECE_ROWS:
             return index.answer(queries, parameters)
         # A bad row must be found before work is spent on the others, and be called by its number.

@@ -88,8 +88,6 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
             "queries",
             f"queries must hold at most {LIMITS['query_rows_max']} rows, got {len(queries)}",
         )
-    if len(queries) * parameters.k * _HIT_BYTES_MIN > LIMITS["message_bytes_max"]:
-        raise reply_too_large()
     return Query(request.index, queries, parameters)
 
 
@@ -259,6 +257,12 @@ def _word(message: Descriptor, name: str, value: int) -> str | None:
 
 def _number(message: Descriptor, name: str, word: str) -> Any:  # noqa: ANN401  # any enum's type
     return words.to_enum(message.fields_by_name[name], word)
+
+
+def check_reply_size(rows: int, k: int) -> None:
+    """Raise `ReplyTooLargeError` where no message can hold `k` hits of each row."""
+    if rows * k * _HIT_BYTES_MIN > LIMITS["message_bytes_max"]:
+        raise reply_too_large()
 
 
 def reply_too_large() -> ReplyTooLargeError:
