@@ -24,6 +24,8 @@ from divgrpc_server.pool import Pool
 from divgrpc_server.reflection import add_reflection
 from divgrpc_server.service import SERVICE, Service
 
+# What calls get to end that were cancelled when the grace was over.
+_CANCELLED_SECONDS: Final = 1.0
 _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
@@ -98,6 +100,10 @@ class Front:
         await self._health.enter_graceful_shutdown()
         self._service.drain()
         await self._server.stop(self._me.config.grace)
+        # Calls for which the grace was too short are cancelled by now, and have yet to end.
+        calls = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        if calls:
+            await asyncio.wait(calls, timeout=_CANCELLED_SECONDS)
         self._pool.close()
         self._access.flush()
 

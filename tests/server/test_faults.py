@@ -239,6 +239,23 @@ def test_no_room_for_an_index(tmp_path: Path) -> None:
         eventually(lambda: not list((tmp_path / "data").glob(".small*")))
 
 
+def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:
+    """Each has its access line, and none leaves a traceback."""
+    arguments = ("--workers", "1", "--grace", "0.1")
+    with serving(tmp_path, *arguments) as server, server.channel() as channel:
+        stub = DiverseIndexStub(channel)
+        with stopped(*server.pids("worker")):
+            calls = [stub.Query.future(query(), timeout=60) for _ in range(3)]
+            taken_in(stub)
+            server.process.send_signal(signal.SIGTERM)
+            for call in calls:
+                with pytest.raises(grpc.RpcError):
+                    call.result()
+            server.process.wait(20)
+        assert server.log.count('"CANCELLED"') == 3
+        assert "Traceback" not in server.log
+
+
 def test_a_supervisor_without_descriptors(tmp_path: Path) -> None:
     """It refuses builds and starts nobody, and once it has descriptors again all is well."""
     with (
