@@ -105,7 +105,7 @@ class Front:
         if calls:
             await asyncio.wait(calls, timeout=_CANCELLED_SECONDS)
         self._pool.close()
-        self._access.flush()
+        self._access.close()
 
     async def _keep_health(self) -> None:
         """Keep the health service telling the truth while workers come and go."""

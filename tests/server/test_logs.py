@@ -3,12 +3,16 @@
 import asyncio
 import json
 import os
+import socket
 import time
+from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from divgrpc_server.config import Config
 from divgrpc_server.logs import AccessLog
+from divgrpc_server.outlet import Outlet
 
 
 async def written(config: Config, count: int) -> str:
@@ -18,10 +22,25 @@ async def written(config: Config, count: int) -> str:
     access = AccessLog(config, descriptor=writing)
     for number in range(count):
         access.add("Query", "OK", 0.00125, f"id-{number}", "ipv4:127.0.0.1:5")
-    access.flush()
+    access.close()
     os.close(writing)
     with os.fdopen(reading) as pipe:
         return pipe.read()
+
+
+def sockets() -> tuple[int, int]:
+    """Return two connected sockets, as `os.pipe` does the ends of a pipe."""
+    reading, writing = socket.socketpair()
+    return reading.detach(), writing.detach()
+
+
+def drain(descriptor: int) -> str:
+    """Read all there is."""
+    blocks = []
+    with suppress(BlockingIOError):
+        while block := os.read(descriptor, 65536):
+            blocks.append(block)
+    return b"".join(blocks).decode()
 
 
 def test_lines_are_json() -> None:
@@ -60,19 +79,41 @@ def test_lines_leave_by_themselves() -> None:
     assert asyncio.run(wait()).endswith(b'Z"}\n')
 
 
-def test_a_log_that_nobody_reads_holds_up_nobody() -> None:
-    """A closed or full pipe loses lines, not calls."""
+def test_a_log_whose_reader_has_gone_holds_up_nobody() -> None:
+    """A closed pipe loses lines, not calls."""
 
     async def flood() -> None:
         reading, writing = os.pipe()
-        os.set_blocking(writing, False)
+        os.close(reading)
         access = AccessLog(Config(log_format="json"), descriptor=writing)
         for number in range(20_000):
             access.add("Query", "OK", 0.001, str(number), "peer")
-        access.flush()
-        os.close(reading)
-        access.add("Query", "OK", 0.001, "last", "peer")
-        access.flush()
+        access.close()
         os.close(writing)
 
     asyncio.run(flood())
+
+
+@pytest.mark.parametrize("in_json", [True, False])
+@pytest.mark.parametrize("make", [os.pipe, sockets], ids=["pipe", "socket"])
+def test_lines_that_nobody_reads_are_counted(
+    make: Callable[[], tuple[int, int]], in_json: bool
+) -> None:
+    """Who writes to a full pipe that blocks is not held up, and says later what is missing."""
+    reading, writing = make()
+    assert os.get_blocking(writing)
+    outlet = Outlet(writing, in_json=in_json)
+    for _ in range(3_000):
+        outlet.write("x" * 999 + "\n")
+    os.set_blocking(reading, False)
+    kept = drain(reading).count("\n")
+    assert 0 < kept < 3_000
+    outlet.write("last\n")
+    notice, last = drain(reading).splitlines()
+    assert last == "last"
+    count = json.loads(notice)["count"] if in_json else int(notice.rpartition("=")[2])
+    assert count == 3_000 - kept
+    assert os.get_blocking(writing)
+    outlet.close()
+    os.close(reading)
+    os.close(writing)

@@ -152,7 +152,7 @@ def test_a_caller_who_leaves_is_noted(remaining: float, code: str) -> None:
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        access.flush()
+        access.close()
         os.close(writing)
         with os.fdopen(reading) as pipe:
             return pipe.read()
