@@ -11,8 +11,9 @@ import os
 from contextlib import suppress
 from typing import Final
 
+import grpc
 from grpc import aio
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2
 
 from divgrpc.parameters import INDEX_NAME, LIMITS
 from divgrpc.storage import IndexFolder
@@ -20,6 +21,7 @@ from divgrpc_server import control, frames, logs
 from divgrpc_server.builds import Builds
 from divgrpc_server.catalog import Catalog
 from divgrpc_server.logs import AccessLog, Logger
+from divgrpc_server.parsing import of_one
 from divgrpc_server.pool import Pool
 from divgrpc_server.reflection import add_reflection
 from divgrpc_server.service import SERVICE, Service
@@ -39,6 +41,10 @@ _OPTIONS: Final = (
     # A peer that connects and says nothing holds a descriptor no longer than this.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 3_600_000),
+    # Calls that have come in and that we have not taken yet: beyond these gRPC ends new ones with
+    # a bare CANCELLED, and its own figures are a burst's. Our queue says why, and when to return.
+    ("grpc.server.max_pending_requests", 20_000),
+    ("grpc.server.max_pending_requests_hard_limit", 40_000),
 )
 
 
@@ -78,7 +84,7 @@ class Front:
     async def _startup(self) -> None:
         await self._set_health(serving=False)
         self._server.add_generic_rpc_handlers((self._service.handler(),))
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        self._server.add_generic_rpc_handlers((self._health_handler(),))
         if self._me.config.reflection:
             add_reflection(self._server, (SERVICE, _HEALTH))
         self._server.add_insecure_port(self._me.config.listen)
@@ -88,6 +94,18 @@ class Front:
         gc.collect()
         gc.freeze()
         self._me.channel.send(control.Message("ready"))
+
+    def _health_handler(self) -> grpc.GenericRpcHandler:
+        request, response = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+        packed = {"response_serializer": response.SerializeToString}
+        check, watch = of_one(request, self._health.Check), of_one(request, self._health.Watch)
+        return grpc.method_handlers_generic_handler(
+            _HEALTH,
+            {
+                "Check": grpc.unary_unary_rpc_method_handler(check, **packed),
+                "Watch": grpc.unary_stream_rpc_method_handler(watch, **packed),
+            },
+        )
 
     async def _serve(self) -> None:
         keeper = asyncio.create_task(self._keep_health())

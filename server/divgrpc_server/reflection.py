@@ -12,6 +12,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool
 from grpc import aio
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from divgrpc_server.parsing import of_many
+
 _ALPHA: Final = "grpc.reflection.v1alpha"
 _V1: Final = "grpc.reflection.v1"
 _SERVICE: Final = "ServerReflection"
@@ -22,10 +24,11 @@ def add_reflection(server: aio.Server, services: Iterable[str]) -> None:
     _describe_v1()
     names = [*services, f"{_ALPHA}.{_SERVICE}", f"{_V1}.{_SERVICE}"]
     servicer = reflection.aio.ReflectionServicer(service_names=names)
-    method = grpc.stream_stream_rpc_method_handler(
-        servicer.ServerReflectionInfo,
-        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
-        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    method: grpc.RpcMethodHandler[bytes, reflection_pb2.ServerReflectionResponse] = (
+        grpc.stream_stream_rpc_method_handler(
+            of_many(reflection_pb2.ServerReflectionRequest, servicer.ServerReflectionInfo),
+            response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
     )
     for package in (_ALPHA, _V1):
         handler = grpc.method_handlers_generic_handler(

@@ -25,6 +25,7 @@ from divgrpc_server.catalog import Catalog
 from divgrpc_server.config import Config
 from divgrpc_server.frames import Op, Outcome
 from divgrpc_server.logs import AccessLog, Logger
+from divgrpc_server.parsing import DETAILS_KEY
 from divgrpc_server.pool import Pool
 from divgrpc_server.statuses import explain
 from divgrpc_server.streams import QueryStream
@@ -36,7 +37,6 @@ _Context = aio.ServicerContext[bytes, bytes]
 _REQUEST_ID_KEY: Final = "x-request-id"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
-_DETAILS_KEY: Final = "grpc-status-details-bin"
 
 
 class Service:
@@ -179,7 +179,7 @@ class Service:
         self._access.add(method, code.name, time.monotonic() - begun, request_id, context.peer())
         if not isinstance(error, Exception):
             raise error
-        details = ((_DETAILS_KEY, status.SerializeToString()),)
+        details = ((DETAILS_KEY, status.SerializeToString()),)
         await context.abort(code, status.message, details)
         raise AssertionError("abort raises")
 

@@ -205,6 +205,24 @@ def test_experimental_methods_say_so(channel: grpc.Channel) -> None:
     assert details_of(caught.value).code == UNIMPLEMENTED
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "grpc.health.v1.Health/Check",
+        "grpc.health.v1.Health/Watch",
+        "grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+    ],
+)
+def test_bytes_that_are_no_message_of_a_standard_service(channel: grpc.Channel, path: str) -> None:
+    """Health and reflection are as exact as our own service."""
+    call: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(f"/{path}")
+    with pytest.raises(grpc.RpcError) as caught:
+        list(call(iter([b"\xff\xff\xff"]), timeout=10))
+    details = details_of(caught.value)
+    assert (details.code, details.reason) == (INVALID, "MALFORMED_MESSAGE")
+
+
 def test_a_deadline_that_has_passed(channel: grpc.Channel, served: Served) -> None:
     """A call without time left is DEADLINE_EXCEEDED."""
     request = query_pb2.QueryRequest(index=served.name, queries=one_row())
