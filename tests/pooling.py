@@ -1,0 +1,91 @@
+"""A pool by itself, with workers played by the other ends of its sockets."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from divgrpc_server import frames, logs
+from divgrpc_server.config import Config
+from divgrpc_server.frames import Op, Outcome, Reply, Request
+from divgrpc_server.pool import Pool
+
+FOREVER = float("inf")
+Player = Callable[[Pool, "Stage"], Awaitable[None]]
+
+
+class Stage:
+    """A pool and the workers that were attached to it."""
+
+    def __init__(self, **options: Any) -> None:  # noqa: ANN401  # as Config's
+        self.config = Config(log_level="error", **options)
+        self.reported: list[int] = []
+        self.stamp = 1
+        self.report_made = asyncio.Event()
+        self._links: list[frames.Link] = []
+        self.pool = Pool(
+            self.config,
+            logs.configure(self.config, "test"),
+            report=self._report,
+            changed=lambda: None,
+            stamp=lambda _: self.stamp,
+        )
+
+    def attach(self, serial: int) -> frames.Link:
+        """Attach a worker and return its end of the link."""
+        ours, theirs = frames.pair()
+        self.pool.attach(serial, frames.Link(ours))
+        link = frames.Link(theirs)
+        self._links.append(link)
+        return link
+
+    def close(self) -> None:
+        """Hang up on everybody."""
+        self.pool.close()
+        for link in self._links:
+            link.close()
+
+    def _report(self, serial: int) -> None:
+        self.reported.append(serial)
+        self.report_made.set()
+
+    def ask(self, payload: bytes) -> "asyncio.Task[Reply]":
+        """Ask and return what will be the answer."""
+        return asyncio.ensure_future(self.pool.answer(Op.QUERY, payload, FOREVER, "tag"))
+
+
+def play(player: Callable[[Stage], Awaitable[None]], **options: Any) -> None:  # noqa: ANN401
+    """Run a scene on a loop of its own."""
+
+    async def scene() -> None:
+        stage = Stage(**options)
+        try:
+            await asyncio.wait_for(player(stage), 20)
+        finally:
+            stage.close()
+
+    asyncio.run(scene())
+
+
+async def packet(link: frames.Link) -> list[Request]:
+    """Wait for a packet and return its requests."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(link.fileno(), readable.set)
+    await readable.wait()
+    loop.remove_reader(link.fileno())
+    return list(frames.unpack_requests(*link.receive()))
+
+
+def answer(link: frames.Link, *requests: Request, small: int = 1, large: int = 0) -> None:
+    """Answer requests with their own payload, backwards, and give credit back."""
+    items = [
+        frames.pack_reply(Reply(request.id, Outcome.ANSWER, request.payload[::-1][:100]))
+        for request in requests
+    ]
+    link.send(frames.pack_credits(small, large) + b"".join(items))
+
+
+async def settle() -> None:
+    """Let everything that is ready run."""
+    for _ in range(5):
+        await asyncio.sleep(0)
