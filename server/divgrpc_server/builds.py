@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 from google.rpc import status_pb2
@@ -161,7 +162,9 @@ class _Relay:
             elif part == Part.WHOLE:
                 self._whole = Whole.unpack(payload)
                 await self._pool.prepare(payload)
-                await self._send(Part.PUBLISH)
+                # A builder that has ended meanwhile has said why, and that is read next.
+                with suppress(BrokenPipeError, ConnectionResetError):
+                    await self._send(Part.PUBLISH)
             else:
                 self._clock.turn(callers=not self._committed)
                 await self._stream.write(payload)
