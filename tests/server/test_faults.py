@@ -248,12 +248,12 @@ def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:
             calls = [stub.Query.future(query(), timeout=60) for _ in range(3)]
             taken_in(stub)
             server.process.send_signal(signal.SIGTERM)
-            ends = [call.exception() for call in calls]
+            codes = [call.code() for call in calls]
             server.process.wait(20)
         # gRPC itself ends a call that comes to a server which has stopped taking calls.
-        begun = [end for end in ends if end.code() == grpc.StatusCode.UNAVAILABLE]
-        assert begun
-        assert server.log.count('"CANCELLED"') == len(begun)
+        begun = codes.count(grpc.StatusCode.UNAVAILABLE)
+        assert begun > 0
+        assert server.log.count('"CANCELLED"') == begun
         assert "Traceback" not in server.log
 
 
