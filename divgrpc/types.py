@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+Points = Literal["dense", "sparse"]
 Metric = Literal["cosine", "euclidean", "inner_product"]
 HashFamily = Literal["lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto"]
 Hyperplanes = Literal["orthogonal", "gaussian"]
@@ -76,7 +77,8 @@ class QueryResult:
 
     `ids` (nq, k) int64, -1 where fewer than k were found; `scores` and `selection_scores` (nq, k)
     float32, NaN there; `counts` (nq,) uint32, how many each row has. A score is the relevance in
-    the metric's own direction; a selection score is what the selector saw in the point when it
+    the metric's own direction: the cosine, the product, or the squared Euclidean distance, which is
+    smaller for nearer points. A selection score is what the selector saw in the point when it
     picked it, higher is better.
     """
 
@@ -115,11 +117,20 @@ class SearchCost:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """One thing that Build chose: the parameter, what it became, and a sentence that says why."""
+
+    parameter: str
+    value: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class IndexInfo:
     """An index as it stands: what it was asked to be, and what Build made of it.
 
     `parameters` is a `divgrpc.parameters.BuildParameters` with every default filled in, given as a
-    mapping of its field names.
+    mapping of its field names. `nonzeros` counts stored numbers, rows * dims if points are dense.
     """
 
     name: str
@@ -134,6 +145,9 @@ class IndexInfo:
     has_categories: bool
     has_subtopics: bool
     arrays: tuple[ArrayInfo, ...]
+    points: Points = "dense"
+    nonzeros: int = 0
+    choices: tuple[Choice, ...] = ()
     warnings: tuple[WarningInfo, ...] = ()
 
 

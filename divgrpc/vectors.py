@@ -1,0 +1,193 @@
+"""Rows that come in, dense or sparse: checked, copied, made what the metric works on.
+
+Cosine works on unit rows and refuses rows of zeros, which have no direction. The other metrics
+work on rows as they are, of any length whose square is a float32.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.kernels import normalising
+from divgrpc.types import FloatArray, IntArray, Metric
+
+_MALFORMED = {
+    normalising.BAD_INDPTR: ("indptr", "must begin at 0, never decrease and end at the values"),
+    normalising.BAD_ORDER: ("indices", "must be strictly increasing within each row"),
+    normalising.BAD_RANGE: ("indices", "must be from 0 to the number of columns less one"),
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SparseRows:
+    """Compressed sparse rows of `dims` columns.
+
+    `indptr` (n + 1,) int64 from 0 up; row i owns indices[indptr[i]:indptr[i + 1]] int32, strictly
+    increasing, and as many `values` float32.
+    """
+
+    indptr: IntArray
+    indices: npt.NDArray[np.int32]
+    values: FloatArray
+    dims: int
+
+    @classmethod
+    def of(cls, matrix: sparse.csr_array) -> "SparseRows":
+        """Return a copy of scipy's matrix, with what it stores twice added up."""
+        matrix = matrix.copy()
+        matrix.sum_duplicates()
+        with np.errstate(over="ignore"):
+            values = np.array(matrix.data, np.float32)
+        indices = np.array(matrix.indices, np.int32)
+        return cls(np.array(matrix.indptr, np.int64), indices, values, matrix.shape[1])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns."""
+        return len(self), self.dims
+
+    @property
+    def matrix(self) -> sparse.csr_array:
+        """The same numbers as scipy's, not copied where scipy allows."""
+        return sparse.csr_array((self.values, self.indices, self.indptr), shape=self.shape)
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.generic]) -> "SparseRows":
+        """Return some rows: consecutive ones share memory, those of an array are copied."""
+        if not isinstance(rows, slice):
+            taken = self.matrix[rows]
+            return SparseRows(
+                taken.indptr.astype(np.int64),
+                taken.indices.astype(np.int32, copy=False),
+                taken.data,
+                self.dims,
+            )
+        start, stop, _ = rows.indices(len(self))
+        first, last = self.indptr[start], self.indptr[max(start, stop)]
+        return SparseRows(
+            self.indptr[start : max(start, stop) + 1] - first,
+            self.indices[first:last],
+            self.values[first:last],
+            self.dims,
+        )
+
+    def __matmul__(self, other: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+        return np.asarray(self.matrix @ other)
+
+
+Rows: TypeAlias = FloatArray | SparseRows
+
+
+def as_rows(field_name: str, given: object, dims: int | None) -> Rows:
+    """Return a new (n, d) float32 matrix or `SparseRows`, finite or not; a single vector is a row.
+
+    Raises `InvalidArgumentError` naming `field_name` where `given` is no matrix of `dims` columns.
+    """
+    if isinstance(given, SparseRows):
+        rows: Rows = _checked(field_name, given)
+    elif hasattr(given, "tocsr"):
+        rows = _of_scipy(field_name, given)
+    else:
+        rows = _as_matrix(field_name, given)
+    if dims is not None and rows.shape[1] != dims:
+        raise InvalidArgumentError(
+            field_name, f"{field_name} must have {dims} columns, got {rows.shape[1]}"
+        )
+    return rows
+
+
+def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) -> int:
+    """Make `rows` in place what the metric works on; returns the first row of zeros, or -1.
+
+    Only cosine looks for zeros. `first_row` is the number of the first in messages. Raises
+    `InvalidArgumentError` naming `field_name` where a row is not finite, or too long.
+    """
+    if metric == "cosine":
+        if isinstance(rows, SparseRows):
+            bad, zero = normalising.normalise_sparse(rows.indptr, rows.values)
+        else:
+            bad, zero = normalising.normalise(rows)
+        if bad >= 0:
+            raise InvalidArgumentError(
+                field_name, f"{field_name} row {first_row + bad} has a value that is not finite"
+            )
+        return int(zero)
+    wrong = np.flatnonzero(~np.isfinite(lengths(rows)))
+    if len(wrong):
+        raise InvalidArgumentError(
+            field_name,
+            f"{field_name} row {first_row + wrong[0]} has a value that is not finite, or is too "
+            "long for float32 (about 1e19)",
+        )
+    return -1
+
+
+def query_rows(field_name: str, given: object, dims: int, metric: Metric) -> Rows:
+    """Return new rows ready to be asked for; raises what `as_rows` and `prepare` do."""
+    rows = as_rows(field_name, given, dims)
+    zero = prepare(field_name, rows, metric)
+    if zero >= 0:
+        raise InvalidArgumentError(
+            field_name, f"{field_name} row {zero} is all zeros, which has no direction"
+        )
+    return rows
+
+
+def lengths(rows: Rows) -> FloatArray:
+    """Return the Euclidean length of each row, (n,) float32; not finite where its square is not."""
+    result = np.empty(len(rows), np.float32)
+    if isinstance(rows, SparseRows):
+        normalising.lengths_sparse(rows.indptr, rows.values, result)
+    else:
+        normalising.lengths(rows, result)
+    return result
+
+
+def _checked(field_name: str, given: SparseRows) -> SparseRows:
+    indptr = np.ascontiguousarray(given.indptr, np.int64)
+    indices = np.ascontiguousarray(given.indices, np.int32)
+    if indptr.ndim != 1 or not len(indptr) or indptr[-1] != len(indices):
+        fault = normalising.BAD_INDPTR
+    else:
+        fault = normalising.check_sparse(indptr, indices, given.dims)
+    if fault:
+        part, rule = _MALFORMED[fault]
+        raise InvalidArgumentError(f"{field_name}.{part}", f"{field_name}.{part} {rule}")
+    if len(given.values) != len(indices):
+        raise InvalidArgumentError(
+            f"{field_name}.values", f"{field_name}.values must be as many as the indices"
+        )
+    return SparseRows(indptr, indices, np.array(given.values, np.float32), given.dims)
+
+
+def _of_scipy(field_name: str, given: object) -> SparseRows:
+    matrix = sparse.csr_array(given)
+    if matrix.dtype.kind not in "fiub":
+        raise InvalidArgumentError(field_name, f"{field_name} must be a matrix of numbers")
+    if matrix.ndim != 2:
+        raise InvalidArgumentError(field_name, f"{field_name} must have rows and columns")
+    return SparseRows.of(matrix)
+
+
+def _as_matrix(field_name: str, given: object) -> FloatArray:
+    try:
+        numbers = np.asarray(given)
+        if numbers.dtype.kind not in "fiub":
+            raise TypeError(numbers.dtype)  # noqa: TRY301  # joins the conversions that fail by themselves
+        with np.errstate(over="ignore"):
+            matrix = np.array(numbers, np.float32, order="C", ndmin=2)
+    except (TypeError, ValueError):
+        raise InvalidArgumentError(
+            field_name, f"{field_name} must be a matrix of numbers"
+        ) from None
+    if matrix.ndim != 2:
+        raise InvalidArgumentError(
+            field_name, f"{field_name} must have rows and columns, got {matrix.ndim} axes"
+        )
+    return matrix
