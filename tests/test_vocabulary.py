@@ -108,6 +108,7 @@ def words(enum: EnumDescriptor) -> set[str]:
         ("Hyperplanes", "BuildParameters.hyperplanes"),
         ("ZeroVectors", "BuildParameters.zero_vectors"),
         ("Search", "IndexInfo.auto_search"),
+        ("Points", "IndexInfo.points"),
     ],
 )
 def test_choices_are_spelled_alike(word: str, field: str) -> None:
@@ -123,6 +124,7 @@ def test_choices_are_spelled_alike(word: str, field: str) -> None:
         (types.IndexInfo, index_pb2.IndexInfo),
         (types.ArrayInfo, index_pb2.ArrayInfo),
         (types.SearchCost, index_pb2.SearchCost),
+        (types.Choice, index_pb2.Choice),
         (types.Progress, index_pb2.BuildProgress),
         (types.WarningInfo, query_pb2.WarningInfo),
         (types.QueryStats, query_pb2.QueryStats),

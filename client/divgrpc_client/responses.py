@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 
 from divgrpc.types import (
     ArrayInfo,
+    Choice,
     EffectiveParameters,
     IndexInfo,
     Progress,
@@ -147,6 +148,9 @@ def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
             ArrayInfo(array.name, array.dtype, tuple(array.shape), array.bytes)
             for array in message.arrays
         ),
+        points=_word(message, "points"),
+        nonzeros=message.nonzeros,
+        choices=tuple(Choice(c.parameter, c.value, c.reason) for c in message.choices),
         warnings=_warnings(message.warnings),
     )
 

@@ -146,7 +146,9 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
 
 def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk, cols: int | None) -> int:
     """Hand a chunk on; returns its columns, which must be `cols`, those of the chunks before."""
-    vectors = messages.parse_vectors("vectors", chunk.vectors)
+    from divgrpc_server import requests  # as late as the compiler that it loads
+
+    vectors = requests.parse_vectors("vectors", chunk.vectors)
     found = int(vectors.shape[1])
     if cols not in (None, found):
         raise InvalidArgumentError("vectors", f"vectors must have {cols} columns, got {found}")

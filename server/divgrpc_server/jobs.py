@@ -6,17 +6,17 @@ answer is of one generation, and the answer is the one that the core gives to th
 """
 
 import time
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
 from google.rpc import status_pb2
 
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS
-from divgrpc.searching import unit_rows
-from divgrpc.types import QueryResult, QueryStats, WarningInfo
+from divgrpc.types import Metric, QueryResult, QueryStats, WarningInfo
+from divgrpc.vectors import query_rows
 from divgrpc_protos.v1 import query_pb2
-from divgrpc_server import messages
+from divgrpc_server import messages, requests
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.logs import Logger
 from divgrpc_server.statuses import OutOfMemoryError, explain
@@ -29,7 +29,7 @@ _PIECE_ROWS_MAX: Final = 256
 class Job:
     """A query being answered; made by `parse`."""
 
-    def __init__(self, request: Request, correlation_id: int, query: messages.Query) -> None:
+    def __init__(self, request: Request, correlation_id: int, query: requests.Query) -> None:
         self.id = request.id
         self.deadline = request.deadline
         self.tag = request.tag
@@ -52,7 +52,8 @@ class Job:
         if len(queries) <= _FIRST_PIECE_ROWS:
             return index.answer(queries, parameters)
         # A bad row must be found before work is spent on the others, and be called by its number.
-        unit_rows("queries", queries, index.dims)
+        metric = cast(Metric, index.info.parameters["metric"])
+        query_rows("queries", queries, index.dims, metric)
         self._index = index
         return None
 
@@ -96,9 +97,9 @@ def parse(request: Request, log: Logger) -> Job | Reply:
             op = Op.QUERY
             message = query_pb2.QueryStreamRequest.FromString(request.payload)
             op, correlation_id = Op.STREAM, message.correlation_id
-            query = messages.parse_query(message.query)
+            query = requests.parse_query(message.query)
         else:
-            query = messages.parse_query(query_pb2.QueryRequest.FromString(request.payload))
+            query = requests.parse_query(query_pb2.QueryRequest.FromString(request.payload))
     except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
         return _pack_status(request.id, op, correlation_id, explain(error, request.tag, log))
     return Job(request, correlation_id, query)

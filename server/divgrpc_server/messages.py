@@ -1,46 +1,35 @@
-"""Messages of the contract to the core's parameters, and the core's results to messages.
+"""Results of the core to messages, and the parameters of a build from one.
 
-Used where protobuf is spoken: by workers, builders, and fronts for what they answer themselves.
-Errors name the field as the .proto spells it, such as ``queries.dense.data``.
+Used wherever protobuf is spoken: by workers, builders, and fronts for what they answer themselves,
+so it loads nothing that computes. What queries ask and the rows that come are read in `requests`.
 """
 
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from google.protobuf.descriptor import Descriptor
 
-from divgrpc.errors import InvalidArgumentError, UnsupportedError
-from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters, check_index_name
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.types import (
     EffectiveParameters,
-    FloatArray,
     IndexInfo,
     Progress,
     QueryResult,
     WarningInfo,
 )
-from divgrpc_protos import arrays, words
-from divgrpc_protos.v1 import index_pb2, query_pb2, vectors_pb2
+from divgrpc_protos import words
+from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_server.statuses import ReplyTooLargeError
 
-_QUERY: Final = query_pb2.QueryRequest.DESCRIPTOR
 _BUILD: Final = index_pb2.BuildParameters.DESCRIPTOR
 _EFFECTIVE: Final = query_pb2.EffectiveParameters.DESCRIPTOR
 _INFO: Final = index_pb2.IndexInfo.DESCRIPTOR
 _COST: Final = index_pb2.SearchCost.DESCRIPTOR
-_QUERY_NUMBERS: Final = (
-    "k",
-    "diversity",
-    "hash_limit",
-    "epsilon",
-    "candidates_limit",
-    "max_distance",
-    "seed",
-)
-_QUERY_WORDS: Final = ("selector", "variant", "search", "sampling")
+_EFFECTIVE_WORDS: Final = ("selector", "variant", "search", "sampling")
 _BUILD_WORDS: Final = ("metric", "hash_family", "hyperplanes", "zero_vectors")
 _BUILD_NUMBERS: Final = (
     "centred",
@@ -54,78 +43,17 @@ _BUILD_NUMBERS: Final = (
 _HIT_BYTES_MIN: Final = 9
 
 
-class Query(NamedTuple):
-    """A query as the core takes it."""
-
-    name: str
-    queries: FloatArray
-    parameters: QueryParameters
-
-
-def parse_query(request: query_pb2.QueryRequest) -> Query:
-    """Return what a QueryRequest asks for.
+def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameters:
+    """Return the parameters of a build.
 
     Raises `InvalidArgumentError` and `UnsupportedError` with the field named.
     """
-    parameters = _query_parameters(
-        (
-            request.k if request.HasField("k") else None,
-            request.diversity if request.HasField("diversity") else None,
-            request.hash_limit if request.HasField("hash_limit") else None,
-            request.epsilon if request.HasField("epsilon") else None,
-            request.candidates_limit if request.HasField("candidates_limit") else None,
-            request.max_distance if request.HasField("max_distance") else None,
-            request.seed if request.HasField("seed") else None,
-        ),
-        (request.selector, request.variant, request.search, request.sampling),
-    )
-    check_index_name(request.index)
-    queries = parse_vectors("queries", request.queries)
-    if not len(queries):
-        raise InvalidArgumentError("queries", "queries must hold at least one row, got 0")
-    if len(queries) > LIMITS["query_rows_max"]:
-        raise InvalidArgumentError(
-            "queries",
-            f"queries must hold at most {LIMITS['query_rows_max']} rows, got {len(queries)}",
-        )
-    return Query(request.index, queries, parameters)
-
-
-# The same few settings come with nearly every call of a service, and checking them costs as much as
-# parsing the message.
-@lru_cache(maxsize=1024)
-def _query_parameters(
-    numbers: tuple[float | None, ...], choices: tuple[int, ...]
-) -> QueryParameters:
-    """Return the parameters; the arguments are in the order of the two tables of names."""
-    given: dict[str, Any] = dict(zip(_QUERY_NUMBERS, numbers, strict=True))
-    for name, value in zip(_QUERY_WORDS, choices, strict=True):
-        given[name] = _word(_QUERY, name, value)
-    return QueryParameters(**{name: value for name, value in given.items() if value is not None})
-
-
-def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameters:
-    """Return the parameters of a build; raises as `parse_query` does."""
     given: dict[str, Any] = {
-        name: _word(_BUILD, name, getattr(message, name)) for name in _BUILD_WORDS
+        name: word(_BUILD, name, getattr(message, name)) for name in _BUILD_WORDS
     }
     for name in _BUILD_NUMBERS:
         given[name] = getattr(message, name) if message.HasField(name) else None
     return BuildParameters(**{name: value for name, value in given.items() if value is not None})
-
-
-def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> FloatArray:
-    """Return the rows as (rows, d) float32; errors name the field below `field`."""
-    try:
-        matrix = arrays.decode(vectors)
-    except arrays.MatrixError as error:
-        path = f"{field}.{error.field}" if error.field else field
-        raise InvalidArgumentError(path, f"{field}: {error}") from None
-    if isinstance(matrix, arrays.Csr):
-        raise UnsupportedError(
-            f"{field}.sparse", f"{field}.sparse is not there yet in this version; use dense"
-        )
-    return matrix
 
 
 def pack_result(result: QueryResult) -> bytes:
@@ -183,7 +111,7 @@ def _effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters
         max_distance=parameters.max_distance,
         seed=parameters.seed,
     )
-    for name in _QUERY_WORDS:
+    for name in _EFFECTIVE_WORDS:
         setattr(
             message, name, words.to_enum(_EFFECTIVE.fields_by_name[name], getattr(parameters, name))
         )
@@ -217,6 +145,12 @@ def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
             )
             for array in info.arrays
         ],
+        points=_number(_INFO, "points", info.points),
+        nonzeros=info.nonzeros,
+        choices=[
+            index_pb2.Choice(parameter=choice.parameter, value=choice.value, reason=choice.reason)
+            for choice in info.choices
+        ],
         warnings=[_warning(warning) for warning in info.warnings],
     )
 
@@ -245,14 +179,17 @@ def _warning(warning: WarningInfo) -> query_pb2.WarningInfo:
     return query_pb2.WarningInfo(code=warning.code, message=warning.message, field=warning.field)
 
 
-def _word(message: Descriptor, name: str, value: int) -> str | None:
-    """Return the word of an enum value, None for the unspecified one."""
+def word(message: Descriptor, name: str, value: int) -> str | None:
+    """Return the word of a field's enum value, None for the unspecified one.
+
+    Raises `InvalidArgumentError` where the enum has no such value.
+    """
     if value == 0:
         return None
-    word = words.to_word(message.fields_by_name[name], value)
-    if word is None:
+    found = words.to_word(message.fields_by_name[name], value)
+    if found is None:
         raise InvalidArgumentError(name, f"{name} has no value {value}")
-    return word
+    return found
 
 
 def _number(message: Descriptor, name: str, word: str) -> Any:  # noqa: ANN401  # any enum's type

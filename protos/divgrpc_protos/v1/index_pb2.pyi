@@ -29,20 +29,38 @@ class _MetricEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     METRIC_UNSPECIFIED: _Metric.ValueType  # 0
     METRIC_COSINE: _Metric.ValueType  # 1
-    """Squared distance of unit vectors; the score is the cosine."""
+    """The score is the cosine, higher is nearer. Both distances are the squared distance of unit
+    vectors, 2 - 2 cosine, 0 to 4. Vectors of length zero have no direction; see ZeroVectors.
+    """
     METRIC_EUCLIDEAN: _Metric.ValueType  # 2
-    """The two that follow are not there yet and answer UNIMPLEMENTED."""
+    """The score is the squared Euclidean distance, lower is nearer: the only metric whose scores
+    ascend. Both distances are the same of the vectors as they are, of any length, zero too.
+    """
     METRIC_INNER_PRODUCT: _Metric.ValueType  # 3
+    """The score is the inner product, higher is nearer; vectors are of any length, zero too. To the
+    selectors a candidate's distance from the query is its product turned round and scaled, 0 for
+    the greatest among the candidates to 1 for the least; that of two points is 1 - cosine.
+    """
 
 class Metric(_Metric, metaclass=_MetricEnumTypeWrapper):
-    """What nearness means."""
+    """What nearness means: the score of a result, and the distances that the selectors trade: how far a
+    point is from the query (d(q,r) below) and from another point (d(r,s)).
+    """
 
 METRIC_UNSPECIFIED: Metric.ValueType  # 0
 METRIC_COSINE: Metric.ValueType  # 1
-"""Squared distance of unit vectors; the score is the cosine."""
+"""The score is the cosine, higher is nearer. Both distances are the squared distance of unit
+vectors, 2 - 2 cosine, 0 to 4. Vectors of length zero have no direction; see ZeroVectors.
+"""
 METRIC_EUCLIDEAN: Metric.ValueType  # 2
-"""The two that follow are not there yet and answer UNIMPLEMENTED."""
+"""The score is the squared Euclidean distance, lower is nearer: the only metric whose scores
+ascend. Both distances are the same of the vectors as they are, of any length, zero too.
+"""
 METRIC_INNER_PRODUCT: Metric.ValueType  # 3
+"""The score is the inner product, higher is nearer; vectors are of any length, zero too. To the
+selectors a candidate's distance from the query is its product turned round and scaled, 0 for
+the greatest among the candidates to 1 for the least; that of two points is 1 - cosine.
+"""
 Global___Metric: typing_extensions.TypeAlias = Metric
 
 class _HashFamily:
@@ -59,8 +77,15 @@ class _HashFamilyEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     HASH_FAMILY_PCA_HASH: _HashFamily.ValueType  # 3
     """The principal components themselves, one bit each."""
     HASH_FAMILY_CELLS: _HashFamily.ValueType  # 4
-    """The two that follow are not there yet and answer UNIMPLEMENTED."""
+    """A learned partition: every point in the cell of its nearest centroid, found by k-means on two
+    levels; codes of random hyperplanes rank the points inside. `search` of `tables` looks up
+    cells, in the order of the query's distance from them. No bucket tables, so neither n_tables
+    nor n_bits.
+    """
     HASH_FAMILY_AUTO: _HashFamily.ValueType  # 5
+    """Build chooses one of the above by the points; IndexInfo.parameters has the one it took, and
+    IndexInfo.choices why.
+    """
 
 class HashFamily(_HashFamily, metaclass=_HashFamilyEnumTypeWrapper):
     """Where the directions that cut the space into buckets come from."""
@@ -73,9 +98,38 @@ HASH_FAMILY_LSH_SDIV: HashFamily.ValueType  # 2
 HASH_FAMILY_PCA_HASH: HashFamily.ValueType  # 3
 """The principal components themselves, one bit each."""
 HASH_FAMILY_CELLS: HashFamily.ValueType  # 4
-"""The two that follow are not there yet and answer UNIMPLEMENTED."""
+"""A learned partition: every point in the cell of its nearest centroid, found by k-means on two
+levels; codes of random hyperplanes rank the points inside. `search` of `tables` looks up
+cells, in the order of the query's distance from them. No bucket tables, so neither n_tables
+nor n_bits.
+"""
 HASH_FAMILY_AUTO: HashFamily.ValueType  # 5
+"""Build chooses one of the above by the points; IndexInfo.parameters has the one it took, and
+IndexInfo.choices why.
+"""
 Global___HashFamily: typing_extensions.TypeAlias = HashFamily
+
+class _Points:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _PointsEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Points.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    POINTS_UNSPECIFIED: _Points.ValueType  # 0
+    POINTS_DENSE: _Points.ValueType  # 1
+    """Every number of every row."""
+    POINTS_SPARSE: _Points.ValueType  # 2
+    """Compressed sparse rows: what was sent as `sparse` is never spread out."""
+
+class Points(_Points, metaclass=_PointsEnumTypeWrapper):
+    """How the points of an index are kept."""
+
+POINTS_UNSPECIFIED: Points.ValueType  # 0
+POINTS_DENSE: Points.ValueType  # 1
+"""Every number of every row."""
+POINTS_SPARSE: Points.ValueType  # 2
+"""Compressed sparse rows: what was sent as `sparse` is never spread out."""
+Global___Points: typing_extensions.TypeAlias = Points
 
 class _Hyperplanes:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -144,11 +198,13 @@ class BuildParameters(google.protobuf.message.Message):
     hyperplanes: Global___Hyperplanes.ValueType
     """Default orthogonal."""
     centred: builtins.bool
-    """Hash around the mean of the points instead of the origin. Default false."""
+    """Hash around the mean of the points instead of the origin; not with inner_product. Default
+    false.
+    """
     n_tables: builtins.int
-    """Bucket tables, 1 to the server's limit. Default 10."""
+    """Bucket tables, 1 to the server's limit; not with cells. Default 10."""
     n_bits: builtins.int
-    """Bits of a table's key, 1 to 24. Default floor(log2 n) - 1, at least 8."""
+    """Bits of a table's key, 1 to 24; not with cells. Default floor(log2 n) - 1, at least 8."""
     n_components: builtins.int
     """Principal components that lsh_sdiv draws directions in, or pca_hash takes. Default min(d, 200)."""
     target_recall: builtins.float
@@ -156,7 +212,7 @@ class BuildParameters(google.protobuf.message.Message):
     to 1. Default 0.9.
     """
     zero_vectors: Global___ZeroVectors.ValueType
-    """Default reject."""
+    """Default reject. Only cosine minds them."""
     seed: builtins.int
     """Of every random choice. Same points, parameters and seed: same arrays, byte for byte; what was
     measured for `auto` may differ. Default 0.
@@ -235,7 +291,9 @@ class BuildChunk(google.protobuf.message.Message):
     CATEGORIES_FIELD_NUMBER: builtins.int
     SUBTOPICS_FIELD_NUMBER: builtins.int
     @property
-    def vectors(self) -> divgrpc_protos.v1.vectors_pb2.Vectors: ...
+    def vectors(self) -> divgrpc_protos.v1.vectors_pb2.Vectors:
+        """All chunks of a build are dense, or all are sparse; so are the points of the index."""
+
     @property
     def ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """One id per row, 0 or above, unique in the index. In every chunk or in none; in none, rows are
@@ -441,6 +499,32 @@ class SearchCost(google.protobuf.message.Message):
 Global___SearchCost: typing_extensions.TypeAlias = SearchCost
 
 @typing.final
+class Choice(google.protobuf.message.Message):
+    """One thing that Build chose because nobody said."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARAMETER_FIELD_NUMBER: builtins.int
+    VALUE_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    parameter: builtins.str
+    """The parameter, or another word of the index, such as `search` or `n_probes`."""
+    value: builtins.str
+    """What it became."""
+    reason: builtins.str
+    """A sentence that says why."""
+    def __init__(
+        self,
+        *,
+        parameter: builtins.str = ...,
+        value: builtins.str = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["parameter", b"parameter", "reason", b"reason", "value", b"value"]) -> None: ...
+
+Global___Choice: typing_extensions.TypeAlias = Choice
+
+@typing.final
 class IndexInfo(google.protobuf.message.Message):
     """An index as it stands."""
 
@@ -458,6 +542,9 @@ class IndexInfo(google.protobuf.message.Message):
     HAS_CATEGORIES_FIELD_NUMBER: builtins.int
     HAS_SUBTOPICS_FIELD_NUMBER: builtins.int
     ARRAYS_FIELD_NUMBER: builtins.int
+    POINTS_FIELD_NUMBER: builtins.int
+    NONZEROS_FIELD_NUMBER: builtins.int
+    CHOICES_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
     name: builtins.str
     generation: builtins.int
@@ -466,19 +553,26 @@ class IndexInfo(google.protobuf.message.Message):
     code_bits: builtins.int
     """Bits of a point's code."""
     n_probes: builtins.int
-    """Buckets that a search over tables looks up, tuned at Build."""
+    """Buckets, or cells, that a search over tables looks up, tuned at Build."""
     auto_search: divgrpc_protos.v1.query_pb2.Search.ValueType
     """What `auto` resolves to."""
     has_categories: builtins.bool
     has_subtopics: builtins.bool
+    points: Global___Points.ValueType
+    nonzeros: builtins.int
+    """Numbers stored of all rows together: rows * dims where points are dense."""
     @property
     def parameters(self) -> Global___BuildParameters:
-        """The parameters it was built with, defaults filled in."""
+        """The parameters it was built with, defaults filled in and `auto` resolved."""
 
     @property
     def search_costs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SearchCost]: ...
     @property
     def arrays(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ArrayInfo]: ...
+    @property
+    def choices(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Choice]:
+        """What Build chose, and why."""
+
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[divgrpc_protos.v1.query_pb2.WarningInfo]: ...
     def __init__(
@@ -496,10 +590,13 @@ class IndexInfo(google.protobuf.message.Message):
         has_categories: builtins.bool = ...,
         has_subtopics: builtins.bool = ...,
         arrays: collections.abc.Iterable[Global___ArrayInfo] | None = ...,
+        points: Global___Points.ValueType = ...,
+        nonzeros: builtins.int = ...,
+        choices: collections.abc.Iterable[Global___Choice] | None = ...,
         warnings: collections.abc.Iterable[divgrpc_protos.v1.query_pb2.WarningInfo] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["parameters", b"parameters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["arrays", b"arrays", "auto_search", b"auto_search", "code_bits", b"code_bits", "dims", b"dims", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "n_probes", b"n_probes", "name", b"name", "parameters", b"parameters", "rows", b"rows", "search_costs", b"search_costs", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arrays", b"arrays", "auto_search", b"auto_search", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "rows", b"rows", "search_costs", b"search_costs", "warnings", b"warnings"]) -> None: ...
 
 Global___IndexInfo: typing_extensions.TypeAlias = IndexInfo
 

@@ -33,7 +33,9 @@ class _SearchEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     Looks at more buckets, then at all codes, when fewer points than candidates_limit are found.
     """
     SEARCH_TABLES: _Search.ValueType  # 2
-    """Hash buckets, in the order of the summed squared margins of the flipped bits."""
+    """Hash buckets, in the order of the summed squared margins of the flipped bits. For the family
+    cells: the cells nearest to the query, and of their points those whose codes are nearest.
+    """
     SEARCH_SCAN: _Search.ValueType  # 3
     """All codes, by asymmetric score: the query's projections stay real, the points' are bits."""
     SEARCH_SCAN_HAMMING: _Search.ValueType  # 4
@@ -50,7 +52,9 @@ SEARCH_AUTO: Search.ValueType  # 1
 Looks at more buckets, then at all codes, when fewer points than candidates_limit are found.
 """
 SEARCH_TABLES: Search.ValueType  # 2
-"""Hash buckets, in the order of the summed squared margins of the flipped bits."""
+"""Hash buckets, in the order of the summed squared margins of the flipped bits. For the family
+cells: the cells nearest to the query, and of their points those whose codes are nearest.
+"""
 SEARCH_SCAN: Search.ValueType  # 3
 """All codes, by asymmetric score: the query's projections stay real, the points' are bits."""
 SEARCH_SCAN_HAMMING: Search.ValueType  # 4
@@ -72,8 +76,8 @@ class _SelectorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     """The paper's Algorithm 1: one point at a time, near the query and far from those picked so far."""
     SELECTOR_MMR: _Selector.ValueType  # 3
     """Maximal marginal relevance: argmax L sim(q,r) - (1-L) max over S of sim(r,s), with L = 1 -
-    diversity and S the points picked so far; selection_score is the same in distances,
-    -L d(q,r) + (1-L) min over S of d(r,s).
+    diversity and S the points picked so far; selection_score is the same in distances, which is
+    what every metric has, -L d(q,r) + (1-L) min over S of d(r,s).
     """
     SELECTOR_RERANK: _Selector.ValueType  # 4
     """The four that follow are not there yet and answer UNIMPLEMENTED."""
@@ -91,8 +95,8 @@ SELECTOR_GREEDY: Selector.ValueType  # 2
 """The paper's Algorithm 1: one point at a time, near the query and far from those picked so far."""
 SELECTOR_MMR: Selector.ValueType  # 3
 """Maximal marginal relevance: argmax L sim(q,r) - (1-L) max over S of sim(r,s), with L = 1 -
-diversity and S the points picked so far; selection_score is the same in distances,
--L d(q,r) + (1-L) min over S of d(r,s).
+diversity and S the points picked so far; selection_score is the same in distances, which is
+what every metric has, -L d(q,r) + (1-L) min over S of d(r,s).
 """
 SELECTOR_RERANK: Selector.ValueType  # 4
 """The four that follow are not there yet and answer UNIMPLEMENTED."""
@@ -117,7 +121,7 @@ class _VariantEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
 
 class Variant(_Variant, metaclass=_VariantEnumTypeWrapper):
     """Which reading of Algorithm 1 the selector `greedy` follows. L is 1 - diversity, S the points
-    picked so far, d the dissimilarity.
+    picked so far, d the distances that Metric gives.
     """
 
 VARIANT_UNSPECIFIED: Variant.ValueType  # 0
@@ -207,8 +211,9 @@ class QueryRequest(google.protobuf.message.Message):
     Default max(200, 10 k).
     """
     max_distance: builtins.float
-    """Drops points farther than this from the query; 0 or more, in the metric's distance (cosine:
-    the squared distance of unit vectors, 0 to 4).
+    """Drops points farther than this from the query; 0 or more, a squared distance (cosine: of unit
+    vectors, 0 to 4; euclidean: of the vectors as they are). An inner product is no distance, so
+    not with that metric.
     """
     sampling: Global___Sampling.ValueType
     """Default uniform."""
@@ -216,7 +221,9 @@ class QueryRequest(google.protobuf.message.Message):
     """Of the draws. Same request, seed and generation: same bytes. Default 0."""
     @property
     def queries(self) -> divgrpc_protos.v1.vectors_pb2.Vectors:
-        """One or more rows of the index's number of dimensions. All are answered by one generation."""
+        """One or more rows of the index's number of dimensions, all answered by one generation. Dense rows
+        may be asked of sparse points, and sparse rows of dense ones.
+        """
 
     def __init__(
         self,
@@ -395,7 +402,9 @@ class QueryResponse(google.protobuf.message.Message):
     def ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     @property
     def scores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """Relevance in the metric's own direction (cosine: the similarity, higher is nearer)."""
+        """Relevance in the metric's own direction: the cosine or the inner product, higher is nearer;
+        under euclidean the squared distance, lower is nearer.
+        """
 
     @property
     def selection_scores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:

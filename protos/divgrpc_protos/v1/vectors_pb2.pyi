@@ -79,7 +79,9 @@ Global___DenseMatrix: typing_extensions.TypeAlias = DenseMatrix
 
 @typing.final
 class CsrMatrix(google.protobuf.message.Message):
-    """A sparse matrix of shape (rows, cols) in compressed sparse rows."""
+    """A sparse matrix of shape (rows, cols) in compressed sparse rows: what is not stored is zero.
+    Nothing is put right on arrival: unsorted and duplicate columns are INVALID_ARGUMENT.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

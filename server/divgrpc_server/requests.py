@@ -1,0 +1,92 @@
+"""What callers send as the core takes it: a query with its rows, and the rows of an upload.
+
+Used by workers and builders; `divgrpc.vectors` brings the compiler with it. Errors name the field
+as the .proto spells it, such as ``queries.sparse.indices``.
+"""
+
+from functools import lru_cache
+from typing import Any, Final, NamedTuple
+
+from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc.parameters import LIMITS, QueryParameters, check_index_name
+from divgrpc.vectors import Rows
+from divgrpc_protos import arrays
+from divgrpc_protos.v1 import query_pb2, vectors_pb2
+from divgrpc_server.messages import word
+
+_QUERY: Final = query_pb2.QueryRequest.DESCRIPTOR
+_NUMBERS: Final = (
+    "k",
+    "diversity",
+    "hash_limit",
+    "epsilon",
+    "candidates_limit",
+    "max_distance",
+    "seed",
+)
+_WORDS: Final = ("selector", "variant", "search", "sampling")
+
+
+class Query(NamedTuple):
+    """A query as the core takes it."""
+
+    name: str
+    queries: Rows
+    parameters: QueryParameters
+
+
+def parse_query(request: query_pb2.QueryRequest) -> Query:
+    """Return what a QueryRequest asks for.
+
+    Raises `InvalidArgumentError` and `UnsupportedError` with the field named.
+    """
+    parameters = _parameters(
+        (
+            request.k if request.HasField("k") else None,
+            request.diversity if request.HasField("diversity") else None,
+            request.hash_limit if request.HasField("hash_limit") else None,
+            request.epsilon if request.HasField("epsilon") else None,
+            request.candidates_limit if request.HasField("candidates_limit") else None,
+            request.max_distance if request.HasField("max_distance") else None,
+            request.seed if request.HasField("seed") else None,
+        ),
+        (request.selector, request.variant, request.search, request.sampling),
+    )
+    check_index_name(request.index)
+    queries = parse_vectors("queries", request.queries)
+    if not len(queries):
+        raise InvalidArgumentError("queries", "queries must hold at least one row, got 0")
+    if len(queries) > LIMITS["query_rows_max"]:
+        raise InvalidArgumentError(
+            "queries",
+            f"queries must hold at most {LIMITS['query_rows_max']} rows, got {len(queries)}",
+        )
+    return Query(request.index, queries, parameters)
+
+
+# The same few settings come with nearly every call of a service, and checking them costs as much as
+# parsing the message.
+@lru_cache(maxsize=1024)
+def _parameters(numbers: tuple[float | None, ...], choices: tuple[int, ...]) -> QueryParameters:
+    """Return the parameters; the arguments are in the order of the two tables of names."""
+    given: dict[str, Any] = dict(zip(_NUMBERS, numbers, strict=True))
+    for name, value in zip(_WORDS, choices, strict=True):
+        given[name] = word(_QUERY, name, value)
+    return QueryParameters(**{name: value for name, value in given.items() if value is not None})
+
+
+def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
+    """Return the rows as (rows, d) float32 or as `SparseRows`; errors name the field below `field`.
+
+    Sparse rows are never spread out: a message of 4 MiB may stand for gigabytes.
+    """
+    try:
+        matrix = arrays.decode(vectors)
+    except arrays.MatrixError as error:
+        path = f"{field}.{error.field}" if error.field else field
+        raise InvalidArgumentError(path, f"{field}: {error}") from None
+    if not isinstance(matrix, arrays.Csr):
+        return matrix
+    raise UnsupportedError(
+        f"{field}.sparse", f"{field}.sparse is not there yet in this version; use dense"
+    )
