@@ -4,13 +4,17 @@ Such a query is no point and is near none, as a concept learned from examples is
 learned from come from a pool that holds no indexed point.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 
 from divgrpc.types import FloatArray
+
+# An array, or any sparse matrix of scipy's, which has no types.
+Rows: TypeAlias = Any
 
 # LIBLINEAR's own default of 1,000 is not always enough for it to settle.
 _ITERATIONS = 10_000
@@ -24,20 +28,34 @@ class HyperplaneQueries(NamedTuple):
 
 
 def hyperplane_queries(
-    pool: FloatArray, categories: npt.NDArray[np.int64], per_category: int, seed: int
+    pool: Rows,
+    categories: npt.NDArray[np.int64],
+    per_category: int,
+    seed: int,
+    *,
+    asked: npt.ArrayLike | None = None,
+    penalty: float = 1.0,
+    balanced: bool = False,
 ) -> HyperplaneQueries:
     """Train one query after another, each on a random half of `pool` (rows, dims).
 
     A query is the unit normal of a linear support vector machine, one category against the rest;
-    its bias is dropped, since it changes no order.
+    its bias is dropped, since it changes no order. `asked` names the categories to train for, all
+    if None; `penalty` is LIBLINEAR's C; `balanced` lets the category weigh as much as the rest.
     """
     random = np.random.default_rng(seed)
-    unit = pool / np.linalg.norm(pool, axis=1, keepdims=True)
-    asked = np.repeat(np.unique(categories), per_category)
-    queries = np.empty((len(asked), pool.shape[1]), np.float32)
-    for query, category in zip(queries, asked, strict=True):
-        half = random.permutation(len(pool))[: len(pool) // 2]
-        machine = LinearSVC(dual="auto", max_iter=_ITERATIONS, random_state=0)
+    unit = normalize(pool)
+    wanted = np.repeat(np.unique(categories if asked is None else asked), per_category)
+    queries = np.empty((len(wanted), unit.shape[1]), np.float32)
+    machine = LinearSVC(
+        C=penalty,
+        class_weight="balanced" if balanced else None,
+        dual="auto",
+        max_iter=_ITERATIONS,
+        random_state=0,
+    )
+    for query, category in zip(queries, wanted, strict=True):
+        half = random.permutation(unit.shape[0])[: unit.shape[0] // 2]
         normal = machine.fit(unit[half], categories[half] == category).coef_[0]
         query[:] = normal / np.linalg.norm(normal)
-    return HyperplaneQueries(queries, asked)
+    return HyperplaneQueries(queries, wanted)
