@@ -4,9 +4,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Protocol, get_args
 
-import numpy as np
-
-from benchmarks.exhaustive import exhaustive_greedy
+from benchmarks.exhaustive import Everything
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search, Variant
@@ -75,14 +73,12 @@ class Exhaustive:
     variant = "marginal"
 
     def __init__(self, base: FloatArray, k: int) -> None:
-        self._base = base
+        self._everything = Everything.of(base)
         self._k = k
 
     def pick(self, queries: FloatArray, query: int, dial: float) -> IntArray:
         """Return the rows in the order in which they were picked."""
-        picked = np.empty(self._k, np.int64)
-        exhaustive_greedy(self._base, queries, query, dial, picked)
-        return picked
+        return self._everything.greedy(queries[query], self._k, dial)
 
 
 def everyone(indexes: Mapping[HashFamily, Index], k: int) -> Iterator[Ours]:

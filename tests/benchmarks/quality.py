@@ -1,16 +1,12 @@
 """Quality at what price: gap closed and time per query, beside exhaustive greedy and exact search.
 
-One thread, one query at a time. Contestants take turns in blocks within each block of queries, so
-that a slow minute of the machine falls on all of them; the first queries of a block warm the caches
-and are not timed. A time is the median of a block, the least of all blocks: what the machine does
-undisturbed. Every query is asked once by everyone, and the same answer gives the time and J.
+One thread, one query at a time, in turns. The same answers give the time and J.
 """
 
 import argparse
-import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -19,11 +15,9 @@ from benchmarks import datasets
 from benchmarks.contestants import FAMILIES, Contestant, Exhaustive, Ours, everyone
 from benchmarks.objective import best_dial, gap_closed, objective
 from benchmarks.tables import show, table
+from benchmarks.turns import take_turns
 from divgrpc.index import Index, warm_kernels
 from divgrpc.types import FloatArray, HashFamily, IntArray
-
-_BLOCKS = 8
-_WARM_UP = 5
 
 
 @dataclass(frozen=True)
@@ -40,12 +34,6 @@ class Row:
     microseconds: float
     than_exhaustive: float
     than_exact: float
-
-
-@dataclass(frozen=True)
-class _Timed:
-    rows: IntArray
-    microseconds: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +66,8 @@ def _at(
     baseline = Exhaustive(points.base, k)
     dials: dict[Contestant, float] = {baseline: diversity}
     dials.update({each: _tuned(each, points, diversity) for each in everyone(indexes, k)})
-    timed = take_turns(dials, points.queries, k)
+    askings = {each: partial(each.pick, points.queries, dial=dial) for each, dial in dials.items()}
+    timed = take_turns(askings, len(points.queries), k)
 
     nearest = _objective(points, _nearest(points.base, points.queries, k), diversity)
     best = _objective(points, timed[baseline].rows, diversity)
@@ -112,25 +101,6 @@ def _tuned(each: Ours, points: datasets.Points, diversity: float) -> float:
         return objective(points.base, points.tuning, np.array(picks), diversity)
 
     return best_dial(diversity, value_at)
-
-
-def take_turns(
-    dials: Mapping[Contestant, float], queries: FloatArray, k: int
-) -> dict[Contestant, _Timed]:
-    """Ask everyone every query, block by block."""
-    seconds: dict[Contestant, list[float]] = {each: [] for each in dials}
-    rows = {each: np.empty((len(queries), k), np.int64) for each in dials}
-    for block in np.array_split(np.arange(len(queries)), _BLOCKS):
-        for each, dial in dials.items():
-            for query in block[:_WARM_UP]:
-                each.pick(queries, query, dial)
-            times = []
-            for query in block:
-                begun = time.perf_counter()
-                rows[each][query] = each.pick(queries, query, dial)
-                times.append(time.perf_counter() - begun)
-            seconds[each].append(statistics.median(times))
-    return {each: _Timed(rows[each], min(seconds[each]) * 1e6) for each in dials}
 
 
 def _objective(points: datasets.Points, rows: IntArray, diversity: float) -> float:

@@ -5,13 +5,15 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from scipy import sparse
+from sklearn.preprocessing import normalize
 
-from benchmarks.exhaustive import exhaustive_greedy
+from benchmarks.exhaustive import Everything
 from benchmarks.load import Load
 from benchmarks.objective import best_dial, dials, gap_closed, objective
 from benchmarks.tables import table
 from benchmarks.wire import rows_of
-from divgrpc.types import FloatArray
+from divgrpc.types import FloatArray, IntArray
 
 
 @pytest.fixture(scope="module")
@@ -62,20 +64,34 @@ def test_best_dial_has_the_least_value() -> None:
     assert best_dial(0.5, lambda _: 0.0) == dials(0.5)[0]
 
 
-@pytest.mark.parametrize("diversity", [0.0, 0.3, 0.7, 1.0])
-def test_exhaustive_greedy_follows_the_marginal_gain(base: FloatArray, diversity: float) -> None:
-    """Each pick has the largest gain of J among all points that are left."""
-    queries, k = base[:1], 6
-    picked = np.empty(k, np.int64)
-    exhaustive_greedy(base[1:], queries, 0, diversity, picked)
-    points = base[1:].astype(np.float64)
-    near = ((points - queries[0]) ** 2).sum(axis=1)
-    for step in range(k):
+def stepwise(points: FloatArray, query: FloatArray, picked: IntArray, weights: list[float]) -> None:
+    """Assert that each pick is the best of what is left, by distances in float64."""
+    points = points.astype(np.float64)
+    near = ((points - query) ** 2).sum(axis=1)
+    for step, weight in enumerate(weights):
         before = points[picked[:step]]
         apart = ((points[:, None] - before[None]) ** 2).sum(axis=(1, 2))
-        value = (1 - diversity) * near - 2 * diversity / (k - 1) * apart
+        value = near - weight * apart
         value[picked[:step]] = np.inf
         assert value[picked[step]] <= value.min() + 1e-5
+
+
+@pytest.mark.parametrize("diversity", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize("kind", ["dense", "by rows", "by columns"])
+def test_exhaustive_greedy_follows_its_rule(base: FloatArray, diversity: float, kind: str) -> None:
+    """Each pick is the best by the variant's own weight, among all points that are left."""
+    points = base[1:] if kind == "dense" else sparse.csr_array(base[1:] * (base[1:] > 0))
+    odds, k = diversity / (1 - diversity), 6
+    weights = {
+        "marginal": [2 * odds / (k - 1)] * k,
+        "corrected": [odds / max(1, step) for step in range(k)],
+    }
+    everything = Everything.of(normalize(points))
+    dense = everything.points if kind == "dense" else everything.points.toarray()
+    for variant in ("marginal", "corrected"):
+        by_columns = kind == "by columns"
+        picked = everything.greedy(base[0], k, diversity, variant, by_columns=by_columns)
+        stepwise(dense, base[0], picked, weights[variant])
 
 
 def test_tables_line_up() -> None:
