@@ -1,6 +1,6 @@
-"""python -m benchmarks [quality|wire] [--json FILE]: measure, print, keep.
+"""python -m benchmarks [quality|gain|wire] [--json FILE]: measure, print, keep.
 
-Without a name both runs are made. `--help` after a name lists that run's options. Figures are only
+Without a name all runs are made. `--help` after a name lists that run's options. Figures are only
 as quiet as the machine: the record begins with its load average.
 """
 
@@ -8,17 +8,17 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks import environment, quality, wire
+from benchmarks import environment, gain, quality, wire
 from benchmarks.tables import facts, show
 
-_RUNS = {"quality": quality, "wire": wire}
+_RUNS = {"quality": quality, "gain": gain, "wire": wire}
 
 
 def main() -> None:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
-    names = parser.add_subparsers(dest="run", metavar="{quality,wire}")
+    names = parser.add_subparsers(dest="run", metavar="RUN")
     for name, run in _RUNS.items():
         summary = (run.__doc__ or "").splitlines()[0]
         options = names.add_parser(name, help=summary, description=run.__doc__)

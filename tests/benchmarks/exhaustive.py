@@ -56,6 +56,12 @@ def _pick(vectors: FloatArray, towards: FloatArray, picked: IntArray, count: int
 
 
 @kernel
+def _products(vectors: FloatArray, query: FloatArray, products: FloatArray) -> None:
+    for row in range(vectors.shape[0]):
+        products[row] = row_dot(vectors, row, query, 0)
+
+
+@kernel
 def _greedy(
     vectors: FloatArray, query: FloatArray, diversity: float, marginal: bool, picked: IntArray
 ) -> None:
@@ -90,6 +96,13 @@ def _sparse_dot(
 
 
 @kernel
+def _products_by_rows(rows: Lists, query: FloatArray, products: FloatArray) -> None:
+    indptr, indices, values = rows
+    for row in range(products.shape[0]):
+        products[row] = _sparse_dot(indices, values, indptr[row], indptr[row + 1], query)
+
+
+@kernel
 def _greedy_by_rows(
     rows: Lists, query: FloatArray, diversity: float, marginal: bool, picked: IntArray
 ) -> None:
@@ -121,11 +134,9 @@ def _greedy_by_columns(
     indptr, indices, values = rows
     starts, holders, held = columns
     near = np.empty(indptr.shape[0] - 1, np.float32)
-    alike = np.zeros(indptr.shape[0] - 1, np.float32)
-    for row in range(near.shape[0]):
-        near[row] = np.float32(1 - diversity) * _sparse_dot(
-            indices, values, indptr[row], indptr[row + 1], query
-        )
+    _products_by_rows(rows, query, near)
+    near *= np.float32(1 - diversity)
+    alike = np.zeros_like(near)
     for step in range(picked.shape[0]):
         weight = _weight(marginal, diversity, step, picked.shape[0])
         best, most = -1, np.float32(-np.inf)
@@ -176,7 +187,12 @@ class Everything:
 
     def products(self, query: FloatArray) -> FloatArray:
         """Return the product (n,) of every point and one query (d,)."""
-        return np.ascontiguousarray(self.points @ query, np.float32)
+        products = np.empty(self.points.shape[0], np.float32)
+        if self.rows is None:
+            _products(self.points, query[None], products)
+        else:
+            _products_by_rows(self.rows, query, products)
+        return products
 
 
 def _parts(matrix: Any) -> Lists:  # noqa: ANN401  # scipy has no types

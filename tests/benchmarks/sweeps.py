@@ -1,0 +1,136 @@
+"""What everyone answers at every setting: the raw material that dials and limits are chosen from.
+
+The exhaustive greedy is run for all dials and both variants at once. Queries of a category pick the
+same points again and again, so the products of a pick with all points are kept for a while; the
+answers are those of the timed kernel, up to rounding.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from benchmarks.exhaustive import Everything
+from divgrpc.index import Index
+from divgrpc.kernels.compiling import kernel
+from divgrpc.parameters import QueryParameters
+from divgrpc.types import FloatArray, IntArray, Search, Variant
+
+VARIANTS: Final[tuple[Variant, ...]] = ("corrected", "marginal")
+DIALS: Final = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
+# Of the default limits: all, half, a quarter.
+PARTS: Final = (1.0, 0.5, 0.25)
+_KEPT_BYTES: Final = 2**31
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What may be chosen: the dial, the variant, and the part of the default limits."""
+
+    diversity: float
+    variant: Variant = "corrected"
+    part: float = 1.0
+
+
+def settings(parts: Sequence[float]) -> list[Setting]:
+    """Return every combination."""
+    return [
+        Setting(dial, variant, part) for part in parts for variant in VARIANTS for dial in DIALS
+    ]
+
+
+def parameters(index: Index, k: int, search: Search, setting: Setting) -> QueryParameters:
+    """Return the setting as parameters of a query: the default limits, or their part."""
+    query = np.ones((1, index.dims), np.float32)
+    default = index.query(query, k=k, search=search).parameters
+
+    def limit(whole: int) -> int | None:
+        return None if setting.part == 1 else max(k, math.ceil(setting.part * whole))
+
+    return QueryParameters(
+        k=k,
+        search=search,
+        diversity=setting.diversity,
+        variant=setting.variant,
+        candidates_limit=limit(default.candidates_limit),
+        hash_limit=limit(default.hash_limit),
+    )
+
+
+def of_index(
+    index: Index,
+    queries: FloatArray,
+    k: int,
+    search: Search,
+    *,
+    parts: Sequence[float],
+    threads: int,
+) -> Iterator[tuple[Setting, IntArray]]:
+    """Yield the results (nq, k) of an index at every setting."""
+    blocks = np.array_split(queries, threads)
+    with ThreadPoolExecutor(threads) as pool:
+        for setting in settings(parts):
+            wanted = parameters(index, k, search, setting)
+            answered = pool.map(lambda rows, wanted=wanted: index.answer(rows, wanted).ids, blocks)
+            yield setting, np.concatenate(list(answered))
+
+
+def of_everything(
+    everything: Everything, queries: FloatArray, k: int, threads: int
+) -> Iterator[tuple[Setting, IntArray]]:
+    """Yield the results (nq, k) of the exhaustive greedy at every setting."""
+    column = _columns(everything)
+    picks = {setting: np.empty((len(queries), k), np.int64) for setting in settings((1.0,))}
+
+    def answer(number: int) -> None:
+        near = everything.products(queries[number])
+        for setting, rows in picks.items():
+            alike = np.zeros_like(near)
+            last = alike
+            for step in range(k):
+                weight = _weight(setting, step, k)
+                row = _next(near, alike, last, weight)
+                rows[number, step] = row
+                last = column(row)
+
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(answer, range(len(queries))))
+    yield from picks.items()
+
+
+def _columns(everything: Everything) -> Callable[[int], FloatArray]:
+    """Return a function from a row to its products (n,) with all points."""
+    points = everything.points
+
+    @lru_cache(max(1, _KEPT_BYTES // int(4 * points.shape[0])))
+    def column(row: int) -> FloatArray:
+        dense = isinstance(points, np.ndarray)
+        return everything.products(points[row] if dense else points[[row]].toarray()[0])
+
+    return column
+
+
+def _weight(setting: Setting, step: int, k: int) -> np.float32:
+    """Return what a product with a pick weighs against one with the query."""
+    if step == 0:
+        return np.float32(0)
+    odds = setting.diversity / (1 - setting.diversity)
+    return np.float32(2 * odds / (k - 1) if setting.variant == "marginal" else odds / step)
+
+
+@kernel
+def _next(near: FloatArray, alike: FloatArray, last: FloatArray, weight: np.float32) -> int:
+    """Add `last`, the products with the last pick, to `alike`, and return the next pick."""
+    best, most = -1, np.float32(-np.inf)
+    for row in range(near.shape[0]):
+        alike[row] += last[row]
+        value = near[row] - weight * alike[row]
+        if value > most:
+            best, most = row, value
+    # Minus infinity from now on, or not a number: never the largest again.
+    alike[best] = np.float32(np.inf)
+    return best
