@@ -47,6 +47,8 @@ Index the rows of FILE under NAME, and serve them.
   divgrpc build images vectors.npy
   divgrpc build images data.npz --key train --categories y --subtopics leaf
   divgrpc build images base.fvecs --replace --hash-family lsh_div --n-tables 20
+  divgrpc build news tfidf.npz --hash-family auto     scipy's sparse rows stay sparse
+  divgrpc build news train.svm --categories labels --metric inner_product
 """
 _QUERY: Final = """\
 Ask NAME about each row of FILE.
@@ -177,12 +179,27 @@ def _add_with_file(verb: argparse.ArgumentParser) -> None:
     _add_named(verb)
     verb.add_argument("file", metavar="FILE", help=f"one vector per row: {FORMATS}")
     verb.add_argument("--key", help="array of an .npz; needed where it has several matrices")
+    verb.add_argument(
+        "--index-base",
+        choices=["auto", "0", "1"],
+        default="auto",
+        help="first column of an svmlight file (default auto: 0 if it has a column 0, else 1)",
+    )
+    verb.add_argument(
+        "--dims",
+        type=int,
+        metavar="N",
+        help="columns of an svmlight file (default: those of the index, or all that it shows)",
+    )
 
 
 def _add_build(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
     verb = _add(verbs, "build", commands.build, _BUILD)
     _add_with_file(verb)
-    source = "an .npy file, a text file of one number per line, or an array of the .npz"
+    source = (
+        "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for "
+        "those of the svmlight file"
+    )
     verb.add_argument("--ids", metavar="SOURCE", help=f"one id per row: {source}")
     verb.add_argument("--categories", metavar="SOURCE", help="one category per row, -1 for none")
     verb.add_argument("--subtopics", metavar="SOURCE", help="one sub-topic per row, -1 for none")

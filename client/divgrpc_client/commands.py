@@ -11,8 +11,11 @@ from divgrpc.errors import InvalidArgumentError, UnavailableError, UnsupportedEr
 from divgrpc.types import Progress, QueryResult
 from divgrpc_client import machine, responses
 from divgrpc_client.client import Client
-from divgrpc_client.files import Array, read_column, read_vectors
+from divgrpc_client.files import read_column, read_vectors
 from divgrpc_client.options import BuildOptions, QueryOptions
+from divgrpc_client.sparse_files import SVMLIGHT
+from divgrpc_client.vectors import Matrix, row_count, take
+from divgrpc_protos.arrays import Csr
 
 # A person waits longer than a service, which has the client's shorter default.
 TIMEOUT_SECONDS: Final = 30.0
@@ -27,7 +30,7 @@ Tell: TypeAlias = Callable[[Progress], None]
 def build(arguments: argparse.Namespace) -> None:
     """Index the rows of a file."""
     path = Path(arguments.file)
-    vectors = read_vectors(path, arguments.key)
+    vectors = _read(path, arguments)
     columns = {
         name: None if source is None else read_column(source, path)
         for name in ("ids", "categories", "subtopics")
@@ -56,11 +59,14 @@ def build(arguments: argparse.Namespace) -> None:
 def query(arguments: argparse.Namespace) -> None:
     """Ask an index about the rows of a file."""
     path = Path(arguments.file)
-    queries = read_vectors(path, arguments.key)
-    rows = _rows(arguments.rows, len(queries))
+    queries = _read(path, arguments)
+    rows = _rows(arguments.rows, row_count(queries))
+    queries = take(queries, rows.start, rows.stop)
     shown = _bar(arguments) if len(rows) > _ROWS_AT_A_TIME else nullcontext()
     with _client(arguments) as client, shown as progress:
-        result = _ask(client, arguments, queries[rows.start : rows.stop], progress)
+        if path.suffix in SVMLIGHT and arguments.dims is None:
+            queries = _widened(queries, client.get_index(arguments.name).dims)
+        result = _ask(client, arguments, queries, progress)
     if arguments.json:
         machine.show_result(result, rows)
     else:
@@ -69,18 +75,30 @@ def query(arguments: argparse.Namespace) -> None:
         display.result(result, rows)
 
 
+def _read(path: Path, arguments: argparse.Namespace) -> Matrix:
+    return read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
+
+
+def _widened(queries: Matrix, dims: int) -> Matrix:
+    """Give svmlight rows the columns of the index: their file shows only those it uses."""
+    if isinstance(queries, Csr) and queries.cols < dims:
+        return queries._replace(cols=dims)
+    return queries
+
+
 def _ask(
-    client: Client, arguments: argparse.Namespace, queries: Array, progress: Tell | None
+    client: Client, arguments: argparse.Namespace, queries: Matrix, progress: Tell | None
 ) -> QueryResult:
     """Ask about rows a thousand at a time; the result is of one generation all the same."""
+    count = row_count(queries)
     options = _given(arguments, QueryOptions)
     for _ in range(_ROUNDS_MAX):
         parts: list[QueryResult] = []
         # A file without rows is asked about once, for the server to say what it thinks of it.
-        for start in range(0, max(1, len(queries)), _ROWS_AT_A_TIME):
+        for start in range(0, max(1, count), _ROWS_AT_A_TIME):
             if progress is not None:
-                progress(Progress("asking", start, len(queries)))
-            rows = queries[start : start + _ROWS_AT_A_TIME]
+                progress(Progress("asking", start, count))
+            rows = take(queries, start, min(count, start + _ROWS_AT_A_TIME))
             parts.append(client.query(arguments.name, rows, timeout=arguments.timeout, **options))
             if parts[-1].generation != parts[0].generation:
                 break

@@ -1,9 +1,11 @@
-"""Vectors and their columns from the files people have: .npy, .npz and .fvecs.
+"""Vectors and their columns from the files people have: .npy, .npz, .fvecs and svmlight.
 
 .npy and .fvecs are memory-mapped, so that a file larger than memory can be sent. What is wrong with
 a file is an `InvalidArgumentError` that says so; pickled objects are never read.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,20 +13,35 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc_client import sparse_files
+from divgrpc_client.sparse_files import SVMLIGHT, IndexBase
+from divgrpc_client.vectors import Matrix
+from divgrpc_protos.arrays import Csr
 
 Array = npt.NDArray[Any]
 
-FORMATS: Final = ".npy, .npz or .fvecs"
+FORMATS: Final = ".npy, .npz (numpy's or scipy's), .fvecs or .svm (.svmlight, .libsvm)"
+_LABELS: Final = "labels"
 # Rows of a .fvecs file whose headers are compared at a time: memory for the comparison is bounded.
 _FVECS_ROWS: Final = 2**16
 
 
-def read_vectors(path: Path, key: str | None = None) -> Array:
-    """Return the (rows, dims) array of a file; `key` names one array of an .npz.
+def read_vectors(
+    path: Path, key: str | None = None, *, base: IndexBase = "auto", dims: int | None = None
+) -> Matrix:
+    """Return the (rows, dims) array of a file, or its compressed sparse rows.
 
+    `key` names one array of an .npz; `base` and `dims` are for svmlight, as `read_svmlight` says.
     Raises `InvalidArgumentError` where the file is missing or is not what its name says.
     """
+    if path.suffix in SVMLIGHT and key is None:
+        return sparse_files.read_svmlight(path, base=base, dims=dims)
+    if base != "auto" or dims is not None:
+        option = "dims" if base == "auto" else "index_base"
+        raise InvalidArgumentError(option, f"{option} is for svmlight alone, not for {path}")
     vectors = _read(path, key)
+    if isinstance(vectors, Csr):
+        return vectors
     if vectors.ndim != 2:
         raise _wrong(path, f"must hold a two-dimensional array, got shape {vectors.shape}")
     return vectors
@@ -33,11 +50,13 @@ def read_vectors(path: Path, key: str | None = None) -> Array:
 def read_column(source: str, vectors_path: Path) -> Array:
     """Return the (rows,) array that `source` names.
 
-    `source` is an array of the .npz that the vectors came from, an .npy file, or a text file with
-    one number per line.
+    `source` is an array of the .npz that the vectors came from, ``labels`` for those of the
+    svmlight file that they came from, an .npy file, or a text file with one number per line.
     """
+    if vectors_path.suffix in SVMLIGHT and source == _LABELS:
+        return sparse_files.read_labels(vectors_path)
     if vectors_path.suffix == ".npz" and not Path(source).suffix:
-        return _read(vectors_path, source)
+        return _named(vectors_path, source)
     path = Path(source)
     if path.suffix == ".npy":
         return _load(path)
@@ -47,14 +66,14 @@ def read_column(source: str, vectors_path: Path) -> Array:
         raise _wrong(path, f"must hold one whole number per line: {_reason(error)}") from None
 
 
-def _read(path: Path, key: str | None) -> Array:
+def _read(path: Path, key: str | None) -> Array | Csr:
     if key is not None and path.suffix != ".npz":
         raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")
     match path.suffix:
         case ".npy":
             return _load(path)
         case ".npz":
-            return _from_npz(path, key)
+            return _only_matrix(path) if key is None else _named(path, key)
         case ".fvecs":
             return _from_fvecs(path)
     raise _wrong(path, f"must be {FORMATS}")
@@ -67,24 +86,33 @@ def _load(path: Path) -> Array:
         raise _wrong(path, f"cannot be read as .npy: {_reason(error)}") from None
 
 
-def _from_npz(path: Path, key: str | None) -> Array:
+@contextmanager
+def _npz(path: Path) -> Iterator[Any]:
+    """Open an .npz, and say so where it cannot be read."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            name = key if key is not None else _only_matrix(path, archive)
-            return np.asarray(archive[name])
-    except KeyError:
-        raise InvalidArgumentError("key", f"{path} holds no array named {key!r}") from None
+            yield archive
     except InvalidArgumentError:
         raise
     except Exception as error:  # noqa: BLE001  # zipfile and numpy raise many kinds on bad bytes
         raise _wrong(path, f"cannot be read as .npz: {_reason(error)}") from None
 
 
-def _only_matrix(path: Path, archive: Any) -> str:  # noqa: ANN401  # numpy's NpzFile
-    matrices = [name for name in archive.files if archive[name].ndim == 2]
-    if len(matrices) == 1:
-        return str(matrices[0])
-    names = ", ".join(archive.files) or "nothing"
+def _named(path: Path, key: str) -> Array:
+    with _npz(path) as archive:
+        if key not in archive.files:
+            raise InvalidArgumentError("key", f"{path} holds no array named {key!r}")
+        return np.asarray(archive[key])
+
+
+def _only_matrix(path: Path) -> Array | Csr:
+    with _npz(path) as archive:
+        if sparse_files.is_scipy(archive):
+            return sparse_files.from_scipy(path, archive)
+        matrices = [name for name in archive.files if archive[name].ndim == 2]
+        if len(matrices) == 1:
+            return np.asarray(archive[matrices[0]])
+        names = ", ".join(archive.files) or "nothing"
     raise InvalidArgumentError(
         "key",
         f"{path} holds {len(matrices)} two-dimensional arrays of {names}: name one with --key",

@@ -19,6 +19,7 @@ Dense: TypeAlias = npt.NDArray[np.floating]
 Matrix: TypeAlias = Dense | Csr
 
 _NUMBER_KINDS: Final = "fiub"
+_COLS_MAX: Final = 2**32 - 1  # what the field of the message holds
 
 
 class SparseLike(Protocol):
@@ -30,15 +31,18 @@ class SparseLike(Protocol):
         """Return the same matrix as compressed sparse rows."""
 
 
-VectorsLike: TypeAlias = npt.ArrayLike | SparseLike
+VectorsLike: TypeAlias = npt.ArrayLike | SparseLike | Csr
 
 
 def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matrix:
     """Return a two-dimensional array, not copied if it is one already, or compressed sparse rows.
 
-    With `one_row` a single vector is a matrix of one row. Raises `InvalidArgumentError` naming
+    With `one_row` a single vector is a matrix of one row. What a sparse matrix stores out of order
+    or more than once is sorted and added up, on a copy. Raises `InvalidArgumentError` naming
     `field` where the shape or the type is wrong.
     """
+    if isinstance(value, Csr):
+        return value
     if hasattr(value, "tocsr"):
         return _as_csr(field, cast(SparseLike, value))
     try:
@@ -56,13 +60,19 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
 
 
 def _as_csr(field: str, value: SparseLike) -> Csr:
-    # Columns out of order are harmless and common after slicing; duplicates are the server's to
-    # refuse, since summing them in silence would hide a mistake.
+    # To scipy both are one matrix; the contract has a single way to write it.
     rows = cast("_CsrLike", value.tocsr())
-    if not getattr(rows, "has_sorted_indices", True):
-        rows = rows.sorted_indices()
     if len(rows.shape) != 2:
         raise InvalidArgumentError(field, f"{field} must have two dimensions, got {rows.shape}")
+    if rows.data.dtype.kind not in _NUMBER_KINDS:
+        raise InvalidArgumentError(field, f"{field} must hold real numbers, got {rows.data.dtype}")
+    if rows.shape[1] > _COLS_MAX:
+        raise InvalidArgumentError(
+            field, f"{field} must have at most {_COLS_MAX} columns, got {rows.shape[1]}"
+        )
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
     with np.errstate(over="ignore"):  # what overflows is an infinity, and the server's to refuse
         data = np.asarray(rows.data, np.float32)
     return Csr(
@@ -79,7 +89,11 @@ class _CsrLike(Protocol):
     indices: npt.NDArray[np.integer]
     data: npt.NDArray[np.generic]
 
-    def sorted_indices(self) -> "_CsrLike": ...
+    has_canonical_format: bool
+
+    def copy(self) -> "_CsrLike": ...
+
+    def sum_duplicates(self) -> None: ...
 
 
 def row_count(matrix: Matrix) -> int:
@@ -111,16 +125,20 @@ def _item_bytes(matrix: Dense) -> int:
     return 2 if matrix.dtype == np.float16 else 4
 
 
+def take(matrix: Matrix, start: int, stop: int) -> Matrix:
+    """Return rows `start` to `stop`, which share memory with the matrix."""
+    if not isinstance(matrix, Csr):
+        return matrix[start:stop]
+    first, last = int(matrix.indptr[start]), int(matrix.indptr[stop])
+    return Csr(
+        matrix.indptr[start : stop + 1] - first,
+        matrix.indices[first:last],
+        matrix.data[first:last],
+        matrix.cols,
+    )
+
+
 def encode(matrix: Matrix, start: int, stop: int) -> vectors_pb2.Vectors:
     """Wrap rows `start` to `stop` for the wire."""
-    if not isinstance(matrix, Csr):
-        return arrays.encode_dense(matrix[start:stop])
-    first, last = int(matrix.indptr[start]), int(matrix.indptr[stop])
-    return arrays.encode_csr(
-        Csr(
-            matrix.indptr[start : stop + 1] - first,
-            matrix.indices[first:last],
-            matrix.data[first:last],
-            matrix.cols,
-        )
-    )
+    rows = take(matrix, start, stop)
+    return arrays.encode_csr(rows) if isinstance(rows, Csr) else arrays.encode_dense(rows)

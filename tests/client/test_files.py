@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.files import read_column, read_vectors
+from divgrpc_client import files
+from divgrpc_client.files import Array, read_column
 
 VECTORS = np.arange(12, dtype=np.float32).reshape(4, 3)
+
+
+def read_vectors(path: Path, key: str | None = None) -> Array:
+    """Return the array of a file."""
+    vectors = files.read_vectors(path, key)
+    assert isinstance(vectors, np.ndarray)
+    return vectors
 
 
 @pytest.fixture
@@ -76,7 +84,7 @@ def test_columns(npz: Path, npy: Path, tmp_path: Path) -> None:
         ("empty.fvecs", b"", "cannot be read"),
         ("text.npy", b"1 2 3\n", "cannot be read"),
         ("text.npz", b"1 2 3\n", "cannot be read"),
-        ("vectors.csv", b"1,2\n", r"must be \.npy, \.npz or \.fvecs"),
+        ("vectors.csv", b"1,2\n", r"must be \.npy, \.npz"),
         ("short.fvecs", b"\x02\0\0\0" + bytes(7), "do not fill|cannot be read"),
         ("negative.fvecs", b"\xff\xff\xff\xff" + bytes(8), "rows of -1 dimensions"),
     ],

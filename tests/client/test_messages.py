@@ -221,16 +221,40 @@ def test_sparse_rows_are_cut_to_size(rows: int, dims: int, limit: int, seed: int
 
 
 def test_sparse_matrices_of_any_kind() -> None:
-    """Sparse matrices travel as compressed rows with their columns in order, whatever they were."""
+    """Sparse matrices travel as compressed rows in order, each column once, whatever they were."""
     dense = np.array([[0, 2, 1], [3, 0, 0]], np.float32)
     unsorted = scipy.sparse.csr_matrix(dense)
     unsorted.indices[:2], unsorted.data[:2] = [2, 1], [1, 2]
     unsorted.has_sorted_indices = False
-    for matrix in (unsorted, scipy.sparse.csc_matrix(dense), scipy.sparse.coo_array(dense)):
+    stored = (np.array([1, 1, 1, 3], np.float32), np.array([1, 2, 1, 0]), np.array([0, 3, 4]))
+    twice = scipy.sparse.csr_array(stored, shape=(2, 3))
+    for matrix in (
+        unsorted,
+        scipy.sparse.csc_matrix(dense),
+        scipy.sparse.coo_array(dense),
+        twice,
+    ):
         received = arrays.decode(encode(as_matrix("queries", matrix), 0, 2))
         assert isinstance(received, arrays.Csr)
         assert received.indices.tolist() == [1, 2, 0]
         assert received.data.tolist() == [2, 1, 3]
+    assert unsorted.indices.tolist() == [2, 1, 0]
+    assert twice.nnz == 4
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        scipy.sparse.csr_array(np.array([[1j, 0]])),
+        scipy.sparse.csr_array((2, 2**32)),
+        scipy.sparse.coo_array(np.ones(3)),
+    ],
+)
+def test_what_is_no_sparse_matrix_is_refused(matrix: Any) -> None:  # noqa: ANN401  # scipy has no types
+    """Complex numbers, more columns than the wire can name, and one dimension are refused."""
+    with pytest.raises(InvalidArgumentError, match="vectors must") as caught:
+        as_matrix("vectors", matrix)
+    assert caught.value.field == "vectors"
 
 
 def results_of(batch: Batch, generations: list[int]) -> tuple[list[int], QueryResult | None]:
