@@ -1,14 +1,11 @@
 """Builds a generation: rows come in blocks, then everything else is computed from them.
 
-Only the rows pass through memory while they arrive; they go straight to the store as unit vectors.
-`finish` draws hyperplanes, hashes blocks of rows by one matrix product each, fills the tables,
-tunes, and publishes. Arrays are created in the store and filled in place, so that a staged build
-holds a few blocks of private memory whatever its size.
+Only the rows pass through memory while they arrive; they go straight to the store, as unit vectors
+under cosine. `build` encodes them (`divgrpc.encoding`), tunes, and publishes.
 """
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,28 +13,21 @@ import numpy.typing as npt
 
 from divgrpc import hashing
 from divgrpc.array_files import Array
+from divgrpc.encoding import Encoded, encode_points
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
-from divgrpc.kernels import normalising
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import LIMITS, BuildParameters
-from divgrpc.searching import Searcher, as_matrix
+from divgrpc.reasons import choices
+from divgrpc.searching import Searcher
 from divgrpc.storage import Generation
 from divgrpc.stores import Store
 from divgrpc.tuning import Tuned, tune
-from divgrpc.types import FloatArray, IndexInfo, Progress, WarningInfo
+from divgrpc.types import IndexInfo, Progress, WarningInfo
+from divgrpc.vectors import Rows, SparseRows, as_rows, prepare
 
 _BLOCK_ROWS: Final = 8_192
 _LABELS: Final = ("ids", "categories", "subtopics")
 _LABEL_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": np.int32}
-
-
-@dataclass(frozen=True, slots=True)
-class _Hashed:
-    """The arrays that hashing makes of the vectors, by name."""
-
-    arrays: dict[str, Array]
-    parameters: BuildParameters
-    code_bits: int
 
 
 class IndexBuilder:
@@ -61,6 +51,8 @@ class IndexBuilder:
         self._name = name
         self._labels: frozenset[str] = frozenset()
         self._dims: int | None = None
+        self._sparse = False
+        self._nonzeros = 0
         self._rows_given = 0
         self._rows_skipped = 0
         self._stage_begun = time.monotonic()
@@ -76,7 +68,12 @@ class IndexBuilder:
 
         Raises `InvalidArgumentError` naming the field and, for a bad vector, its row in the upload.
         """
-        block = as_matrix("vectors", vectors, self._dims)
+        block = as_rows("vectors", vectors, self._dims)
+        if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
+            kinds = ("dense", "sparse") if self._sparse else ("sparse", "dense")
+            raise InvalidArgumentError(
+                "vectors", f"vectors must not be {kinds[0]} after {kinds[1]}"
+            )
         given = {"ids": ids, "categories": categories, "subtopics": subtopics}
         labels = {
             name: _label_block(name, values, len(block))
@@ -84,7 +81,7 @@ class IndexBuilder:
             if values is not None
         }
         if self._dims is None:
-            self._begin(block.shape[1], frozenset(labels))
+            self._begin(block, frozenset(labels))
         if frozenset(labels) != self._labels:
             odd = sorted(frozenset(labels) ^ self._labels)[0]
             raise InvalidArgumentError(odd, f"{odd} must come with every row or with none")
@@ -92,8 +89,8 @@ class IndexBuilder:
             raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
         if "ids" not in labels and self._stores_ids:
             labels["ids"] = np.arange(self._rows_given, self._rows_given + len(block))
-        kept = self._normalise(block)
-        self._store.append("vectors", block[kept])
+        kept = self._prepare(block)
+        self._append_points(block[kept])
         for name, values in labels.items():
             self._store.append(name, values[kept])
         self._rows_given += len(block)
@@ -107,7 +104,9 @@ class IndexBuilder:
         subtopics: object = None,
     ) -> None:
         """Add the rows of a whole matrix, block by block: no more than one is copied at a time."""
-        if not isinstance(vectors, np.ndarray) or vectors.ndim != 2:
+        if hasattr(vectors, "tocsr"):
+            vectors = as_rows("vectors", vectors, None)
+        if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
             self.append(vectors, ids, categories, subtopics)
             return
         given = (("ids", ids), ("categories", categories), ("subtopics", subtopics))
@@ -128,22 +127,24 @@ class IndexBuilder:
         """Build and publish; raises `InvalidArgumentError` where there are no rows or equal ids."""
         if self._rows_given == self._rows_skipped:
             raise InvalidArgumentError("vectors", "vectors must have at least one row that is kept")
-        vectors = self._store.read("vectors")
+        points = self._read_points()
         self._check_unique()
-        hashed = self._hash(vectors)
-        tuned = self._tune(hashed, vectors)
-        self._report("writing", len(vectors), len(vectors))
+        encoded = encode_points(self._store, self._parameters, points, self._report)
+        tuned = self._tune(encoded, points)
+        self._report("writing", len(points), len(points))
         return self._store.publish(
             Manifest(
                 generation=0,
-                rows=len(vectors),
-                dims=vectors.shape[1],
-                points="dense",
-                parameters=hashed.parameters,
-                code_bits=hashed.code_bits,
+                rows=len(points),
+                dims=points.shape[1],
+                points="sparse" if self._sparse else "dense",
+                nonzeros=self._nonzeros,
+                parameters=encoded.parameters,
+                code_bits=encoded.code_bits,
                 n_probes=tuned.n_probes,
                 auto_search=tuned.auto_search,
                 search_costs=tuned.search_costs,
+                choices=choices(self._parameters, encoded, tuned, len(points), points.shape[1]),
                 warnings=self._warnings(tuned),
                 arrays={},
             )
@@ -154,26 +155,48 @@ class IndexBuilder:
         # Rows that are left out leave holes in the numbering.
         return "ids" in self._labels or self._parameters.zero_vectors == "skip"
 
-    def _begin(self, dims: int, labels: frozenset[str]) -> None:
+    def _begin(self, block: Rows, labels: frozenset[str]) -> None:
+        dims = block.shape[1]
         if not 1 <= dims <= LIMITS["dims_max"]:
             raise InvalidArgumentError(
                 "vectors", f"vectors must have 1 to {LIMITS['dims_max']} columns, got {dims}"
             )
         # Refuse what the parameters ask of the dimensions before rows are sent.
         hashing.fill_defaults(self._parameters, 1, dims)
-        self._dims, self._labels = dims, labels
-        self._store.begin("vectors", np.float32, (dims,), self._expected_rows)
+        self._dims, self._labels, self._sparse = dims, labels, isinstance(block, SparseRows)
+        if self._sparse:
+            self._store.begin("indptr", np.int64, (), self._expected_rows + 1)
+            self._store.append("indptr", np.zeros(1, np.int64))
+            self._store.begin("indices", np.int32, ())
+            self._store.begin("values", np.float32, ())
+        else:
+            self._store.begin("vectors", np.float32, (dims,), self._expected_rows)
         for name in sorted(labels | ({"ids"} if self._stores_ids else set())):
             self._store.begin(name, _LABEL_DTYPES[name], (), self._expected_rows)
 
-    def _normalise(self, block: FloatArray) -> npt.NDArray[np.bool_] | slice:
-        """Make unit rows in place and return which stay."""
-        bad, zero = normalising.normalise(block)
-        if bad >= 0:
-            raise InvalidArgumentError(
-                "vectors",
-                f"vectors row {self._rows_given + bad} has a value that is not finite",
-            )
+    def _append_points(self, block: Rows) -> None:
+        if isinstance(block, SparseRows):
+            self._store.append("indptr", block.indptr[1:] + self._nonzeros)
+            self._store.append("indices", block.indices)
+            self._store.append("values", block.values)
+            self._nonzeros += len(block.values)
+        else:
+            self._store.append("vectors", block)
+            self._nonzeros += block.size
+
+    def _read_points(self) -> Rows:
+        if not self._sparse:
+            return self._store.read("vectors")
+        return SparseRows(
+            self._store.read("indptr"),
+            self._store.read("indices"),
+            self._store.read("values"),
+            self._dims or 0,
+        )
+
+    def _prepare(self, block: Rows) -> npt.NDArray[np.bool_] | slice:
+        """Make rows in place what the metric works on and return which stay."""
+        zero = prepare("vectors", block, self._parameters.metric, first_row=self._rows_given)
         if zero < 0:
             return slice(None)
         if self._parameters.zero_vectors == "reject":
@@ -182,7 +205,10 @@ class IndexBuilder:
                 f"vectors row {self._rows_given + zero} is all zeros, which has no direction; "
                 'zero_vectors="skip" leaves such rows out',
             )
-        kept = np.asarray(block.any(axis=1))
+        if isinstance(block, SparseRows):
+            kept = np.diff(np.concatenate(([0], np.cumsum(block.values != 0)))[block.indptr]) > 0
+        else:
+            kept = np.asarray(block.any(axis=1))
         self._rows_skipped += int(len(block) - kept.sum())
         return kept
 
@@ -194,70 +220,22 @@ class IndexBuilder:
         if len(twice):
             raise InvalidArgumentError("ids", f"ids must be unique, {ids[twice[0]]} occurs twice")
 
-    def _hash(self, vectors: FloatArray) -> _Hashed:
-        rows, dims = vectors.shape
-        parameters = hashing.fill_defaults(self._parameters, rows, dims)
-        n_tables, n_bits = parameters.n_tables or 0, parameters.n_bits or 0
-        bits = hashing.code_bits(parameters)
-        self._report("components", 0, rows)
-        centre = self._mean(vectors) if parameters.centred else np.zeros(dims, np.float32)
-        hyperplanes = self._put(
-            "hyperplanes", hashing.draw_hyperplanes(parameters, vectors, centre, bits)
-        )
-        thresholds = self._put("thresholds", centre @ hyperplanes)
-        codes = self._store.create("codes", np.uint64, (bits // hashing.WORD, rows))
-        self._stage_begun = time.monotonic()
-        for start in range(0, rows, _BLOCK_ROWS):
-            block = vectors[start : start + _BLOCK_ROWS]
-            hashing.encode(block, hyperplanes, thresholds, codes, start)
-            self._report("hashing", min(rows, start + _BLOCK_ROWS), rows)
-        arrays = {"hyperplanes": hyperplanes, "thresholds": thresholds, "codes": codes}
-        return _Hashed(arrays | self._fill_tables(codes, n_tables, n_bits), parameters, bits)
-
-    def _fill_tables(
-        self, codes: npt.NDArray[np.uint64], n_tables: int, n_bits: int
-    ) -> dict[str, Array]:
-        rows = codes.shape[1]
-        entries = self._store.create("table_rows", np.int32, (n_tables, rows))
-        keys, offsets, starts = [], [], [0]
-        self._stage_begun = time.monotonic()
-        for table in range(n_tables):
-            table_keys, table_offsets, entries[table] = hashing.build_table(codes, table, n_bits)
-            keys.append(table_keys)
-            offsets.append(table_offsets)
-            starts.append(starts[-1] + len(table_offsets) - 1)
-            self._report("tables", rows * (table + 1) // n_tables, rows)
-        return {
-            "table_rows": entries,
-            "table_keys": self._put("table_keys", np.concatenate(keys)),
-            "table_offsets": self._put("table_offsets", np.concatenate(offsets)),
-            "table_starts": self._put("table_starts", np.array(starts, np.int64)),
-        }
-
-    def _tune(self, hashed: _Hashed, vectors: FloatArray) -> Tuned:
-        self._report("tuning", 0, len(vectors))
-        parameters = hashed.parameters
-        n_tables, n_bits = parameters.n_tables or 0, parameters.n_bits or 0
-        arrays = {"vectors": vectors} | hashed.arrays
+    def _tune(self, encoded: Encoded, points: Rows) -> Tuned:
+        self._report("tuning", 0, len(points))
+        arrays = dict(encoded.arrays)
+        if isinstance(points, SparseRows):
+            arrays |= {"indptr": points.indptr, "indices": points.indices, "values": points.values}
+        else:
+            arrays["vectors"] = points
         if self._stores_ids:
             arrays["ids"] = self._store.read("ids")
         for name, array in arrays.items():
             # Kernels are compiled for arrays that cannot be written.
             arrays[name] = array.view()
             arrays[name].setflags(write=False)
-        searcher = Searcher(arrays, n_tables, n_bits)
-        return tune(searcher, n_tables, parameters.target_recall, parameters.seed)
-
-    def _mean(self, vectors: FloatArray) -> FloatArray:
-        total = np.zeros(vectors.shape[1])
-        for start in range(0, len(vectors), _BLOCK_ROWS):
-            total += vectors[start : start + _BLOCK_ROWS].sum(axis=0, dtype=np.float64)
-        return (total / len(vectors)).astype(np.float32)
-
-    def _put(self, name: str, array: Array) -> Array:
-        kept = self._store.create(name, array.dtype, array.shape)
-        kept[...] = array
-        return kept
+        parameters = encoded.parameters
+        searcher = Searcher(arrays, parameters, points.shape[1])
+        return tune(searcher, parameters.target_recall, parameters.seed)
 
     def _warnings(self, tuned: Tuned) -> tuple[WarningInfo, ...]:
         warnings = []
@@ -274,6 +252,8 @@ class IndexBuilder:
         return tuple(warnings)
 
     def _report(self, stage: str, done: int, total: int) -> None:
+        if done == 0:
+            self._stage_begun = time.monotonic()
         if self._on_progress is None:
             return
         seconds_left = None

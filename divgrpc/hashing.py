@@ -4,7 +4,9 @@ A code bit of x is the sign of x . p - t, for a hyperplane p and a threshold t (
 point's projection where hashing is centred). `lsh_div` draws directions at random (Charikar 2002;
 the paper's LSH-Div); `lsh_sdiv` draws them inside the top principal components (its LSH-SDiv);
 `pca_hash` takes the components themselves (Wang et al. 2006), one bit each, with nothing random
-about them and so no collision probability.
+about them and so no collision probability. `cells` has the hyperplanes of `lsh_sdiv` to rank by
+inside the cells of a learned partition (`divgrpc.cells`), which have none either; `auto` becomes
+one of the others at Build.
 Gaussian directions are independent, which is what Eq. 5 and the lemma speak of. Orthogonal ones
 come in blocks of as many as there are dimensions (super-bit LSH, Ji et al. 2012): each bit alone
 has the same collision probability, and the share of differing bits varies less around it.
@@ -20,7 +22,8 @@ import numpy.typing as npt
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import hashing as kernels
 from divgrpc.parameters import CODE_BITS, BuildParameters
-from divgrpc.types import FloatArray
+from divgrpc.types import FloatArray, HashFamily, Points
+from divgrpc.vectors import Rows, SparseRows
 
 WORD: Final = 64
 _MAX_COMPONENTS: Final = 200
@@ -29,6 +32,8 @@ _MAX_COMPONENTS: Final = 200
 _SAMPLE_ROWS: Final = 50_000
 # Up to this many dimensions the second moments are cheaper than sketching.
 _GRAM_DIMS: Final = 2_048
+# From so many points on a scan of all codes takes longer than cells do.
+CELLS_FROM_ROWS: Final = 100_000
 _OVERSAMPLING: Final = 16
 _POWER_ITERATIONS: Final = 4
 
@@ -64,28 +69,38 @@ def tables_needed(distance: float, n_bits: int, failure_probability: float) -> i
     return max(1, math.ceil(math.log(failure_probability) / math.log1p(-bucket)))
 
 
-def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildParameters:
-    """Return the same with n_tables, n_bits and n_components set for these points and dimensions.
+def fill_defaults(
+    asked: BuildParameters, rows: int, dims: int, points: Points = "dense"
+) -> BuildParameters:
+    """Return the same with the family chosen and n_tables, n_bits and n_components set.
 
     Raises `InvalidArgumentError` where there are fewer dimensions than components asked for, or
     fewer components than `pca_hash` needs for its tables.
     """
-    if parameters.n_components is not None and parameters.n_components > dims:
+    if asked.n_components is not None and asked.n_components > dims:
         raise InvalidArgumentError(
             "n_components",
             f"n_components must be at most the number of dimensions, {dims}, "
-            f"got {parameters.n_components}",
+            f"got {asked.n_components}",
         )
-    components = parameters.n_components or min(dims, _MAX_COMPONENTS)
+    family = asked.hash_family
+    if family == "auto":
+        family = _family_for(asked, rows, points)
+    components = asked.n_components or min(dims, _MAX_COMPONENTS)
+    if family == "cells":
+        # Where all dimensions fit into a code, none need be lost.
+        components = asked.n_components or (dims if dims <= CODE_BITS else _MAX_COMPONENTS)
+        return replace(asked, hash_family=family, n_components=components)
     n_tables, n_bits = 10, min(24, max(8, rows.bit_length() - 2))
-    if parameters.hash_family == "pca_hash":
+    if family == "pca_hash":
         # A component is one bit of one table, and there is nothing to draw another from.
-        n_bits = max(1, min(n_bits, components // (parameters.n_tables or 1)))
-        n_tables = max(1, min(n_tables, components // (parameters.n_bits or n_bits)))
+        n_bits = max(1, min(n_bits, components // (asked.n_tables or 1)))
+        n_tables = max(1, min(n_tables, components // (asked.n_bits or n_bits)))
     filled = replace(
-        parameters,
-        n_tables=parameters.n_tables or n_tables,
-        n_bits=parameters.n_bits or n_bits,
+        asked,
+        hash_family=family,
+        n_tables=asked.n_tables or n_tables,
+        n_bits=asked.n_bits or n_bits,
         n_components=components,
     )
     _check_table_bits(filled, components)
@@ -102,6 +117,13 @@ def _check_table_bits(filled: BuildParameters, components: int) -> None:
         )
 
 
+def _family_for(asked: BuildParameters, rows: int, points: Points) -> HashFamily:
+    tables_asked = asked.n_tables is not None or asked.n_bits is not None
+    if tables_asked or rows < CELLS_FROM_ROWS:
+        return "lsh_div" if points == "dense" else "lsh_sdiv"
+    return "cells"
+
+
 def code_bits(filled: BuildParameters) -> int:
     """Return the bits of a code: 256, or what tables and components need, in whole words."""
     needed = (filled.n_tables or 0) * (filled.n_bits or 0)
@@ -111,12 +133,12 @@ def code_bits(filled: BuildParameters) -> int:
 
 
 def draw_hyperplanes(
-    parameters: BuildParameters, vectors: FloatArray, centre: FloatArray, bits: int
+    parameters: BuildParameters, vectors: Rows, centre: FloatArray, bits: int
 ) -> FloatArray:
     """Return (d, bits) float32, each column a unit direction, or zeros past `pca_hash`'s last.
 
-    `vectors` (n, d) unit rows are looked at by `lsh_sdiv` and `pca_hash` only, around `centre`
-    (d,); `parameters` are filled in.
+    `vectors` (n, d) are looked at where the family has components, around `centre` (d,);
+    `parameters` are filled in.
     """
     rng = np.random.default_rng(parameters.seed)
     dims = vectors.shape[1]
@@ -124,17 +146,20 @@ def draw_hyperplanes(
     if parameters.hash_family == "pca_hash":
         basis = principal_components(vectors, centre, components, rng)
         return _dealt(basis, parameters.n_tables or 1, parameters.n_bits or 1, bits)
+    orthogonal = parameters.hyperplanes == "orthogonal"
     if parameters.hash_family == "lsh_div" or components >= dims:
         # All components together are the whole space, and a turned random direction is one.
-        directions = _directions(rng, dims, bits, orthogonal=parameters.hyperplanes == "orthogonal")
+        directions = _directions(rng, dims, bits, orthogonal=orthogonal)
     else:
         basis = principal_components(vectors, centre, components, rng)
-        inside = _directions(
-            rng, components, bits, orthogonal=parameters.hyperplanes == "orthogonal"
-        )
-        directions = basis @ inside
+        directions = basis @ _directions(rng, components, bits, orthogonal=orthogonal)
     directions /= np.linalg.norm(directions, axis=0)
     return np.ascontiguousarray(directions, np.float32)
+
+
+def dimensions_spanned(parameters: BuildParameters, dims: int) -> int:
+    """Return how many dimensions the hyperplanes lie in, all or those of the components."""
+    return dims if parameters.hash_family == "lsh_div" else parameters.n_components or dims
 
 
 def _dealt(
@@ -169,30 +194,38 @@ def _rotation(rng: np.random.Generator, dims: int, columns: int) -> npt.NDArray[
 
 
 def principal_components(
-    vectors: FloatArray, centre: FloatArray, count: int, rng: np.random.Generator
+    vectors: Rows, centre: FloatArray, count: int, rng: np.random.Generator
 ) -> npt.NDArray[np.float64]:
     """Return the top `count` right singular vectors around `centre`, (d, count) float64.
 
-    Of at most 50,000 rows, drawn with `rng`. Up to 2,048 dimensions by the eigenvectors of the
-    second moments, above by randomised subspace iteration (Halko, Martinsson & Tropp 2011).
+    Of at most 50,000 rows, drawn with `rng`. Up to 2,048 dense dimensions by the eigenvectors of
+    the second moments, else by randomised subspace iteration (Halko, Martinsson & Tropp 2011),
+    which leaves sparse rows sparse: the centre is taken off the products.
     """
     if len(vectors) > _SAMPLE_ROWS:
         vectors = vectors[np.sort(rng.choice(len(vectors), _SAMPLE_ROWS, replace=False))]
-    if centre.any():
-        vectors = vectors - centre
     dims = vectors.shape[1]
-    if dims <= _GRAM_DIMS:
-        return _leading(vectors, np.eye(dims, dtype=np.float32), count)
-    basis = np.linalg.qr(rng.standard_normal((dims, min(dims, count + _OVERSAMPLING))))[0]
+    sketched = min(dims, count + _OVERSAMPLING)
+    if dims <= (sketched if isinstance(vectors, SparseRows) else _GRAM_DIMS):
+        return _leading(vectors, centre, np.eye(dims, dtype=np.float32), count)
+    basis = np.linalg.qr(rng.standard_normal((dims, sketched)))[0]
     for _ in range(_POWER_ITERATIONS):
-        image = vectors @ basis.astype(np.float32)
-        basis = np.linalg.qr((vectors.T @ image).astype(np.float64))[0]
-    return _leading(vectors, basis.astype(np.float32), count)
+        image = _image(vectors, centre, basis.astype(np.float32))
+        back = vectors.matrix.T @ image if isinstance(vectors, SparseRows) else vectors.T @ image
+        back = back - np.outer(centre, image.sum(axis=0))
+        basis = np.linalg.qr(back.astype(np.float64))[0]
+    return _leading(vectors, centre, basis.astype(np.float32), count)
 
 
-def _leading(vectors: FloatArray, basis: FloatArray, count: int) -> npt.NDArray[np.float64]:
+def _image(vectors: Rows, centre: FloatArray, basis: FloatArray) -> npt.NDArray[np.floating]:
+    return (vectors @ basis) - centre @ basis
+
+
+def _leading(
+    vectors: Rows, centre: FloatArray, basis: FloatArray, count: int
+) -> npt.NDArray[np.float64]:
     """Return the `count` directions inside `basis` (d, m) in which `vectors` are largest."""
-    image = vectors @ basis
+    image = _image(vectors, centre, basis)
     moments = (image.T @ image).astype(np.float64)
     # eigh sorts upwards.
     directions = basis @ np.linalg.eigh(moments)[1][:, : -count - 1 : -1]
@@ -201,21 +234,32 @@ def _leading(vectors: FloatArray, basis: FloatArray, count: int) -> npt.NDArray[
     return np.asarray(directions * np.sign(directions[largest, np.arange(count)]))
 
 
-def encode(
-    vectors: FloatArray,
-    hyperplanes: FloatArray,
-    thresholds: FloatArray,
-    codes: npt.NDArray[np.uint64],
-    start: int,
-) -> None:
-    """Write the codes of a block of points into codes[:, start : start + len(vectors)].
+def encode(margins: npt.NDArray[np.floating], codes: npt.NDArray[np.uint64], start: int) -> None:
+    """Write the codes of a block of points into codes[:, start : start + len(margins)].
 
-    `vectors` (m, d) float32, `codes` (B / 64, n) uint64, word-major. One matrix product: a point's
-    code is stored and never computed again, so how the product is summed does not matter.
+    `margins` (m, B): projections less thresholds; `codes` (B / 64, n) uint64, word-major. The
+    margins come of one matrix product: a point's code is stored and never computed again, so how
+    the product is summed does not matter.
     """
-    signs = (vectors @ hyperplanes) >= thresholds
-    packed = np.packbits(signs, axis=1, bitorder="little").view("<u8")
-    codes[:, start : start + len(vectors)] = packed.T
+    packed = np.packbits(margins >= 0, axis=1, bitorder="little").view("<u8")
+    codes[:, start : start + len(margins)] = packed.T
+
+
+def scan_terms(
+    margins: npt.NDArray[np.floating], offsets: FloatArray, factor: float, spanned: int
+) -> npt.NDArray[np.floating]:
+    """Return what turns asymmetric scores into distances, (2, m): see `kernels.scanning.estimate`.
+
+    A point is nearly its code, as +1 and -1 on each of the hyperplanes, times sum h^2 / sum |h| of
+    its margins h and `spanned` / B: exact for the point itself where hyperplanes are orthogonal
+    (Gao & Long 2024, RaBitQ). So a product with the code, times that, estimates one with the point,
+    length included. The first term is `offsets` (m,), the second that number times `factor`.
+    """
+    sizes = np.abs(margins).sum(axis=1)
+    squares = (margins * margins).sum(axis=1)
+    used = np.count_nonzero(margins.any(axis=0)) or 1
+    scale = np.divide(squares, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    return np.stack((offsets, factor * spanned / used * scale))
 
 
 def build_table(

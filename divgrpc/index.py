@@ -11,12 +11,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+from scipy import sparse
 
 from divgrpc.building import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import compiling
 from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters, QueryParameters
-from divgrpc.searching import Answers, Searcher, unit_rows
+from divgrpc.searching import Answers, Searcher
 from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation, staging
 from divgrpc.stores import MemoryStore, Store
 from divgrpc.types import (
@@ -35,6 +36,7 @@ from divgrpc.types import (
     WarningInfo,
     ZeroVectors,
 )
+from divgrpc.vectors import RowsLike, query_rows
 
 
 class Index:
@@ -46,14 +48,12 @@ class Index:
         self._manifest = manifest
         self._name = name
         self._arrays = generation.arrays
-        self._searcher = Searcher(
-            generation.arrays, parameters.n_tables or 0, parameters.n_bits or 0
-        )
+        self._searcher = Searcher(generation.arrays, parameters, manifest.dims)
 
     @classmethod
     def build(
         cls,
-        vectors: npt.ArrayLike,
+        vectors: RowsLike,
         *,
         ids: npt.ArrayLike | None = None,
         categories: npt.ArrayLike | None = None,
@@ -72,7 +72,7 @@ class Index:
         replace: bool = False,
         progress: Callable[[Progress], None] | None = None,
     ) -> "Index":
-        """Build an index of `vectors` (n, d), any numbers that float32 can hold.
+        """Build an index of `vectors` (n, d), any numbers that float32 can hold, dense or sparse.
 
         `ids` (n,) from 0 up, unique; `categories` and `subtopics` (n,), -1 for none. With `path`
         the index is kept in that folder, whose name is the index's, as a new generation if
@@ -94,7 +94,8 @@ class Index:
             zero_vectors=zero_vectors,
             seed=seed,
         )
-        rows = len(vectors) if isinstance(vectors, np.ndarray) and vectors.ndim else None
+        shape: tuple[int, ...] = getattr(vectors, "shape", ())
+        rows = shape[0] if len(shape) == 2 else None
         with _store(path, replace=replace) as (store, name):
             builder = IndexBuilder(store, parameters, expected_rows=rows, on_progress=progress)
             builder.append_all(vectors, ids, categories, subtopics)
@@ -134,7 +135,7 @@ class Index:
 
     def query(
         self,
-        queries: npt.ArrayLike,
+        queries: RowsLike,
         *,
         k: int = 10,
         diversity: float = 0.3,
@@ -170,19 +171,30 @@ class Index:
             ),
         )
 
-    def answer(self, queries: npt.ArrayLike, parameters: QueryParameters) -> QueryResult:
+    def check_queries(self, queries: RowsLike) -> None:
+        """Raise what `answer` would raise for these rows."""
+        query_rows("queries", queries, self.dims, self._searcher.metric)
+
+    def answer(self, queries: RowsLike, parameters: QueryParameters) -> QueryResult:
         """Do what `query` does, with the parameters in one object."""
-        rows = unit_rows("queries", queries, self.dims)
+        rows = query_rows("queries", queries, self.dims, self._searcher.metric)
         if not 1 <= len(rows) <= LIMITS["query_rows_max"]:
             raise InvalidArgumentError(
                 "queries",
                 f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
             )
-        wanted = parameters.resolve(self.rows, self._manifest.auto_search, self.dims)
+        if parameters.max_distance is not None and self._searcher.metric == "inner_product":
+            raise InvalidArgumentError(
+                "max_distance", "max_distance has no meaning under metric inner_product"
+            )
+        manifest = self._manifest
+        wanted = parameters.resolve(
+            manifest.rows, manifest.auto_search, manifest.dims, manifest.points
+        )
         answers = self._searcher.answer(
             rows,
             wanted,
-            n_probes=self._manifest.n_probes,
+            n_probes=manifest.n_probes,
             at_least=self._enough(wanted) if parameters.search == "auto" else 0,
         )
         return QueryResult(
@@ -245,8 +257,13 @@ def warm_kernels() -> None:
 
 
 def _run_every_kernel() -> None:
-    vectors = np.eye(8, dtype=np.float32)
-    for n_bits in (2, 8):
-        # Buckets numbered by key, and found by key.
-        index = Index.build(vectors, ids=np.arange(8), n_bits=n_bits)
-        index.query(vectors, search="tables")
+    points = np.eye(8, dtype=np.float32)
+    few_bits = BuildParameters(hash_family="lsh_div", n_bits=2)
+    cells = BuildParameters(hash_family="cells", metric="euclidean")
+    for vectors in (points, sparse.csr_array(points)):
+        for parameters in (few_bits, cells):
+            builder = IndexBuilder(MemoryStore(), parameters)
+            builder.append(vectors, ids=np.arange(8))
+            index = Index(builder.build())
+            index.query(points, search="tables")
+            index.query(sparse.csr_array(points), search="tables")

@@ -1,22 +1,24 @@
 """The manifest: what a generation holds, as one JSON file beside its arrays.
 
-Its arrays are named, so that a later version may add some (cells, sparse points) without a new
-format; `format_version` grows only when an old reader would misread. It carries its own checksum:
-a changed digit would still parse, and quietly probe fewer buckets.
+Its arrays are named, so that a later version may add some without a new format: an index with
+cells has no tables, one of sparse points no `vectors`. `format_version` grows only when an old
+reader would misread. It carries its own checksum: a changed digit would still parse, and quietly
+probe fewer buckets.
 """
 
 import json
 import zlib
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from divgrpc.array_files import ArrayEntry
 from divgrpc.errors import DivgrpcError, IndexDamagedError, NewerFormatError
 from divgrpc.parameters import BuildParameters
-from divgrpc.types import ArrayInfo, IndexInfo, Search, SearchCost, WarningInfo
+from divgrpc.types import ArrayInfo, Choice, IndexInfo, Points, Search, SearchCost, WarningInfo
 
 FORMAT: Final = "divgrpc-index"
-FORMAT_VERSION: Final = 1
+# 2: cells, sparse points, other metrics than cosine. What is of 1 still opens.
+FORMAT_VERSION: Final = 2
 # What reading a document that somebody else wrote can come to.
 _UNREADABLE: Final = (
     ValueError,
@@ -36,12 +38,14 @@ class Manifest:
     generation: int
     rows: int
     dims: int
-    points: Literal["dense", "sparse"]
+    points: Points
+    nonzeros: int
     parameters: BuildParameters
     code_bits: int
     n_probes: int
     auto_search: Search
     search_costs: tuple[SearchCost, ...]
+    choices: tuple[Choice, ...]
     warnings: tuple[WarningInfo, ...]
     arrays: dict[str, ArrayEntry]
 
@@ -71,12 +75,15 @@ class Manifest:
     def _from_document(cls, document: dict[str, Any]) -> "Manifest":
         if document.pop("crc32") != _checksum(document):
             raise ValueError("checksum")
+        of_version_1 = {"nonzeros": document["rows"] * document["dims"], "choices": ()}
+        document = of_version_1 | document
         known = {field.name: document[field.name] for field in fields(cls)}
         return cls(
             **known
             | {
                 "parameters": BuildParameters(**document["parameters"]),
                 "search_costs": tuple(SearchCost(**c) for c in document["search_costs"]),
+                "choices": tuple(Choice(**c) for c in document["choices"]),
                 "warnings": tuple(WarningInfo(**w) for w in document["warnings"]),
                 "arrays": {
                     name: ArrayEntry(entry["dtype"], tuple(entry["shape"]), entry["crc32"])
@@ -103,6 +110,9 @@ class Manifest:
                 ArrayInfo(key, entry.dtype, entry.shape, entry.bytes)
                 for key, entry in sorted(self.arrays.items())
             ),
+            points=self.points,
+            nonzeros=self.nonzeros,
+            choices=self.choices,
             warnings=self.warnings,
         )
 

@@ -18,6 +18,7 @@ from divgrpc.types import (
     HashFamily,
     Hyperplanes,
     Metric,
+    Points,
     Sampling,
     Search,
     Selector,
@@ -47,13 +48,12 @@ LIMITS: Final = {
 
 # Words of the design that this version answers with UnsupportedError.
 NOT_YET: Final = {
-    "metric": ("euclidean", "inner_product"),
-    "hash_family": ("cells", "auto"),
     "selector": ("rerank", "qp_relax", "dpp", "max_sum"),
 }
 
 CODE_BITS: Final = 256
 MIN_CANDIDATES: Final = 200
+MIN_SPARSE_HASHED: Final = 1_000
 
 
 def check_index_name(name: str) -> str:
@@ -142,11 +142,23 @@ class BuildParameters:
         if self.n_components is not None:
             _integer(self, "n_components", 1, LIMITS["dims_max"])
         _integer(self, "seed", 0, SEED_MAX)
+        self._check_together()
         if not 0 < _number(self, "target_recall") <= 1:
             raise InvalidArgumentError(
                 "target_recall",
                 f"target_recall must be above 0 and at most 1, got {self.target_recall}",
             )
+
+    def _check_together(self) -> None:
+        if self.centred and self.metric == "inner_product":
+            raise InvalidArgumentError(
+                "centred", "centred does not go with metric inner_product, which has a fixed origin"
+            )
+        for field in ("n_tables", "n_bits"):
+            if self.hash_family == "cells" and getattr(self, field) is not None:
+                raise InvalidArgumentError(
+                    field, f"{field} does not go with hash_family cells, which has no tables"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +216,9 @@ class QueryParameters:
                 field, f"{field} must be 0 (no limit) or at least k = {self.k}, got {value}"
             )
 
-    def resolve(self, rows: int, auto_search: Search, dims: int = 1) -> EffectiveParameters:
+    def resolve(
+        self, rows: int, auto_search: Search, dims: int = 1, points: Points = "dense"
+    ) -> EffectiveParameters:
         """Fill in the defaults for an index of `rows` points of `dims` dimensions.
 
         Raises `InvalidArgumentError` where k times the candidates is above its limit.
@@ -220,7 +234,8 @@ class QueryParameters:
         elif self.hash_limit is not None:
             hashed = self.hash_limit
         else:
-            hashed = 4 * (candidates or default_candidates)
+            least = MIN_SPARSE_HASHED if points == "sparse" else 0
+            hashed = max(4 * (candidates or default_candidates), least)
         search = self.search
         if search == "auto":
             search = "exact" if hashed == 0 or hashed >= rows else auto_search

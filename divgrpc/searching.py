@@ -13,14 +13,16 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.array_files import Array
-from divgrpc.errors import InvalidArgumentError, UnsupportedError
-from divgrpc.kernels import answering, normalising, scanning, selection
+from divgrpc.kernels import answering, finding, scanning, selection
+from divgrpc.parameters import BuildParameters
 from divgrpc.types import (
     CountArray,
     EffectiveParameters,
     FloatArray,
     IntArray,
+    Metric,
 )
+from divgrpc.vectors import Rows, SparseRows
 
 # Probes that one query may look at: the room of the heap.
 MAX_PROBES: Final = 4_096
@@ -33,10 +35,15 @@ _BLOCK_FLOATS: Final = 1 << 20
 _ROUNDING: Final = 1e-12
 
 _SEARCHES: Final = {
-    "exact": answering.EXACT,
-    "tables": answering.TABLES,
-    "scan": answering.SCAN,
-    "scan_hamming": answering.SCAN_HAMMING,
+    "exact": finding.EXACT,
+    "tables": finding.TABLES,
+    "scan": finding.SCAN,
+    "scan_hamming": finding.SCAN_HAMMING,
+}
+_METRICS: Final = {
+    "cosine": answering.COSINE,
+    "euclidean": answering.EUCLIDEAN,
+    "inner_product": answering.INNER_PRODUCT,
 }
 _VARIANTS: Final = {
     "corrected": selection.CORRECTED,
@@ -56,81 +63,95 @@ class Answers:
     stats: CountArray
 
 
-def unit_rows(field_name: str, rows: object, dims: int | None) -> FloatArray:
-    """Return a new (n, d) float32 array of unit rows.
-
-    A single vector is one row. Raises `InvalidArgumentError` naming `field_name` where `rows` is no
-    matrix of `dims` columns, or has a value that is not finite, or a row of zeros.
-    """
-    matrix = as_matrix(field_name, rows, dims)
-    bad, zero = normalising.normalise(matrix)
-    if bad >= 0:
-        raise InvalidArgumentError(
-            field_name, f"{field_name} row {bad} has a value that is not finite"
-        )
-    if zero >= 0:
-        raise InvalidArgumentError(
-            field_name, f"{field_name} row {zero} is all zeros, which has no direction"
-        )
-    return matrix
-
-
-def as_matrix(field_name: str, rows: object, dims: int | None) -> FloatArray:
-    """Return a new C-contiguous (n, d) float32 copy, finite or not."""
-    if hasattr(rows, "tocsr"):
-        raise UnsupportedError(
-            f"{field_name}.sparse",
-            f"sparse {field_name} are not there yet in this version; use a dense array",
-        )
-    try:
-        given = np.asarray(rows)
-        if given.dtype.kind not in "fiub":
-            raise TypeError(given.dtype)  # noqa: TRY301  # joins the conversions that fail by themselves
-        with np.errstate(over="ignore"):
-            matrix = np.array(given, np.float32, order="C", ndmin=2)
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(
-            field_name, f"{field_name} must be a matrix of numbers"
-        ) from None
-    if matrix.ndim != 2:
-        raise InvalidArgumentError(
-            field_name, f"{field_name} must have rows and columns, got {matrix.ndim} axes"
-        )
-    if dims is not None and matrix.shape[1] != dims:
-        raise InvalidArgumentError(
-            field_name, f"{field_name} must have {dims} columns, got {matrix.shape[1]}"
-        )
-    return matrix
-
-
 class Searcher:
-    """Answers queries over the arrays of one generation."""
+    """Answers queries over the arrays of one generation; `parameters` are filled in."""
 
-    def __init__(self, arrays: Mapping[str, Array], n_tables: int, n_bits: int) -> None:
-        self.vectors: FloatArray = arrays["vectors"]
-        self.ids: IntArray = arrays.get("ids", _frozen(np.empty(0, np.int64)))
-        self._hashing = (arrays["hyperplanes"], arrays["thresholds"], arrays["codes"])
-        self._tables = (
-            arrays["table_starts"],
-            arrays["table_keys"],
-            arrays["table_offsets"],
-            arrays["table_rows"],
+    def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
+        def array(name: str, dtype: type[np.generic], *shape: int) -> Array:
+            """Return the array, or an empty one of its type: compiled kernels know no absence."""
+            return arrays[name] if name in arrays else _frozen(np.empty(shape, dtype))
+
+        self._points = (
+            array("vectors", np.float32, 0, dims),
+            array("indptr", np.int64, 0),
+            array("indices", np.int32, 0),
+            array("values", np.float32, 0),
+            array("squares", np.float64, 0),
         )
-        self._n_tables, self._n_bits = n_tables, n_bits
+        self.ids: IntArray = array("ids", np.int64, 0)
+        self._named = (self.ids, array("inverse_lengths", np.float32, 0))
+        self._hashing = (
+            arrays["hyperplanes"],
+            arrays["thresholds"],
+            arrays["codes"],
+            array("scan_terms", np.float32, 2, 0),
+        )
+        self._tables = (
+            array("table_starts", np.int64, 0),
+            array("table_keys", np.uint32, 0),
+            array("table_offsets", np.int32, 0),
+            array("table_rows", np.int32, 0, 0),
+        )
+        self._cells = (
+            array("coarse_centres", np.float32, 0, 1),
+            array("coarse_starts", np.int64, 0),
+            array("cell_centres", np.float32, 0, 1),
+            array("cell_squares", np.float32, 0),
+            array("cell_starts", np.int64, 0),
+            array("cell_rows", np.int32, 0),
+            _frozen(np.empty(0, np.int64)),
+        )
+        self.metric: Metric = parameters.metric
+        self.dims = dims
+        self._n_tables, self._n_bits = parameters.n_tables or 0, parameters.n_bits or 0
         self._local = threading.local()
 
+    @property
+    def points(self) -> Rows:
+        """The points as rows, dense or sparse."""
+        vectors, indptr, indices, values, _ = self._points
+        return SparseRows(indptr, indices, values, self.dims) if len(indptr) else vectors
+
+    @property
+    def max_probes(self) -> int:
+        """How many buckets a search through tables can look at."""
+        return len(self._cells[2]) or MAX_PROBES
+
+    @property
+    def least_probes(self) -> int:
+        """How many buckets it looks at in any case: one, or every table's home."""
+        return self._n_tables or 1
+
     def answer(
-        self, queries: FloatArray, wanted: EffectiveParameters, *, n_probes: int, at_least: int = 0
+        self, queries: Rows, wanted: EffectiveParameters, *, n_probes: int, at_least: int = 0
     ) -> Answers:
-        """Answer unit rows (nq, d) float32.
+        """Answer rows that are prepared for the metric.
 
         `at_least` hashed points are found where there are so many: by probing on, then by a scan.
         """
         answers = _empty_answers(len(queries), wanted.k)
-        rows, limit = len(self.vectors), wanted.max_distance
-        seen = min(wanted.candidates_limit or rows, wanted.hash_limit or rows, rows)
+        points = self._hashing[2].shape[1]
+        seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
         scratch = self._scratch(wanted.search, seen, wanted.k, at_least)
-        plan = (
+        answering.answer(
+            self._points,
+            self._named,
+            self._hashing,
+            self._tables,
+            self._cells,
+            self._plan(wanted, n_probes, at_least),
+            _as_queries(queries),
+            scratch.as_tuple(),
+            (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
+        )
+        return answers
+
+    def _plan(self, wanted: EffectiveParameters, n_probes: int, at_least: int) -> tuple[Any, ...]:
+        limit, selector = wanted.max_distance, wanted.selector
+        # All of them are plain nearest neighbours there, but the one that the paper prints.
+        printed = selector == "greedy" and wanted.variant == "printed"
+        nearest = selector == "nearest" or (wanted.diversity == 0 and not printed)
+        return (
             _SEARCHES[wanted.search],
             n_probes,
             at_least,
@@ -138,35 +159,43 @@ class Searcher:
             wanted.hash_limit,
             wanted.candidates_limit,
             np.float32(np.inf if limit is None else limit + _ROUNDING),
-            answering.NEAREST if wanted.selector == "nearest" else answering.GREEDY,
+            answering.NEAREST if nearest else answering.GREEDY,
             np.float32(1 - wanted.diversity),
-            selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],
+            selection.MMR if selector == "mmr" else _VARIANTS[wanted.variant],
             wanted.sampling == "uniform",
             np.uint64(wanted.seed),
+            self.metric == "inner_product",
+            _METRICS[self.metric],
         )
-        answering.answer(
-            (self.vectors, self.ids),
-            self._hashing,
-            self._tables,
-            plan,
-            queries,
-            scratch.as_tuple(),
-            (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
-        )
-        return answers
 
     def _scratch(self, search: str, seen: int, k: int, at_least: int) -> "_Scratch":
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
-            points, dims = self.vectors.shape
-            scratch = _Scratch.empty(points, dims, len(self._hashing[2]))
+            words, points = self._hashing[2].shape
+            scratch = _Scratch.empty(points, self.dims, words, sparse=len(self._points[1]) > 0)
             self._local.scratch = scratch
         scratch.make_room(seen, k)
+        n_cells = len(self._cells[2])
         if search == "tables":
-            scratch.make_probing(self._n_tables, self._n_bits)
-        if search in ("scan", "scan_hamming") or (search == "tables" and at_least):
+            if n_cells:
+                scratch.make_cells(n_cells + len(self._cells[0]))
+            else:
+                scratch.make_probing(self._n_tables, self._n_bits)
+        if search in ("scan", "scan_hamming") or (search == "tables" and (at_least or n_cells)):
             scratch.make_scanning()
         return scratch
+
+
+def _as_queries(queries: Rows) -> tuple[Any, ...]:
+    if isinstance(queries, SparseRows):
+        empty = np.empty((0, queries.dims), np.float32)
+        return (empty, queries.indptr, queries.indices, queries.values)
+    return (
+        queries,
+        np.empty(0, np.int64),
+        np.empty(0, np.int32),
+        np.empty(0, np.float32),
+    )
 
 
 @dataclass(slots=True)
@@ -180,12 +209,16 @@ class _Scratch:
     planes: npt.NDArray[np.uint64]
     scanning: tuple[Any, ...]
     probing: tuple[Any, ...]
+    cells: tuple[Any, ...]
     block: FloatArray
+    target: FloatArray
+    sparse: bool
     apart: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
+    costs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
-    def empty(cls, points: int, dims: int, words: int) -> "_Scratch":
+    def empty(cls, points: int, dims: int, words: int, *, sparse: bool) -> "_Scratch":
         return cls(
             np.empty(points, np.int32),
             np.empty(points, np.float32),
@@ -194,14 +227,19 @@ class _Scratch:
             np.empty((4, words), np.uint64),
             _scanning_scratch(0, 0),
             _probing_scratch(0, 0, 0, 0),
+            _cells_scratch(0, 0),
             np.empty((0, dims), np.float32),
+            np.zeros((1, dims), np.float32),
+            sparse,
         )
 
     def make_room(self, seen: int, k: int) -> None:
         if len(self.apart) < seen:
             self.apart = np.empty(seen, np.float32)
+            self.costs = np.empty(seen, np.float32)
             dims = self.block.shape[1]
-            self.block = np.empty((min(seen, max(1, _BLOCK_FLOATS // dims)), dims), np.float32)
+            if not self.sparse:
+                self.block = np.empty((min(seen, max(1, _BLOCK_FLOATS // dims)), dims), np.float32)
         if len(self.picked) < k:
             self.picked = np.empty(k, np.int64)
 
@@ -214,6 +252,10 @@ class _Scratch:
             room = n_tables + 2 * MAX_PROBES
             self.probing = _probing_scratch(n_tables, n_bits, room, len(self.rows))
 
+    def make_cells(self, cells: int) -> None:
+        if not len(self.cells[0]):
+            self.cells = _cells_scratch(cells, len(self.rows))
+
     def as_tuple(self) -> tuple[Any, ...]:
         return (
             self.rows,
@@ -223,8 +265,9 @@ class _Scratch:
             self.planes,
             self.scanning,
             self.probing,
-            self.block,
-            self.apart,
+            self.cells,
+            (self.block, self.target, self.apart),
+            self.costs,
             self.picked,
         )
 
@@ -252,6 +295,10 @@ def _probing_scratch(n_tables: int, n_bits: int, room: int, points: int) -> tupl
     )
 
 
+def _cells_scratch(cells: int, points: int) -> tuple[Any, ...]:
+    return (np.empty(cells, np.int32), np.empty(cells, np.float32), np.empty(points, np.int32))
+
+
 def _empty_answers(queries: int, k: int) -> Answers:
     return Answers(
         np.empty((queries, k), np.int64),
@@ -262,6 +309,6 @@ def _empty_answers(queries: int, k: int) -> Answers:
     )
 
 
-def _frozen(array: IntArray) -> IntArray:
+def _frozen(array: Array) -> Array:
     array.setflags(write=False)
     return array

@@ -12,8 +12,9 @@ from typing import Final
 import numpy as np
 
 from divgrpc.parameters import QueryParameters
-from divgrpc.searching import MAX_PROBES, Searcher
-from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Search, SearchCost
+from divgrpc.searching import Searcher
+from divgrpc.types import EffectiveParameters, IntArray, Points, Search, SearchCost
+from divgrpc.vectors import Rows, SparseRows, lengths
 
 NEIGHBOURS: Final = 10
 _SAMPLE: Final = 64
@@ -38,7 +39,7 @@ class Tuned:
     search_costs: tuple[SearchCost, ...]
 
 
-def tune(searcher: Searcher, n_tables: int, target_recall: float, seed: int) -> Tuned:
+def tune(searcher: Searcher, target_recall: float, seed: int) -> Tuned:
     """Choose the number of probes and the search for `auto`.
 
     Probes: the fewest that reach `target_recall`; where the hash limit keeps every number below it,
@@ -46,7 +47,7 @@ def tune(searcher: Searcher, n_tables: int, target_recall: float, seed: int) -> 
     A search that finds less on queries unlike the points must be clearly faster to be taken.
     """
     sample = _Sample.draw(searcher, seed)
-    n_probes = _tune_probes(sample, n_tables, target_recall)
+    n_probes = _tune_probes(sample, target_recall)
     costs = tuple(
         SearchCost(search, sample.recall(search, n_probes), sample.microseconds(search, n_probes))
         for search in _SEARCHES
@@ -66,7 +67,8 @@ def _choose(costs: tuple[SearchCost, ...], target_recall: float) -> Search:
     return best.search
 
 
-def _tune_probes(sample: "_Sample", n_tables: int, target: float) -> int:
+def _tune_probes(sample: "_Sample", target: float) -> int:
+    most, least = sample.searcher.max_probes, sample.searcher.least_probes
     tried: dict[int, float] = {}
 
     def recall(probes: int) -> float:
@@ -74,15 +76,15 @@ def _tune_probes(sample: "_Sample", n_tables: int, target: float) -> int:
             tried[probes] = sample.recall("tables", probes)
         return tried[probes]
 
-    probes, best = n_tables, n_tables
+    probes, best = least, least
     while recall(probes) < target:
         best = probes if recall(probes) > recall(best) else best
         # Past the hash limit more probes bring more far points, and recall only falls.
-        if probes == MAX_PROBES or probes >= _HOPELESS * best:
+        if probes == most or probes >= _HOPELESS * best:
             return best
-        probes = min(2 * probes, MAX_PROBES)
+        probes = min(2 * probes, most)
     enough, few = probes, probes // 2
-    while enough - few > 1 and enough > n_tables:
+    while enough - few > 1 and enough > least:
         middle = (enough + few) // 2
         enough, few = (middle, few) if recall(middle) >= target else (enough, middle)
     return enough
@@ -91,18 +93,18 @@ def _tune_probes(sample: "_Sample", n_tables: int, target: float) -> int:
 @dataclass(frozen=True, slots=True)
 class _Sample:
     searcher: Searcher
-    queries: FloatArray
+    queries: Rows
     own: IntArray
     neighbours: IntArray
 
     @classmethod
     def draw(cls, searcher: Searcher, seed: int) -> "_Sample":
-        vectors = searcher.vectors
+        points = searcher.points
         rng = np.random.default_rng((seed, 1))
-        rows = np.sort(rng.choice(len(vectors), min(_SAMPLE, len(vectors)), replace=False))
-        queries = np.ascontiguousarray(vectors[rows])
-        nearest = _nearest_rows(vectors, queries, min(NEIGHBOURS + 1, len(vectors)))
-        ids = searcher.ids if len(searcher.ids) else np.arange(len(vectors))
+        rows = np.sort(rng.choice(len(points), min(_SAMPLE, len(points)), replace=False))
+        queries = points[rows]
+        nearest = _nearest_rows(searcher, queries, min(NEIGHBOURS + 1, len(points)))
+        ids = searcher.ids if len(searcher.ids) else np.arange(len(points))
         return cls(searcher, queries, ids[rows], ids[nearest])
 
     def recall(self, search: Search, n_probes: int) -> float:
@@ -122,7 +124,7 @@ class _Sample:
         wanted = self._wanted(search)
         times: list[float] = []
         while sum(times) < _TIMED_SECONDS and len(times) < len(self.queries):
-            query = self.queries[len(times)][np.newaxis]
+            query = self.queries[len(times) : len(times) + 1]
             begun = time.perf_counter()
             self.searcher.answer(query, wanted, n_probes=n_probes)
             times.append(time.perf_counter() - begun)
@@ -133,19 +135,27 @@ class _Sample:
         return round(float(np.median(times)) * 1e6, 1)
 
     def _wanted(self, search: Search) -> EffectiveParameters:
-        return QueryParameters(search=search).resolve(len(self.searcher.vectors), "exact")
+        points = self.searcher.points
+        kind: Points = "sparse" if isinstance(points, SparseRows) else "dense"
+        return QueryParameters(search=search).resolve(len(points), "exact", 1, kind)
 
 
-def _nearest_rows(vectors: FloatArray, queries: FloatArray, count: int) -> IntArray:
-    """Return the rows of the `count` largest products with each query, (nq, count), unordered."""
+def _nearest_rows(searcher: Searcher, queries: Rows, count: int) -> IntArray:
+    """Return the rows of the `count` nearest points to each query, (nq, count), unordered."""
+    points = searcher.points
+    wanted = queries.matrix.toarray() if isinstance(queries, SparseRows) else queries
     rows = np.empty((len(queries), 0), np.int64)
-    products = np.empty((len(queries), 0), np.float32)
-    for start in range(0, len(vectors), _BLOCK_ROWS):
-        block = queries @ vectors[start : start + _BLOCK_ROWS].T
-        numbers = np.broadcast_to(np.arange(start, start + block.shape[1]), block.shape)
-        products = np.concatenate((products, block), axis=1)
+    gains = np.empty((len(queries), 0), np.float32)
+    for start in range(0, len(points), _BLOCK_ROWS):
+        block = points[start : start + _BLOCK_ROWS]
+        products = (block @ wanted.T).T
+        if searcher.metric == "euclidean":
+            # Half a squared distance, less what all points have alike.
+            products = products - np.square(lengths(block)) / 2
+        numbers = np.broadcast_to(np.arange(start, start + len(block)), products.shape)
+        gains = np.concatenate((gains, products), axis=1)
         rows = np.concatenate((rows, numbers), axis=1)
-        best = np.argpartition(-products, count - 1, axis=1)[:, :count]
-        products = np.take_along_axis(products, best, axis=1)
+        best = np.argpartition(-gains, count - 1, axis=1)[:, :count]
+        gains = np.take_along_axis(gains, best, axis=1)
         rows = np.take_along_axis(rows, best, axis=1)
     return rows

@@ -1,11 +1,11 @@
 """Rows that come in, dense or sparse: checked, copied, made what the metric works on.
 
 Cosine works on unit rows and refuses rows of zeros, which have no direction. The other metrics
-work on rows as they are, of any length whose square is a float32.
+work on rows as they are, up to a length whose square float32 can hold and add up.
 """
 
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,9 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import normalising
 from divgrpc.types import FloatArray, IntArray, Metric
 
-_MALFORMED = {
+LONGEST: Final = 1e18
+
+_MALFORMED: Final = {
     normalising.BAD_INDPTR: ("indptr", "must begin at 0, never decrease and end at the values"),
     normalising.BAD_ORDER: ("indices", "must be strictly increasing within each row"),
     normalising.BAD_RANGE: ("indices", "must be from 0 to the number of columns less one"),
@@ -82,6 +84,8 @@ class SparseRows:
 
 
 Rows: TypeAlias = FloatArray | SparseRows
+# What callers may give: arrays, nested lists, and whatever of scipy's has `tocsr`.
+RowsLike: TypeAlias = npt.ArrayLike | SparseRows | sparse.sparray | sparse.spmatrix
 
 
 def as_rows(field_name: str, given: object, dims: int | None) -> Rows:
@@ -118,12 +122,12 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
                 field_name, f"{field_name} row {first_row + bad} has a value that is not finite"
             )
         return int(zero)
-    wrong = np.flatnonzero(~np.isfinite(lengths(rows)))
+    wrong = np.flatnonzero(~(lengths(rows) <= LONGEST))
     if len(wrong):
         raise InvalidArgumentError(
             field_name,
-            f"{field_name} row {first_row + wrong[0]} has a value that is not finite, or is too "
-            "long for float32 (about 1e19)",
+            f"{field_name} row {first_row + wrong[0]} has a value that is not finite, or is longer "
+            f"than {LONGEST:.0e}",
         )
     return -1
 
@@ -150,8 +154,8 @@ def lengths(rows: Rows) -> FloatArray:
 
 
 def _checked(field_name: str, given: SparseRows) -> SparseRows:
-    indptr = np.ascontiguousarray(given.indptr, np.int64)
-    indices = np.ascontiguousarray(given.indices, np.int32)
+    indptr = np.array(given.indptr, np.int64)
+    indices = np.array(given.indices, np.int32)
     if indptr.ndim != 1 or not len(indptr) or indptr[-1] != len(indices):
         fault = normalising.BAD_INDPTR
     else:

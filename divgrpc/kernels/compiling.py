@@ -21,9 +21,16 @@ import numba
 import numpy as np
 from llvmlite import binding
 from numba.core import config
+from numba.core.types.misc import unliteral
 
 # No fastmath: it would let the compiler choose the order of a sum.
-_OPTIONS: Final = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+_OPTIONS: Final = {
+    "nogil": True,
+    "boundscheck": False,
+    "error_model": "numpy",
+    # Nobody passes kernels about as C functions.
+    "no_cfunc_wrapper": True,
+}
 
 
 @functools.cache
@@ -44,16 +51,37 @@ def cache_folder() -> Path:
 
 def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no type
     """Compile `function` at its first call, or load what an earlier process compiled."""
+    return _compiled(function)
+
+
+def part(function: Callable[..., Any]) -> Any:
+    """Do what `kernel` does, and put the body of `function` into the kernels that call it.
+
+    For what has few callers: a compiled call is optimised again in each of its callers, level by
+    level, and with every level left out a cold start is a second shorter.
+    """
+    return _compiled(function, inline="always")
+
+
+def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's options have no type
     kept = config.CACHE_DIR
     # The setting is global and belongs to whoever uses numba beside us: ours for a moment only.
     config.CACHE_DIR = str(cache_folder())
     try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
+        dispatcher = numba.njit(cache=True, **_OPTIONS, **options)(function)
     except RuntimeError:
         # No folder that numba may write to: compile in memory.
-        return numba.njit(**_OPTIONS)(function)
+        dispatcher = numba.njit(**_OPTIONS, **options)(function)
     finally:
         config.CACHE_DIR = kept
+    resolve = dispatcher.get_call_template
+
+    def resolve_plain(arguments: Any, keywords: Any) -> Any:
+        # Left alone numba compiles a call with the constant 0 once more than one with any integer.
+        return resolve(tuple(map(unliteral, arguments)), keywords)
+
+    dispatcher.get_call_template = resolve_plain
+    return dispatcher
 
 
 def is_warm() -> bool:

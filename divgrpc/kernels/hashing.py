@@ -6,21 +6,29 @@ from divgrpc.kernels.compiling import kernel
 
 
 @kernel
-def project(queries, row, hyperplanes, thresholds, projections):
-    """Write the margins of one query to every hyperplane into `projections` (B,) float32.
+def project(queries, row, hyperplanes, projections):
+    """Write the projections of one dense query onto every hyperplane into `projections` (B,).
 
-    `queries` (nq, d) and `hyperplanes` (d, B) float32; `thresholds` (B,). A bit's margin is the
-    sum over dimensions, first to last, minus its threshold: each bit has one order of summation,
-    whatever else is computed beside it.
+    `queries` (nq, d) and `hyperplanes` (d, B) float32. A sum goes over dimensions, first to last,
+    so each bit has one order of summation, whatever else is computed beside it.
     """
     projections[:] = np.float32(0)
     for j in range(hyperplanes.shape[0]):
-        value = queries[row, j]
-        plane = hyperplanes[j]
-        for b in range(plane.shape[0]):
-            projections[b] += value * plane[b]
-    for b in range(thresholds.shape[0]):
-        projections[b] -= thresholds[b]
+        _add_plane(hyperplanes[j], queries[row, j], projections)
+
+
+@kernel
+def project_sparse(indices, values, start, stop, hyperplanes, projections):
+    """Write the same for a sparse query, stored values start to stop, in their order."""
+    projections[:] = np.float32(0)
+    for i in range(start, stop):
+        _add_plane(hyperplanes[indices[i]], values[i], projections)
+
+
+@kernel
+def _add_plane(plane, value, projections):
+    for b in range(projections.shape[0]):
+        projections[b] += value * plane[b]
 
 
 @kernel
@@ -42,19 +50,25 @@ def quantise(projections, planes):
     """Write `projections` (64 W,) in four bits each into `planes` (4, W) uint64.
 
     A margin becomes round(7 margin / largest), -7 to 7, in two's complement: plane p holds the bit
-    of weight 2**p, the last one of weight -8.
+    of weight 2**p, the last one of weight -8. Returns (unit, sum): a level times `unit` float32 is
+    about its margin, and `sum` is that of all levels.
     """
     largest = np.float32(0)
     for b in range(projections.shape[0]):
         largest = max(largest, abs(projections[b]))
-    scale = np.float32(7) / largest if largest > 0 else np.float32(0)
+    # Below this the scale would leave the range of float32, and every margin is as good as zero.
+    scale = np.float32(7) / largest if largest > np.float32(1e-30) else np.float32(0)
     planes[:] = np.uint64(0)
+    total = 0
     for b in range(projections.shape[0]):
-        level = int(np.rint(projections[b] * scale)) & 15
+        signed = int(np.rint(projections[b] * scale))
+        total += signed
+        level = signed & 15
         bit = np.uint64(1) << np.uint64(b & 63)
         for p in range(4):
             if (level >> p) & 1:
                 planes[p, b >> 6] |= bit
+    return largest / np.float32(7), total
 
 
 @kernel

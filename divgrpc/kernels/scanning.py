@@ -8,7 +8,6 @@ import numpy as np
 
 from divgrpc.kernels.compiling import kernel
 from divgrpc.kernels.lanes import popcount
-from divgrpc.kernels.sampling import keep_sample
 
 # Points whose scores are written while they are in the first-level cache.
 BLOCK = 1024
@@ -23,18 +22,50 @@ def scan_asymmetric(codes, planes, scores, maxima):
     `codes` (W, n) uint64, `planes` (4, W) uint64 from `quantise`; `scores` (n,) int32 and `maxima`
     (ceil(n / GROUP),) int32 are written.
     """
-    words, n = codes.shape
+    n = codes.shape[1]
     for start in range(0, n, BLOCK):
         block = scores[start : min(n, start + BLOCK)]
-        block[:] = np.int32(0)
-        w = 0
-        while w + 4 <= words:
-            _add_four_words(codes, planes, w, start, block)
-            w += 4
-        while w < words:
-            _add_word(codes, planes, w, start, block)
-            w += 1
+        _score_block(codes, planes, start, block)
         _group_maxima(block, maxima, start // GROUP)
+
+
+@kernel
+def score_run(codes, planes, start, stop, scores):
+    """Write the scores of the points from start to stop into scores[: stop - start], int32."""
+    for at in range(start, stop, BLOCK):
+        _score_block(codes, planes, at, scores[at - start : min(stop, at + BLOCK) - start])
+
+
+@kernel
+def group_maxima(scores, maxima):
+    """Write the largest score of every GROUP of `scores` (n,) int32 into `maxima`."""
+    _group_maxima(scores, maxima, 0)
+
+
+@kernel
+def estimate(scores, unit, total, terms, start, estimates):
+    """Write distances estimated from asymmetric scores, up to a constant per query.
+
+    `scores` (m,) int32 are those of the points from `start` on. Twice a score less `total`, the sum
+    of all levels, times `unit` float32 is the query's product with the point's code as +1 and -1.
+    `terms` (2, n) float32 hold, per point, what its distance begins with and how many times that
+    product is taken off; `divgrpc.hashing.scan_terms` makes them. `estimates` (m,) float32.
+    """
+    for i in range(scores.shape[0]):
+        product = np.float32(2 * scores[i] - total) * unit
+        estimates[i] = terms[0, start + i] - product * terms[1, start + i]
+
+
+@kernel
+def _score_block(codes, planes, start, block):
+    block[:] = np.int32(0)
+    words, w = codes.shape[0], 0
+    while w + 4 <= words:
+        _add_four_words(codes, planes, w, start, block)
+        w += 4
+    while w < words:
+        _add_word(codes, planes, w, start, block)
+        w += 1
 
 
 @kernel
@@ -98,12 +129,12 @@ def _group_maxima(block, maxima, first):
 
 
 @kernel
-def take_largest(scores, maxima, low, histogram, wanted, ids, seed, draw, rows):
-    """Write the rows of the `wanted` largest scores into `rows`; returns (sure, count).
+def take_largest(scores, maxima, low, histogram, wanted, rows):
+    """Write the numbers of the `wanted` largest scores into `rows`; returns (sure, count).
 
-    rows[:sure] score above the boundary, rows[sure:count] tie at it. With `draw` the ties are a
-    seeded sample that makes `count` exactly `wanted`, else all of them. `low` is the least score
-    that can be and `histogram` int32 has a place for each that can be; `wanted` is at most n.
+    rows[:sure] score above the boundary, rows[sure:count] are all that tie at it. `low` is the
+    least score that can be and `histogram` int32 has a place for each that can be; `wanted` is at
+    most n.
     """
     # `wanted` groups have a maximum of at least this, hence as many points a score.
     floor = _boundary(maxima, maxima.shape[0], wanted, low, histogram)
@@ -128,9 +159,18 @@ def take_largest(scores, maxima, low, histogram, wanted, ids, seed, draw, rows):
         if scores[rows[i]] == boundary:
             rows[count] = rows[i]
             count += 1
-    if draw:
-        count = keep_sample(rows, sure, count, wanted - sure, ids, seed)
     return sure, count
+
+
+@kernel
+def name_rows(places, rows, count):
+    """Turn rows[:count], numbers of scores, into the rows that they are of.
+
+    `places` (n,) int32 says which row each score is of, or is empty where they are row by row.
+    """
+    if places.shape[0]:
+        for i in range(count):
+            rows[i] = places[rows[i]]
 
 
 @kernel

@@ -3,8 +3,9 @@
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.lanes import prefetch_row, row_distance
+from divgrpc.kernels.lanes import prefetch_row, row_distance, row_dot
 from divgrpc.kernels.sampling import id_of, kth_smallest, mix
+from divgrpc.kernels.sparse import sparse_dot
 
 # Ranges up to this many are sorted by insertion.
 _SHORT = 16
@@ -16,27 +17,51 @@ _AHEAD = 4
 
 
 @kernel
-def score_rows(vectors, queries, query, rows, count, distances):
-    """Write the squared distances, 2 - 2 cosine of unit vectors, for rows[:count].
+def distance_of(points, row, target, at, square, product):
+    """Return how far a point is from row `at` of `target` (m, d) float32, as float32.
 
-    `vectors` (n, d) and `queries` (nq, d) float32 unit rows; `distances` float32.
+    `points`: vectors (n, d) float32, or, where they are sparse, indptr (n + 1,) int64, indices
+    int32, values float32 and squared lengths (n,) float64; what is not used is empty. Squared
+    Euclidean distance, or minus the dot product with `product`. `square` is the target's squared
+    length, float64, which sparse points need.
     """
-    for i in range(count):
-        if i + _AHEAD < count:
-            prefetch_row(vectors, rows[i + _AHEAD])
-        distances[i] = row_distance(vectors, rows[i], queries, query)
+    vectors, indptr, indices, values, squares = points
+    if indptr.shape[0]:
+        dot = sparse_dot(indices, values, indptr[row], indptr[row + 1], target, at)
+        if product:
+            return np.float32(-dot)
+        return np.float32(max(0.0, squares[row] + square - 2.0 * dot))
+    if product:
+        return -row_dot(vectors, row, target, at)
+    return row_distance(vectors, row, target, at)
 
 
 @kernel
-def score_all(vectors, queries, query, distances):
-    """Write the squared distances of every row, in the order of the rows."""
-    for row in range(vectors.shape[0]):
-        distances[row] = row_distance(vectors, row, queries, query)
+def score_rows(points, target, at, square, product, rows, count, distances):
+    """Write the distances of rows[:count] from the target into `distances` float32."""
+    for i in range(count):
+        if i + _AHEAD < count:
+            _prefetch(points, rows[i + _AHEAD])
+        distances[i] = distance_of(points, rows[i], target, at, square, product)
+
+
+@kernel
+def score_all(points, target, at, square, product, distances):
+    """Write the distance of every row (n,), in the order of the rows."""
+    for row in range(distances.shape[0]):
+        distances[row] = distance_of(points, row, target, at, square, product)
+
+
+@kernel
+def _prefetch(points, row):
+    vectors, indptr = points[0], points[1]
+    if not indptr.shape[0]:
+        prefetch_row(vectors, row)
 
 
 @kernel
 def take_nearest(distances, wanted, rows):
-    """Write the rows of the `wanted` least of `distances` (n,), and of what ties or comes near.
+    """Write the places of the `wanted` least of `distances` (n,), and of what ties or comes near.
 
     Their distances move to the front with them. Returns how many there are: few more than
     `wanted`, which is 1 to n.

@@ -1,20 +1,23 @@
 """Greedy selection: Algorithm 1 of the paper in its three readings, and MMR.
 
-On unit vectors a step needs, per candidate, its distance to the query and how far apart it is from
-what was picked: the sum of those distances, or for MMR the least. Either grows by one dot product
-per step, so there is no matrix of pairs.
+A step needs, per candidate, what its distance from the query costs and how far apart it is from
+what was picked: the sum of those distances, or for MMR the least. Either grows by one distance per
+candidate and step, so there is no matrix of pairs.
 """
 
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.lanes import row_distance
+from divgrpc.kernels.lanes import row_distance, row_dot
+from divgrpc.kernels.scoring import distance_of
+from divgrpc.kernels.sparse import clear, spread
 
 CORRECTED = 0
 PRINTED = 1
 MARGINAL = 2
 # Carbonell & Goldstein 1998. On unit vectors lambda sim(q,r) - (1-lambda) max sim(r,s) is, up to a
-# constant and a half, minus lambda d(q,r) plus (1-lambda) min d(r,s).
+# constant and a half, minus lambda d(q,r) plus (1-lambda) min d(r,s): the form taken here, which
+# every metric's costs and distances fit.
 MMR = 3
 
 
@@ -52,46 +55,99 @@ def gather(vectors, rows, count, block):
 
 
 @kernel
-def greedy(vectors, rows, distances, count, k, relevance, rule, block, apart, picked, values):
+def scale_costs(distances, count, costs):
+    """Write what the distances cost between 0, the nearest, and 1, the farthest of them.
+
+    `distances` float32 ascend. Equal ones all cost 0.
+    """
+    low = distances[0]
+    width = distances[count - 1] - low
+    for i in range(count):
+        costs[i] = (distances[i] - low) / width if width > 0 else np.float32(0)
+
+
+@kernel
+def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, picked, gains):
     """Pick up to `k` of the candidates one by one; returns how many.
 
-    `rows` and `distances` (count,) are in the order of distance, then id, so that the first of
-    equals wins. `block` (m, d) and `apart` float32 are scratch. `picked` int64 gets positions among
-    the candidates, `values` float32 what was maximised: minus lambda times the distance to the
-    query, plus the weighted distances to those picked before.
+    `points` as for `distance_of`. `rows` and `costs` (count,) are in the order of distance, then
+    id, so that the first of equals wins. How far apart two points are is their squared distance,
+    or, where `inverses` (n,) float32 holds their inverse lengths, 1 - cosine. `scratch`: block
+    (m, d), target (1, d) of zeros, apart (count,), all float32. `picked` int64 gets positions among
+    the candidates, `gains` float32 what was maximised: minus lambda times the cost, plus the
+    weighted distances from those picked before.
     """
+    block, target, apart = scratch
     k = min(k, count)
     apart[:count] = np.float32(0)
-    gathered = k > 1 and gather(vectors, rows, count, block)
+    gathered = k > 1 and not points[1].shape[0] and gather(points[0], rows, count, block)
     for step in range(k):
         weight = diversity_weight(rule, relevance, step, k)
         best, least = -1, np.float32(np.inf)
         for i in range(count):
             # A picked candidate is minus infinity apart, so its value is never below `least`.
-            value = relevance * distances[i] - weight * apart[i]
+            value = relevance * costs[i] - weight * apart[i]
             if value < least:
                 best, least = i, value
         picked[step] = best
-        values[step] = -least
+        gains[step] = -least
         if step + 1 < k:
             least_counts = rule == MMR and step > 0
             if gathered:
-                _move_apart(block, best, count, least_counts, apart)
+                _move_block(block, inverses, rows, best, count, least_counts, apart)
+            elif points[1].shape[0]:
+                _move_sparse(points, inverses, rows, best, count, least_counts, target, apart)
             else:
-                _move_rows_apart(vectors, rows, best, count, least_counts, apart)
+                _move_rows(points[0], inverses, rows, best, count, least_counts, apart)
         apart[best] = np.float32(-np.inf)
     return k
 
 
 @kernel
-def _move_apart(block, best, count, least_counts, apart):
-    for i in range(count):
-        distance = row_distance(block, i, block, best)
-        apart[i] = min(apart[i], distance) if least_counts else apart[i] + distance
+def _move(apart, i, distance, least_counts):
+    apart[i] = min(apart[i], distance) if least_counts else apart[i] + distance
 
 
 @kernel
-def _move_rows_apart(vectors, rows, best, count, least_counts, apart):
+def _angular(dot, inverse, other):
+    return np.float32(1) - dot * inverse * other
+
+
+@kernel
+def _move_block(block, inverses, rows, best, count, least_counts, apart):
+    if inverses.shape[0]:
+        mine = inverses[rows[best]]
+        for i in range(count):
+            angle = _angular(row_dot(block, i, block, best), inverses[rows[i]], mine)
+            _move(apart, i, angle, least_counts)
+    else:
+        for i in range(count):
+            _move(apart, i, row_distance(block, i, block, best), least_counts)
+
+
+@kernel
+def _move_rows(vectors, inverses, rows, best, count, least_counts, apart):
+    if inverses.shape[0]:
+        mine = inverses[rows[best]]
+        for i in range(count):
+            angle = _angular(
+                row_dot(vectors, rows[i], vectors, rows[best]), inverses[rows[i]], mine
+            )
+            _move(apart, i, angle, least_counts)
+    else:
+        for i in range(count):
+            _move(apart, i, row_distance(vectors, rows[i], vectors, rows[best]), least_counts)
+
+
+@kernel
+def _move_sparse(points, inverses, rows, best, count, least_counts, target, apart):
+    indptr, indices, values, squares = points[1], points[2], points[3], points[4]
+    row, product = rows[best], inverses.shape[0] > 0
+    start, stop = indptr[row], indptr[row + 1]
+    spread(indices, values, start, stop, target)
     for i in range(count):
-        distance = row_distance(vectors, rows[i], vectors, rows[best])
-        apart[i] = min(apart[i], distance) if least_counts else apart[i] + distance
+        far = distance_of(points, rows[i], target, 0, squares[row], product)
+        if product:
+            far = _angular(-far, inverses[rows[i]], inverses[row])
+        _move(apart, i, far, least_counts)
+    clear(indices, start, stop, target)

@@ -6,15 +6,15 @@ answer is of one generation, and the answer is the one that the core gives to th
 """
 
 import time
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 from google.rpc import status_pb2
 
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS
-from divgrpc.types import Metric, QueryResult, QueryStats, WarningInfo
-from divgrpc.vectors import query_rows
+from divgrpc.types import QueryResult, QueryStats, WarningInfo
+from divgrpc.vectors import SparseRows
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server import messages, requests
 from divgrpc_server.frames import Op, Outcome, Reply, Request
@@ -24,6 +24,8 @@ from divgrpc_server.statuses import OutOfMemoryError, explain
 _PIECE_SECONDS: Final = 0.004
 _FIRST_PIECE_ROWS: Final = 8
 _PIECE_ROWS_MAX: Final = 256
+# What a sparse row costs to hash grows with its numbers, of which a few rows may have most.
+_PIECE_NONZEROS_MAX: Final = 2**16
 
 
 class Job:
@@ -49,11 +51,10 @@ class Job:
         """
         queries, parameters = self.query.queries, self.query.parameters
         messages.check_reply_size(len(queries), min(parameters.k, index.rows))
-        if len(queries) <= _FIRST_PIECE_ROWS:
+        if self._piece_end() == len(queries):
             return index.answer(queries, parameters)
         # A bad row must be found before work is spent on the others, and be called by its number.
-        metric = cast(Metric, index.info.parameters["metric"])
-        query_rows("queries", queries, index.dims, metric)
+        index.check_queries(queries)
         self._index = index
         return None
 
@@ -61,13 +62,23 @@ class Job:
         """Answer the next few rows; returns the whole result after the last ones."""
         assert self._index is not None  # noqa: S101  # start comes first
         queries, parameters = self.query.queries, self.query.parameters
-        end = min(len(queries), self._next + self._piece_rows)
+        end = self._piece_end()
         begun = time.monotonic()
         self._pieces.append(self._index.answer(queries[self._next : end], parameters))
         row_seconds = (time.monotonic() - begun) / (end - self._next)
         self._piece_rows = max(1, min(_PIECE_ROWS_MAX, int(_PIECE_SECONDS / (row_seconds + 1e-9))))
         self._next = end
         return join(self._pieces) if end == len(queries) else None
+
+    def _piece_end(self) -> int:
+        """Return the row after the next piece, which has at least one."""
+        queries = self.query.queries
+        end = min(len(queries), self._next + self._piece_rows)
+        if isinstance(queries, SparseRows):
+            most = queries.indptr[self._next] + _PIECE_NONZEROS_MAX
+            fits = int(np.searchsorted(queries.indptr, most, side="right")) - 1
+            end = min(end, max(self._next + 1, fits))
+        return end
 
     def pack(self, result: QueryResult) -> Reply:
         """Return the reply that carries `result`; raises `ReplyTooLargeError`."""

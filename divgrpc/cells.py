@@ -1,0 +1,114 @@
+"""The hash family `cells`: a two-level k-means partition of the points (Lloyd 1982), learned.
+
+Points are clustered by their projections onto the hyperplanes, of which the first `width` are a
+rotation of the (principal) space or a random part of it: so sparse points are clustered without
+being made dense, and a query's projections serve twice. A sample is parted into about the square
+root of as many coarse cells as there shall be cells, and each coarse cell into its share of them.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.types import FloatArray, IntArray
+
+# Cells per square root of points: some fifty points each at fifty thousand.
+_PER_ROOT: Final = 4
+_LEAST_POINTS: Final = 16
+_ITERATIONS: Final = 6
+# What the centres and the sample they are learned from may take, in numbers.
+_MAX_CENTRES: Final = 1 << 22
+_MAX_SAMPLE: Final = 1 << 24
+_SAMPLE_PER_CELL: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """Centres of both levels: cells starts[t]:starts[t + 1] belong to coarse cell t.
+
+    `coarse` (T, m) and `centres` (C, m) float32, `starts` (T + 1,) int64.
+    """
+
+    coarse: FloatArray
+    starts: IntArray
+    centres: FloatArray
+
+    @property
+    def width(self) -> int:
+        """How many projections a centre holds."""
+        return int(self.coarse.shape[1])
+
+    @property
+    def squares(self) -> FloatArray:
+        """Squared lengths of the coarse centres, then of the centres, (T + C,) float32."""
+        both = np.concatenate((self.coarse, self.centres))
+        return np.asarray((both * both).sum(axis=1))
+
+    def assign(self, projected: FloatArray) -> npt.NDArray[np.int32]:
+        """Return the cell of each row of `projected` (n, m) float32, in its nearest coarse one."""
+        tops = _nearest(projected, self.coarse)
+        cells = np.empty(len(projected), np.int32)
+        for top, rows in _groups(tops, len(self.coarse)):
+            first, last = self.starts[top], self.starts[top + 1]
+            cells[rows] = first + _nearest(projected[rows], self.centres[first:last])
+        return cells
+
+
+def cell_count(rows: int, width: int) -> int:
+    """Return how many cells `rows` points get, of centres with `width` numbers."""
+    wanted = min(_PER_ROOT * math.isqrt(rows), rows // _LEAST_POINTS)
+    return max(1, min(wanted, _MAX_CENTRES // width))
+
+
+def sample_size(rows: int, width: int) -> int:
+    """Return how many points the partition is learned from."""
+    return max(1, min(rows, _SAMPLE_PER_CELL * cell_count(rows, width), _MAX_SAMPLE // width))
+
+
+def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partition:
+    """Return a partition of at most `n_cells` cells, learned from `sample` (s, m) float32.
+
+    A coarse cell gets cells in proportion to its points, at least one.
+    """
+    coarse = _k_means(sample, max(1, math.isqrt(n_cells)), rng)
+    tops = _nearest(sample, coarse)
+    parts: list[FloatArray] = []
+    starts = [0]
+    for _, rows in _groups(tops, len(coarse)):
+        share = max(1, round(n_cells * len(rows) / len(sample)))
+        # A coarse cell that no point of the sample is in has a centre all the same.
+        part = _k_means(sample[rows], share, rng) if len(rows) else coarse[len(parts)][np.newaxis]
+        parts.append(part)
+        starts.append(starts[-1] + len(part))
+    return Partition(coarse, np.array(starts, np.int64), np.concatenate(parts))
+
+
+def _k_means(points: FloatArray, count: int, rng: np.random.Generator) -> FloatArray:
+    """Return at most `count` centres (c, m) float32."""
+    count = min(count, len(points))
+    centres = points[np.sort(rng.choice(len(points), count, replace=False))]
+    for _ in range(_ITERATIONS if count > 1 else 1):
+        nearest = _nearest(points, centres)
+        order = np.argsort(nearest, kind="stable")
+        begins = np.unique(nearest[order], return_index=True)[1]
+        sizes = np.diff(np.append(begins, len(points)))
+        sums = np.add.reduceat(points[order], begins, axis=0)
+        # A centre that no point is nearest to is given up: duplicates have no use for two.
+        centres = np.ascontiguousarray(sums / sizes[:, np.newaxis], np.float32)
+    return centres
+
+
+def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int64]:
+    """Return the number of the centre nearest to each point, (n,); ties to the lower number."""
+    halves = (centres * centres).sum(axis=1) / 2
+    return np.asarray((points @ centres.T - halves).argmax(axis=1))
+
+
+def _groups(numbers: npt.NDArray[np.int64], count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
+    """Return (number, places that hold it, ascending) for each number below `count`."""
+    order = np.argsort(numbers, kind="stable")
+    ends = np.searchsorted(numbers[order], np.arange(count + 1))
+    return [(g, order[ends[g] : ends[g + 1]]) for g in range(count)]

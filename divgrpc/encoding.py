@@ -1,0 +1,191 @@
+"""From points to everything that finds them: hyperplanes, codes, tables or cells.
+
+Points pass through memory in blocks; what comes of them is created in the store and filled in
+place, so that a staged build holds a few blocks of private memory whatever its size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc import cells, hashing
+from divgrpc.array_files import Array
+from divgrpc.kernels import normalising
+from divgrpc.parameters import BuildParameters
+from divgrpc.stores import Store
+from divgrpc.types import FloatArray, Points
+from divgrpc.vectors import Rows, SparseRows, lengths
+
+_BLOCK_ROWS: Final = 8_192
+
+Report = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """The arrays made of the points, by name, and the parameters with every default filled in."""
+
+    arrays: dict[str, Array]
+    parameters: BuildParameters
+    code_bits: int
+
+
+def encode_points(store: Store, asked: BuildParameters, points: Rows, report: Report) -> Encoded:
+    """Make all arrays but the points and their labels; `report` gets stage, rows done, rows."""
+    rows, dims = points.shape
+    kind: Points = "sparse" if isinstance(points, SparseRows) else "dense"
+    parameters = hashing.fill_defaults(asked, rows, dims, kind)
+    encoder = _Encoder(store, parameters, points, report)
+    encoder.measure()
+    encoder.draw()
+    if parameters.hash_family == "cells":
+        encoder.hash_into_cells()
+    else:
+        encoder.hash()
+        encoder.fill_tables()
+    return Encoded(encoder.arrays, parameters, encoder.bits)
+
+
+class _Encoder:
+    def __init__(
+        self, store: Store, parameters: BuildParameters, points: Rows, report: Report
+    ) -> None:
+        self.arrays: dict[str, Array] = {}
+        self.bits = hashing.code_bits(parameters)
+        self._store = store
+        self._parameters = parameters
+        self._points = points
+        self._rows, self._dims = points.shape
+        self._report = report
+        self._centre = np.zeros(self._dims, np.float32)
+
+    def measure(self) -> None:
+        """Keep what sparse points and products are compared with: squared and inverse lengths."""
+        if isinstance(self._points, SparseRows):
+            squares = self._create("squares", np.float64, (self._rows,))
+            normalising.squares_sparse(self._points.indptr, self._points.values, squares)
+        if self._parameters.metric == "inner_product":
+            inverses = self._create("inverse_lengths", np.float32, (self._rows,))
+            for start, block in self._blocks():
+                long = lengths(block)
+                # A point of length zero has no direction, and is as far from all as can be told.
+                part = inverses[start : start + len(block)]
+                np.divide(1, long, out=part, where=long > 0)
+
+    def draw(self) -> None:
+        """Draw the hyperplanes."""
+        self._report("components", 0, self._rows)
+        if self._parameters.centred:
+            self._centre = self._mean()
+        hyperplanes = hashing.draw_hyperplanes(
+            self._parameters, self._points, self._centre, self.bits
+        )
+        self._put("hyperplanes", hyperplanes)
+        self._put("thresholds", self._centre @ hyperplanes)
+
+    def hash(self, partition: cells.Partition | None = None) -> npt.NDArray[np.int32]:
+        """Write codes and scan terms, row by row; returns each row's cell, if there are any."""
+        codes = self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
+        terms = None
+        if self._parameters.metric != "cosine":
+            terms = self._create("scan_terms", np.float32, (2, self._rows))
+        numbers = np.empty(self._rows if partition else 0, np.int32)
+        self._report("hashing", 0, self._rows)
+        for start, block in self._blocks():
+            stop = start + len(block)
+            margins = self._margins(block)
+            hashing.encode(margins, codes, start)
+            if terms is not None:
+                terms[:, start:stop] = self._terms(block, margins)
+            if partition is not None:
+                numbers[start:stop] = partition.assign(margins[:, : partition.width])
+            self._report("hashing", stop, self._rows)
+        return numbers
+
+    def hash_into_cells(self) -> None:
+        """Learn a partition, then hash, and bring codes into the order of the cells."""
+        self._report("cells", 0, self._rows)
+        width = min(hashing.dimensions_spanned(self._parameters, self._dims), self.bits)
+        rng = np.random.default_rng((self._parameters.seed, 2))
+        count = cells.sample_size(self._rows, width)
+        chosen = np.sort(rng.choice(self._rows, count, replace=False))
+        sample = np.concatenate(
+            [
+                self._margins(self._points[chosen[at : at + _BLOCK_ROWS]])[:, :width]
+                for at in range(0, count, _BLOCK_ROWS)
+            ]
+        )
+        partition = cells.learn(sample, cells.cell_count(self._rows, width), rng)
+        numbers = self.hash(partition)
+        self._report("cells", self._rows, self._rows)
+        order = np.argsort(numbers, kind="stable").astype(np.int32)
+        for name in ("codes", "scan_terms"):
+            for line in self.arrays.get(name, ()):
+                line[:] = line[order]
+        sizes = np.bincount(numbers, minlength=len(partition.centres))
+        self._put("coarse_centres", partition.coarse)
+        self._put("coarse_starts", partition.starts)
+        self._put("cell_centres", partition.centres)
+        self._put("cell_squares", partition.squares)
+        self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
+        self._put("cell_rows", order)
+
+    def fill_tables(self) -> None:
+        """Sort the rows of every table into buckets."""
+        n_tables, n_bits = self._parameters.n_tables or 0, self._parameters.n_bits or 0
+        entries = self._create("table_rows", np.int32, (n_tables, self._rows))
+        keys, offsets, starts = [], [], [0]
+        self._report("tables", 0, self._rows)
+        for table in range(n_tables):
+            table_keys, table_offsets, entries[table] = hashing.build_table(
+                self.arrays["codes"], table, n_bits
+            )
+            keys.append(table_keys)
+            offsets.append(table_offsets)
+            starts.append(starts[-1] + len(table_offsets) - 1)
+            self._report("tables", self._rows * (table + 1) // n_tables, self._rows)
+        self._put("table_keys", np.concatenate(keys))
+        self._put("table_offsets", np.concatenate(offsets))
+        self._put("table_starts", np.array(starts, np.int64))
+
+    def _blocks(self) -> list[tuple[int, Rows]]:
+        starts = range(0, self._rows, _BLOCK_ROWS)
+        return [(start, self._points[start : start + _BLOCK_ROWS]) for start in starts]
+
+    def _margins(self, block: Rows) -> FloatArray:
+        projected: FloatArray = block @ self.arrays["hyperplanes"]
+        projected -= self.arrays["thresholds"]
+        return projected
+
+    def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.floating]:
+        spanned = hashing.dimensions_spanned(self._parameters, self._dims)
+        if self._parameters.metric == "inner_product":
+            return hashing.scan_terms(margins, np.zeros(len(block), np.float32), 1, spanned)
+        return hashing.scan_terms(margins, self._centred_squares(block), 2, spanned)
+
+    def _centred_squares(self, block: Rows) -> FloatArray:
+        """Return the squared distance of each row from the centre."""
+        centre = self._centre
+        if not isinstance(block, SparseRows):
+            return np.asarray(np.square(lengths(block - centre if centre.any() else block)))
+        squares = np.square(lengths(block)) - 2 * (block @ centre) + centre @ centre
+        return np.asarray(np.maximum(squares, 0))
+
+    def _mean(self) -> FloatArray:
+        total = np.zeros(self._dims)
+        for _, block in self._blocks():
+            if isinstance(block, SparseRows):
+                total += np.bincount(block.indices, block.values, self._dims)
+            else:
+                total += block.sum(axis=0, dtype=np.float64)
+        return (total / self._rows).astype(np.float32)
+
+    def _create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        self.arrays[name] = self._store.create(name, dtype, shape)
+        return self.arrays[name]
+
+    def _put(self, name: str, array: Array) -> None:
+        self._create(name, array.dtype, array.shape)[...] = array

@@ -1,0 +1,138 @@
+"""The hash stage of one query: its code, then the points that its search finds."""
+
+from divgrpc.kernels.cells import choose_cells
+from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.hashing import quantise, sign_code
+from divgrpc.kernels.probing import find_tables
+from divgrpc.kernels.sampling import keep_sample
+from divgrpc.kernels.scanning import (
+    estimate,
+    group_maxima,
+    name_rows,
+    scan_asymmetric,
+    scan_hamming,
+    score_run,
+    take_largest,
+)
+from divgrpc.kernels.scoring import sort_nearest, take_nearest
+
+EXACT = 0
+TABLES = 1
+SCAN = 2
+SCAN_HAMMING = 3
+
+EVERY = -1
+
+# Four-bit levels go from -7 to 7.
+_LEVEL = 7
+
+
+@part
+def find(hashing, tables, cells, plan, ids, points, scratch):
+    """Write the hashed points into the scratch's rows; returns (sure, count, probes).
+
+    A count of EVERY means all `points` of them, of which nothing is written. Points from `sure` on
+    tie for the places that the hash limit leaves. Arguments as in `answering.answer`; the margins
+    are in the scratch.
+    """
+    search, n_probes, at_least, hash_limit = plan[0], plan[1], plan[2], plan[4]
+    uniform, seed = plan[10], plan[11]
+    rows, projections, code = scratch[0], scratch[2], scratch[3]
+    count, probed = 0, 0
+    if search != EXACT:
+        sign_code(projections, code[:, 0])
+    if search == TABLES:
+        if cells[2].shape[0]:
+            count, probed = _find_cells(hashing, cells, plan, ids, scratch)
+        else:
+            count, probed = find_tables(
+                code,
+                projections,
+                tables,
+                n_probes,
+                at_least,
+                hash_limit,
+                uniform,
+                ids,
+                seed,
+                scratch[6],
+                rows,
+            )
+        if count >= at_least:
+            return count, count, probed
+    if search == EXACT or hash_limit == 0 or hash_limit >= points:
+        return 0, EVERY, probed
+    sure, count = _scan(hashing, cells[5], plan, search == SCAN_HAMMING, ids, scratch)
+    return sure, count, probed
+
+
+@part
+def _find_cells(hashing, cells, plan, ids, scratch):
+    """Take the nearest cells whole, or by code where they hold more than the hash limit."""
+    n_probes, at_least, hash_limit, product = plan[1], plan[2], plan[4], plan[12]
+    rows, estimates, projections, planes = scratch[0], scratch[1], scratch[2], scratch[4]
+    scores, maxima, histogram = scratch[5]
+    numbers, distances, found = scratch[7]
+    codes, terms = hashing[2], hashing[3]
+    starts, places = cells[4], cells[5]
+    probed, total = choose_cells(
+        projections, cells, n_probes, at_least, product, numbers, distances
+    )
+    by_code = 0 < hash_limit < total
+    unit, levels = quantise(projections, planes)
+    count = 0
+    for i in range(probed):
+        start, stop = starts[numbers[i]], starts[numbers[i] + 1]
+        for place in range(start, stop):
+            found[count + place - start] = places[place]
+        if by_code:
+            run = scores[count : count + stop - start]
+            score_run(codes, planes, start, stop, run)
+            if terms.shape[1]:
+                estimate(run, unit, levels, terms, start, estimates[count : count + stop - start])
+        count += stop - start
+    if not by_code:
+        rows[:count] = found[:count]
+        return count, probed
+    if terms.shape[1]:
+        return _nearest_estimates(estimates[:count], hash_limit, found, ids, rows), probed
+    group_maxima(scores[:count], maxima)
+    low = -_LEVEL * 64 * codes.shape[0]
+    groups = maxima[: (count + 15) // 16]
+    sure, count = take_largest(scores[:count], groups, low, histogram, hash_limit, rows)
+    name_rows(found, rows, count)
+    return keep_sample(rows, sure, count, hash_limit - sure, ids, plan[11]), probed
+
+
+@part
+def _scan(hashing, places, plan, hamming, ids, scratch):
+    """Take `hash_limit` of all points by their codes; returns (sure, count) as `take_largest`."""
+    hash_limit, uniform, seed = plan[4], plan[10], plan[11]
+    rows, estimates, projections, code, planes = scratch[:5]
+    scores, maxima, histogram = scratch[5]
+    codes, terms = hashing[2], hashing[3]
+    if hamming:
+        scan_hamming(codes, code[:, 0], scores, maxima)
+        low = -64 * codes.shape[0]
+    else:
+        unit, levels = quantise(projections, planes)
+        scan_asymmetric(codes, planes, scores, maxima)
+        low = -_LEVEL * 64 * codes.shape[0]
+        if terms.shape[1]:
+            estimate(scores, unit, levels, terms, 0, estimates)
+            count = _nearest_estimates(estimates, hash_limit, places, ids, rows)
+            return count, count
+    sure, count = take_largest(scores, maxima, low, histogram, hash_limit, rows)
+    name_rows(places, rows, count)
+    if uniform:
+        count = keep_sample(rows, sure, count, hash_limit - sure, ids, seed)
+    return sure, count
+
+
+@kernel
+def _nearest_estimates(estimates, wanted, places, ids, rows):
+    """Write the rows of the `wanted` least estimates, ties by id, into `rows`; returns `wanted`."""
+    count = take_nearest(estimates, wanted, rows)
+    name_rows(places, rows, count)
+    sort_nearest(rows, estimates, 0, count, wanted, ids)
+    return wanted

@@ -1,0 +1,56 @@
+"""Why Build chose what it chose, a sentence each."""
+
+from divgrpc.encoding import Encoded
+from divgrpc.hashing import CELLS_FROM_ROWS
+from divgrpc.parameters import BuildParameters
+from divgrpc.tuning import Tuned
+from divgrpc.types import Choice
+
+
+def choices(
+    asked: BuildParameters, encoded: Encoded, tuned: Tuned, rows: int, dims: int
+) -> tuple[Choice, ...]:
+    """Return what was left to Build and what became of it."""
+    made = encoded.parameters
+    cells = made.hash_family == "cells"
+    found = []
+    if asked.hash_family == "auto":
+        side = "at least" if rows >= CELLS_FROM_ROWS else "fewer than"
+        reason = f"{rows:,} points, {side} the {CELLS_FROM_ROWS:,} from which on cells are faster"
+        if not cells and rows >= CELLS_FROM_ROWS:
+            reason = "tables were asked for, and cells have none"
+        found.append(Choice("hash_family", made.hash_family, reason))
+    if asked.n_components is None and made.hash_family != "lsh_div":
+        reason = "all dimensions" if made.n_components == dims else f"the strongest of {dims:,}"
+        found.append(Choice("n_components", str(made.n_components), reason))
+    if cells:
+        count = len(encoded.arrays["cell_centres"])
+        reason = f"four times the square root of {rows:,} points, at most one per sixteen points"
+        found.append(Choice("cells", str(count), reason))
+    else:
+        if asked.n_bits is None:
+            reason = f"buckets of two to four points on average, of {rows:,}; 8 to 24 bits"
+            found.append(Choice("n_bits", str(made.n_bits), reason))
+        if asked.n_tables is None:
+            found.append(Choice("n_tables", str(made.n_tables), "the default, room allowing"))
+    found.append(_probes(tuned, made.target_recall, "cells" if cells else "buckets"))
+    found.append(_search(tuned, made.target_recall))
+    return tuple(found)
+
+
+def _probes(tuned: Tuned, target: float, what: str) -> Choice:
+    recall = next(cost.recall for cost in tuned.search_costs if cost.search == "tables")
+    if recall >= target - 1e-9:
+        reason = f"the fewest {what} that find {target:g} of the nearest ({recall:.3f})"
+    else:
+        reason = f"the {what} that find most of the nearest ({recall:.3f}), short of {target:g}"
+    return Choice("n_probes", str(tuned.n_probes), reason)
+
+
+def _search(tuned: Tuned, target: float) -> Choice:
+    told = ", ".join(
+        f"{cost.search} {cost.recall:.3f} in {cost.microseconds:.0f} us"
+        for cost in tuned.search_costs
+    )
+    reason = f"from found of the nearest (wanted {target:g}) and time per query: {told}"
+    return Choice("search", tuned.auto_search, reason)
