@@ -123,6 +123,15 @@ def _greedy_by_rows(
 
 
 @kernel
+def _add_products(both: tuple[Lists, Lists], row: int, products: FloatArray) -> None:
+    """Add the products of one point with all, from the lists of those that hold its words."""
+    (indptr, indices, values), (starts, holders, held) = both
+    for i in range(indptr[row], indptr[row + 1]):
+        for at in range(starts[indices[i]], starts[indices[i] + 1]):
+            products[holders[at]] += values[i] * held[at]
+
+
+@kernel
 def _greedy_by_columns(
     both: tuple[Lists, Lists],
     query: FloatArray,
@@ -130,11 +139,8 @@ def _greedy_by_columns(
     marginal: bool,
     picked: IntArray,
 ) -> None:
-    rows, columns = both
-    indptr, indices, values = rows
-    starts, holders, held = columns
-    near = np.empty(indptr.shape[0] - 1, np.float32)
-    _products_by_rows(rows, query, near)
+    near = np.empty(both[0][0].shape[0] - 1, np.float32)
+    _products_by_rows(both[0], query, near)
     near *= np.float32(1 - diversity)
     alike = np.zeros_like(near)
     for step in range(picked.shape[0]):
@@ -145,9 +151,7 @@ def _greedy_by_columns(
             if value > most and not _among(picked, step, row):
                 best, most = row, value
         picked[step] = best
-        for i in range(indptr[best], indptr[best + 1]):
-            for at in range(starts[indices[i]], starts[indices[i] + 1]):
-                alike[holders[at]] += values[i] * held[at]
+        _add_products(both, best, alike)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,6 +196,14 @@ class Everything:
             _products(self.points, query[None], products)
         else:
             _products_by_rows(self.rows, query, products)
+        return products
+
+    def products_with(self, row: int) -> FloatArray:
+        """Return the product (n,) of every point and one of them."""
+        if self.rows is None or self.columns is None:
+            return self.products(self.points[row])
+        products = np.zeros(self.points.shape[0], np.float32)
+        _add_products((self.rows, self.columns), row, products)
         return products
 
 

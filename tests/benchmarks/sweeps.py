@@ -6,7 +6,7 @@ answers are those of the timed kernel, up to rounding.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -83,7 +83,8 @@ def of_everything(
     everything: Everything, queries: FloatArray, k: int, threads: int
 ) -> Iterator[tuple[Setting, IntArray]]:
     """Yield the results (nq, k) of the exhaustive greedy at every setting."""
-    column = _columns(everything)
+    kept = max(1, _KEPT_BYTES // int(4 * everything.points.shape[0]))
+    column = lru_cache(kept)(everything.products_with)
     picks = {setting: np.empty((len(queries), k), np.int64) for setting in settings((1.0,))}
 
     def answer(number: int) -> None:
@@ -100,18 +101,6 @@ def of_everything(
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(answer, range(len(queries))))
     yield from picks.items()
-
-
-def _columns(everything: Everything) -> Callable[[int], FloatArray]:
-    """Return a function from a row to its products (n,) with all points."""
-    points = everything.points
-
-    @lru_cache(max(1, _KEPT_BYTES // int(4 * points.shape[0])))
-    def column(row: int) -> FloatArray:
-        dense = isinstance(points, np.ndarray)
-        return everything.products(points[row] if dense else points[[row]].toarray()[0])
-
-    return column
 
 
 def _weight(setting: Setting, step: int, k: int) -> np.float32:
