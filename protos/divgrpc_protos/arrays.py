@@ -113,9 +113,15 @@ def _decode_dense(matrix: vectors_pb2.DenseMatrix) -> npt.NDArray[np.float32]:
 def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
     dtype = _dtype("sparse", matrix.dtype)
     indptr = _numbers("sparse.indptr", matrix.indptr, np.dtype("<i8"), matrix.rows + 1)
-    if indptr[0] != 0 or (np.diff(indptr) < 0).any():
+    # Compared, not subtracted: differences of int64 may overflow.
+    if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
         raise MatrixError("sparse.indptr", "sparse.indptr must begin at 0 and never decrease")
     nnz = int(indptr[-1])
+    stored = len(matrix.data) // dtype.itemsize
+    if len(matrix.indices) == 4 * stored != 4 * nnz:  # the other two agree
+        raise MatrixError(
+            "sparse.indptr", f"sparse.indptr must end at the {stored} values, got {nnz}"
+        )
     indices = _numbers("sparse.indices", matrix.indices, np.dtype("<u4"), nnz)
     data = _numbers("sparse.data", matrix.data, dtype, nnz)
     if nnz and int(indices.max()) >= matrix.cols:

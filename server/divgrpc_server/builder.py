@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
@@ -133,9 +133,9 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
         builder = IndexBuilder(
             stage, parameters, expected_rows=expected, on_progress=events.progress, name=name
         )
-        rows, cols = 0, None
+        rows, layout = 0, None
         for chunk in upload.chunks():
-            cols = _append(builder, chunk, cols)
+            layout = _append(builder, chunk, layout)
             rows += _rows(chunk)
         if expected not in (None, rows):
             raise InvalidArgumentError(
@@ -144,14 +144,30 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
         return builder.finish()
 
 
-def _append(builder: "IndexBuilder", chunk: index_pb2.BuildChunk, cols: int | None) -> int:
-    """Hand a chunk on; returns its columns, which must be `cols`, those of the chunks before."""
+class _Layout(NamedTuple):
+    """What all chunks of an upload have in common."""
+
+    kind: str | None
+    cols: int
+
+
+def _append(
+    builder: "IndexBuilder", chunk: index_pb2.BuildChunk, before: _Layout | None
+) -> _Layout:
+    """Hand a chunk on; returns its layout, which must be that of the chunks before."""
     from divgrpc_server import requests  # as late as the compiler that it loads
 
     vectors = requests.parse_vectors("vectors", chunk.vectors)
-    found = int(vectors.shape[1])
-    if cols not in (None, found):
-        raise InvalidArgumentError("vectors", f"vectors must have {cols} columns, got {found}")
+    found = _Layout(chunk.vectors.WhichOneof("kind"), int(vectors.shape[1]))
+    # Of chunks without rows the core hears nothing.
+    if before is not None and found.kind != before.kind:
+        raise InvalidArgumentError(
+            "vectors", f"vectors must be {before.kind} in every chunk, got {found.kind} ones"
+        )
+    if before is not None and found.cols != before.cols:
+        raise InvalidArgumentError(
+            "vectors", f"vectors must have {before.cols} columns, got {found.cols}"
+        )
     if len(vectors):
         builder.append(
             vectors,

@@ -7,9 +7,11 @@ as the .proto spells it, such as ``queries.sparse.indices``.
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
-from divgrpc.errors import InvalidArgumentError, UnsupportedError
+import numpy as np
+
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS, QueryParameters, check_index_name
-from divgrpc.vectors import Rows
+from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
 from divgrpc_server.messages import word
@@ -87,6 +89,15 @@ def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
         raise InvalidArgumentError(path, f"{field}: {error}") from None
     if not isinstance(matrix, arrays.Csr):
         return matrix
-    raise UnsupportedError(
-        f"{field}.sparse", f"{field}.sparse is not there yet in this version; use dense"
+    if matrix.cols > LIMITS["dims_max"]:
+        raise InvalidArgumentError(
+            f"{field}.sparse.cols",
+            f"{field}.sparse.cols must be at most {LIMITS['dims_max']}, got {matrix.cols}",
+        )
+    # The kernels know writable arrays alone, and a message's bytes are not.
+    return SparseRows(
+        np.array(matrix.indptr, np.int64),
+        matrix.indices.astype(np.int32),
+        matrix.data.astype(np.float32),
+        matrix.cols,
     )

@@ -11,7 +11,7 @@ from details import Details, details_of
 from divgrpc.errors import IndexNotFoundError, InvalidArgumentError
 from divgrpc_client import Client
 from divgrpc_client.errors import RpcError
-from divgrpc_protos.arrays import Csr, encode_csr, encode_dense
+from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from raw import unary, unary_stream
@@ -33,12 +33,6 @@ def dense(**fields: Any) -> vectors_pb2.Vectors:  # noqa: ANN401  # a message's 
     """Return a matrix with one row of numbers, but for `fields`."""
     given = {"rows": 1, "cols": DIMS, "data": np.ones(DIMS, np.float32).tobytes(), **fields}
     return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(**given))
-
-
-def sparse(indptr: list[int], indices: list[int], cols: int = DIMS) -> vectors_pb2.Vectors:
-    """Return sparse rows of ones."""
-    data = np.ones(len(indices), np.float32)
-    return encode_csr(Csr(np.array(indptr), np.array(indices, np.uint32), data, cols))
 
 
 def refusal(stub: DiverseIndexStub, **fields: Any) -> Details:  # noqa: ANN401  # as above
@@ -83,12 +77,6 @@ def refusal(stub: DiverseIndexStub, **fields: Any) -> Details:  # noqa: ANN401  
         ({"queries": encode_dense(np.zeros((1, DIMS), np.float32))}, "queries"),
         ({"queries": encode_dense(np.full((1, DIMS), np.nan, np.float32))}, "queries"),
         ({"queries": encode_dense(np.full((1, DIMS), np.inf, np.float32))}, "queries"),
-        ({"queries": sparse([0, 1], [DIMS])}, "queries.sparse.indices"),
-        ({"queries": sparse([0, 2], [3, 3])}, "queries.sparse.indices"),
-        ({"queries": sparse([0, 2], [3, 1])}, "queries.sparse.indices"),
-        ({"queries": sparse([0, 2, 1], [0, 1])}, "queries.sparse.indptr"),
-        ({"queries": sparse([1, 2], [0, 1])}, "queries.sparse.indptr"),
-        ({"queries": sparse([0, 5], [0, 1])}, "queries.sparse.indices"),
     ],
     ids=str,
 )
@@ -110,7 +98,6 @@ def test_a_wrong_query_names_its_field(
     [
         ({"selector": query_pb2.SELECTOR_RERANK}, "selector"),
         ({"selector": query_pb2.SELECTOR_DPP}, "selector"),
-        ({"queries": sparse([0, 1], [3])}, "queries.sparse"),
     ],
     ids=str,
 )

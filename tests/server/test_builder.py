@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from structlog.testing import capture_logs
 
 from divgrpc import Index
-from divgrpc.errors import InvalidArgumentError, UnsupportedError
-from divgrpc_protos.arrays import Csr, encode_csr
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.types import FloatArray
+from divgrpc_client.vectors import as_matrix, encode
 from divgrpc_protos.v1 import index_pb2, vectors_pb2
 from divgrpc_server import builder, control, logs, uploads
 from divgrpc_server.config import Config
@@ -46,6 +48,12 @@ def empty(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message
     return index_pb2.BuildRequest(
         chunk=index_pb2.BuildChunk(vectors=vectors_pb2.Vectors(dense=matrix))
     )
+
+
+def sparse(rows: FloatArray) -> index_pb2.BuildRequest:
+    """Return a chunk of sparse rows."""
+    vectors = encode(as_matrix("vectors", csr_array(rows)), 0, len(rows))
+    return index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=vectors))
 
 
 def no_matrix() -> index_pb2.BuildRequest:
@@ -87,6 +95,12 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
         ([header("index"), chunk(ONES), empty(dtype=9), commit(3)], "vectors.dense.dtype"),
         ([header("index"), chunk(ONES), no_matrix(), commit(3)], "vectors"),
         ([header("index"), chunk(ONES), chunk(ONES[:0], ids=[1]), commit(3)], "ids"),
+        ([header("index"), chunk(ONES), sparse(ONES), commit(6)], "vectors"),
+        ([header("index"), chunk(ONES), sparse(ONES[:0]), commit(3)], "vectors"),
+        ([header("index"), sparse(ONES), chunk(ONES), commit(6)], "vectors"),
+        ([header("index"), sparse(ONES), chunk(ONES[:0]), commit(3)], "vectors"),
+        ([header("index"), sparse(ONES), sparse(ONES[:, 1:]), commit(6)], "vectors"),
+        ([header("index"), sparse(ONES[:0]), sparse(ONES[:, 1:]), commit(3)], "vectors"),
         ([header("index"), chunk(ONES * np.nan), commit(3)], "vectors"),
         ([header("index"), chunk(ONES * np.inf), commit(3)], "vectors"),
         ([header("index"), chunk(ONES * 0), commit(3)], "vectors"),
@@ -105,6 +119,9 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
         ([parameters(n_tables=0), chunk(ONES), commit(3)], "n_tables"),
         ([parameters(metric=99), chunk(ONES), commit(3)], "metric"),
         ([parameters(n_components=1000), chunk(ONES), commit(3)], "n_components"),
+        ([parameters(metric=3, centred=True), chunk(ONES), commit(3)], "centred"),
+        ([parameters(hash_family=4, n_tables=4), chunk(ONES), commit(3)], "n_tables"),
+        ([parameters(hash_family=4, n_bits=8), chunk(ONES), commit(3)], "n_bits"),
     ],
 )
 def test_a_wrong_upload_names_its_field(
@@ -117,14 +134,12 @@ def test_a_wrong_upload_names_its_field(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_sparse_rows_are_refused_even_where_there_are_none(tmp_path: Path) -> None:
-    """A sparse matrix is UNIMPLEMENTED whatever it holds."""
-    none = encode_csr(
-        Csr(np.zeros(1, np.int64), np.zeros(0, np.uint32), np.zeros(0, np.float32), DIMS)
-    )
-    step = index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=none))
-    with pytest.raises(UnsupportedError):
-        run(tmp_path, [header("index"), step, commit(0)])
+def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
+    """Sparse chunks, one without rows among them, make an index of sparse points."""
+    steps = [header("index"), sparse(ONES[:0]), sparse(ONES), sparse(ONES), commit(6)]
+    run(tmp_path, steps)
+    info = Index.open(tmp_path / "index").info
+    assert (info.points, info.rows, info.nonzeros) == ("sparse", 6, 6 * DIMS)
 
 
 def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:

@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 
 from details import details_of
-from divgrpc.errors import (
-    BuildUnderWayError,
-    IndexExistsError,
-    InvalidArgumentError,
-    UnsupportedError,
-)
+from divgrpc.errors import BuildUnderWayError, IndexExistsError, InvalidArgumentError
 from divgrpc.types import Progress
 from divgrpc_client import Client
-from divgrpc_protos.arrays import Csr, encode_csr
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from raw import stream
@@ -60,24 +54,6 @@ def test_a_wrong_upload_names_its_field(
     assert details.code == INVALID
     assert details.fields == (field,)
     assert clean
-
-
-def test_words_that_are_not_there_yet(client: Client, clean: str) -> None:
-    """A metric or family of the contract that this version lacks is UNIMPLEMENTED."""
-    with pytest.raises(UnsupportedError):
-        client.build(clean, ONES, metric="euclidean")
-    with pytest.raises(UnsupportedError):
-        client.build(clean, ONES, hash_family="cells")
-
-
-def test_sparse_rows_are_not_there_yet(stub: DiverseIndexStub, clean: str) -> None:
-    """Sparse rows are UNIMPLEMENTED, and broken ones INVALID_ARGUMENT."""
-    for indices, code in (([5], grpc.StatusCode.UNIMPLEMENTED), ([DIMS], INVALID)):
-        rows = encode_csr(
-            Csr(np.array([0, 1]), np.array(indices, np.uint32), np.ones(1, np.float32), DIMS)
-        )
-        step = index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=rows))
-        assert refusal(stub, header(clean), step, commit(1)).code == code
 
 
 def test_bytes_that_are_no_message(channel: grpc.Channel) -> None:

@@ -1,0 +1,217 @@
+"""What is wrong with sparse rows is said alike by Build, Query and QueryStream, the field named."""
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import grpc
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy.sparse import csr_array
+
+from details import Details, details_of, details_of_status
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client import Client
+from divgrpc_protos.v1 import index_pb2, query_pb2, vectors_pb2
+from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from raw import stream
+from served import DIMS, Served
+from uploading import commit, header, refusal
+
+INVALID = grpc.StatusCode.INVALID_ARGUMENT
+HUGE = 2**63 - 1
+
+Refuse: TypeAlias = Callable[[DiverseIndexStub, str, vectors_pb2.Vectors], Details]
+
+
+def rows(
+    indptr: list[int],
+    indices: list[int],
+    values: npt.ArrayLike | None = None,
+    /,
+    **fields: Any,  # noqa: ANN401  # a message's own types
+) -> vectors_pb2.Vectors:
+    """Return sparse rows, of ones unless told otherwise, but for `fields`."""
+    data = np.ones(len(indices)) if values is None else np.asarray(values)
+    given = {
+        "rows": len(indptr) - 1,
+        "cols": DIMS,
+        "indptr": np.array(indptr, "<i8").tobytes(),
+        "indices": np.array(indices, "<u4").tobytes(),
+        "data": data.astype("<f4").tobytes(),
+        **fields,
+    }
+    return vectors_pb2.Vectors(sparse=vectors_pb2.CsrMatrix(**given))
+
+
+def refused_build(stub: DiverseIndexStub, _: str, vectors: vectors_pb2.Vectors) -> Details:
+    """Return what a Build says of rows that are sent as its only chunk."""
+    step = index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=vectors))
+    return refusal(stub, header("never"), step, commit(vectors.sparse.rows))
+
+
+def refused_query(stub: DiverseIndexStub, name: str, vectors: vectors_pb2.Vectors) -> Details:
+    """Return what Query says."""
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.Query(query_pb2.QueryRequest(index=name, queries=vectors), timeout=30)
+    return details_of(caught.value)
+
+
+def refused_item(stub: DiverseIndexStub, name: str, vectors: vectors_pb2.Vectors) -> Details:
+    """Return what QueryStream says, which goes on with the next item."""
+    bad = query_pb2.QueryRequest(index=name, queries=vectors)
+    good = query_pb2.QueryRequest(index=name, queries=rows([0, 1], [0]))
+    items = [
+        query_pb2.QueryStreamRequest(correlation_id=number, query=query)
+        for number, query in enumerate((bad, good))
+    ]
+    answers = {a.correlation_id: a for a in stub.QueryStream(iter(items), timeout=30)}
+    assert answers[1].WhichOneof("outcome") == "response"
+    error = answers[0].error
+    code = next(code for code in grpc.StatusCode if code.value[0] == error.code)
+    return details_of_status(code, error)
+
+
+CALLS: dict[str, Refuse] = {
+    "vectors": refused_build,
+    "queries": refused_query,
+    "stream": refused_item,
+}
+
+
+@pytest.fixture(scope="module")
+def names(client: Client, served: Served) -> dict[str, str]:
+    """Return the names of an index of dense points and one of sparse points."""
+    points = np.where(served.points > 0.5, served.points, 0)[:200] + np.eye(200, DIMS)
+    client.build("served-sparse", csr_array(points), replace=True)
+    return {"dense": served.name, "sparse": "served-sparse"}
+
+
+@pytest.mark.parametrize(
+    ("vectors", "field"),
+    [
+        (rows([0, 2], [3, 1]), ".sparse.indices"),
+        (rows([0, 2], [3, 3]), ".sparse.indices"),
+        (rows([0, 1, 3], [5, 3, 3]), ".sparse.indices"),
+        (rows([0, 1], [DIMS]), ".sparse.indices"),
+        (rows([0, 1], [2**32 - 1]), ".sparse.indices"),
+        (rows([0, 2, 1, 2], [0, 1]), ".sparse.indptr"),
+        (rows([0, HUGE, -HUGE - 1, -1, 2], [0, 1]), ".sparse.indptr"),
+        (rows([1, 2], [0, 1]), ".sparse.indptr"),
+        (rows([0, -1], [0]), ".sparse.indptr"),
+        (rows([0, 1], [0, 1]), ".sparse.indptr"),
+        (rows([0, 3], [0, 1]), ".sparse.indptr"),
+        (rows([0, HUGE], [0]), ".sparse.indptr"),
+        (rows([0, 1], [0], indptr=b""), ".sparse.indptr"),
+        (rows([0, 1], [0], indptr=bytes(15)), ".sparse.indptr"),
+        (rows([0, 1], [0], rows=2), ".sparse.indptr"),
+        (rows([0, 1], [0], rows=2**32 - 1), ".sparse.indptr"),
+        (rows([0, 1], [0], indices=bytes(3)), ".sparse.indices"),
+        (rows([0, 1], [0], indices=b""), ".sparse.indices"),
+        (rows([0, 1], [0], data=bytes(3)), ".sparse.data"),
+        (rows([0, 1], [0], dtype=vectors_pb2.DTYPE_FLOAT16), ".sparse.data"),
+        (rows([0, 1], [0], dtype=99), ".sparse.dtype"),
+        (rows([0, 1], [0], cols=65_537), ".sparse.cols"),
+        (rows([0, 1], [0], cols=2**31), ".sparse.cols"),
+        (rows([0, 1], [2**31], cols=2**32 - 1), ".sparse.cols"),
+        (rows([0, 0], [], cols=0), ""),
+        (rows([0], []), ""),
+        (rows([0, 1, 1], [0]), ""),
+        (rows([0, 1, 3], [0, 1, 2], [1, 0, 0]), ""),
+        (rows([0, 1], [0], [np.nan]), ""),
+        (rows([0, 1], [0], [np.inf]), ""),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ",
+)
+@pytest.mark.parametrize("points", ["dense", "sparse"])
+@pytest.mark.parametrize("call", CALLS)
+def test_sparse_rows_that_are_wrong(
+    stub: DiverseIndexStub,
+    names: dict[str, str],
+    *,
+    call: str,
+    points: str,
+    vectors: vectors_pb2.Vectors,
+    field: str,
+) -> None:
+    """INVALID_ARGUMENT with the field of the contract, whatever the points are."""
+    details = CALLS[call](stub, names[points], vectors)
+    assert details.code == INVALID
+    assert details.fields == ("vectors" + field if call == "vectors" else "queries" + field,)
+
+
+@pytest.mark.parametrize("points", ["dense", "sparse"])
+@pytest.mark.parametrize("call", ["queries", "stream"])
+def test_rows_of_other_dimensions(
+    stub: DiverseIndexStub, names: dict[str, str], call: str, points: str
+) -> None:
+    """Sparse queries have as many columns as the index, shown or not."""
+    for cols in (DIMS - 1, DIMS + 1):
+        details = CALLS[call](stub, names[points], rows([0, 1], [0], cols=cols))
+        assert details.code == INVALID
+        assert details.fields == ("queries",)
+        assert f"{DIMS} columns" in details.message
+
+
+def test_a_bad_sparse_row_is_called_by_its_number(client: Client, names: dict[str, str]) -> None:
+    """In a batch the first bad row is named, however the server cuts the batch."""
+    queries = csr_array(np.eye(400, DIMS, dtype=np.float32) + 0.1)
+    queries.data[137 * DIMS] = np.nan
+    for name in names.values():
+        with pytest.raises(InvalidArgumentError, match="row 137"):
+            client.query(name, queries)
+
+
+def test_the_number_of_a_bad_row_is_its_place_in_the_upload(stub: DiverseIndexStub) -> None:
+    """Rows are counted over all chunks, sparse ones too."""
+    steps = [
+        index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=vectors))
+        for vectors in (rows([0, 1, 2], [0, 1]), rows([0, 1, 2], [0, 1], [1, np.nan]))
+    ]
+    details = refusal(stub, header("never"), *steps, commit(4))
+    assert details.fields == ("vectors",)
+    assert "row 3" in details.message
+
+
+def test_malformed_items_end_no_worker(channel: grpc.Channel, names: dict[str, str]) -> None:
+    """A stream of nothing but broken rows answers each of them."""
+    bad = query_pb2.QueryRequest(index=names["sparse"], queries=rows([0, 2], [3, 3]))
+    items = [
+        query_pb2.QueryStreamRequest(correlation_id=i, query=bad).SerializeToString()
+        for i in range(50)
+    ]
+    answers = [
+        query_pb2.QueryStreamResponse.FromString(answer)
+        for answer in stream(channel, "QueryStream", iter(items))
+    ]
+    assert sorted(answer.correlation_id for answer in answers) == list(range(50))
+    assert all(answer.error.code == INVALID.value[0] for answer in answers)
+
+
+def test_distances_under_a_metric_that_has_none(client: Client, served: Served) -> None:
+    """`max_distance` is refused where relevance is a product, in every call and size of batch."""
+    client.build("served-product", served.points[:200], metric="inner_product", replace=True)
+    with pytest.raises(InvalidArgumentError) as caught:
+        client.query("served-product", served.queries[:40], max_distance=1.0)
+    assert caught.value.field == "max_distance"
+    with pytest.raises(InvalidArgumentError) as caught:
+        list(client.query_stream("served-product", [served.queries[0]], max_distance=1.0))
+    assert caught.value.field == "max_distance"
+
+
+@pytest.mark.parametrize(
+    ("options", "field"),
+    [
+        ({"metric": "inner_product", "centred": True}, "centred"),
+        ({"hash_family": "cells", "n_tables": 5}, "n_tables"),
+        ({"hash_family": "cells", "n_bits": 9}, "n_bits"),
+    ],
+    ids=str,
+)
+def test_parameters_that_do_not_go_together(
+    client: Client, served: Served, options: dict[str, Any], field: str
+) -> None:
+    """What a metric or family cannot serve is refused with the parameter's name."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        client.build("never", served.points, **options)
+    assert caught.value.field == field
