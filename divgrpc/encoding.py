@@ -181,7 +181,8 @@ class _Encoder:
                 total += np.bincount(block.indices, block.values, self._dims)
             else:
                 total += block.sum(axis=0, dtype=np.float64)
-        return (total / self._rows).astype(np.float32)
+        mean: FloatArray = (total / self._rows).astype(np.float32)
+        return mean
 
     def _create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         self.arrays[name] = self._store.create(name, dtype, shape)

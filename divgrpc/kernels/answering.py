@@ -25,7 +25,7 @@ INNER_PRODUCT = 2
 def answer(points, named, hashing, tables, cells, plan, queries, scratch, results):
     """Answer every query row.
 
-    `points`: see `scoring.distance_of`. `named`: ids (n,) int64 or empty, inverse lengths (n,)
+    `points`: see `scoring.score_rows`. `named`: ids (n,) int64 or empty, inverse lengths (n,)
     float32 for the inner product or empty. `hashing`: hyperplanes (d, B), thresholds (B,) float32,
     codes (B / 64, n) uint64, terms (2, n) float32 (see `scanning.estimate`) or (2, 0). `tables`:
     see `find_tables`. `cells`: see `rank_cells`; with cells, codes and terms go by place.

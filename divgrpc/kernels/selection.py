@@ -9,8 +9,7 @@ import numpy as np
 
 from divgrpc.kernels.compiling import kernel
 from divgrpc.kernels.lanes import row_distance, row_dot
-from divgrpc.kernels.scoring import distance_of
-from divgrpc.kernels.sparse import clear, spread
+from divgrpc.kernels.sparse import clear, sparse_distance, spread
 
 CORRECTED = 0
 PRINTED = 1
@@ -70,7 +69,7 @@ def scale_costs(distances, count, costs):
 def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, picked, gains):
     """Pick up to `k` of the candidates one by one; returns how many.
 
-    `points` as for `distance_of`. `rows` and `costs` (count,) are in the order of distance, then
+    `points` as for `score_rows`. `rows` and `costs` (count,) are in the order of distance, then
     id, so that the first of equals wins. How far apart two points are is their squared distance,
     or, where `inverses` (n,) float32 holds their inverse lengths, 1 - cosine. `scratch`: block
     (m, d), target (1, d) of zeros, apart (count,), all float32. `picked` int64 gets positions among
@@ -142,11 +141,11 @@ def _move_rows(vectors, inverses, rows, best, count, least_counts, apart):
 @kernel
 def _move_sparse(points, inverses, rows, best, count, least_counts, target, apart):
     indptr, indices, values, squares = points[1], points[2], points[3], points[4]
-    row, product = rows[best], inverses.shape[0] > 0
+    row, product = np.int64(rows[best]), inverses.shape[0] > 0
     start, stop = indptr[row], indptr[row + 1]
     spread(indices, values, start, stop, target)
     for i in range(count):
-        far = distance_of(points, rows[i], target, 0, squares[row], product)
+        far = sparse_distance(points, np.int64(rows[i]), target, 0, squares[row], product)
         if product:
             far = _angular(-far, inverses[rows[i]], inverses[row])
         _move(apart, i, far, least_counts)

@@ -31,6 +31,16 @@ def sparse_dot(indices, values, start, stop, target, at):
 
 
 @kernel
+def sparse_distance(points, row, target, at, square, product):
+    """Return how far a sparse point is from row `at` of `target`; as in `scoring.score_rows`."""
+    indptr, indices, values, squares = points[1], points[2], points[3], points[4]
+    dot = sparse_dot(indices, values, indptr[row], indptr[row + 1], target, at)
+    if product:
+        return np.float32(-dot)
+    return np.float32(max(0.0, squares[row] + square - 2.0 * dot))
+
+
+@kernel
 def dense_square(target, at):
     """Return the float64 squared length of a dense row, added first to last."""
     total = 0.0
