@@ -13,6 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.kernels import clustering as kernels
 from divgrpc.types import FloatArray, IntArray
 
 # Cells per square root of points: some fifty points each at fifty thousand.
@@ -49,12 +50,11 @@ class Partition:
 
     def assign(self, projected: FloatArray) -> npt.NDArray[np.int32]:
         """Return the cell of each row of `projected` (n, m) float32, in its nearest coarse one."""
-        tops = _nearest(projected, self.coarse)
-        cells = np.empty(len(projected), np.int32)
-        for top, rows in _groups(tops, len(self.coarse)):
-            first, last = self.starts[top], self.starts[top + 1]
-            cells[rows] = first + _nearest(projected[rows], self.centres[first:last])
-        return cells
+        numbers = np.empty(len(projected), np.int32)
+        points = np.ascontiguousarray(projected)
+        halves = self.squares / 2
+        kernels.assign_to_cells(points, self.coarse, self.starts, self.centres, halves, numbers)
+        return numbers
 
 
 def cell_count(rows: int, width: int) -> int:
@@ -75,12 +75,15 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     """
     coarse = _k_means(sample, max(1, math.isqrt(n_cells)), rng)
     tops = _nearest(sample, coarse)
+    order = np.argsort(tops, kind="stable")
+    ends = np.searchsorted(tops[order], np.arange(len(coarse) + 1))
     parts: list[FloatArray] = []
     starts = [0]
-    for _, rows in _groups(tops, len(coarse)):
+    for top in range(len(coarse)):
+        rows = order[ends[top] : ends[top + 1]]
         share = max(1, round(n_cells * len(rows) / len(sample)))
         # A coarse cell that no point of the sample is in has a centre all the same.
-        part = _k_means(sample[rows], share, rng) if len(rows) else coarse[len(parts)][np.newaxis]
+        part = _k_means(sample[rows], share, rng) if len(rows) else coarse[top : top + 1]
         parts.append(part)
         starts.append(starts[-1] + len(part))
     return Partition(coarse, np.array(starts, np.int64), np.concatenate(parts))
@@ -91,24 +94,16 @@ def _k_means(points: FloatArray, count: int, rng: np.random.Generator) -> FloatA
     count = min(count, len(points))
     centres = points[np.sort(rng.choice(len(points), count, replace=False))]
     for _ in range(_ITERATIONS if count > 1 else 1):
-        nearest = _nearest(points, centres)
-        order = np.argsort(nearest, kind="stable")
-        begins = np.unique(nearest[order], return_index=True)[1]
-        sizes = np.diff(np.append(begins, len(points)))
-        sums = np.add.reduceat(points[order], begins, axis=0)
+        sums, sizes = np.empty_like(centres), np.empty(len(centres), np.int64)
+        kernels.add_up(points, _nearest(points, centres), sums, sizes)
         # A centre that no point is nearest to is given up: duplicates have no use for two.
-        centres = np.ascontiguousarray(sums / sizes[:, np.newaxis], np.float32)
+        found = sizes > 0
+        centres = np.divide(sums[found], sizes[found, np.newaxis], dtype=np.float32)
     return centres
 
 
-def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int64]:
+def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
     """Return the number of the centre nearest to each point, (n,); ties to the lower number."""
-    halves = (centres * centres).sum(axis=1) / 2
-    return np.asarray((points @ centres.T - halves).argmax(axis=1))
-
-
-def _groups(numbers: npt.NDArray[np.int64], count: int) -> list[tuple[int, npt.NDArray[np.int64]]]:
-    """Return (number, places that hold it, ascending) for each number below `count`."""
-    order = np.argsort(numbers, kind="stable")
-    ends = np.searchsorted(numbers[order], np.arange(count + 1))
-    return [(g, order[ends[g] : ends[g + 1]]) for g in range(count)]
+    numbers = np.empty(len(points), np.int32)
+    kernels.assign(points, centres, (centres * centres).sum(axis=1) / 2, numbers)
+    return numbers

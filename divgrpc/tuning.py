@@ -18,8 +18,8 @@ from divgrpc.vectors import Rows, SparseRows, lengths
 
 NEIGHBOURS: Final = 10
 _SAMPLE: Final = 64
-_BLOCK_ROWS: Final = 65_536
-_TIMED_SECONDS: Final = 0.05
+_BLOCK_ROWS: Final = 8_192
+_TIMED_SECONDS: Final = 0.02
 _TIMED_LEAST: Final = 3
 _HOPELESS: Final = 8
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
