@@ -110,7 +110,7 @@ def indexes(found: Sequence[IndexInfo]) -> None:
             str(info.generation),
             f"{info.rows:,}",
             str(info.dims),
-            str(info.parameters.get("hash_family", "")),
+            str(info.parameters.get("hash_family") or ""),
             info.auto_search,
             size(_bytes(info)),
         )

@@ -134,7 +134,7 @@ def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
         generation=message.generation,
         rows=message.rows,
         dims=message.dims,
-        parameters=_set_fields(message.parameters),
+        parameters=_parameters(message.parameters),
         code_bits=message.code_bits,
         n_probes=message.n_probes,
         auto_search=_word(message, "auto_search"),
@@ -190,8 +190,9 @@ def _word(message: Message, name: str) -> Any:  # noqa: ANN401  # the Literal of
     return words.to_word(field, value) or str(value)
 
 
-def _set_fields(message: index_pb2.BuildParameters) -> dict[str, object]:
-    return {
-        field.name: _word(message, field.name) if field.enum_type else value
-        for field, value in message.ListFields()
-    }
+def _parameters(message: index_pb2.BuildParameters) -> dict[str, object]:
+    """Return every parameter, None for what an index has not, as cells have no tables."""
+    found: dict[str, object] = dict.fromkeys(field.name for field in message.DESCRIPTOR.fields)
+    for field, value in message.ListFields():
+        found[field.name] = _word(message, field.name) if field.enum_type else value
+    return found

@@ -1,20 +1,24 @@
 """The wire gives what the core gives, byte for byte."""
 
+import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from divgrpc import Index
-from divgrpc.types import QueryResult
+from divgrpc.types import FloatArray, QueryResult
 from divgrpc_client import Client
+from divgrpc_client.vectors import VectorsLike
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from running import RunningServer
-from served import Served, random_points
+from served import DIMS, Served, random_points
 
-FAMILIES = ("lsh_div", "lsh_sdiv", "pca_hash")
+FAMILIES = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto")
+METRICS = ("cosine", "euclidean", "inner_product")
 SEARCHES = ("auto", "tables", "scan", "scan_hamming", "exact")
 SELECTIONS = (
     {"selector": "nearest"},
@@ -23,15 +27,73 @@ SELECTIONS = (
     {"selector": "greedy", "variant": "marginal"},
     {"selector": "mmr"},
 )
+FEW = 600
+
+
+class Both(NamedTuple):
+    """An index as the wire and as the core see it, and queries (dense, sparse) of the same rows."""
+
+    name: str
+    core: Index
+    queries: tuple[FloatArray, csr_array]
+
+
+def spread(rows: int, *, dims: int = DIMS, seed: int = 0) -> FloatArray:
+    """Return points whose lengths vary by a hundred, as inner products want them."""
+    scale = 10 ** np.random.default_rng(seed).uniform(-1, 1, (rows, 1))
+    return (random_points(rows, dims=dims, seed=seed) * scale).astype(np.float32)
+
+
+def thinned(points: FloatArray, share: float = 0.1) -> FloatArray:
+    """Return the points with most numbers made zero, none without any left."""
+    kept = np.random.default_rng(len(points)).random(points.shape) < share
+    kept[:, 0] = True
+    return np.where(kept, points, 0).astype(np.float32)
+
+
+def built(
+    server: RunningServer,
+    client: Client,
+    name: str,
+    points: VectorsLike,
+    **options: Any,  # noqa: ANN401  # any option's type
+) -> Index:
+    """Build an index over the wire, and open its folder in this process."""
+    client.build(name, points, replace=True, **options)
+    return Index.open(server.folder / "data" / name)
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def both(request: pytest.FixtureRequest, server: RunningServer, client: Client) -> Any:  # noqa: ANN401
-    """Build an index over the wire, and open its folder in this process."""
-    family = request.param
-    name = f"equal-{family.replace('_', '-')}"
-    client.build(name, random_points(seed=3), hash_family=family, ids=np.arange(1500) * 7)
-    return name, Index.open(server.folder / "data" / name)
+def both(request: pytest.FixtureRequest, server: RunningServer, client: Client) -> Both:
+    """Build a dense index of a family, with ids of its own."""
+    name = f"equal-{request.param.replace('_', '-')}"
+    ids = np.arange(1500) * 7
+    index = built(server, client, name, random_points(seed=3), hash_family=request.param, ids=ids)
+    queries = random_points(64, seed=4)
+    return Both(name, index, (queries, csr_array(queries)))
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        (family, metric, points)
+        for family in FAMILIES
+        for metric in METRICS
+        for points in ("dense", "sparse")
+    ],
+    ids="-".join,
+)
+def kind(request: pytest.FixtureRequest, server: RunningServer, client: Client) -> Both:
+    """Build an index of a family, a metric and a kind of points."""
+    family, metric, points = request.param
+    dims = DIMS if points == "dense" else 200
+    vectors, queries = spread(FEW, dims=dims, seed=1), spread(12, dims=dims, seed=2)
+    options = {"hash_family": family, "metric": metric, "target_recall": 0.5}
+    if points == "sparse":
+        vectors, queries = csr_array(thinned(vectors)), thinned(queries)
+    index = built(server, client, "kind", vectors, **options)
+    assert index.info.points == points
+    return Both("kind", index, (queries, csr_array(queries)))
 
 
 def assert_same(wire: QueryResult, core: QueryResult) -> None:
@@ -47,14 +109,34 @@ def assert_same(wire: QueryResult, core: QueryResult) -> None:
     assert wire.warnings == core.warnings
 
 
+@pytest.mark.parametrize("search", SEARCHES)
+def test_every_kind_of_index_gives_what_the_core_gives(
+    kind: Both, client: Client, search: str
+) -> None:
+    """Every family, metric, search and selector, dense and sparse points and queries."""
+    for queries, selection in itertools.product(kind.queries, SELECTIONS):
+        limits = {"k": 6, "candidates_limit": 40, "hash_limit": 200}
+        options: dict[str, Any] = {"search": search, "seed": 5, **limits, **selection}
+        expected = kind.core.query(queries, **options)
+        assert_same(client.query(kind.name, queries, **options), expected)
+        row = client.query(kind.name, queries[10:11], **options)
+        assert row.ids.tobytes() == expected.ids[10:11].tobytes()
+        assert row.scores.tobytes() == expected.scores[10:11].tobytes()
+
+
+def test_every_kind_of_index_describes_itself(kind: Both, client: Client) -> None:
+    """What Build chose and why, and what is kept how, is the same on both sides."""
+    assert client.get_index(kind.name) == kind.core.info
+    assert kind.core.info.choices
+
+
 @pytest.mark.parametrize("selection", SELECTIONS, ids=lambda chosen: "-".join(chosen.values()))
 @pytest.mark.parametrize("search", SEARCHES)
 def test_the_wire_gives_what_the_core_gives(
-    both: tuple[str, Index], client: Client, search: str, selection: dict[str, Any]
+    both: Both, client: Client, search: str, selection: dict[str, Any]
 ) -> None:
     """Alone and in batches of 1 to 64 rows, every way of searching and selecting is the core's."""
-    name, index = both
-    queries = random_points(64, seed=4)
+    name, index, (queries, _) = both
     options = {"k": 7, "search": search, "seed": 11, "hash_limit": 300, **selection}
     core = index.query(queries, **options)
     assert_same(client.query(name, queries, **options), core)
@@ -83,18 +165,16 @@ def test_the_wire_gives_what_the_core_gives(
     ],
     ids=str,
 )
-def test_every_option_travels(
-    both: tuple[str, Index], client: Client, options: dict[str, Any]
-) -> None:
+def test_every_option_travels(both: Both, client: Client, options: dict[str, Any]) -> None:
     """Options, short rows and warnings arrive as the core has them, however a batch is cut."""
-    name, index = both
+    name, index, _ = both
     queries = random_points(20, seed=5)
     assert_same(client.query(name, queries, **options), index.query(queries, **options))
 
 
-def test_half_precision_queries_are_widened(both: tuple[str, Index], client: Client) -> None:
+def test_half_precision_queries_are_widened(both: Both, client: Client) -> None:
     """A float16 query is answered as the float32 numbers it stands for."""
-    name, index = both
+    name, index, _ = both
     queries = random_points(3, seed=6).astype(np.float16)
     assert_same(client.query(name, queries), index.query(queries.astype(np.float32)))
 

@@ -1,0 +1,80 @@
+"""Batches of sparse queries: cut by rows and by numbers, and never spread out."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from divgrpc import Index
+from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.types import FloatArray
+from divgrpc.vectors import SparseRows
+from divgrpc_client import Client
+from divgrpc_server import requests
+from divgrpc_server.frames import Op, Request
+from divgrpc_server.jobs import Job
+from running import RunningServer
+
+# No components and no orthogonal blocks, which take their time in so many dimensions.
+RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
+WIDE = LIMITS["dims_max"]
+
+
+def few_numbers(rows: int, each: int, seed: int) -> csr_array:
+    """Return sparse rows of as many dimensions as there may be."""
+    rng = np.random.default_rng(seed)
+    columns = np.sort(
+        rng.integers(0, WIDE // each, (rows, each)) + np.arange(each) * (WIDE // each)
+    )
+    values = rng.standard_normal(rows * each).astype(np.float32)
+    return csr_array((values, columns.ravel(), np.arange(rows + 1) * each), (rows, WIDE))
+
+
+def pieces(index: Index, queries: SparseRows) -> tuple[list[int], FloatArray]:
+    """Answer a batch as a worker does; returns how many rows each piece had, and the scores."""
+    query = requests.Query("any", queries, QueryParameters(k=2))
+    job = Job(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
+    sizes: list[int] = []
+    result = job.start(index)
+    while result is None:
+        before = job._next
+        result = job.go_on()
+        sizes.append(job._next - before)
+    return sizes, result.scores
+
+
+def test_pieces_are_cut_by_numbers_too() -> None:
+    """A few rows with most of the numbers are pieces of their own, and the answer is the same."""
+    rng = np.random.default_rng(0)
+    index = Index.build(rng.standard_normal((50, 20_000)).astype(np.float32), **RANDOM)
+    full = rng.standard_normal((4, 20_000)).astype(np.float32)
+    thin = np.where(np.arange(20_000) < 3, rng.standard_normal((20, 20_000)), 0)
+    rows = SparseRows.of(csr_array(np.concatenate([full, thin.astype(np.float32)])))
+    sizes, scores = pieces(index, rows)
+    assert sizes[0] == 3
+    assert sum(sizes) == 24
+    assert scores.tobytes() == index.query(rows, k=2).scores.tobytes()
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most memory that a process ever had."""
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def test_sparse_queries_are_never_spread_out(server: RunningServer, client: Client) -> None:
+    """Four thousand rows of 65,536 dimensions, a gigabyte if spread, cost a few megabytes."""
+    client.build("wide", few_numbers(300, 20, 1), **RANDOM)
+    queries = few_numbers(4_000, 20, 2)
+    client.query("wide", queries[:100])
+    before = sum(map(peak_bytes, server.pids("worker")))
+    result = client.query("wide", queries, k=3, selector="nearest")
+    after = sum(map(peak_bytes, server.pids("worker")))
+    assert after - before < 256 * 2**20
+    index = Index.open(server.folder / "data" / "wide")
+    core = index.query(queries[3_000:3_020], k=3, selector="nearest")
+    assert result.ids[3_000:3_020].tobytes() == core.ids.tobytes()
+    assert result.scores[3_000:3_020].tobytes() == core.scores.tobytes()
