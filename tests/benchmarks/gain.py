@@ -2,7 +2,8 @@
 
 Hyperplane queries on sets with sub-topics, 50 a category. Everyone's dial, variant and limits are
 chosen by folds, the baseline's too. A row at default limits, and one at the smallest part of them
-that keeps 0.95 of the gain on the other folds; h is the mean over the hash seeds. Times are of one
+that keeps 0.95 of the gain on the other folds, both chosen with the first hash seed; h is the mean
+over all seeds. Times are of one
 query at a time on one thread, in turns; *hash* is the part spent on projections.
 """
 
@@ -10,7 +11,7 @@ import argparse
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from typing import Final
 
@@ -19,7 +20,8 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import gain_rows, sweeps, topics
 from benchmarks.exhaustive import Everything
-from benchmarks.gain_rows import EVERYTHING, EXACT, Ready, Row
+from benchmarks.gain_rows import EVERYTHING, EXACT, Key, Measured, Ready, Row
+from benchmarks.shares import Choice
 from benchmarks.sweeps import Setting
 from benchmarks.tables import facts, show
 from divgrpc.errors import UnsupportedError
@@ -54,67 +56,90 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
         with threadpool_limits(1):
             comparison = _Comparison(data, arguments)
             comparison.ask_everyone()
-            for k in arguments.k:
-                rows += gain_rows.compare(data.name, k, comparison.ready(k), arguments.timed)
+            rows += comparison.rows()
     return {"data": described, "rows": [asdict(row) for row in rows]}
 
 
 class _Comparison:
-    """One set: everyone's answers at every setting, and the indexes of the first seed."""
+    """One set: everyone's answers, and the indexes of the first seed."""
 
     def __init__(self, data: topics.Topics, arguments: argparse.Namespace) -> None:
         self._data, self._told = data, arguments
         self._asked = data.queries(arguments.per_category)
         self._everything = Everything.of(data.points)
         self._indexes: dict[str, Index] = {}
-        self._measured: dict[tuple[int, str], gain_rows.Measured] = {}
+        # By k and contestant, one for each hash seed.
+        self._measured: dict[tuple[int, str], list[Measured]] = {}
+        self._choices: dict[int, dict[Key, Choice]] = {}
 
     def ask_everyone(self) -> None:
-        """Let everyone answer every query at every setting."""
+        """Let everyone answer: at every setting, then with the other seeds at what was chosen."""
         begun = time.monotonic()
-        queries, threads = self._asked.queries, self._told.threads
         for k in self._told.k:
-            self._note(k, EVERYTHING, sweeps.of_everything(self._everything, queries, k, threads))
+            answers = sweeps.of_everything(
+                self._everything, self._asked.queries, k, self._told.threads
+            )
+            self._note(k, EVERYTHING, answers)
         for family in self._told.families:
             try:
-                chosen = self._ask(family)
+                self._ask_first(family)
             except UnsupportedError as error:
                 show(f"{family}: {error}")
-            else:
-                if family == "auto":
-                    show(f"auto chose {', '.join(f'{name} ({n})' for name, n in chosen.items())}")
-        show(f"{len(queries)} queries, {time.monotonic() - begun:.0f} s\n")
-
-    def ready(self, k: int) -> Ready:
-        """Return what the rows of one k are made from."""
-        measured = {name: each for (of, name), each in self._measured.items() if of == k}
-        return Ready(self._asked, self._everything, self._indexes, measured)
-
-    def _ask(self, family: HashFamily) -> Counter[str]:
-        """Let the indexes of a family answer, one per seed; returns what Build made of its name."""
-        chosen: Counter[str] = Counter()
-        for seed in range(self._told.seeds):
-            index = Index.build(self._data.points, hash_family=family, seed=seed)
-            chosen[str(index.info.parameters["hash_family"])] += 1
-            if not self._indexes:
-                self._answer(index, EXACT, "exact", sweeps.PARTS[:1])
-            self._indexes.setdefault(family, index)
-            self._answer(index, family, "auto", sweeps.PARTS)
-        return chosen
-
-    def _answer(self, index: Index, name: str, search: Search, parts: Sequence[float]) -> None:
-        queries, threads = self._asked.queries, self._told.threads
         for k in self._told.k:
-            answers = sweeps.of_index(index, queries, k, search, parts=parts, threads=threads)
-            self._note(k, name, answers)
+            self._choices[k] = gain_rows.choices(self._ready(k))
+        for family in filter(self._indexes.get, self._told.families):
+            self._ask_others(family)
+        show(f"{len(self._asked.queries)} queries, {time.monotonic() - begun:.0f} s\n")
+
+    def rows(self) -> list[Row]:
+        """Time what was chosen, print and return the rows."""
+        return [
+            row
+            for k in self._told.k
+            for row in gain_rows.compare(self._ready(k), self._choices[k], self._told.timed)
+        ]
+
+    def _ready(self, k: int) -> Ready:
+        measured = {name: each for (of, name), each in self._measured.items() if of == k}
+        return Ready(self._data.name, k, self._asked, self._everything, self._indexes, measured)
+
+    def _ask_first(self, family: HashFamily) -> None:
+        index = Index.build(self._data.points, hash_family=family)
+        if not self._indexes:
+            for k in self._told.k:
+                self._answer(index, EXACT, k, "exact", sweeps.settings(sweeps.PARTS[:1]))
+        self._indexes[family] = index
+        for k in self._told.k:
+            self._answer(index, family, k, sweeps.hashed(index), sweeps.settings(sweeps.PARTS))
+
+    def _ask_others(self, family: HashFamily) -> None:
+        """Let the indexes of the other seeds answer at the settings chosen with the first."""
+        became = Counter([str(self._indexes[family].info.parameters["hash_family"])])
+        search = sweeps.hashed(self._indexes[family])
+        for seed in range(1, self._told.seeds):
+            index = Index.build(self._data.points, hash_family=family, seed=seed)
+            became[str(index.info.parameters["hash_family"])] += 1
+            for k, choices in self._choices.items():
+                chosen = [choice for (name, _), choice in choices.items() if name == family]
+                wanted = set().union(*(choice.settings for choice in chosen))
+                self._answer(index, family, k, search, wanted)
+        if family == "auto":
+            show(f"auto became {', '.join(f'{name} ({n})' for name, n in became.items())}")
+
+    def _answer(
+        self, index: Index, name: str, k: int, search: Search, wanted: Iterable[Setting]
+    ) -> None:
+        queries, threads = self._asked.queries, self._told.threads
+        answers = sweeps.of_index(index, queries, k, search, wanted=wanted, threads=threads)
+        self._note(k, name, answers)
 
     def _note(self, k: int, name: str, answers: Iterator[tuple[Setting, IntArray]]) -> None:
-        """Add the measures of one hash seed's answers to those of the seeds before."""
+        """Keep the measures of one hash seed's answers."""
         labels = self._data.labels
         every = np.arange(len(labels.categories))
-        seeds = 1 if name in (EVERYTHING, EXACT) else self._told.seeds
-        measured = self._measured.setdefault((k, name), {})
+        measured: Measured = {}
         for setting, ids in answers:
             found = Quality.of(ids, self._asked.asked, labels, every)
-            values = np.array([found.precision, found.subtopic_recall, found.diversity, found.h])
-            measured[setting] = measured.get(setting, np.zeros_like(values)) + values / seeds
+            measures = (found.precision, found.subtopic_recall, found.diversity, found.h)
+            measured[setting] = np.array(measures)
+        self._measured.setdefault((k, name), []).append(measured)

@@ -1,6 +1,6 @@
 """The gain run's rows: settings chosen, queries timed, a table drawn."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -9,7 +9,7 @@ import numpy as np
 
 from benchmarks import shares, sweeps
 from benchmarks.exhaustive import Everything
-from benchmarks.shares import Chosen
+from benchmarks.shares import Choice
 from benchmarks.sweeps import Setting
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
@@ -33,12 +33,18 @@ Key = tuple[str, bool]
 
 @dataclass(frozen=True, eq=False)
 class Ready:
-    """What the rows of one k are made from; `measured` by contestant, (4, nq) at every setting."""
+    """What the rows of one k are made from.
 
+    `measured` has for each contestant and hash seed its measures (4, nq) by setting: the first
+    seed's at all, the others' at what was chosen.
+    """
+
+    data: str
+    k: int
     asked: HyperplaneQueries
     everything: Everything
     indexes: Mapping[str, Index]
-    measured: Mapping[str, Measured]
+    measured: Mapping[str, Sequence[Measured]]
 
 
 @dataclass(frozen=True)
@@ -52,6 +58,7 @@ class Row:
     data: str
     k: int
     name: str
+    search: str
     by_folds: bool
     part: float
     variant: str
@@ -67,89 +74,110 @@ class Row:
     than_exact: float | None
 
 
-def compare(data: str, k: int, ready: Ready, timed: int) -> list[Row]:
-    """Choose settings for one k, time `timed` queries, print and return the rows."""
-    chosen = _chosen(ready)
-    nearest, best = chosen[NEAREST, False], chosen[EVERYTHING, False]
-    gain = float((best.h - nearest.h).mean())
-    verdict = "" if gain > shares.WORTH else ": no gain to be had"
-    show(f"k = {k}: the exhaustive greedy gains {gain:.3f} of h over nearest neighbours{verdict}\n")
-    times = _times(k, ready, chosen, timed)
-    rows = []
-    for (name, by_folds), each in chosen.items():
-        ends = (each.h, nearest.h, best.h)
-        worth = gain > shares.WORTH and name != NEAREST
-        precision, subtopic_recall, diversity, h = each.values.mean(axis=1)
-        taken = times.get((name, by_folds))
-        rows.append(
-            Row(
-                data=data,
-                k=k,
-                name=name,
-                by_folds=by_folds,
-                part=each.setting.part,
-                variant=each.setting.variant,
-                dial=each.setting.diversity,
-                precision=float(precision),
-                subtopic_recall=float(subtopic_recall),
-                diversity=float(diversity),
-                h=float(h),
-                share=(shares.gain_share(*ends), *shares.interval(*ends)) if worth else None,
-                microseconds=taken,
-                hashing=times[HASHING, False] if name in ready.indexes else None,
-                than_exhaustive=taken and times[EVERYTHING, False] / taken,
-                than_exact=taken and times[EXACT, False] / taken,
-            )
-        )
-    show(drawn(rows) + "\n")
-    return rows
-
-
-def _chosen(ready: Ready) -> dict[Key, Chosen]:
+def choices(ready: Ready) -> dict[Key, Choice]:
     """Choose everyone's settings by folds, at default limits and with limits chosen too."""
     folds = shares.dealt(ready.asked.asked)
-    measured = ready.measured[EVERYTHING]
-    nearest, best = Chosen(measured[Setting(0.0)], Setting(0.0)), shares.choose(measured, folds)
+    everything = ready.measured[EVERYTHING]
+    best = shares.choose(everything[0], folds)
     chosen = {
-        (NEAREST, False): nearest,
+        (NEAREST, False): Choice((Setting(0.0),) * shares.FOLDS, Setting(0.0)),
         (EVERYTHING, False): best,
-        (EXACT, False): shares.choose(ready.measured[EXACT], folds),
     }
     if ready.everything.columns is not None:
         chosen[BY_COLUMNS, False] = best
-    least = shares.enough(nearest.h, best.h)
+    chosen[EXACT, False] = shares.choose(ready.measured[EXACT][0], folds)
+    least = shares.enough(everything[0][Setting(0.0)][3], best.values(everything, folds)[3])
     for family in ready.indexes:
-        measured = ready.measured[family]
+        measured = ready.measured[family][0]
         whole = {setting: each for setting, each in measured.items() if setting.part == 1}
         chosen[family, False] = shares.choose(whole, folds)
         chosen[family, True] = shares.choose(measured, folds, least)
     return chosen
 
 
-def _times(k: int, ready: Ready, chosen: Mapping[Key, Chosen], timed: int) -> dict[Key, float]:
+def compare(ready: Ready, chosen: Mapping[Key, Choice], timed: int) -> list[Row]:
+    """Time so many queries at what was chosen for one k, print and return the rows."""
+    folds = shares.dealt(ready.asked.asked)
+    values = {
+        key: choice.values(ready.measured.get(key[0], ready.measured[EVERYTHING]), folds)
+        for key, choice in chosen.items()
+    }
+    nearest, best = values[NEAREST, False][3], values[EVERYTHING, False][3]
+    gain = float((best - nearest).mean())
+    verdict = "" if gain > shares.WORTH else ": no gain to be had"
+    show(f"k = {ready.k}: exhaustive greedy gains {gain:.3f} of h over nearest points{verdict}\n")
+    times = _times(ready, chosen, timed)
+    rows = []
+    for key, choice in chosen.items():
+        ends = (values[key][3], nearest, best)
+        worth = gain > shares.WORTH and key[0] != NEAREST
+        share = (shares.gain_share(*ends), *shares.interval(*ends)) if worth else None
+        rows.append(_row(ready, key, choice.overall, values[key], share=share, times=times))
+    show(drawn(rows) + "\n")
+    return rows
+
+
+def _row(
+    ready: Ready,
+    key: Key,
+    setting: Setting,
+    values: Values,
+    *,
+    share: tuple[float, float, float] | None,
+    times: Mapping[Key, float],
+) -> Row:
+    name, by_folds = key
+    index, taken = ready.indexes.get(name), times.get(key)
+    precision, subtopic_recall, diversity, h = values.mean(axis=1).tolist()
+    return Row(
+        data=ready.data,
+        k=ready.k,
+        name=name,
+        search=sweeps.hashed(index) if index else "",
+        by_folds=by_folds,
+        part=setting.part,
+        variant=setting.variant,
+        dial=setting.diversity,
+        precision=precision,
+        subtopic_recall=subtopic_recall,
+        diversity=diversity,
+        h=h,
+        share=share,
+        microseconds=taken,
+        hashing=times[HASHING, False] if index else None,
+        than_exhaustive=taken and times[EVERYTHING, False] / taken,
+        than_exact=taken and times[EXACT, False] / taken,
+    )
+
+
+def _times(ready: Ready, chosen: Mapping[Key, Choice], timed: int) -> dict[Key, float]:
     """Return the microseconds of a query, of queries of every category in turns."""
-    asked = ready.asked.queries
+    asked, k = ready.asked.queries, ready.k
     spread = np.linspace(0, len(asked) - 1, min(timed, len(asked))).astype(np.int64)
     queries = np.ascontiguousarray(asked[spread])
     first = next(iter(ready.indexes.values()))
     askings: dict[Key, Asking] = {(HASHING, False): _hashing(first, queries, k)}
-    for (name, by_folds), each in chosen.items():
+    for (name, by_folds), choice in chosen.items():
         if name in (EVERYTHING, BY_COLUMNS):
-            askings[name, by_folds] = _exhaustive(ready, queries, k, each, name == BY_COLUMNS)
+            asking = _exhaustive(ready, queries, choice.overall, by_columns=name == BY_COLUMNS)
+            askings[name, by_folds] = asking
         elif name != NEAREST:
-            search: Search = "exact" if name == EXACT else "auto"
             index = ready.indexes.get(name, first)
-            wanted = sweeps.parameters(index, k, search, each.setting)
+            search: Search = "exact" if name == EXACT else sweeps.hashed(index)
+            wanted = sweeps.parameters(index, k, search, choice.overall)
             askings[name, by_folds] = partial(_ask, index, wanted, queries)
     return {key: each.microseconds for key, each in take_turns(askings, len(queries), k).items()}
 
 
-def _exhaustive(
-    ready: Ready, queries: FloatArray, k: int, each: Chosen, by_columns: bool
-) -> Asking:
-    dial, variant = each.setting.diversity, each.setting.variant
-    greedy: Callable[..., IntArray] = ready.everything.greedy
-    return lambda query: greedy(queries[query], k, dial, variant, by_columns=by_columns)
+def _exhaustive(ready: Ready, queries: FloatArray, setting: Setting, *, by_columns: bool) -> Asking:
+    dial, variant = setting.diversity, setting.variant
+
+    def ask(query: int) -> IntArray:
+        return ready.everything.greedy(
+            queries[query], ready.k, dial, variant, by_columns=by_columns
+        )
+
+    return ask
 
 
 def _ask(index: Index, wanted: QueryParameters, queries: FloatArray, query: int) -> IntArray:
@@ -182,7 +210,7 @@ def _cells(row: Row) -> tuple[str, ...]:
     share, low, high = row.share or (None, None, None)
     ours = row.hashing is not None
     return (
-        row.name,
+        f"{row.name}, {row.search}" if row.search else row.name,
         (f"x {row.part:g}, by folds" if row.by_folds else "default") if ours else "",
         row.variant,
         f"{row.dial:g}",

@@ -4,7 +4,7 @@ A query's own h never has a say in the setting that it is reported at: the queri
 dealt into folds in turn, and a fold is reported at what is best for the others together.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,18 +24,26 @@ _DRAWS: Final = 10_000
 Mask = npt.NDArray[np.bool_]
 
 
-@dataclass(frozen=True, eq=False)
-class Chosen:
-    """Measures (4, nq): precision, sub-topic recall, diversity, h; and the setting for all."""
+@dataclass(frozen=True)
+class Choice:
+    """The setting that each fold is reported at, by the others; and the one by all queries."""
 
-    values: Values
-    setting: Setting
+    by_fold: tuple[Setting, ...]
+    overall: Setting
 
     @property
-    def h(self) -> Values:
-        """The h of each query (nq,)."""
-        h: Values = self.values[3]
-        return h
+    def settings(self) -> set[Setting]:
+        """Every setting that is needed."""
+        return {*self.by_fold, self.overall}
+
+    def values(self, measured: Sequence[Mapping[Setting, Values]], folds: Ids) -> Values:
+        """Return the measures (4, nq) of the choice, the mean over the hash seeds."""
+        values = np.zeros_like(measured[0][self.overall])
+        for fold, setting in enumerate(self.by_fold):
+            own = folds == fold
+            for of_seed in measured:
+                values[:, own] += of_seed[setting][:, own] / len(measured)
+        return values
 
 
 def dealt(asked: Ids) -> Ids:
@@ -47,17 +55,15 @@ def dealt(asked: Ids) -> Ids:
     return folds
 
 
-def choose(measured: Mapping[Setting, Values], folds: Ids, enough: Values | None = None) -> Chosen:
+def choose(measured: Mapping[Setting, Values], folds: Ids, least: Values | None = None) -> Choice:
     """Take for each fold what has the greatest mean h on the others.
 
-    With `enough` (nq,), a value of h for each query, the smallest limits whose best dial reaches
+    With `least` (nq,), a value of h for each query, the smallest limits whose best dial reaches
     the mean of that on the others.
     """
-    values = np.empty_like(next(iter(measured.values())))
-    for fold in np.unique(folds):
-        setting = _best(measured, folds != fold, enough)
-        values[:, folds == fold] = measured[setting][:, folds == fold]
-    return Chosen(values, _best(measured, np.ones(len(folds), np.bool_), enough))
+    everyone = np.ones(len(folds), np.bool_)
+    by_fold = tuple(_best(measured, folds != fold, least) for fold in range(FOLDS))
+    return Choice(by_fold, _best(measured, everyone, least))
 
 
 def enough(nearest: Values, exhaustive: Values) -> Values:

@@ -6,7 +6,7 @@ answers are those of the timed kernel, up to rounding.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -43,6 +43,12 @@ def settings(parts: Sequence[float]) -> list[Setting]:
     ]
 
 
+def hashed(index: Index) -> Search:
+    """Return the search that Build chose, or a scan where that was the exact one."""
+    chosen = index.info.auto_search
+    return "scan" if chosen == "exact" else chosen
+
+
 def parameters(index: Index, k: int, search: Search, setting: Setting) -> QueryParameters:
     """Return the setting as parameters of a query: the default limits, or their part."""
     query = np.ones((1, index.dims), np.float32)
@@ -67,15 +73,15 @@ def of_index(
     k: int,
     search: Search,
     *,
-    parts: Sequence[float],
+    wanted: Iterable[Setting],
     threads: int,
 ) -> Iterator[tuple[Setting, IntArray]]:
-    """Yield the results (nq, k) of an index at every setting."""
+    """Yield the results (nq, k) of an index at every wanted setting."""
     blocks = np.array_split(queries, threads)
     with ThreadPoolExecutor(threads) as pool:
-        for setting in settings(parts):
-            wanted = parameters(index, k, search, setting)
-            answered = pool.map(lambda rows, wanted=wanted: index.answer(rows, wanted).ids, blocks)
+        for setting in wanted:
+            told = parameters(index, k, search, setting)
+            answered = pool.map(lambda rows, told=told: index.answer(rows, told).ids, blocks)
             yield setting, np.concatenate(list(answered))
 
 
