@@ -9,29 +9,44 @@ stored (a point within rounding of a hyperplane may fall on either side).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import acos, ceil, log, log1p, pi
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.types import EffectiveParameters
+from divgrpc.types import EffectiveParameters, Metric
+from reference_kernels import buckets, hamming, levels, margins, priority, probes
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 Bits = npt.NDArray[np.bool_]
 
-WORD_BITS = 64
-MASK = 2**64 - 1
+# Cells looked at: four for each that is taken, and at least an eighth of all.
+CHOICE = 4
+SHARE = 8
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A partition: `members` holds each cell's rows, `tops` the cells of each coarse cell.
+
+    `coarse` (T, m) and `centres` (C, m) are places among the first m projections.
+    """
+
+    coarse: Floats
+    centres: Floats
+    tops: list[range]
+    members: list[list[int]]
 
 
 @dataclass(frozen=True)
 class Points:
-    """An index as the twins see it.
+    """An index as the twins see it, dense whatever it is.
 
-    `vectors` (n, d) unit rows; `ids` (n,); `hyperplanes` (d, code_bits), one per column;
-    `thresholds` (code_bits,); `bits` (n, code_bits) the stored codes. Table t's key is made of the
-    `n_bits` bits from t * n_bits on; a search over tables looks up `n_probes` buckets.
+    `vectors` (n, d), unit rows under cosine; `ids` (n,); `hyperplanes` (d, code_bits), one per
+    column; `thresholds` (code_bits,); `bits` (n, code_bits) the stored codes, by row. Table t's key
+    is made of the `n_bits` bits from t * n_bits on; a search over tables looks up `n_probes`
+    buckets, or as many `cells`. `terms` (2, n) make distances of scores, where codes alone do not.
     """
 
     vectors: Floats
@@ -42,17 +57,9 @@ class Points:
     n_tables: int
     n_bits: int
     n_probes: int
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a query row gets: picks in order, the hashed points and the candidates it had."""
-
-    ids: list[int]
-    scores: list[float]
-    selection_scores: list[float]
-    hashed: list[int]
-    candidates: list[int]
+    metric: Metric = "cosine"
+    terms: Floats | None = None
+    cells: Cells | None = None
 
 
 # Vectors.
@@ -65,8 +72,8 @@ def unit(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 
 def distance(a: Floats, b: Floats) -> float:
-    """Return the squared distance of two unit vectors."""
-    return 2 - 2 * dot(a, b)
+    """Return the squared distance."""
+    return float(((a.astype(np.float64) - b.astype(np.float64)) ** 2).sum())
 
 
 def dot(a: Floats, b: Floats) -> float:
@@ -74,131 +81,48 @@ def dot(a: Floats, b: Floats) -> float:
     return float(np.dot(a.astype(np.float64), b.astype(np.float64)))
 
 
-def fixed_order_dot(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> np.float32:
-    """Return the inner product in float32, summed in the one order that the core sums in."""
-    return _fixed_order_sum(a * b)
+def cosine(a: Floats, b: Floats) -> float:
+    """Return the cosine, 0 where one of the two has no direction."""
+    length = (dot(a, a) * dot(b, b)) ** 0.5
+    return dot(a, b) / length if length > 0 else 0.0
 
 
-def fixed_order_distance(a: npt.NDArray[np.float32], b: npt.NDArray[np.float32]) -> np.float32:
-    """Return the squared distance in float32, summed in the same order."""
-    return _fixed_order_sum((a - b) * (a - b))
+# Metrics.
 
 
-def _fixed_order_sum(terms: npt.NDArray[np.float32]) -> np.float32:
-    """Add up as the core does.
+def far(points: Points, query: Floats, row: int) -> float:
+    """Return how far a point is from the query: less is better, whatever the metric."""
+    if points.metric == "inner_product":
+        return -dot(query, points.vectors[row])
+    return distance(query, points.vectors[row])
 
-    Terms go to four accumulators of 16 lanes in turn, what is left of 64 to the first; these are
-    added in pairs, the lanes folded in halves, and what is left of 16 is added one by one.
+
+def score(points: Points, query: Floats, row: int) -> float:
+    """Return the relevance in the metric's own direction."""
+    if points.metric == "euclidean":
+        return distance(query, points.vectors[row])
+    return dot(query, points.vectors[row])
+
+
+def apart(points: Points, row: int, other: int) -> float:
+    """Return how different two points are."""
+    a, b = points.vectors[row], points.vectors[other]
+    return 1 - cosine(a, b) if points.metric == "inner_product" else distance(a, b)
+
+
+def costs(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float]:
+    """Return what taking each candidate costs: its distance, or of products the share.
+
+    A product has no scale of its own, so 0 is the best of the candidates and 1 the worst.
     """
-    sums = np.zeros((4, 16), np.float32)
-    blocks = len(terms) // 16
-    for block in range(blocks):
-        accumulator = block % 4 if block < blocks // 4 * 4 else 0
-        sums[accumulator] += terms[16 * block : 16 * block + 16]
-    lanes = (sums[0] + sums[1]) + (sums[2] + sums[3])
-    while len(lanes) > 1:
-        half = len(lanes) // 2
-        lanes = lanes[:half] + lanes[half:]
-    total = lanes[0]
-    for term in terms[16 * blocks :]:
-        total += term
-    return np.float32(total)
-
-
-# Codes.
-
-
-def margins(vectors: Floats, hyperplanes: Floats, thresholds: Floats) -> npt.NDArray[np.float64]:
-    """Return how far each vector lies beyond each hyperplane, (n, code_bits)."""
-    products = np.atleast_2d(vectors).astype(np.float64) @ hyperplanes.astype(np.float64)
-    return np.asarray(products - thresholds.astype(np.float64))
-
-
-def pack(bits: Bits) -> npt.NDArray[np.uint64]:
-    """Return bits (n, code_bits) as words (code_bits / 64, n), bit b in word b // 64."""
-    words = np.zeros((ceil(bits.shape[1] / WORD_BITS), len(bits)), np.uint64)
-    for point, row in enumerate(bits):
-        for b in np.flatnonzero(row).tolist():
-            words[b // WORD_BITS, point] |= np.uint64(1 << (b % WORD_BITS))
-    return words
-
-
-def unpack(words: npt.NDArray[np.uint64]) -> Bits:
-    """Return words (w, n) as bits (n, 64 * w)."""
-    columns = [
-        [bool(int(words[b // WORD_BITS, point]) >> (b % WORD_BITS) & 1) for point in range(n)]
-        for n in (words.shape[1],)
-        for b in range(WORD_BITS * words.shape[0])
-    ]
-    return np.array(columns, np.bool_).T
-
-
-def hamming(a: Bits, b: Bits) -> int:
-    """Return the number of bits in which two codes differ."""
-    return int((a != b).sum())
-
-
-def collision_probability(distance: float) -> float:
-    """Return the chance that one bit of two unit vectors agrees (Eq. 5 of the paper)."""
-    return 1 - acos(max(-1.0, min(1.0, 1 - distance / 2))) / pi
-
-
-def tables_needed(distance: float, n_bits: int, failure_probability: float) -> int:
-    """Return how many tables find a point at this distance, but for this chance of failure."""
-    whole_key = collision_probability(distance) ** n_bits
-    return 1 if whole_key >= 1 else ceil(log(failure_probability) / log1p(-whole_key))
-
-
-# Tables.
-
-
-def key(bits: Bits, table: int, n_bits: int) -> int:
-    """Return a code's key in a table: its bit j is the code's bit table * n_bits + j."""
-    return sum(int(bits[table * n_bits + j]) << j for j in range(n_bits))
-
-
-def buckets(bits: Bits, table: int, n_bits: int) -> dict[int, list[int]]:
-    """Return the rows of each bucket of a table, by key."""
-    found: dict[int, list[int]] = {}
-    for row, code in enumerate(bits):
-        found.setdefault(key(code, table, n_bits), []).append(row)
-    return found
-
-
-def probes(query_margins: Floats, n_tables: int, n_bits: int) -> list[tuple[int, int]]:
-    """Return all probes of all tables as (table, key), in the order of looking up.
-
-    A probe flips a set of bits and scores the sum of their squared margins. Sets of equal score
-    come in the order of their masks, bit r of which stands for the bit of r-th smallest margin,
-    then of tables.
-    """
-    home = query_margins >= 0
-    every = []
-    for table in range(n_tables):
-        squares = query_margins[table * n_bits : (table + 1) * n_bits].astype(np.float64) ** 2
-        ranked = np.argsort(squares, kind="stable").tolist()
-        for mask in range(2**n_bits):
-            flipped = [ranked[r] for r in range(n_bits) if mask >> r & 1]
-            score = sum(float(squares[j]) for j in flipped)
-            flips = sum(1 << j for j in flipped)
-            every.append((score, mask, table, key(home, table, n_bits) ^ flips))
-    return [(table, bucket) for _, _, table, bucket in sorted(every)]
+    distances = {row: far(points, query, row) for row in rows}
+    if points.metric != "inner_product" or not rows:
+        return distances
+    low, high = min(distances.values()), max(distances.values())
+    return {row: (d - low) / (high - low) if high > low else 0.0 for row, d in distances.items()}
 
 
 # Searching: which points are hashed.
-
-
-def priority(seed: int, point_id: int) -> int:
-    """Return a point's lot in a seeded draw; the lowest stay."""
-    return splitmix64(splitmix64(seed) ^ point_id)
-
-
-def splitmix64(state: int) -> int:
-    """Return the output of the splitmix64 generator at this state."""
-    z = (state + 0x9E3779B97F4A7C15) & MASK
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
-    return z ^ (z >> 31)
 
 
 def draw(points: Points, rows: Iterable[int], count: int, seed: int) -> list[int]:
@@ -229,56 +153,139 @@ def hashed_by_tables(
     return (draw(points, found, limit, seed) if limit else found), looked_up
 
 
-def levels(query_margins: Floats) -> list[int]:
-    """Return the margins in 15 levels, -7 to 7: shares of the largest, halves to even."""
-    most = max(abs(float(m)) for m in query_margins)
-    return [round(7 * float(m) / most) if most > 0 else 0 for m in query_margins]
-
-
 def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
     """Return the sum of the query's levels over a code's set bits; larger is nearer."""
     return sum(level for bit, level in zip(bits, query_levels, strict=True) if bit)
 
 
+def scores(points: Points, query: Floats) -> list[int]:
+    """Return every code's asymmetric score."""
+    query_levels = levels(margins(query, points.hyperplanes, points.thresholds)[0])
+    return [asymmetric_score(code, query_levels) for code in points.bits]
+
+
+def estimates(points: Points, query: Floats, terms: Floats) -> list[float]:
+    """Return every point's estimated distance, up to what all have alike.
+
+    In float32, as it is written: estimates that rounding makes equal tie.
+    """
+    query_margins = margins(query, points.hyperplanes, points.thresholds)[0].astype(np.float32)
+    unit = np.abs(query_margins).max() / np.float32(7)
+    total = sum(levels(query_margins))
+    products = [np.float32(2 * found - total) * unit for found in scores(points, query)]
+    return [
+        float(offset - product * factor)
+        for offset, factor, product in zip(terms[0], terms[1], products, strict=True)
+    ]
+
+
+def lowest(points: Points, worse: Sequence[float], rows: Iterable[int], count: int) -> list[int]:
+    """Return the `count` rows of least value, ties by id."""
+    return sorted(rows, key=lambda row: (worse[row], int(points.ids[row])))[:count]
+
+
 def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameters) -> list[int]:
     """Return the rows whose codes are best; ties at the last value as `sampling` says."""
-    query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
     rows = range(len(points.vectors))
     limit = parameters.hash_limit or len(rows)
-    if parameters.search == "scan_hamming":
-        worse = [hamming(points.bits[row], query_margins >= 0) for row in rows]
-    else:
-        query_levels = levels(query_margins)
-        worse = [-asymmetric_score(points.bits[row], query_levels) for row in rows]
     if limit >= len(rows):
         return list(rows)
-    boundary = sorted(worse)[limit - 1]
-    inside = [row for row in rows if worse[row] < boundary]
-    tied = [row for row in rows if worse[row] == boundary]
+    if parameters.search == "scan_hamming":
+        own = margins(query, points.hyperplanes, points.thresholds)[0] >= 0
+        worse = [hamming(code, own) for code in points.bits]
+    elif points.terms is not None:
+        return lowest(points, estimates(points, query, points.terms), rows, limit)
+    else:
+        worse = [-found for found in scores(points, query)]
+    inside, tied = split(worse, rows, limit)
     if parameters.sampling == "uniform":
         return inside + draw(points, tied, limit - len(inside), parameters.seed)
     return inside + nearest_rows(points, query, tied)[: limit - len(inside)]
 
 
+def split(worse: Sequence[int], rows: Iterable[int], limit: int) -> tuple[list[int], list[int]]:
+    """Return the rows that are surely among the `limit` of least value, and those that tie."""
+    among = list(rows)
+    boundary = sorted(worse[row] for row in among)[limit - 1]
+    return (
+        [row for row in among if worse[row] < boundary],
+        [row for row in among if worse[row] == boundary],
+    )
+
+
+# Cells.
+
+
+def nearest_cells(points: Points, cells: Cells, query: Floats, wanted: int) -> list[int]:
+    """Return the numbers of the `wanted` nearest cells, in order, of those that are looked at."""
+    projected = margins(query, points.hyperplanes, points.thresholds)[0, : cells.coarse.shape[1]]
+
+    def away(centre: Floats) -> float:
+        product = dot(centre, projected)
+        return -product if points.metric == "inner_product" else dot(centre, centre) - 2 * product
+
+    count = len(cells.centres)
+    enough = min(count, max(CHOICE * wanted, count // SHARE))
+    seen: list[int] = []
+    for top in sorted(range(len(cells.coarse)), key=lambda t: away(cells.coarse[t])):
+        if len(seen) < enough:
+            seen += cells.tops[top]
+    return sorted(seen, key=lambda cell: (away(cells.centres[cell]), cell))[:wanted]
+
+
+def hashed_by_cells(
+    points: Points,
+    cells: Cells,
+    query: Floats,
+    parameters: EffectiveParameters,
+    *,
+    at_least: int = 0,
+) -> tuple[list[int], int]:
+    """Return the rows of the nearest `n_probes` cells, and how many cells were taken.
+
+    Twice as many are taken until they hold `at_least` points. Of too many points those stay whose
+    codes are best.
+    """
+    wanted = min(points.n_probes, len(cells.centres))
+    while True:
+        taken = nearest_cells(points, cells, query, wanted)
+        found = [row for cell in taken for row in cells.members[cell]]
+        if len(found) >= at_least or len(taken) == len(cells.centres):
+            break
+        wanted = min(2 * wanted, len(cells.centres))
+    limit = parameters.hash_limit
+    if not 0 < limit < len(found):
+        return found, len(taken)
+    if points.terms is not None:
+        estimated = estimates(points, query, points.terms)
+        return lowest(points, estimated, found, limit), len(taken)
+    inside, tied = split([-found for found in scores(points, query)], found, limit)
+    return inside + draw(points, tied, limit - len(inside), parameters.seed), len(taken)
+
+
 def nearest_rows(points: Points, query: Floats, rows: Iterable[int]) -> list[int]:
     """Return the rows by distance to the query, then by id."""
-    return sorted(
-        rows, key=lambda row: (distance(query, points.vectors[row]), int(points.ids[row]))
-    )
+    return sorted(rows, key=lambda row: (far(points, query, row), int(points.ids[row])))
 
 
 def hashed(
     points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
-) -> list[int]:
-    """Return the rows that the hash stage hands on; tables that find too few give way to a scan."""
+) -> tuple[list[int], int]:
+    """Return the rows that the hash stage hands on, and how many buckets or cells were looked up.
+
+    Tables that find too few give way to a scan.
+    """
     if parameters.search == "exact":
         every = nearest_rows(points, query, range(len(points.vectors)))
-        return every[: parameters.hash_limit or None]
+        return every[: parameters.hash_limit or None], 0
+    probed = 0
     if parameters.search == "tables":
-        found, _ = hashed_by_tables(points, query, parameters, at_least=at_least)
+        if points.cells is not None:
+            return hashed_by_cells(points, points.cells, query, parameters, at_least=at_least)
+        found, probed = hashed_by_tables(points, query, parameters, at_least=at_least)
         if len(found) >= at_least:
-            return found
-    return hashed_by_scan(points, query, parameters)
+            return found, probed
+    return hashed_by_scan(points, query, parameters), probed
 
 
 def candidates(
@@ -286,7 +293,7 @@ def candidates(
 ) -> list[int]:
     """Return the nearest of the hashed rows, by distance and then id."""
     most = parameters.max_distance
-    near = [r for r in rows if most is None or distance(query, points.vectors[r]) <= most]
+    near = [r for r in rows if most is None or far(points, query, r) <= most]
     return nearest_rows(points, query, near)[: parameters.candidates_limit or None]
 
 
@@ -295,7 +302,7 @@ def candidates(
 
 def step_value(
     points: Points,
-    query: Floats,
+    cost: float,
     row: int,
     picked: Sequence[int],
     parameters: EffectiveParameters,
@@ -304,17 +311,16 @@ def step_value(
 ) -> float:
     """Return what a selector minimises, for one candidate row when these of `k` rows are picked."""
     relevance = 1 - parameters.diversity
-    far = distance(query, points.vectors[row])
     if parameters.selector == "mmr":
-        least = min((distance(points.vectors[row], points.vectors[s]) for s in picked), default=0.0)
-        return relevance * far - (1 - relevance) * least
-    apart = sum(distance(points.vectors[row], points.vectors[s]) for s in picked)
+        least = min((apart(points, row, other) for other in picked), default=0.0)
+        return relevance * cost - (1 - relevance) * least
+    total = sum(apart(points, row, other) for other in picked)
     if parameters.variant == "corrected":
-        return relevance * far - (1 - relevance) * (apart / len(picked) if picked else 0.0)
+        return relevance * cost - (1 - relevance) * (total / len(picked) if picked else 0.0)
     if parameters.variant == "printed":
-        return relevance * far - apart / (len(picked) + 1)
+        return relevance * cost - total / (len(picked) + 1)
     pairs = 2 * (1 - relevance) / (k - 1) if k > 1 else 0.0
-    return relevance * far - pairs * apart
+    return relevance * cost - pairs * total
 
 
 def greedy(
@@ -322,33 +328,47 @@ def greedy(
 ) -> list[tuple[int, float]]:
     """Return the picked rows and the value each had when it was picked."""
     picked: list[tuple[int, float]] = []
-    remaining = nearest_rows(points, query, rows)
+    remaining, cost = nearest_rows(points, query, rows), costs(points, query, rows)
     k = min(parameters.k, len(remaining))
     while len(picked) < k:
         so_far = [row for row, _ in picked]
-        values = [step_value(points, query, row, so_far, parameters, k=k) for row in remaining]
+        values = [step_value(points, cost[r], r, so_far, parameters, k=k) for r in remaining]
         # The first of equals: `remaining` lies in the order of distance and id.
         best = values.index(min(values))
         picked.append((remaining.pop(best), values[best]))
     return picked
 
 
+@dataclass(frozen=True)
+class Answer:
+    """What a query row gets: picks in order, the hashed points and the candidates it had."""
+
+    ids: list[int]
+    scores: list[float]
+    selection_scores: list[float]
+    hashed: list[int]
+    candidates: list[int]
+    probed: int
+
+
 def answer(
     points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
 ) -> Answer:
     """Answer one query row from end to end."""
-    found = hashed(points, query, parameters, at_least=at_least)
+    found, probed = hashed(points, query, parameters, at_least=at_least)
     seen = candidates(points, query, found, parameters)
-    if parameters.selector == "nearest":
-        picked = [(row, distance(query, points.vectors[row])) for row in seen[: parameters.k]]
+    printed = parameters.selector == "greedy" and parameters.variant == "printed"
+    if parameters.selector == "nearest" or (parameters.diversity == 0 and not printed):
+        picked = [(row, far(points, query, row)) for row in seen[: parameters.k]]
     else:
         picked = greedy(points, query, seen, parameters)
     return Answer(
         ids=[int(points.ids[row]) for row, _ in picked],
-        scores=[dot(query, points.vectors[row]) for row, _ in picked],
+        scores=[score(points, query, row) for row, _ in picked],
         selection_scores=[-value for _, value in picked],
         hashed=found,
         candidates=seen,
+        probed=probed,
     )
 
 

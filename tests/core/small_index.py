@@ -10,7 +10,7 @@ import numpy as np
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import BuildParameters
 from divgrpc.storage import Staging, staging
-from divgrpc.types import FloatArray, SearchCost, WarningInfo
+from divgrpc.types import Choice, FloatArray, SearchCost, WarningInfo
 
 ROWS, DIMS = 5, 3
 
@@ -22,11 +22,13 @@ def manifest() -> Manifest:
         rows=ROWS,
         dims=DIMS,
         points="dense",
+        nonzeros=ROWS * DIMS,
         parameters=BuildParameters(n_tables=2, n_bits=8, n_components=3, seed=2**64 - 1),
         code_bits=64,
         n_probes=4,
         auto_search="scan",
         search_costs=(SearchCost("scan", 0.5, 1.25), SearchCost("exact", 1.0, 2.0)),
+        choices=(Choice("search", "scan", "A reason."),),
         warnings=(WarningInfo("CODE", "A sentence.", "field"),),
         arrays={},
     )

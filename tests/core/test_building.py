@@ -17,7 +17,6 @@ from divgrpc.errors import (
     InvalidArgumentError,
     LimitExceededError,
     StorageFullError,
-    UnsupportedError,
 )
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS, BuildParameters
@@ -99,17 +98,6 @@ def test_a_wrong_build_is_refused(
         Index.build(**{"vectors": normal()} | given, path=path)
     assert caught.value.field == field
     assert list((tmp_path / "root").rglob("*")) == []
-
-
-@pytest.mark.parametrize(
-    ("field", "word"), [("metric", "euclidean"), ("hash_family", "cells"), ("hash_family", "auto")]
-)
-def test_a_build_of_what_is_not_there_yet_says_so(field: str, word: str) -> None:
-    """No other metric or family steps in silently."""
-    asked: dict[str, Any] = {field: word}
-    with pytest.raises(UnsupportedError, match=word) as caught:
-        Index.build(normal(), **asked)
-    assert caught.value.field == field
 
 
 def test_the_row_named_is_that_of_the_upload() -> None:

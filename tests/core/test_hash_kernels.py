@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
+import reference_kernels
 from divgrpc import hashing as core
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import hashing, normalising
@@ -82,25 +83,42 @@ def test_normalise_reaches_the_ends_of_float32(dims: int, value: float) -> None:
 @examples
 @given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 6))
 def test_project_gives_the_margins(seed: int, dims: int, words: int) -> None:
-    """A margin is the product with the hyperplane minus the threshold."""
+    """A margin is the product with the hyperplane; thresholds are taken off by the caller."""
     queries, planes = normal((3, dims), seed), normal((dims, 64 * words), seed + 1)
-    thresholds = normal((64 * words,), seed + 2)
     out = np.empty(64 * words, np.float32)
-    hashing.project(queries, 1, planes, thresholds, out)
-    expected = reference.margins(queries[1], planes, thresholds)[0]
+    hashing.project(queries, 1, planes, out)
+    expected = reference_kernels.margins(queries[1], planes, np.zeros(64 * words))[0]
     assert np.abs(out - expected).max() < 1e-5 * (dims + 1)
+
+
+@examples
+@given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 3), share=st.floats(0, 1))
+def test_project_sparse_gives_the_bytes_of_the_dense_row(
+    seed: int, dims: int, words: int, share: float
+) -> None:
+    """What is not stored adds nothing: a sparse query has the margins of itself made dense."""
+    rng = np.random.default_rng(seed)
+    query, planes = normal((1, dims), seed), normal((dims, 64 * words), seed + 1)
+    query[0, rng.random(dims) < share] = 0
+    (indices,) = np.nonzero(query[0])
+    values = np.concatenate((normal((2,), 1), query[0, indices], normal((1,), 2)))
+    places = np.concatenate(([0, 0], indices, [dims - 1])).astype(np.int32)
+    dense, sparse = np.empty(64 * words, np.float32), np.full(64 * words, 9, np.float32)
+    hashing.project(query, 0, planes, dense)
+    hashing.project_sparse(places, values, 2, 2 + len(indices), planes, sparse)
+    assert sparse.tobytes() == dense.tobytes()
 
 
 @pytest.mark.parametrize("dims", DIMS)
 def test_project_adds_from_first_dimension_to_last(dims: int) -> None:
     """The order of the sum is fixed, so a margin has the same bytes on any machine."""
     queries, planes = normal((1, dims), 1), normal((dims, 64), 2)
-    thresholds, out = normal((64,), 3), np.empty(64, np.float32)
-    hashing.project(queries, 0, planes, thresholds, out)
+    out = np.empty(64, np.float32)
+    hashing.project(queries, 0, planes, out)
     sums = np.zeros(64, np.float32)
     for value, plane in zip(queries[0], planes, strict=True):
         sums += value * plane
-    assert out.tobytes() == (sums - thresholds).tobytes()
+    assert out.tobytes() == sums.tobytes()
 
 
 @examples
@@ -112,7 +130,7 @@ def test_sign_code_packs_signs(seed: int, words: int) -> None:
     margins[1 :: words + 2] = -0.0
     code = np.empty(words, np.uint64)
     hashing.sign_code(margins, code)
-    assert code.tolist() == reference.pack((margins >= 0)[np.newaxis])[:, 0].tolist()
+    assert code.tolist() == reference_kernels.pack((margins >= 0)[np.newaxis])[:, 0].tolist()
 
 
 @examples
@@ -122,9 +140,9 @@ def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int)
     vectors = reference.unit(normal((points, dims), seed)).astype(np.float32)
     planes, thresholds = normal((dims, 128), seed + 1), normal((128,), seed + 2)
     codes = np.zeros((2, points + 4), np.uint64)
-    core.encode(vectors, planes, thresholds, codes, 3)
-    margins = reference.margins(vectors, planes, thresholds)
-    bits = reference.unpack(codes[:, 3:-1])
+    core.encode(vectors @ planes - thresholds, codes, 3)
+    margins = reference_kernels.margins(vectors, planes, thresholds)
+    bits = reference_kernels.unpack(codes[:, 3:-1])
     assert (bits == (margins >= 0))[np.abs(margins) > 1e-5].all()
     assert (codes[:, :3] == 0).all()
     assert (codes[:, -1] == 0).all()
@@ -138,10 +156,13 @@ def test_quantise_gives_fifteen_levels(seed: int, words: int, kind: str) -> None
     if kind != "normal":
         margins = np.sign(margins) * np.float32(0 if kind == "zero" else 0.25)
     planes = np.empty((4, words), np.uint64)
-    hashing.quantise(margins, planes)
-    bits = [reference.unpack(plane[:, np.newaxis])[0] for plane in planes]
+    unit, total = hashing.quantise(margins, planes)
+    bits = [reference_kernels.unpack(plane[:, np.newaxis])[0] for plane in planes]
     levels = bits[0] + 2 * bits[1] + 4 * bits[2].astype(int) - 8 * bits[3].astype(int)
-    assert levels.tolist() == reference.levels(margins)
+    assert levels.tolist() == reference_kernels.levels(margins)
+    assert total == levels.sum()
+    # Half a level is the most that rounding takes.
+    assert np.abs(levels * unit - margins).max() <= 0.51 * unit
 
 
 # Keys and buckets.
@@ -152,9 +173,9 @@ def test_quantise_gives_fifteen_levels(seed: int, words: int, kind: str) -> None
 def test_table_keys_are_runs_of_bits(seed: int, start: int, bits: int, points: int) -> None:
     """Bit j of a key is bit start + j of the code, across the end of a word too."""
     codes = random_bits(points, 192, seed)
-    words, keys = reference.pack(codes), np.empty(points, np.uint32)
+    words, keys = reference_kernels.pack(codes), np.empty(points, np.uint32)
     hashing.table_keys(words, start, bits, keys)
-    expected = [reference.key(code[start:], 0, bits) for code in codes]
+    expected = [reference_kernels.key(code[start:], 0, bits) for code in codes]
     assert keys.tolist() == expected
     assert [hashing.key_of(words, row, start, bits) for row in range(points)] == expected
 
@@ -174,7 +195,7 @@ def test_tables_hold_every_point_in_its_bucket(
     bits = random_bits(points, 128, seed)
     if shared:
         bits[:] = bits[0]
-    keys, offsets, rows = core.build_table(reference.pack(bits), table, n_bits)
+    keys, offsets, rows = core.build_table(reference_kernels.pack(bits), table, n_bits)
     assert (len(keys) > 0) == (2**n_bits > 4 * points)
     numbered = keys.tolist() if len(keys) else range(2**n_bits)
     assert sorted(numbered) == list(numbered)
@@ -184,7 +205,7 @@ def test_tables_hold_every_point_in_its_bucket(
         for b, key in enumerate(numbered)
         if offsets[b] < offsets[b + 1]
     }
-    assert found == reference.buckets(bits, table, n_bits)
+    assert found == reference_kernels.buckets(bits, table, n_bits)
     assert offsets[0] == 0
     assert offsets[-1] == points
 

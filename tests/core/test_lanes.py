@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.kernels.lanes import popcount, row_distance, row_dot
-from reference import fixed_order_distance, fixed_order_dot
+from reference_kernels import fixed_order_distance, fixed_order_dot
 
 # numba compiles functions, and these are intrinsics.
 distance = numba.njit(lambda left, i, right, j: row_distance(left, i, right, j))  # noqa: PLW0108

@@ -3,7 +3,7 @@
 import json
 import math
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from divgrpc.errors import DivgrpcError, InvalidArgumentError, UnsupportedError
 from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters
-from divgrpc.types import Search
+from divgrpc.types import HashFamily, Metric, Search
 
 BAD_QUERY: list[tuple[str, Any]] = [
     *[("k", value) for value in (0, -1, 10_001, 2**70, True, np.True_, 1.0, "1", None, [1])],
@@ -65,19 +65,26 @@ def test_a_selector_that_is_not_there_yet_says_so(word: str) -> None:
     assert caught.value.field == "selector"
 
 
+@pytest.mark.parametrize("word", get_args(HashFamily))
+@pytest.mark.parametrize("metric", get_args(Metric))
+def test_every_family_goes_with_every_metric(word: HashFamily, metric: Metric) -> None:
+    """No word of a build is without an engine."""
+    parameters = BuildParameters(hash_family=word, metric=metric)
+    assert (parameters.hash_family, parameters.metric) == (word, metric)
+
+
 @pytest.mark.parametrize(
-    ("field", "word"),
+    ("field", "given"),
     [
-        ("metric", "euclidean"),
-        ("metric", "inner_product"),
-        ("hash_family", "cells"),
-        ("hash_family", "auto"),
+        ("n_tables", {"hash_family": "cells", "n_tables": 4}),
+        ("n_bits", {"hash_family": "cells", "n_bits": 8}),
+        ("centred", {"metric": "inner_product", "centred": True}),
     ],
 )
-def test_a_build_word_that_is_not_there_yet_says_so(field: str, word: str) -> None:
-    """A word of the contract without an engine is unsupported, never another one."""
-    with pytest.raises(UnsupportedError, match=word) as caught:
-        BuildParameters(**{field: word})  # type: ignore[arg-type]
+def test_what_does_not_go_together_is_named(field: str, given: dict[str, Any]) -> None:
+    """Cells have no tables, and the product's origin is not for centring to move."""
+    with pytest.raises(InvalidArgumentError, match=field) as caught:
+        BuildParameters(**given)
     assert caught.value.field == field
 
 
@@ -119,6 +126,8 @@ def test_defaults_are_those_of_the_design() -> None:
     assert (effective.candidates_limit, effective.hash_limit) == (200, 800)
     assert (effective.search, effective.sampling, effective.seed) == ("tables", "uniform", 0)
     assert effective.max_distance is None
+    sparse = QueryParameters().resolve(1_000_000, "tables", 48_000, "sparse")
+    assert (sparse.candidates_limit, sparse.hash_limit) == (200, 1000)
     larger = QueryParameters(k=100).resolve(1_000_000, "scan")
     assert (larger.candidates_limit, larger.hash_limit) == (1000, 4000)
 

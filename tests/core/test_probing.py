@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
+import reference_kernels
 from divgrpc import hashing
 from divgrpc.kernels import probing
 from divgrpc.parameters import QueryParameters
@@ -57,7 +58,7 @@ class Tables:
 
     def arrays(self) -> tuple[Any, ...]:
         """Return the tables as the kernel reads them."""
-        codes = reference.pack(self.bits)
+        codes = reference_kernels.pack(self.bits)
         made = [hashing.build_table(codes, t, self.n_bits) for t in range(self.n_tables)]
         counts = [len(offsets) - 1 for _, offsets, _ in made]
         return (
@@ -86,7 +87,7 @@ class Tables:
         """Run the kernel; returns the rows found, ascending, and the number of probes."""
         rows = np.full(len(self.bits), -1, np.int32)
         count, probes = probing.find_tables(
-            reference.pack((self.margins >= 0)[np.newaxis]),
+            reference_kernels.pack((self.margins >= 0)[np.newaxis]),
             self.margins,
             self.arrays(),
             n_probes,
@@ -196,7 +197,8 @@ def at_home(tables: Tables) -> list[int]:
         row
         for row, code in enumerate(tables.bits)
         if any(
-            reference.key(code, t, tables.n_bits) == reference.key(own, t, tables.n_bits)
+            reference_kernels.key(code, t, tables.n_bits)
+            == reference_kernels.key(own, t, tables.n_bits)
             for t in range(tables.n_tables)
         )
     ]
@@ -243,7 +245,7 @@ def test_bucket_finds_a_tables_bucket(n_bits: int) -> None:
     starts, keys, offsets, rows = tables.arrays()
     assert (len(keys) > 0) == (n_bits == 9)
     for table in range(3):
-        truth = reference.buckets(tables.bits, table, n_bits)
+        truth = reference_kernels.buckets(tables.bits, table, n_bits)
         for key in range(2**n_bits):
             first, last = probing.bucket(table, key, starts, keys, offsets)
             assert rows[table, first:last].tolist() == truth.get(key, [])

@@ -3,7 +3,6 @@
 import numpy as np
 import numpy.typing as npt
 import pytest
-import scipy.sparse
 
 from divgrpc.errors import InvalidArgumentError, UnsupportedError
 from divgrpc.index import Index
@@ -49,17 +48,6 @@ def test_wrong_queries_are_refused(queries: npt.ArrayLike, pattern: str) -> None
     with pytest.raises(InvalidArgumentError, match=pattern) as caught:
         index.query(queries)
     assert caught.value.field == "queries"
-
-
-def test_sparse_input_is_refused_clearly() -> None:
-    """Sparse matrices are not there yet: that is said, and nothing else happens."""
-    sparse = scipy.sparse.csr_matrix(normal())
-    with pytest.raises(UnsupportedError, match="sparse") as caught:
-        Index.build(sparse)
-    assert caught.value.field == "vectors.sparse"
-    with pytest.raises(UnsupportedError, match="sparse") as caught:
-        Index.build(normal()).query(sparse)
-    assert caught.value.field == "queries.sparse"
 
 
 def test_a_query_of_what_is_not_there_yet_says_so() -> None:

@@ -133,8 +133,10 @@ for dims in (1, 31, 100, 256):
     planes = rng.standard_normal((dims, 128)).astype(np.float32)
     normalising.normalise(vectors)
     distances, margins = np.empty(40, np.float32), np.empty(128, np.float32)
-    scoring.score_rows(vectors, vectors, 3, np.arange(40, dtype=np.int32), 40, distances)
-    hashing.project(vectors, 3, planes, np.zeros(128, np.float32), margins)
+    none = [np.empty(0, dtype) for dtype in (np.int64, np.int32, np.float32, np.float64)]
+    points = (vectors, *none)
+    scoring.score_all(points, vectors, 3, 1.0, False, distances)
+    hashing.project(vectors, 3, planes, margins)
     print(vectors.tobytes().hex(), distances.tobytes().hex(), margins.tobytes().hex())
 """
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
+import reference_kernels
 from divgrpc.kernels import hashing, sampling, scanning
 
 examples = settings(deadline=None, derandomize=True, max_examples=50)
@@ -40,8 +41,8 @@ def test_scan_asymmetric_adds_the_levels_of_set_bits(seed: int, words: int, poin
     margins = np.random.default_rng(seed).standard_normal(64 * words).astype(np.float32)
     planes, (scores, maxima) = np.empty((4, words), np.uint64), scratch(points)
     hashing.quantise(margins, planes)
-    scanning.scan_asymmetric(reference.pack(bits), planes, scores, maxima)
-    levels = reference.levels(margins)
+    scanning.scan_asymmetric(reference_kernels.pack(bits), planes, scores, maxima)
+    levels = reference_kernels.levels(margins)
     assert scores.tolist() == [reference.asymmetric_score(code, levels) for code in bits]
     assert maxima.tolist() == group_maxima(scores)
 
@@ -51,10 +52,10 @@ def test_scan_asymmetric_adds_the_levels_of_set_bits(seed: int, words: int, poin
 def test_scan_hamming_counts_differing_bits(seed: int, words: int, points: int) -> None:
     """Each point's score is minus the Hamming distance of its code to the query's."""
     bits = random_bits(points + 1, 64 * words, seed)
-    packed, (scores, maxima) = reference.pack(bits), scratch(points)
+    packed, (scores, maxima) = reference_kernels.pack(bits), scratch(points)
     codes, code = np.ascontiguousarray(packed[:, 1:]), np.ascontiguousarray(packed[:, 0])
     scanning.scan_hamming(codes, code, scores, maxima)
-    assert scores.tolist() == [-reference.hamming(other, bits[0]) for other in bits[1:]]
+    assert scores.tolist() == [-reference_kernels.hamming(other, bits[0]) for other in bits[1:]]
     assert maxima.tolist() == group_maxima(scores)
 
 
@@ -67,9 +68,11 @@ def test_scores_reach_their_ends(words: int, sign: int) -> None:
     margins = np.full(64 * words, sign, np.float32)
     planes, (scores, maxima) = np.empty((4, words), np.uint64), scratch(2)
     hashing.quantise(margins, planes)
-    scanning.scan_asymmetric(reference.pack(bits), planes, scores, maxima)
+    scanning.scan_asymmetric(reference_kernels.pack(bits), planes, scores, maxima)
     assert scores.tolist() == [sign * 7 * 64 * words, 0]
-    scanning.scan_hamming(reference.pack(bits), reference.pack(bits)[:, 1].copy(), scores, maxima)
+    scanning.scan_hamming(
+        reference_kernels.pack(bits), reference_kernels.pack(bits)[:, 1].copy(), scores, maxima
+    )
     assert scores.tolist() == [-64 * words, 0]
 
 
@@ -83,9 +86,9 @@ def take(
     maxima = np.array(group_maxima(scores), np.int32)
     low, histogram = int(scores.min()) - 3, np.empty(np.ptp(scores) + 9, np.int32)
     rows = np.full(len(scores), -1, np.int32)
-    sure, count = scanning.take_largest(
-        scores, maxima, low, histogram, wanted, ids, np.uint64(7), draw, rows
-    )
+    sure, count = scanning.take_largest(scores, maxima, low, histogram, wanted, rows)
+    if draw:
+        count = sampling.keep_sample(rows, sure, count, wanted - sure, ids, np.uint64(7))
     return rows[:sure].tolist(), rows[sure:count].tolist()
 
 
@@ -120,7 +123,7 @@ def test_take_largest_draws_among_the_ties(seed: int, points: int, spread: int) 
     sure, tied = take(scores, wanted, ids, draw=True)
     assert sorted(sure) == np.flatnonzero(scores > boundary).tolist()
     ties = np.flatnonzero(scores == boundary).tolist()
-    lots = sorted(ties, key=lambda row: reference.priority(7, int(ids[row])))
+    lots = sorted(ties, key=lambda row: reference_kernels.priority(7, int(ids[row])))
     assert sorted(tied) == sorted(lots[: wanted - len(sure)])
 
 
@@ -131,7 +134,7 @@ def test_take_largest_draws_among_the_ties(seed: int, points: int, spread: int) 
 @given(word=st.integers(0, 2**64 - 1))
 def test_mix_is_splitmix64(word: int) -> None:
     """The published finaliser, on every word."""
-    assert sampling.mix(np.uint64(word)) == reference.splitmix64(word)
+    assert sampling.mix(np.uint64(word)) == reference_kernels.splitmix64(word)
 
 
 def test_mix_gives_the_published_numbers() -> None:
@@ -161,7 +164,7 @@ def test_keep_sample_keeps_the_lowest_priorities(
     """Those of lowest priority stay, in the order in which they were."""
     rng = np.random.default_rng(points)
     ids = rng.choice(2**62, points, replace=False) if given_ids else np.arange(points)
-    lots = sorted(range(points), key=lambda row: reference.priority(seed, int(ids[row])))
+    lots = sorted(range(points), key=lambda row: reference_kernels.priority(seed, int(ids[row])))
     stay = set(lots[:wanted])
     rows = rng.permutation(points).tolist()
     result = kept(rows, wanted, ids if given_ids else NO_IDS, seed)

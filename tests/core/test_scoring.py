@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
+import reference_kernels
+from core.twins import kernel_points
 from divgrpc.kernels import scoring
+from divgrpc.types import FloatArray
 
 examples = settings(deadline=None, derandomize=True, max_examples=80)
 seeds = st.integers(0, 2**32 - 1)
@@ -19,20 +22,66 @@ Rows = npt.NDArray[np.int32]
 Distances = npt.NDArray[np.float32]
 
 
+KINDS_OF_POINTS = ["dense", "sparse"]
+
+
+def drawn(rows: int, dims: int, seed: int, *, longest: float = 100.0) -> FloatArray:
+    """Draw rows of lengths from 1 to `longest`, half of their entries zero, one row all zeros."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((rows, dims)) * np.geomspace(1, longest, rows)[:, np.newaxis]
+    points[rng.random(points.shape) < 0.5] = 0
+    points[rows // 2] = 0
+    return points.astype(np.float32)
+
+
+def exact(point: FloatArray, query: FloatArray, *, sparse: bool, product: bool) -> np.float32:
+    """Return a distance in the order of the sum that is told."""
+    if not sparse:
+        if product:
+            return -reference_kernels.fixed_order_dot(point, query)
+        return reference_kernels.fixed_order_distance(point, query)
+    (indices,) = np.nonzero(point)
+    dot = reference_kernels.sparse_dot(indices.astype(np.int32), point[indices], query)
+    squares = [reference.dot(point, point), reference.dot(query, query)]
+    return np.float32(-dot if product else max(0.0, sum(squares) - 2 * dot))
+
+
+@pytest.mark.parametrize("product", [False, True])
+@pytest.mark.parametrize("kind", KINDS_OF_POINTS)
 @pytest.mark.parametrize("dims", [1, 2, 15, 16, 17, 31, 33, 256])
-def test_score_rows_gives_squared_distances(dims: int) -> None:
-    """Those of the named rows, in their order, and nothing is written beyond them."""
-    rng = np.random.default_rng(dims)
-    vectors = reference.unit(rng.standard_normal((30, dims))).astype(np.float32)
-    queries = reference.unit(rng.standard_normal((3, dims))).astype(np.float32)
-    rows = rng.permutation(30).astype(np.int32)
+def test_score_rows_gives_distances(dims: int, kind: str, product: bool) -> None:
+    """Squared distances or minus products of the named rows, in their order, and no others."""
+    vectors, queries = drawn(30, dims, dims), drawn(3, dims, dims + 1, longest=5)
+    points = kernel_points(vectors, stored_sparse=kind == "sparse")
+    square = reference.dot(queries[2], queries[2])
+    order = np.random.default_rng(dims).permutation(30).astype(np.int32)
+    every = np.full(30, 9, np.float32)
+    scoring.score_all(points, queries, 2, square, product, every)
     for count in (0, 1, 4, 5, 30):
         distances = np.full(30, 9, np.float32)
-        scoring.score_rows(vectors, queries, 2, rows, count, distances)
-        assert distances[:count].tolist() == [
-            reference.fixed_order_distance(vectors[row], queries[2]) for row in rows[:count]
-        ]
+        scoring.score_rows(points, queries, 2, square, product, order, count, distances)
+        assert distances[:count].tolist() == every[order[:count]].tolist()
         assert (distances[count:] == 9).all()
+    truth = [exact(row, queries[2], sparse=kind == "sparse", product=product) for row in vectors]
+    # Sums of squares are told to no order in float64, and may differ in their last digit.
+    least = 1e-7 if kind == "sparse" else 0
+    assert np.abs(every - truth).max() <= least * np.abs(truth).max()
+
+
+@pytest.mark.parametrize("length", [1.0, 1e3, 1e9])
+def test_sparse_points_a_rounding_apart_are_told_apart(length: float) -> None:
+    """A squared distance from lengths and products keeps what float32 would lose to them."""
+    rng = np.random.default_rng(5)
+    point = (length * rng.standard_normal((1, 40))).astype(np.float32)
+    near = np.nextafter(point, np.float32(np.inf))
+    vectors = np.concatenate((point, near, 1.0001 * point)).astype(np.float32)
+    distances = np.empty(3, np.float32)
+    square = reference.dot(point[0], point[0])
+    points = kernel_points(vectors, stored_sparse=True)
+    scoring.score_all(points, point, 0, square, False, distances)
+    truth = [reference.distance(row, point[0]) for row in vectors]
+    assert np.abs(distances - truth).max() < 1e-14 * square
+    assert distances[0] <= distances[1] < distances[2]
 
 
 @examples

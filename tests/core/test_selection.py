@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
-from divgrpc.kernels import selection
+import reference_kernels
+from core.twins import kernel_points
+from divgrpc.kernels import scoring, selection
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import EffectiveParameters
 
@@ -25,25 +27,48 @@ CODES = {
     "marginal": selection.MARGINAL,
     "mmr": selection.MMR,
 }
+Metrics = Literal["cosine", "euclidean", "inner_product"]
+METRICS: list[Metrics] = ["cosine", "euclidean", "inner_product"]
 Vectors = npt.NDArray[np.float32]
+# How far float32 may be from the truth, per metric: lengths are 1, or up to a hundred, or scaled.
+ROOM = {"cosine": 1e-6, "euclidean": 1e-2, "inner_product": 1e-5}
 
 
 @dataclass
 class Case:
-    """Unit vectors and a query; row numbers are ids."""
+    """Points and a query, unit vectors under cosine; row numbers are ids."""
 
     vectors: Vectors
     query: Vectors
+    metric: Metrics = "cosine"
+    stored_sparse: bool = False
 
     @classmethod
-    def draw(cls, seed: int, count: int, dims: int, duplicates: float = 0.0) -> "Case":
-        """Draw points, this share of them twice."""
+    def draw(
+        cls,
+        seed: int,
+        count: int,
+        dims: int,
+        duplicates: float = 0.0,
+        metric: Metrics = "cosine",
+        *,
+        stored_sparse: bool = False,
+    ) -> "Case":
+        """Draw points, this share of them twice; their lengths differ by 100 but under cosine."""
         rng = np.random.default_rng(seed)
         vectors = reference.unit(rng.standard_normal((count, dims)))
         again = rng.random(count) < duplicates
         vectors[again] = vectors[rng.integers(0, max(1, count), again.sum())]
         query = reference.unit(rng.standard_normal((1, dims)))[0]
-        return cls(vectors.astype(np.float32), query.astype(np.float32))
+        if metric != "cosine":
+            vectors *= 10 ** rng.uniform(0, 2, (count, 1))
+            query *= 10
+        return cls(vectors.astype(np.float32), query.astype(np.float32), metric, stored_sparse)
+
+    @property
+    def room(self) -> float:
+        """How far a value may be from the twin's."""
+        return ROOM[self.metric]
 
     def points(self) -> reference.Points:
         """Return the same for the twin, which selects and does not hash."""
@@ -56,35 +81,50 @@ class Case:
             n_tables=0,
             n_bits=0,
             n_probes=0,
+            metric=self.metric,
         )
+
+    def inverses(self) -> Vectors:
+        """Return inverse lengths where the metric is the product, 0 for what has no direction."""
+        long = np.linalg.norm(self.vectors.astype(np.float64), axis=1)
+        kept = long[: len(long) if self.metric == "inner_product" else 0]
+        inverses = np.zeros(len(kept), np.float32)
+        np.divide(1, kept, out=inverses, where=kept > 0, casting="same_kind")
+        inverses.setflags(write=False)
+        return inverses
 
     def select(
         self, wanted: EffectiveParameters, rows: list[int], block_rows: int | None = None
     ) -> tuple[list[int], list[float]]:
         """Run the kernel over these candidate rows, nearest first, as an index does."""
         order = np.array(reference.nearest_rows(self.points(), self.query, rows), np.int32)
-        distances = np.array(
-            [reference.fixed_order_distance(self.vectors[r], self.query) for r in order],
-            np.float32,
-        )
-        count, k = len(order), wanted.k
+        count, k, dims = len(order), wanted.k, self.vectors.shape[1]
+        points = kernel_points(self.vectors, stored_sparse=self.stored_sparse)
+        costs, square = np.empty(count, np.float32), reference.dot(self.query, self.query)
+        product = self.metric == "inner_product"
+        target = self.query[np.newaxis]
+        scoring.score_rows(points, target, 0, square, product, order, count, costs)
+        if product and count:
+            selection.scale_costs(costs.copy(), count, costs)
         picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
         block_rows = count if block_rows is None else block_rows
+        zeros = np.zeros((1, dims), np.float32)
         chosen = selection.greedy(
-            self.vectors,
+            points,
+            self.inverses(),
             order,
-            distances,
+            costs,
             count,
             k,
             np.float32(1 - wanted.diversity),
             CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
-            np.empty((block_rows, self.vectors.shape[1]), np.float32),
-            np.empty(count, np.float32),
+            (np.empty((block_rows, dims), np.float32), zeros, np.empty(count, np.float32)),
             picked,
             values,
         )
         assert chosen == min(k, count)
         assert (picked[chosen:] == -1).all()
+        assert not zeros.any()
         return order[picked[:chosen]].tolist(), values[:chosen].tolist()
 
 
@@ -101,14 +141,15 @@ def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> Non
     picks, values = case.select(wanted, rows)
     assert len(set(picks)) == len(picks)
     points, k = case.points(), min(wanted.k, len(rows))
+    costs = reference.costs(points, case.query, rows)
     for step, (pick, value) in enumerate(zip(picks, values, strict=True)):
         left = [row for row in rows if row not in picks[:step]]
         truth = {
-            row: reference.step_value(points, case.query, row, picks[:step], wanted, k=k)
+            row: reference.step_value(points, costs[row], row, picks[:step], wanted, k=k)
             for row in left
         }
         # Float32 sums of `step` distances.
-        room = 1e-6 * (1 + step)
+        room = case.room * (1 + step)
         assert truth[pick] <= min(truth.values()) + room
         assert abs(-value - truth[pick]) <= room
 
@@ -122,21 +163,36 @@ def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> Non
     k=st.sampled_from([1, 2, 3, 10, 50]),
     diversity=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]),
     rule=st.sampled_from(RULES),
+    metric=st.sampled_from(METRICS),
+    stored_sparse=st.booleans(),
 )
 def test_every_step_takes_the_best(  # noqa: PLR0917  # one argument per thing that varies
-    seed: int, count: int, dims: int, duplicates: float, k: int, diversity: float, rule: Rule
+    seed: int,
+    count: int,
+    dims: int,
+    duplicates: float,
+    k: int,
+    diversity: float,
+    rule: Rule,
+    metric: Metrics,
+    stored_sparse: bool,
 ) -> None:
     """Each pick minimises its rule's formula over what is left, and the value is reported."""
-    case = Case.draw(seed, count, dims, duplicates)
+    case = Case.draw(seed, count, dims, duplicates, metric, stored_sparse=stored_sparse)
     check_steps(case, parameters(k, diversity, rule), list(range(count)))
 
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("diversity", [0.0, 0.3, 1.0])
-def test_greedy_picks_what_its_twin_picks(rule: Rule, diversity: float) -> None:
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("stored_sparse", [False, True])
+def test_greedy_picks_what_its_twin_picks(
+    rule: Rule, diversity: float, metric: Metrics, stored_sparse: bool
+) -> None:
     """On points in general position the picks are the same, one by one."""
-    for seed in range(10):
-        case, wanted = Case.draw(seed, 60, 24), parameters(12, diversity, rule)
+    for seed in range(3):
+        case = Case.draw(seed, 60, 24, 0, metric, stored_sparse=stored_sparse)
+        wanted = parameters(12, diversity, rule)
         picks, _ = case.select(wanted, list(range(60)))
         twin = reference.greedy(case.points(), case.query, range(60), wanted)
         assert picks == [row for row, _ in twin]
@@ -163,7 +219,9 @@ def test_without_diversity_greedy_is_nearest_neighbours(rule: Rule) -> None:
     picks, values = case.select(parameters(20, 0.0, rule), list(range(50)))
     nearest = reference.nearest_rows(case.points(), case.query, range(50))[:20]
     assert picks == nearest
-    distances = [reference.fixed_order_distance(case.vectors[row], case.query) for row in nearest]
+    distances = [
+        reference_kernels.fixed_order_distance(case.vectors[row], case.query) for row in nearest
+    ]
     assert values == [-float(distance) for distance in distances]
 
 
@@ -243,9 +301,12 @@ def test_few_candidates_are_all_picked(rule: Rule, rows: list[int]) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("dims", [1, 16, 31])
-def test_it_makes_no_difference_where_candidates_lie(rule: Rule, dims: int) -> None:
+@pytest.mark.parametrize("metric", METRICS)
+def test_it_makes_no_difference_where_candidates_lie(
+    rule: Rule, dims: int, metric: Metrics
+) -> None:
     """Copied side by side or read where they are, candidates give the same bytes."""
-    case, wanted = Case.draw(6, 50, dims), parameters(20, 0.5, rule)
+    case, wanted = Case.draw(6, 50, dims, 0, metric), parameters(20, 0.5, rule)
     together = case.select(wanted, list(range(50)))
     assert case.select(wanted, list(range(50)), block_rows=49) == together
     assert case.select(wanted, list(range(50)), block_rows=0) == together
@@ -257,3 +318,27 @@ def test_k_of_one_is_the_nearest() -> None:
     nearest = reference.nearest_rows(case.points(), case.query, range(20))[0]
     for rule in RULES:
         assert case.select(parameters(1, 0.7, rule), list(range(20)))[0] == [nearest]
+
+
+@examples
+@given(values=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1), equal=st.booleans())
+def test_scale_costs_go_from_nearest_to_farthest(values: list[float], equal: bool) -> None:
+    """0 for the nearest, 1 for the farthest, in proportion between; equal ones all cost 0."""
+    distances = np.sort(np.array(values[:1] * len(values) if equal else values, np.float32))
+    costs = np.full(len(values) + 1, 9, np.float32)
+    selection.scale_costs(distances, len(values), costs)
+    low, width = float(distances[0]), float(distances[-1]) - float(distances[0])
+    truth = [(float(d) - low) / width if width else 0.0 for d in distances]
+    assert np.abs(costs[:-1] - truth).max() < 1e-6
+    assert (costs[0], costs[-1]) == (0, 9)
+    if width:
+        assert costs[-2] == 1
+
+
+def test_points_without_direction_are_as_far_apart_as_can_be_told() -> None:
+    """Under the product a zero vector has cosine 0 to all others and to itself: 1 apart."""
+    for stored_sparse in (False, True):
+        case = Case.draw(8, 12, 9, 0, "inner_product", stored_sparse=stored_sparse)
+        case.vectors[[2, 5]] = 0
+        for rule in RULES:
+            check_steps(case, parameters(12, 0.6, rule), list(range(12)))

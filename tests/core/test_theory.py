@@ -12,6 +12,7 @@ import pytest
 from scipy import stats
 
 import reference
+import reference_kernels
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.hashing import (
     collision_probability,
@@ -83,7 +84,7 @@ def differing(planes: Doubles, a: Doubles, b: Doubles) -> npt.NDArray[np.bool_]:
 def test_collision_probability_is_eq_5() -> None:
     """1 - arccos(1 - d/2) / pi: 1 for equal points, a half at right angles, 0 for opposite ones."""
     for distance in np.linspace(0, 4, 81):
-        expected = reference.collision_probability(float(distance))
+        expected = reference_kernels.collision_probability(float(distance))
         assert abs(collision_probability(float(distance)) - expected) < 1e-12
     assert [collision_probability(d) for d in (0, 2, 4)] == [1, 0.5, 0]
 
@@ -266,7 +267,7 @@ def test_orthogonal_hyperplanes_vary_less(distance: float) -> None:
 def test_tables_needed_is_the_least_number(distance: float, n_bits: int, failure: float) -> None:
     """So many tables fail at most that often, one table fewer fails more often."""
     tables = tables_needed(distance, n_bits, failure)
-    assert tables == reference.tables_needed(distance, n_bits, failure)
+    assert tables == reference_kernels.tables_needed(distance, n_bits, failure)
     missed = 1 - collision_probability(distance) ** n_bits
     assert missed**tables <= failure * (1 + 1e-9)
     assert tables == 1 or missed ** (tables - 1) > failure

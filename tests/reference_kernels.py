@@ -1,0 +1,187 @@
+"""Twins of the small kernels: what a sum, a code, a probe or a draw is.
+
+The core promises one order for every sum, so that any machine gives the same bytes; here the order
+stands as plain as it can be said. `reference` builds queries of these.
+"""
+
+from math import acos, ceil, log, log1p, pi
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.floating[Any]]
+Singles = npt.NDArray[np.float32]
+Bits = npt.NDArray[np.bool_]
+
+WORD_BITS = 64
+MASK = 2**64 - 1
+
+
+# Sums in the one order that the core sums in.
+
+
+def fixed_order_dot(a: Singles, b: Singles) -> np.float32:
+    """Return the inner product of dense rows in float32."""
+    return _fixed_order_sum(a * b)
+
+
+def fixed_order_distance(a: Singles, b: Singles) -> np.float32:
+    """Return the squared distance of dense rows in float32."""
+    return _fixed_order_sum((a - b) * (a - b))
+
+
+def _fixed_order_sum(terms: Singles) -> np.float32:
+    """Add up as the core does.
+
+    Terms go to four accumulators of 16 lanes in turn, what is left of 64 to the first; these are
+    added in pairs, the lanes folded in halves, and what is left of 16 is added one by one.
+    """
+    sums = np.zeros((4, 16), np.float32)
+    blocks = len(terms) // 16
+    for block in range(blocks):
+        accumulator = block % 4 if block < blocks // 4 * 4 else 0
+        sums[accumulator] += terms[16 * block : 16 * block + 16]
+    lanes = (sums[0] + sums[1]) + (sums[2] + sums[3])
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = lanes[:half] + lanes[half:]
+    total = lanes[0]
+    for term in terms[16 * blocks :]:
+        total += term
+    return np.float32(total)
+
+
+def sparse_dot(indices: npt.NDArray[np.int32], values: Singles, dense: Singles) -> float:
+    """Return the inner product of a sparse row and a dense one in float64.
+
+    Stored value i goes to sum i % 4, what is left of four to the first; sums are added in pairs.
+    """
+    sums = [0.0, 0.0, 0.0, 0.0]
+    for i, (index, value) in enumerate(zip(indices, values, strict=True)):
+        whole = i < len(values) // 4 * 4
+        sums[i % 4 if whole else 0] += float(value) * float(dense[index])
+    return (sums[0] + sums[1]) + (sums[2] + sums[3])
+
+
+# Codes.
+
+
+def margins(vectors: Floats, hyperplanes: Floats, thresholds: Floats) -> npt.NDArray[np.float64]:
+    """Return how far each vector lies beyond each hyperplane, (n, code_bits)."""
+    products = np.atleast_2d(vectors).astype(np.float64) @ hyperplanes.astype(np.float64)
+    return np.asarray(products - thresholds.astype(np.float64))
+
+
+def pack(bits: Bits) -> npt.NDArray[np.uint64]:
+    """Return bits (n, code_bits) as words (code_bits / 64, n), bit b in word b // 64."""
+    words = np.zeros((ceil(bits.shape[1] / WORD_BITS), len(bits)), np.uint64)
+    for point, row in enumerate(bits):
+        for b in np.flatnonzero(row).tolist():
+            words[b // WORD_BITS, point] |= np.uint64(1 << (b % WORD_BITS))
+    return words
+
+
+def unpack(words: npt.NDArray[np.uint64]) -> Bits:
+    """Return words (w, n) as bits (n, 64 * w)."""
+    columns = [
+        [bool(int(words[b // WORD_BITS, point]) >> (b % WORD_BITS) & 1) for point in range(n)]
+        for n in (words.shape[1],)
+        for b in range(WORD_BITS * words.shape[0])
+    ]
+    return np.array(columns, np.bool_).T
+
+
+def hamming(a: Bits, b: Bits) -> int:
+    """Return the number of bits in which two codes differ."""
+    return int((a != b).sum())
+
+
+def levels(query_margins: Floats) -> list[int]:
+    """Return the margins in 15 levels, -7 to 7: shares of the largest, halves to even."""
+    most = max(abs(float(m)) for m in query_margins)
+    return [round(7 * float(m) / most) if most > 0 else 0 for m in query_margins]
+
+
+def scan_terms(point_margins: Floats, spanned: int) -> npt.NDArray[np.float64]:
+    """Return by how much each point's code must be stretched to stand for the point, (n,).
+
+    A point is nearly sum_b sign_b p_b times this, over its B hyperplanes p_b in `spanned`
+    dimensions: the stretch that makes the product with the point itself its squared length, where
+    the hyperplanes are a rotation. Planes that are zero for all points count for nothing.
+    """
+    used = max(1, int(np.abs(point_margins).max(axis=0).astype(bool).sum()))
+    sizes = np.abs(point_margins).sum(axis=1)
+    squares = (point_margins.astype(np.float64) ** 2).sum(axis=1)
+    return np.array(
+        [
+            spanned / used * square / size if size > 0 else 0.0
+            for square, size in zip(squares, sizes, strict=True)
+        ]
+    )
+
+
+# Tables.
+
+
+def key(bits: Bits, table: int, n_bits: int) -> int:
+    """Return a code's key in a table: its bit j is the code's bit table * n_bits + j."""
+    return sum(int(bits[table * n_bits + j]) << j for j in range(n_bits))
+
+
+def buckets(bits: Bits, table: int, n_bits: int) -> dict[int, list[int]]:
+    """Return the rows of each bucket of a table, by key."""
+    found: dict[int, list[int]] = {}
+    for row, code in enumerate(bits):
+        found.setdefault(key(code, table, n_bits), []).append(row)
+    return found
+
+
+def probes(query_margins: Floats, n_tables: int, n_bits: int) -> list[tuple[int, int]]:
+    """Return all probes of all tables as (table, key), in the order of looking up.
+
+    A probe flips a set of bits and scores the sum of their squared margins. Sets of equal score
+    come in the order of their masks, bit r of which stands for the bit of r-th smallest margin,
+    then of tables.
+    """
+    home = query_margins >= 0
+    every = []
+    for table in range(n_tables):
+        squares = query_margins[table * n_bits : (table + 1) * n_bits].astype(np.float64) ** 2
+        ranked = np.argsort(squares, kind="stable").tolist()
+        for mask in range(2**n_bits):
+            flipped = [ranked[r] for r in range(n_bits) if mask >> r & 1]
+            score = sum(float(squares[j]) for j in flipped)
+            flips = sum(1 << j for j in flipped)
+            every.append((score, mask, table, key(home, table, n_bits) ^ flips))
+    return [(table, bucket) for _, _, table, bucket in sorted(every)]
+
+
+# Draws.
+
+
+def splitmix64(state: int) -> int:
+    """Return the output of the splitmix64 generator at this state."""
+    z = (state + 0x9E3779B97F4A7C15) & MASK
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 & MASK
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB & MASK
+    return z ^ (z >> 31)
+
+
+def priority(seed: int, point_id: int) -> int:
+    """Return a point's lot in a seeded draw; the lowest stay."""
+    return splitmix64(splitmix64(seed) ^ point_id)
+
+
+# Theory.
+
+
+def collision_probability(distance: float) -> float:
+    """Return the chance that one bit of two unit vectors agrees (Eq. 5 of the paper)."""
+    return 1 - acos(max(-1.0, min(1.0, 1 - distance / 2))) / pi
+
+
+def tables_needed(distance: float, n_bits: int, failure_probability: float) -> int:
+    """Return how many tables find a point at this distance, but for this chance of failure."""
+    whole_key = collision_probability(distance) ** n_bits
+    return 1 if whole_key >= 1 else ceil(log(failure_probability) / log1p(-whole_key))
