@@ -1,4 +1,4 @@
-"""python -m benchmarks [quality|gain|peers|wire] [--json FILE]: measure, print, keep.
+"""python -m benchmarks [quality|gain|peers|wire|memory] [--json FILE]: measure, print, keep.
 
 Without a name all runs are made. `--help` after a name lists that run's options. Figures are only
 as quiet as the machine: the record begins with its load average.
@@ -8,10 +8,10 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks import environment, gain, peers, quality, wire
+from benchmarks import environment, gain, memory, peers, quality, wire
 from benchmarks.tables import facts, show
 
-_RUNS = {"quality": quality, "gain": gain, "peers": peers, "wire": wire}
+_RUNS = {"quality": quality, "gain": gain, "peers": peers, "wire": wire, "memory": memory}
 
 
 def main() -> None:

@@ -1,0 +1,174 @@
+"""Memory: what a large upload adds to the server's processes, and whether workers share an index.
+
+A server with a data directory takes an upload of about 4 GB while the private memory of supervisor,
+fronts, workers and builder is summed up twenty times a second. Then every worker answers by every
+kind of search, so that all arrays are touched, and the mappings of the index are added up.
+"""
+
+import argparse
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final, get_args
+
+import numpy as np
+
+from benchmarks import footprint
+from benchmarks.tables import facts, show, table
+from divgrpc.types import FloatArray, Search
+from divgrpc_client import Client
+from running import RunningServer, eventually
+
+_INDEX: Final = "memory"
+_BLOCK: Final = 2**16
+_PATIENCE: Final = 600.0
+_MB: Final = 1e6
+
+
+@dataclass(frozen=True)
+class Upload:
+    """Bytes above the idle level at the peak; seconds from the first byte to served."""
+
+    bytes: int
+    seconds: float
+    samples: int
+    private: int
+    unbacked: int
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Workers that all have queried: PSS of the index, what one copy is, what each holds itself."""
+
+    workers: int
+    copy: int
+    pss: int
+    private_each: int
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the run can be told."""
+    parser.add_argument("--rows", type=int, default=8_000_000, help="(default 8,000,000)")
+    parser.add_argument("--dims", type=int, default=128, help="(default 128)")
+    parser.add_argument("--workers", type=int, default=4, help="(default 4)")
+
+
+def run(arguments: argparse.Namespace) -> dict[str, object]:
+    """Measure, print, and return both parts for JSON."""
+    rows, dims = arguments.rows, arguments.dims
+    show(f"\n## Memory: {rows:,} x {dims} float32, {arguments.workers} workers\n")
+    with tempfile.TemporaryDirectory(prefix="divgrpc-memory-") as temporary:
+        folder = Path(temporary)
+        # The upload, the vectors that are kept, and as much again for the rest.
+        if shutil.disk_usage(folder).free < 3 * 4 * rows * dims:
+            raise SystemExit(f"too little room in {folder.parent} for three copies of the points")
+        vectors = _points(folder / "points.npy", rows, dims)
+        options = ("--data-dir", str(folder / "data"), "--workers", str(arguments.workers))
+        with (
+            RunningServer(folder, *options, "--log-format", "json") as server,
+            Client(server.target, timeout=_PATIENCE) as client,
+        ):
+            client.wait_until_ready(timeout=_PATIENCE)
+            uploaded = _upload(server, client, vectors)
+            shared = _share(server, client, vectors, folder / "data" / _INDEX)
+    return {"upload": asdict(uploaded), "sharing": asdict(shared)}
+
+
+def _points(path: Path, rows: int, dims: int) -> FloatArray:
+    """Write points around a thousand centres to a file, block by block, and map it."""
+    rng = np.random.default_rng(0)
+    centres = rng.standard_normal((1_000, dims), dtype=np.float32)
+    written = np.lib.format.open_memmap(path, "w+", np.float32, (rows, dims))
+    for start in range(0, rows, _BLOCK):
+        count = min(_BLOCK, rows - start)
+        near = rng.standard_normal((count, dims), dtype=np.float32)
+        written[start : start + count] = centres[rng.integers(1_000, size=count)] + near
+    written.flush()
+    points: FloatArray = np.load(path, mmap_mode="r")
+    return points
+
+
+def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Upload:
+    pid = server.process.pid
+    idle = footprint.by_role(pid)
+    base = sum(idle.values(), footprint.Held())
+    begun = time.monotonic()
+    with footprint.watching(pid) as peak:
+        client.build(_INDEX, vectors)
+    seconds = time.monotonic() - begun
+    show(
+        table(
+            ("process", "private idle, MB", "at the peak", "of it without files"),
+            [
+                (
+                    role,
+                    f"{idle.get(role, footprint.Held()).private / _MB:,.0f}",
+                    f"{held.private / _MB:,.0f}",
+                    f"{held.unbacked / _MB:,.0f}",
+                )
+                for role, held in sorted(peak.shares.items())
+            ],
+        )
+        + "\n"
+    )
+    rise, unbacked = peak.private - base.private, peak.unbacked - base.unbacked
+    show(
+        facts(
+            {
+                "uploaded": f"{vectors.nbytes / _MB:,.0f} MB, served after {seconds:.0f} s",
+                "private memory rose by": f"{rise / _MB:,.0f} MB at its peak",
+                "without pages of files": f"{unbacked / _MB:,.0f} MB at its peak",
+                "samples": str(peak.samples),
+            }
+        )
+        + "\n"
+    )
+    return Upload(vectors.nbytes, seconds, peak.samples, rise, unbacked)
+
+
+def _share(server: RunningServer, client: Client, vectors: FloatArray, folder: Path) -> Sharing:
+    workers = server.pids("worker")
+    before = sum((footprint.held(pid) for pid in workers), footprint.Held())
+
+    def all_have_it() -> bool:
+        _ask_by_every_search(client, vectors, len(workers))
+        return all(footprint.mapped(pid, folder)["Size"] for pid in workers)
+
+    eventually(all_have_it, _PATIENCE)
+    # Having it mapped is not having it touched: once more for the one that came last.
+    _ask_by_every_search(client, vectors, len(workers))
+    maps = [footprint.mapped(pid, folder) for pid in workers]
+    after = sum((footprint.held(pid) for pid in workers), footprint.Held())
+    copy, pss = max(each["Size"] for each in maps), sum(each["Pss"] for each in maps)
+    each = (after.unbacked - before.unbacked) // len(workers)
+    show(
+        facts(
+            {
+                "one copy of the index": f"{copy / _MB:,.0f} MB in files",
+                "resident in each": ", ".join(f"{each['Rss'] / _MB:,.0f}" for each in maps) + " MB",
+                "PSS of all workers": f"{pss / _MB:,.0f} MB, {pss / copy:.3f} of a copy",
+                "a worker's own scratch": f"{each / _MB:,.0f} MB",
+            }
+        )
+        + "\n"
+    )
+    return Sharing(len(workers), copy, pss, each)
+
+
+def _ask_by_every_search(client: Client, vectors: FloatArray, workers: int) -> None:
+    """Ask as many at a time as there are workers, twice, by each search."""
+
+    def ask(number: int, search: Search) -> None:
+        client.query(_INDEX, vectors[number : number + 1], search=search)
+
+    with ThreadPoolExecutor(workers) as pool:
+        for search in _searches():
+            list(pool.map(ask, range(2 * workers), [search] * (2 * workers)))
+
+
+def _searches() -> Iterator[Search]:
+    yield from get_args(Search)
