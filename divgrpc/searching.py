@@ -30,6 +30,9 @@ MAX_PROBES: Final = 4_096
 # Candidates are copied side by side up to this size; a larger block would leave the cache anyway.
 _BLOCK_FLOATS: Final = 1 << 20
 
+# Stored values of sparse candidates that are linked by column at most.
+_MAX_LINKS: Final = 1 << 18
+
 # How far from its true distance a point may seem to be: rounding of two unit vectors. Without it a
 # limit of 0 would lose points that equal the query but for their length.
 _ROUNDING: Final = 1e-12
@@ -213,6 +216,8 @@ class _Scratch:
     block: FloatArray
     target: FloatArray
     sparse: bool
+    links: tuple[Any, ...]
+    dots: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
     apart: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     costs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
@@ -231,6 +236,7 @@ class _Scratch:
             np.empty((0, dims), np.float32),
             np.zeros((1, dims), np.float32),
             sparse,
+            _links_scratch(dims if sparse else 0, _MAX_LINKS if sparse else 0),
         )
 
     def make_room(self, seen: int, k: int) -> None:
@@ -238,7 +244,9 @@ class _Scratch:
             self.apart = np.empty(seen, np.float32)
             self.costs = np.empty(seen, np.float32)
             dims = self.block.shape[1]
-            if not self.sparse:
+            if self.sparse:
+                self.dots = np.empty(seen, np.float64)
+            else:
                 self.block = np.empty((min(seen, max(1, _BLOCK_FLOATS // dims)), dims), np.float32)
         if len(self.picked) < k:
             self.picked = np.empty(k, np.int64)
@@ -266,7 +274,7 @@ class _Scratch:
             self.scanning,
             self.probing,
             self.cells,
-            (self.block, self.target, self.apart),
+            (self.block, self.target, self.apart, self.links, self.dots),
             self.costs,
             self.picked,
         )
@@ -297,6 +305,15 @@ def _probing_scratch(n_tables: int, n_bits: int, room: int, points: int) -> tupl
 
 def _cells_scratch(cells: int, points: int) -> tuple[Any, ...]:
     return (np.empty(cells, np.int32), np.empty(cells, np.float32), np.empty(points, np.int32))
+
+
+def _links_scratch(dims: int, room: int) -> tuple[Any, ...]:
+    return (
+        np.full(dims, -1, np.int32),
+        np.empty(room, np.int32),
+        np.empty(room, np.int32),
+        np.empty(room, np.float32),
+    )
 
 
 def _empty_answers(queries: int, k: int) -> Answers:

@@ -10,11 +10,13 @@ def project(queries, row, hyperplanes, projections):
     """Write the projections of one dense query onto every hyperplane into `projections` (B,).
 
     `queries` (nq, d) and `hyperplanes` (d, B) float32. A sum goes over dimensions, first to last,
-    so each bit has one order of summation, whatever else is computed beside it.
+    so each bit has one order of summation, whatever else is computed beside it. Zeros are passed
+    over, as in a sparse query: they change no sum.
     """
     projections[:] = np.float32(0)
     for j in range(hyperplanes.shape[0]):
-        _add_plane(hyperplanes[j], queries[row, j], projections)
+        if queries[row, j] != 0:
+            _add_plane(hyperplanes[j], queries[row, j], projections)
 
 
 @kernel

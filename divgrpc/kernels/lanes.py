@@ -84,21 +84,41 @@ def prefetch_row(_context: Any, matrix: Any, row: Any) -> Any:
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         cols = _shape(context, builder, signature.args[0], arguments[0])[1]
-        start = _row(context, builder, signature.args[0], arguments[0], arguments[1])
-        number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-        prefetch = builder.module.declare_intrinsic(
-            "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[number] * 3])
-        )
-        # To be read, to stay in every cache, as data.
-        hints = [ir.Constant(number, hint) for hint in (0, 3, 1)]
-        per_line = ir.Constant(cols.type, _CACHE_LINE // 4)
-        rounded = builder.add(cols, ir.Constant(cols.type, _CACHE_LINE // 4 - 1))
-        with cgutils.for_range(builder, builder.udiv(rounded, per_line)) as loop:
-            line = builder.gep(start, [builder.mul(loop.index, per_line)])
-            builder.call(prefetch, [builder.bitcast(line, byte), *hints])
+        _prefetch(builder, _row(context, builder, signature.args[0], *arguments), cols)
         return context.get_dummy_value()
 
     return signature, generate
+
+
+@intrinsic
+def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
+    """Ask for the elements start to stop of a C-contiguous array of four-byte numbers."""
+    if not (isinstance(array, types.Array) and array.ndim == 1 and array.layout == "C"):
+        return None
+    signature = types.void(array, types.intp, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        given, start, stop = arguments
+        data = make_array(signature.args[0])(context, builder, given).data
+        _prefetch(builder, builder.gep(data, [start]), builder.sub(stop, start))
+        return context.get_dummy_value()
+
+    return signature, generate
+
+
+def _prefetch(builder: Any, start: Any, count: Any) -> None:
+    """Ask for every cache line of `count` four-byte numbers."""
+    number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
+    prefetch = builder.module.declare_intrinsic(
+        "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[number] * 3])
+    )
+    # To be read, to stay in every cache, as data.
+    hints = [ir.Constant(number, hint) for hint in (0, 3, 1)]
+    per_line = ir.Constant(count.type, _CACHE_LINE // 4)
+    rounded = builder.add(count, ir.Constant(count.type, _CACHE_LINE // 4 - 1))
+    with cgutils.for_range(builder, builder.udiv(rounded, per_line)) as loop:
+        line = builder.gep(start, [builder.mul(loop.index, per_line)])
+        builder.call(prefetch, [builder.bitcast(line, byte), *hints])
 
 
 def _shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:

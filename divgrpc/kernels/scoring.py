@@ -3,7 +3,7 @@
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.lanes import prefetch_row, row_distance, row_dot
+from divgrpc.kernels.lanes import prefetch_row, prefetch_run, row_distance, row_dot
 from divgrpc.kernels.sampling import id_of, kth_smallest, mix
 from divgrpc.kernels.sparse import sparse_distance
 
@@ -28,6 +28,10 @@ def score_rows(points, target, at, square, product, rows, count, distances):
     vectors, indptr = points[0], points[1]
     if indptr.shape[0]:
         for i in range(count):
+            if i + _AHEAD < count:
+                start, stop = indptr[rows[i + _AHEAD]], indptr[rows[i + _AHEAD] + 1]
+                prefetch_run(points[2], start, stop)
+                prefetch_run(points[3], start, stop)
             distances[i] = sparse_distance(points, np.int64(rows[i]), target, at, square, product)
         return
     # One loop each: with the choice inside, the loops take half as long again.

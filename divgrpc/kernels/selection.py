@@ -9,7 +9,15 @@ import numpy as np
 
 from divgrpc.kernels.compiling import kernel
 from divgrpc.kernels.lanes import row_distance, row_dot
-from divgrpc.kernels.sparse import clear, sparse_distance, spread
+from divgrpc.kernels.sparse import (
+    clear,
+    distance_from_dot,
+    link,
+    linked_dots,
+    sparse_dot,
+    spread,
+    unlink,
+)
 
 CORRECTED = 0
 PRINTED = 1
@@ -72,14 +80,17 @@ def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, pi
     `points` as for `score_rows`. `rows` and `costs` (count,) are in the order of distance, then
     id, so that the first of equals wins. How far apart two points are is their squared distance,
     or, where `inverses` (n,) float32 holds their inverse lengths, 1 - cosine. `scratch`: block
-    (m, d), target (1, d) of zeros, apart (count,), all float32. `picked` int64 gets positions among
+    (m, d), target (1, d) of zeros, apart (count,), all float32; links, see `sparse.link`; dots
+    (count,) float64. `picked` int64 gets positions among
     the candidates, `gains` float32 what was maximised: minus lambda times the cost, plus the
     weighted distances from those picked before.
     """
-    block, target, apart = scratch
+    block, target, apart, links, dots = scratch
     k = min(k, count)
     apart[:count] = np.float32(0)
-    gathered = k > 1 and not points[1].shape[0] and gather(points[0], rows, count, block)
+    sparse = points[1].shape[0] > 0
+    linked = k > 1 and sparse and link(points, rows, count, links)
+    gathered = k > 1 and not sparse and gather(points[0], rows, count, block)
     for step in range(k):
         weight = diversity_weight(rule, relevance, step, k)
         best, least = -1, np.float32(np.inf)
@@ -94,11 +105,16 @@ def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, pi
             least_counts = rule == MMR and step > 0
             if gathered:
                 _move_block(block, inverses, rows, best, count, least_counts, apart)
-            elif points[1].shape[0]:
+            elif linked:
+                linked_dots(points, rows[best], count, links, dots)
+                _move_linked(points[4], inverses, rows, best, count, least_counts, dots, apart)
+            elif sparse:
                 _move_sparse(points, inverses, rows, best, count, least_counts, target, apart)
             else:
                 _move_rows(points[0], inverses, rows, best, count, least_counts, apart)
         apart[best] = np.float32(-np.inf)
+    if linked:
+        unlink(points, rows, count, links[0])
     return k
 
 
@@ -139,14 +155,26 @@ def _move_rows(vectors, inverses, rows, best, count, least_counts, apart):
 
 
 @kernel
+def _sparse_distance(dot, row, other, squares, inverses):
+    """Return how far apart two sparse points are whose dot product is `dot`, float64."""
+    if inverses.shape[0]:
+        return _angular(np.float32(dot), inverses[row], inverses[other])
+    return distance_from_dot(dot, squares[row], squares[other], False)
+
+
+@kernel
+def _move_linked(squares, inverses, rows, best, count, least_counts, dots, apart):
+    for i in range(count):
+        far = _sparse_distance(dots[i], rows[i], rows[best], squares, inverses)
+        _move(apart, i, far, least_counts)
+
+
+@kernel
 def _move_sparse(points, inverses, rows, best, count, least_counts, target, apart):
-    indptr, indices, values, squares = points[1], points[2], points[3], points[4]
-    row, product = np.int64(rows[best]), inverses.shape[0] > 0
-    start, stop = indptr[row], indptr[row + 1]
+    _, indptr, indices, values, squares = points
+    start, stop = indptr[rows[best]], indptr[rows[best] + 1]
     spread(indices, values, start, stop, target)
     for i in range(count):
-        far = sparse_distance(points, np.int64(rows[i]), target, 0, squares[row], product)
-        if product:
-            far = _angular(-far, inverses[rows[i]], inverses[row])
-        _move(apart, i, far, least_counts)
+        dot = sparse_dot(indices, values, indptr[rows[i]], indptr[rows[i] + 1], target, 0)
+        _move(apart, i, _sparse_distance(dot, rows[i], rows[best], squares, inverses), least_counts)
     clear(indices, start, stop, target)

@@ -35,18 +35,84 @@ def sparse_distance(points, row, target, at, square, product):
     """Return how far a sparse point is from row `at` of `target`; as in `scoring.score_rows`."""
     indptr, indices, values, squares = points[1], points[2], points[3], points[4]
     dot = sparse_dot(indices, values, indptr[row], indptr[row + 1], target, at)
+    return distance_from_dot(dot, squares[row], square, product)
+
+
+@kernel
+def distance_from_dot(dot, square, other_square, product):
+    """Return the same from a dot product and squared lengths, all float64, as float32."""
     if product:
         return np.float32(-dot)
-    return np.float32(max(0.0, squares[row] + square - 2.0 * dot))
+    return np.float32(max(0.0, square + other_square - 2.0 * dot))
+
+
+@kernel
+def link(points, rows, count, links):
+    """Put the stored values of rows[:count] into lists by column; returns whether they fit.
+
+    `links`: heads (d,) int32, all -1 before; following and owners (m,) int32; weights (m,) float32.
+    A column's list begins at its head and goes on by `following` until -1; an entry is of candidate
+    owners[entry]. Where one picked row meets all candidates, its columns' lists are a fraction of
+    their values.
+    """
+    _, indptr, indices, values, _ = points
+    heads, following, owners, weights = links
+    total = 0
+    for i in range(count):
+        total += indptr[rows[i] + 1] - indptr[rows[i]]
+    if total > owners.shape[0]:
+        return False
+    entry = 0
+    for i in range(count):
+        for at in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            column = indices[at]
+            following[entry], heads[column] = heads[column], entry
+            owners[entry], weights[entry] = i, values[at]
+            entry += 1
+    return True
+
+
+@kernel
+def unlink(points, rows, count, heads):
+    """Leave all heads at -1 again."""
+    indptr, indices = points[1], points[2]
+    for i in range(count):
+        for at in range(indptr[rows[i]], indptr[rows[i] + 1]):
+            heads[indices[at]] = -1
+
+
+@kernel
+def linked_dots(points, row, count, links, dots):
+    """Write the dot products of one row with all linked candidates into `dots` (count,) float64.
+
+    Each is a sum over the row's columns, first to last.
+    """
+    _, indptr, indices, values, _ = points
+    heads, following, owners, weights = links
+    dots[:count] = 0.0
+    for at in range(indptr[row], indptr[row + 1]):
+        value = np.float64(values[at])
+        entry = heads[indices[at]]
+        while entry >= 0:
+            dots[owners[entry]] += value * np.float64(weights[entry])
+            entry = following[entry]
 
 
 @kernel
 def dense_square(target, at):
-    """Return the float64 squared length of a dense row, added first to last."""
-    total = 0.0
-    for j in range(target.shape[1]):
-        total += np.float64(target[at, j]) * np.float64(target[at, j])
-    return total
+    """Return the float64 squared length of a dense row: four sums, as in `sparse_dot`."""
+    a, b, c, e = 0.0, 0.0, 0.0, 0.0
+    j = 0
+    while j + 4 <= target.shape[1]:
+        a += np.float64(target[at, j]) * np.float64(target[at, j])
+        b += np.float64(target[at, j + 1]) * np.float64(target[at, j + 1])
+        c += np.float64(target[at, j + 2]) * np.float64(target[at, j + 2])
+        e += np.float64(target[at, j + 3]) * np.float64(target[at, j + 3])
+        j += 4
+    while j < target.shape[1]:
+        a += np.float64(target[at, j]) * np.float64(target[at, j])
+        j += 1
+    return (a + b) + (c + e)
 
 
 @kernel
