@@ -10,14 +10,8 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from divgrpc.types import IndexInfo, Progress, QueryResult, WarningInfo
-from divgrpc_client.options import BUILD_DEFAULTS, BuildOptions, explained
+from divgrpc_client.options import BUILD_DEFAULTS
 
-# How Build chooses what it is not given.
-_RULES: Final = {
-    "n_tables": "10, or given",
-    "n_bits": "log2(rows) - 1, or given",
-    "n_components": "min(dims, 200), or given",
-}
 # Wide enough for every table here; rich guesses 80 columns where there is no terminal.
 _PIPE_WIDTH: Final = 120
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -69,8 +63,8 @@ def built(info: IndexInfo) -> None:
     """Say what a build came to."""
     out = console()
     out.print(
-        f"{info.name}: generation {info.generation}, {info.rows:,} rows of {info.dims} dimensions, "
-        f"{size(_bytes(info))}, serving"
+        f"{info.name}: generation {info.generation}, {info.rows:,} {info.points} rows of "
+        f"{info.dims:,} dimensions, {size(_bytes(info))}, serving"
     )
     _warn(out, info.warnings)
     out.print(f"divgrpc info {info.name} says what was chosen and why", style="dim")
@@ -103,13 +97,17 @@ def result(found: QueryResult, rows: range) -> None:
 
 def indexes(found: Sequence[IndexInfo]) -> None:
     """List indexes, one line each."""
-    grid = table("name", ">generation", ">rows", ">dims", "hash family", "search", ">size")
+    grid = table(
+        "name", ">generation", ">rows", ">dims", "points", "metric", "family", "search", ">size"
+    )
     for info in found:
         grid.add_row(
             info.name,
             str(info.generation),
             f"{info.rows:,}",
-            str(info.dims),
+            f"{info.dims:,}",
+            info.points,
+            str(info.parameters.get("metric") or ""),
             str(info.parameters.get("hash_family") or ""),
             info.auto_search,
             size(_bytes(info)),
@@ -121,33 +119,44 @@ def index(info: IndexInfo) -> None:
     """Show all that is known of an index, with the reason beside each choice."""
     out = console()
     out.print(
-        f"[bold]{info.name}[/]  generation {info.generation}, {info.rows:,} rows of {info.dims} "
+        f"[bold]{info.name}[/]  generation {info.generation}, {info.rows:,} rows of {info.dims:,} "
         f"dimensions, codes of {info.code_bits} bits"
     )
+    out.print(_points(info))
     kept = [
         what
         for what, has in (("categories", info.has_categories), ("sub-topics", info.has_subtopics))
         if has
     ]
     out.print(f"{' and '.join(kept) or 'no categories or sub-topics'} kept with the rows\n")
-    out.print(_parameters(info), "", _costs(info), "", _arrays(info))
+    out.print(_choices(info), "", _costs(info), "", _arrays(info))
     _warn(out, info.warnings)
 
 
-def _parameters(info: IndexInfo) -> Table:
-    grid = table("parameter", "value", "why", "what it is", title="Parameters")
-    for name, (_, sentence) in explained(BuildOptions).items():
-        if (value := info.parameters.get(name)) is None:
-            continue
-        default = "default" if value == BUILD_DEFAULTS[name] else "given"
-        why = _RULES.get(name, default)
-        grid.add_row(name, str(value), why, sentence)
-    grid.add_row(
-        "n_probes",
-        str(info.n_probes),
-        "tuned at Build",
-        "buckets that a search over tables looks up",
-    )
+def _points(info: IndexInfo) -> str:
+    if info.points != "sparse":
+        return f"{info.points} points"
+    each = info.nonzeros / max(1, info.rows)
+    share = each / max(1, info.dims)
+    return f"sparse points: {info.nonzeros:,} numbers, {each:,.1f} a row, {share:.2%} of all"
+
+
+def _choices(info: IndexInfo) -> Table:
+    """Show what was given, what stayed as it was, and what Build chose, each with its reason."""
+    grid = table("parameter", "value", "why", title="Parameters")
+    chosen = {choice.parameter: choice for choice in info.choices}
+    for name, default in BUILD_DEFAULTS.items():
+        value = info.parameters.get(name)
+        if name in chosen:
+            grid.add_row(name, str(value), chosen.pop(name).reason)
+        elif value is not None:
+            why = "default" if value == default else "given"
+            # What was built before reasons were kept.
+            grid.add_row(name, str(value), why if info.choices or default is not None else "")
+    for choice in chosen.values():
+        grid.add_row(choice.parameter, choice.value, choice.reason)
+    if not info.choices:
+        grid.add_row("n_probes", str(info.n_probes), "tuned at Build")
     return grid
 
 

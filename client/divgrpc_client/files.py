@@ -38,7 +38,8 @@ def read_vectors(
         return sparse_files.read_svmlight(path, base=base, dims=dims)
     if base != "auto" or dims is not None:
         option = "dims" if base == "auto" else "index_base"
-        raise InvalidArgumentError(option, f"{option} is for svmlight alone, not for {path}")
+        flag = f"--{option.replace('_', '-')}"
+        raise InvalidArgumentError(option, f"{flag} is for svmlight alone, not for {path}")
     vectors = _read(path, key)
     if isinstance(vectors, Csr):
         return vectors

@@ -104,7 +104,7 @@ def read_svmlight(path: Path, *, base: IndexBase = "auto", dims: int | None = No
     indices = np.frombuffer(columns, np.int64) - lowest
     shown = int(indices.max()) + 1 if len(indices) else 0
     if dims is not None and shown > dims:
-        raise InvalidArgumentError("dims", f"{path} has {shown} columns, more than dims = {dims}")
+        raise InvalidArgumentError("dims", f"{path} has {shown} columns, more than --dims {dims}")
     return Csr(
         np.frombuffer(ends, np.int64),
         indices.astype(np.uint32),

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+import scipy.sparse
+from sklearn.datasets import dump_svmlight_file
 
 import divgrpc
 from divgrpc.parameters import NOT_YET, BuildParameters, QueryParameters
-from divgrpc_client import Client, cli
+from divgrpc_client import Client, cli, display
 from running import RunningServer, tied
 from scripted import ScriptedIndex
 
@@ -113,7 +115,58 @@ def test_info_says_what_was_chosen(run: Callable[..., Ran], index: str) -> None:
         assert word in ran.out
     assert "categories kept" in ran.out
     assert "auto means this" in ran.out
-    assert json.loads(run("info", index, "--json").out)["search_costs"]
+    said = json.loads(run("info", index, "--json").out)
+    assert said["search_costs"]
+    assert (said["points"], said["nonzeros"]) == ("dense", ROWS * DIMS)
+    for choice in said["choices"]:
+        assert choice["parameter"] in ran.out
+        assert choice["reason"].split()[0] in ran.out
+
+
+def test_info_fits_a_terminal(
+    run: Callable[..., Ran], index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 80 columns nothing is cut off."""
+    monkeypatch.setattr(display, "_PIPE_WIDTH", 80)
+    for command in (["info", index], ["ls"]):
+        lines = run(*command).out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert not any("…" in line for line in lines)
+
+
+def test_sparse_files(run: Callable[..., Ran], tmp_path: Path) -> None:
+    """Svmlight and scipy's .npz are built and asked; few columns are those of the index."""
+    rows = scipy.sparse.random(60, 30, 0.2, "csr", np.float32, rng=np.random.default_rng(0))
+    rows = rows + scipy.sparse.csr_array(np.eye(60, 30, dtype=np.float32))
+    scipy.sparse.save_npz(tmp_path / "rows.npz", rows)
+    dump_svmlight_file(rows, np.arange(60) % 3, str(tmp_path / "rows.svm"), zero_based=False)
+    (tmp_path / "short.svm").write_text("0 1:1 7:0.5\n")
+    built = [
+        run("build", "from-npz", tmp_path / "rows.npz", "--metric", "euclidean"),
+        run(
+            "build",
+            "from-svm",
+            tmp_path / "rows.svm",
+            "--categories",
+            "labels",
+            "--metric",
+            "euclidean",
+        ),
+    ]
+    assert [ran.code for ran in built] == [0, 0]
+    assert "60 sparse rows of 30 dimensions" in built[1].out
+    asked = [
+        json.loads(run("query", name, tmp_path / file, "--json", "--rows", "0:1").out)["results"]
+        for name in ("from-npz", "from-svm")
+        for file in ("rows.npz", "rows.svm", "short.svm")
+    ]
+    assert asked[0] == asked[1] == asked[3] == asked[4]
+    assert asked[2] == asked[5]
+    assert json.loads(run("info", "from-svm", "--json").out)["has_categories"]
+    told = run("info", "from-npz").out
+    assert f"sparse points: {rows.nnz} numbers" in told
+    wrong = run("query", "from-npz", tmp_path / "short.svm", "--dims", "3")
+    assert (wrong.code, "more than --dims 3" in wrong.err) == (2, True)
 
 
 @pytest.mark.parametrize("command", [("info", "nowhere"), ("rm", "nowhere")])

@@ -24,6 +24,7 @@ from divgrpc.errors import (
     LimitExceededError,
     UnavailableError,
 )
+from divgrpc.parameters import BuildParameters
 from divgrpc_client import AsyncClient, Client, ClientStateError, RpcError
 from divgrpc_client.channels import SERVICE
 from scripted import ScriptedIndex, status
@@ -51,7 +52,9 @@ def test_plain_calls(call: Stack, script: ScriptedIndex) -> None:
     """Every other method gives what the server said, with the words of the Python side."""
     info = call("get_index", "images")
     assert (info.name, info.generation, info.auto_search) == ("images", 2, "scan")
-    assert info.parameters == {"hash_family": "lsh_div", "centred": False, "n_tables": 4}
+    told = {name: value for name, value in info.parameters.items() if value is not None}
+    assert told == {"hash_family": "lsh_div", "centred": False, "n_tables": 4}
+    assert list(info.parameters) == list(BuildParameters.__dataclass_fields__)
     assert info.arrays[0].shape == (4, 9)
     assert call("delete_index", "images") == 2
     assert script.calls["DeleteIndex images"] == 1

@@ -135,13 +135,20 @@ def test_bad_rows_are_named_during_the_upload(ask: Stack) -> None:
         ask("get_index", "holed", timeout=30)
 
 
-def test_sparse_rows_are_not_there_yet(ask: Stack, index: str) -> None:
-    """Sparse queries travel, and the server says plainly that it does not take them yet."""
-    query = scipy.sparse.csr_matrix(np.eye(1, DIMS, dtype=np.float32))
-    with pytest.raises(RpcError) as caught:
-        ask("query", index, query, timeout=30)
-    assert caught.value.code is grpc.StatusCode.UNIMPLEMENTED
-    assert caught.value.field.startswith("queries")
+def test_sparse_rows_in_any_order(ask: Stack, index: str) -> None:
+    """Sparse rows are built and asked as scipy means them, in chunks and batches of any size."""
+    rng = np.random.default_rng(0)
+    sorted_rows = scipy.sparse.random(9_000, 400, 0.1, "csr", np.float32, rng=rng)
+    rows = sorted_rows[:, ::-1][:, ::-1].tocoo()
+    info = ask("build", "sparse-rows", rows, replace=True, hash_family="lsh_div", timeout=60)
+    assert (info.points, info.nonzeros) == ("sparse", sorted_rows.nnz)
+    assert sorted_rows.data.nbytes * 2 > 2 * LIMITS["chunk_bytes"]
+    found = ask("query", "sparse-rows", rows.tocsr()[:5], k=1, search="exact", timeout=30)
+    assert found.ids[:, 0].tolist() == [0, 1, 2, 3, 4]
+    dense = np.eye(3, DIMS, dtype=np.float32)
+    of_dense = ask("query", index, dense, timeout=30)
+    of_sparse = ask("query", index, scipy.sparse.csr_array(dense), timeout=30)
+    assert of_sparse.ids.tolist() == of_dense.ids.tolist()
 
 
 def test_waiting_until_ready(ask: Stack) -> None:

@@ -95,7 +95,7 @@ def test_a_column_0_where_columns_begin_at_1(tmp_path: Path) -> None:
     path = written(tmp_path, "1 1:1\n1 0:1 3:1\n")
     with pytest.raises(InvalidArgumentError, match="line 2: columns are to begin at 1"):
         read_vectors(path, base="1")
-    with pytest.raises(InvalidArgumentError, match="4 columns, more than dims = 3") as caught:
+    with pytest.raises(InvalidArgumentError, match="4 columns, more than --dims 3") as caught:
         read_vectors(path, dims=3)
     assert caught.value.field == "dims"
 
