@@ -149,7 +149,7 @@ def _at(
     rows = _compared(rows)
     show(_drawn(rows) + "\n")
     if rivals.missing():
-        show(f"without a rival: {' and '.join(rivals.missing())} not installed (make rivals)\n")
+        show(f"without a rival: {' and '.join(rivals.missing())} not installed\n")
     return rows
 
 
