@@ -110,12 +110,14 @@ class _Comparison:
                 self._answer(index, EXACT, k, "exact", sweeps.settings(sweeps.PARTS[:1]))
         self._indexes[family] = index
         for k in self._told.k:
-            self._answer(index, family, k, sweeps.hashed(index), sweeps.settings(sweeps.PARTS))
+            self._answer(
+                index, family, k, sweeps.hashed(index, family), sweeps.settings(sweeps.PARTS)
+            )
 
     def _ask_others(self, family: HashFamily) -> None:
         """Let the indexes of the other seeds answer at the settings chosen with the first."""
         became = Counter([str(self._indexes[family].info.parameters["hash_family"])])
-        search = sweeps.hashed(self._indexes[family])
+        search = sweeps.hashed(self._indexes[family], family)
         for seed in range(1, self._told.seeds):
             index = Index.build(self._data.points, hash_family=family, seed=seed)
             became[str(index.info.parameters["hash_family"])] += 1

@@ -133,7 +133,7 @@ def _row(
         data=ready.data,
         k=ready.k,
         name=name,
-        search=sweeps.hashed(index) if index else "",
+        search=sweeps.hashed(index, name) if index else "",
         by_folds=by_folds,
         part=setting.part,
         variant=setting.variant,
@@ -163,7 +163,7 @@ def _times(ready: Ready, chosen: Mapping[Key, Choice], timed: int) -> dict[Key, 
             askings[name, by_folds] = asking
         elif name != NEAREST:
             index = ready.indexes.get(name, first)
-            search: Search = "exact" if name == EXACT else sweeps.hashed(index)
+            search: Search = "exact" if name == EXACT else sweeps.hashed(index, name)
             wanted = sweeps.parameters(index, k, search, choice.overall)
             askings[name, by_folds] = partial(_ask, index, wanted, queries)
     return {key: each.microseconds for key, each in take_turns(askings, len(queries), k).items()}

@@ -43,8 +43,14 @@ def settings(parts: Sequence[float]) -> list[Setting]:
     ]
 
 
-def hashed(index: Index) -> Search:
-    """Return the search that Build chose, or a scan where that was the exact one."""
+def hashed(index: Index, family: str) -> Search:
+    """Return the search that Build chose, or a scan where that was the exact one.
+
+    An index of `cells`, asked for by that name, is searched through its cells: a scan does not
+    look at them.
+    """
+    if family == "cells":
+        return "tables"
     chosen = index.info.auto_search
     return "scan" if chosen == "exact" else chosen
 

@@ -1,0 +1,156 @@
+"""Each run from end to end, as small as it goes, and the choices that its figures rest on."""
+
+import argparse
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from benchmarks import footprint, gain, memory, peers, rivals, shares, sweeps, topics
+from benchmarks.exhaustive import Everything
+from benchmarks.shares import FOLDS, choose, dealt, gain_share, interval
+from benchmarks.sweeps import Setting
+from divgrpc_client.reports.measures import Values
+
+
+def told(run: object, *words: str) -> argparse.Namespace:
+    """Return what a run's own parser makes of some words."""
+    parser = argparse.ArgumentParser()
+    run.add_arguments(parser)  # type: ignore[attr-defined]  # a module
+    return parser.parse_args(words)
+
+
+@pytest.fixture
+def digits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Let the runs find no data sets, and keep what they learn in a folder of the test."""
+    monkeypatch.delenv("DIVGRPC_DATA", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+
+def measured(h: Mapping[Setting, list[float]]) -> dict[Setting, Values]:
+    """Return measures that are all h."""
+    return {setting: np.array([values] * 4, np.float64) for setting, values in h.items()}
+
+
+@pytest.mark.usefixtures("digits")
+def test_gain_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two families, two seeds and one k: rows for everyone, those of a family twice."""
+    words = "--families lsh_div cells --k 5 --per-category 5 --seeds 2 --timed 4 --threads 2"
+    result = gain.run(told(gain, *words.split()))
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    names = [(row["name"], row["by_folds"]) for row in rows]
+    assert names == [
+        ("nearest", False),
+        ("all points", False),
+        ("exact pass", False),
+        ("lsh_div", False),
+        ("lsh_div", True),
+        ("cells", False),
+        ("cells", True),
+    ]
+    assert rows[1]["share"][0] == 1
+    assert all(row["microseconds"] > 0 for row in rows[1:])
+    assert "cells, tables" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize("absent", [[], ["hnswlib"]])
+def test_peers_run_small(monkeypatch: pytest.MonkeyPatch, absent: list[str]) -> None:
+    """Everyone's fastest is there, and a run without a rival ends well."""
+    gone = absent or rivals.missing()
+    monkeypatch.setattr(rivals, "missing", lambda: gone)
+    words = "--k 5 --queries 10 --tuning 5 --diversity 0.3 --gap 0.8 --links 8"
+    result = peers.run(told(peers, *words.split(), "--ef-construction", "50"))
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    assert {"lsh_div", "lsh_sdiv", "exact pass"} <= {row["name"] for row in rows}
+    assert all(row["gap"] >= row["wanted"] for row in rows)
+    faster = [row["faster"] for row in rows if row["name"] == "lsh_div"]
+    assert faster == [None] if gone else faster[0] > 0
+
+
+def test_memory_runs_small() -> None:
+    """An upload is watched, and workers that share an index hold one copy of it."""
+    result = memory.run(told(memory, "--rows", "20000", "--dims", "16", "--workers", "2"))
+    upload, sharing = result["upload"], result["sharing"]
+    assert isinstance(upload, dict)
+    assert isinstance(sharing, dict)
+    assert upload["samples"] > 2
+    assert 0 < upload["unbacked"] <= upload["private"]
+    assert sharing["pss"] <= 1.05 * sharing["copy"]
+
+
+def test_what_a_process_maps_is_told_by_folder(tmp_path: Path) -> None:
+    """Mappings count where their file lies in the folder, and nowhere else."""
+    array = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (2**16,))
+    array[:] = 1
+    assert footprint.mapped(os.getpid(), tmp_path)["Rss"] >= array.nbytes
+    assert footprint.mapped(os.getpid(), tmp_path / "b") == {"Size": 0, "Rss": 0, "Pss": 0}
+    assert footprint.held(os.getpid()).private > array.nbytes
+
+
+@pytest.mark.usefixtures("digits")
+def test_queries_are_learned_once() -> None:
+    """What was learned is read again, and asks for every category with two sub-topics."""
+    [digits] = topics.load(["whatever"])
+    first, again = digits.queries(2), digits.queries(2)
+    np.testing.assert_array_equal(first.queries, again.queries)
+    np.testing.assert_array_equal(first.asked, [0, 0, 1, 1])
+    np.testing.assert_allclose(np.linalg.norm(first.queries, axis=1), 1, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_sweep_answers_as_the_timed_kernel(kind: str) -> None:
+    """Every setting of the sweep picks what the exhaustive greedy picks."""
+    rows = np.abs(np.random.default_rng(0).standard_normal((60, 9))).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    points = rows[2:] if kind == "dense" else sparse.csr_array(rows[2:])
+    everything = Everything.of(points)
+    for setting, picks in sweeps.of_everything(everything, rows[:2], 4, 2):
+        for query, picked in zip(rows[:2], picks, strict=True):
+            expected = everything.greedy(query, 4, setting.diversity, setting.variant)
+            np.testing.assert_array_equal(picked, expected)
+
+
+def test_folds_are_even_in_every_category() -> None:
+    """A category's queries are dealt in turn."""
+    folds = dealt(np.repeat([3, 5], 2 * FOLDS))
+    assert np.bincount(folds).tolist() == [4] * FOLDS
+    assert np.bincount(folds[: 2 * FOLDS]).tolist() == [2] * FOLDS
+
+
+def test_a_fold_is_reported_at_what_serves_the_others() -> None:
+    """A setting that is good for one fold alone is not taken for that fold."""
+    folds = np.arange(FOLDS)
+    steady, spiky = Setting(0.1), Setting(0.2)
+    h = measured({steady: [0.5] * FOLDS, spiky: [9.0, *[0.0] * (FOLDS - 1)]})
+    choice = choose(h, folds)
+    assert choice.by_fold == (steady, *[spiky] * (FOLDS - 1))
+    values = choice.values([h, h], folds)
+    assert values[3].tolist() == [0.5, *[0.0] * (FOLDS - 1)]
+
+
+def test_the_smallest_limits_that_are_enough_are_taken() -> None:
+    """Smaller limits win where they keep enough, not where they do not."""
+    folds = np.arange(FOLDS)
+    whole, half = Setting(0.1, part=1.0), Setting(0.1, part=0.5)
+    h = measured({whole: [1.0] * FOLDS, half: [0.96] * FOLDS})
+    assert choose(h, folds).overall == whole
+    assert choose(h, folds, np.full(FOLDS, 0.95)).overall == half
+    assert choose(h, folds, np.full(FOLDS, 0.97)).overall == whole
+
+
+def test_gain_share_and_its_interval() -> None:
+    """Half the gain is a half; where every query agrees the interval is a point."""
+    nearest, exhaustive = np.zeros(20), np.ones(20)
+    half = np.full(20, 0.5)
+    assert gain_share(half, nearest, exhaustive) == 0.5
+    assert interval(half, nearest, exhaustive) == (0.5, 0.5)
+    uneven = np.arange(20) / 19
+    low, high = interval(uneven, nearest, exhaustive)
+    assert 0.3 < low < 0.5 < high < 0.7
+    assert shares.enough(nearest, exhaustive).tolist() == [shares.KEPT] * 20
