@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import reference
 import reference_kernels
-from core.twins import kernel_points
+from core.twins import kernel_points, links_of
 from divgrpc.kernels import scoring, selection
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import EffectiveParameters
@@ -109,6 +109,8 @@ class Case:
         picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
         block_rows = count if block_rows is None else block_rows
         zeros = np.zeros((1, dims), np.float32)
+        # Candidates that fit into the block fit into the lists by column too.
+        links = links_of(dims, block_rows * dims if self.stored_sparse else 0)
         chosen = selection.greedy(
             points,
             self.inverses(),
@@ -118,13 +120,20 @@ class Case:
             k,
             np.float32(1 - wanted.diversity),
             CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
-            (np.empty((block_rows, dims), np.float32), zeros, np.empty(count, np.float32)),
+            (
+                np.empty((block_rows, dims), np.float32),
+                zeros,
+                np.empty(count, np.float32),
+                links,
+                np.empty(count),
+            ),
             picked,
             values,
         )
         assert chosen == min(k, count)
         assert (picked[chosen:] == -1).all()
         assert not zeros.any()
+        assert (links[0] == -1).all()
         return order[picked[:chosen]].tolist(), values[:chosen].tolist()
 
 
@@ -310,6 +319,20 @@ def test_it_makes_no_difference_where_candidates_lie(
     together = case.select(wanted, list(range(50)))
     assert case.select(wanted, list(range(50)), block_rows=49) == together
     assert case.select(wanted, list(range(50)), block_rows=0) == together
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("metric", METRICS)
+def test_sparse_candidates_are_linked_or_not_with_one_result(rule: Rule, metric: Metrics) -> None:
+    """In lists by column or row by row, sums differ in the last digit of float64 at most."""
+    case = Case.draw(6, 50, 31, 0, metric, stored_sparse=True)
+    case.vectors[np.random.default_rng(6).random(case.vectors.shape) < 0.6] = 0
+    wanted = parameters(20, 0.5, rule)
+    linked = case.select(wanted, list(range(50)))
+    scattered = case.select(wanted, list(range(50)), block_rows=0)
+    assert linked[0] == scattered[0]
+    assert np.abs(np.subtract(linked[1], scattered[1])).max() < case.room
+    check_steps(case, wanted, list(range(50)))
 
 
 def test_k_of_one_is_the_nearest() -> None:

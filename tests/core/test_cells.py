@@ -1,0 +1,321 @@
+"""A learned partition: every point in one cell, and the nearest cells found."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import reference
+from core.twins import points_of
+from divgrpc import cells as partitions
+from divgrpc.index import Index
+from divgrpc.kernels import cells, clustering
+from divgrpc.storage import Generation
+from divgrpc.types import FloatArray, Metric
+
+examples = settings(deadline=None, derandomize=True, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+METRICS: list[Metric] = ["cosine", "euclidean", "inner_product"]
+
+
+def clustered(rows: int, width: int, seed: int, duplicates: float = 0.0) -> FloatArray:
+    """Draw points around a few centres, this share of them twice."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((7, width))
+    points = centres[rng.integers(0, 7, rows)] + 0.5 * rng.standard_normal((rows, width))
+    again = rng.random(rows) < duplicates
+    points[again] = points[rng.integers(0, max(1, rows), again.sum())]
+    return points.astype(np.float32)
+
+
+# Learning.
+
+
+@examples
+@given(
+    seed=seeds,
+    rows=st.sampled_from([1, 2, 16, 17, 300]),
+    width=st.sampled_from([1, 2, 9]),
+    wanted=st.sampled_from([1, 2, 5, 40, 300]),
+    duplicates=st.sampled_from([0.0, 0.7]),
+)
+def test_learning_gives_at_most_the_cells_wanted(
+    seed: int, rows: int, width: int, wanted: int, duplicates: float
+) -> None:
+    """Coarse cells have at least one cell each, in runs, and centres are finite."""
+    sample = clustered(rows, width, seed, duplicates)
+    made = partitions.learn(sample, min(wanted, rows), np.random.default_rng(seed))
+    assert made.width == width
+    assert made.coarse.dtype == made.centres.dtype == np.float32
+    assert (made.starts[0], made.starts[-1]) == (0, len(made.centres))
+    assert (np.diff(made.starts) >= 1).all()
+    assert 1 <= len(made.centres) <= max(wanted + len(made.coarse), 1)
+    assert np.isfinite(made.coarse).all()
+    assert np.isfinite(made.centres).all()
+    both = np.concatenate((made.coarse, made.centres)).astype(np.float64)
+    assert np.abs(made.squares - (both**2).sum(axis=1)).max() < 1e-4
+
+
+@examples
+@given(seed=seeds, rows=st.sampled_from([1, 2, 16, 17, 300]), width=st.sampled_from([1, 9]))
+def test_a_point_goes_to_the_nearest_cell_of_its_nearest_coarse_one(
+    seed: int, rows: int, width: int
+) -> None:
+    """Whatever the company it comes in; within rounding the nearest, looked for one by one."""
+    points = clustered(rows, width, seed, 0.2)
+    made = partitions.learn(points, max(1, rows // 4), np.random.default_rng(seed))
+    found = made.assign(points)
+    assert found.dtype == np.int32
+    for row, cell in enumerate(found.tolist()):
+        top = int(np.searchsorted(made.starts, cell, side="right")) - 1
+        tops = [reference.distance(points[row], centre) for centre in made.coarse]
+        assert tops[top] < min(tops) + 1e-4
+        own = range(made.starts[top], made.starts[top + 1])
+        inside = {c: reference.distance(points[row], made.centres[c]) for c in own}
+        assert inside[cell] < min(inside.values()) + 1e-4
+
+
+def test_cells_gather_what_lies_together() -> None:
+    """Points lie much nearer to the centre of their cell than to the middle of all."""
+    points = clustered(2000, 6, 1)
+    made = partitions.learn(points, 40, np.random.default_rng(0))
+    within = ((points - made.centres[made.assign(points)]) ** 2).sum(axis=1).mean()
+    assert within < 0.3 * ((points - points.mean(axis=0)) ** 2).sum(axis=1).mean()
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "cells_wanted"),
+    [(1, 200, 1), (15, 200, 1), (32, 200, 2), (10_000, 200, 400), (10**6, 256, 4000)],
+)
+def test_cells_are_four_per_root_of_the_points(rows: int, width: int, cells_wanted: int) -> None:
+    """At most one per sixteen points; and the sample is never larger than the points."""
+    assert partitions.cell_count(rows, width) == cells_wanted
+    assert 1 <= partitions.sample_size(rows, width) <= rows
+    assert partitions.cell_count(2**31 - 1, 256) * 256 <= 2**22
+    assert partitions.sample_size(2**31 - 1, 256) * 256 <= 2**24
+
+
+@examples
+@given(
+    seed=seeds,
+    rows=st.integers(1, 40),
+    width=st.sampled_from([1, 2, 17]),
+    count=st.integers(1, 30),
+)
+def test_assign_gives_the_nearest_and_add_up_their_sums(
+    seed: int, rows: int, width: int, count: int
+) -> None:
+    """On whole numbers, where sums are exact: ties go to the lower number."""
+    rng = np.random.default_rng(seed)
+    points = rng.integers(-3, 4, (rows, width)).astype(np.float32)
+    centres = rng.integers(-3, 4, (count, width)).astype(np.float32)
+    numbers = np.full(rows, -1, np.int32)
+    clustering.assign(points, centres, (centres**2).sum(axis=1) / 2, numbers)
+    for point, number in zip(points, numbers.tolist(), strict=True):
+        distances = [reference.distance(point, centre) for centre in centres]
+        assert number == distances.index(min(distances))
+    sums, sizes = np.full((count, width), 9, np.float32), np.full(count, 9, np.int64)
+    clustering.add_up(points, numbers, sums, sizes)
+    for number in range(count):
+        assert sums[number].tolist() == points[numbers == number].sum(axis=0).tolist()
+        assert sizes[number] == (numbers == number).sum()
+
+
+# In an index.
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 32, 400])
+@pytest.mark.parametrize("kind", ["many", "twice", "equal"])
+def test_every_point_is_in_exactly_one_cell(metric: Metric, rows: int, kind: str) -> None:
+    """Cells hold every row once, ascending within a cell; equal points share theirs."""
+    points = clustered(rows, 5, rows, duplicates=0.6 if kind == "twice" else 0)
+    if kind == "equal":
+        points[:] = points[0]
+    arrays = Index.build(points, hash_family="cells", metric=metric)._arrays
+    starts, places = arrays["cell_starts"], arrays["cell_rows"]
+    assert sorted(places.tolist()) == list(range(rows))
+    assert (starts[0], starts[-1], len(starts)) == (0, rows, len(arrays["cell_centres"]) + 1)
+    for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        assert (np.diff(places[first:last]) > 0).all()
+    if kind == "equal":
+        assert np.count_nonzero(np.diff(starts)) == 1
+
+
+def test_codes_lie_in_the_order_of_the_cells() -> None:
+    """A place's code is that of the row in that place, as a build without cells hashes it."""
+    points = clustered(500, 12, 3)
+    with_cells = Index.build(points, hash_family="cells", metric="euclidean", seed=4)
+    without = Index.build(
+        points, hash_family="lsh_sdiv", n_components=12, metric="euclidean", seed=4
+    )
+    places = with_cells._arrays["cell_rows"]
+    for name in ("hyperplanes", "thresholds"):
+        assert with_cells._arrays[name].tobytes() == without._arrays[name].tobytes()
+    for name in ("codes", "scan_terms"):
+        theirs = np.ascontiguousarray(without._arrays[name][:, places])
+        assert with_cells._arrays[name].tobytes() == theirs.tobytes()
+
+
+# The nearest cells.
+
+
+class Places:
+    """Random cells as the kernel reads them, and a query's projections."""
+
+    def __init__(self, seed: int, *, coarse: int, most: int, width: int, points: int) -> None:
+        rng = np.random.default_rng(seed)
+        sizes = rng.integers(1, most + 1, coarse)
+        self.starts = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        self.coarse = rng.standard_normal((coarse, width)).astype(np.float32)
+        owner = np.repeat(np.arange(coarse), sizes)
+        noise = rng.standard_normal((len(owner), width))
+        self.centres = (self.coarse[owner] + 0.5 * noise).astype(np.float32)
+        self.cell_starts = np.concatenate(
+            ([0], np.sort(rng.integers(0, points + 1, len(owner) - 1)), [points])
+        ).astype(np.int64)
+        self.projections = rng.standard_normal(64).astype(np.float32)
+        both = np.concatenate((self.coarse, self.centres))
+        self.arrays = (
+            self.coarse,
+            self.starts,
+            self.centres,
+            (both * both).sum(axis=1),
+            self.cell_starts,
+            rng.permutation(points).astype(np.int32),
+            np.empty(0, np.int64),
+        )
+
+    def nearest(self, *, product: bool) -> list[int]:
+        """Return all cells, nearest first."""
+        query = self.projections[: self.coarse.shape[1]]
+
+        def away(cell: int) -> float:
+            centre = self.centres[cell]
+            return -reference.dot(centre, query) if product else reference.distance(centre, query)
+
+        return sorted(range(len(self.centres)), key=lambda cell: (away(cell), cell))
+
+    def scratch(self) -> tuple[npt.NDArray[np.int32], FloatArray]:
+        """Return memory for the kernel to write in."""
+        room = len(self.coarse) + len(self.centres)
+        return np.full(room, -1, np.int32), np.full(room, np.nan, np.float32)
+
+    def rank(self, wanted: int, *, product: bool) -> list[int]:
+        """Run the kernel."""
+        numbers, distances = self.scratch()
+        count = cells.rank_cells(self.projections, self.arrays, wanted, product, numbers, distances)
+        found: list[int] = numbers[:count].tolist()
+        return found
+
+    def choose(self, n_probes: int, at_least: int, *, product: bool) -> tuple[list[int], int]:
+        """Run the kernel; returns the cells taken and how many points are in them."""
+        numbers, distances = self.scratch()
+        count, points = cells.choose_cells(
+            self.projections, self.arrays, n_probes, at_least, product, numbers, distances
+        )
+        return numbers[:count].tolist(), points
+
+
+drawn_places = st.builds(
+    Places,
+    seed=seeds,
+    coarse=st.integers(1, 12),
+    most=st.integers(1, 9),
+    width=st.sampled_from([1, 3, 17, 64]),
+    points=st.sampled_from([1, 30, 400]),
+)
+
+
+@examples
+@given(places=drawn_places, product=st.booleans())
+def test_when_every_cell_is_looked_at_the_nearest_are_found(places: Places, product: bool) -> None:
+    """Where a quarter of the cells or more is asked for, ranking is brute force."""
+    every = places.nearest(product=product)
+    for wanted in {-(-len(every) // 4), len(every), len(every) + 5}:
+        assert places.rank(wanted, product=product) == every[:wanted]
+
+
+@examples
+@given(places=drawn_places, product=st.booleans(), wanted=st.integers(1, 6))
+def test_few_cells_are_the_nearest_of_those_looked_at(
+    places: Places, product: bool, wanted: int
+) -> None:
+    """They come in order, each once, and the twin's way through the coarse cells gives the same."""
+    found = places.rank(wanted, product=product)
+    assert len(set(found)) == len(found) == min(wanted, len(places.centres))
+    every = places.nearest(product=product)
+    assert found == [cell for cell in every if cell in found]
+    tops = list(zip(places.starts[:-1].tolist(), places.starts[1:].tolist(), strict=True))
+    twin = reference.Cells(
+        coarse=places.coarse,
+        centres=places.centres,
+        tops=[range(first, last) for first, last in tops],
+        members=[],
+    )
+    size = len(places.projections)
+    axes: dict[str, Any] = {"hyperplanes": np.eye(size), "thresholds": np.zeros(size)}
+    points = reference.Points(
+        vectors=np.empty((0, size)),
+        ids=np.empty(0, np.int64),
+        bits=np.empty((0, size), np.bool_),
+        n_tables=0,
+        n_bits=0,
+        n_probes=wanted,
+        metric="inner_product" if product else "cosine",
+        **axes,
+    )
+    assert found == reference.nearest_cells(points, twin, places.projections, wanted)
+
+
+@examples
+@given(
+    places=drawn_places,
+    product=st.booleans(),
+    n_probes=st.sampled_from([1, 3, 10**6]),
+    share=st.floats(0, 1.2),
+)
+def test_cells_are_taken_until_they_hold_enough(
+    places: Places, product: bool, n_probes: int, share: float
+) -> None:
+    """As many as asked for, then twice as many, and all of them where there are too few points."""
+    total = int(places.cell_starts[-1])
+    at_least = round(share * total)
+    taken, points = places.choose(n_probes, at_least, product=product)
+    sizes = np.diff(places.cell_starts)
+    assert points == sizes[taken].sum()
+    assert points >= at_least or len(taken) == len(places.centres)
+    wanted = min(n_probes, len(places.centres))
+    while sizes[places.rank(wanted, product=product)].sum() < at_least:
+        if wanted == len(places.centres):
+            break
+        wanted = min(2 * wanted, len(places.centres))
+    assert taken == places.rank(wanted, product=product)
+
+
+def test_cells_as_far_go_by_number() -> None:
+    """A query that all centres are equally far from takes them in their order."""
+    places = Places(1, coarse=4, most=3, width=8, points=50)
+    places.projections[:] = 0
+    assert places.rank(99, product=True) == list(range(len(places.centres)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_enough_probes_see_every_point(metric: Metric) -> None:
+    """A search through all cells is exact, whatever the metric."""
+    points = clustered(600, 8, 2)
+    index = Index.build(points, hash_family="cells", metric=metric)
+    cells_there = len(index._arrays["cell_centres"])
+    every = Index(Generation(replace(index._manifest, n_probes=cells_there), index._arrays))
+    asked, twin = clustered(5, 8, 3), points_of(index)
+    found = every.query(asked, search="tables", selector="nearest", hash_limit=0)
+    for row, query in enumerate(asked):
+        unit = reference.unit(query).astype(np.float32) if metric == "cosine" else query
+        nearest = reference.nearest_rows(twin, unit, range(index.rows))[:10]
+        assert found.ids[row].tolist() == nearest
+    assert (found.stats.buckets_probed == cells_there).all()
+    assert (found.stats.points_scored == index.rows).all()
