@@ -1,17 +1,24 @@
-"""python -m benchmarks [quality|gain|peers|wire|memory] [--json FILE]: measure, print, keep.
+"""python -m benchmarks [RUN] [--json FILE]: measure, print, keep.
 
-Without a name all runs are made. `--help` after a name lists that run's options. Figures are only
-as quiet as the machine: the record begins with its load average.
+Without a name of a run all are made. `--help` after a name lists that run's options. Figures are
+only as quiet as the machine: the record begins with its load average.
 """
 
 import argparse
 import json
 from pathlib import Path
 
-from benchmarks import environment, gain, memory, peers, quality, wire
+from benchmarks import environment, gain, memory, metrics, peers, quality, wire
 from benchmarks.tables import facts, show
 
-_RUNS = {"quality": quality, "gain": gain, "peers": peers, "wire": wire, "memory": memory}
+_RUNS = {
+    "quality": quality,
+    "gain": gain,
+    "metrics": metrics,
+    "peers": peers,
+    "wire": wire,
+    "memory": memory,
+}
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from benchmarks import footprint, gain, memory, peers, rivals, shares, sweeps, topics
+from benchmarks import footprint, gain, memory, metrics, peers, rivals, shares, sweeps, topics
 from benchmarks.exhaustive import Everything
 from benchmarks.shares import FOLDS, choose, dealt, gain_share, interval
 from benchmarks.sweeps import Setting
@@ -154,3 +154,12 @@ def test_gain_share_and_its_interval() -> None:
     low, high = interval(uneven, nearest, exhaustive)
     assert 0.3 < low < 0.5 < high < 0.7
     assert shares.enough(nearest, exhaustive).tolist() == [shares.KEPT] * 20
+
+
+@pytest.mark.usefixtures("digits")
+def test_metrics_runs_small() -> None:
+    """Every family under every metric; where all points are hashed, all are found."""
+    rows = metrics.run(told(metrics, "--queries", "3"))["rows"]
+    assert isinstance(rows, list)
+    assert len(rows) == 15
+    assert all(row["recall"]["scan"] == 1 for row in rows if row["family"] == "lsh_div")
