@@ -104,7 +104,8 @@ class IndexBuilder:
         subtopics: object = None,
     ) -> None:
         """Add the rows of a whole matrix, block by block: no more than one is copied at a time."""
-        if hasattr(vectors, "tocsr"):
+        if hasattr(vectors, "tocsr") or isinstance(vectors, SparseRows):
+            # Whole rows are checked: a part of what is malformed may look well formed.
             vectors = as_rows("vectors", vectors, None)
         if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
             self.append(vectors, ids, categories, subtopics)

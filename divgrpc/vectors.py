@@ -58,7 +58,7 @@ class SparseRows:
         return sparse.csr_array((self.values, self.indices, self.indptr), shape=self.shape)
 
     def __len__(self) -> int:
-        return len(self.indptr) - 1
+        return max(0, len(self.indptr) - 1)
 
     def __getitem__(self, rows: slice | npt.NDArray[np.generic]) -> "SparseRows":
         """Return some rows: consecutive ones share memory, those of an array are copied."""
@@ -155,7 +155,8 @@ def lengths(rows: Rows) -> FloatArray:
 
 def _checked(field_name: str, given: SparseRows) -> SparseRows:
     indptr = np.array(given.indptr, np.int64)
-    indices = np.array(given.indices, np.int32)
+    # What int32 cannot hold is out of range and must not become something that is not.
+    indices = np.clip(given.indices, -1, np.iinfo(np.int32).max).astype(np.int32)
     if indptr.ndim != 1 or not len(indptr) or indptr[-1] != len(indices):
         fault = normalising.BAD_INDPTR
     else:

@@ -1,0 +1,295 @@
+"""Rows that come in: dense or sparse, whatever their form, and what is malformed."""
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy import sparse
+
+from core.twins import dense, same_bytes
+from divgrpc.building import IndexBuilder
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.index import Index
+from divgrpc.parameters import BuildParameters
+from divgrpc.stores import MemoryStore
+from divgrpc.types import FloatArray, Metric
+from divgrpc.vectors import SparseRows, as_rows
+
+NAN = float("nan")
+INF = float("inf")
+LENGTHY: list[Metric] = ["euclidean", "inner_product"]
+
+
+def drawn(rows: int = 30, dims: int = 12, seed: int = 0) -> FloatArray:
+    """Draw points half of whose entries are zero, none of them all zeros."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((rows, dims)).astype(np.float32)
+    points[rng.random(points.shape) < 0.5] = 0
+    points[:, 3] = 1
+    return points
+
+
+def rows_of(points: FloatArray) -> SparseRows:
+    return SparseRows.of(sparse.csr_array(points))
+
+
+# SparseRows.
+
+
+@pytest.mark.parametrize(
+    "rows", [slice(None), slice(3, 9), slice(9, 9), slice(9, 3), slice(25, 99), slice(-4, None)]
+)
+def test_sparse_rows_are_cut_as_a_matrix_is(rows: slice) -> None:
+    """Consecutive rows are what the matrix has there, and are well formed by themselves."""
+    points = drawn()
+    cut = rows_of(points)[rows]
+    assert dense(cut).tolist() == points[rows].tolist()
+    assert cut.shape == points[rows].shape
+    assert cut.indptr[0] == 0
+    assert as_rows("vectors", cut, 12).shape == cut.shape
+
+
+@pytest.mark.parametrize("kind", ["numbers", "mask"])
+def test_sparse_rows_are_taken_as_those_of_a_matrix_are(kind: str) -> None:
+    """By their numbers, in any order, or by a mask."""
+    points = drawn()
+    taken: npt.NDArray[Any] = np.array([7, 2, 2, 29])
+    if kind == "mask":
+        taken = points[:, 0] > 0
+    found = rows_of(points)[taken]
+    assert dense(found).tolist() == points[taken].tolist()
+    assert found.indptr.dtype == np.int64
+    assert found.indices.dtype == np.int32
+    assert found.values.dtype == np.float32
+
+
+FORMS = ["csr", "csc", "coo", "dok", "lil", "bsr", "dia"]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("matrix", [False, True])
+def test_any_form_of_scipys_gives_the_same_index(form: str, matrix: bool) -> None:
+    """Arrays and matrices of every format, as points and as queries."""
+    points = drawn()
+    kind = sparse.csr_matrix if matrix else sparse.csr_array
+    plain = Index.build(sparse.csr_array(points), n_components=4)
+    index = Index.build(kind(points).asformat(form), n_components=4)
+    for name, array in plain._arrays.items():
+        assert index._arrays[name].tobytes() == array.tobytes()
+    asked = drawn(5, seed=1)
+    found = index.query(kind(asked).asformat(form), k=4)
+    assert same_bytes(found, plain.query(rows_of(asked), k=4))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, np.int8, np.uint32, np.bool_])
+def test_any_type_of_numbers_gives_the_same_answer(dtype: type[np.generic]) -> None:
+    """Sparse numbers become float32, as dense ones do."""
+    points = (drawn() > 0.5).astype(np.float32)
+    index = Index.build(points)
+    given = sparse.csr_array(points.astype(np.float32)).astype(
+        np.float32 if dtype is np.float16 else dtype
+    )
+    assert index.query(given, k=3).ids.tolist() == index.query(points, k=3).ids.tolist()
+
+
+def test_what_is_stored_twice_and_in_no_order_is_put_right_on_a_copy() -> None:
+    """Scipy allows it: entries are added up and sorted, and the caller's matrix stays as it is."""
+    indptr, indices = np.array([0, 3, 4]), np.array([5, 2, 5, 0])
+    values = np.array([1.0, 4.0, 2.0, 3.0], np.float32)
+    given = sparse.csr_array((values, indices, indptr), shape=(2, 6))
+    index = Index.build(given, metric="euclidean")
+    assert index._arrays["indices"].tolist() == [2, 5, 0]
+    assert index._arrays["values"].tolist() == [4, 3, 3]
+    assert index.info.nonzeros == 3
+    found = index.query(given, k=1, search="exact", selector="nearest")
+    assert found.ids[:, 0].tolist() == [0, 1]
+    assert given.indices.tolist() == [5, 2, 5, 0]
+    assert given.data.tolist() == [1, 4, 2, 3]
+
+
+def test_a_caller_keeps_what_it_gave() -> None:
+    """Neither points nor queries are changed or kept, under cosine neither."""
+    rows, asked = rows_of(3 * drawn()), rows_of(3 * drawn(4, seed=1))
+    before = [array.tobytes() for given in (rows, asked) for array in (given.indices, given.values)]
+    index = Index.build(rows)
+    first = index.query(asked)
+    after = [array.tobytes() for given in (rows, asked) for array in (given.indices, given.values)]
+    assert before == after
+    rows.values[:] = 1
+    assert same_bytes(index.query(asked), first)
+
+
+def test_zeros_that_are_stored_change_nothing_but_their_number() -> None:
+    """A stored zero is a zero; a row of nothing else has no direction."""
+    points = drawn()
+    plain = sparse.csr_array(points)
+    with_zeros = sparse.csr_array(np.where(points == 0, 7, points))
+    with_zeros.data[with_zeros.data == 7] = 0
+    asked = drawn(6, seed=2)
+    for metric in get_args(Metric):
+        one, two = (Index.build(p, metric=metric, n_components=5) for p in (plain, with_zeros))
+        assert one.info.nonzeros == np.count_nonzero(points)
+        assert two.info.nonzeros == points.size
+        answers = [i.query(asked, search="exact", k=5) for i in (one, two)]
+        assert answers[0].ids.tolist() == answers[1].ids.tolist()
+    empty = SparseRows(np.array([0, 1]), np.array([2], np.int32), np.zeros(1, np.float32), 12)
+    for given in (empty, rows_of(np.zeros((1, 12), np.float32))):
+        with pytest.raises(InvalidArgumentError, match=r"row 0 .*zeros") as caught:
+            Index.build(given)
+        assert caught.value.field == "vectors"
+        with pytest.raises(InvalidArgumentError, match=r"row 0 .*zeros"):
+            Index.build(points).query(given)
+
+
+# What is malformed.
+
+
+def malformed(changed: dict[str, Any]) -> SparseRows:
+    """Return two rows of three columns but for what is changed."""
+    parts: dict[str, Any] = {
+        "indptr": np.array([0, 2, 3], np.int64),
+        "indices": np.array([0, 2, 1], np.int32),
+        "values": np.ones(3, np.float32),
+        "dims": 3,
+    }
+    return SparseRows(**parts | changed)
+
+
+MALFORMED: list[tuple[str, dict[str, Any], str]] = [
+    ("unsorted", {"indices": np.array([2, 0, 1], np.int32)}, "indices"),
+    ("twice", {"indices": np.array([0, 0, 1], np.int32)}, "indices"),
+    ("too large", {"indices": np.array([0, 3, 1], np.int32)}, "indices"),
+    ("negative", {"indices": np.array([-1, 2, 1], np.int32)}, "indices"),
+    ("far too large", {"indices": np.array([0, 2**32 + 2, 1], np.int64)}, "indices"),
+    ("too few columns", {"dims": 2}, "indices"),
+    ("falling", {"indptr": np.array([0, 2, 1, 3], np.int64)}, "indptr"),
+    ("not from zero", {"indptr": np.array([1, 2, 3], np.int64)}, "indptr"),
+    ("past the end", {"indptr": np.array([0, 2, 4], np.int64)}, "indptr"),
+    ("short of the end", {"indptr": np.array([0, 1, 2], np.int64)}, "indptr"),
+    ("nothing at all", {"indptr": np.empty(0, np.int64)}, "indptr"),
+    ("in a matrix", {"indptr": np.array([[0, 2, 3]], np.int64)}, "indptr"),
+    ("too few values", {"values": np.ones(2, np.float32)}, "values"),
+    ("too many values", {"values": np.ones(4, np.float32)}, "values"),
+]
+
+
+@pytest.mark.parametrize(
+    ("changed", "part"), [m[1:] for m in MALFORMED], ids=[m[0] for m in MALFORMED]
+)
+def test_malformed_rows_are_refused_by_their_part(changed: dict[str, Any], part: str) -> None:
+    """Points and queries alike; nothing is read where nothing is."""
+    assert malformed({}).shape == (2, 3)
+    Index.build(malformed({}))
+    index = Index.build(np.eye(changed.get("dims", 3), dtype=np.float32))
+    with pytest.raises(InvalidArgumentError, match=part) as caught:
+        Index.build(malformed(changed))
+    assert caught.value.field == f"vectors.{part}"
+    with pytest.raises(InvalidArgumentError, match=part) as caught:
+        index.query(malformed(changed))
+    assert caught.value.field == f"queries.{part}"
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("metric", get_args(Metric))
+@pytest.mark.parametrize("value", [NAN, INF, -INF, 1e39])
+def test_what_is_not_finite_is_named_by_its_row(kind: str, metric: Metric, value: float) -> None:
+    """In points and queries, under every metric; 1e39 is more than float32 can hold."""
+    points = drawn().astype(np.float64)
+    spoiled = points.copy()
+    spoiled[17, 3] = value
+    given = sparse.csr_array(spoiled) if kind == "sparse" else spoiled
+    with pytest.raises(InvalidArgumentError, match="row 17 ") as caught:
+        Index.build(given, metric=metric)
+    assert caught.value.field == "vectors"
+    with pytest.raises(InvalidArgumentError, match="row 17 ") as caught:
+        Index.build(points, metric=metric).query(given)
+    assert caught.value.field == "queries"
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("metric", LENGTHY)
+def test_rows_too_long_are_refused_and_the_longest_are_not(kind: str, metric: Metric) -> None:
+    """Up to 1e18, whose square float32 can hold and add up; cosine has no such end."""
+    points = drawn()
+    points *= np.float32(0.99e18) / np.linalg.norm(points, axis=1)[:, np.newaxis]
+    made = sparse.csr_array if kind == "sparse" else np.array
+    index = Index.build(made(points), metric=metric)
+    for search in ("tables", "scan", "scan_hamming", "exact"):
+        result = index.query(made(points[:5]), k=8, search=search)
+        assert np.isfinite(result.scores[:, 0]).all()
+        assert np.isfinite(result.selection_scores[:, 0]).all()
+    points[20] *= 1.1
+    with pytest.raises(InvalidArgumentError, match=r"row 20 .*1e\+18") as caught:
+        Index.build(made(points), metric=metric)
+    assert caught.value.field == "vectors"
+    with pytest.raises(InvalidArgumentError, match="row 20 "):
+        index.query(made(points))
+    Index.build(made(1e19 * drawn()))
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("metric", get_args(Metric))
+def test_tiny_vectors_are_vectors(kind: str, metric: Metric) -> None:
+    """At 1e-30 squares are gone in float32; answers are whole and cosine sees directions."""
+    made: Callable[..., Any] = sparse.csr_array if kind == "sparse" else np.array
+    index = Index.build(made(1e-30 * drawn()), metric=metric)
+    for search in ("tables", "scan", "exact"):
+        result = index.query(made(1e-30 * drawn())[:5], k=6, search=search, selector="nearest")
+        assert (result.counts[0] >= 1).all()
+        assert np.isfinite(result.scores[result.ids >= 0]).all()
+        if metric == "cosine" and search == "exact":
+            assert np.abs(result.scores[:, 0] - 1).max() < 1e-6
+            assert result.ids[:, 0].tolist() == list(range(5))
+
+
+# Dense and sparse do not mix.
+
+
+@pytest.mark.parametrize("first", ["dense", "sparse"])
+def test_an_index_is_of_one_kind_of_points(first: str) -> None:
+    """The first block decides; the other kind is refused, and what came stays."""
+    points = drawn()
+    blocks = [points, sparse.csr_array(points)]
+    one, other = blocks if first == "dense" else reversed(blocks)
+    builder = IndexBuilder(MemoryStore(), BuildParameters())
+    builder.append(one)
+    with pytest.raises(InvalidArgumentError, match=first) as caught:
+        builder.append(other)
+    assert caught.value.field == "vectors"
+    builder.append(one)
+    info = builder.finish()
+    assert (info.rows, info.points) == (60, first)
+    assert info.nonzeros == 2 * (points.size if first == "dense" else np.count_nonzero(points))
+
+
+@pytest.mark.parametrize("columns", [11, 13])
+@pytest.mark.parametrize("made", [np.array, sparse.csr_array])
+def test_sparse_rows_of_other_columns_are_refused(
+    columns: int, made: Callable[..., object]
+) -> None:
+    """Whether points are dense or sparse, queries have their columns."""
+    for kind in (np.array, sparse.csr_array):
+        index = Index.build(kind(drawn()))
+        with pytest.raises(InvalidArgumentError, match=f"12 columns, got {columns}") as caught:
+            index.query(made(drawn(dims=columns)))
+        assert caught.value.field == "queries"
+
+
+@pytest.mark.parametrize("blocks", [1, 7, 29, 30])
+def test_sparse_blocks_of_any_size_make_one_index(blocks: int) -> None:
+    """However an upload is cut, skipped rows or not, the index is the same."""
+    points = drawn()
+    points[[0, 11, 29]] = 0
+    asked: dict[str, Any] = {"zero_vectors": "skip", "n_components": 4}
+    whole = Index.build(sparse.csr_array(points), categories=range(30), **asked)
+    assert whole.rows == 27
+    builder = IndexBuilder(MemoryStore(), BuildParameters(**asked))
+    for at in range(0, 30, blocks):
+        part = slice(at, at + blocks)
+        builder.append(sparse.csr_array(points[part]), categories=np.arange(30)[part])
+    made = builder.build().arrays
+    assert {name: array.tobytes() for name, array in made.items()} == {
+        name: array.tobytes() for name, array in whole._arrays.items()
+    }
