@@ -1,0 +1,221 @@
+"""Distances estimated from codes; codes and components of sparse points as of dense ones."""
+
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import reference
+import reference_kernels
+from core.twins import dense, points_of
+from divgrpc import hashing as core
+from divgrpc.index import Index
+from divgrpc.kernels import hashing, scanning
+from divgrpc.types import FloatArray, HashFamily, Hyperplanes, Metric
+from divgrpc.vectors import SparseRows
+
+examples = settings(deadline=None, derandomize=True, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+LENGTHY: list[Metric] = ["euclidean", "inner_product"]
+FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash", "cells"]
+Doubles = npt.NDArray[np.float64]
+
+
+def drawn(rows: int, dims: int, seed: int, share: float = 1.0) -> FloatArray:
+    """Draw points whose lengths vary by 100, which store this share of their entries."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((rows, dims)) * 10 ** rng.uniform(0, 2, (rows, 1))
+    points[rng.random(points.shape) >= share] = 0
+    return points.astype(np.float32)
+
+
+def rotation(dims: int, seed: int) -> Doubles:
+    """Return an orthogonal matrix."""
+    return np.linalg.qr(np.random.default_rng(seed).standard_normal((dims, dims)))[0]
+
+
+def estimated(query: FloatArray, points: FloatArray, planes: Doubles, factor: float) -> Doubles:
+    """Run query and points through projections, codes, scores and the estimate."""
+    bits, dims = planes.shape[1], planes.shape[0]
+    margins = points @ planes.astype(np.float32)
+    codes = np.zeros((bits // 64, len(points)), np.uint64)
+    core.encode(margins, codes, 0)
+    terms = core.scan_terms(margins, np.zeros(len(points), np.float32), factor, dims)
+    quantised, own = np.empty((4, bits // 64), np.uint64), np.empty(bits, np.float32)
+    hashing.project(query[np.newaxis], 0, planes.astype(np.float32), own)
+    unit, total = hashing.quantise(own, quantised)
+    scores = np.empty(len(points), np.int32)
+    scanning.score_run(codes, quantised, 0, len(points), scores)
+    estimates = np.full(len(points), np.nan, np.float32)
+    scanning.estimate(scores, unit, total, terms.astype(np.float32), 0, estimates)
+    return estimates.astype(np.float64)
+
+
+# What the estimate promises.
+
+
+@examples
+@given(seed=seeds, dims=st.sampled_from([64, 128, 256]))
+def test_a_point_asked_for_by_itself_is_estimated_without_bias(seed: int, dims: int) -> None:
+    """With a whole rotation the product with oneself is the squared length.
+
+    But for what four bits of a margin lose: half a level each, which is what is allowed.
+    """
+    points = drawn(20, dims, seed)
+    planes = rotation(dims, seed)
+    for row in range(20):
+        squared = reference.dot(points[row], points[row])
+        own = np.abs(points[row].astype(np.float64) @ planes)
+        stretch = (own**2).sum() / own.sum()
+        lost = 0.5 * own.max() / 7 * dims * stretch
+        found = -estimated(points[row], points, planes, 1)[row]
+        assert abs(found - squared) <= lost + 1e-4 * squared
+        # Half levels mostly cancel.
+        assert abs(found - squared) <= 0.1 * squared
+
+
+@pytest.mark.parametrize("dims", [64, 256])
+def test_the_error_of_an_estimated_product_is_bounded(dims: int) -> None:
+    """An error is what is at right angles to the code times what is so of the query (RaBitQ).
+
+    A code's cosine with its point is about sqrt(2/pi) = .8, so an error varies by
+    sqrt(1 - .64) / .8 / sqrt(d) of both lengths: five of those, and a level's, bound all of them.
+    """
+    points, query = drawn(3000, dims, 1), drawn(1, dims, 2)[0]
+    found = -estimated(query, points, rotation(dims, 3), 1)
+    truth = points.astype(np.float64) @ query
+    lengths = np.linalg.norm(points, axis=1) * np.linalg.norm(query)
+    off = (found - truth) / lengths
+    sigma = (1 / 0.637 - 1) ** 0.5 / dims**0.5
+    assert np.abs(off).max() < 5 * sigma + 0.02
+    assert abs(off.mean()) < 5 * sigma / len(points) ** 0.5 + 0.01
+    assert 0.7 * sigma < off.std() < 1.3 * sigma
+
+
+def test_estimates_are_written_for_the_run_that_is_asked_for() -> None:
+    """Terms are read from `start` on, and each estimate is its own formula, in float32."""
+    rng = np.random.default_rng(4)
+    terms = rng.standard_normal((2, 50)).astype(np.float32)
+    scores = rng.integers(-900, 900, 20).astype(np.int32)
+    estimates = np.full(20, np.nan, np.float32)
+    scanning.estimate(scores, np.float32(0.37), 41, terms, 30, estimates)
+    products = (2 * scores - 41).astype(np.float32) * np.float32(0.37)
+    assert estimates.tolist() == (terms[0, 30:] - products * terms[1, 30:]).tolist()
+
+
+@pytest.mark.parametrize("metric", LENGTHY)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("centred", [False, True])
+def test_terms_of_an_index_are_those_of_its_twin(
+    metric: Metric, family: HashFamily, kind: str, centred: bool
+) -> None:
+    """Squared distance from the centre and how far a code is to be stretched, by row."""
+    if centred and metric == "inner_product":
+        return
+    points = drawn(120, 30, 5, 0.4)
+    points[7] = 0
+    index = Index.build(
+        sparse.csr_array(points) if kind == "sparse" else points,
+        metric=metric,
+        hash_family=family,
+        centred=centred,
+        n_components=9,
+    )
+    twin = points_of(index)
+    assert twin.terms is not None
+    spanned = 30 if family == "lsh_div" else 9
+    own = reference_kernels.margins(points, twin.hyperplanes, twin.thresholds)
+    own[np.abs(own) < 1e-6] = 0
+    factor = 2 if metric == "euclidean" else 1
+    stretched = factor * reference_kernels.scan_terms(own, spanned)
+    assert np.abs(twin.terms[1] - stretched).max() < 1e-4 * stretched.max()
+    centre = points.mean(axis=0, dtype=np.float64) if centred else np.zeros(30)
+    offsets = [reference.distance(point, centre) for point in points]
+    if metric == "inner_product":
+        offsets = [0.0] * 120
+    assert np.abs(twin.terms[0] - offsets).max() <= 1e-5 * max(offsets)
+    assert "scan_terms" not in Index.build(points[8:], n_components=9)._arrays
+
+
+# Sparse points hash as dense ones.
+
+
+@pytest.mark.parametrize("metric", get_args(Metric))
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("centred", [False, True])
+def test_sparse_points_have_the_codes_of_dense_ones(
+    metric: Metric, family: HashFamily, centred: bool
+) -> None:
+    """With the hyperplanes that were drawn, but for points within rounding of one."""
+    if centred and metric == "inner_product":
+        return
+    points = drawn(150, 40, 6, 0.3)
+    points[points.any(axis=1) == 0, 0] = 1
+    index = Index.build(
+        sparse.csr_array(points), metric=metric, hash_family=family, centred=centred, n_components=8
+    )
+    twin = points_of(index)
+    margins = reference_kernels.margins(twin.vectors, twin.hyperplanes, twin.thresholds)
+    near = np.abs(margins) < 1e-5 * np.linalg.norm(twin.vectors, axis=1)[:, np.newaxis]
+    assert (twin.bits == (margins >= 0))[~near].all()
+    # A hyperplane of zeros is on nobody's side.
+    assert near.mean() < (0.97 if family == "pca_hash" else 0.01)
+    of_dense = Index.build(
+        points, metric=metric, hash_family=family, centred=centred, n_components=8
+    )
+    if family == "lsh_div":
+        assert (points_of(of_dense).bits == twin.bits).mean() > 0.9999
+    shape = of_dense._arrays["hyperplanes"].shape
+    assert index._arrays["hyperplanes"].shape == shape
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("dims", [12, 60, 300])
+def test_components_of_sparse_points_span_what_those_of_dense_ones_do(
+    dims: int, centred: bool
+) -> None:
+    """The same subspace, whether sketched or not, and the same axes up to their sign."""
+    rng = np.random.default_rng(7)
+    # Four topics of a few words each, the strongest eight times the weakest, and stray words.
+    topics = np.zeros((4, dims))
+    topics[np.arange(12) % 4, np.arange(12)] = 1 + rng.random(12)
+    mixed = ((0.5 + rng.standard_normal((800, 4))) * 2.0 ** np.arange(4)) @ topics
+    stray = rng.random(mixed.shape) < 0.05
+    mixed[stray] += 0.1 * rng.standard_normal(stray.sum())
+    points = mixed.astype(np.float32)
+    centre = points.mean(axis=0) if centred else np.zeros(dims, np.float32)
+    of_dense = core.principal_components(points, centre, 4, np.random.default_rng(1))
+    rows = SparseRows.of(sparse.csr_array(points))
+    of_sparse = core.principal_components(rows, centre, 4, np.random.default_rng(1))
+    truth = np.linalg.svd(points.astype(np.float64) - centre, full_matrices=False)[2][:4].T
+    for found in (of_dense, of_sparse):
+        assert np.abs(found.T @ found - np.eye(4)).max() < 1e-5
+        assert np.linalg.svd(found.T @ truth)[1].min() > 0.999
+    axes = np.abs((of_dense * of_sparse).sum(axis=0))
+    assert axes.min() > 0.99
+
+
+@pytest.mark.parametrize("hyperplanes", get_args(Hyperplanes))
+def test_components_are_of_sparse_points_never_made_dense(hyperplanes: Hyperplanes) -> None:
+    """48,000 dimensions and more: what is made of them grows with what is stored."""
+    rng = np.random.default_rng(8)
+    points = sparse.random_array((300, 60_000), density=0.001, rng=rng, format="csr")
+    index = Index.build(points.astype(np.float32), n_components=5, hyperplanes=hyperplanes)
+    assert index._arrays["hyperplanes"].shape == (60_000, 256)
+    assert index.info.nonzeros == len(index._arrays["values"]) <= points.nnz
+    sizes = {array.name: array.bytes for array in index.info.arrays}
+    assert "vectors" not in sizes
+    found = index.query(points[:9], k=1, search="scan", selector="nearest")
+    assert found.ids[:, 0].tolist() == list(range(9))
+
+
+def test_dense_gives_rows_of_any_kind() -> None:
+    """The tests' own helper: a matrix of whatever holds rows."""
+    points = drawn(4, 5, 9, 0.5)
+    for given_as in (points, sparse.csr_array(points), SparseRows.of(sparse.csr_array(points))):
+        assert dense(given_as).tolist() == points.tolist()
