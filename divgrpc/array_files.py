@@ -8,6 +8,7 @@ is the CRC-32 of the data without the header, kept up while rows arrive.
 
 import contextlib
 import errno
+import mmap
 import os
 import zlib
 from collections.abc import Iterator
@@ -130,6 +131,7 @@ class ArrayFile:
         """Write the final header, cut what was reserved and not used, sync."""
         if self._mapped is not None:
             self._crc = checksum(self._mapped)
+            release(self._mapped)
             self._mapped = None
         shape = (self._rows, *self._row_shape)
         entry = ArrayEntry(self._dtype.name, shape, self._crc)
@@ -191,6 +193,19 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     if verify and checksum(array) != entry.crc32:
         raise IndexDamagedError(f"array {path.stem} does not match its checksum")
     return array
+
+
+def release(array: Array) -> None:
+    """Let go of the pages of a mapped array; what was written stays with the file.
+
+    Whoever reads a file through a mapping alone is charged for all of its pages until then. Arrays
+    that are no mapping are left as they are.
+    """
+    base: object = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    if isinstance(base, mmap.mmap):
+        base.madvise(mmap.MADV_DONTNEED)
 
 
 def checksum(array: Array) -> int:

@@ -4,7 +4,7 @@ Points pass through memory in blocks; what comes of them is created in the store
 place, so that a staged build holds a few blocks of private memory whatever its size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc import cells, hashing
-from divgrpc.array_files import Array
+from divgrpc.array_files import Array, release
 from divgrpc.kernels import normalising
 from divgrpc.parameters import BuildParameters
 from divgrpc.stores import Store
 from divgrpc.types import FloatArray, Points
-from divgrpc.vectors import Rows, SparseRows, lengths
+from divgrpc.vectors import Rows, SparseRows, lengths, release_rows
 
 _BLOCK_ROWS: Final = 8_192
 
@@ -85,6 +85,7 @@ class _Encoder:
         )
         self._put("hyperplanes", hyperplanes)
         self._put("thresholds", self._centre @ hyperplanes)
+        self._release()
 
     def hash(self, partition: cells.Partition | None = None) -> npt.NDArray[np.int32]:
         """Write codes and scan terms, row by row; returns each row's cell, if there are any."""
@@ -125,6 +126,7 @@ class _Encoder:
         for name in ("codes", "scan_terms"):
             for line in self.arrays.get(name, ()):
                 line[:] = line[order]
+            self._release()
         sizes = np.bincount(numbers, minlength=len(partition.centres))
         self._put("coarse_centres", partition.coarse)
         self._put("coarse_starts", partition.starts)
@@ -146,14 +148,22 @@ class _Encoder:
             keys.append(table_keys)
             offsets.append(table_offsets)
             starts.append(starts[-1] + len(table_offsets) - 1)
+            self._release()
             self._report("tables", self._rows * (table + 1) // n_tables, self._rows)
         self._put("table_keys", np.concatenate(keys))
         self._put("table_offsets", np.concatenate(offsets))
         self._put("table_starts", np.array(starts, np.int64))
 
-    def _blocks(self) -> list[tuple[int, Rows]]:
-        starts = range(0, self._rows, _BLOCK_ROWS)
-        return [(start, self._points[start : start + _BLOCK_ROWS]) for start in starts]
+    def _blocks(self) -> Iterator[tuple[int, Rows]]:
+        """Yield where blocks begin and their rows; no more than a block of pages is held."""
+        for start in range(0, self._rows, _BLOCK_ROWS):
+            yield start, self._points[start : start + _BLOCK_ROWS]
+            self._release()
+
+    def _release(self) -> None:
+        release_rows(self._points)
+        for array in self.arrays.values():
+            release(array)
 
     def _margins(self, block: Rows) -> FloatArray:
         projected: FloatArray = block @ self.arrays["hyperplanes"]

@@ -32,6 +32,7 @@ _MAX_COMPONENTS: Final = 200
 # Rows that principal components are computed from at most: more change them in digits that a sign
 # does not see.
 _SAMPLE_ROWS: Final = 50_000
+_SAMPLE_FLOATS: Final = 1 << 24
 # Up to this many dimensions the second moments are cheaper than sketching.
 _GRAM_DIMS: Final = 2_048
 # From so many points on a scan of all codes takes longer than cells do.
@@ -221,23 +222,33 @@ def principal_components(
 ) -> npt.NDArray[np.float64]:
     """Return the top `count` right singular vectors around `centre`, (d, count) float64.
 
-    Of at most 50,000 rows, drawn with `rng`. Up to 2,048 dense dimensions by the eigenvectors of
-    the second moments, else by randomised subspace iteration (Halko, Martinsson & Tropp 2011),
-    which leaves sparse rows sparse: the centre is taken off the products.
+    Of at most 50,000 rows, or 64 MiB of dense ones, drawn with `rng`. Up to 2,048 dense dimensions
+    by the eigenvectors of the second moments, else by randomised subspace iteration (Halko,
+    Martinsson & Tropp 2011), which leaves sparse rows sparse: the centre is taken off the products.
     """
-    if len(vectors) > _SAMPLE_ROWS:
-        vectors = vectors[np.sort(rng.choice(len(vectors), _SAMPLE_ROWS, replace=False))]
     dims = vectors.shape[1]
+    sample = _SAMPLE_ROWS if isinstance(vectors, SparseRows) else _sample_rows(dims)
+    if len(vectors) > sample:
+        vectors = vectors[np.sort(rng.choice(len(vectors), sample, replace=False))]
     sketched = min(dims, count + _OVERSAMPLING)
-    if dims <= (sketched if isinstance(vectors, SparseRows) else _GRAM_DIMS):
-        return _leading(vectors, centre, np.eye(dims, dtype=np.float32), count)
+    if not isinstance(vectors, SparseRows) and dims <= _GRAM_DIMS:
+        return _leading(vectors - centre if centre.any() else vectors, None, count)
+    if dims <= sketched:
+        everything = np.eye(dims, dtype=np.float32)
+        return _leading(_image(vectors, centre, everything), None, count)
     basis = _orthonormal(rng.standard_normal((dims, sketched)))
     for _ in range(_POWER_ITERATIONS):
         image = _image(vectors, centre, basis.astype(np.float32))
         back = vectors.matrix.T @ image if isinstance(vectors, SparseRows) else vectors.T @ image
         back = back - np.outer(centre, image.sum(axis=0))
         basis = _orthonormal(back.astype(np.float64))
-    return _leading(vectors, centre, basis.astype(np.float32), count)
+    narrow = basis.astype(np.float32)
+    return _leading(_image(vectors, centre, narrow), narrow, count)
+
+
+def _sample_rows(dims: int) -> int:
+    """Return how many rows of dense points components are computed from."""
+    return max(dims, min(_SAMPLE_ROWS, _SAMPLE_FLOATS // dims))
 
 
 def _image(vectors: Rows, centre: FloatArray, basis: FloatArray) -> npt.NDArray[np.floating]:
@@ -245,13 +256,17 @@ def _image(vectors: Rows, centre: FloatArray, basis: FloatArray) -> npt.NDArray[
 
 
 def _leading(
-    vectors: Rows, centre: FloatArray, basis: FloatArray, count: int
+    image: npt.NDArray[np.floating], basis: FloatArray | None, count: int
 ) -> npt.NDArray[np.float64]:
-    """Return the `count` directions inside `basis` (d, m) in which `vectors` are largest."""
-    image = _image(vectors, centre, basis)
+    """Return the `count` directions in which points are largest.
+
+    `image` (n, m) are the points in the coordinates of `basis` (d, m), or as they are if None.
+    """
     moments = (image.T @ image).astype(np.float64)
     # eigh sorts upwards.
-    directions = basis @ np.linalg.eigh(moments)[1][:, : -count - 1 : -1]
+    directions = np.linalg.eigh(moments)[1][:, : -count - 1 : -1]
+    if basis is not None:
+        directions = basis @ directions
     # Either sign is an eigenvector's: make it positive where it is largest, whatever the library.
     largest = np.abs(directions).argmax(axis=0)
     return np.asarray(directions * np.sign(directions[largest, np.arange(count)]))

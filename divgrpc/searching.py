@@ -104,6 +104,8 @@ class Searcher:
             array("cell_rows", np.int32, 0),
             _frozen(np.empty(0, np.int64)),
         )
+        self._arrays = arrays
+        self._parameters = parameters
         self.metric: Metric = parameters.metric
         self.dims = dims
         self._n_tables, self._n_bits = parameters.n_tables or 0, parameters.n_bits or 0
@@ -114,6 +116,21 @@ class Searcher:
         """The points as rows, dense or sparse."""
         vectors, indptr, indices, values, _ = self._points
         return SparseRows(indptr, indices, values, self.dims) if len(indptr) else vectors
+
+    def of_first(self, count: int) -> "Searcher":
+        """Return a searcher of the first points for exact searches: it has no codes of them."""
+        arrays = {
+            name: self._arrays[name] for name in ("indices", "values") if name in self._arrays
+        }
+        for name in ("vectors", "squares", "inverse_lengths", "ids"):
+            if name in self._arrays:
+                arrays[name] = self._arrays[name][:count]
+        if "indptr" in self._arrays:
+            arrays["indptr"] = self._arrays["indptr"][: count + 1]
+        words = len(self._arrays["codes"])
+        codes = _frozen(np.empty((words, count), np.uint64))
+        planes = {name: self._arrays[name] for name in ("hyperplanes", "thresholds")}
+        return Searcher(arrays | planes | {"codes": codes}, self._parameters, self.dims)
 
     @property
     def max_probes(self) -> int:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from divgrpc.array_files import release
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import normalising
 from divgrpc.types import FloatArray, IntArray, Metric
@@ -130,6 +131,16 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
             f"than {LONGEST:.0e}",
         )
     return -1
+
+
+def release_rows(rows: Rows) -> None:
+    """Let go of the pages of mapped rows."""
+    if isinstance(rows, SparseRows):
+        release(rows.indptr)
+        release(rows.indices)
+        release(rows.values)
+    else:
+        release(rows)
 
 
 def query_rows(field_name: str, given: object, dims: int, metric: Metric) -> Rows:
