@@ -150,8 +150,9 @@ class AsyncClient:
     ) -> QueryResult:
         """Return, for each row of `queries`, `k` results near it and different from one another.
 
-        `queries` is (rows, dims), or (dims,) for one row. A batch too large for one message
-        travels in several and comes back as one result, of one generation.
+        `queries` is (rows, dims), or (dims,) for one row, dense or sparse whatever the index is. A
+        batch too large for one message travels in several and comes back as one result, of one
+        generation.
         """
         call = self._call("Query", timeout, request_id)
         batch = Batch(name, queries, options)

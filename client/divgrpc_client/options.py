@@ -38,7 +38,9 @@ class QueryOptions(TypedDict, total=False):
     hash_limit: Annotated[int | None, "most points the hash stage hands on; 0: no limit"]
     epsilon: Annotated[float | None, "gives hash_limit as ceil(2 n^(1/(1+epsilon)))"]
     candidates_limit: Annotated[int | None, "nearest points the selector sees; 0: no limit"]
-    max_distance: Annotated[float | None, "drops points farther than this from the query"]
+    max_distance: Annotated[
+        float | None, "drops points at a greater squared distance; not with inner_product"
+    ]
     sampling: Annotated[Sampling, "which points stay when the hash stage finds too many"]
     seed: Annotated[int, "of the draws; same seed, same answer"]
 
@@ -46,15 +48,15 @@ class QueryOptions(TypedDict, total=False):
 class BuildOptions(TypedDict, total=False):
     """How an index is built."""
 
-    metric: Annotated[Metric, "what nearness means"]
-    hash_family: Annotated[HashFamily, "where the directions that cut the space come from"]
+    metric: Annotated[Metric, "what nearness means, and what scores are"]
+    hash_family: Annotated[HashFamily, "how space is cut into buckets or cells; auto chooses"]
     hyperplanes: Annotated[Hyperplanes, "how random directions are drawn"]
-    centred: Annotated[bool, "hash around the mean of the points instead of the origin"]
-    n_tables: Annotated[int | None, "bucket tables"]
-    n_bits: Annotated[int | None, "bits of a table's key"]
-    n_components: Annotated[int | None, "principal components that lsh_sdiv draws in"]
+    centred: Annotated[bool, "hash around the mean of the points; not with inner_product"]
+    n_tables: Annotated[int | None, "bucket tables; not with cells"]
+    n_bits: Annotated[int | None, "bits of a table's key; not with cells"]
+    n_components: Annotated[int | None, "principal components to draw directions or learn cells in"]
     target_recall: Annotated[float, "share of the true neighbours that probing is tuned for"]
-    zero_vectors: Annotated[ZeroVectors, "what becomes of vectors without a direction"]
+    zero_vectors: Annotated[ZeroVectors, "what becomes of zero vectors under cosine"]
     seed: Annotated[int, "of every random choice; same seed, same arrays, not same timings"]
 
 

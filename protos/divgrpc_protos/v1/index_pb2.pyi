@@ -206,7 +206,9 @@ class BuildParameters(google.protobuf.message.Message):
     n_bits: builtins.int
     """Bits of a table's key, 1 to 24; not with cells. Default floor(log2 n) - 1, at least 8."""
     n_components: builtins.int
-    """Principal components that lsh_sdiv draws directions in, or pca_hash takes. Default min(d, 200)."""
+    """Principal components that lsh_sdiv draws directions in, pca_hash takes, or cells are learned in.
+    Default min(d, 200); for cells d up to 256.
+    """
     target_recall: builtins.float
     """The share of the true nearest neighbours that Build tunes the number of probes for, above 0, up
     to 1. Default 0.9.
