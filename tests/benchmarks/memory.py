@@ -9,7 +9,7 @@ import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,8 +18,9 @@ from typing import Final, get_args
 import numpy as np
 
 from benchmarks import footprint
+from benchmarks.footprint import Held
 from benchmarks.tables import facts, show, table
-from divgrpc.types import FloatArray, Search
+from divgrpc.types import FloatArray, Progress, Search
 from divgrpc_client import Client
 from running import RunningServer, eventually
 
@@ -95,31 +96,23 @@ def _points(path: Path, rows: int, dims: int) -> FloatArray:
 def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Upload:
     pid = server.process.pid
     idle = footprint.by_role(pid)
-    base = sum(idle.values(), footprint.Held())
+    base = sum(idle.values(), Held())
+    stages: dict[str, float] = {}
     begun = time.monotonic()
+
+    def note(progress: Progress) -> None:
+        stages.setdefault(progress.stage, time.monotonic() - begun)
+
     with footprint.watching(pid) as peak:
-        client.build(_INDEX, vectors)
+        client.build(_INDEX, vectors, progress=note)
     seconds = time.monotonic() - begun
-    show(
-        table(
-            ("process", "private idle, MB", "at the peak", "of it without files"),
-            [
-                (
-                    role,
-                    f"{idle.get(role, footprint.Held()).private / _MB:,.0f}",
-                    f"{held.private / _MB:,.0f}",
-                    f"{held.unbacked / _MB:,.0f}",
-                )
-                for role, held in sorted(peak.shares.items())
-            ],
-        )
-        + "\n"
-    )
+    show(_drawn(idle, peak.shares) + "\n")
     rise, unbacked = peak.private - base.private, peak.unbacked - base.unbacked
     show(
         facts(
             {
                 "uploaded": f"{vectors.nbytes / _MB:,.0f} MB, served after {seconds:.0f} s",
+                "stages begun after": ", ".join(f"{stages[name]:.0f} s {name}" for name in stages),
                 "private memory rose by": f"{rise / _MB:,.0f} MB at its peak",
                 "without pages of files": f"{unbacked / _MB:,.0f} MB at its peak",
                 "samples": str(peak.samples),
@@ -130,9 +123,24 @@ def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Uploa
     return Upload(vectors.nbytes, seconds, peak.samples, rise, unbacked)
 
 
+def _drawn(idle: Mapping[str, Held], peak: Mapping[str, Held]) -> str:
+    return table(
+        ("process", "private idle, MB", "at the peak", "of it without files"),
+        [
+            (
+                role,
+                f"{idle.get(role, Held()).private / _MB:,.0f}",
+                f"{held.private / _MB:,.0f}",
+                f"{held.unbacked / _MB:,.0f}",
+            )
+            for role, held in sorted(peak.items())
+        ],
+    )
+
+
 def _share(server: RunningServer, client: Client, vectors: FloatArray, folder: Path) -> Sharing:
     workers = server.pids("worker")
-    before = sum((footprint.held(pid) for pid in workers), footprint.Held())
+    before = sum((footprint.held(pid) for pid in workers), Held())
 
     def all_have_it() -> bool:
         _ask_by_every_search(client, vectors, len(workers))
@@ -142,7 +150,7 @@ def _share(server: RunningServer, client: Client, vectors: FloatArray, folder: P
     # Having it mapped is not having it touched: once more for the one that came last.
     _ask_by_every_search(client, vectors, len(workers))
     maps = [footprint.mapped(pid, folder) for pid in workers]
-    after = sum((footprint.held(pid) for pid in workers), footprint.Held())
+    after = sum((footprint.held(pid) for pid in workers), Held())
     copy, pss = max(each["Size"] for each in maps), sum(each["Pss"] for each in maps)
     each = (after.unbacked - before.unbacked) // len(workers)
     show(
