@@ -11,7 +11,7 @@ import argparse
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Final
 
@@ -75,11 +75,11 @@ class _Comparison:
     def ask_everyone(self) -> None:
         """Let everyone answer: at every setting, then with the other seeds at what was chosen."""
         begun = time.monotonic()
-        for k in self._told.k:
-            answers = sweeps.of_everything(
-                self._everything, self._asked.queries, k, self._told.threads
-            )
-            self._note(k, EVERYTHING, answers)
+        told = self._told
+        everything = self._everything
+        picks = sweeps.of_everything(everything, self._asked.queries, told.k, told.threads)
+        for k, answers in picks.items():
+            self._note(k, EVERYTHING, answers.items())
         for family in self._told.families:
             try:
                 self._ask_first(family)
@@ -135,7 +135,7 @@ class _Comparison:
         answers = sweeps.of_index(index, queries, k, search, wanted=wanted, threads=threads)
         self._note(k, name, answers)
 
-    def _note(self, k: int, name: str, answers: Iterator[tuple[Setting, IntArray]]) -> None:
+    def _note(self, k: int, name: str, answers: Iterable[tuple[Setting, IntArray]]) -> None:
         """Keep the measures of one hash seed's answers."""
         labels = self._data.labels
         every = np.arange(len(labels.categories))

@@ -6,7 +6,7 @@ answers are those of the timed kernel, up to rounding.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
@@ -92,27 +92,41 @@ def of_index(
 
 
 def of_everything(
-    everything: Everything, queries: FloatArray, k: int, threads: int
-) -> Iterator[tuple[Setting, IntArray]]:
-    """Yield the results (nq, k) of the exhaustive greedy at every setting."""
+    everything: Everything, queries: FloatArray, ks: Sequence[int], threads: int
+) -> dict[int, dict[Setting, IntArray]]:
+    """Return the results (nq, k) of the exhaustive greedy for every k at every setting."""
     kept = max(1, _KEPT_BYTES // int(4 * everything.points.shape[0]))
     column = lru_cache(kept)(everything.products_with)
-    picks = {setting: np.empty((len(queries), k), np.int64) for setting in settings((1.0,))}
+    wanted = settings((1.0,))
+    picks = {k: {each: np.empty((len(queries), k), np.int64) for each in wanted} for k in ks}
 
     def answer(number: int) -> None:
         near = everything.products(queries[number])
-        for setting, rows in picks.items():
-            alike = np.zeros_like(near)
-            last = alike
-            for step in range(k):
-                weight = _weight(setting, step, k)
-                row = _next(near, alike, last, weight)
-                rows[number, step] = row
-                last = column(row)
+        for setting in wanted:
+            if setting.variant == "corrected":
+                # Its steps do not depend on k: the picks of a smaller k come first.
+                rows = _greedy(near, column, setting, max(ks))
+                for k in ks:
+                    picks[k][setting][number] = rows[:k]
+            else:
+                for k in ks:
+                    picks[k][setting][number] = _greedy(near, column, setting, k)
 
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(answer, range(len(queries))))
-    yield from picks.items()
+    return picks
+
+
+def _greedy(
+    near: FloatArray, column: Callable[[int], FloatArray], setting: Setting, k: int
+) -> list[int]:
+    """Pick k by the products (n,) of a query with all points, and the columns of its picks."""
+    alike = np.zeros_like(near)
+    last, picked = alike, []
+    for step in range(k):
+        picked.append(_next(near, alike, last, _weight(setting, step, k)))
+        last = column(picked[-1])
+    return picked
 
 
 def _weight(setting: Setting, step: int, k: int) -> np.float32:

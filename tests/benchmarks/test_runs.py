@@ -110,10 +110,11 @@ def test_sweep_answers_as_the_timed_kernel(kind: str) -> None:
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     points = rows[2:] if kind == "dense" else sparse.csr_array(rows[2:])
     everything = Everything.of(points)
-    for setting, picks in sweeps.of_everything(everything, rows[:2], 4, 2):
-        for query, picked in zip(rows[:2], picks, strict=True):
-            expected = everything.greedy(query, 4, setting.diversity, setting.variant)
-            np.testing.assert_array_equal(picked, expected)
+    for k, answers in sweeps.of_everything(everything, rows[:2], (3, 5), 2).items():
+        for setting, picks in answers.items():
+            for query, picked in zip(rows[:2], picks, strict=True):
+                expected = everything.greedy(query, k, setting.diversity, setting.variant)
+                np.testing.assert_array_equal(picked, expected)
 
 
 def test_folds_are_even_in_every_category() -> None:
