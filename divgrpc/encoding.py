@@ -17,7 +17,7 @@ from divgrpc.kernels import normalising
 from divgrpc.parameters import BuildParameters
 from divgrpc.stores import Store
 from divgrpc.types import FloatArray, Points
-from divgrpc.vectors import Rows, SparseRows, lengths, release_rows
+from divgrpc.vectors import Rows, SparseRows, lengths, release_rows, take
 
 _BLOCK_ROWS: Final = 8_192
 
@@ -115,7 +115,7 @@ class _Encoder:
         chosen = np.sort(rng.choice(self._rows, count, replace=False))
         sample = np.concatenate(
             [
-                self._margins(self._points[chosen[at : at + _BLOCK_ROWS]])[:, :width]
+                self._margins(take(self._points, chosen[at : at + _BLOCK_ROWS]))[:, :width]
                 for at in range(0, count, _BLOCK_ROWS)
             ]
         )

@@ -25,7 +25,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import hashing as kernels
 from divgrpc.parameters import CODE_BITS, BuildParameters
 from divgrpc.types import FloatArray, HashFamily, Points
-from divgrpc.vectors import Rows, SparseRows
+from divgrpc.vectors import Rows, SparseRows, take
 
 WORD: Final = 64
 _MAX_COMPONENTS: Final = 200
@@ -229,7 +229,7 @@ def principal_components(
     dims = vectors.shape[1]
     sample = _SAMPLE_ROWS if isinstance(vectors, SparseRows) else _sample_rows(dims)
     if len(vectors) > sample:
-        vectors = vectors[np.sort(rng.choice(len(vectors), sample, replace=False))]
+        vectors = take(vectors, np.sort(rng.choice(len(vectors), sample, replace=False)))
     sketched = min(dims, count + _OVERSAMPLING)
     if not isinstance(vectors, SparseRows) and dims <= _GRAM_DIMS:
         return _leading(vectors - centre if centre.any() else vectors, None, count)

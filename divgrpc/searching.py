@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.array_files import Array
+from divgrpc.array_files import Array, release
 from divgrpc.kernels import answering, finding, scanning, selection
 from divgrpc.parameters import BuildParameters
 from divgrpc.types import (
@@ -117,6 +117,11 @@ class Searcher:
         vectors, indptr, indices, values, _ = self._points
         return SparseRows(indptr, indices, values, self.dims) if len(indptr) else vectors
 
+    def release(self) -> None:
+        """Let go of the pages of mapped arrays."""
+        for array in self._arrays.values():
+            release(array)
+
     def of_first(self, count: int) -> "Searcher":
         """Return a searcher of the first points for exact searches: it has no codes of them."""
         arrays = {
@@ -152,25 +157,38 @@ class Searcher:
         answers = _empty_answers(len(queries), wanted.k)
         points = self._hashing[2].shape[1]
         seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
-        scratch = self._scratch(wanted.search, seen, wanted.k, at_least)
+        # All selectors are plain nearest neighbours at 0, but the one that the paper prints.
+        printed = wanted.selector == "greedy" and wanted.variant == "printed"
+        nearest = wanted.selector == "nearest" or (wanted.diversity == 0 and not printed)
+        step = answering.NEAREST if nearest else answering.GREEDY
+        self._run(queries, self._plan(wanted, step, n_probes, at_least), seen, answers)
+        return answers
+
+    def hashed(self, query: Rows, wanted: EffectiveParameters, n_probes: int) -> IntArray:
+        """Return the ids of the points that one query, (1, d), has hashed: at most `hash_limit`."""
+        answers = _empty_answers(1, wanted.hash_limit)
+        self._run(query, self._plan(wanted, answering.HASHED, n_probes, 0), 0, answers)
+        ids: IntArray = answers.ids[0, : answers.counts[0]]
+        return ids
+
+    def _run(self, queries: Rows, plan: tuple[Any, ...], seen: int, answers: "Answers") -> None:
+        scratch = self._scratch(plan[0], seen, plan[3], plan[2])
         answering.answer(
             self._points,
             self._named,
             self._hashing,
             self._tables,
             self._cells,
-            self._plan(wanted, n_probes, at_least),
+            plan,
             _as_queries(queries),
             scratch.as_tuple(),
             (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
         )
-        return answers
 
-    def _plan(self, wanted: EffectiveParameters, n_probes: int, at_least: int) -> tuple[Any, ...]:
-        limit, selector = wanted.max_distance, wanted.selector
-        # All of them are plain nearest neighbours there, but the one that the paper prints.
-        printed = selector == "greedy" and wanted.variant == "printed"
-        nearest = selector == "nearest" or (wanted.diversity == 0 and not printed)
+    def _plan(
+        self, wanted: EffectiveParameters, step: int, n_probes: int, at_least: int
+    ) -> tuple[Any, ...]:
+        limit = wanted.max_distance
         return (
             _SEARCHES[wanted.search],
             n_probes,
@@ -179,16 +197,16 @@ class Searcher:
             wanted.hash_limit,
             wanted.candidates_limit,
             np.float32(np.inf if limit is None else limit + _ROUNDING),
-            answering.NEAREST if nearest else answering.GREEDY,
+            step,
             np.float32(1 - wanted.diversity),
-            selection.MMR if selector == "mmr" else _VARIANTS[wanted.variant],
+            selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],
             wanted.sampling == "uniform",
             np.uint64(wanted.seed),
             self.metric == "inner_product",
             _METRICS[self.metric],
         )
 
-    def _scratch(self, search: str, seen: int, k: int, at_least: int) -> "_Scratch":
+    def _scratch(self, search: int, seen: int, k: int, at_least: int) -> "_Scratch":
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
             words, points = self._hashing[2].shape
@@ -196,12 +214,12 @@ class Searcher:
             self._local.scratch = scratch
         scratch.make_room(seen, k)
         n_cells = len(self._cells[2])
-        if search == "tables":
+        if search == finding.TABLES:
             if n_cells:
                 scratch.make_cells(n_cells + len(self._cells[0]))
             else:
                 scratch.make_probing(self._n_tables, self._n_bits)
-        if search in ("scan", "scan_hamming") or (search == "tables" and (at_least or n_cells)):
+        if search != finding.EXACT and (search != finding.TABLES or at_least or n_cells):
             scratch.make_scanning()
         return scratch
 

@@ -17,6 +17,7 @@ from divgrpc.kernels import normalising
 from divgrpc.types import FloatArray, IntArray, Metric
 
 LONGEST: Final = 1e18
+_TAKEN_AT_ONCE: Final = 256
 
 _MALFORMED: Final = {
     normalising.BAD_INDPTR: ("indptr", "must begin at 0, never decrease and end at the values"),
@@ -131,6 +132,20 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
             f"than {LONGEST:.0e}",
         )
     return -1
+
+
+def take(rows: Rows, numbers: IntArray) -> Rows:
+    """Return a copy of some rows, ascending, holding few pages of mapped ones at a time."""
+    parts = []
+    for start in range(0, max(1, len(numbers)), _TAKEN_AT_ONCE):
+        parts.append(rows[numbers[start : start + _TAKEN_AT_ONCE]])
+        release_rows(rows)
+    if len(parts) == 1:
+        return parts[0]
+    matrices = [part.matrix for part in parts if isinstance(part, SparseRows)]
+    if matrices:
+        return SparseRows.of(sparse.csr_array(sparse.vstack(matrices)))
+    return np.concatenate([part for part in parts if not isinstance(part, SparseRows)])
 
 
 def release_rows(rows: Rows) -> None:

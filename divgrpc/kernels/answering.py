@@ -9,12 +9,15 @@ import numpy as np
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.finding import EVERY, EXACT, find
 from divgrpc.kernels.hashing import project, project_sparse
+from divgrpc.kernels.sampling import id_of
 from divgrpc.kernels.scoring import score_all, score_rows, sort_nearest, take_nearest, within
 from divgrpc.kernels.selection import greedy, scale_costs
 from divgrpc.kernels.sparse import clear, dense_square, spread
 
 NEAREST = 0
 GREEDY = 1
+# Give the hashed points themselves, scored by nobody.
+HASHED = 2
 
 COSINE = 0
 EUCLIDEAN = 1
@@ -53,6 +56,14 @@ def _answer_row(points, named, hashing, tables, cells, plan, queries, query, scr
     if plan[0] != EXACT:
         _project_query(queries, query, hashing, scratch[2])
     sure, count, probed = find(hashing, tables, cells, plan, ids, n, scratch)
+    if plan[7] == HASHED:
+        _clear_query(queries, query, scratch)
+        # Where all points are hashed nobody asks.
+        count = 0 if count == EVERY else min(count, results[0].shape[1])
+        for i in range(count):
+            results[0][query, i] = id_of(ids, rows[i])
+        results[3][query] = count
+        return
     square = dense_square(target, at) if points[1].shape[0] else 0.0
     if count == EVERY:
         scored = n
@@ -132,7 +143,7 @@ def _select(points, named, plan, query, count, scratch, results):
             gains[i] = -distances[i]
     for i in range(chosen):
         row = rows[picked[i]]
-        found_ids[i] = ids[row] if ids.shape[0] else row
+        found_ids[i] = id_of(ids, row)
         scores[i] = _score(distances[picked[i]], plan[13])
     for i in range(chosen, k):
         found_ids[i] = -1
