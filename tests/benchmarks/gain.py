@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks import gain_rows, sweeps, topics
+from benchmarks import gain_rows, gain_summary, sweeps, topics
 from benchmarks.exhaustive import Everything
 from benchmarks.gain_rows import EVERYTHING, EXACT, Key, Measured, Ready, Row
 from benchmarks.shares import Choice
@@ -57,6 +57,10 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
             comparison = _Comparison(data, arguments)
             comparison.ask_everyone()
             rows += comparison.rows()
+    show("Kept of the gain at default limits, with the 95 % interval; h where there is none\n")
+    show(gain_summary.kept(rows) + "\n")
+    show("Time of the fastest LSH family that keeps 0.9\n")
+    show(gain_summary.costs(rows) + "\n")
     return {"data": described, "rows": [asdict(row) for row in rows]}
 
 

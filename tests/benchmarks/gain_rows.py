@@ -133,7 +133,7 @@ def _row(
         data=ready.data,
         k=ready.k,
         name=name,
-        search=sweeps.hashed(index, name) if index else "",
+        search=_search(index, name) if index else "",
         by_folds=by_folds,
         part=setting.part,
         variant=setting.variant,
@@ -148,6 +148,11 @@ def _row(
         than_exhaustive=taken and times[EVERYTHING, False] / taken,
         than_exact=taken and times[EXACT, False] / taken,
     )
+
+
+def _search(index: Index, name: str) -> str:
+    search = sweeps.hashed(index, name)
+    return index.info.auto_search if search == "auto" else search
 
 
 def _times(ready: Ready, chosen: Mapping[Key, Choice], timed: int) -> dict[Key, float]:

@@ -44,15 +44,15 @@ def settings(parts: Sequence[float]) -> list[Setting]:
 
 
 def hashed(index: Index, family: str) -> Search:
-    """Return the search that Build chose, or a scan where that was the exact one.
+    """Return the search to ask for by hashing: `auto`, unless that would not be the family's own.
 
-    An index of `cells`, asked for by that name, is searched through its cells: a scan does not
-    look at them.
+    Build may have chosen the exact search, which hashes nothing, or for an index of cells a scan,
+    which does not look at them. `auto` looks further where a search finds few points.
     """
-    if family == "cells":
-        return "tables"
-    chosen = index.info.auto_search
-    return "scan" if chosen == "exact" else chosen
+    own = ("tables",) if family == "cells" else ("tables", "scan", "scan_hamming")
+    if index.info.auto_search in own:
+        return "auto"
+    return "tables" if family == "cells" else "scan"
 
 
 def parameters(index: Index, k: int, search: Search, setting: Setting) -> QueryParameters:
