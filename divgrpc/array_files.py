@@ -28,6 +28,7 @@ _NOT_THE_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _BLOCK_BYTES: Final = 1 << 24
 # Room that is made ahead of rows that are announced; in memory-backed folders it is memory.
 _AHEAD_BYTES: Final = 1 << 26
+_SYNC_BYTES: Final = 1 << 28
 
 Array = npt.NDArray[Any]
 
@@ -85,7 +86,7 @@ class ArrayFile:
         self._crc = 0
         self._file = path.open("xb+", buffering=0)
         self._mapped: Array | None = None
-        self._expected_bytes = self._reserved_bytes = 0
+        self._expected_bytes = self._reserved_bytes = self._unsynced = 0
         self._write_header()
         self._file.seek(HEADER_BYTES)
 
@@ -114,6 +115,12 @@ class ArrayFile:
             while view:
                 view = view[self._file.write(view) :]
         self._rows += len(data)
+        self._unsynced += data.nbytes
+        if self._unsynced >= _SYNC_BYTES:
+            # A little at a time: all at the end, a large upload would seem to stand still.
+            with room_reported():
+                os.fdatasync(self._file.fileno())
+            self._unsynced = 0
 
     def fill(self, rows: int) -> Array:
         """Return the array with `rows` rows as writable memory backed by the file."""

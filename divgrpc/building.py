@@ -236,7 +236,11 @@ class IndexBuilder:
             arrays[name].setflags(write=False)
         parameters = encoded.parameters
         searcher = Searcher(arrays, parameters, points.shape[1])
-        return tune(searcher, parameters.target_recall, parameters.seed)
+
+        def report(done: int, total: int) -> None:
+            self._report("tuning", done, total)
+
+        return tune(searcher, parameters.target_recall, parameters.seed, report)
 
     def _warnings(self, tuned: Tuned) -> tuple[WarningInfo, ...]:
         warnings = []

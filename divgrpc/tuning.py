@@ -18,6 +18,8 @@ from divgrpc.searching import Searcher
 from divgrpc.types import EffectiveParameters, IntArray, Points, Search, SearchCost
 from divgrpc.vectors import Rows, SparseRows, lengths, release_rows
 
+Report = Callable[[int, int], None]
+
 NEIGHBOURS: Final = 10
 _SAMPLE: Final = 64
 _BLOCK_ROWS: Final = 8_192
@@ -42,14 +44,16 @@ class Tuned:
     search_costs: tuple[SearchCost, ...]
 
 
-def tune(searcher: Searcher, target_recall: float, seed: int) -> Tuned:
+def tune(searcher: Searcher, target_recall: float, seed: int, report: Report) -> Tuned:
     """Choose the number of probes and the search for `auto`.
+
+    `report` gets rows done and rows in all, 0 for unknown, often enough to show life.
 
     Probes: the fewest that reach `target_recall`; where the hash limit keeps every number below it,
     the one with the best recall. Search: the fastest of those that reach it; `exact` always does.
     A search that finds less on queries unlike the points must be clearly faster to be taken.
     """
-    sample = _Sample.draw(searcher, seed)
+    sample = _Sample.draw(searcher, seed, report)
     n_probes = _tune_probes(sample, target_recall)
     costs = tuple(
         SearchCost(search, sample.recall(search, n_probes), sample.microseconds(search, n_probes))
@@ -94,20 +98,21 @@ def _tune_probes(sample: "_Sample", target: float) -> int:
 class _Sample:
     searcher: Searcher
     queries: Rows
+    report: Report
     recalls: dict[tuple[Search, int], float]
     own: IntArray
     neighbours: IntArray
 
     @classmethod
-    def draw(cls, searcher: Searcher, seed: int) -> "_Sample":
+    def draw(cls, searcher: Searcher, seed: int, report: Report) -> "_Sample":
         points = searcher.points
         rng = np.random.default_rng((seed, 1))
         rows = np.sort(rng.choice(len(points), min(_SAMPLE, len(points)), replace=False))
         queries = points[rows]
-        nearest = _nearest_rows(searcher, queries, min(NEIGHBOURS + 1, len(points)))
+        nearest = _nearest_rows(searcher, queries, min(NEIGHBOURS + 1, len(points)), report)
         ids = searcher.ids if len(searcher.ids) else np.arange(len(points))
         searcher.release()
-        return cls(searcher, queries, {}, ids[rows], ids[nearest])
+        return cls(searcher, queries, report, {}, ids[rows], ids[nearest])
 
     def recall(self, search: Search, n_probes: int) -> float:
         """Return the mean share of true neighbours found; 1 where a point has none."""
@@ -125,6 +130,7 @@ class _Sample:
         for number, (own, truth) in enumerate(zip(self.own, self.neighbours, strict=True)):
             found = self.searcher.hashed(self._query(number), wanted, n_probes)
             self.searcher.release()
+            self.report(number, 0)
             others = truth[truth != own][:NEIGHBOURS]
             shares.append(np.isin(others, found).mean())
         return float(np.mean(shares))
@@ -166,6 +172,7 @@ class _Sample:
             call(query)
             times.append(time.perf_counter() - begun)
             self.searcher.release()
+            self.report(len(times), 0)
         return float(np.median(times)) * 1e6
 
     def _query(self, number: int) -> Rows:
@@ -177,7 +184,7 @@ class _Sample:
         return QueryParameters(search=search).resolve(len(points), "exact", 1, kind)
 
 
-def _nearest_rows(searcher: Searcher, queries: Rows, count: int) -> IntArray:
+def _nearest_rows(searcher: Searcher, queries: Rows, count: int, report: Report) -> IntArray:
     """Return the rows of the `count` nearest points to each query, (nq, count), unordered."""
     points = searcher.points
     wanted = queries.matrix.toarray() if isinstance(queries, SparseRows) else queries
@@ -196,4 +203,5 @@ def _nearest_rows(searcher: Searcher, queries: Rows, count: int) -> IntArray:
         gains = np.take_along_axis(gains, best, axis=1)
         rows = np.take_along_axis(rows, best, axis=1)
         release_rows(points)
+        report(start + len(block), len(points))
     return rows
