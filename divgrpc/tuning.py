@@ -130,7 +130,7 @@ class _Sample:
         for number, (own, truth) in enumerate(zip(self.own, self.neighbours, strict=True)):
             found = self.searcher.hashed(self._query(number), wanted, n_probes)
             self.searcher.release()
-            self.report(number, 0)
+            self.report(len(self.searcher.points), 0)
             others = truth[truth != own][:NEIGHBOURS]
             shares.append(np.isin(others, found).mean())
         return float(np.mean(shares))
@@ -172,7 +172,7 @@ class _Sample:
             call(query)
             times.append(time.perf_counter() - begun)
             self.searcher.release()
-            self.report(len(times), 0)
+            self.report(len(self.searcher.points), 0)
         return float(np.median(times)) * 1e6
 
     def _query(self, number: int) -> Rows:
