@@ -8,6 +8,9 @@ import numpy as np
 
 from divgrpc.kernels.compiling import kernel
 
+# Of sums of some ten thousand float64 products, as a share of them.
+_ROUNDING = 1e-14
+
 
 @kernel
 def sparse_dot(indices, values, start, stop, target, at):
@@ -43,7 +46,10 @@ def distance_from_dot(dot, square, other_square, product):
     """Return the same from a dot product and squared lengths, all float64, as float32."""
     if product:
         return np.float32(-dot)
-    return np.float32(max(0.0, square + other_square - 2.0 * dot))
+    both = square + other_square
+    far = both - 2.0 * dot
+    # What rounding alone can come to is no distance: equal points are at none, however long.
+    return np.float32(far if far > _ROUNDING * both else 0.0)
 
 
 @kernel
