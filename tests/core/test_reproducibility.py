@@ -1,8 +1,5 @@
 """Same points, parameters and seed: same index; same request: same bytes."""
 
-import os
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -122,35 +119,6 @@ def test_the_length_of_a_query_does_not_matter() -> None:
     """Under cosine a query is its direction; powers of two change not one bit."""
     asked = normal(5, 7)
     assert same_bytes(shared_index().query(asked * 4096), shared_index().query(asked))
-
-
-_PRINT_SCORES = """
-import numpy as np
-from divgrpc.kernels import hashing, normalising, scoring
-rng = np.random.default_rng(8)
-for dims in (1, 31, 100, 256):
-    vectors = rng.standard_normal((40, dims)).astype(np.float32)
-    planes = rng.standard_normal((dims, 128)).astype(np.float32)
-    normalising.normalise(vectors)
-    distances, margins = np.empty(40, np.float32), np.empty(128, np.float32)
-    none = [np.empty(0, dtype) for dtype in (np.int64, np.int32, np.float32, np.float64)]
-    points = (vectors, *none)
-    scoring.score_all(points, vectors, 3, 1.0, False, distances)
-    hashing.project(vectors, 3, planes, margins)
-    print(vectors.tobytes().hex(), distances.tobytes().hex(), margins.tobytes().hex())
-"""
-
-
-def test_a_plain_processor_gives_the_same_bytes(tmp_path: Path) -> None:
-    """Kernels compiled for the oldest x86-64 give what those for this machine give."""
-    outputs = []
-    for processor in ({}, {"NUMBA_CPU_NAME": "x86-64", "NUMBA_CPU_FEATURES": ""}):
-        environment = os.environ | processor | {"DIVGRPC_KERNEL_CACHE": str(tmp_path)}
-        command = [sys.executable, "-c", _PRINT_SCORES]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-        outputs.append(done.stdout)
-    assert len(outputs[0]) > 40 * 256 * 8
-    assert outputs[0] == outputs[1]
 
 
 # Builds.
