@@ -30,22 +30,34 @@ class Held:
         return Held(self.private + other.private, self.unbacked + other.unbacked)
 
 
+@dataclass(frozen=True)
+class Moment:
+    """What processes held at a time, by role, so many seconds after watching began."""
+
+    seconds: float = 0.0
+    held: dict[str, Held] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Held:
+        """What they held together."""
+        return sum(self.held.values(), Held())
+
+
 @dataclass
 class Peak:
-    """The most that was seen at a time, of each kind for itself, and what processes had of it."""
+    """The moments of the most private memory, and of the most without pages of files."""
 
-    private: int = 0
-    unbacked: int = 0
+    private: Moment = field(default_factory=Moment)
+    unbacked: Moment = field(default_factory=Moment)
     samples: int = 0
-    shares: dict[str, Held] = field(default_factory=dict)
 
-    def note(self, held: dict[str, Held]) -> None:
-        """Take a sample, by role."""
-        total = sum(held.values(), Held())
+    def note(self, moment: Moment) -> None:
+        """Take a sample."""
         self.samples += 1
-        self.unbacked = max(self.unbacked, total.unbacked)
-        if total.private > self.private:
-            self.private, self.shares = total.private, held
+        if moment.total.private > self.private.total.private:
+            self.private = moment
+        if moment.total.unbacked > self.unbacked.total.unbacked:
+            self.unbacked = moment
 
 
 def held(pid: int) -> Held:
@@ -88,12 +100,12 @@ def by_role(pid: int) -> dict[str, Held]:
 @contextmanager
 def watching(pid: int) -> Iterator[Peak]:
     """Sample a process and all below it until the block ends."""
-    peak, over = Peak(), threading.Event()
+    peak, over, start = Peak(), threading.Event(), time.monotonic()
 
     def watch() -> None:
         while not over.is_set():
             begun = time.monotonic()
-            peak.note(by_role(pid))
+            peak.note(Moment(begun - start, by_role(pid)))
             over.wait(max(0.0, _INTERVAL - (time.monotonic() - begun)))
 
     watcher = threading.Thread(target=watch)

@@ -9,7 +9,7 @@ import argparse
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Final, get_args
 import numpy as np
 
 from benchmarks import footprint
-from benchmarks.footprint import Held
+from benchmarks.footprint import Held, Moment, Peak
 from benchmarks.tables import facts, show, table
 from divgrpc.types import FloatArray, Progress, Search
 from divgrpc_client import Client
@@ -95,8 +95,7 @@ def _points(path: Path, rows: int, dims: int) -> FloatArray:
 
 def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Upload:
     pid = server.process.pid
-    idle = footprint.by_role(pid)
-    base = sum(idle.values(), Held())
+    idle = Moment(held=footprint.by_role(pid))
     stages: dict[str, float] = {}
     begun = time.monotonic()
 
@@ -106,15 +105,16 @@ def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Uploa
     with footprint.watching(pid) as peak:
         client.build(_INDEX, vectors, progress=note)
     seconds = time.monotonic() - begun
-    show(_drawn(idle, peak.shares) + "\n")
-    rise, unbacked = peak.private - base.private, peak.unbacked - base.unbacked
+    show(_drawn(idle, peak) + "\n")
+    rise = peak.private.total.private - idle.total.private
+    unbacked = peak.unbacked.total.unbacked - idle.total.unbacked
     show(
         facts(
             {
                 "uploaded": f"{vectors.nbytes / _MB:,.0f} MB, served after {seconds:.0f} s",
                 "stages begun after": ", ".join(f"{stages[name]:.0f} s {name}" for name in stages),
-                "private memory rose by": f"{rise / _MB:,.0f} MB at its peak",
-                "without pages of files": f"{unbacked / _MB:,.0f} MB at its peak",
+                "private memory rose by": f"{rise / _MB:,.0f} MB, after {peak.private.seconds:.0f} s",
+                "without pages of files": f"{unbacked / _MB:,.0f} MB, after {peak.unbacked.seconds:.0f} s",
                 "samples": str(peak.samples),
             }
         )
@@ -123,19 +123,16 @@ def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Uploa
     return Upload(vectors.nbytes, seconds, peak.samples, rise, unbacked)
 
 
-def _drawn(idle: Mapping[str, Held], peak: Mapping[str, Held]) -> str:
-    return table(
-        ("process", "private idle, MB", "at the peak", "of it without files"),
-        [
-            (
-                role,
-                f"{idle.get(role, Held()).private / _MB:,.0f}",
-                f"{held.private / _MB:,.0f}",
-                f"{held.unbacked / _MB:,.0f}",
-            )
-            for role, held in sorted(peak.items())
-        ],
-    )
+def _drawn(idle: Moment, peak: Peak) -> str:
+    moments = (idle, peak.private, peak.unbacked)
+    roles = sorted({role for moment in moments for role in moment.held})
+    lines = []
+    for role in roles:
+        held = [moment.held.get(role, Held()) for moment in moments]
+        numbers = (held[0].private, held[1].private, held[0].unbacked, held[2].unbacked)
+        lines.append((role, *(f"{number / _MB:,.0f}" for number in numbers)))
+    heads = ("MB held by", "private, idle", "at the peak", "without files, idle", "at its peak")
+    return table(heads, lines)
 
 
 def _share(server: RunningServer, client: Client, vectors: FloatArray, folder: Path) -> Sharing:
