@@ -108,13 +108,14 @@ def _upload(server: RunningServer, client: Client, vectors: FloatArray) -> Uploa
     show(_drawn(idle, peak) + "\n")
     rise = peak.private.total.private - idle.total.private
     unbacked = peak.unbacked.total.unbacked - idle.total.unbacked
+    when = [f"after {moment.seconds:.0f} s" for moment in (peak.private, peak.unbacked)]
     show(
         facts(
             {
                 "uploaded": f"{vectors.nbytes / _MB:,.0f} MB, served after {seconds:.0f} s",
                 "stages begun after": ", ".join(f"{stages[name]:.0f} s {name}" for name in stages),
-                "private memory rose by": f"{rise / _MB:,.0f} MB, after {peak.private.seconds:.0f} s",
-                "without pages of files": f"{unbacked / _MB:,.0f} MB, after {peak.unbacked.seconds:.0f} s",
+                "private memory rose by": f"{rise / _MB:,.0f} MB, {when[0]}",
+                "without pages of files": f"{unbacked / _MB:,.0f} MB, {when[1]}",
                 "samples": str(peak.samples),
             }
         )
