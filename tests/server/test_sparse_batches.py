@@ -67,14 +67,14 @@ def peak_bytes(pid: int) -> int:
 
 def test_sparse_queries_are_never_spread_out(server: RunningServer, client: Client) -> None:
     """Four thousand rows of 65,536 dimensions, a gigabyte if spread, cost a few megabytes."""
-    client.build("wide", few_numbers(300, 20, 1), **RANDOM)
+    client.build("wide-sparse", few_numbers(300, 20, 1), **RANDOM)
     queries = few_numbers(4_000, 20, 2)
-    client.query("wide", queries[:100])
+    client.query("wide-sparse", queries[:100])
     before = sum(map(peak_bytes, server.pids("worker")))
-    result = client.query("wide", queries, k=3, selector="nearest")
+    result = client.query("wide-sparse", queries, k=3, selector="nearest")
     after = sum(map(peak_bytes, server.pids("worker")))
     assert after - before < 256 * 2**20
-    index = Index.open(server.folder / "data" / "wide")
+    index = Index.open(server.folder / "data" / "wide-sparse")
     core = index.query(queries[3_000:3_020], k=3, selector="nearest")
     assert result.ids[3_000:3_020].tobytes() == core.ids.tobytes()
     assert result.scores[3_000:3_020].tobytes() == core.scores.tobytes()
