@@ -172,11 +172,18 @@ def query_rows(field_name: str, given: object, dims: int, metric: Metric) -> Row
 def lengths(rows: Rows) -> FloatArray:
     """Return the Euclidean length of each row, (n,) float32; not finite where its square is not."""
     result = np.empty(len(rows), np.float32)
+    # One compiled version does for rows that may be written and for those that may not.
     if isinstance(rows, SparseRows):
-        normalising.lengths_sparse(rows.indptr, rows.values, result)
+        normalising.lengths_sparse(rows.indptr, _read_only(rows.values), result)
     else:
-        normalising.lengths(rows, result)
+        normalising.lengths(_read_only(rows), result)
     return result
+
+
+def _read_only(array: FloatArray) -> FloatArray:
+    view = array.view()
+    view.setflags(write=False)
+    return view
 
 
 def _checked(field_name: str, given: SparseRows) -> SparseRows:

@@ -7,7 +7,7 @@ cells of the nearest of those, as many as give it choice enough, and takes the n
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.lanes import row_dot
 from divgrpc.kernels.scoring import sort_nearest
 
@@ -16,7 +16,7 @@ _CHOICE = 4
 _SHARE = 8
 
 
-@kernel
+@part
 def rank_cells(projections, cells, wanted, product, numbers, distances):
     """Write the `wanted` nearest cells, in order, into `numbers` int32; returns how many.
 
@@ -49,7 +49,7 @@ def rank_cells(projections, cells, wanted, product, numbers, distances):
     return wanted
 
 
-@kernel
+@part
 def choose_cells(projections, cells, n_probes, at_least, product, numbers, distances):
     """Write the `n_probes` nearest cells, and more until they hold `at_least` points.
 

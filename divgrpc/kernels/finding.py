@@ -1,7 +1,7 @@
 """The hash stage of one query: its code, then the points that its search finds."""
 
 from divgrpc.kernels.cells import choose_cells
-from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.compiling import part
 from divgrpc.kernels.hashing import quantise, sign_code
 from divgrpc.kernels.probing import find_tables
 from divgrpc.kernels.sampling import keep_sample
@@ -129,7 +129,7 @@ def _scan(hashing, places, plan, hamming, ids, scratch):
     return sure, count
 
 
-@kernel
+@part
 def _nearest_estimates(estimates, wanted, places, ids, rows):
     """Write the rows of the `wanted` least estimates, ties by id, into `rows`; returns `wanted`."""
     count = take_nearest(estimates, wanted, rows)

@@ -137,11 +137,12 @@ def find_tables(
     room = heap[0].shape[0]
     while size > 0 and (probes < n_probes or count < at_least):
         size = _pop(heap, size)
-        table, mask, key = heap[1][size], heap[2][size], heap[3][size]
-        first, last = bucket(table, key, starts, keys, offsets)
+        owner = np.int64(heap[1][size])
+        mask, key = heap[2][size], heap[3][size]
+        first, last = bucket(owner, key, starts, keys, offsets)
         before = count
         for i in range(first, last):
-            row = entries[table, i]
+            row = entries[owner, i]
             if seen[row] != epoch[0]:
                 seen[row] = epoch[0]
                 rows[count] = row
@@ -149,7 +150,7 @@ def find_tables(
         probes += 1
         if limit and not uniform and count >= limit:
             return keep_sample(rows, before, count, limit - before, ids, seed), probes
-        size = _push_children(heap, size, room, table, mask, home[table], ranks, squares)
+        size = _push_children(heap, size, room, owner, mask, home[owner], ranks, squares)
     if limit:
         count = keep_sample(rows, 0, count, limit, ids, seed)
     return count, probes

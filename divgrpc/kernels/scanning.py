@@ -6,7 +6,7 @@ vector population counts. Scores are integers, larger is nearer, and exact on ev
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.lanes import popcount
 
 # Points whose scores are written while they are in the first-level cache.
@@ -162,7 +162,7 @@ def take_largest(scores, maxima, low, histogram, wanted, rows):
     return sure, count
 
 
-@kernel
+@part
 def name_rows(places, rows, count):
     """Turn rows[:count], numbers of scores, into the rows that they are of.
 

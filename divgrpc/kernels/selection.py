@@ -7,7 +7,7 @@ candidate and step, so there is no matrix of pairs.
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.lanes import row_distance, row_dot
 from divgrpc.kernels.sparse import (
     clear,
@@ -128,7 +128,7 @@ def _angular(dot, inverse, other):
     return np.float32(1) - dot * inverse * other
 
 
-@kernel
+@part
 def _move_block(block, inverses, rows, best, count, least_counts, apart):
     if inverses.shape[0]:
         mine = inverses[rows[best]]
@@ -140,7 +140,7 @@ def _move_block(block, inverses, rows, best, count, least_counts, apart):
             _move(apart, i, row_distance(block, i, block, best), least_counts)
 
 
-@kernel
+@part
 def _move_rows(vectors, inverses, rows, best, count, least_counts, apart):
     if inverses.shape[0]:
         mine = inverses[rows[best]]
@@ -162,14 +162,14 @@ def _sparse_distance(dot, row, other, squares, inverses):
     return distance_from_dot(dot, squares[row], squares[other], False)
 
 
-@kernel
+@part
 def _move_linked(squares, inverses, rows, best, count, least_counts, dots, apart):
     for i in range(count):
         far = _sparse_distance(dots[i], rows[i], rows[best], squares, inverses)
         _move(apart, i, far, least_counts)
 
 
-@kernel
+@part
 def _move_sparse(points, inverses, rows, best, count, least_counts, target, apart):
     _, indptr, indices, values, squares = points
     start, stop = indptr[rows[best]], indptr[rows[best] + 1]

@@ -6,7 +6,7 @@ right to some 1e-16: near-duplicates keep their order, which float32 would lose.
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import kernel, part
 
 # Of sums of some ten thousand float64 products, as a share of them.
 _ROUNDING = 1e-14
@@ -52,7 +52,7 @@ def distance_from_dot(dot, square, other_square, product):
     return np.float32(far if far > _ROUNDING * both else 0.0)
 
 
-@kernel
+@part
 def link(points, rows, count, links):
     """Put the stored values of rows[:count] into lists by column; returns whether they fit.
 
@@ -78,7 +78,7 @@ def link(points, rows, count, links):
     return True
 
 
-@kernel
+@part
 def unlink(points, rows, count, heads):
     """Leave all heads at -1 again."""
     indptr, indices = points[1], points[2]
@@ -87,7 +87,7 @@ def unlink(points, rows, count, heads):
             heads[indices[at]] = -1
 
 
-@kernel
+@part
 def linked_dots(points, row, count, links, dots):
     """Write the dot products of one row with all linked candidates into `dots` (count,) float64.
 
@@ -121,14 +121,14 @@ def dense_square(target, at):
     return (a + b) + (c + e)
 
 
-@kernel
+@part
 def spread(indices, values, start, stop, target):
     """Write stored values start to stop into row 0 of `target` (1, d) float32, zeros before."""
     for i in range(start, stop):
         target[0, indices[i]] = values[i]
 
 
-@kernel
+@part
 def clear(indices, start, stop, target):
     """Make zeros again of what `spread` wrote."""
     for i in range(start, stop):
