@@ -138,7 +138,6 @@ class ArrayFile:
         """Write the final header, cut what was reserved and not used, sync."""
         if self._mapped is not None:
             self._crc = checksum(self._mapped)
-            release(self._mapped)
             self._mapped = None
         shape = (self._rows, *self._row_shape)
         entry = ArrayEntry(self._dtype.name, shape, self._crc)
@@ -220,6 +219,7 @@ def checksum(array: Array) -> int:
     view, crc = _bytes_of(array), 0
     for start in range(0, len(view), _BLOCK_BYTES):
         crc = zlib.crc32(view[start : start + _BLOCK_BYTES], crc)
+        release(array)
     return crc
 
 
