@@ -36,7 +36,7 @@ from divgrpc.types import (
     WarningInfo,
     ZeroVectors,
 )
-from divgrpc.vectors import RowsLike, query_rows
+from divgrpc.vectors import RowsLike, SparseRows, query_rows
 
 
 class Index:
@@ -266,4 +266,4 @@ def _run_every_kernel() -> None:
             builder.append(vectors, ids=np.arange(8))
             index = Index(builder.build())
             index.query(points, search="tables")
-            index.query(sparse.csr_array(points), search="tables")
+            index.query(SparseRows.of(sparse.csr_array(points)), search="tables")

@@ -1,10 +1,15 @@
 """Where compiled kernels are kept, and that warm means warm."""
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
+import numba
+import numpy as np
+import numpy.typing as npt
 import pytest
 from numba.core import config
 
@@ -14,7 +19,7 @@ from divgrpc.kernels import compiling
 _COUNT_COMPILATIONS = """
 import sys, tempfile, pathlib
 import numpy as np
-import divgrpc.kernels as kernels
+from scipy import sparse
 from divgrpc.index import Index, warm_kernels
 
 def compiled():
@@ -25,19 +30,28 @@ def compiled():
 warm_kernels()
 before = compiled()
 assert before["answer"] == 1, before
-points = np.random.default_rng(0).standard_normal((300, 12))
+dense = np.random.default_rng(0).standard_normal((300, 12))
 folder = pathlib.Path(tempfile.mkdtemp(dir=sys.argv[1]))
-for number, given in enumerate((
-    {}, {"ids": range(300)}, {"n_bits": 12}, {"zero_vectors": "skip"}, {"hash_family": "lsh_div"},
-    {"centred": True, "hyperplanes": "gaussian"}, {"categories": range(300), "n_components": 4},
-)):
-    kept = Index.build(points, path=folder / f"i{number}", **given)
-    for each in (kept, Index.build(points, **given), Index.open(folder / f"i{number}")):
-        for search in ("auto", "tables", "scan", "scan_hamming", "exact"):
-            for variant in ("corrected", "printed", "marginal"):
-                each.query(points[:3], search=search, variant=variant, hash_limit=40)
-            each.query(points[0], search=search, selector="nearest", sampling="nearest", k=3)
-            each.query(points[0], search=search, max_distance=1, seed=2**64 - 1, hash_limit=0)
+builds = [{}, {"ids": range(300)}, {"n_bits": 12}, {"zero_vectors": "skip"}]
+builds += [{"categories": range(300)}, {"hash_family": "pca_hash"}, {"hash_family": "auto"}]
+for family in ("lsh_div", "cells"):
+    for metric in ("cosine", "euclidean", "inner_product"):
+        builds.append({"hash_family": family, "metric": metric, "n_components": 4})
+builds.append({"centred": True, "hyperplanes": "gaussian", "metric": "euclidean"})
+number = 0
+for given in builds:
+    for points in (dense, sparse.csr_array(dense)):
+        number += 1
+        kept = Index.build(points, path=folder / f"i{number}", **given)
+        for each in (kept, Index.build(points, **given), Index.open(folder / f"i{number}")):
+            for search in ("auto", "tables", "scan", "scan_hamming", "exact"):
+                for asked in (dense[:3], sparse.csr_array(dense[:3])):
+                    for variant in ("corrected", "printed", "marginal"):
+                        each.query(asked, search=search, variant=variant, hash_limit=40)
+                    each.query(asked, search=search, selector="mmr", sampling="nearest", k=3)
+                    each.query(asked, search=search, selector="nearest", seed=1, hash_limit=0)
+                if given.get("metric") != "inner_product":
+                    each.query(dense[0], search=search, max_distance=1)
 after = compiled()
 print({name: count for name, count in after.items() if count != before.get(name)})
 """
@@ -112,3 +126,64 @@ def test_numbas_own_setting_is_left_alone() -> None:
     compiling.kernel(lambda: None)
     after = config.CACHE_DIR
     assert after == before
+
+
+def test_a_constant_argument_is_no_type_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel called with 0, with 1 and with a variable is compiled once, as for any integer."""
+    monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
+
+    def callee(a: int, b: int) -> int:
+        return a + b if b else a
+
+    def caller_of(inner: Callable[[int, int], int]) -> Callable[[int], int]:
+        return lambda n: inner(n, 0) + inner(n, 1) + inner(n, n)
+
+    ours, plain = compiling.kernel(callee), numba.njit(callee)
+    for inner, compiled in ((ours, 1), (plain, 3)):
+        assert compiling.kernel(caller_of(inner))(5) == 5 + 6 + 10
+        assert len(inner.signatures) == compiled
+
+
+def test_a_part_is_compiled_into_its_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does what a kernel does, and no version of it stands alone."""
+    monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
+
+    def callee(a: npt.NDArray[np.int64], n: int) -> int:
+        if n > 2:
+            return int(a[0])
+        a[0] += n
+        return n
+
+    def caller_of(
+        inner: Callable[[npt.NDArray[np.int64], int], int],
+    ) -> Callable[[npt.NDArray[np.int64], int], tuple[int, int]]:
+        return lambda a, n: (inner(a, n), inner(a, 0))
+
+    results = []
+    for made, alone in ((compiling.kernel, 1), (compiling.part, 0)):
+        inner, array = made(callee), np.array([7])
+        caller = compiling.kernel(caller_of(inner))
+        results.append(([caller(array, n) for n in (1, 2, 3)], array.tolist()))
+        assert len(inner.signatures) == alone
+    assert results[0] == results[1] == ([(1, 0), (2, 0), (10, 0)], [10])
+
+
+def test_an_edit_of_any_kernel_moves_all_of_them(tmp_path: Path) -> None:
+    """The library looks at the file of a function alone; our folder's name is of all of them."""
+    copied = tmp_path / "kernels"
+    shutil.copytree(Path(compiling.__file__).parent, copied)
+    script = (
+        "import sys; from pathlib import Path; from divgrpc.kernels import compiling\n"
+        "compiling.__file__ = sys.argv[1]; print(compiling.cache_folder().name)"
+    )
+    place, edited = str(copied / "compiling.py"), copied / "scoring.py"
+    before = run(script, place)
+    assert before == compiling.cache_folder().name
+    edited.write_text(edited.read_text() + "# A word.\n")
+    after = run(script, place)
+    (copied / "more.py").write_text("")
+    assert len({before, after, run(script, place)}) == 3
