@@ -52,5 +52,8 @@ def _search(tuned: Tuned, target: float) -> Choice:
         f"{cost.search} {cost.recall:.3f} in {cost.microseconds:.0f} us"
         for cost in tuned.search_costs
     )
-    reason = f"from found of the nearest (wanted {target:g}) and time per query: {told}"
+    reason = (
+        f"exact, or scan or tables where they find {target:g} of the nearest in less than 0.8 of "
+        f"the time: {told}"
+    )
     return Choice("search", tuned.auto_search, reason)

@@ -1,20 +1,16 @@
-"""Calls the kernels: the arrays of a generation, scratch memory, and one query plan.
-
-Scratch belongs to a thread: kernels write into it without a lock. It grows with the number of
-points, and what only one way to search needs is made when that way is first taken.
-"""
+"""Calls the kernels: the arrays of a generation in their order, and one query plan."""
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from divgrpc.array_files import Array, release
-from divgrpc.kernels import answering, finding, scanning, selection
+from divgrpc.kernels import answering, finding, selection
 from divgrpc.parameters import BuildParameters
+from divgrpc.scratch import MAX_PROBES, Scratch
 from divgrpc.types import (
     CountArray,
     EffectiveParameters,
@@ -23,15 +19,6 @@ from divgrpc.types import (
     Metric,
 )
 from divgrpc.vectors import Rows, SparseRows
-
-# Probes that one query may look at: the room of the heap.
-MAX_PROBES: Final = 4_096
-
-# Candidates are copied side by side up to this size; a larger block would leave the cache anyway.
-_BLOCK_FLOATS: Final = 1 << 20
-
-# Stored values of sparse candidates that are linked by column at most.
-_MAX_LINKS: Final = 1 << 18
 
 # How far from its true distance a point may seem to be: rounding of two unit vectors. Without it a
 # limit of 0 would lose points that equal the query but for their length.
@@ -55,6 +42,39 @@ _VARIANTS: Final = {
 }
 
 
+# Arrays in the order in which kernels take them: name, type, and the shape of one that is not
+# there, where "d" is the number of dimensions.
+_Layout = tuple[tuple[str, type[np.generic], tuple[int | str, ...]], ...]
+_POINTS: Final[_Layout] = (
+    ("vectors", np.float32, (0, "d")),
+    ("indptr", np.int64, (0,)),
+    ("indices", np.int32, (0,)),
+    ("values", np.float32, (0,)),
+    ("squares", np.float64, (0,)),
+)
+_NAMED: Final[_Layout] = (("ids", np.int64, (0,)), ("inverse_lengths", np.float32, (0,)))
+_HASHING: Final[_Layout] = (
+    ("hyperplanes", np.float32, ("d", 0)),
+    ("thresholds", np.float32, (0,)),
+    ("codes", np.uint64, (0, 0)),
+    ("scan_terms", np.float32, (2, 0)),
+)
+_TABLES: Final[_Layout] = (
+    ("table_starts", np.int64, (0,)),
+    ("table_keys", np.uint32, (0,)),
+    ("table_offsets", np.int32, (0,)),
+    ("table_rows", np.int32, (0, 0)),
+)
+_CELLS: Final[_Layout] = (
+    ("coarse_centres", np.float32, (0, 1)),
+    ("coarse_starts", np.int64, (0,)),
+    ("cell_centres", np.float32, (0, 1)),
+    ("cell_squares", np.float32, (0,)),
+    ("cell_starts", np.int64, (0,)),
+    ("cell_rows", np.int32, (0,)),
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Answers:
     """What the kernel writes: `QueryResult`'s columns; `stats` (4, nq) in `QueryStats`'s order."""
@@ -70,40 +90,12 @@ class Searcher:
     """Answers queries over the arrays of one generation; `parameters` are filled in."""
 
     def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
-        def array(name: str, dtype: type[np.generic], *shape: int) -> Array:
-            """Return the array, or an empty one of its type: compiled kernels know no absence."""
-            return arrays[name] if name in arrays else _frozen(np.empty(shape, dtype))
-
-        self._points = (
-            array("vectors", np.float32, 0, dims),
-            array("indptr", np.int64, 0),
-            array("indices", np.int32, 0),
-            array("values", np.float32, 0),
-            array("squares", np.float64, 0),
-        )
-        self.ids: IntArray = array("ids", np.int64, 0)
-        self._named = (self.ids, array("inverse_lengths", np.float32, 0))
-        self._hashing = (
-            arrays["hyperplanes"],
-            arrays["thresholds"],
-            arrays["codes"],
-            array("scan_terms", np.float32, 2, 0),
-        )
-        self._tables = (
-            array("table_starts", np.int64, 0),
-            array("table_keys", np.uint32, 0),
-            array("table_offsets", np.int32, 0),
-            array("table_rows", np.int32, 0, 0),
-        )
-        self._cells = (
-            array("coarse_centres", np.float32, 0, 1),
-            array("coarse_starts", np.int64, 0),
-            array("cell_centres", np.float32, 0, 1),
-            array("cell_squares", np.float32, 0),
-            array("cell_starts", np.int64, 0),
-            array("cell_rows", np.int32, 0),
-            _frozen(np.empty(0, np.int64)),
-        )
+        self._points = _laid_out(arrays, _POINTS, dims)
+        self._named = _laid_out(arrays, _NAMED, dims)
+        self._hashing = _laid_out(arrays, _HASHING, dims)
+        self._tables = _laid_out(arrays, _TABLES, dims)
+        self._cells = (*_laid_out(arrays, _CELLS, dims), _frozen(np.empty(0, np.int64)))
+        self.ids: IntArray = self._named[0]
         self._arrays = arrays
         self._parameters = parameters
         self.metric: Metric = parameters.metric
@@ -206,11 +198,11 @@ class Searcher:
             _METRICS[self.metric],
         )
 
-    def _scratch(self, search: int, seen: int, k: int, at_least: int) -> "_Scratch":
+    def _scratch(self, search: int, seen: int, k: int, at_least: int) -> "Scratch":
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
             words, points = self._hashing[2].shape
-            scratch = _Scratch.empty(points, self.dims, words, sparse=len(self._points[1]) > 0)
+            scratch = Scratch.empty(points, self.dims, words, sparse=len(self._points[1]) > 0)
             self._local.scratch = scratch
         scratch.make_room(seen, k)
         n_cells = len(self._cells[2])
@@ -224,6 +216,16 @@ class Searcher:
         return scratch
 
 
+def _laid_out(arrays: Mapping[str, Array], layout: _Layout, dims: int) -> tuple[Array, ...]:
+    """Return the arrays of a layout, empty ones for those not there: kernels know no absence."""
+    return tuple(
+        arrays[name]
+        if name in arrays
+        else _frozen(np.empty([dims if size == "d" else int(size) for size in shape], dtype))
+        for name, dtype, shape in layout
+    )
+
+
 def _as_queries(queries: Rows) -> tuple[Any, ...]:
     if isinstance(queries, SparseRows):
         empty = np.empty((0, queries.dims), np.float32)
@@ -233,121 +235,6 @@ def _as_queries(queries: Rows) -> tuple[Any, ...]:
         np.empty(0, np.int64),
         np.empty(0, np.int32),
         np.empty(0, np.float32),
-    )
-
-
-@dataclass(slots=True)
-class _Scratch:
-    """What one thread's queries write into; see `kernels.answering.answer`."""
-
-    rows: npt.NDArray[np.int32]
-    distances: FloatArray
-    projections: FloatArray
-    code: npt.NDArray[np.uint64]
-    planes: npt.NDArray[np.uint64]
-    scanning: tuple[Any, ...]
-    probing: tuple[Any, ...]
-    cells: tuple[Any, ...]
-    block: FloatArray
-    target: FloatArray
-    sparse: bool
-    links: tuple[Any, ...]
-    dots: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
-    apart: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
-    costs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
-    picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
-
-    @classmethod
-    def empty(cls, points: int, dims: int, words: int, *, sparse: bool) -> "_Scratch":
-        return cls(
-            np.empty(points, np.int32),
-            np.empty(points, np.float32),
-            np.empty(64 * words, np.float32),
-            np.empty((words, 1), np.uint64),
-            np.empty((4, words), np.uint64),
-            _scanning_scratch(0, 0),
-            _probing_scratch(0, 0, 0, 0),
-            _cells_scratch(0, 0),
-            np.empty((0, dims), np.float32),
-            np.zeros((1, dims), np.float32),
-            sparse,
-            _links_scratch(dims if sparse else 0, _MAX_LINKS if sparse else 0),
-        )
-
-    def make_room(self, seen: int, k: int) -> None:
-        if len(self.apart) < seen:
-            self.apart = np.empty(seen, np.float32)
-            self.costs = np.empty(seen, np.float32)
-            dims = self.block.shape[1]
-            if self.sparse:
-                self.dots = np.empty(seen, np.float64)
-            else:
-                self.block = np.empty((min(seen, max(1, _BLOCK_FLOATS // dims)), dims), np.float32)
-        if len(self.picked) < k:
-            self.picked = np.empty(k, np.int64)
-
-    def make_scanning(self) -> None:
-        if not len(self.scanning[0]):
-            self.scanning = _scanning_scratch(len(self.rows), len(self.code))
-
-    def make_probing(self, n_tables: int, n_bits: int) -> None:
-        if not len(self.probing[2]):
-            room = n_tables + 2 * MAX_PROBES
-            self.probing = _probing_scratch(n_tables, n_bits, room, len(self.rows))
-
-    def make_cells(self, cells: int) -> None:
-        if not len(self.cells[0]):
-            self.cells = _cells_scratch(cells, len(self.rows))
-
-    def as_tuple(self) -> tuple[Any, ...]:
-        return (
-            self.rows,
-            self.distances,
-            self.projections,
-            self.code,
-            self.planes,
-            self.scanning,
-            self.probing,
-            self.cells,
-            (self.block, self.target, self.apart, self.links, self.dots),
-            self.costs,
-            self.picked,
-        )
-
-
-def _scanning_scratch(points: int, words: int) -> tuple[Any, ...]:
-    groups = -(-points // scanning.GROUP)
-    levels = 14 * 64 * words + 1
-    return (np.empty(points, np.int32), np.empty(groups, np.int32), np.empty(levels, np.int32))
-
-
-def _probing_scratch(n_tables: int, n_bits: int, room: int, points: int) -> tuple[Any, ...]:
-    heap = (
-        np.empty(room, np.float32),
-        np.empty(room, np.int32),
-        np.empty(room, np.int64),
-        np.empty(room, np.int64),
-    )
-    return (
-        np.empty((n_tables, n_bits), np.int32),
-        np.empty((n_tables, n_bits), np.float32),
-        np.empty(n_tables, np.int64),
-        heap,
-        np.zeros(points, np.uint32),
-        np.zeros(1, np.uint32),
-    )
-
-
-def _cells_scratch(cells: int, points: int) -> tuple[Any, ...]:
-    return (np.empty(cells, np.int32), np.empty(cells, np.float32), np.empty(points, np.int32))
-
-
-def _links_scratch(dims: int, room: int) -> tuple[Any, ...]:
-    return (
-        np.full(dims, -1, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.float32),
     )
 
 
