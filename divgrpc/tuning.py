@@ -110,9 +110,10 @@ class _Sample:
         rows = np.sort(rng.choice(len(points), min(_SAMPLE, len(points)), replace=False))
         queries = points[rows]
         nearest = _nearest_rows(searcher, queries, min(NEIGHBOURS + 1, len(points)), report)
-        ids = searcher.ids if len(searcher.ids) else np.arange(len(points))
+        if len(searcher.ids):
+            rows, nearest = searcher.ids[rows], searcher.ids[nearest]
         searcher.release()
-        return cls(searcher, queries, report, {}, ids[rows], ids[nearest])
+        return cls(searcher, queries, report, {}, rows, nearest)
 
     def recall(self, search: Search, n_probes: int) -> float:
         """Return the mean share of true neighbours found; 1 where a point has none."""
