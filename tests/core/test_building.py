@@ -308,6 +308,32 @@ def test_an_index_tells_what_it_is(tmp_path: Path) -> None:
     assert shapes["table_rows"] == ("int32", (10, 2000))
 
 
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({}, {"n_components", "n_bits", "n_tables", "n_probes", "search"}),
+        ({"hash_family": "lsh_div", "n_bits": 9}, {"n_tables", "n_probes", "search"}),
+        ({"n_components": 3, "n_tables": 4}, {"n_bits", "n_probes", "search"}),
+        ({"hash_family": "cells"}, {"n_components", "cells", "n_probes", "search"}),
+        ({"hash_family": "auto"}, {"hash_family", "n_bits", "n_tables", "n_probes", "search"}),
+    ],
+)
+def test_an_index_says_what_was_chosen_and_why(
+    tmp_path: Path, given: dict[str, Any], chosen: set[str]
+) -> None:
+    """Each thing that was left to Build, what it became, and a sentence; also after opening."""
+    info = Index.build(normal(500, 12), path=tmp_path / "points", **given).info
+    choices = {choice.parameter: choice for choice in info.choices}
+    assert set(choices) == chosen
+    for name, choice in choices.items():
+        assert len(choice.reason) > 8
+        if name in info.parameters:
+            assert choice.value == str(info.parameters[name])
+    assert choices["n_probes"].value == str(info.n_probes)
+    assert choices["search"].value == info.auto_search
+    assert Index.open(tmp_path / "points").info.choices == info.choices
+
+
 @pytest.mark.parametrize("target", [0.5, 0.9, 1.0])
 def test_tuning_reaches_its_target(target: float) -> None:
     """Tables find the share of true neighbours that was asked for, or as much as they can."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,15 @@ class Case:
         inverses.setflags(write=False)
         return inverses
 
+    def costs(self, points: tuple[Any, ...], order: npt.NDArray[np.int32]) -> Vectors:
+        """Return what the candidates cost, as an index computes it."""
+        costs, square = np.empty(len(order), np.float32), reference.dot(self.query, self.query)
+        product, target = self.metric == "inner_product", self.query[np.newaxis]
+        scoring.score_rows(points, target, 0, square, product, order, len(order), costs)
+        if product and len(order):
+            selection.scale_costs(costs.copy(), len(order), costs)
+        return costs
+
     def select(
         self, wanted: EffectiveParameters, rows: list[int], block_rows: int | None = None
     ) -> tuple[list[int], list[float]]:
@@ -100,12 +109,6 @@ class Case:
         order = np.array(reference.nearest_rows(self.points(), self.query, rows), np.int32)
         count, k, dims = len(order), wanted.k, self.vectors.shape[1]
         points = kernel_points(self.vectors, stored_sparse=self.stored_sparse)
-        costs, square = np.empty(count, np.float32), reference.dot(self.query, self.query)
-        product = self.metric == "inner_product"
-        target = self.query[np.newaxis]
-        scoring.score_rows(points, target, 0, square, product, order, count, costs)
-        if product and count:
-            selection.scale_costs(costs.copy(), count, costs)
         picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
         block_rows = count if block_rows is None else block_rows
         zeros = np.zeros((1, dims), np.float32)
@@ -115,7 +118,7 @@ class Case:
             points,
             self.inverses(),
             order,
-            costs,
+            self.costs(points, order),
             count,
             k,
             np.float32(1 - wanted.diversity),
