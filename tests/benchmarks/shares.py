@@ -17,8 +17,8 @@ from divgrpc_client.reports.measures import Ids, Values
 FOLDS: Final = 5
 # h that the exhaustive greedy must gain for there to be a gain worth a share.
 WORTH: Final = 0.02
-# What smaller limits must keep of the gain, on the other folds, to be taken.
-KEPT: Final = 0.95
+# Share of the gain that limits must reach on the other folds to be taken before larger ones.
+KEPT: Final = 1.0
 _DRAWS: Final = 10_000
 
 Mask = npt.NDArray[np.bool_]

@@ -21,9 +21,9 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search, Variant
 
 VARIANTS: Final[tuple[Variant, ...]] = ("corrected", "marginal")
-DIALS: Final = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
-# Of the default limits: all, half, a quarter.
-PARTS: Final = (1.0, 0.5, 0.25)
+DIALS: Final = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6)
+# Of the default limits: twice, all, half, a quarter.
+PARTS: Final = (2.0, 1.0, 0.5, 0.25)
 _KEPT_BYTES: Final = 2**31
 
 
