@@ -150,8 +150,8 @@ class _Encoder:
             starts.append(starts[-1] + len(table_offsets) - 1)
             self._release()
             self._report("tables", self._rows * (table + 1) // n_tables, self._rows)
-        self._put("table_keys", np.concatenate(keys))
-        self._put("table_offsets", np.concatenate(offsets))
+        self._put_joined("table_keys", keys)
+        self._put_joined("table_offsets", offsets)
         self._put("table_starts", np.array(starts, np.int64))
 
     def _blocks(self) -> Iterator[tuple[int, Rows]]:
@@ -200,3 +200,11 @@ class _Encoder:
 
     def _put(self, name: str, array: Array) -> None:
         self._create(name, array.dtype, array.shape)[...] = array
+
+    def _put_joined(self, name: str, parts: list[Array]) -> None:
+        """Put one-dimensional arrays end to end; joined in memory they would be there twice."""
+        whole = self._create(name, parts[0].dtype, (sum(map(len, parts)),))
+        start = 0
+        for part in parts:
+            whole[start : start + len(part)] = part
+            start += len(part)
