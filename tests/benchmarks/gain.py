@@ -20,7 +20,7 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import gain_rows, gain_summary, sweeps, topics
 from benchmarks.exhaustive import Everything
-from benchmarks.gain_rows import EVERYTHING, EXACT, Key, Measured, Ready, Row
+from benchmarks.gain_rows import EVERYTHING, EXACT, Measured, Ready, Row
 from benchmarks.shares import Choice
 from benchmarks.sweeps import Setting
 from benchmarks.tables import facts, show
@@ -74,7 +74,8 @@ class _Comparison:
         self._indexes: dict[str, Index] = {}
         # By k and contestant, one for each hash seed.
         self._measured: dict[tuple[int, str], list[Measured]] = {}
-        self._choices: dict[int, dict[Key, Choice]] = {}
+        # By k, contestant and part of the default limits.
+        self._choices: dict[int, dict[str, dict[float, Choice]]] = {}
 
     def ask_everyone(self) -> None:
         """Let everyone answer: at every setting, then with the other seeds at what was chosen."""
@@ -90,7 +91,7 @@ class _Comparison:
             except UnsupportedError as error:
                 show(f"{family}: {error}")
         for k in self._told.k:
-            self._choices[k] = gain_rows.choices(self._ready(k))
+            self._choices[k] = gain_rows.dials(self._ready(k))
         for family in filter(self._indexes.get, self._told.families):
             self._ask_others(family)
         show(f"{len(self._asked.queries)} queries, {time.monotonic() - begun:.0f} s\n")
@@ -111,12 +112,11 @@ class _Comparison:
         index = Index.build(self._data.points, hash_family=family)
         if not self._indexes:
             for k in self._told.k:
-                self._answer(index, EXACT, k, "exact", sweeps.settings((1.0,)))
+                self._answer(index, EXACT, k, "exact", sweeps.settings())
         self._indexes[family] = index
+        wanted = [setting for part in sweeps.PARTS for setting in sweeps.settings(part)]
         for k in self._told.k:
-            self._answer(
-                index, family, k, sweeps.hashed(index, family), sweeps.settings(sweeps.PARTS)
-            )
+            self._answer(index, family, k, sweeps.hashed(index, family), wanted)
 
     def _ask_others(self, family: HashFamily) -> None:
         """Let the indexes of the other seeds answer at the settings chosen with the first."""
@@ -126,8 +126,7 @@ class _Comparison:
             index = Index.build(self._data.points, hash_family=family, seed=seed)
             became[str(index.info.parameters["hash_family"])] += 1
             for k, choices in self._choices.items():
-                chosen = [choice for (name, _), choice in choices.items() if name == family]
-                wanted = set().union(*(choice.settings for choice in chosen))
+                wanted = set().union(*(each.settings for each in choices[family].values()))
                 self._answer(index, family, k, search, wanted)
         if family == "auto":
             show(f"auto became {', '.join(f'{name} ({n})' for name, n in became.items())}")

@@ -74,30 +74,39 @@ class Row:
     than_exact: float | None
 
 
-def choices(ready: Ready) -> dict[Key, Choice]:
-    """Choose everyone's settings by folds, at default limits and with limits chosen too."""
+def dials(ready: Ready) -> dict[str, dict[float, Choice]]:
+    """Choose dial and variant by folds, for everyone at each part of the default limits."""
     folds = shares.dealt(ready.asked.asked)
-    everything = ready.measured[EVERYTHING]
-    best = shares.choose(everything[0], folds)
+    chosen: dict[str, dict[float, Choice]] = {}
+    for name, (first, *_) in ready.measured.items():
+        for part in dict.fromkeys(setting.part for setting in first):
+            own = {setting: values for setting, values in first.items() if setting.part == part}
+            chosen.setdefault(name, {})[part] = shares.choose(own, folds)
+    return chosen
+
+
+def _choices(ready: Ready, by_part: Mapping[str, Mapping[float, Choice]]) -> dict[Key, Choice]:
+    """Return what is reported: everyone at default limits, ours with limits by folds as well."""
+    folds = shares.dealt(ready.asked.asked)
+    everything, best = ready.measured[EVERYTHING], by_part[EVERYTHING][1.0]
     chosen = {
         (NEAREST, False): Choice((Setting(0.0),) * shares.FOLDS, Setting(0.0)),
         (EVERYTHING, False): best,
     }
     if ready.everything.columns is not None:
         chosen[BY_COLUMNS, False] = best
-    chosen[EXACT, False] = shares.choose(ready.measured[EXACT][0], folds)
+    chosen[EXACT, False] = by_part[EXACT][1.0]
     least = shares.enough(everything[0][Setting(0.0)][3], best.values(everything, folds)[3])
-    for family in ready.indexes:
-        measured = ready.measured[family][0]
-        whole = {setting: each for setting, each in measured.items() if setting.part == 1}
-        chosen[family, False] = shares.choose(whole, folds)
-        chosen[family, True] = shares.choose(measured, folds, least)
+    for name in ready.indexes:
+        own = by_part[name]
+        chosen[name, False] = own[1.0]
+        chosen[name, True] = shares.choose_limits(own, ready.measured[name], folds, least)
     return chosen
 
 
-def compare(ready: Ready, chosen: Mapping[Key, Choice], timed: int) -> list[Row]:
+def compare(ready: Ready, by_part: Mapping[str, Mapping[float, Choice]], timed: int) -> list[Row]:
     """Time so many queries at what was chosen for one k, print and return the rows."""
-    folds = shares.dealt(ready.asked.asked)
+    folds, chosen = shares.dealt(ready.asked.asked), _choices(ready, by_part)
     values = {
         key: choice.values(ready.measured.get(key[0], ready.measured[EVERYTHING]), folds)
         for key, choice in chosen.items()

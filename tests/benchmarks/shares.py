@@ -55,15 +55,39 @@ def dealt(asked: Ids) -> Ids:
     return folds
 
 
-def choose(measured: Mapping[Setting, Values], folds: Ids, least: Values | None = None) -> Choice:
-    """Take for each fold what has the greatest mean h on the others.
-
-    With `least` (nq,), a value of h for each query, the smallest limits whose best dial reaches
-    the mean of that on the others.
-    """
+def choose(measured: Mapping[Setting, Values], folds: Ids) -> Choice:
+    """Take for each fold the setting with the greatest mean h on the others."""
     everyone = np.ones(len(folds), np.bool_)
-    by_fold = tuple(_best(measured, folds != fold, least) for fold in range(FOLDS))
-    return Choice(by_fold, _best(measured, everyone, least))
+    by_fold = tuple(_best(measured, folds != fold) for fold in range(FOLDS))
+    return Choice(by_fold, _best(measured, everyone))
+
+
+def choose_limits(
+    by_part: Mapping[float, Choice],
+    measured: Sequence[Mapping[Setting, Values]],
+    folds: Ids,
+    least: Values,
+) -> Choice:
+    """Take for each fold the smallest limits that reach the mean of `least` (nq,) on the others.
+
+    `by_part` has the choice of dial and variant at each part of the default limits. A mean is over
+    all hash seeds: the smallest of many is too easily the luckiest.
+    """
+
+    def smallest(settings: Mapping[float, Setting], others: Mask) -> Setting:
+        means = {
+            part: float(np.mean([each[settings[part]][3, others] for each in measured]))
+            for part in sorted(settings)
+        }
+        enough = [part for part, mean in means.items() if mean >= least[others].mean()]
+        return settings[enough[0] if enough else max(means, key=means.__getitem__)]
+
+    by_fold = tuple(
+        smallest({part: choice.by_fold[fold] for part, choice in by_part.items()}, folds != fold)
+        for fold in range(FOLDS)
+    )
+    overall = {part: choice.overall for part, choice in by_part.items()}
+    return Choice(by_fold, smallest(overall, np.ones(len(folds), np.bool_)))
 
 
 def enough(nearest: Values, exhaustive: Values) -> Values:
@@ -71,15 +95,9 @@ def enough(nearest: Values, exhaustive: Values) -> Values:
     return nearest + KEPT * (exhaustive - nearest)
 
 
-def _best(measured: Mapping[Setting, Values], others: Mask, least: Values | None) -> Setting:
-    means = {setting: float(values[3, others].mean()) for setting, values in measured.items()}
-    if least is not None:
-        for part in sorted({setting.part for setting in means}):
-            top = max((s for s in means if s.part == part), key=means.__getitem__)
-            if means[top] >= least[others].mean():
-                return top
-    # Of equals the first: the largest limits, the smallest dial.
-    return max(means, key=means.__getitem__)
+def _best(measured: Mapping[Setting, Values], others: Mask) -> Setting:
+    # Of equals the first, which has the smallest dial.
+    return max(measured, key=lambda setting: float(measured[setting][3, others].mean()))
 
 
 def gain_share(h: Values, nearest: Values, exhaustive: Values) -> float:

@@ -36,11 +36,10 @@ class Setting:
     part: float = 1.0
 
 
-def settings(parts: Sequence[float]) -> list[Setting]:
-    """Return every combination."""
-    return [
-        Setting(dial, variant, part) for part in parts for variant in VARIANTS for dial in DIALS
-    ]
+def settings(part: float = 1.0) -> list[Setting]:
+    """Return every dial and variant at some part of the default limits."""
+    nearest = Setting(0.0, part=part)
+    return [nearest, *(Setting(dial, variant, part) for variant in VARIANTS for dial in DIALS)]
 
 
 def hashed(index: Index, family: str) -> Search:
@@ -97,7 +96,7 @@ def of_everything(
     """Return the results (nq, k) of the exhaustive greedy for every k at every setting."""
     kept = max(1, _KEPT_BYTES // int(4 * everything.points.shape[0]))
     column = lru_cache(kept)(everything.products_with)
-    wanted = settings((1.0,))
+    wanted = settings()
     picks = {k: {each: np.empty((len(queries), k), np.int64) for each in wanted} for k in ks}
 
     def answer(number: int) -> None:

@@ -11,7 +11,7 @@ from scipy import sparse
 
 from benchmarks import footprint, gain, memory, metrics, peers, rivals, shares, sweeps, topics
 from benchmarks.exhaustive import Everything
-from benchmarks.shares import FOLDS, choose, dealt, gain_share, interval
+from benchmarks.shares import FOLDS, Choice, choose, choose_limits, dealt, gain_share, interval
 from benchmarks.sweeps import Setting
 from divgrpc_client.reports.measures import Values
 
@@ -136,13 +136,15 @@ def test_a_fold_is_reported_at_what_serves_the_others() -> None:
 
 
 def test_the_smallest_limits_that_are_enough_are_taken() -> None:
-    """Smaller limits win where they keep enough, not where they do not."""
+    """Smaller limits win where they keep enough over all seeds, else those that keep most."""
     folds = np.arange(FOLDS)
-    whole, half = Setting(0.1, part=1.0), Setting(0.1, part=0.5)
-    h = measured({whole: [1.0] * FOLDS, half: [0.96] * FOLDS})
-    assert choose(h, folds).overall == whole
-    assert choose(h, folds, np.full(FOLDS, 0.95)).overall == half
-    assert choose(h, folds, np.full(FOLDS, 0.97)).overall == whole
+    whole, half = Setting(0.1, part=1.0), Setting(0.2, part=0.5)
+    by_part = {each.part: Choice((each,) * FOLDS, each) for each in (whole, half)}
+    lucky = measured({whole: [1.0] * FOLDS, half: [1.0] * FOLDS})
+    plain = measured({whole: [1.0] * FOLDS, half: [0.9] * FOLDS})
+    for least, expected in ((0.95, half), (0.97, whole), (1.1, whole)):
+        choice = choose_limits(by_part, [lucky, plain], folds, np.full(FOLDS, least))
+        assert choice.settings == {expected}
 
 
 def test_gain_share_and_its_interval() -> None:
