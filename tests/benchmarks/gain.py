@@ -1,12 +1,12 @@
 """Gain share: how much of what diversity can gain in h hashing keeps, and how much faster.
 
 Hyperplane queries on sets with sub-topics, 50 a category. Everyone's dial and variant are chosen by
-folds, the baseline's too, ours with the first of the hash seeds; h is the mean over all seeds. A row
-at default limits, and one with limits by folds: the smallest of a quarter, half, all and twice the
-default ones that reach the exhaustive greedy's h on the other folds, or what comes nearest. Times
-are of one query at a time on one thread, in turns; *hash* is the part spent on projections. The
-search is what Build chose, but never the exact one, which hashes nothing: then a scan. Cells are
-looked up, whatever Build chose.
+folds, the baseline's too, ours with the first of the hash seeds; h is the mean over all seeds. One
+row is at default limits, one has limits by folds: the smallest of a quarter, half, all and twice
+the default ones that reach the exhaustive greedy's h on the other folds, or what comes nearest.
+Times are of one query at a time on one thread, in turns; *hash* is the part spent on projections.
+The search is what Build chose, but never the exact one, which hashes nothing: then a scan. Cells
+are looked up, whatever Build chose.
 """
 
 import argparse
