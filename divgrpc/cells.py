@@ -69,9 +69,10 @@ def sample_size(rows: int, width: int) -> int:
 
 
 def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partition:
-    """Return a partition of at most `n_cells` cells, learned from `sample` (s, m) float32.
+    """Return a partition of about `n_cells` cells, learned from `sample` (s, m) float32.
 
-    A coarse cell gets cells in proportion to its points, at least one.
+    A coarse cell gets cells in proportion to its points, rounded, at least one; a cell that no
+    point of the sample is nearest to is given up.
     """
     coarse = _k_means(sample, max(1, math.isqrt(n_cells)), rng)
     tops = _nearest(sample, coarse)

@@ -171,7 +171,9 @@ class _Encoder:
         return projected
 
     def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.floating]:
-        spanned = hashing.dimensions_spanned(self._parameters, self._dims)
+        # Planes of zeros past the last component hash nothing.
+        planes = np.count_nonzero(self.arrays["hyperplanes"].any(axis=0))
+        spanned = hashing.dimensions_spanned(self._parameters, self._dims) / planes
         if self._parameters.metric == "inner_product":
             return hashing.scan_terms(margins, np.zeros(len(block), np.float32), 1, spanned)
         return hashing.scan_terms(margins, self._centred_squares(block), 2, spanned)

@@ -284,20 +284,20 @@ def encode(margins: npt.NDArray[np.floating], codes: npt.NDArray[np.uint64], sta
 
 
 def scan_terms(
-    margins: npt.NDArray[np.floating], offsets: FloatArray, factor: float, spanned: int
+    margins: npt.NDArray[np.floating], offsets: FloatArray, factor: float, spanned: float
 ) -> npt.NDArray[np.floating]:
     """Return what turns asymmetric scores into distances, (2, m): see `kernels.scanning.estimate`.
 
     A point is nearly its code, as +1 and -1 on each of the hyperplanes, times sum h^2 / sum |h| of
-    its margins h and `spanned` / B: exact for the point itself where hyperplanes are orthogonal
+    its margins h and `spanned`: exact for the point itself where hyperplanes are orthogonal
     (Gao & Long 2024, RaBitQ). So a product with the code, times that, estimates one with the point,
     length included. The first term is `offsets` (m,), the second that number times `factor`.
+    `spanned` is how many dimensions the hyperplanes lie in, over how many they are.
     """
     sizes = np.abs(margins).sum(axis=1)
     squares = (margins * margins).sum(axis=1)
-    used = np.count_nonzero(margins.any(axis=0)) or 1
     scale = np.divide(squares, sizes, out=np.zeros_like(sizes), where=sizes > 0)
-    return np.stack((offsets, factor * spanned / used * scale))
+    return np.stack((offsets, factor * spanned * scale))
 
 
 def build_table(

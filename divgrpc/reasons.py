@@ -25,7 +25,7 @@ def choices(
         found.append(Choice("n_components", str(made.n_components), reason))
     if cells:
         count = len(encoded.arrays["cell_centres"])
-        reason = f"four times the square root of {rows:,} points, at most one per sixteen points"
+        reason = f"about four times the square root of {rows:,} points, one per sixteen at most"
         found.append(Choice("cells", str(count), reason))
     else:
         if asked.n_bits is None:

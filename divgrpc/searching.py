@@ -24,6 +24,8 @@ from divgrpc.vectors import Rows, SparseRows
 # limit of 0 would lose points that equal the query but for their length.
 _ROUNDING: Final = 1e-12
 
+_FARTHEST: Final = float(np.finfo(np.float32).max)
+
 _SEARCHES: Final = {
     "exact": finding.EXACT,
     "tables": finding.TABLES,
@@ -151,7 +153,8 @@ class Searcher:
         seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
         # All selectors are plain nearest neighbours at 0, but the one that the paper prints.
         printed = wanted.selector == "greedy" and wanted.variant == "printed"
-        nearest = wanted.selector == "nearest" or (wanted.diversity == 0 and not printed)
+        relevance_alone = np.float32(1 - wanted.diversity) == 1
+        nearest = wanted.selector == "nearest" or (relevance_alone and not printed)
         step = answering.NEAREST if nearest else answering.GREEDY
         self._run(queries, self._plan(wanted, step, n_probes, at_least), seen, answers)
         return answers
@@ -188,7 +191,7 @@ class Searcher:
             wanted.k,
             wanted.hash_limit,
             wanted.candidates_limit,
-            np.float32(np.inf if limit is None else limit + _ROUNDING),
+            np.float32(np.inf if limit is None else min(limit + _ROUNDING, _FARTHEST)),
             step,
             np.float32(1 - wanted.diversity),
             selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],

@@ -16,7 +16,8 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import normalising
 from divgrpc.types import FloatArray, IntArray, Metric
 
-LONGEST: Final = 1e18
+# Squares of what is so long can be added up ten million times in float32.
+LONGEST: Final = 1e15
 _TAKEN_AT_ONCE: Final = 256
 
 _MALFORMED: Final = {
@@ -72,7 +73,9 @@ class SparseRows:
                 taken.data,
                 self.dims,
             )
-        start, stop, _ = rows.indices(len(self))
+        start, stop, step = rows.indices(len(self))
+        if step != 1:
+            return self[np.arange(start, stop, step)]
         first, last = self.indptr[start], self.indptr[max(start, stop)]
         return SparseRows(
             self.indptr[start : max(start, stop) + 1] - first,
@@ -187,6 +190,7 @@ def _read_only(array: FloatArray) -> FloatArray:
 
 
 def _checked(field_name: str, given: SparseRows) -> SparseRows:
+    _check_kinds(field_name, given)
     indptr = np.array(given.indptr, np.int64)
     # What int32 cannot hold is out of range and must not become something that is not.
     indices = np.clip(given.indices, -1, np.iinfo(np.int32).max).astype(np.int32)
@@ -204,8 +208,27 @@ def _checked(field_name: str, given: SparseRows) -> SparseRows:
     return SparseRows(indptr, indices, np.array(given.values, np.float32), given.dims)
 
 
+def _check_kinds(field_name: str, given: SparseRows) -> None:
+    for part, kinds in (("indptr", "iu"), ("indices", "iu"), ("values", "fiub")):
+        array = np.asarray(getattr(given, part))
+        if array.ndim != 1 or array.dtype.kind not in kinds:
+            wanted = "numbers" if part == "values" else "whole numbers"
+            raise InvalidArgumentError(
+                f"{field_name}.{part}", f"{field_name}.{part} must be one row of {wanted}"
+            )
+    if not isinstance(given.dims, int):
+        raise InvalidArgumentError(field_name, f"{field_name} must have a whole number of columns")
+
+
 def _of_scipy(field_name: str, given: object) -> SparseRows:
-    matrix = sparse.csr_array(given)
+    try:
+        # scipy's own loops trust what the arrays say.
+        if hasattr(given, "check_format"):
+            given.check_format(full_check=True)
+        matrix = sparse.csr_array(given)
+        matrix.check_format(full_check=True)
+    except (ValueError, TypeError) as error:
+        raise InvalidArgumentError(field_name, f"{field_name} is malformed: {error}") from None
     if matrix.dtype.kind not in "fiub":
         raise InvalidArgumentError(field_name, f"{field_name} must be a matrix of numbers")
     if matrix.ndim != 2:
@@ -214,6 +237,8 @@ def _of_scipy(field_name: str, given: object) -> SparseRows:
 
 
 def _as_matrix(field_name: str, given: object) -> FloatArray:
+    if np.ma.is_masked(given):
+        raise InvalidArgumentError(field_name, f"{field_name} must not have masked entries")
     try:
         numbers = np.asarray(given)
         if numbers.dtype.kind not in "fiub":

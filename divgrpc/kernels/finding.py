@@ -131,8 +131,9 @@ def _scan(hashing, places, plan, hamming, ids, scratch):
 
 @part
 def _nearest_estimates(estimates, wanted, places, ids, rows):
-    """Write the rows of the `wanted` least estimates, ties by id, into `rows`; returns `wanted`."""
+    """Write the rows of the `wanted` least estimates, ties by id, into `rows`; returns how many."""
     count = take_nearest(estimates, wanted, rows)
     name_rows(places, rows, count)
     sort_nearest(rows, estimates, 0, count, wanted, ids)
-    return wanted
+    # Were an estimate no number, fewer would be found.
+    return min(count, wanted)

@@ -95,7 +95,8 @@ def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, pi
         weight = diversity_weight(rule, relevance, step, k)
         best, least = -1, np.float32(np.inf)
         for i in range(count):
-            # A picked candidate is minus infinity apart, so its value is never below `least`.
+            # A picked candidate is minus infinity apart, so its value is never below `least`; all
+            # others are finite, and one of them is.
             value = relevance * costs[i] - weight * apart[i]
             if value < least:
                 best, least = i, value

@@ -24,7 +24,20 @@ _REAL: Final = (
     *(0.0, -0.0, 1.0, -1.0, 0.5, 1e-300, 5e-324, 1e30, 1e300, 1.0000001, -1e-9),
     *(math.nan, math.inf, -math.inf),
 )
-_SINGLE: Final = (0.0, -0.0, 1e-45, 1e-30, 1e18, 1e19, 3e38, -3e38, math.nan, math.inf, -math.inf)
+_SINGLE: Final = (
+    0.0,
+    -0.0,
+    1e-45,
+    1e-30,
+    1e15,
+    1e18,
+    1e19,
+    3e38,
+    -3e38,
+    math.nan,
+    math.inf,
+    -math.inf,
+)
 _TEXTS: Final = (
     "",
     "scratch",

@@ -34,10 +34,11 @@ class _MetricEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """
     METRIC_EUCLIDEAN: _Metric.ValueType  # 2
     """The score is the squared Euclidean distance, lower is nearer: the only metric whose scores
-    ascend. Both distances are the same of the vectors as they are, of any length, zero too.
+    ascend. Both distances are the same of the vectors as they are, zeros too, up to a length of
+    1e15.
     """
     METRIC_INNER_PRODUCT: _Metric.ValueType  # 3
-    """The score is the inner product, higher is nearer; vectors are of any length, zero too. To the
+    """The score is the inner product, higher is nearer; vectors are as under EUCLIDEAN. To the
     selectors a candidate's distance from the query is its product turned round and scaled, 0 for
     the greatest among the candidates to 1 for the least; that of two points is 1 - cosine.
     """
@@ -54,10 +55,11 @@ vectors, 2 - 2 cosine, 0 to 4. Vectors of length zero have no direction; see Zer
 """
 METRIC_EUCLIDEAN: Metric.ValueType  # 2
 """The score is the squared Euclidean distance, lower is nearer: the only metric whose scores
-ascend. Both distances are the same of the vectors as they are, of any length, zero too.
+ascend. Both distances are the same of the vectors as they are, zeros too, up to a length of
+1e15.
 """
 METRIC_INNER_PRODUCT: Metric.ValueType  # 3
-"""The score is the inner product, higher is nearer; vectors are of any length, zero too. To the
+"""The score is the inner product, higher is nearer; vectors are as under EUCLIDEAN. To the
 selectors a candidate's distance from the query is its product turned round and scaled, 0 for
 the greatest among the candidates to 1 for the least; that of two points is 1 - cosine.
 """
