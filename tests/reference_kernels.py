@@ -103,19 +103,18 @@ def levels(query_margins: Floats) -> list[int]:
     return [round(7 * float(m) / most) if most > 0 else 0 for m in query_margins]
 
 
-def scan_terms(point_margins: Floats, spanned: int) -> npt.NDArray[np.float64]:
+def scan_terms(point_margins: Floats, spanned: float) -> npt.NDArray[np.float64]:
     """Return by how much each point's code must be stretched to stand for the point, (n,).
 
-    A point is nearly sum_b sign_b p_b times this, over its B hyperplanes p_b in `spanned`
-    dimensions: the stretch that makes the product with the point itself its squared length, where
-    the hyperplanes are a rotation. Planes that are zero for all points count for nothing.
+    A point is nearly sum_b sign_b p_b times this, over its B hyperplanes p_b, with `spanned` the
+    dimensions they lie in over B: the stretch that makes the product with the point itself its
+    squared length, where the hyperplanes are a rotation.
     """
-    used = max(1, int(np.abs(point_margins).max(axis=0).astype(bool).sum()))
     sizes = np.abs(point_margins).sum(axis=1)
     squares = (point_margins.astype(np.float64) ** 2).sum(axis=1)
     return np.array(
         [
-            spanned / used * square / size if size > 0 else 0.0
+            spanned * square / size if size > 0 else 0.0
             for square, size in zip(squares, sizes, strict=True)
         ]
     )

@@ -44,7 +44,7 @@ def estimated(query: FloatArray, points: FloatArray, planes: Doubles, factor: fl
     margins = points @ planes.astype(np.float32)
     codes = np.zeros((bits // 64, len(points)), np.uint64)
     core.encode(margins, codes, 0)
-    terms = core.scan_terms(margins, np.zeros(len(points), np.float32), factor, dims)
+    terms = core.scan_terms(margins, np.zeros(len(points), np.float32), factor, dims / bits)
     quantised, own = np.empty((4, bits // 64), np.uint64), np.empty(bits, np.float32)
     hashing.project(query[np.newaxis], 0, planes.astype(np.float32), own)
     unit, total = hashing.quantise(own, quantised)
@@ -129,10 +129,11 @@ def test_terms_of_an_index_are_those_of_its_twin(
     twin = points_of(index)
     assert twin.terms is not None
     spanned = 30 if family == "lsh_div" else 9
+    planes = 9 if family == "pca_hash" else 256
     own = reference_kernels.margins(points, twin.hyperplanes, twin.thresholds)
     own[np.abs(own) < 1e-6] = 0
     factor = 2 if metric == "euclidean" else 1
-    stretched = factor * reference_kernels.scan_terms(own, spanned)
+    stretched = factor * reference_kernels.scan_terms(own, spanned / planes)
     assert np.abs(twin.terms[1] - stretched).max() < 1e-4 * stretched.max()
     centre = points.mean(axis=0, dtype=np.float64) if centred else np.zeros(30)
     offsets = [reference.distance(point, centre) for point in points]

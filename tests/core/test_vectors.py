@@ -1,5 +1,6 @@
 """Rows that come in: dense or sparse, whatever their form, and what is malformed."""
 
+import re
 from collections.abc import Callable
 from typing import Any, get_args
 
@@ -15,7 +16,7 @@ from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
 from divgrpc.stores import MemoryStore
 from divgrpc.types import FloatArray, Metric
-from divgrpc.vectors import SparseRows, as_rows
+from divgrpc.vectors import LONGEST, SparseRows, as_rows
 
 NAN = float("nan")
 INF = float("inf")
@@ -39,10 +40,20 @@ def rows_of(points: FloatArray) -> SparseRows:
 
 
 @pytest.mark.parametrize(
-    "rows", [slice(None), slice(3, 9), slice(9, 9), slice(9, 3), slice(25, 99), slice(-4, None)]
+    "rows",
+    [
+        slice(None),
+        slice(3, 9),
+        slice(9, 9),
+        slice(9, 3),
+        slice(25, 99),
+        slice(-4, None),
+        slice(2, 29, 3),
+        slice(None, None, -2),
+    ],
 )
 def test_sparse_rows_are_cut_as_a_matrix_is(rows: slice) -> None:
-    """Consecutive rows are what the matrix has there, and are well formed by themselves."""
+    """Rows are what the matrix has there, step by step, and are well formed by themselves."""
     points = drawn()
     cut = rows_of(points)[rows]
     assert dense(cut).tolist() == points[rows].tolist()
@@ -211,9 +222,9 @@ def test_what_is_not_finite_is_named_by_its_row(kind: str, metric: Metric, value
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", LENGTHY)
 def test_rows_too_long_are_refused_and_the_longest_are_not(kind: str, metric: Metric) -> None:
-    """Up to 1e18, whose square float32 can hold and add up; cosine has no such end."""
+    """Up to the length whose square float32 can hold and add up; cosine has no such end."""
     points = drawn()
-    points *= np.float32(0.99e18) / np.linalg.norm(points, axis=1)[:, np.newaxis]
+    points *= np.float32(0.99 * LONGEST) / np.linalg.norm(points, axis=1)[:, np.newaxis]
     made = sparse.csr_array if kind == "sparse" else np.array
     index = Index.build(made(points), metric=metric)
     for search in ("tables", "scan", "scan_hamming", "exact"):
@@ -221,7 +232,7 @@ def test_rows_too_long_are_refused_and_the_longest_are_not(kind: str, metric: Me
         assert np.isfinite(result.scores[:, 0]).all()
         assert np.isfinite(result.selection_scores[:, 0]).all()
     points[20] *= 1.1
-    with pytest.raises(InvalidArgumentError, match=r"row 20 .*1e\+18") as caught:
+    with pytest.raises(InvalidArgumentError, match=re.escape(f"{LONGEST:.0e}")) as caught:
         Index.build(made(points), metric=metric)
     assert caught.value.field == "vectors"
     with pytest.raises(InvalidArgumentError, match="row 20 "):
