@@ -21,9 +21,9 @@ from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray
 
-FETCHED: Final = (50, 100, 200, 350, 500, 1_000, 2_000, 4_000)
+FETCHED: Final = (50, 75, 100, 150, 200, 300, 500, 1_000, 2_000, 4_000)
 # Hashed points for each candidate.
-HASHED: Final = (1, 2, 4)
+HASHED: Final = (1, 2, 4, 8, 16)
 # ef for each neighbour that is fetched.
 EF: Final = (1.0, 1.5, 2.0, 4.0)
 EXACT: Final = "exact pass"
