@@ -53,8 +53,8 @@ class Sharing:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the run can be told."""
-    parser.add_argument("--rows", type=int, default=8_000_000, help="(default 8,000,000)")
-    parser.add_argument("--dims", type=int, default=128, help="(default 128)")
+    parser.add_argument("--rows", type=int, default=4_000_000, help="(default 4,000,000)")
+    parser.add_argument("--dims", type=int, default=256, help="(default 256)")
     parser.add_argument("--workers", type=int, default=4, help="(default 4)")
 
 
