@@ -9,7 +9,7 @@ from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search, Variant
 
-FAMILIES: tuple[HashFamily, ...] = ("lsh_div", "lsh_sdiv", "pca_hash")
+FAMILIES: tuple[HashFamily, ...] = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto")
 VARIANTS: tuple[Variant, ...] = ("corrected", "marginal")
 # What letting the selector see more candidates gains and costs.
 WIDER = (500, 1_000, 2_000)
@@ -35,11 +35,15 @@ class Ours:
         k: int,
         search: Search,
         variant: Variant,
+        *,
         candidates_limit: int | None = None,
+        family: HashFamily | None = None,
     ) -> None:
-        parameters = index.info.parameters
+        chosen = str(index.info.parameters["hash_family"])
         # An exact search never looks at a code.
-        self.family = "any" if search == "exact" else str(parameters["hash_family"])
+        self.family = "any" if search == "exact" else chosen
+        if family == "auto":
+            self.family = f"auto ({chosen})"
         self.search = search if search != "auto" else f"auto ({index.info.auto_search})"
         if candidates_limit is not None:
             self.search += f" of {candidates_limit:,}"
@@ -86,11 +90,12 @@ def everyone(indexes: Mapping[HashFamily, Index], k: int) -> Iterator[Ours]:
     first = next(iter(indexes.values()))
     for variant in VARIANTS:
         yield Ours(first, k, "exact", variant)
-    for index in indexes.values():
+    for family, index in indexes.items():
         for search in get_args(Search):
-            if search != "exact":
+            # What `auto` chose is here by its own name too.
+            if search == "auto" or (search != "exact" and family != "auto"):
                 for variant in VARIANTS:
-                    yield Ours(index, k, search, variant)
+                    yield Ours(index, k, search, variant, family=family)
     for limit in WIDER:
         if limit < first.rows:
             yield Ours(first, k, "scan", "marginal", candidates_limit=limit)
