@@ -105,7 +105,10 @@ def test_left_streams_are_cancelled(script: ScriptedIndex, target: str) -> None:
         next(stream)
         stream.close()  # type: ignore[attr-defined]  # it is a generator
         assert script.cancelled.wait(10)
-        assert not [t for t in threading.enumerate() if t.name == "divgrpc-watchdog"]
+        for watchdog in [t for t in threading.enumerate() if t.name == "divgrpc-watchdog"]:
+            # Told to end, it needs a moment of a busy machine to do so.
+            watchdog.join(10)
+            assert not watchdog.is_alive()
 
 
 async def _leave(target: str) -> None:
