@@ -15,6 +15,7 @@ from divgrpc import cells, hashing
 from divgrpc.array_files import Array, release
 from divgrpc.kernels import normalising
 from divgrpc.parameters import BuildParameters
+from divgrpc.sketching import CountSketch
 from divgrpc.stores import Store
 from divgrpc.types import FloatArray, Points
 from divgrpc.vectors import Rows, SparseRows, lengths, release_rows, take
@@ -61,6 +62,7 @@ class _Encoder:
         self._rows, self._dims = points.shape
         self._report = report
         self._centre = np.zeros(self._dims, np.float32)
+        self._sketch = CountSketch.draw(self._dims, parameters.seed)
 
     def measure(self) -> None:
         """Keep what sparse points and products are compared with: squared and inverse lengths."""
@@ -81,10 +83,12 @@ class _Encoder:
         if self._parameters.centred:
             self._centre = self._mean()
         hyperplanes = hashing.draw_hyperplanes(
-            self._parameters, self._points, self._centre, self.bits
+            self._parameters, self._points, self._centre, self.bits, self._sketch
         )
         self._put("hyperplanes", hyperplanes)
-        self._put("thresholds", self._centre @ hyperplanes)
+        self._put("thresholds", self._sketch.of_one(self._centre) @ hyperplanes)
+        if len(self._sketch.places):
+            self._put("sketch", self._sketch.places)
         self._release()
 
     def hash(self, partition: cells.Partition | None = None) -> npt.NDArray[np.int32]:
@@ -109,7 +113,7 @@ class _Encoder:
     def hash_into_cells(self) -> None:
         """Learn a partition, then hash, and bring codes into the order of the cells."""
         self._report("cells", 0, self._rows)
-        width = min(hashing.dimensions_spanned(self._parameters, self._dims), self.bits)
+        width = min(hashing.dimensions_spanned(self._parameters, self._sketch.dims), self.bits)
         rng = np.random.default_rng((self._parameters.seed, 2))
         count = cells.sample_size(self._rows, width)
         chosen = np.sort(rng.choice(self._rows, count, replace=False))
@@ -166,14 +170,14 @@ class _Encoder:
             release(array)
 
     def _margins(self, block: Rows) -> FloatArray:
-        projected: FloatArray = block @ self.arrays["hyperplanes"]
+        projected: FloatArray = self._sketch(block) @ self.arrays["hyperplanes"]
         projected -= self.arrays["thresholds"]
         return projected
 
     def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.floating]:
         # Planes of zeros past the last component hash nothing.
         planes = np.count_nonzero(self.arrays["hyperplanes"].any(axis=0))
-        spanned = hashing.dimensions_spanned(self._parameters, self._dims) / planes
+        spanned = hashing.dimensions_spanned(self._parameters, self._sketch.dims) / planes
         if self._parameters.metric == "inner_product":
             return hashing.scan_terms(margins, np.zeros(len(block), np.float32), 1, spanned)
         return hashing.scan_terms(margins, self._centred_squares(block), 2, spanned)

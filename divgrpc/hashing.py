@@ -24,6 +24,7 @@ from scipy import linalg
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import hashing as kernels
 from divgrpc.parameters import CODE_BITS, BuildParameters
+from divgrpc.sketching import CountSketch, dims_after
 from divgrpc.types import FloatArray, HashFamily, Points
 from divgrpc.vectors import Rows, SparseRows, take
 
@@ -83,10 +84,11 @@ def fill_defaults(
     Raises `InvalidArgumentError` where there are fewer dimensions than components asked for, or
     fewer components than `pca_hash` needs for its tables.
     """
+    dims = dims_after(dims)
     if asked.n_components is not None and asked.n_components > dims:
         raise InvalidArgumentError(
             "n_components",
-            f"n_components must be at most the number of dimensions, {dims}, "
+            f"n_components must be at most the number of dimensions that are hashed, {dims}, "
             f"got {asked.n_components}",
         )
     family = asked.hash_family
@@ -139,25 +141,30 @@ def code_bits(filled: BuildParameters) -> int:
 
 
 def draw_hyperplanes(
-    parameters: BuildParameters, vectors: Rows, centre: FloatArray, bits: int
+    parameters: BuildParameters,
+    vectors: Rows,
+    centre: FloatArray,
+    bits: int,
+    sketch: CountSketch | None = None,
 ) -> FloatArray:
-    """Return (d, bits) float32, each column a unit direction, or zeros past `pca_hash`'s last.
+    """Return (m, bits) float32, each column a unit direction, or zeros past `pca_hash`'s last.
 
-    `vectors` (n, d) are looked at where the family has components, around `centre` (d,);
-    `parameters` are filled in.
+    They lie where `sketch` takes the `vectors` (n, d), by default nowhere else: m is d. Vectors are
+    looked at where the family has components, around `centre` (d,); `parameters` are filled in.
     """
     rng = np.random.default_rng(parameters.seed)
-    dims = vectors.shape[1]
+    sketch = sketch or CountSketch(np.empty(0, np.int32), vectors.shape[1])
+    dims = sketch.dims
     components = parameters.n_components or dims
     if parameters.hash_family == "pca_hash":
-        basis = principal_components(vectors, centre, components, rng)
+        basis = _components(vectors, centre, components, rng, sketch)
         return _dealt(basis, parameters.n_tables or 1, parameters.n_bits or 1, bits)
     orthogonal = parameters.hyperplanes == "orthogonal"
     if parameters.hash_family == "lsh_div" or components >= dims:
         # All components together are the whole space, and a turned random direction is one.
         directions = _directions(rng, dims, bits, orthogonal=orthogonal)
     else:
-        basis = principal_components(vectors, centre, components, rng)
+        basis = _components(vectors, centre, components, rng, sketch)
         directions = basis @ _directions(rng, components, bits, orthogonal=orthogonal)
     directions /= np.linalg.norm(directions, axis=0)
     return np.ascontiguousarray(directions, np.float32)
@@ -217,19 +224,31 @@ def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray(q * np.where(np.diag(r) < 0, -1, 1))
 
 
+def _components(
+    vectors: Rows,
+    centre: FloatArray,
+    count: int,
+    rng: np.random.Generator,
+    sketch: CountSketch,
+) -> npt.NDArray[np.float64]:
+    """Return the principal components of sketched rows: 50,000 or 64 MiB at most, drawn."""
+    dims = vectors.shape[1]
+    sample = _SAMPLE_ROWS if isinstance(vectors, SparseRows) else _sample_rows(dims)
+    if len(vectors) > sample:
+        vectors = take(vectors, np.sort(rng.choice(len(vectors), sample, replace=False)))
+    return principal_components(sketch(vectors), sketch.of_one(centre), count, rng)
+
+
 def principal_components(
     vectors: Rows, centre: FloatArray, count: int, rng: np.random.Generator
 ) -> npt.NDArray[np.float64]:
     """Return the top `count` right singular vectors around `centre`, (d, count) float64.
 
-    Of at most 50,000 rows, or 64 MiB of dense ones, drawn with `rng`. Up to 2,048 dense dimensions
-    by the eigenvectors of the second moments, else by randomised subspace iteration (Halko,
-    Martinsson & Tropp 2011), which leaves sparse rows sparse: the centre is taken off the products.
+    Up to 2,048 dense dimensions by the eigenvectors of the second moments, else by randomised
+    subspace iteration (Halko, Martinsson & Tropp 2011), which leaves sparse rows sparse: the centre
+    is taken off the products.
     """
     dims = vectors.shape[1]
-    sample = _SAMPLE_ROWS if isinstance(vectors, SparseRows) else _sample_rows(dims)
-    if len(vectors) > sample:
-        vectors = take(vectors, np.sort(rng.choice(len(vectors), sample, replace=False)))
     sketched = min(dims, count + _OVERSAMPLING)
     if not isinstance(vectors, SparseRows) and dims <= _GRAM_DIMS:
         return _leading(vectors - centre if centre.any() else vectors, None, count)

@@ -17,8 +17,8 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.types import ArrayInfo, Choice, IndexInfo, Points, Search, SearchCost, WarningInfo
 
 FORMAT: Final = "divgrpc-index"
-# 2: cells, sparse points, other metrics than cosine. What is of 1 still opens.
-FORMAT_VERSION: Final = 2
+# 2: cells, sparse points, other metrics than cosine. 3: sketches. What is older still opens.
+FORMAT_VERSION: Final = 3
 # What reading a document that somebody else wrote can come to.
 _UNREADABLE: Final = (
     ValueError,

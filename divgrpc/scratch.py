@@ -37,6 +37,7 @@ class Scratch:
     cells: tuple[Any, ...]
     block: FloatArray
     target: FloatArray
+    sketched: FloatArray
     sparse: bool
     links: tuple[Any, ...]
     dots: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
@@ -45,8 +46,13 @@ class Scratch:
     picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     @classmethod
-    def empty(cls, points: int, dims: int, words: int, *, sparse: bool) -> "Scratch":
-        """Return memory for that many points, dimensions and words of a code."""
+    def empty(
+        cls, points: int, dims: int, words: int, hashed_dims: int, *, sparse: bool
+    ) -> "Scratch":
+        """Return memory for that many points, dimensions, and words of a code.
+
+        `hashed_dims` is how many dimensions are left to be hashed.
+        """
         return cls(
             np.empty(points, np.int32),
             np.empty(points, np.float32),
@@ -58,6 +64,7 @@ class Scratch:
             _cells_scratch(0, 0),
             np.empty((0, dims), np.float32),
             np.zeros((1, dims), np.float32),
+            np.empty((1, hashed_dims), np.float32),
             sparse,
             _links_scratch(dims if sparse else 0, _MAX_LINKS if sparse else 0),
         )
@@ -105,6 +112,7 @@ class Scratch:
             (self.block, self.target, self.apart, self.links, self.dots),
             self.costs,
             self.picked,
+            self.sketched,
         )
 
 

@@ -60,6 +60,7 @@ _HASHING: Final[_Layout] = (
     ("thresholds", np.float32, (0,)),
     ("codes", np.uint64, (0, 0)),
     ("scan_terms", np.float32, (2, 0)),
+    ("sketch", np.int32, (0,)),
 )
 _TABLES: Final[_Layout] = (
     ("table_starts", np.int64, (0,)),
@@ -118,9 +119,8 @@ class Searcher:
 
     def of_first(self, count: int) -> "Searcher":
         """Return a searcher of the first points for exact searches: it has no codes of them."""
-        arrays = {
-            name: self._arrays[name] for name in ("indices", "values") if name in self._arrays
-        }
+        whole = ("indices", "values", "hyperplanes", "thresholds", "sketch")
+        arrays = {name: self._arrays[name] for name in whole if name in self._arrays}
         for name in ("vectors", "squares", "inverse_lengths", "ids"):
             if name in self._arrays:
                 arrays[name] = self._arrays[name][:count]
@@ -128,8 +128,7 @@ class Searcher:
             arrays["indptr"] = self._arrays["indptr"][: count + 1]
         words = len(self._arrays["codes"])
         codes = _frozen(np.empty((words, count), np.uint64))
-        planes = {name: self._arrays[name] for name in ("hyperplanes", "thresholds")}
-        return Searcher(arrays | planes | {"codes": codes}, self._parameters, self.dims)
+        return Searcher(arrays | {"codes": codes}, self._parameters, self.dims)
 
     @property
     def max_probes(self) -> int:
@@ -205,7 +204,9 @@ class Searcher:
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
             words, points = self._hashing[2].shape
-            scratch = Scratch.empty(points, self.dims, words, sparse=len(self._points[1]) > 0)
+            hashed_dims = len(self._hashing[0])
+            is_sparse = len(self._points[1]) > 0
+            scratch = Scratch.empty(points, self.dims, words, hashed_dims, sparse=is_sparse)
             self._local.scratch = scratch
         scratch.make_room(seen, k)
         n_cells = len(self._cells[2])

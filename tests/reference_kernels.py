@@ -67,6 +67,18 @@ def sparse_dot(indices: npt.NDArray[np.int32], values: Singles, dense: Singles) 
 # Codes.
 
 
+def sketch(rows: Floats, places: npt.NDArray[np.int32], sums: int) -> npt.NDArray[np.float64]:
+    """Return rows (n, d) as sums (n, sums): dimension j added to places[j], or off ~places[j]."""
+    sketched = np.zeros((len(rows), sums))
+    for row, line in enumerate(rows):
+        for place, value in zip(places.tolist(), line.tolist(), strict=True):
+            if place >= 0:
+                sketched[row, place] += value
+            else:
+                sketched[row, ~place] -= value
+    return sketched
+
+
 def margins(vectors: Floats, hyperplanes: Floats, thresholds: Floats) -> npt.NDArray[np.float64]:
     """Return how far each vector lies beyond each hyperplane, (n, code_bits)."""
     products = np.atleast_2d(vectors).astype(np.float64) @ hyperplanes.astype(np.float64)

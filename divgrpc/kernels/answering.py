@@ -8,7 +8,7 @@ import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.finding import EVERY, EXACT, find
-from divgrpc.kernels.hashing import project, project_sparse
+from divgrpc.kernels.hashing import project, project_sparse, sketch_dense, sketch_sparse
 from divgrpc.kernels.sampling import id_of
 from divgrpc.kernels.scoring import score_all, score_rows, sort_nearest, take_nearest, within
 from divgrpc.kernels.selection import greedy, scale_costs
@@ -30,7 +30,8 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
 
     `points`: see `scoring.score_rows`. `named`: ids (n,) int64 or empty, inverse lengths (n,)
     float32 for the inner product or empty. `hashing`: hyperplanes (d, B), thresholds (B,) float32,
-    codes (B / 64, n) uint64, terms (2, n) float32 (see `scanning.estimate`) or (2, 0). `tables`:
+    codes (B / 64, n) uint64, terms (2, n) float32 (see `scanning.estimate`) or (2, 0), sketch (d,)
+    int32 (see `hashing.sketch_dense`) or empty; with a sketch, hyperplanes are (m, B). `tables`:
     see `find_tables`. `cells`: see `rank_cells`; with cells, codes and terms go by place.
     `plan`: search, n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance
     float32 (inf: none), selector, relevance float32, rule, uniform, seed uint64, product, metric.
@@ -38,7 +39,8 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
     what is not used is empty. `scratch`: rows (n,) int32, distances (n,) float32, projections (B,)
     float32, code (B / 64, 1) and planes (4, B / 64) uint64, scan scratch (scores, maxima,
     histogram int32), probing scratch, cells scratch (numbers int32, distances float32, found
-    int32), selection scratch (see `greedy`), costs float32, picked int64. `results`: ids (nq, k)
+    int32), selection scratch (see `greedy`), costs float32, picked int64, sketched (1, m) float32.
+    `results`: ids (nq, k)
     int64, scores and selection scores (nq, k) float32, counts (nq,) uint32, stats (4, nq) uint32:
     hashed, probed, scored, candidates.
     """
@@ -54,7 +56,7 @@ def _answer_row(points, named, hashing, tables, cells, plan, queries, query, scr
     n = rows.shape[0]
     target, at = _spread_query(queries, query, scratch)
     if plan[0] != EXACT:
-        _project_query(queries, query, hashing, scratch[2])
+        project_query(queries, query, hashing, scratch[11], scratch[2])
     sure, count, probed = find(hashing, tables, cells, plan, ids, n, scratch)
     if plan[7] == HASHED:
         _clear_query(queries, query, scratch)
@@ -108,11 +110,17 @@ def _clear_query(queries, query, scratch):
 
 
 @part
-def _project_query(queries, query, hashing, projections):
-    """Write the query's margin to every hyperplane."""
+def project_query(queries, query, hashing, sketched, projections):
+    """Write the query's margin to every hyperplane; arguments as in `answer`."""
     dense, indptr, indices, values = queries
-    hyperplanes, thresholds = hashing[0], hashing[1]
-    if indptr.shape[0]:
+    hyperplanes, thresholds, places = hashing[0], hashing[1], hashing[4]
+    if places.shape[0]:
+        if indptr.shape[0]:
+            sketch_sparse(indices, values, indptr[query], indptr[query + 1], places, sketched)
+        else:
+            sketch_dense(dense, query, places, sketched)
+        project(sketched, 0, hyperplanes, projections)
+    elif indptr.shape[0]:
         start, stop = indptr[query], indptr[query + 1]
         project_sparse(indices, values, start, stop, hyperplanes, projections)
     else:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import kernel, part
 
 
 @kernel
@@ -25,6 +25,34 @@ def project_sparse(indices, values, start, stop, hyperplanes, projections):
     projections[:] = np.float32(0)
     for i in range(start, stop):
         _add_plane(hyperplanes[indices[i]], values[i], projections)
+
+
+@part
+def sketch_dense(queries, row, places, sketched):
+    """Write the count sketch of one dense query into row 0 of `sketched` (1, m) float32.
+
+    `places` (d,) int32: dimension j is added to the sum places[j], or taken off the sum
+    ~places[j] where that is negative; first dimension to last.
+    """
+    sketched[:] = np.float32(0)
+    for j in range(places.shape[0]):
+        _add_to_sum(places[j], queries[row, j], sketched)
+
+
+@part
+def sketch_sparse(indices, values, start, stop, places, sketched):
+    """Write the same of a sparse query, stored values start to stop, in their order."""
+    sketched[:] = np.float32(0)
+    for i in range(start, stop):
+        _add_to_sum(places[indices[i]], values[i], sketched)
+
+
+@part
+def _add_to_sum(place, value, sketched):
+    if place >= 0:
+        sketched[0, place] += value
+    else:
+        sketched[0, ~place] -= value
 
 
 @kernel

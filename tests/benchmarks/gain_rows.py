@@ -14,8 +14,9 @@ from benchmarks.sweeps import Setting
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
 from divgrpc.index import Index
-from divgrpc.kernels.hashing import project
+from divgrpc.kernels.answering import project_query
 from divgrpc.parameters import QueryParameters
+from divgrpc.sketching import CountSketch
 from divgrpc.types import FloatArray, IntArray, Search
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries
 from divgrpc_client.reports.measures import Values
@@ -201,12 +202,16 @@ def _ask(index: Index, wanted: QueryParameters, queries: FloatArray, query: int)
 
 def _hashing(index: Index, queries: FloatArray, k: int) -> Asking:
     """Return what projects a query alone: as many hyperplanes as the index has, any directions."""
-    bits = index.info.code_bits
-    hyperplanes = np.random.default_rng(0).standard_normal((index.dims, bits), dtype=np.float32)
-    projections, none = np.empty(bits, np.float32), np.full(k, -1)
+    bits, sketch = index.info.code_bits, CountSketch.draw(index.dims, 0)
+    hyperplanes = np.random.default_rng(0).standard_normal((sketch.dims, bits), dtype=np.float32)
+    codes, nothing = np.empty((0, 0), np.uint64), np.empty(0, np.float32)
+    hashing = (hyperplanes, nothing, codes, hyperplanes[:0], sketch.places)
+    asked = (queries, np.empty(0, np.int64), np.empty(0, np.int32), nothing)
+    sketched, projections = np.empty((1, sketch.dims), np.float32), np.empty(bits, np.float32)
+    none = np.full(k, -1)
 
     def ask(query: int) -> IntArray:
-        project(queries, query, hyperplanes, projections)
+        project_query(asked, query, hashing, sketched, projections)
         return none
 
     return ask

@@ -15,6 +15,7 @@ from core.twins import dense, points_of
 from divgrpc import hashing as core
 from divgrpc.index import Index
 from divgrpc.kernels import hashing, scanning
+from divgrpc.sketching import SUMS
 from divgrpc.types import FloatArray, HashFamily, Hyperplanes, Metric
 from divgrpc.vectors import SparseRows
 
@@ -207,7 +208,7 @@ def test_components_are_of_sparse_points_never_made_dense(hyperplanes: Hyperplan
     rng = np.random.default_rng(8)
     points = sparse.random_array((300, 60_000), density=0.001, rng=rng, format="csr")
     index = Index.build(points.astype(np.float32), n_components=5, hyperplanes=hyperplanes)
-    assert index._arrays["hyperplanes"].shape == (60_000, 256)
+    assert index._arrays["hyperplanes"].shape == (SUMS, 256)
     assert index.info.nonzeros == len(index._arrays["values"]) <= points.nnz
     sizes = {array.name: array.bytes for array in index.info.arrays}
     assert "vectors" not in sizes

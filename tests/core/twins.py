@@ -1,5 +1,6 @@
 """An index as the twins see it, answers compared with theirs, and points as kernels take them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def points_of(index: Index) -> reference.Points:
     return reference.Points(
         vectors=dense(index._searcher.points),
         ids=arrays.get("ids", np.arange(index.rows)),
-        hyperplanes=arrays["hyperplanes"],
+        hyperplanes=_unsketched(arrays),
         thresholds=arrays["thresholds"],
         bits=reference_kernels.unpack(codes),
         n_tables=parameters.n_tables or 0,
@@ -52,6 +53,14 @@ def points_of(index: Index) -> reference.Points:
         terms=terms,
         cells=cells,
     )
+
+
+def _unsketched(arrays: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
+    """Return the hyperplanes (d, B) over all dimensions: that of a sum, or less it, for each."""
+    planes: FloatArray = arrays["hyperplanes"]
+    if "sketch" not in arrays:
+        return planes
+    return np.array([planes[s] if s >= 0 else -planes[~s] for s in arrays["sketch"]])
 
 
 def ranges(starts: npt.NDArray[np.integer[Any]]) -> list[range]:
