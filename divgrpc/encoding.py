@@ -86,7 +86,7 @@ class _Encoder:
             self._parameters, self._points, self._centre, self.bits, self._sketch
         )
         self._put("hyperplanes", hyperplanes)
-        self._put("thresholds", self._sketch.of_one(self._centre) @ hyperplanes)
+        self._put("thresholds", self._sketch.of_dense(self._centre) @ hyperplanes)
         if len(self._sketch.places):
             self._put("sketch", self._sketch.places)
         self._release()

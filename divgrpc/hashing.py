@@ -236,7 +236,7 @@ def _components(
     sample = _SAMPLE_ROWS if isinstance(vectors, SparseRows) else _sample_rows(dims)
     if len(vectors) > sample:
         vectors = take(vectors, np.sort(rng.choice(len(vectors), sample, replace=False)))
-    return principal_components(sketch(vectors), sketch.of_one(centre), count, rng)
+    return principal_components(sketch(vectors), sketch.of_dense(centre), count, rng)
 
 
 def principal_components(

@@ -53,12 +53,11 @@ class CountSketch:
             return rows
         if isinstance(rows, SparseRows):
             return SparseRows.of(sparse.csr_array(rows.matrix @ self._matrix))
-        return np.ascontiguousarray(rows @ self._matrix, np.float32)
+        return self.of_dense(rows)
 
-    def of_one(self, row: FloatArray) -> FloatArray:
-        """Return the sketch of one dense row (d,)."""
-        sketched: FloatArray = self(row[np.newaxis])[0]  # type: ignore[assignment]
-        return sketched
+    def of_dense(self, rows: FloatArray) -> FloatArray:
+        """Return the same of dense rows, or of one alone: (..., d) to (..., dims)."""
+        return np.ascontiguousarray(rows @ self._matrix, np.float32) if len(self.places) else rows
 
     @property
     def _matrix(self) -> sparse.csr_array:

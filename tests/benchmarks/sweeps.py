@@ -22,7 +22,7 @@ from divgrpc.types import FloatArray, IntArray, Search, Variant
 
 VARIANTS: Final[tuple[Variant, ...]] = ("corrected", "marginal")
 # Besides 0, which is nearest neighbours whatever the variant.
-DIALS: Final = (0.05, 0.1, 0.15, 0.2, 0.3, 0.45, 0.6)
+DIALS: Final = (0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7)
 # Of the default limits: from a quarter to twice as much.
 PARTS: Final = (0.25, 0.5, 1.0, 2.0)
 _KEPT_BYTES: Final = 2**31

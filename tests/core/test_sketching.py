@@ -37,7 +37,7 @@ def test_a_sketch_is_the_sum_that_it_says() -> None:
     of_sparse = sketch(SparseRows.of(rows))
     assert isinstance(of_sparse, SparseRows)
     assert np.abs(of_sparse.matrix.toarray() - truth).max() < 1e-5
-    assert np.abs(sketch(rows.toarray()) - truth).max() < 1e-5
+    assert np.abs(sketch.of_dense(rows.toarray()) - truth).max() < 1e-5
     one, other = np.full((1, SUMS), np.nan, np.float32), np.full((1, SUMS), np.nan, np.float32)
     for row, expected in enumerate(truth):
         hashing.sketch_dense(rows.toarray(), row, sketch.places, one)
@@ -64,8 +64,8 @@ def test_products_of_unit_vectors_are_kept_as_promised() -> None:
     one = rng.standard_normal(DIMS)
     near = one + 0.5 * rng.standard_normal(DIMS)
     pair = np.array([one / np.linalg.norm(one), near / np.linalg.norm(near)], np.float32)
-    sketches = [CountSketch.draw(DIMS, seed)(pair) for seed in range(400)]
-    products = np.array([np.vdot(*sketch) for sketch in sketches])
+    sketches = [CountSketch.draw(DIMS, seed).of_dense(pair) for seed in range(400)]
+    products = np.array([one @ other for one, other in sketches])
     promised = math.sqrt(2 / SUMS)
     assert abs(products.mean() - pair[0] @ pair[1]) < 4 * promised / math.sqrt(len(products))
     assert 0.3 * promised < products.std() < 1.1 * promised
