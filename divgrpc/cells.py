@@ -8,12 +8,14 @@ root of as many coarse cells as there shall be cells, and each coarse cell into 
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.kernels import clustering as kernels
+from divgrpc.threads import on_all_cores
 from divgrpc.types import FloatArray, IntArray
 
 # Cells per square root of points: some fifty points each at fifty thousand.
@@ -24,6 +26,8 @@ _ITERATIONS: Final = 6
 _MAX_CENTRES: Final = 1 << 22
 _MAX_SAMPLE: Final = 1 << 24
 _SAMPLE_PER_CELL: Final = 32
+_SAMPLE_PER_COARSE: Final = 256
+_BLOCK_ROWS: Final = 2_048
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,15 @@ class Partition:
         numbers = np.empty(len(projected), np.int32)
         points = np.ascontiguousarray(projected)
         halves = self.squares / 2
-        kernels.assign_to_cells(points, self.coarse, self.starts, self.centres, halves, numbers)
+
+        def assign(start: int) -> None:
+            part = slice(start, start + _BLOCK_ROWS)
+            kernels.assign_to_cells(
+                points[part], self.coarse, self.starts, self.centres, halves, numbers[part]
+            )
+
+        for _ in on_all_cores(assign, range(0, len(points), _BLOCK_ROWS)):
+            pass
         return numbers
 
 
@@ -74,27 +86,40 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     A coarse cell gets cells in proportion to its points, rounded, at least one; a cell that no
     point of the sample is nearest to is given up.
     """
-    coarse = _k_means(sample, max(1, math.isqrt(n_cells)), rng)
+    n_coarse = max(1, math.isqrt(n_cells))
+    # Few centres do not need them all.
+    step = max(1, len(sample) // (_SAMPLE_PER_COARSE * n_coarse))
+    some = np.ascontiguousarray(sample[::step])
+    coarse = _k_means(some, _draw(len(some), n_coarse, rng))
     tops = _nearest(sample, coarse)
     order = np.argsort(tops, kind="stable")
     ends = np.searchsorted(tops[order], np.arange(len(coarse) + 1))
-    parts: list[FloatArray] = []
-    starts = [0]
-    for top in range(len(coarse)):
-        rows = order[ends[top] : ends[top + 1]]
-        share = max(1, round(n_cells * len(rows) / len(sample)))
+    members = [order[start:stop] for start, stop in pairwise(ends)]
+    # Drawn one after another, whatever thread comes to which cell first.
+    chosen = [
+        _draw(len(rows), max(1, round(n_cells * len(rows) / len(sample))), rng) for rows in members
+    ]
+
+    def part(top: int) -> FloatArray:
         # A coarse cell that no point of the sample is in has a centre all the same.
-        part = _k_means(sample[rows], share, rng) if len(rows) else coarse[top : top + 1]
-        parts.append(part)
-        starts.append(starts[-1] + len(part))
-    return Partition(coarse, np.array(starts, np.int64), np.concatenate(parts))
+        if not len(members[top]):
+            return coarse[top : top + 1]
+        return _k_means(sample[members[top]], chosen[top])
+
+    parts = list(on_all_cores(part, range(len(coarse))))
+    starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    return Partition(coarse, starts, np.concatenate(parts))
 
 
-def _k_means(points: FloatArray, count: int, rng: np.random.Generator) -> FloatArray:
-    """Return at most `count` centres (c, m) float32."""
-    count = min(count, len(points))
-    centres = points[np.sort(rng.choice(len(points), count, replace=False))]
-    for _ in range(_ITERATIONS if count > 1 else 1):
+def _draw(points: int, count: int, rng: np.random.Generator) -> IntArray:
+    """Return which points are the first centres: at most `count` of them."""
+    return np.sort(rng.choice(points, min(count, points), replace=False))
+
+
+def _k_means(points: FloatArray, chosen: IntArray) -> FloatArray:
+    """Return at most as many centres (c, m) float32 as points are `chosen` to begin with."""
+    centres = points[chosen]
+    for _ in range(_ITERATIONS if len(chosen) > 1 else 1):
         sums, sizes = np.empty_like(centres), np.empty(len(centres), np.int64)
         kernels.add_up(points, _nearest(points, centres), sums, sizes)
         # A centre that no point is nearest to is given up: duplicates have no use for two.
@@ -105,6 +130,12 @@ def _k_means(points: FloatArray, count: int, rng: np.random.Generator) -> FloatA
 
 def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
     """Return the number of the centre nearest to each point, (n,); ties to the lower number."""
-    numbers = np.empty(len(points), np.int32)
-    kernels.assign(points, centres, (centres * centres).sum(axis=1) / 2, numbers)
+    numbers, halves = np.empty(len(points), np.int32), (centres * centres).sum(axis=1) / 2
+
+    def assign(start: int) -> None:
+        part = slice(start, start + _BLOCK_ROWS)
+        kernels.assign(points[part], centres, halves, numbers[part])
+
+    for _ in on_all_cores(assign, range(0, len(points), _BLOCK_ROWS)):
+        pass
     return numbers

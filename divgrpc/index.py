@@ -11,11 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from scipy import sparse
 
 from divgrpc.building import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.kernels import compiling
 from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters, QueryParameters
 from divgrpc.searching import Answers, Searcher
 from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation, staging
@@ -36,7 +34,7 @@ from divgrpc.types import (
     WarningInfo,
     ZeroVectors,
 )
-from divgrpc.vectors import RowsLike, SparseRows, query_rows
+from divgrpc.vectors import RowsLike, query_rows
 
 
 class Index:
@@ -241,29 +239,3 @@ def _store(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, s
         )
     with staging(folder, replace=replace) as store:
         yield store, folder.name
-
-
-def warm_kernels() -> None:
-    """Compile every kernel, or load what an earlier process compiled.
-
-    What is kept and cannot be read is removed and compiled anew.
-    """
-    try:
-        _run_every_kernel()
-    except Exception:  # noqa: BLE001  # numba reads its cache by unpickling: anything can come of it
-        compiling.forget()
-        _run_every_kernel()
-    compiling.mark_warm()
-
-
-def _run_every_kernel() -> None:
-    points = np.eye(8, dtype=np.float32)
-    few_bits = BuildParameters(hash_family="lsh_div", n_bits=2)
-    cells = BuildParameters(hash_family="cells", metric="euclidean")
-    for vectors in (points, sparse.csr_array(points)):
-        for parameters in (few_bits, cells):
-            builder = IndexBuilder(MemoryStore(), parameters)
-            builder.append(vectors, ids=np.arange(8))
-            index = Index(builder.build())
-            index.query(points, search="tables")
-            index.query(SparseRows.of(sparse.csr_array(points)), search="tables")

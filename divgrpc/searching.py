@@ -158,12 +158,11 @@ class Searcher:
         self._run(queries, self._plan(wanted, step, n_probes, at_least), seen, answers)
         return answers
 
-    def hashed(self, query: Rows, wanted: EffectiveParameters, n_probes: int) -> IntArray:
-        """Return the ids of the points that one query, (1, d), has hashed: at most `hash_limit`."""
-        answers = _empty_answers(1, wanted.hash_limit)
-        self._run(query, self._plan(wanted, answering.HASHED, n_probes, 0), 0, answers)
-        ids: IntArray = answers.ids[0, : answers.counts[0]]
-        return ids
+    def hashed(self, queries: Rows, wanted: EffectiveParameters, n_probes: int) -> list[IntArray]:
+        """Return the ids of the points that each query has hashed: at most `hash_limit`."""
+        answers = _empty_answers(len(queries), wanted.hash_limit)
+        self._run(queries, self._plan(wanted, answering.HASHED, n_probes, 0), 0, answers)
+        return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
     def _run(self, queries: Rows, plan: tuple[Any, ...], seen: int, answers: "Answers") -> None:
         scratch = self._scratch(plan[0], seen, plan[3], plan[2])
@@ -218,6 +217,17 @@ class Searcher:
         if search != finding.EXACT and (search != finding.TABLES or at_least or n_cells):
             scratch.make_scanning()
         return scratch
+
+
+def compile_selection() -> None:
+    """Compile the greedy selection alone: what a second process can do beside a first."""
+    points, named = _laid_out({}, _POINTS, 1), _laid_out({}, _NAMED, 1)
+    scratch = Scratch.empty(0, 1, 1, 1, sparse=False).as_tuple()
+    rows, costs, picked = scratch[0], scratch[9], scratch[10]
+    one = np.float32(1)
+    selection.greedy(
+        points, named[1], rows, costs, 0, 0, one, selection.CORRECTED, scratch[8], picked, costs
+    )
 
 
 def _laid_out(arrays: Mapping[str, Array], layout: _Layout, dims: int) -> tuple[Array, ...]:

@@ -44,58 +44,52 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
     int64, scores and selection scores (nq, k) float32, counts (nq,) uint32, stats (4, nq) uint32:
     hashed, probed, scored, candidates.
     """
-    for query in range(results[3].shape[0]):
-        _answer_row(points, named, hashing, tables, cells, plan, queries, query, scratch, results)
-
-
-@part
-def _answer_row(points, named, hashing, tables, cells, plan, queries, query, scratch, results):
     ids, product = named[0], plan[12]
     hash_limit, candidates_limit, max_distance = plan[4], plan[5], plan[6]
-    rows, distances = scratch[0], scratch[1]
+    rows, distances, spread_out = scratch[0], scratch[1], scratch[8][1]
     n = rows.shape[0]
-    target, at = _spread_query(queries, query, scratch)
-    if plan[0] != EXACT:
-        project_query(queries, query, hashing, scratch[11], scratch[2])
-    sure, count, probed = find(hashing, tables, cells, plan, ids, n, scratch)
-    if plan[7] == HASHED:
-        _clear_query(queries, query, scratch)
-        # Where all points are hashed nobody asks.
-        count = 0 if count == EVERY else min(count, results[0].shape[1])
-        for i in range(count):
-            results[0][query, i] = id_of(ids, rows[i])
-        results[3][query] = count
-        return
-    square = dense_square(target, at) if points[1].shape[0] else 0.0
-    if count == EVERY:
-        scored = n
-        hashed = min(scored, hash_limit) if hash_limit else scored
-        score_all(points, target, at, square, product, distances)
-        count = take_nearest(distances, min(hashed, candidates_limit or hashed), rows)
-    else:
-        score_rows(points, target, at, square, product, rows, count, distances)
-        scored = count
-        hashed = min(count, hash_limit) if hash_limit else count
-        if hashed < count:
-            # Only the ties of a scan with sampling "nearest" come to this.
-            sort_nearest(rows, distances, sure, count, hashed - sure, ids)
-            count = hashed
-    _clear_query(queries, query, scratch)
-    count = within(rows, distances, count, max_distance)
-    candidates = min(count, hashed, candidates_limit or hashed)
-    wanted = min(candidates, plan[3]) if plan[7] == NEAREST else candidates
-    sort_nearest(rows, distances, 0, count, wanted, ids)
     statistics = results[4]
-    statistics[0, query], statistics[1, query] = hashed, probed
-    statistics[2, query], statistics[3, query] = scored, candidates
-    _select(points, named, plan, query, wanted, scratch, results)
+    for query in range(results[3].shape[0]):
+        target, at = _spread_query(queries, query, spread_out)
+        if plan[0] != EXACT:
+            project_query(queries, query, hashing, scratch[11], scratch[2])
+        sure, count, probed = find(hashing, tables, cells, plan, ids, n, scratch)
+        if plan[7] == HASHED:
+            _clear_query(queries, query, spread_out)
+            # Where all points are hashed nobody asks.
+            count = 0 if count == EVERY else min(count, results[0].shape[1])
+            for i in range(count):
+                results[0][query, i] = id_of(ids, rows[i])
+            results[3][query] = count
+            continue
+        square = dense_square(target, at) if points[1].shape[0] else 0.0
+        if count == EVERY:
+            scored = n
+            hashed = min(scored, hash_limit) if hash_limit else scored
+            score_all(points, target, at, square, product, distances)
+            count = take_nearest(distances, min(hashed, candidates_limit or hashed), rows)
+        else:
+            score_rows(points, target, at, square, product, rows, count, distances)
+            scored = count
+            hashed = min(count, hash_limit) if hash_limit else count
+            if hashed < count:
+                # Only the ties of a scan with sampling "nearest" come to this.
+                sort_nearest(rows, distances, sure, count, hashed - sure, ids)
+                count = hashed
+        _clear_query(queries, query, spread_out)
+        count = within(rows, distances, count, max_distance)
+        candidates = min(count, hashed, candidates_limit or hashed)
+        wanted = min(candidates, plan[3]) if plan[7] == NEAREST else candidates
+        sort_nearest(rows, distances, 0, count, wanted, ids)
+        statistics[0, query], statistics[1, query] = hashed, probed
+        statistics[2, query], statistics[3, query] = scored, candidates
+        _select(points, named, plan, query, wanted, scratch, results)
 
 
 @part
-def _spread_query(queries, query, scratch):
+def _spread_query(queries, query, target):
     """Return (matrix, row) where the query stands as a dense row."""
     dense, indptr, indices, values = queries
-    target = scratch[8][1]
     if not indptr.shape[0]:
         return dense, query
     spread(indices, values, indptr[query], indptr[query + 1], target)
@@ -103,10 +97,10 @@ def _spread_query(queries, query, scratch):
 
 
 @part
-def _clear_query(queries, query, scratch):
+def _clear_query(queries, query, target):
     indptr, indices = queries[1], queries[2]
     if indptr.shape[0]:
-        clear(indices, indptr[query], indptr[query + 1], scratch[8][1])
+        clear(indices, indptr[query], indptr[query + 1], target)
 
 
 @part

@@ -92,7 +92,8 @@ def _find_cells(hashing, cells, plan, ids, scratch):
                 estimate(run, unit, levels, terms, start, estimates[count : count + stop - start])
         count += stop - start
     if not by_code:
-        rows[:count] = found[:count]
+        for i in range(count):
+            rows[i] = found[i]
         return count, probed
     if terms.shape[1]:
         return _nearest_estimates(estimates[:count], hash_limit, found, ids, rows), probed

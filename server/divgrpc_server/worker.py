@@ -19,9 +19,9 @@ import time
 from collections import deque
 from typing import Final
 
-from divgrpc.index import warm_kernels
 from divgrpc.kernels import compiling
 from divgrpc.types import QueryResult
+from divgrpc.warming import warm_kernels
 from divgrpc_server import control, frames, jobs, logs
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.jobs import Job

@@ -27,8 +27,9 @@ from benchmarks.shares import Choice
 from benchmarks.sweeps import Setting
 from benchmarks.tables import facts, show
 from divgrpc.errors import UnsupportedError
-from divgrpc.index import Index, warm_kernels
+from divgrpc.index import Index
 from divgrpc.types import HashFamily, IntArray, Search
+from divgrpc.warming import warm_kernels
 from divgrpc_client.reports.measures import Quality
 
 FAMILIES: Final[tuple[HashFamily, ...]] = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto")

@@ -16,8 +16,9 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import datasets
 from benchmarks.tables import show, table
-from divgrpc.index import Index, warm_kernels
+from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search
+from divgrpc.warming import warm_kernels
 
 _K = 10
 _SEARCHES: tuple[Search, ...] = ("auto", "scan", "tables")

@@ -22,7 +22,8 @@ from benchmarks.rivals import Graph
 from benchmarks.tables import facts, show, table
 from benchmarks.turns import take_turns
 from divgrpc.errors import UnsupportedError
-from divgrpc.index import Index, warm_kernels
+from divgrpc.index import Index
+from divgrpc.warming import warm_kernels
 
 # Of each kind, those that were the fastest while J was taken.
 _FINALISTS: Final = 3

@@ -16,8 +16,9 @@ from benchmarks.contestants import FAMILIES, Contestant, Exhaustive, Ours, every
 from benchmarks.objective import best_dial, gap_closed, objective
 from benchmarks.tables import show, table
 from benchmarks.turns import take_turns
-from divgrpc.index import Index, warm_kernels
+from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, IntArray
+from divgrpc.warming import warm_kernels
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,9 @@ from benchmarks import datasets, load
 from benchmarks.load import Load
 from benchmarks.processes import Program, echo, server
 from benchmarks.tables import show, table
-from divgrpc.index import Index, warm_kernels
+from divgrpc.index import Index
 from divgrpc.types import FloatArray
+from divgrpc.warming import warm_kernels
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import query_pb2
 

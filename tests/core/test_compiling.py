@@ -13,14 +13,15 @@ import numpy.typing as npt
 import pytest
 from numba.core import config
 
-from divgrpc import index
+from divgrpc import warming
 from divgrpc.kernels import compiling
 
 _COUNT_COMPILATIONS = """
 import sys, tempfile, pathlib
 import numpy as np
 from scipy import sparse
-from divgrpc.index import Index, warm_kernels
+from divgrpc.index import Index
+from divgrpc.warming import warm_kernels
 
 def compiled():
     modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
@@ -113,8 +114,8 @@ def test_what_cannot_be_read_is_compiled_anew(
         kept.mkdir()
 
     monkeypatch.setattr(compiling, "cache_folder", lambda: kept)
-    monkeypatch.setattr(index, "_run_every_kernel", run_kernels)
-    index.warm_kernels()
+    monkeypatch.setattr(warming, "_run_every_kernel", run_kernels)
+    warming.warm_kernels()
     assert runs == [True, False]
     assert compiling.is_warm()
     assert [path.name for path in kept.iterdir()] == ["warm"]

@@ -1,0 +1,70 @@
+"""Kernels made ready before the first query: compiled, or loaded as an earlier process left them.
+
+A process compiles one kernel at a time. Where nothing is kept yet a second process compiles the
+selection meanwhile, which the first finds ready when it comes to it.
+"""
+
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+from scipy import sparse
+
+from divgrpc.building import IndexBuilder
+from divgrpc.index import Index
+from divgrpc.kernels import compiling
+from divgrpc.parameters import BuildParameters
+from divgrpc.stores import MemoryStore
+from divgrpc.vectors import SparseRows
+
+_OTHER_PROCESS: Final = "from divgrpc.searching import compile_selection; compile_selection()"
+
+
+def warm_kernels() -> None:
+    """Compile every kernel, or load what an earlier process compiled.
+
+    What is kept and cannot be read is removed and compiled anew.
+    """
+    try:
+        with contextlib.nullcontext() if compiling.is_warm() else _selection_beside():
+            _run_every_kernel()
+    except Exception:  # noqa: BLE001  # numba reads its cache by unpickling: anything can come of it
+        compiling.forget()
+        _run_every_kernel()
+    compiling.mark_warm()
+
+
+@contextlib.contextmanager
+def _selection_beside() -> Iterator[None]:
+    """Let another process compile meanwhile; whatever it does not come to is compiled here."""
+    try:
+        other = subprocess.Popen(  # noqa: S603  # our own words
+            (sys.executable, "-c", _OTHER_PROCESS),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+    except OSError:
+        yield
+        return
+    with other:
+        try:
+            yield
+        finally:
+            other.kill()
+
+
+def _run_every_kernel() -> None:
+    points = np.eye(8, dtype=np.float32)
+    few_bits = BuildParameters(hash_family="lsh_div", n_bits=2)
+    cells = BuildParameters(hash_family="cells", metric="euclidean")
+    for vectors in (points, sparse.csr_array(points)):
+        for parameters in (few_bits, cells):
+            builder = IndexBuilder(MemoryStore(), parameters)
+            builder.append(vectors, ids=np.arange(8))
+            index = Index(builder.build())
+            index.query(points, search="tables")
+            index.query(SparseRows.of(sparse.csr_array(points)), search="tables")
