@@ -51,8 +51,7 @@ def cache_folder() -> Path:
 
 def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no type
     """Compile `function` at its first call, or load what an earlier process compiled."""
-    # Private ones are called by kernels alone, and need no entry for the interpreter.
-    return _compiled(function, no_cpython_wrapper=function.__name__.startswith("_"))
+    return _compiled(function)
 
 
 def part(function: Callable[..., Any]) -> Any:

@@ -73,6 +73,9 @@ def test_limits_of_zero_and_of_k_do_what_they_say(
             candidates_limit=candidates_limit,
         )
         check(index, asked, result)
+        codes = [warning.code for warning in result.warnings]
+        assert ("HASH_LIMIT_EQUALS_K" in codes) == (hash_limit == 7)
+        assert ("CANDIDATES_LIMIT_EQUALS_K" in codes) == (candidates_limit == 7)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -99,10 +102,14 @@ def test_seeds_change_the_draw_and_nothing_else(
 ) -> None:
     """A seed decides which points stay where there are too many, as the twin's does."""
     index, asked = an_index(family, metric, kind), queries(4, metric)
+    drawn_ids = set()
     for seed in (0, 2**64 - 1):
         options: dict[str, Any] = {"sampling": sampling, "seed": seed, "selector": "nearest"}
         result = index.query(asked, k=5, search="tables", hash_limit=12, **options)
         check(index, asked, result)
+        drawn_ids.add(result.ids.tobytes())
+    # Cells are looked into by code, and draw nobody.
+    assert len(drawn_ids) == 2 or sampling == "nearest" or family == "cells"
     whole = {
         index.query(asked, k=5, search="tables", hash_limit=0, seed=seed).ids.tobytes()
         for seed in (0, 1, 2)
