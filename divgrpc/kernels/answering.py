@@ -29,10 +29,10 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
     """Answer every query row.
 
     `points`: see `scoring.score_rows`. `named`: ids (n,) int64 or empty, inverse lengths (n,)
-    float32 for the inner product or empty. `hashing`: hyperplanes (d, B), thresholds (B,) float32,
+    float32 for the inner product or empty. `hashing`: hyperplanes (m, B), thresholds (B,) float32,
     codes (B / 64, n) uint64, terms (2, n) float32 (see `scanning.estimate`) or (2, 0), sketch (d,)
-    int32 (see `hashing.sketch_dense`) or empty; with a sketch, hyperplanes are (m, B). `tables`:
-    see `find_tables`. `cells`: see `rank_cells`; with cells, codes and terms go by place.
+    int32 (see `hashing.sketch_dense`) or empty, where m is d. `tables`: see `find_tables`. `cells`:
+    see `rank_cells`; with cells, codes and terms go by place.
     `plan`: search, n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance
     float32 (inf: none), selector, relevance float32, rule, uniform, seed uint64, product, metric.
     `queries`: dense (nq, d) float32, or indptr (nq + 1,) int64, indices int32 and values float32;
@@ -40,9 +40,8 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
     float32, code (B / 64, 1) and planes (4, B / 64) uint64, scan scratch (scores, maxima,
     histogram int32), probing scratch, cells scratch (numbers int32, distances float32, found
     int32), selection scratch (see `greedy`), costs float32, picked int64, sketched (1, m) float32.
-    `results`: ids (nq, k)
-    int64, scores and selection scores (nq, k) float32, counts (nq,) uint32, stats (4, nq) uint32:
-    hashed, probed, scored, candidates.
+    `results`: ids (nq, k) int64, scores and selection scores (nq, k) float32, counts (nq,) uint32,
+    stats (4, nq) uint32: hashed, probed, scored, candidates.
     """
     ids, product = named[0], plan[12]
     hash_limit, candidates_limit, max_distance = plan[4], plan[5], plan[6]
