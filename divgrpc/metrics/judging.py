@@ -21,13 +21,15 @@ Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
 _NONE = -1
+# Categories and sub-topics of an index are int32.
+_MOST = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Labels:
     """What is known of all n points that could have been found; `of` makes them.
 
-    `categories` and `subtopics` (n,) int64, -1 for none; `ids` (n,) int64, each once.
+    `categories` and `subtopics` (n,) int64, below 0 for none; `ids` (n,) int64, each once.
     """
 
     categories: IntArray
@@ -44,10 +46,11 @@ class Labels:
         """Take whole numbers, one for each point; None: no point has one, and ids 0, 1, 2, ...
 
         Raises `InvalidArgumentError`, with the field, where lengths differ, where an id comes twice
-        or is below 0, and where nothing is given.
+        or is below 0, where a category or sub-topic is above what an index takes (int32), and where
+        nothing is given.
         """
         given = {
-            name: np.asarray(array, np.int64)
+            name: _whole(array, name)
             for name, array in (("categories", categories), ("subtopics", subtopics), ("ids", ids))
             if array is not None
         }
@@ -59,6 +62,8 @@ class Labels:
                 raise InvalidArgumentError(
                     name, f"{name} must have one number for each of {length} points"
                 )
+            if name != "ids" and array.max(initial=0) > _MOST:
+                raise InvalidArgumentError(name, f"{name} must be at most {_MOST}")
         own = given.get("ids", np.arange(length))
         if len(np.unique(own)) < length or own.min(initial=0) < 0:
             raise InvalidArgumentError("ids", "ids must differ and be from 0 up")
@@ -67,7 +72,7 @@ class Labels:
 
     def rows(self, ids: IntArray, name: str = "ids") -> IntArray:
         """Return the place among the n points of each id, -1 for -1; an unknown one is an error."""
-        own, wanted = self.ids, np.asarray(ids, np.int64)
+        own, wanted = self.ids, _whole(ids, name)
         if not len(own):
             found = np.full(wanted.shape, _NONE)
         else:
@@ -111,11 +116,11 @@ def judge(ids: IntArray, asked: IntArray, labels: Labels) -> Judged:
     A point of the category asked for is relevant. Raises `InvalidArgumentError`, with the field,
     for a category that no point has and for an id that is no labelled point.
     """
-    asked = np.asarray(asked, np.int64)
+    asked = _whole(asked, "asked")
     ids = _lists(ids, len(asked), "asked")
     own = labels.categories
     categories, topics = np.unique(asked, return_inverse=True)
-    absent = categories[~np.isin(categories, own) | (categories == _NONE)]
+    absent = categories[~np.isin(categories, own) | (categories < 0)]
     if len(absent):
         raise InvalidArgumentError("asked", f"no point has the category {absent[0]}")
     members = np.flatnonzero(np.isin(own, categories))
@@ -132,7 +137,7 @@ def judge_relevant(ids: IntArray, relevant: Sequence[npt.ArrayLike], labels: Lab
     the field, for a query to which nothing is relevant and for an id that is no labelled point.
     """
     ids = _lists(ids, len(relevant), "relevant")
-    lists = [np.unique(np.asarray(each, np.int64)) for each in relevant]
+    lists = [np.unique(_whole(each, "relevant")) for each in relevant]
     for number, each in enumerate(lists):
         if not len(each) or each[0] < 0:
             raise InvalidArgumentError(
@@ -210,7 +215,7 @@ def _among_equals(keys: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _lists(ids: IntArray, queries: int, name: str) -> IntArray:
-    lists = np.asarray(ids, np.int64)
+    lists = _whole(ids, "ids")
     if lists.ndim != 2 or not lists.shape[1]:
         raise InvalidArgumentError("ids", "ids must be (queries, k) with k at least 1")
     if len(lists) != queries:
@@ -218,3 +223,11 @@ def _lists(ids: IntArray, queries: int, name: str) -> IntArray:
             name, f"{name} must have one entry for each of {len(lists)} rows"
         )
     return lists
+
+
+def _whole(numbers: npt.ArrayLike, name: str) -> IntArray:
+    array = np.asarray(numbers)
+    # An empty list is one of floats to numpy.
+    if array.dtype.kind not in "iu" and array.size:
+        raise InvalidArgumentError(name, f"{name} must be whole numbers, got {array.dtype}")
+    return array.astype(np.int64)
