@@ -36,7 +36,8 @@ def normalised_entropy(judged: Judged) -> Values:
     count = np.maximum(real.sum(axis=1), 1)
     # Each result brings its part of s log s.
     parts = np.log(np.where(real, total, count[:, None]) / count[:, None])
-    entropy = np.maximum(0.0, -parts.sum(axis=1) / count)
+    # Not minus zero where there is one sub-topic alone.
+    entropy = 0.0 - parts.sum(axis=1) / count
     most = judged.depths[:, 0]
     return np.minimum(1.0, _over(entropy, np.log(np.maximum(most, 1))))
 

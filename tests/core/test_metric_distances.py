@@ -47,6 +47,10 @@ def test_distances_are_their_twins(seed: int, metric: Metric, stored_sparse: boo
         values = (found.to_query[number], found.mean[number], found.least[number])
         expected = reference.list_distances(points, query, own, metric)
         np.testing.assert_allclose(values, expected, atol=1e-9)
+        assert not found.least[number] < 0
+        near, apart = expected[0], expected[1] if k > 1 else 0.0
+        value = 0.7 * near - 0.3 * apart if min(own) >= 0 else math.nan
+        np.testing.assert_allclose(objective(found, 0.3)[number], value, atol=1e-9)
         assert found.found[number] == (own >= 0).sum()
 
 

@@ -144,6 +144,21 @@ def test_wrong_results_have_no_subtopics_to_give() -> None:
     assert found["normalised_entropy"] == 0
 
 
+def test_rounding_stays_within_the_scale() -> None:
+    """D of one sub-topic is 0, not minus 0, and of evenly many at most 1."""
+    assert not np.signbit(measured([0, 5])["normalised_entropy"])
+    for many in range(2, 40):
+        labels = Labels.of(np.zeros(many, int), np.arange(many))
+        found = measured(list(range(many)), 0, labels)["normalised_entropy"]
+        assert 1 - 1e-12 < found <= 1
+
+
+def test_places_filled_are_counted() -> None:
+    """What was found is counted without gaps and repeats, so that empty lists can be told."""
+    found = judge(np.array([[0, 0, 10], [-1, 3, -1], [-1, -1, -1]]), np.zeros(3, int), LABELS)
+    assert found.found.tolist() == [2, 1, 0]
+
+
 def test_majority_takes_the_first_of_equals() -> None:
     """Two categories as often: the one that came first; who has none has no say."""
     assert measured([0, 10, 11, 1])["majority_accuracy"] == 1
