@@ -44,6 +44,7 @@ LIMITS: Final = {
     "message_bytes_max": 4 * 2**20,
     "chunk_bytes": 2**20,
     "page_size_max": 1_000,
+    "grid_settings_max": 1_000,
 }
 
 # Words of the design that this version answers with UnsupportedError.

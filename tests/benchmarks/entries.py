@@ -14,10 +14,11 @@ import numpy as np
 
 from benchmarks import rivals
 from benchmarks.exhaustive import Everything
-from benchmarks.objective import best_dial, gap_closed, objective
+from benchmarks.objective import best_dial, mean_objective
 from benchmarks.rivals import Graph, Strategy
 from benchmarks.turns import Asking
 from divgrpc.index import Index
+from divgrpc.metrics import gap_closed
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray
 
@@ -50,13 +51,13 @@ class Asked:
         base = everything.points
         nearest = np.array([_nearest(base, query, k) for query in queries])
         greedy = np.array([everything.greedy(query, k, diversity) for query in queries])
-        ends = (objective(base, queries, rows, diversity) for rows in (nearest, greedy))
+        ends = (mean_objective(base, queries, rows, diversity) for rows in (nearest, greedy))
         return cls(base, queries, diversity, *ends)
 
     def gap(self, pick: Pick, dial: float) -> float:
         """Return the gap that picks at that dial close."""
         rows = np.array([pick(self.queries, number, dial) for number in range(len(self.queries))])
-        value = objective(self.base, self.queries, rows, self.diversity)
+        value = mean_objective(self.base, self.queries, rows, self.diversity)
         return gap_closed(value, self.nearest, self.exhaustive)
 
 

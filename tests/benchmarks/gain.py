@@ -28,9 +28,9 @@ from benchmarks.sweeps import Setting
 from benchmarks.tables import facts, show
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
+from divgrpc.metrics import h_score, judge, normalised_entropy, precision, subtopic_recall
 from divgrpc.types import HashFamily, IntArray, Search
 from divgrpc.warming import warm_kernels
-from divgrpc_client.reports.measures import Quality
 
 FAMILIES: Final[tuple[HashFamily, ...]] = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto")
 
@@ -143,11 +143,9 @@ class _Comparison:
 
     def _note(self, k: int, name: str, answers: Iterable[tuple[Setting, IntArray]]) -> None:
         """Keep the measures of one hash seed's answers."""
-        labels = self._data.labels
-        every = np.arange(len(labels.categories))
         measured: Measured = {}
         for setting, ids in answers:
-            found = Quality.of(ids, self._asked.asked, labels, every)
-            measures = (found.precision, found.subtopic_recall, found.diversity, found.h)
-            measured[setting] = np.array(measures)
+            judged = judge(ids, self._asked.asked, self._data.labels)
+            kinds = (precision, subtopic_recall, normalised_entropy, h_score)
+            measured[setting] = np.array([kind(judged) for kind in kinds])
         self._measured.setdefault((k, name), []).append(measured)

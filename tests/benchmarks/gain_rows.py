@@ -13,13 +13,14 @@ from benchmarks.shares import Choice
 from benchmarks.sweeps import Setting
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
+from divgrpc.evaluation import FOLDS, deal_folds
 from divgrpc.index import Index
 from divgrpc.kernels.answering import project_query
+from divgrpc.metrics import Interval, Values, gain_share_interval
 from divgrpc.parameters import QueryParameters
 from divgrpc.sketching import CountSketch
 from divgrpc.types import FloatArray, IntArray, Search
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries
-from divgrpc_client.reports.measures import Values
 
 NEAREST: Final = "nearest"
 EVERYTHING: Final = "all points"
@@ -68,7 +69,7 @@ class Row:
     subtopic_recall: float
     diversity: float
     h: float
-    share: tuple[float, float, float] | None
+    share: Interval | None
     microseconds: float | None
     hashing: float | None
     than_exhaustive: float | None
@@ -77,7 +78,7 @@ class Row:
 
 def dials(ready: Ready) -> dict[str, dict[float, Choice]]:
     """Choose dial and variant by folds, for everyone at each part of the default limits."""
-    folds = shares.dealt(ready.asked.asked)
+    folds = deal_folds(ready.asked.asked)
     chosen: dict[str, dict[float, Choice]] = {}
     for name, (first, *_) in ready.measured.items():
         for part in dict.fromkeys(setting.part for setting in first):
@@ -88,10 +89,10 @@ def dials(ready: Ready) -> dict[str, dict[float, Choice]]:
 
 def _choices(ready: Ready, by_part: Mapping[str, Mapping[float, Choice]]) -> dict[Key, Choice]:
     """Return what is reported: everyone at default limits, ours with limits by folds as well."""
-    folds = shares.dealt(ready.asked.asked)
+    folds = deal_folds(ready.asked.asked)
     everything, best = ready.measured[EVERYTHING], by_part[EVERYTHING][1.0]
     chosen = {
-        (NEAREST, False): Choice((Setting(0.0),) * shares.FOLDS, Setting(0.0)),
+        (NEAREST, False): Choice((Setting(0.0),) * FOLDS, Setting(0.0)),
         (EVERYTHING, False): best,
     }
     if ready.everything.columns is not None:
@@ -107,7 +108,7 @@ def _choices(ready: Ready, by_part: Mapping[str, Mapping[float, Choice]]) -> dic
 
 def compare(ready: Ready, by_part: Mapping[str, Mapping[float, Choice]], timed: int) -> list[Row]:
     """Time so many queries at what was chosen for one k, print and return the rows."""
-    folds, chosen = shares.dealt(ready.asked.asked), _choices(ready, by_part)
+    folds, chosen = deal_folds(ready.asked.asked), _choices(ready, by_part)
     values = {
         key: choice.values(ready.measured.get(key[0], ready.measured[EVERYTHING]), folds)
         for key, choice in chosen.items()
@@ -121,7 +122,7 @@ def compare(ready: Ready, by_part: Mapping[str, Mapping[float, Choice]], timed: 
     for key, choice in chosen.items():
         ends = (values[key][3], nearest, best)
         worth = gain > shares.WORTH and key[0] != NEAREST
-        share = (shares.gain_share(*ends), *shares.interval(*ends)) if worth else None
+        share = gain_share_interval(*ends) if worth else None
         rows.append(_row(ready, key, choice.overall, values[key], share=share, times=times))
     show(drawn(rows) + "\n")
     return rows
@@ -133,7 +134,7 @@ def _row(
     setting: Setting,
     values: Values,
     *,
-    share: tuple[float, float, float] | None,
+    share: Interval | None,
     times: Mapping[Key, float],
 ) -> Row:
     name, by_folds = key

@@ -13,10 +13,11 @@ from threadpoolctl import threadpool_limits
 
 from benchmarks import datasets
 from benchmarks.contestants import FAMILIES, Contestant, Exhaustive, Ours, everyone
-from benchmarks.objective import best_dial, gap_closed, objective
+from benchmarks.objective import best_dial, mean_objective
 from benchmarks.tables import show, table
 from benchmarks.turns import take_turns
 from divgrpc.index import Index
+from divgrpc.metrics import gap_closed
 from divgrpc.types import FloatArray, HashFamily, IntArray
 from divgrpc.warming import warm_kernels
 
@@ -99,13 +100,13 @@ def _at(
 def _tuned(each: Ours, points: datasets.Points, diversity: float) -> float:
     def value_at(dial: float) -> float:
         picks = [each.pick(points.tuning, i, dial) for i in range(len(points.tuning))]
-        return objective(points.base, points.tuning, np.array(picks), diversity)
+        return mean_objective(points.base, points.tuning, np.array(picks), diversity)
 
     return best_dial(diversity, value_at)
 
 
 def _objective(points: datasets.Points, rows: IntArray, diversity: float) -> float:
-    return objective(points.base, points.queries, rows, diversity)
+    return mean_objective(points.base, points.queries, rows, diversity)
 
 
 def _nearest(base: FloatArray, queries: FloatArray, k: int) -> IntArray:

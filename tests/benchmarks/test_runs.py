@@ -11,9 +11,10 @@ from scipy import sparse
 
 from benchmarks import footprint, gain, memory, metrics, peers, rivals, shares, sweeps, topics
 from benchmarks.exhaustive import Everything
-from benchmarks.shares import FOLDS, Choice, choose, choose_limits, dealt, gain_share, interval
+from benchmarks.shares import Choice, choose, choose_limits
 from benchmarks.sweeps import Setting
-from divgrpc_client.reports.measures import Values
+from divgrpc.evaluation import FOLDS
+from divgrpc.metrics import Values
 
 
 def told(run: object, *words: str) -> argparse.Namespace:
@@ -117,13 +118,6 @@ def test_sweep_answers_as_the_timed_kernel(kind: str) -> None:
                 np.testing.assert_array_equal(picked, expected)
 
 
-def test_folds_are_even_in_every_category() -> None:
-    """A category's queries are dealt in turn."""
-    folds = dealt(np.repeat([3, 5], 2 * FOLDS))
-    assert np.bincount(folds).tolist() == [4] * FOLDS
-    assert np.bincount(folds[: 2 * FOLDS]).tolist() == [2] * FOLDS
-
-
 def test_a_fold_is_reported_at_what_serves_the_others() -> None:
     """A setting that is good for one fold alone is not taken for that fold."""
     folds = np.arange(FOLDS)
@@ -147,16 +141,9 @@ def test_the_smallest_limits_that_are_enough_are_taken() -> None:
         assert choice.settings == {expected}
 
 
-def test_gain_share_and_its_interval() -> None:
-    """Half the gain is a half; where every query agrees the interval is a point."""
-    nearest, exhaustive = np.zeros(20), np.ones(20)
-    half = np.full(20, 0.5)
-    assert gain_share(half, nearest, exhaustive) == 0.5
-    assert interval(half, nearest, exhaustive) == (0.5, 0.5)
-    uneven = np.arange(20) / 19
-    low, high = interval(uneven, nearest, exhaustive)
-    assert 0.3 < low < 0.5 < high < 0.7
-    assert shares.enough(nearest, exhaustive).tolist() == [shares.KEPT] * 20
+def test_enough_is_all_of_the_gain() -> None:
+    """Limits by folds must keep what the exhaustive greedy gains."""
+    assert shares.enough(np.zeros(3), np.ones(3)).tolist() == [shares.KEPT] * 3
 
 
 @pytest.mark.usefixtures("digits")

@@ -20,9 +20,9 @@ from scipy import sparse
 from sklearn.preprocessing import normalize
 
 from benchmarks.environment import sha256
-from divgrpc.types import FloatArray
+from divgrpc.metrics import Labels
+from divgrpc.types import FloatArray, IntArray
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries, hyperplane_queries
-from divgrpc_client.reports.measures import Ids, Labels
 
 # A dense (n, d) float32 array, or scipy's csr_array of float32.
 Points: TypeAlias = Any
@@ -43,13 +43,13 @@ class Topics:
     points: Points
     labels: Labels
     pool: Points
-    pool_categories: Ids
+    pool_categories: IntArray
     penalty: float
 
     @property
-    def asked(self) -> Ids:
+    def asked(self) -> IntArray:
         """The categories that have two sub-topics or more: in others diversity means nothing."""
-        categories, subtopics = self.labels
+        categories, subtopics = self.labels.categories, self.labels.subtopics
         return np.array(
             [c for c in np.unique(categories) if len(np.unique(subtopics[categories == c])) > 1]
         )
@@ -110,7 +110,7 @@ def _digits() -> Topics:
         name="digits of scikit-learn (DIVGRPC_DATA is not set)",
         sha256="shipped with scikit-learn",
         points=points[pooled:],
-        labels=Labels(digits[pooled:] % 2, digits[pooled:]),
+        labels=Labels.of(digits[pooled:] % 2, digits[pooled:]),
         pool=points[:pooled],
         pool_categories=digits[:pooled] % 2,
         penalty=1.0,
@@ -140,7 +140,7 @@ def _newsgroups(path: Path) -> Topics:
             name=path.stem,
             sha256=sha256(path),
             points=_weighted(train, train),
-            labels=Labels(_whole(file["category_train"]), _whole(file["subtopic_train"])),
+            labels=Labels.of(_whole(file["category_train"]), _whole(file["subtopic_train"])),
             pool=_weighted(test, train),
             pool_categories=_whole(file["category_test"]),
             penalty=1.0,
@@ -161,7 +161,7 @@ def _split(path: Path, file: Arrays, rows: Points, penalty: float) -> Topics:
         name=path.stem,
         sha256=sha256(path),
         points=rows[indexed],
-        labels=Labels(categories[indexed], subtopics[indexed]),
+        labels=Labels.of(categories[indexed], subtopics[indexed]),
         pool=rows[~indexed],
         pool_categories=categories[~indexed],
         penalty=penalty,
@@ -190,5 +190,5 @@ def _unit(rows: npt.NDArray[np.generic]) -> FloatArray:
     return unit
 
 
-def _whole(numbers: npt.NDArray[np.generic]) -> Ids:
+def _whole(numbers: npt.NDArray[np.generic]) -> IntArray:
     return numbers.astype(np.int64)

@@ -13,7 +13,6 @@ from rich.console import Console
 from divgrpc.errors import UnavailableError
 from divgrpc_client import cli
 from divgrpc_client.reports.demo import Answers, programs, verdict
-from divgrpc_client.reports.measures import Quality
 from divgrpc_client.reports.server_process import running_server
 
 
@@ -32,13 +31,13 @@ def test_the_demonstration_pays(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_too_small_a_gain_is_a_failure() -> None:
     """When h rises by less than it should, the demonstration says so and ends with 1."""
     values = np.full(3, 0.5)
-    quality = Quality(values, values, values, values)
+    quality = {"h_score": values}
     plain = Answers("nearest", 0.0, np.zeros((3, 1), int), quality, 0.001)
-    better = replace(plain, quality=replace(quality, h=values + 0.14))
+    better = replace(plain, quality={"h_score": values + 0.14})
     told = io.StringIO()
     assert verdict(Console(file=told, width=200), plain, better) == 1
     assert "FAILED: h rose by 0.140" in told.getvalue()
-    best = replace(plain, quality=replace(quality, h=values + 0.16))
+    best = replace(plain, quality={"h_score": values + 0.16})
     assert verdict(Console(file=told, width=200), plain, best) == 0
 
 

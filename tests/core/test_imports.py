@@ -8,7 +8,15 @@ import pytest
 
 @pytest.mark.parametrize(
     "module",
-    ["divgrpc", "divgrpc.types", "divgrpc.errors", "divgrpc.parameters", "divgrpc.storage"],
+    [
+        "divgrpc",
+        "divgrpc.types",
+        "divgrpc.errors",
+        "divgrpc.parameters",
+        "divgrpc.storage",
+        "divgrpc.metrics",
+        "divgrpc.evaluation",
+    ],
 )
 def test_the_light_modules_compile_nothing(module: str) -> None:
     """The client, the fronts and the supervisor import these, and neither numba nor scipy."""

@@ -19,12 +19,12 @@ import numpy.typing as npt
 from rich.console import Console
 from sklearn.datasets import load_digits
 
-from divgrpc.types import FloatArray
+from divgrpc.metrics import Labels, Values, judge, mean, measure
+from divgrpc.types import FloatArray, IntArray
 from divgrpc_client import display
 from divgrpc_client.client import Client
 from divgrpc_client.reports.contact_sheet import Block, Strip, write_contact_sheet
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries, hyperplane_queries
-from divgrpc_client.reports.measures import Labels, Quality
 from divgrpc_client.reports.server_process import running_server
 
 K: Final = 10
@@ -38,6 +38,7 @@ DIALS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 SHOWN_PER_CATEGORY: Final = 2
 GAIN_LEAST: Final = 0.15
 
+_SHOWN: Final = ("precision", "subtopic_recall", "normalised_entropy", "h_score")
 _LEGEND: Final = """
 P: share of the {k} results that are even or odd as asked. SR: share of the five digits of that kind
 among them. D: how evenly those digits are spread. h: harmonic mean of P and D for each query, then
@@ -50,8 +51,6 @@ _NEXT: Final = (
     ("divgrpc query NAME queries.npy --diversity 0.3", ""),
     ("divgrpc info NAME", "see what was chosen, and why"),
 )
-
-Ids = npt.NDArray[np.int64]
 
 
 class Digits(NamedTuple):
@@ -69,19 +68,19 @@ class Digits(NamedTuple):
 class Parts(NamedTuple):
     """Which images are indexed, and which ones queries are learned from."""
 
-    indexed: Ids
-    reported: Ids
-    dial: Ids
+    indexed: IntArray
+    reported: IntArray
+    dial: IntArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """What one setting gave: ids (nq, K), how good they are, and seconds per query."""
+    """What one setting gave: ids (nq, K), their metrics by name, and seconds per query."""
 
     name: str
     diversity: float
-    ids: Ids
-    quality: Quality
+    ids: IntArray
+    quality: dict[str, Values]
     seconds: float
 
 
@@ -120,7 +119,7 @@ def split(count: int) -> Parts:
     )
 
 
-def build(client: Client, data: Digits, indexed: Ids) -> None:
+def build(client: Client, data: Digits, indexed: IntArray) -> None:
     """Index some of the images; their ids are their places in the data."""
     client.build(
         INDEX,
@@ -131,14 +130,17 @@ def build(client: Client, data: Digits, indexed: Ids) -> None:
     )
 
 
-def learn(data: Digits, pool: Ids, per_category: int, seed: int) -> HyperplaneQueries:
+def learn(data: Digits, pool: IntArray, per_category: int, seed: int) -> HyperplaneQueries:
     """Learn queries for even and for odd digits from the images of a pool."""
     return hyperplane_queries(data.images[pool], data.categories[pool], per_category, seed)
 
 
-def measure(data: Digits, indexed: Ids, asked: HyperplaneQueries, ids: Ids) -> Quality:
+def measured(
+    data: Digits, indexed: IntArray, asked: HyperplaneQueries, ids: IntArray
+) -> dict[str, Values]:
     """Say how good the results of some queries are."""
-    return Quality.of(ids, asked.asked, Labels(data.categories, data.digits), indexed)
+    labels = Labels.of(data.categories[indexed], data.digits[indexed], indexed)
+    return measure(judge(ids, asked.asked, labels))
 
 
 def choose_dial(client: Client, data: Digits, parts: Parts) -> float:
@@ -147,17 +149,17 @@ def choose_dial(client: Client, data: Digits, parts: Parts) -> float:
 
     def h(diversity: float) -> float:
         found = client.query(INDEX, asked.queries, k=K, diversity=diversity)
-        return measure(data, parts.indexed, asked, found.ids).means()["h"]
+        return mean(measured(data, parts.indexed, asked, found.ids)["h_score"])
 
     return max(DIALS, key=h)
 
 
 def ask_both(
-    client: Client, data: Digits, indexed: Ids, asked: HyperplaneQueries, dial: float
+    client: Client, data: Digits, indexed: IntArray, asked: HyperplaneQueries, dial: float
 ) -> tuple[Answers, Answers]:
     """Ask every query twice, one call at a time and in turn, so that both see the same machine."""
     settings = (("nearest", 0.0), ("diverse", dial))
-    ids: dict[str, list[Ids]] = {name: [] for name, _ in settings}
+    ids: dict[str, list[IntArray]] = {name: [] for name, _ in settings}
     seconds: dict[str, list[float]] = {name: [] for name, _ in settings}
     for query in asked.queries:
         for name, diversity in settings:
@@ -170,7 +172,7 @@ def ask_both(
             name,
             diversity,
             all_ids := np.concatenate(ids[name]),
-            measure(data, indexed, asked, all_ids),
+            measured(data, indexed, asked, all_ids),
             statistics.median(seconds[name]),
         )
         for name, diversity in settings
@@ -187,11 +189,10 @@ def report(out: Console, parts: Parts, plain: Answers, diverse: Answers) -> None
     )
     grid = display.table("results", ">diversity", ">P", ">SR", ">D", ">h", ">ms a query")
     for answers in (plain, diverse):
-        means = answers.quality.means()
         grid.add_row(
             answers.name,
             f"{answers.diversity:g}",
-            *(f"{means[name]:.3f}" for name in ("precision", "subtopic_recall", "diversity", "h")),
+            *(f"{mean(answers.quality[name]):.3f}" for name in _SHOWN),
             f"{answers.seconds * 1e3:.2f}",
         )
     out.print(grid)
@@ -223,14 +224,16 @@ def _strip(data: Digits, category: int, answers: Answers, position: int) -> Stri
     wrong = data.categories[ids] != category
     kinds = len(np.unique(data.digits[ids[~wrong]]))
     right = len(ids) - int(wrong.sum())
-    caption = f"{right} of {K} right, {kinds} of 5 digits, h {answers.quality.h[position]:.2f}"
+    caption = (
+        f"{right} of {K} right, {kinds} of 5 digits, h {answers.quality['h_score'][position]:.2f}"
+    )
     images = data.images[ids].reshape(-1, 8, 8) / 16
     return Strip(answers.name, caption, images, wrong)
 
 
 def verdict(out: Console, plain: Answers, diverse: Answers) -> int:
     """Say whether diversity paid, and what to try next; returns the exit code."""
-    gain = float(diverse.quality.h.mean() - plain.quality.h.mean())
+    gain = mean(diverse.quality["h_score"]) - mean(plain.quality["h_score"])
     if gain < GAIN_LEAST:
         out.print(f"FAILED: h rose by {gain:.3f}; it should rise by at least {GAIN_LEAST}")
         return 1

@@ -1,0 +1,67 @@
+"""Cross-validation: a query's own h never has a say in the setting that it is reported at."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.metrics import Values, mean
+from divgrpc.types import IntArray
+
+FOLDS: Final = 5
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chosen:
+    """What folds chose among s settings, by their numbers.
+
+    `by_fold` (folds,) int64: the setting that each fold is reported at, best for the others;
+    `overall`: the one best for all queries, for use on queries to come.
+    """
+
+    by_fold: IntArray
+    overall: int
+
+    def reported(self, values: Values, folds: IntArray) -> Values:
+        """Return for each query the value (nq,) at its fold's setting; `values` are (s, nq)."""
+        return np.asarray(values[self.by_fold[folds], np.arange(len(folds))])
+
+
+def deal_folds(asked: IntArray, folds: int = FOLDS) -> IntArray:
+    """Return the fold (nq,) int64 of each query, from the category (nq,) it asks for.
+
+    Queries are dealt in turn, category by category and in their order, so that folds differ by one
+    query at most, in all and within a category. Without categories give the same number to all.
+    Raises `InvalidArgumentError` for fewer than two folds and for more folds than queries.
+    """
+    asked = np.asarray(asked, np.int64)
+    if not 2 <= folds <= len(asked):
+        raise InvalidArgumentError(
+            "folds", f"folds must be between 2 and the number of queries {len(asked)}, got {folds}"
+        )
+    dealt = np.empty(len(asked), np.int64)
+    dealt[np.argsort(asked, kind="stable")] = np.arange(len(asked)) % folds
+    return dealt
+
+
+def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
+    """Take for each fold the setting with the greatest mean h on the other folds.
+
+    `h` (s, nq) has what each of s settings reached for each query, NaN where h does not apply;
+    `folds` (nq,) is what `deal_folds` gave. Of equals the first setting is taken, so order them by
+    cost. Raises `InvalidArgumentError` without a setting, and where no h applies to a choice.
+    """
+    h = np.asarray(h, np.float64)
+    if h.ndim != 2 or not len(h) or h.shape[1] != len(folds):
+        raise InvalidArgumentError("h", f"h must be (settings, {len(folds)}), a setting at least")
+    count = int(np.max(folds, initial=-1)) + 1
+    by_fold = np.array([_best(h[:, folds != fold]) for fold in range(count)], np.int64)
+    return Chosen(by_fold, _best(h))
+
+
+def _best(h: Values) -> int:
+    means = np.array([mean(own) for own in h])
+    if np.isnan(means).all():
+        raise InvalidArgumentError("h", "h applies to no query that a choice could rest on")
+    return int(np.nanargmax(means))

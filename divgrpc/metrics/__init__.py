@@ -1,0 +1,100 @@
+"""How good results are: relevance, sub-topics, distances, and how two methods compare.
+
+    judged = judge(result.ids, asked, Labels(categories, subtopics))
+    measure(judged)["h_score"]       # one value per query
+    mean(h_score(judged))            # and their mean
+
+Every metric takes results as judged and gives one float64 per query; NaN says that a metric does
+not apply to a query, and means and intervals are over the queries to which it applies. numpy alone
+is imported, so that clients can measure too. The README's section on metrics says what each is.
+"""
+
+from divgrpc.metrics.comparing import (
+    Interval,
+    gain_share,
+    gain_share_interval,
+    gap_closed,
+    mean,
+    mean_intervals,
+    pareto_front,
+)
+from divgrpc.metrics.distances import (
+    ListDistances,
+    list_distances,
+    objective,
+)
+from divgrpc.metrics.judging import Judged, Labels, Values, judge, judge_relevant
+from divgrpc.metrics.novelty import (
+    alpha_ndcg,
+    err_ia,
+    h_of_means,
+    h_score,
+    normalised_entropy,
+    subtopic_recall,
+)
+from divgrpc.metrics.relevance import (
+    average_precision,
+    f_score,
+    harmonic_mean,
+    majority_accuracy,
+    n_call,
+    precision,
+    recall,
+    reciprocal_rank,
+)
+
+__all__ = [
+    "Interval",
+    "Judged",
+    "Labels",
+    "ListDistances",
+    "Values",
+    "alpha_ndcg",
+    "average_precision",
+    "err_ia",
+    "f_score",
+    "gain_share",
+    "gain_share_interval",
+    "gap_closed",
+    "h_of_means",
+    "h_score",
+    "harmonic_mean",
+    "judge",
+    "judge_relevant",
+    "list_distances",
+    "majority_accuracy",
+    "mean",
+    "mean_intervals",
+    "measure",
+    "n_call",
+    "normalised_entropy",
+    "objective",
+    "pareto_front",
+    "precision",
+    "recall",
+    "reciprocal_rank",
+    "subtopic_recall",
+]
+
+
+def measure(judged: Judged) -> dict[str, Values]:
+    """Return every metric that needs no vectors, by name; each is (nq,) float64.
+
+    `one_call` and `n_call` are 1-call@k and n-call@k with n = k: one relevant result, and none but
+    relevant ones.
+    """
+    return {
+        "precision": precision(judged),
+        "recall": recall(judged),
+        "f_score": f_score(judged),
+        "average_precision": average_precision(judged),
+        "reciprocal_rank": reciprocal_rank(judged),
+        "one_call": n_call(judged, 1),
+        "n_call": n_call(judged, judged.k),
+        "majority_accuracy": majority_accuracy(judged),
+        "subtopic_recall": subtopic_recall(judged),
+        "normalised_entropy": normalised_entropy(judged),
+        "h_score": h_score(judged),
+        "alpha_ndcg": alpha_ndcg(judged),
+        "err_ia": err_ia(judged),
+    }

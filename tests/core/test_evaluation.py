@@ -1,0 +1,162 @@
+"""Grids of settings, folds of queries, and what folds choose."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc.evaluation import FOLDS, Grid, choose_by_folds, deal_folds
+from divgrpc.parameters import LIMITS, QueryParameters
+
+examples = settings(deadline=None, derandomize=True, max_examples=100)
+
+
+def test_a_grid_is_every_combination() -> None:
+    """Every value of every axis with every other, at the defaults of a query otherwise."""
+    grid = Grid(searches=("scan", "exact"), diversities=(0.1, 0.5), ks=(5, 10), seed=3)
+    expected = [
+        QueryParameters(k=k, search=search, diversity=diversity, seed=3)
+        for k in (5, 10)
+        for search in ("scan", "exact")
+        for diversity in (0.1, 0.5)
+    ]
+    assert grid.settings() == expected
+    assert Grid().settings() == [QueryParameters()]
+
+
+def test_a_setting_is_tried_once() -> None:
+    """Repeated values, the variants of selectors that have none, a diversity of `nearest`."""
+    grid = Grid(
+        selectors=("nearest", "mmr", "greedy"),
+        variants=("corrected", "marginal"),
+        diversities=(0.1, 0.3, 0.3),
+    )
+    told = [(each.selector, each.variant, each.diversity) for each in grid.settings()]
+    greedy = [
+        ("greedy", variant, dial) for variant in ("corrected", "marginal") for dial in (0.1, 0.3)
+    ]
+    mmr = [("mmr", "corrected", dial) for dial in (0.1, 0.3)]
+    assert told == [("nearest", "corrected", 0.0), *mmr, *greedy]
+
+
+def test_axes_may_be_any_sequence() -> None:
+    """Lists and arrays come out as tuples, their numbers as Python's own."""
+    axes: dict[str, Any] = {"diversities": np.array([0.25, 0.5]), "ks": [10]}
+    assert [each.diversity for each in Grid(**axes).settings()] == [0.25, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [
+        ("selectors", ()),
+        ("selectors", ("nearby",)),
+        ("selectors", "greedy"),
+        ("variants", ("improved",)),
+        ("searches", ("scan", "everywhere")),
+        ("hash_limits", (9,)),
+        ("candidates_limits", (200, 9)),
+        ("diversities", (0.5, 1.5)),
+        ("diversities", (math.nan,)),
+        ("diversities", 0.5),
+        ("ks", (0,)),
+        ("ks", (True,)),
+    ],
+)
+def test_what_is_wrong_with_a_grid_is_named(axis: str, values: object) -> None:
+    """An axis that is empty, no list, or has a value that no query takes: an error names it."""
+    axes: dict[str, Any] = {axis: values}
+    with pytest.raises(InvalidArgumentError) as refused:
+        Grid(**axes)
+    assert refused.value.field == axis
+
+
+def test_what_is_not_there_yet_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A selector of the design that this version lacks is unsupported, under its axis."""
+    monkeypatch.setattr("divgrpc.parameters.NOT_YET", {"selector": ("mmr",)})
+    with pytest.raises(UnsupportedError) as refused:
+        Grid(selectors=("greedy", "mmr"))
+    assert refused.value.field == "selectors"
+
+
+def test_a_grid_has_a_limit() -> None:
+    """One setting more than the limit is refused, and before any is made."""
+    most = LIMITS["grid_settings_max"]
+    assert len(Grid(diversities=tuple(np.linspace(0, 1, most))).settings()) == most
+    with pytest.raises(InvalidArgumentError, match="at most") as refused:
+        Grid(diversities=(0.5,) * (most + 1))
+    assert refused.value.field == "grid"
+
+
+@examples
+@given(
+    asked=st.lists(st.integers(0, 3), min_size=2, max_size=40),
+    folds=st.integers(2, 7),
+)
+def test_folds_are_even(asked: list[int], folds: int) -> None:
+    """Folds differ by one query at most, in all and within each category."""
+    if folds > len(asked):
+        with pytest.raises(InvalidArgumentError, match="folds must be between 2"):
+            deal_folds(np.array(asked), folds)
+        return
+    dealt = deal_folds(np.array(asked), folds)
+    for own in (np.ones(len(asked), bool), *(np.array(asked) == each for each in set(asked))):
+        sizes = np.bincount(dealt[own], minlength=folds)
+        assert sizes.max() - sizes.min() <= 1
+
+
+def test_folds_are_two_or_more() -> None:
+    """One fold leaves no others to choose by; the default is five."""
+    with pytest.raises(InvalidArgumentError, match="folds"):
+        deal_folds(np.zeros(9, np.int64), 1)
+    assert deal_folds(np.array([7, 7, 7, 3, 3, 3])).max() == FOLDS - 1
+
+
+def test_a_fold_is_reported_at_what_serves_the_others() -> None:
+    """A setting that is good for one query alone is not taken for that query."""
+    h = np.array([[0.5] * 5, [9, 0, 0, 0, 0]])
+    chosen = choose_by_folds(h, np.arange(5))
+    assert chosen.by_fold.tolist() == [0, 1, 1, 1, 1]
+    assert chosen.overall == 1
+    assert chosen.reported(h, np.arange(5)).tolist() == [0.5, 0, 0, 0, 0]
+
+
+@examples
+@given(seed=st.integers(0, 2**32 - 1), folds=st.integers(2, 4))
+def test_choices_are_their_twin(seed: int, folds: int) -> None:
+    """Fold by fold the setting whose others have the greatest mean, the first of equals."""
+    rng = np.random.default_rng(seed)
+    h = rng.integers(0, 3, (4, 8)) / 2
+    dealt = deal_folds(rng.integers(0, 2, 8), folds)
+    chosen = choose_by_folds(h, dealt)
+    for fold in range(folds):
+        means = [math.fsum(own[dealt != fold]) for own in h]
+        assert chosen.by_fold[fold] == means.index(max(means))
+
+
+@examples
+@given(seed=st.integers(0, 2**32 - 1))
+def test_a_query_has_no_say_in_its_own_setting(seed: int) -> None:
+    """Whatever the h of a fold's queries, the fold's setting stays the same."""
+    rng = np.random.default_rng(seed)
+    h, dealt = rng.random((5, 12)), deal_folds(np.zeros(12, np.int64), 3)
+    other = np.where(dealt == 1, rng.random(h.shape), h)
+    assert choose_by_folds(h, dealt).by_fold[1] == choose_by_folds(other, dealt).by_fold[1]
+
+
+def test_h_that_does_not_apply_has_no_say() -> None:
+    """NaN is left out of a mean; where nothing is left there is no choice."""
+    h = np.array([[0.4, np.nan, 0.4], [0.3, 0.3, 0.3]])
+    assert choose_by_folds(h, np.arange(3)).by_fold.tolist() == [0, 0, 0]
+    with pytest.raises(InvalidArgumentError, match="applies to no query"):
+        choose_by_folds(np.array([[np.nan, 0.5]]), np.arange(2))
+
+
+@pytest.mark.parametrize("h", [np.empty((0, 3)), np.ones(3), np.ones((2, 4))])
+def test_h_is_by_setting_and_query(h: np.ndarray) -> None:
+    """Anything but a row of as many queries for each setting is refused."""
+    with pytest.raises(InvalidArgumentError, match="h must be"):
+        choose_by_folds(h, np.arange(3))
