@@ -3,6 +3,7 @@
 from divgrpc.encoding import Encoded
 from divgrpc.hashing import CELLS_FROM_ROWS
 from divgrpc.parameters import BuildParameters
+from divgrpc.sketching import FROM_DIMS, SUMS
 from divgrpc.tuning import Tuned
 from divgrpc.types import Choice
 
@@ -20,6 +21,9 @@ def choices(
         if not cells and rows >= CELLS_FROM_ROWS:
             reason = "tables were asked for, and cells have none"
         found.append(Choice("hash_family", made.hash_family, reason))
+    if "sketch" in encoded.arrays:
+        reason = f"sums that {dims:,} columns are hashed by, as all above {FROM_DIMS - 1:,} are"
+        found.append(Choice("sketch", str(SUMS), reason))
     if asked.n_components is None and made.hash_family != "lsh_div":
         reason = "all dimensions" if made.n_components == dims else f"the strongest of {dims:,}"
         found.append(Choice("n_components", str(made.n_components), reason))

@@ -25,6 +25,7 @@ NEIGHBOURS: Final = 10
 _SAMPLE: Final = 64
 _BLOCK_ROWS: Final = 8_192
 _ASKED_AT_ONCE: Final = 16
+_LARGE: Final = 1_000_000
 _TIMED_SECONDS: Final = 0.003
 _TIMED_LEAST: Final = 3
 _TIMED_POINTS: Final = 100_000
@@ -130,16 +131,20 @@ class _Sample:
 
     def _recall(self, search: Search, n_probes: int) -> float:
         wanted = self._wanted(search)
+        # Every thread has memory that grows with the points, and every query holds pages of them.
+        large = len(self.searcher.points) > _LARGE
+        at_once = 1 if large else _ASKED_AT_ONCE
 
         def shares(start: int) -> list[float]:
-            part = slice(start, start + _ASKED_AT_ONCE)
+            part = slice(start, start + at_once)
             found = self.searcher.hashed(self.queries[part], wanted, n_probes)
             self.searcher.release()
             rows = zip(self.own[part], self.neighbours[part], found, strict=True)
             return [_share(truth[truth != own][:NEIGHBOURS], ids) for own, truth, ids in rows]
 
         found: list[float] = []
-        for part in on_all_cores(shares, range(0, len(self.own), _ASKED_AT_ONCE)):
+        parts = range(0, len(self.own), at_once)
+        for part in map(shares, parts) if large else on_all_cores(shares, parts):
             found += part
             self.report(len(self.searcher.points), 0)
         return float(np.mean(found))
