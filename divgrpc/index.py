@@ -18,6 +18,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import compiling
 from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters, QueryParameters
 from divgrpc.searching import Answers, Searcher
+from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation, staging
 from divgrpc.stores import MemoryStore, Store
 from divgrpc.types import (
@@ -29,6 +30,7 @@ from divgrpc.types import (
     Progress,
     QueryResult,
     QueryStats,
+    Rounding,
     Sampling,
     Search,
     Selector,
@@ -148,11 +150,12 @@ class Index:
         max_distance: float | None = None,
         sampling: Sampling = "uniform",
         seed: int = 0,
+        rounding: Rounding = "exchange",
     ) -> QueryResult:
         """Return `k` diverse results for each row of `queries`, (nq, d) or one vector (d,).
 
         What the parameters mean stands in the .proto's `QueryRequest`. Raises
-        `InvalidArgumentError` and `UnsupportedError` with the field named.
+        `InvalidArgumentError` with the field named.
         """
         return self.answer(
             queries,
@@ -168,6 +171,7 @@ class Index:
                 max_distance=max_distance,
                 sampling=sampling,
                 seed=seed,
+                rounding=rounding,
             ),
         )
 
@@ -189,7 +193,11 @@ class Index:
             )
         manifest = self._manifest
         wanted = parameters.resolve(
-            manifest.rows, manifest.auto_search, manifest.dims, manifest.points
+            manifest.rows,
+            manifest.auto_search,
+            manifest.dims,
+            manifest.points,
+            manifest.nonzeros if manifest.points == "sparse" else None,
         )
         answers = self._searcher.answer(
             rows,
@@ -206,6 +214,7 @@ class Index:
             stats=QueryStats(*answers.stats),
             parameters=wanted,
             warnings=parameters.warnings() + self._shortfalls(wanted, answers),
+            duality_gaps=answers.gaps,
         )
 
     def _enough(self, wanted: EffectiveParameters) -> int:
@@ -267,3 +276,5 @@ def _run_every_kernel() -> None:
             index = Index(builder.build())
             index.query(points, search="tables")
             index.query(SparseRows.of(sparse.csr_array(points)), search="tables")
+            for selector in ONE_BY_ONE:
+                index.query(points[0], search="tables", selector=selector, k=2)

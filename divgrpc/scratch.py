@@ -98,6 +98,11 @@ class Scratch:
         if not len(self.cells[0]):
             self.cells = _cells_scratch(cells, len(self.rows))
 
+    @property
+    def selection(self) -> tuple[Any, ...]:
+        """What selectors write into; see `kernels.selection.greedy`."""
+        return (self.block, self.target, self.apart, self.links, self.dots)
+
     def as_tuple(self) -> tuple[Any, ...]:
         """Return everything in the order of `kernels.answering.answer`."""
         return (
@@ -109,7 +114,7 @@ class Scratch:
             self.scanning,
             self.probing,
             self.cells,
-            (self.block, self.target, self.apart, self.links, self.dots),
+            self.selection,
             self.costs,
             self.picked,
             self.sketched,

@@ -14,7 +14,7 @@ import math
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
-from divgrpc.kernels.pairs import SCATTERED, far_from, hold, let_go
+from divgrpc.kernels.pairs import far_from, hold, let_go
 
 MAX_SUM = 0
 # Likeness 1 - half of the squared distance: the cosine of unit vectors.
@@ -28,9 +28,8 @@ DPP_DISTANCES = 3
 LEAST = 1e-5
 
 _MANTISSA = np.int64(0x000FFFFFFFFFFFFF)
-_HALF = np.int64(0x3FE0000000000000)
+_ONE = np.int64(0x3FF0000000000000)
 _LN_2 = 0.6931471805599453
-_LN_4_3 = 0.28768207245178085
 
 
 @kernel
@@ -56,7 +55,7 @@ def diversify(points, inverses, rows, costs, count, k, relevance, method, scratc
         prices[i] = (0.5 if sums else 1.0) * relevance * (np.float64(costs[i]) / unit)
         state[i] = 0.0 if sums else 1.0
     weight = 2.0 * (1.0 - relevance) / (k - 1) if sums and k > 1 else 1.0 - relevance
-    held = hold(points, rows, count, scratch) if k > 1 else SCATTERED
+    linked = hold(points, rows, count, scratch)
     used = 0
     for step in range(k):
         if not sums:
@@ -69,14 +68,14 @@ def diversify(points, inverses, rows, costs, count, k, relevance, method, scratc
         if step + 1 == k:
             break
         if sums:
-            far_from(points, inverses, rows, count, best, held, scratch, far)
+            far_from(points, inverses, rows, count, best, linked, scratch, far)
             for i in range(count):
                 state[i] += math.sqrt(np.float64(far[i]) if far[i] > 0 else 0.0)
         elif state[best] > LEAST:
-            far_from(points, inverses, rows, count, best, held, scratch, far)
+            far_from(points, inverses, rows, count, best, linked, scratch, far)
             _condition(far, best, unit, method, factor, used, state)
             used += 1
-    let_go(points, rows, count, held, scratch)
+    let_go(points, rows, count, linked, scratch)
     return k
 
 
@@ -125,20 +124,20 @@ def _condition(far, best, unit, method, factor, used, state):
 def logarithms(values, result):
     """Write the natural logarithm of each of `values` (n,) float64 into `result`, of `LEAST` below.
 
-    A number is a power of two times m in 0.5 to 1, and log(4m/3) = 2 atanh(z), z = (m - 3/4) /
-    (m + 3/4), is summed up as a series. A library's own may end otherwise on another processor.
+    A number is a power of two times m from 1 up to 2, and log m = 2 atanh z, z = (m - 1) / (m + 1),
+    is summed up as a series. A library's own may end otherwise on another processor.
     """
     raised = np.empty(values.shape[0], np.float64)
     for i in range(values.shape[0]):
         raised[i] = max(values[i], LEAST)
     bits, mantissas = raised.view(np.int64), result.view(np.int64)
     for i in range(values.shape[0]):
-        mantissas[i] = (bits[i] & _MANTISSA) | _HALF
+        mantissas[i] = (bits[i] & _MANTISSA) | _ONE
     for i in range(values.shape[0]):
-        exponent = np.float64((bits[i] >> np.int64(52)) - np.int64(1022))
-        z = (result[i] - 0.75) / (result[i] + 0.75)
+        exponent = np.float64((bits[i] >> np.int64(52)) - np.int64(1023))
+        z = (result[i] - 1.0) / (result[i] + 1.0)
         s = z * z
-        tail = 1 / 13 + s * (1 / 15 + s * (1 / 17 + s * (1 / 19 + s * (1 / 21 + s / 23))))
-        series = 1 / 5 + s * (1 / 7 + s * (1 / 9 + s * (1 / 11 + s * tail)))
-        series = 1 + s * (1 / 3 + s * series)
-        result[i] = exponent * _LN_2 + (2 * z * series - _LN_4_3)
+        series = 1 / 23 + s * (1 / 25 + s * (1 / 27 + s * (1 / 29 + s * (1 / 31 + s / 33))))
+        series = 1 / 13 + s * (1 / 15 + s * (1 / 17 + s * (1 / 19 + s * (1 / 21 + s * series))))
+        series = 1 / 5 + s * (1 / 7 + s * (1 / 9 + s * (1 / 11 + s * series)))
+        result[i] = exponent * _LN_2 + 2 * z * (1 + s * (1 / 3 + s * series))

@@ -4,7 +4,6 @@ import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.lanes import row_distance, row_dot
-from divgrpc.kernels.selection import gather
 from divgrpc.kernels.sparse import (
     clear,
     distance_from_dot,
@@ -15,64 +14,49 @@ from divgrpc.kernels.sparse import (
     unlink,
 )
 
-# Where `far_from` reads the candidates: where they lie, from the block, or by column.
-SCATTERED = 0
-GATHERED = 1
-LINKED = 2
-
 
 @kernel
 def hold(points, rows, count, scratch):
-    """Put the candidates rows[:count] where `far_from` reads them fastest; returns where that is.
+    """Link sparse candidates rows[:count] by column for `far_from`, where they fit; returns so.
 
-    `points` and `scratch` as for `selection.greedy`. `let_go` must follow.
+    `points` and `scratch` as for `selection.greedy`. `let_go` must follow. Dense rows are read
+    where they lie: copying them side by side takes longer than it saves.
     """
-    if points[1].shape[0]:
-        return LINKED if link(points, rows, count, scratch[3]) else SCATTERED
-    return GATHERED if gather(points[0], rows, count, scratch[0]) else SCATTERED
+    return points[1].shape[0] > 0 and count > 1 and link(points, rows, count, scratch[3])
 
 
 @kernel
-def let_go(points, rows, count, held, scratch):
+def let_go(points, rows, count, linked, scratch):
     """Leave the scratch as it was before `hold`."""
-    if held == LINKED:
+    if linked:
         unlink(points, rows, count, scratch[3][0])
 
 
 @kernel
-def far_from(points, inverses, rows, count, pick, held, scratch, far):
+def far_from(points, inverses, rows, count, pick, linked, scratch, far):
     """Write how far candidate `pick` is from each of rows[:count] into `far` (count,) float32.
 
     Squared distances, or, where `inverses` (n,) float32 holds the points' inverse lengths,
-    1 - cosine; from itself 0. `held` is what `hold` returned, the other arguments were its own.
+    1 - cosine; from itself 0. `linked` is what `hold` returned, the other arguments were its own.
     """
+    row = rows[pick]
     if points[1].shape[0]:
-        _far_sparse(points, inverses, rows, count, pick, held, scratch, far)
-    elif held == GATHERED:
-        _far_dense(scratch[0], pick, inverses, rows, count, pick, True, far)
+        _far_sparse(points, inverses, rows, count, row, linked, scratch, far)
+    elif inverses.shape[0]:
+        for i in range(count):
+            dot = row_dot(points[0], rows[i], points[0], row)
+            far[i] = np.float32(1) - dot * inverses[rows[i]] * inverses[row]
     else:
-        _far_dense(points[0], rows[pick], inverses, rows, count, pick, False, far)
+        for i in range(count):
+            far[i] = row_distance(points[0], rows[i], points[0], row)
     far[pick] = np.float32(0)
 
 
 @part
-def _far_dense(vectors, at, inverses, rows, count, pick, gathered, far):
-    if inverses.shape[0]:
-        mine = inverses[rows[pick]]
-        for i in range(count):
-            dot = row_dot(vectors, i if gathered else rows[i], vectors, at)
-            far[i] = np.float32(1) - dot * inverses[rows[i]] * mine
-    else:
-        for i in range(count):
-            far[i] = row_distance(vectors, i if gathered else rows[i], vectors, at)
-
-
-@part
-def _far_sparse(points, inverses, rows, count, pick, held, scratch, far):
+def _far_sparse(points, inverses, rows, count, row, linked, scratch, far):
     _, indptr, indices, values, squares = points
     _, target, _, links, dots = scratch
-    row = rows[pick]
-    if held == LINKED:
+    if linked:
         linked_dots(points, row, count, links, dots)
     else:
         spread(indices, values, indptr[row], indptr[row + 1], target)

@@ -143,6 +143,7 @@ def join(pieces: list[QueryResult]) -> QueryResult:
         ),
         parameters=first.parameters,
         warnings=_join_warnings(pieces, counts),
+        duality_gaps=np.concatenate([piece.duality_gaps for piece in pieces]),
     )
 
 
