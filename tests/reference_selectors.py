@@ -35,6 +35,11 @@ def select(
     return reference.greedy(points, query, rows, parameters)
 
 
+def length(points: Points, row: int, other: int) -> float:
+    """Return the root of how different two points are, which rounding may leave below zero."""
+    return math.sqrt(max(0.0, reference.apart(points, row, other)))
+
+
 def lengths(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float]:
     """Return what candidates cost as lengths: roots of squared distances."""
     costs = reference.costs(points, query, rows)
@@ -51,7 +56,7 @@ def max_sum(
     for _ in range(k):
         values = {
             row: relevance / 2 * costs[row]
-            - weight * sum(reference.apart(points, row, other) ** 0.5 for other, _ in picked)
+            - weight * sum(length(points, row, other) for other, _ in picked)
             for row in near
             if row not in dict(picked)
         }
@@ -105,7 +110,7 @@ def spread_sum(
 ) -> float:
     """Return what `max_sum` maximises, relevance counted from the farthest candidate on."""
     costs, k = lengths(points, query, near), len(chosen)
-    pairs = sum(reference.apart(points, a, b) ** 0.5 for a, b in combinations(chosen, 2))
+    pairs = sum(length(points, a, b) for a, b in combinations(chosen, 2))
     worth = sum(max(costs.values()) - costs[row] for row in chosen)
     return relevance * worth + (2 * (1 - relevance) / (k - 1) * pairs if k > 1 else 0.0)
 

@@ -87,7 +87,7 @@ def check_row(
         # What it picks is for test_relaxing.py to check; here it is that it picked at all.
         parameters = replace(parameters, selector="nearest")
     truth = reference.answer(points, asked, parameters, at_least=at_least)
-    count, k = int(result.counts[row]), result.parameters.k
+    count = int(result.counts[row])
     assert count == len(truth.ids)
     assert (result.ids[row, count:] == -1).all()
     room = 1e-6 * scale(points, asked)
