@@ -94,17 +94,12 @@ class Answers:
     stats: CountArray
     gaps: FloatArray
 
-    def row(self, row: int) -> "Answers":
-        """Return one row, to be written into."""
-        one = slice(row, row + 1)
-        return Answers(
-            self.ids[one],
-            self.scores[one],
-            self.values[one],
-            self.counts[one],
-            self.stats[:, one],
-            self.gaps[one],
-        )
+    def put(self, row: int, alone: "Answers") -> None:
+        """Write the answer to one query as a row."""
+        for name in ("ids", "scores", "values", "counts"):
+            getattr(self, name)[row] = getattr(alone, name)[0]
+        self.stats[:, row] = alone.stats[:, 0]
+        self.gaps[row : row + 1] = alone.gaps
 
 
 class Searcher:
@@ -178,9 +173,11 @@ class Searcher:
         else:
             plan = self._plan(wanted, answering.CANDIDATES, n_probes, at_least)
             for row in range(len(queries)):
-                alone = answers.row(row)
+                # Kernels are compiled for whole arrays, not for parts of others.
+                alone = _empty_answers(1, wanted.k, gaps=len(answers.gaps) > 0)
                 self._run(queries[row : row + 1], plan, seen, alone)
                 self._select(wanted, alone)
+                answers.put(row, alone)
         return answers
 
     def _select(self, wanted: EffectiveParameters, alone: "Answers") -> None:

@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from divgrpc.kernels import diversifying, selection
+from divgrpc.kernels import diversifying
 from divgrpc.relaxation import Candidates, exchange, relax, round_up
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric, Selector
 
@@ -45,8 +45,9 @@ def select(among: Candidates, wanted: EffectiveParameters, metric: Metric) -> Pi
         return Picks(np.empty(0, np.int64), np.empty(0, np.float32), 0.0)
     costs = distances
     if metric == "inner_product":
-        costs = np.empty(count, np.float32)
-        selection.scale_costs(distances, count, costs)
+        width = distances[-1] - distances[0]
+        # As `kernels.selection.scale_costs`.
+        costs = (distances - distances[0]) / width if width > 0 else np.zeros(count, np.float32)
     among = Candidates(among.points, among.inverses, among.rows, costs, among.scratch)
     if wanted.selector == "rerank":
         return rerank(among, wanted.k, wanted.diversity)
