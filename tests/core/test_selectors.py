@@ -28,7 +28,7 @@ def scratch_for(case: Case, *, linked: bool) -> tuple[Any, ...]:
     count, dims = case.vectors.shape
     links = links_of(dims, count * dims if case.stored_sparse and linked else 0)
     zeros = np.zeros((1, dims), np.float32)
-    return np.empty((0, dims), np.float32), zeros, np.empty(0, np.float32), links, np.empty(count)
+    return np.empty(count, np.float32), zeros, np.empty(0, np.float32), links, np.empty(count)
 
 
 def candidates_of(case: Case, *, linked: bool = True) -> Candidates:
