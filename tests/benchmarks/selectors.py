@@ -26,7 +26,7 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import Scratch
 from divgrpc.selecting import ONE_BY_ONE, select
-from divgrpc.types import FloatArray, IntArray, Selector
+from divgrpc.types import EffectiveParameters, FloatArray, IntArray
 
 _DIVERSITY: Final = 0.3
 # Which of ours, by which of the rivals'.
@@ -122,10 +122,9 @@ def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[st
         for rows, far in zip(ids.astype(np.int32), distances.astype(np.float32), strict=True)
     ]
 
-    def one_by_one(selector: Selector, query: int) -> IntArray:
-        asked = QueryParameters(k=k, selector=selector, diversity=_DIVERSITY)
-        wanted = asked.resolve(index.rows, "exact")
-        return ids[query, select(candidates[query], wanted, "cosine").places]
+    def one_by_one(wanted: EffectiveParameters, query: int) -> IntArray:
+        picked: IntArray = ids[query, select(candidates[query], wanted, "cosine").places]
+        return picked
 
     def greedy(rule: int, query: int) -> IntArray:
         among, picked, gains = candidates[query], scratch.picked[:k], np.empty(k, np.float32)
@@ -142,14 +141,18 @@ def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[st
             picked,
             gains,
         )
-        return ids[query, picked]
+        chosen: IntArray = ids[query, picked]
+        return chosen
 
     found: dict[str, Asking] = {
         "greedy": partial(greedy, selection.CORRECTED),
         "greedy, marginal": partial(greedy, selection.MARGINAL),
         "mmr": partial(greedy, selection.MMR),
     }
-    return found | {selector: partial(one_by_one, selector) for selector in ONE_BY_ONE}
+    for selector in ONE_BY_ONE:
+        asked = QueryParameters(k=k, selector=selector, diversity=_DIVERSITY)
+        found[selector] = partial(one_by_one, asked.resolve(index.rows, "exact"))
+    return found
 
 
 def _rivals(index: Index, queries: FloatArray, ids: IntArray, k: int) -> dict[str, Asking]:
@@ -168,7 +171,8 @@ def _rivals(index: Index, queries: FloatArray, ids: IntArray, k: int) -> dict[st
             picked = maximal_marginal_relevance(
                 queries[query], list(gathered[query]), 1 - _DIVERSITY, k
             )
-            return ids[query, picked]
+            chosen: IntArray = ids[query, picked]
+            return chosen
 
         found["langchain mmr"] = langchain
     return found
@@ -181,7 +185,8 @@ def _asked(
     scores: list[FloatArray],
     query: int,
 ) -> IntArray:
-    return ids[query, pick(gathered[query], scores[query])]
+    picked: IntArray = ids[query, pick(gathered[query], scores[query])]
+    return picked
 
 
 def _pyversity(strategy: str, k: int) -> Callable[[FloatArray, FloatArray], IntArray]:
