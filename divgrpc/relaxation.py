@@ -56,6 +56,10 @@ class Candidates:
     def __len__(self) -> int:
         return len(self.rows)
 
+    def priced(self, costs: FloatArray) -> "Candidates":
+        """Return the same at other costs."""
+        return Candidates(self.points, self.inverses, self.rows, costs, self.scratch)
+
     def of(self, places: npt.NDArray[np.integer[Any]]) -> "Candidates":
         """Return some of them."""
         return Candidates(

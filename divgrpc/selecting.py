@@ -20,9 +20,9 @@ from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric, Sel
 ONE_BY_ONE: Final[tuple[Selector, ...]] = ("rerank", "max_sum", "dpp", "qp_relax")
 
 _LIKENESS: Final = {
-    "cosine": diversifying.DPP_CHORDS,
-    "euclidean": diversifying.DPP_DISTANCES,
-    "inner_product": diversifying.DPP_ANGLES,
+    "cosine": diversifying.CHORDS,
+    "euclidean": diversifying.DISTANCES,
+    "inner_product": diversifying.ANGLES,
 }
 
 
@@ -43,12 +43,11 @@ def select(among: Candidates, wanted: EffectiveParameters, metric: Metric) -> Pi
     distances, count = among.costs, len(among)
     if not count:
         return Picks(np.empty(0, np.int64), np.empty(0, np.float32), 0.0)
-    costs = distances
     if metric == "inner_product":
         width = distances[-1] - distances[0]
         # As `kernels.selection.scale_costs`.
         costs = (distances - distances[0]) / width if width > 0 else np.zeros(count, np.float32)
-    among = Candidates(among.points, among.inverses, among.rows, costs, among.scratch)
+        among = among.priced(costs)
     if wanted.selector == "rerank":
         return rerank(among, wanted.k, wanted.diversity)
     if wanted.selector == "max_sum":
@@ -69,7 +68,7 @@ def rerank(among: Candidates, k: int, diversity: float) -> Picks:
     """
     k = min(k, len(among))
     length = k + int(diversity * (len(among) - k))
-    return _diversify(among.of(np.arange(length)), k, 0.0, diversifying.MAX_SUM)
+    return _greatest_sum(among.of(np.arange(length)), k, 0.0)
 
 
 def max_sum(among: Candidates, k: int, diversity: float, metric: Metric) -> Picks:
@@ -84,8 +83,7 @@ def max_sum(among: Candidates, k: int, diversity: float, metric: Metric) -> Pick
     inequality, which squared ones would not. k in the formula is at most the number of candidates.
     """
     costs = among.costs if metric == "inner_product" else np.sqrt(among.costs)
-    priced = Candidates(among.points, among.inverses, among.rows, costs, among.scratch)
-    return _diversify(priced, k, 1 - diversity, diversifying.MAX_SUM)
+    return _greatest_sum(among.priced(costs), k, 1 - diversity)
 
 
 def dpp(among: Candidates, k: int, diversity: float, metric: Metric) -> Picks:
@@ -101,7 +99,20 @@ def dpp(among: Candidates, k: int, diversity: float, metric: Metric) -> Picks:
     at diversity 1 the volume, the root of the determinant, is at least 1/k! of the greatest (Civril
     and Magdon-Ismail 2009).
     """
-    return _diversify(among, k, 1 - diversity, _LIKENESS[metric])
+    places, values = np.empty(k, np.int64), np.empty(k, np.float32)
+    count = diversifying.determinant(
+        among.points,
+        among.inverses,
+        among.rows,
+        among.costs,
+        len(among),
+        k,
+        1 - diversity,
+        _LIKENESS[metric],
+        places,
+        values,
+    )
+    return Picks(places[:count], values[:count])
 
 
 def qp_relax(among: Candidates, wanted: EffectiveParameters) -> Picks:
@@ -130,9 +141,9 @@ def qp_relax(among: Candidates, wanted: EffectiveParameters) -> Picks:
     return Picks(places, relaxed.shares[places].astype(np.float32), relaxed.gap)
 
 
-def _diversify(among: Candidates, k: int, relevance: float, method: int) -> Picks:
+def _greatest_sum(among: Candidates, k: int, relevance: float) -> Picks:
     places, values = np.empty(k, np.int64), np.empty(k, np.float32)
-    count = diversifying.diversify(
+    count = diversifying.max_sum(
         among.points,
         among.inverses,
         among.rows,
@@ -140,7 +151,6 @@ def _diversify(among: Candidates, k: int, relevance: float, method: int) -> Pick
         len(among),
         k,
         relevance,
-        method,
         among.scratch,
         places,
         values,

@@ -68,3 +68,34 @@ def _far_sparse(points, inverses, rows, count, row, linked, scratch, far):
             far[i] = np.float32(1) - np.float32(dots[i]) * inverses[rows[i]] * inverses[row]
         else:
             far[i] = distance_from_dot(dots[i], squares[rows[i]], squares[row], False)
+
+
+@kernel
+def how_far(points, inverses, row, other):
+    """Return the same of two rows alone, float32, to the bit as of linked candidates."""
+    if points[1].shape[0]:
+        dot = _merged_dot(points, row, other)
+        if inverses.shape[0]:
+            return np.float32(1) - np.float32(dot) * inverses[row] * inverses[other]
+        return distance_from_dot(dot, points[4][row], points[4][other], False)
+    if inverses.shape[0]:
+        dot = row_dot(points[0], row, points[0], other)
+        return np.float32(1) - dot * inverses[row] * inverses[other]
+    return row_distance(points[0], row, points[0], other)
+
+
+@part
+def _merged_dot(points, row, other):
+    """Return the float64 dot product of two sparse rows, summed from the first column on."""
+    _, indptr, indices, values, _ = points
+    i, j, total = indptr[row], indptr[other], 0.0
+    while i < indptr[row + 1] and j < indptr[other + 1]:
+        if indices[i] == indices[j]:
+            total += np.float64(values[i]) * np.float64(values[j])
+            i += 1
+            j += 1
+        elif indices[i] < indices[j]:
+            i += 1
+        else:
+            j += 1
+    return total

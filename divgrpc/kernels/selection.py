@@ -1,14 +1,15 @@
 """Greedy selection: Algorithm 1 of the paper in its three readings, and MMR.
 
 A step needs, per candidate, what its distance from the query costs and how far apart it is from
-what was picked: the sum of those distances, or for MMR the least. Either grows by one distance per
-candidate and step, so there is no matrix of pairs.
+what was picked: the sum of those distances, or for MMR the least. The sum takes one distance per
+candidate and step, so there is no matrix of pairs. The least only shrinks, so that a candidate is
+brought up to date where as it stands it would be picked (Minoux 1978).
 """
 
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.pairs import far_from, hold, let_go
+from divgrpc.kernels.pairs import far_from, hold, how_far, let_go
 
 CORRECTED = 0
 PRINTED = 1
@@ -64,6 +65,8 @@ def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, pi
     k = min(k, count)
     apart[:count] = np.float32(0)
     linked = hold(points, rows, count if k > 1 else 0, scratch)
+    # A least distance only shrinks: it is brought up to date where the candidate would be picked.
+    lazy, known = rule == MMR and not linked, np.zeros(count, np.int32)
     for step in range(k):
         weight = diversity_weight(rule, relevance, step, k)
         best, least = -1, np.float32(np.inf)
@@ -71,15 +74,22 @@ def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, pi
             # A picked candidate is minus infinity apart, so its value is never below `least`; all
             # others are finite, and one of them is.
             value = relevance * costs[i] - weight * apart[i]
+            if value < least and known[i] < step and lazy:
+                for earlier in range(known[i], step):
+                    other = rows[picked[earlier]]
+                    apart[i] = min(apart[i], how_far(points, inverses, rows[i], other))
+                known[i] = step
+                value = relevance * costs[i] - weight * apart[i]
             if value < least:
                 best, least = i, value
         picked[step] = best
         gains[step] = -least
-        if step + 1 < k:
+        if step + 1 < k and (step == 0 or not lazy):
             far_from(points, inverses, rows, count, best, linked, scratch, far)
             least_counts = rule == MMR and step > 0
             for i in range(count):
                 apart[i] = min(apart[i], far[i]) if least_counts else apart[i] + far[i]
+                known[i] = 1
         apart[best] = np.float32(-np.inf)
     let_go(points, rows, count, linked, scratch)
     return k

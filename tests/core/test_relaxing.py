@@ -34,8 +34,7 @@ def problem(case: Case) -> tuple[Candidates, Numbers, Numbers]:
     points = case.points()
     known = reference.costs(points, case.query, rows)
     apart = [[0.0 if a == b else reference.apart(points, a, b) for b in rows] for a in rows]
-    priced = Candidates(among.points, among.inverses, among.rows, costs, among.scratch)
-    return priced, np.array([known[row] for row in rows]), np.array(apart)
+    return among.priced(costs), np.array([known[row] for row in rows]), np.array(apart)
 
 
 def check_shares(relaxed: Relaxed, k: int) -> None:
