@@ -27,6 +27,7 @@ from divgrpc.types import (
     Progress,
     QueryResult,
     QueryStats,
+    Rounding,
     Sampling,
     Search,
     Selector,
@@ -146,11 +147,12 @@ class Index:
         max_distance: float | None = None,
         sampling: Sampling = "uniform",
         seed: int = 0,
+        rounding: Rounding = "exchange",
     ) -> QueryResult:
         """Return `k` diverse results for each row of `queries`, (nq, d) or one vector (d,).
 
         What the parameters mean stands in the .proto's `QueryRequest`. Raises
-        `InvalidArgumentError` and `UnsupportedError` with the field named.
+        `InvalidArgumentError` with the field named.
         """
         return self.answer(
             queries,
@@ -166,6 +168,7 @@ class Index:
                 max_distance=max_distance,
                 sampling=sampling,
                 seed=seed,
+                rounding=rounding,
             ),
         )
 
@@ -187,7 +190,11 @@ class Index:
             )
         manifest = self._manifest
         wanted = parameters.resolve(
-            manifest.rows, manifest.auto_search, manifest.dims, manifest.points
+            manifest.rows,
+            manifest.auto_search,
+            manifest.dims,
+            manifest.points,
+            manifest.nonzeros if manifest.points == "sparse" else None,
         )
         answers = self._searcher.answer(
             rows,
@@ -204,6 +211,7 @@ class Index:
             stats=QueryStats(*answers.stats),
             parameters=wanted,
             warnings=parameters.warnings() + self._shortfalls(wanted, answers),
+            duality_gaps=answers.gaps,
         )
 
     def _enough(self, wanted: EffectiveParameters) -> int:

@@ -1,8 +1,7 @@
 """What a build and a query can be told, the defaults, and the limits: one table each.
 
 Core, client and server all make these objects, so that a parameter is checked in one place and has
-one name. Errors are `InvalidArgumentError` with the field named; a choice that is a word of the
-design but not there yet is `UnsupportedError`.
+one name. Errors are `InvalidArgumentError` with the field named.
 """
 
 import math
@@ -12,13 +11,14 @@ import re
 from dataclasses import dataclass
 from typing import Final, get_args
 
-from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import (
     EffectiveParameters,
     HashFamily,
     Hyperplanes,
     Metric,
     Points,
+    Rounding,
     Sampling,
     Search,
     Selector,
@@ -34,6 +34,8 @@ SEED_MAX: Final = 2**64 - 1
 LIMITS: Final = {
     "k_max": 10_000,
     "k_times_candidates_max": 100_000_000,
+    # What dpp keeps: so many numbers of eight bytes.
+    "dpp_k_times_candidates_max": 10_000_000,
     # Times the dimensions: what a selector computes for one query row, some seconds at most.
     "k_candidates_dims_max": 2**35,
     "dims_max": 65_536,
@@ -47,14 +49,11 @@ LIMITS: Final = {
     "grid_settings_max": 1_000,
 }
 
-# Words of the design that this version answers with UnsupportedError.
-NOT_YET: Final = {
-    "selector": ("rerank", "qp_relax", "dpp", "max_sum"),
-}
-
 CODE_BITS: Final = 256
 MIN_CANDIDATES: Final = 200
 MIN_SPARSE_HASHED: Final = 1_000
+# Times that qp_relax may go over all candidates, as if it picked so many.
+RELAX_PASSES: Final = 100
 
 
 def check_index_name(name: str) -> str:
@@ -72,11 +71,6 @@ def _choice(field: str, value: object, choices: tuple[str, ...]) -> None:
     if value not in choices:
         allowed = ", ".join(choices)
         raise InvalidArgumentError(field, f"{field} must be one of {allowed}, got {value!r}")
-    if value in NOT_YET.get(field, ()):
-        ready = ", ".join(c for c in choices if c not in NOT_YET[field])
-        raise UnsupportedError(
-            field, f"{field} {value!r} is not there yet in this version; there are: {ready}"
-        )
 
 
 def _integer(owner: object, field: str, low: int, high: int) -> int:
@@ -180,6 +174,7 @@ class QueryParameters:
     max_distance: float | None = None
     sampling: Sampling = "uniform"
     seed: int = 0
+    rounding: Rounding = "exchange"
 
     def __post_init__(self) -> None:
         _integer(self, "k", 1, LIMITS["k_max"])
@@ -191,6 +186,7 @@ class QueryParameters:
         _choice("variant", self.variant, get_args(Variant))
         _choice("search", self.search, get_args(Search))
         _choice("sampling", self.sampling, get_args(Sampling))
+        _choice("rounding", self.rounding, get_args(Rounding))
         _integer(self, "seed", 0, SEED_MAX)
         if self.hash_limit is not None:
             self._check_limit("hash_limit")
@@ -218,16 +214,19 @@ class QueryParameters:
             )
 
     def resolve(
-        self, rows: int, auto_search: Search, dims: int = 1, points: Points = "dense"
+        self,
+        rows: int,
+        auto_search: Search,
+        dims: int = 1,
+        points: Points = "dense",
+        nonzeros: int | None = None,
     ) -> EffectiveParameters:
         """Fill in the defaults for an index of `rows` points of `dims` dimensions.
 
-        Raises `InvalidArgumentError` where k times the candidates is above its limit.
+        `nonzeros` counts the numbers that all points store, where they are sparse. Raises
+        `InvalidArgumentError` where k times the candidates is above its limit.
         """
-        limit = LIMITS["k_times_candidates_max"]
-        if self.selector != "nearest":
-            limit = min(limit, LIMITS["k_candidates_dims_max"] // dims)
-        most = limit // self.k
+        most = self._limit(dims) // self.k
         default_candidates = min(max(MIN_CANDIDATES, 10 * self.k), max(self.k, most))
         candidates = default_candidates if self.candidates_limit is None else self.candidates_limit
         if self.epsilon is not None:
@@ -241,10 +240,14 @@ class QueryParameters:
         if search == "auto":
             search = "exact" if hashed == 0 or hashed >= rows else auto_search
         seen = min(candidates or rows, hashed or rows, rows)
+        # Sparse candidates together hold no more numbers than all points do.
+        width = dims if nonzeros is None else min(dims, -(-nonzeros // seen))
+        limit = self._limit(max(1, width))
         if self.k * seen > limit:
+            each = f"{width} dimensions" if nonzeros is None else f"{width} numbers each"
             raise InvalidArgumentError(
                 "candidates_limit",
-                f"k times the candidates must be at most {limit} at {dims} dimensions, "
+                f"k times the candidates must be at most {limit} at {each}, "
                 f"got {self.k} times {seen}",
             )
         return EffectiveParameters(
@@ -258,7 +261,20 @@ class QueryParameters:
             max_distance=self.max_distance,
             sampling=self.sampling,
             seed=self.seed,
+            rounding=self.rounding,
         )
+
+    def _limit(self, width: int) -> int:
+        """Return how much k times the candidates may be, where each holds so many numbers."""
+        limit = LIMITS["k_times_candidates_max"]
+        if self.selector == "nearest":
+            return limit
+        if self.selector == "dpp":
+            # A step goes over a row of the factor for every pick before it.
+            limit, width = LIMITS["dpp_k_times_candidates_max"], max(width, self.k)
+        if self.selector == "qp_relax":
+            width *= -(-RELAX_PASSES // self.k)
+        return min(limit, LIMITS["k_candidates_dims_max"] // width)
 
     def warnings(self) -> tuple[WarningInfo, ...]:
         """Return what is legal and probably not meant: limits that leave nothing to choose from."""

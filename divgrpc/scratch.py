@@ -16,9 +16,6 @@ from divgrpc.types import FloatArray, IntArray
 # Probes that one query may look at: the room of the heap.
 MAX_PROBES: Final = 4_096
 
-# Candidates are copied side by side up to this size; a larger block would leave the cache anyway.
-_BLOCK_FLOATS: Final = 1 << 20
-
 # Stored values of sparse candidates that are linked by column at most.
 _MAX_LINKS: Final = 1 << 18
 
@@ -35,12 +32,12 @@ class Scratch:
     scanning: tuple[Any, ...]
     probing: tuple[Any, ...]
     cells: tuple[Any, ...]
-    block: FloatArray
     target: FloatArray
     sketched: FloatArray
     sparse: bool
     links: tuple[Any, ...]
     dots: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
+    far: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     apart: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     costs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
@@ -62,7 +59,6 @@ class Scratch:
             _scanning_scratch(0, 0),
             _probing_scratch(0, 0, 0, 0),
             _cells_scratch(0, 0),
-            np.empty((0, dims), np.float32),
             np.zeros((1, dims), np.float32),
             np.empty((1, hashed_dims), np.float32),
             sparse,
@@ -74,11 +70,8 @@ class Scratch:
         if len(self.apart) < seen:
             self.apart = np.empty(seen, np.float32)
             self.costs = np.empty(seen, np.float32)
-            dims = self.block.shape[1]
-            if self.sparse:
-                self.dots = np.empty(seen, np.float64)
-            else:
-                self.block = np.empty((min(seen, max(1, _BLOCK_FLOATS // dims)), dims), np.float32)
+            self.far = np.empty(seen, np.float32)
+            self.dots = np.empty(seen if self.sparse else 0, np.float64)
         if len(self.picked) < k:
             self.picked = np.empty(k, np.int64)
 
@@ -98,6 +91,11 @@ class Scratch:
         if not len(self.cells[0]):
             self.cells = _cells_scratch(cells, len(self.rows))
 
+    @property
+    def selection(self) -> tuple[Any, ...]:
+        """What selectors write into; see `kernels.selection.greedy`."""
+        return (self.far, self.target, self.apart, self.links, self.dots)
+
     def as_tuple(self) -> tuple[Any, ...]:
         """Return everything in the order of `kernels.answering.answer`."""
         return (
@@ -109,7 +107,7 @@ class Scratch:
             self.scanning,
             self.probing,
             self.cells,
-            (self.block, self.target, self.apart, self.links, self.dots),
+            self.selection,
             self.costs,
             self.picked,
             self.sketched,

@@ -10,7 +10,9 @@ import numpy as np
 from divgrpc.array_files import Array, release
 from divgrpc.kernels import answering, finding, selection
 from divgrpc.parameters import BuildParameters
+from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch
+from divgrpc.selecting import ONE_BY_ONE, select
 from divgrpc.types import (
     CountArray,
     EffectiveParameters,
@@ -80,13 +82,24 @@ _CELLS: Final[_Layout] = (
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What the kernel writes: `QueryResult`'s columns; `stats` (4, nq) in `QueryStats`'s order."""
+    """What the kernel writes: `QueryResult`'s columns; `stats` (4, nq) in `QueryStats`'s order.
+
+    `gaps` (nq,) float32 or empty, 0 where nothing was relaxed.
+    """
 
     ids: IntArray
     scores: FloatArray
     values: FloatArray
     counts: CountArray
     stats: CountArray
+    gaps: FloatArray
+
+    def put(self, row: int, alone: "Answers") -> None:
+        """Write the answer to one query as a row."""
+        for name in ("ids", "scores", "values", "counts"):
+            getattr(self, name)[row] = getattr(alone, name)[0]
+        self.stats[:, row] = alone.stats[:, 0]
+        self.gaps[row : row + 1] = alone.gaps
 
 
 class Searcher:
@@ -147,16 +160,42 @@ class Searcher:
 
         `at_least` hashed points are found where there are so many: by probing on, then by a scan.
         """
-        answers = _empty_answers(len(queries), wanted.k)
+        answers = _empty_answers(len(queries), wanted.k, gaps=wanted.selector == "qp_relax")
         points = self._hashing[2].shape[1]
         seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
-        # All selectors are plain nearest neighbours at 0, but the one that the paper prints.
-        printed = wanted.selector == "greedy" and wanted.variant == "printed"
+        # All selectors are plain nearest neighbours at 0, but those that the paper prints.
+        printed = wanted.selector in {"greedy", "qp_relax"} and wanted.variant == "printed"
         relevance_alone = np.float32(1 - wanted.diversity) == 1
         nearest = wanted.selector == "nearest" or (relevance_alone and not printed)
-        step = answering.NEAREST if nearest else answering.GREEDY
-        self._run(queries, self._plan(wanted, step, n_probes, at_least), seen, answers)
+        if wanted.selector not in ONE_BY_ONE or nearest:
+            step = answering.NEAREST if nearest else answering.GREEDY
+            self._run(queries, self._plan(wanted, step, n_probes, at_least), seen, answers)
+        else:
+            plan = self._plan(wanted, answering.CANDIDATES, n_probes, at_least)
+            for row in range(len(queries)):
+                # Kernels are compiled for whole arrays, not for parts of others.
+                alone = _empty_answers(1, wanted.k, gaps=len(answers.gaps) > 0)
+                self._run(queries[row : row + 1], plan, seen, alone)
+                self._select(wanted, alone)
+                answers.put(row, alone)
         return answers
+
+    def _select(self, wanted: EffectiveParameters, alone: "Answers") -> None:
+        """Pick from the candidates that the scratch holds, and write the one row of answers."""
+        scratch: Scratch = self._local.scratch
+        count, inverses = int(alone.counts[0]), self._named[1]
+        rows, distances = scratch.rows[:count], scratch.distances[:count]
+        among = Candidates(self._points, inverses, rows, distances, scratch.selection)
+        picks = select(among, wanted, self.metric)
+        found = len(picks.places)
+        taken = rows[picks.places]
+        alone.ids[0, :found] = self.ids[taken] if len(self.ids) else taken
+        alone.scores[0, :found] = _scores(distances[picks.places], self.metric)
+        alone.values[0, :found] = picks.values
+        alone.ids[0, found:], alone.scores[0, found:], alone.values[0, found:] = -1, np.nan, np.nan
+        alone.counts[0] = found
+        if len(alone.gaps):
+            alone.gaps[0] = picks.gap
 
     def hashed(self, queries: Rows, wanted: EffectiveParameters, n_probes: int) -> list[IntArray]:
         """Return the ids of the points that each query has hashed: at most `hash_limit`."""
@@ -252,14 +291,23 @@ def _as_queries(queries: Rows) -> tuple[Any, ...]:
     )
 
 
-def _empty_answers(queries: int, k: int) -> Answers:
+def _empty_answers(queries: int, k: int, *, gaps: bool = False) -> Answers:
     return Answers(
         np.empty((queries, k), np.int64),
         np.empty((queries, k), np.float32),
         np.empty((queries, k), np.float32),
         np.empty(queries, np.uint32),
         np.empty((4, queries), np.uint32),
+        np.zeros(queries if gaps else 0, np.float32),
     )
+
+
+def _scores(distances: FloatArray, metric: Metric) -> FloatArray:
+    """Return the relevance in the metric's own direction, as `kernels.answering` has it."""
+    if metric == "cosine":
+        return np.float32(1) - distances / np.float32(2)
+    # Plus zero makes a product of minus zero a plain one.
+    return distances if metric == "euclidean" else np.float32(0) - distances
 
 
 def _frozen(array: Array) -> Array:

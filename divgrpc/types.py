@@ -4,7 +4,7 @@ The spelled-out choices (`Search`, `Selector`, ...) are the same words in the .p
 an enum value: ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ Search = Literal["auto", "tables", "scan", "scan_hamming", "exact"]
 Selector = Literal["nearest", "greedy", "mmr", "rerank", "qp_relax", "dpp", "max_sum"]
 Variant = Literal["corrected", "printed", "marginal"]
 Sampling = Literal["uniform", "nearest"]
+Rounding = Literal["exchange", "top_k"]
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -55,6 +56,7 @@ class EffectiveParameters:
     max_distance: float | None
     sampling: Sampling
     seed: int
+    rounding: Rounding
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -79,7 +81,8 @@ class QueryResult:
     float32, NaN there; `counts` (nq,) uint32, how many each row has. A score is the relevance in
     the metric's own direction: the cosine, the product, or the squared Euclidean distance, which is
     smaller for nearer points. A selection score is what the selector saw in the point when it
-    picked it, higher is better.
+    picked it, higher is better. `duality_gaps` is empty but for the selector `qp_relax`: (nq,)
+    float32, how far each row's shares may be from the best, as a share of the objective's range.
     """
 
     ids: IntArray
@@ -90,6 +93,7 @@ class QueryResult:
     stats: QueryStats
     parameters: EffectiveParameters
     warnings: tuple[WarningInfo, ...] = ()
+    duality_gaps: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
 
 
 @dataclass(frozen=True, slots=True)

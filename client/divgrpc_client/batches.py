@@ -18,10 +18,10 @@ from divgrpc_protos.v1 import query_pb2
 # What a message holds beside the vectors or the results is far below this.
 _HEADROOM_BYTES: Final = 2**16
 MESSAGE_BYTES: Final = LIMITS["message_bytes_max"] - _HEADROOM_BYTES
-# The most that one result and one row can take in an answer: a varint id and two floats; an offset
-# and four counts.
+# The most that one result and one row can take in an answer: a varint id and two floats; an offset,
+# four counts and a duality gap.
 _RESULT_BYTES: Final = 9 + 4 + 4
-_ROW_BYTES: Final = 5 + 4 * 5
+_ROW_BYTES: Final = 5 + 4 * 5 + 4
 # A name that is replaced faster than it can be asked has no one generation to speak of.
 _ROUNDS_MAX: Final = 4
 

@@ -17,7 +17,6 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
-from divgrpc.parameters import NOT_YET
 from divgrpc_client import commands
 from divgrpc_client.errors import RpcError
 from divgrpc_client.files import FORMATS
@@ -235,8 +234,7 @@ def _add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str,
         if kind is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **how)
         elif get_origin(kind) is Literal:
-            ready = [word for word in get_args(kind) if word not in NOT_YET.get(name, ())]
-            group.add_argument(*flags, choices=ready, **how)
+            group.add_argument(*flags, choices=get_args(kind), **how)
         else:
             group.add_argument(*flags, type=_plain(kind), metavar="N", **how)
 

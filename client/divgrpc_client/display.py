@@ -92,6 +92,9 @@ def result(found: QueryResult, rows: range) -> None:
         f"diversity {used.diversity:g}, candidates_limit {used.candidates_limit}",
         style="dim",
     )
+    if len(found.duality_gaps):
+        most = f"{found.duality_gaps.max():.1e}"
+        out.print(f"duality gap at most {most} of the objective's range", style="dim")
     _warn(out, found.warnings)
 
 

@@ -35,6 +35,7 @@ def _row(result: QueryResult, position: int, row: int) -> dict[str, object]:
         "scores": result.scores[position, :count],
         "selection_scores": result.selection_scores[position, :count],
         **{field.name: getattr(stats, field.name)[position] for field in dataclasses.fields(stats)},
+        **({"duality_gap": result.duality_gaps[position]} if len(result.duality_gaps) else {}),
     }
 
 

@@ -16,6 +16,7 @@ from divgrpc.types import (
     HashFamily,
     Hyperplanes,
     Metric,
+    Rounding,
     Sampling,
     Search,
     Selector,
@@ -33,7 +34,7 @@ class QueryOptions(TypedDict, total=False):
     k: Annotated[int, "how many results a row gets"]
     diversity: Annotated[float, "0: plain nearest neighbours; 1: diversity alone"]
     selector: Annotated[Selector, "what picks k of the candidates"]
-    variant: Annotated[Variant, "which reading of the paper's Algorithm 1 the selector follows"]
+    variant: Annotated[Variant, "which reading of the paper greedy and qp_relax follow"]
     search: Annotated[Search, "how points are found before they are scored exactly"]
     hash_limit: Annotated[int | None, "most points the hash stage hands on; 0: no limit"]
     epsilon: Annotated[float | None, "gives hash_limit as ceil(2 n^(1/(1+epsilon)))"]
@@ -43,6 +44,7 @@ class QueryOptions(TypedDict, total=False):
     ]
     sampling: Annotated[Sampling, "which points stay when the hash stage finds too many"]
     seed: Annotated[int, "of the draws; same seed, same answer"]
+    rounding: Annotated[Rounding, "how qp_relax's shares become k results"]
 
 
 class BuildOptions(TypedDict, total=False):

@@ -63,6 +63,7 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
         stats=_stats(response.stats),
         parameters=parameters,
         warnings=_warnings(response.warnings),
+        duality_gaps=np.array(response.duality_gaps, np.float32),
     )
 
 
@@ -100,6 +101,7 @@ def joined(parts: Sequence[QueryResult]) -> QueryResult:
         stats=QueryStats(*(counted(name) for name in QueryStats.__dataclass_fields__)),
         parameters=first.parameters,
         warnings=tuple(dict.fromkeys(w for part in parts for w in part.warnings)),
+        duality_gaps=rows("duality_gaps"),
     )
 
 
@@ -124,6 +126,7 @@ def _effective(message: query_pb2.EffectiveParameters) -> EffectiveParameters:
         max_distance=message.max_distance if message.HasField("max_distance") else None,
         sampling=_word(message, "sampling"),
         seed=message.seed,
+        rounding=_word(message, "rounding"),
     )
 
 

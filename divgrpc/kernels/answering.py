@@ -18,6 +18,8 @@ NEAREST = 0
 GREEDY = 1
 # Give the hashed points themselves, scored by nobody.
 HASHED = 2
+# Leave the candidates, nearest first, and their distances in the scratch; `counts` has how many.
+CANDIDATES = 3
 
 COSINE = 0
 EUCLIDEAN = 1
@@ -82,7 +84,10 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
         sort_nearest(rows, distances, 0, count, wanted, ids)
         statistics[0, query], statistics[1, query] = hashed, probed
         statistics[2, query], statistics[3, query] = scored, candidates
-        _select(points, named, plan, query, wanted, scratch, results)
+        if plan[7] == CANDIDATES:
+            results[3][query] = wanted
+        else:
+            _select(points, named, plan, query, wanted, scratch, results)
 
 
 @part

@@ -40,7 +40,8 @@ class Job:
         self._op = request.op
         self._correlation_id = correlation_id
         self._index: Index | None = None
-        self._piece_rows = _FIRST_PIECE_ROWS
+        # A row of these may take a second, of others a millisecond.
+        self._piece_rows = 1 if query.parameters.selector == "qp_relax" else _FIRST_PIECE_ROWS
         self._next = 0
         self._pieces: list[QueryResult] = []
 
@@ -143,6 +144,7 @@ def join(pieces: list[QueryResult]) -> QueryResult:
         ),
         parameters=first.parameters,
         warnings=_join_warnings(pieces, counts),
+        duality_gaps=np.concatenate([piece.duality_gaps for piece in pieces]),
     )
 
 

@@ -29,7 +29,7 @@ _BUILD: Final = index_pb2.BuildParameters.DESCRIPTOR
 _EFFECTIVE: Final = query_pb2.EffectiveParameters.DESCRIPTOR
 _INFO: Final = index_pb2.IndexInfo.DESCRIPTOR
 _COST: Final = index_pb2.SearchCost.DESCRIPTOR
-_EFFECTIVE_WORDS: Final = ("selector", "variant", "search", "sampling")
+_EFFECTIVE_WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
 _BUILD_WORDS: Final = ("metric", "hash_family", "hyperplanes", "zero_vectors")
 _BUILD_NUMBERS: Final = (
     "centred",
@@ -46,7 +46,7 @@ _HIT_BYTES_MIN: Final = 9
 def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameters:
     """Return the parameters of a build.
 
-    Raises `InvalidArgumentError` and `UnsupportedError` with the field named.
+    Raises `InvalidArgumentError` with the field named.
     """
     given: dict[str, Any] = {
         name: word(_BUILD, name, getattr(message, name)) for name in _BUILD_WORDS
@@ -78,6 +78,7 @@ def pack_result(result: QueryResult) -> bytes:
             candidates=stats.candidates.tolist(),
         ),
         parameters=_effective(result.parameters),
+        duality_gaps=result.duality_gaps.tolist(),
     )
     if result.warnings:
         response.warnings.extend(_warning(warning) for warning in result.warnings)

@@ -26,7 +26,7 @@ _NUMBERS: Final = (
     "max_distance",
     "seed",
 )
-_WORDS: Final = ("selector", "variant", "search", "sampling")
+_WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
 
 
 class Query(NamedTuple):
@@ -40,7 +40,7 @@ class Query(NamedTuple):
 def parse_query(request: query_pb2.QueryRequest) -> Query:
     """Return what a QueryRequest asks for.
 
-    Raises `InvalidArgumentError` and `UnsupportedError` with the field named.
+    Raises `InvalidArgumentError` with the field named.
     """
     parameters = _parameters(
         (
@@ -52,7 +52,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
             request.max_distance if request.HasField("max_distance") else None,
             request.seed if request.HasField("seed") else None,
         ),
-        (request.selector, request.variant, request.search, request.sampling),
+        (request.selector, request.variant, request.search, request.sampling, request.rounding),
     )
     check_index_name(request.index)
     queries = parse_vectors("queries", request.queries)

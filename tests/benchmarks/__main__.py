@@ -8,13 +8,14 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks import environment, gain, memory, metrics, peers, quality, wire
+from benchmarks import environment, gain, memory, metrics, peers, quality, selectors, wire
 from benchmarks.tables import facts, show
 
 _RUNS = {
     "quality": quality,
     "gain": gain,
     "metrics": metrics,
+    "selectors": selectors,
     "peers": peers,
     "wire": wire,
     "memory": memory,

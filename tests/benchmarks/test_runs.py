@@ -9,7 +9,18 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from benchmarks import footprint, gain, memory, metrics, peers, rivals, shares, sweeps, topics
+from benchmarks import (
+    footprint,
+    gain,
+    memory,
+    metrics,
+    peers,
+    rivals,
+    selectors,
+    shares,
+    sweeps,
+    topics,
+)
 from benchmarks.exhaustive import Everything
 from benchmarks.shares import Choice, choose, choose_limits
 from benchmarks.sweeps import Setting
@@ -72,6 +83,24 @@ def test_peers_run_small(monkeypatch: pytest.MonkeyPatch, absent: list[str]) -> 
     assert all(row["gap"] >= row["wanted"] for row in rows)
     faster = [row["faster"] for row in rows if row["name"] == "lsh_div"]
     assert faster == [None] if gone else faster[0] > 0
+
+
+@pytest.mark.usefixtures("digits")
+@pytest.mark.parametrize("absent", [[], ["pyversity", "langchain_core"]])
+def test_selectors_run_small(monkeypatch: pytest.MonkeyPatch, absent: list[str]) -> None:
+    """Every selector has a row, MMR picks what rivals pick, and a run without them ends well."""
+    gone = absent or selectors.missing()
+    monkeypatch.setattr(selectors, "missing", lambda: gone)
+    words = "--k 5 --queries 10 --candidates 20 40"
+    result = selectors.run(told(selectors, *words.split()))
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    names = {"greedy", "greedy, marginal", "mmr", "rerank", "max_sum", "dpp", "qp_relax"}
+    assert {row["selector"] for row in rows if row["candidates"] == 20} == names
+    assert all(row["microseconds"] > 0 for row in rows)
+    rivals_of_mmr = [row for row in rows if row["selector"] == "mmr" and row["rival"]]
+    assert all(row["same"] == 1 for row in rivals_of_mmr)
+    assert bool(rivals_of_mmr) == ("pyversity" not in gone)
 
 
 def test_memory_runs_small() -> None:

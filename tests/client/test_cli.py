@@ -3,7 +3,6 @@
 import json
 import os
 import pty
-import re
 import signal
 import subprocess
 import sys
@@ -17,7 +16,7 @@ import scipy.sparse
 from sklearn.datasets import dump_svmlight_file
 
 import divgrpc
-from divgrpc.parameters import NOT_YET, BuildParameters, QueryParameters
+from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc_client import Client, cli, display
 from running import RunningServer, tied
 from scripted import ScriptedIndex
@@ -255,14 +254,6 @@ def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         cli.main(["--version"])
     assert (end.value.code, capsys.readouterr().out) == (0, f"{divgrpc.__version__}\n")
-
-
-def test_words_to_come_are_not_offered(run: Callable[..., Ran]) -> None:
-    """The help offers no word that this version would refuse."""
-    offered = set(re.findall(r"[\w]+", run("build", "--help").out + run("query", "--help").out))
-    coming = {word for words in NOT_YET.values() for word in words} - {"auto"}
-    assert not coming & offered
-    assert run("build", "cli", "x.npy", "--hash-family", "auto").code == 2
 
 
 def test_messages_name_options(run: Callable[..., Ran], tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse
 from grpc_health.v1 import health_pb2
 
-from divgrpc.errors import IndexExistsError, IndexNotFoundError, UnsupportedError
+from divgrpc.errors import IndexExistsError, IndexNotFoundError, InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
 from divgrpc_client import AsyncClient, Client, Progress, RpcError, health
@@ -117,10 +117,10 @@ def test_errors_of_the_core_come_through(ask: Stack, index: str, points: np.ndar
         ask("build", index, points)
     assert isinstance(exists.value, RpcError)
     assert exists.value.code is grpc.StatusCode.ALREADY_EXISTS
-    with pytest.raises(UnsupportedError) as unsupported:
-        ask("query", index, points[0], selector="dpp", timeout=30)
-    assert isinstance(unsupported.value, RpcError)
-    assert unsupported.value.field == "selector"
+    with pytest.raises(InvalidArgumentError) as invalid:
+        ask("query", index, points[0], k=10, candidates_limit=5, timeout=30)
+    assert isinstance(invalid.value, RpcError)
+    assert invalid.value.field == "candidates_limit"
 
 
 def test_bad_rows_are_named_during_the_upload(ask: Stack) -> None:

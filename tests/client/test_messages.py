@@ -321,6 +321,7 @@ def test_fewer_results_are_padded() -> None:
     batch.accept(response)
     result = batch.result()
     assert result is not None
+    assert result.duality_gaps.shape == (0,)
     assert result.ids.tolist() == [[5, 6], [-1, -1], [7, -1]]
     assert result.counts.tolist() == [2, 0, 1]
     assert np.isnan(result.scores).sum() == np.isnan(result.selection_scores).sum() == 3

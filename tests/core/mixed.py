@@ -35,6 +35,11 @@ SELECTIONS: list[tuple[Selector, Variant]] = [
     ("greedy", "printed"),
     ("greedy", "marginal"),
     ("mmr", "corrected"),
+    ("rerank", "corrected"),
+    ("max_sum", "corrected"),
+    ("dpp", "corrected"),
+    ("qp_relax", "corrected"),
+    ("qp_relax", "printed"),
 ]
 
 

@@ -51,6 +51,8 @@ for given in builds:
                         each.query(asked, search=search, variant=variant, hash_limit=40)
                     each.query(asked, search=search, selector="mmr", sampling="nearest", k=3)
                     each.query(asked, search=search, selector="nearest", seed=1, hash_limit=0)
+                    for selector in ("rerank", "max_sum", "dpp", "qp_relax"):
+                        each.query(asked, search=search, selector=selector, candidates_limit=0)
                 if given.get("metric") != "inner_product":
                     each.query(dense[0], search=search, max_distance=1)
 after = compiled()

@@ -32,6 +32,11 @@ SELECTIONS = (
     ("greedy", "printed"),
     ("greedy", "marginal"),
     ("mmr", "corrected"),
+    ("rerank", "corrected"),
+    ("max_sum", "corrected"),
+    ("dpp", "corrected"),
+    ("qp_relax", "corrected"),
+    ("qp_relax", "printed"),
 )
 Case = tuple[str, dict[str, Any]]
 

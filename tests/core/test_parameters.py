@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from divgrpc.errors import DivgrpcError, InvalidArgumentError, UnsupportedError
+from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters
-from divgrpc.types import HashFamily, Metric, Search
+from divgrpc.types import HashFamily, Metric, Search, Selector
 
 BAD_QUERY: list[tuple[str, Any]] = [
     *[("k", value) for value in (0, -1, 10_001, 2**70, True, np.True_, 1.0, "1", None, [1])],
@@ -23,8 +23,8 @@ BAD_QUERY: list[tuple[str, Any]] = [
     *[("epsilon", value) for value in (0, -1, math.nan, math.inf, "1")],
     *[("max_distance", value) for value in (-1e-9, math.nan, math.inf, "1")],
     *[("seed", value) for value in (-1, 2**64, 0.0, None)],
-    *[(f, "") for f in ("selector", "variant", "search", "sampling")],
-    *[(f, None) for f in ("selector", "variant", "search", "sampling")],
+    *[(f, "") for f in ("selector", "variant", "search", "sampling", "rounding")],
+    *[(f, None) for f in ("selector", "variant", "search", "sampling", "rounding")],
     ("selector", "Greedy"),
     ("search", ["tables"]),
 ]
@@ -55,14 +55,6 @@ def test_a_wrong_build_parameter_is_named(field: str, value: object) -> None:
     with pytest.raises(InvalidArgumentError, match=field) as caught:
         BuildParameters(**{field: value})  # type: ignore[arg-type]
     assert caught.value.field == field
-
-
-@pytest.mark.parametrize("word", ["rerank", "qp_relax", "dpp", "max_sum"])
-def test_a_selector_that_is_not_there_yet_says_so(word: str) -> None:
-    """A word of the contract without an engine is unsupported, never another selector."""
-    with pytest.raises(UnsupportedError, match=word) as caught:
-        QueryParameters(selector=word)  # type: ignore[arg-type]
-    assert caught.value.field == "selector"
 
 
 @pytest.mark.parametrize("word", get_args(HashFamily))
@@ -197,6 +189,34 @@ def test_a_selectors_work_is_bounded_by_the_dimensions_too() -> None:
         QueryParameters(**asked).resolve(10**6, "scan", 1024)
     assert caught.value.field == "candidates_limit"
     assert QueryParameters(**asked, selector="nearest").resolve(10**6, "scan", 1024).k == 10_000
+
+
+def test_sparse_candidates_count_by_the_numbers_they_hold() -> None:
+    """35,000 points of 48,000 words, of which they use 400 each, are no more than of 400 dims."""
+    asked: dict[str, Any] = {"k": 30, "candidates_limit": 0, "hash_limit": 0}
+    for selector in get_args(Selector):
+        parameters = QueryParameters(**asked, selector=selector)
+        parameters.resolve(35_000, "scan", 48_000, "sparse", 400 * 35_000)
+        if selector != "nearest":
+            with pytest.raises(InvalidArgumentError, match="at 48000 dimensions"):
+                parameters.resolve(35_000, "scan", 48_000)
+    with pytest.raises(InvalidArgumentError, match="at 40000 numbers each"):
+        QueryParameters(**asked).resolve(35_000, "scan", 48_000, "sparse", 40_000 * 35_000)
+
+
+def test_dpp_and_qp_relax_have_limits_of_their_own() -> None:
+    """A factor has a row per pick, and a relaxation goes over all candidates even for k = 1."""
+    most = LIMITS["dpp_k_times_candidates_max"]
+    asked: dict[str, Any] = {"k": 1000, "selector": "dpp"}
+    fitting = QueryParameters(**asked, candidates_limit=most // 1000)
+    assert fitting.resolve(10**6, "scan").candidates_limit == most // 1000
+    with pytest.raises(InvalidArgumentError, match="k times the candidates"):
+        QueryParameters(**asked, candidates_limit=most // 1000 + 1).resolve(10**6, "scan")
+    assert QueryParameters(**asked).resolve(10**6, "scan").candidates_limit == most // 1000
+    single: dict[str, Any] = {"k": 1, "candidates_limit": 0, "hash_limit": 0}
+    assert QueryParameters(**single).resolve(4_000_000, "scan", 256).k == 1
+    with pytest.raises(InvalidArgumentError, match="k times the candidates"):
+        QueryParameters(**single, selector="qp_relax").resolve(4_000_000, "scan", 256)
 
 
 def test_minus_zero_is_zero() -> None:

@@ -42,7 +42,8 @@ print(next(register for register in ("zmm", "ymm", "xmm") if register in assembl
 asked = np.load(sys.argv[2])
 SEARCHES = ("tables", "scan", "scan_hamming", "exact", "auto")
 RULES = [("nearest", "corrected"), ("greedy", "corrected"), ("greedy", "marginal")]
-RULES += [("mmr", "printed")]
+RULES += [("mmr", "printed"), ("rerank", "printed"), ("max_sum", "printed"), ("dpp", "printed")]
+RULES += [("qp_relax", "printed"), ("qp_relax", "corrected")]
 for folder in sorted(Path(sys.argv[1]).iterdir()):
     index = Index.open(folder)
     for given, search in itertools.product((np.array, sparse.csr_array), SEARCHES):

@@ -1,10 +1,10 @@
-"""Queries that are no direction of the index's space, or ask for what is not there yet."""
+"""Queries that are no direction of the index's space."""
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
 from divgrpc.types import FloatArray
 
@@ -48,10 +48,3 @@ def test_wrong_queries_are_refused(queries: npt.ArrayLike, pattern: str) -> None
     with pytest.raises(InvalidArgumentError, match=pattern) as caught:
         index.query(queries)
     assert caught.value.field == "queries"
-
-
-def test_a_query_of_what_is_not_there_yet_says_so() -> None:
-    """A selector of the contract without an engine is unsupported."""
-    with pytest.raises(UnsupportedError) as caught:
-        Index.build(normal()).query(normal(1), selector="dpp")
-    assert caught.value.field == "selector"

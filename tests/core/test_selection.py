@@ -103,17 +103,15 @@ class Case:
         return costs
 
     def select(
-        self, wanted: EffectiveParameters, rows: list[int], block_rows: int | None = None
+        self, wanted: EffectiveParameters, rows: list[int], *, linked: bool = True
     ) -> tuple[list[int], list[float]]:
         """Run the kernel over these candidate rows, nearest first, as an index does."""
         order = np.array(reference.nearest_rows(self.points(), self.query, rows), np.int32)
         count, k, dims = len(order), wanted.k, self.vectors.shape[1]
         points = kernel_points(self.vectors, stored_sparse=self.stored_sparse)
         picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
-        block_rows = count if block_rows is None else block_rows
         zeros = np.zeros((1, dims), np.float32)
-        # Candidates that fit into the block fit into the lists by column too.
-        links = links_of(dims, block_rows * dims if self.stored_sparse else 0)
+        links = links_of(dims, count * dims if self.stored_sparse and linked else 0)
         chosen = selection.greedy(
             points,
             self.inverses(),
@@ -124,7 +122,7 @@ class Case:
             np.float32(1 - wanted.diversity),
             CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
             (
-                np.empty((block_rows, dims), np.float32),
+                np.empty(count, np.float32),
                 zeros,
                 np.empty(count, np.float32),
                 links,
@@ -312,19 +310,6 @@ def test_few_candidates_are_all_picked(rule: Rule, rows: list[int]) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("dims", [1, 16, 31])
-@pytest.mark.parametrize("metric", METRICS)
-def test_it_makes_no_difference_where_candidates_lie(
-    rule: Rule, dims: int, metric: Metrics
-) -> None:
-    """Copied side by side or read where they are, candidates give the same bytes."""
-    case, wanted = Case.draw(6, 50, dims, 0, metric), parameters(20, 0.5, rule)
-    together = case.select(wanted, list(range(50)))
-    assert case.select(wanted, list(range(50)), block_rows=49) == together
-    assert case.select(wanted, list(range(50)), block_rows=0) == together
-
-
-@pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("metric", METRICS)
 def test_sparse_candidates_are_linked_or_not_with_one_result(rule: Rule, metric: Metrics) -> None:
     """In lists by column or row by row, sums differ in the last digit of float64 at most."""
@@ -332,7 +317,7 @@ def test_sparse_candidates_are_linked_or_not_with_one_result(rule: Rule, metric:
     case.vectors[np.random.default_rng(6).random(case.vectors.shape) < 0.6] = 0
     wanted = parameters(20, 0.5, rule)
     linked = case.select(wanted, list(range(50)))
-    scattered = case.select(wanted, list(range(50)), block_rows=0)
+    scattered = case.select(wanted, list(range(50)), linked=False)
     assert linked[0] == scattered[0]
     assert np.abs(np.subtract(linked[1], scattered[1])).max() < case.room
     check_steps(case, wanted, list(range(50)))

@@ -61,6 +61,7 @@ def refusal(stub: DiverseIndexStub, **fields: Any) -> Details:  # noqa: ANN401  
         ({"variant": 99}, "variant"),
         ({"search": 99}, "search"),
         ({"sampling": 99}, "sampling"),
+        ({"rounding": 99}, "rounding"),
         ({"index": ""}, "index"),
         ({"index": "../x"}, "index"),
         ({"index": "x" * 300}, "index"),
@@ -91,23 +92,6 @@ def test_a_wrong_query_names_its_field(
     assert details.reason == "INVALID_ARGUMENT"
     assert details.metadata["request_id"]
     assert details.retry_after is None
-
-
-@pytest.mark.parametrize(
-    ("fields", "field"),
-    [
-        ({"selector": query_pb2.SELECTOR_RERANK}, "selector"),
-        ({"selector": query_pb2.SELECTOR_DPP}, "selector"),
-    ],
-    ids=str,
-)
-def test_what_is_not_there_yet_is_unimplemented(
-    stub: DiverseIndexStub, fields: dict[str, Any], field: str
-) -> None:
-    """A word of the contract that this version lacks is never answered with something else."""
-    details = refusal(stub, **fields)
-    assert (details.code, details.reason) == (UNIMPLEMENTED, "UNSUPPORTED")
-    assert details.fields == (field,)
 
 
 def test_a_bad_row_is_called_by_its_number(client: Client, served: Served) -> None:

@@ -26,6 +26,11 @@ SELECTIONS = (
     {"selector": "greedy", "variant": "printed"},
     {"selector": "greedy", "variant": "marginal"},
     {"selector": "mmr"},
+    {"selector": "rerank"},
+    {"selector": "max_sum"},
+    {"selector": "dpp"},
+    {"selector": "qp_relax"},
+    {"selector": "qp_relax", "variant": "printed", "rounding": "top_k"},
 )
 FEW = 600
 
@@ -98,7 +103,7 @@ def kind(request: pytest.FixtureRequest, server: RunningServer, client: Client) 
 
 def assert_same(wire: QueryResult, core: QueryResult) -> None:
     """Compare everything that a result holds, numbers by their bytes."""
-    for name in ("ids", "scores", "selection_scores", "counts"):
+    for name in ("ids", "scores", "selection_scores", "counts", "duality_gaps"):
         ours, theirs = getattr(wire, name), getattr(core, name)
         assert ours.dtype == theirs.dtype, name
         assert ours.tobytes() == theirs.tobytes(), name

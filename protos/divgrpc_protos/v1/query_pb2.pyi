@@ -80,10 +80,25 @@ class _SelectorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     what every metric has, -L d(q,r) + (1-L) min over S of d(r,s).
     """
     SELECTOR_RERANK: _Selector.ValueType  # 4
-    """The four that follow are not there yet and answer UNIMPLEMENTED."""
+    """Backward selection: of the k + diversity (candidates - k) nearest those that lie far apart, one
+    at a time: the nearest, then argmax sum over S of sqrt d(r,s); selection_score is that sum times
+    2/(k-1).
+    """
     SELECTOR_QP_RELAX: _Selector.ValueType  # 5
+    """The paper's Eq. 3: candidates taken by shares from 0 to 1, k in all, that minimise L sum of d(q,r)
+    - (1-L) sum over ordered pairs of d(r,s), then rounded; selection_score is a point's share. Eq. 3
+    has sums where others have means, so a dial weighs d(r,s) about k - 1 times as much.
+    """
     SELECTOR_DPP: _Selector.ValueType  # 6
+    """A determinantal point process, its greedy: argmax -L d(q,r) + (1-L) log of what S leaves of r's
+    own likeness, which is selection_score. Likeness is the cosine, under METRIC_EUCLIDEAN
+    1 / (1 + d(r,s) / m), and d(q,r) counts in m: their mean over the candidates.
+    """
     SELECTOR_MAX_SUM: _Selector.ValueType  # 7
+    """The greatest sum of distances, by a greedy that reaches half of the best: argmax
+    -L/2 sqrt d(q,r) + 2(1-L)/(k-1) sum over S of sqrt d(r,s), which is selection_score. Under
+    METRIC_INNER_PRODUCT d(q,r) without the root.
+    """
 
 class Selector(_Selector, metaclass=_SelectorEnumTypeWrapper):
     """What picks k of the candidates."""
@@ -99,10 +114,25 @@ diversity and S the points picked so far; selection_score is the same in distanc
 what every metric has, -L d(q,r) + (1-L) min over S of d(r,s).
 """
 SELECTOR_RERANK: Selector.ValueType  # 4
-"""The four that follow are not there yet and answer UNIMPLEMENTED."""
+"""Backward selection: of the k + diversity (candidates - k) nearest those that lie far apart, one
+at a time: the nearest, then argmax sum over S of sqrt d(r,s); selection_score is that sum times
+2/(k-1).
+"""
 SELECTOR_QP_RELAX: Selector.ValueType  # 5
+"""The paper's Eq. 3: candidates taken by shares from 0 to 1, k in all, that minimise L sum of d(q,r)
+- (1-L) sum over ordered pairs of d(r,s), then rounded; selection_score is a point's share. Eq. 3
+has sums where others have means, so a dial weighs d(r,s) about k - 1 times as much.
+"""
 SELECTOR_DPP: Selector.ValueType  # 6
+"""A determinantal point process, its greedy: argmax -L d(q,r) + (1-L) log of what S leaves of r's
+own likeness, which is selection_score. Likeness is the cosine, under METRIC_EUCLIDEAN
+1 / (1 + d(r,s) / m), and d(q,r) counts in m: their mean over the candidates.
+"""
 SELECTOR_MAX_SUM: Selector.ValueType  # 7
+"""The greatest sum of distances, by a greedy that reaches half of the best: argmax
+-L/2 sqrt d(q,r) + 2(1-L)/(k-1) sum over S of sqrt d(r,s), which is selection_score. Under
+METRIC_INNER_PRODUCT d(q,r) without the root.
+"""
 Global___Selector: typing_extensions.TypeAlias = Selector
 
 class _Variant:
@@ -120,7 +150,8 @@ class _VariantEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTy
     """The true gain of the objective: argmin L d(q,r) - 2(1-L)/(k-1) sum over S of d(r,s)."""
 
 class Variant(_Variant, metaclass=_VariantEnumTypeWrapper):
-    """Which reading of Algorithm 1 the selector `greedy` follows. L is 1 - diversity, S the points
+    """Which reading of Algorithm 1 the selector `greedy` follows; `qp_relax` knows PRINTED, which leaves
+    out the (1-L), and reads all others as CORRECTED. L is 1 - diversity, S the points
     picked so far, d the distances that Metric gives.
     """
 
@@ -163,6 +194,28 @@ the codes that tie.
 """
 Global___Sampling: typing_extensions.TypeAlias = Sampling
 
+class _Rounding:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _RoundingEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Rounding.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ROUNDING_UNSPECIFIED: _Rounding.ValueType  # 0
+    ROUNDING_EXCHANGE: _Rounding.ValueType  # 1
+    """The k largest shares, then one traded for another while that lowers the objective."""
+    ROUNDING_TOP_K: _Rounding.ValueType  # 2
+    """The k largest shares: the paper's."""
+
+class Rounding(_Rounding, metaclass=_RoundingEnumTypeWrapper):
+    """How the shares of the selector `qp_relax` become k results."""
+
+ROUNDING_UNSPECIFIED: Rounding.ValueType  # 0
+ROUNDING_EXCHANGE: Rounding.ValueType  # 1
+"""The k largest shares, then one traded for another while that lowers the objective."""
+ROUNDING_TOP_K: Rounding.ValueType  # 2
+"""The k largest shares: the paper's."""
+Global___Rounding: typing_extensions.TypeAlias = Rounding
+
 @typing.final
 class QueryRequest(google.protobuf.message.Message):
     """Rows to answer, and how. What is unset or unspecified takes its default."""
@@ -182,6 +235,7 @@ class QueryRequest(google.protobuf.message.Message):
     MAX_DISTANCE_FIELD_NUMBER: builtins.int
     SAMPLING_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    ROUNDING_FIELD_NUMBER: builtins.int
     index: builtins.str
     """The index to ask."""
     k: builtins.int
@@ -195,7 +249,7 @@ class QueryRequest(google.protobuf.message.Message):
     selector: Global___Selector.ValueType
     """Default greedy."""
     variant: Global___Variant.ValueType
-    """Default corrected. Only for the selector greedy."""
+    """Default corrected. Only for the selectors greedy and qp_relax."""
     search: Global___Search.ValueType
     """Default auto."""
     hash_limit: builtins.int
@@ -219,6 +273,8 @@ class QueryRequest(google.protobuf.message.Message):
     """Default uniform."""
     seed: builtins.int
     """Of the draws. Same request, seed and generation: same bytes. Default 0."""
+    rounding: Global___Rounding.ValueType
+    """Default exchange. Only for the selector qp_relax."""
     @property
     def queries(self) -> divgrpc_protos.v1.vectors_pb2.Vectors:
         """One or more rows of the index's number of dimensions, all answered by one generation. Dense rows
@@ -241,9 +297,10 @@ class QueryRequest(google.protobuf.message.Message):
         max_distance: builtins.float | None = ...,
         sampling: Global___Sampling.ValueType = ...,
         seed: builtins.int | None = ...,
+        rounding: Global___Rounding.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "max_distance", b"max_distance", "queries", b"queries", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "max_distance", b"max_distance", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_candidates_limit", b"_candidates_limit"]) -> typing.Literal["candidates_limit"] | None: ...
     @typing.overload
@@ -277,6 +334,7 @@ class EffectiveParameters(google.protobuf.message.Message):
     MAX_DISTANCE_FIELD_NUMBER: builtins.int
     SAMPLING_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    ROUNDING_FIELD_NUMBER: builtins.int
     k: builtins.int
     diversity: builtins.float
     selector: Global___Selector.ValueType
@@ -290,6 +348,7 @@ class EffectiveParameters(google.protobuf.message.Message):
     """Unset: no limit."""
     sampling: Global___Sampling.ValueType
     seed: builtins.int
+    rounding: Global___Rounding.ValueType
     def __init__(
         self,
         *,
@@ -303,9 +362,10 @@ class EffectiveParameters(google.protobuf.message.Message):
         max_distance: builtins.float | None = ...,
         sampling: Global___Sampling.ValueType = ...,
         seed: builtins.int = ...,
+        rounding: Global___Rounding.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_max_distance", b"_max_distance", "max_distance", b"max_distance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_distance", b"_max_distance", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_max_distance", b"_max_distance", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_max_distance", b"_max_distance"]) -> typing.Literal["max_distance"] | None: ...
 
 Global___EffectiveParameters: typing_extensions.TypeAlias = EffectiveParameters
@@ -392,6 +452,7 @@ class QueryResponse(google.protobuf.message.Message):
     STATS_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
+    DUALITY_GAPS_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The generation that answered every row."""
     @property
@@ -418,6 +479,12 @@ class QueryResponse(google.protobuf.message.Message):
     def parameters(self) -> Global___EffectiveParameters: ...
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___WarningInfo]: ...
+    @property
+    def duality_gaps(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """One per row with the selector qp_relax, else none: no shares have an objective that is lower by
+        more than this share of its range. At most 0.001, unless the work ran out.
+        """
+
     def __init__(
         self,
         *,
@@ -429,9 +496,10 @@ class QueryResponse(google.protobuf.message.Message):
         stats: Global___QueryStats | None = ...,
         parameters: Global___EffectiveParameters | None = ...,
         warnings: collections.abc.Iterable[Global___WarningInfo] | None = ...,
+        duality_gaps: collections.abc.Iterable[builtins.float] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["parameters", b"parameters", "stats", b"stats"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "ids", b"ids", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "stats", b"stats", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["duality_gaps", b"duality_gaps", "generation", b"generation", "ids", b"ids", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "stats", b"stats", "warnings", b"warnings"]) -> None: ...
 
 Global___QueryResponse: typing_extensions.TypeAlias = QueryResponse
 

@@ -1,0 +1,101 @@
+"""How far one candidate is from every other: what selectors ask of the same ones over and over."""
+
+import numpy as np
+
+from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.lanes import row_distance, row_dot
+from divgrpc.kernels.sparse import (
+    clear,
+    distance_from_dot,
+    link,
+    linked_dots,
+    sparse_dot,
+    spread,
+    unlink,
+)
+
+
+@kernel
+def hold(points, rows, count, scratch):
+    """Link sparse candidates rows[:count] by column for `far_from`, where they fit; returns so.
+
+    `points` and `scratch` as for `selection.greedy`. `let_go` must follow. Dense rows are read
+    where they lie: copying them side by side takes longer than it saves.
+    """
+    return points[1].shape[0] > 0 and count > 1 and link(points, rows, count, scratch[3])
+
+
+@kernel
+def let_go(points, rows, count, linked, scratch):
+    """Leave the scratch as it was before `hold`."""
+    if linked:
+        unlink(points, rows, count, scratch[3][0])
+
+
+@kernel
+def far_from(points, inverses, rows, count, pick, linked, scratch, far):
+    """Write how far candidate `pick` is from each of rows[:count] into `far` (count,) float32.
+
+    Squared distances, or, where `inverses` (n,) float32 holds the points' inverse lengths,
+    1 - cosine; from itself 0. `linked` is what `hold` returned, the other arguments were its own.
+    """
+    row = rows[pick]
+    if points[1].shape[0]:
+        _far_sparse(points, inverses, rows, count, row, linked, scratch, far)
+    elif inverses.shape[0]:
+        for i in range(count):
+            dot = row_dot(points[0], rows[i], points[0], row)
+            far[i] = np.float32(1) - dot * inverses[rows[i]] * inverses[row]
+    else:
+        for i in range(count):
+            far[i] = row_distance(points[0], rows[i], points[0], row)
+    far[pick] = np.float32(0)
+
+
+@part
+def _far_sparse(points, inverses, rows, count, row, linked, scratch, far):
+    _, indptr, indices, values, squares = points
+    _, target, _, links, dots = scratch
+    if linked:
+        linked_dots(points, row, count, links, dots)
+    else:
+        spread(indices, values, indptr[row], indptr[row + 1], target)
+        for i in range(count):
+            dots[i] = sparse_dot(indices, values, indptr[rows[i]], indptr[rows[i] + 1], target, 0)
+        clear(indices, indptr[row], indptr[row + 1], target)
+    for i in range(count):
+        if inverses.shape[0]:
+            far[i] = np.float32(1) - np.float32(dots[i]) * inverses[rows[i]] * inverses[row]
+        else:
+            far[i] = distance_from_dot(dots[i], squares[rows[i]], squares[row], False)
+
+
+@kernel
+def how_far(points, inverses, row, other):
+    """Return the same of two rows alone, float32, to the bit as of linked candidates."""
+    if points[1].shape[0]:
+        dot = _merged_dot(points, row, other)
+        if inverses.shape[0]:
+            return np.float32(1) - np.float32(dot) * inverses[row] * inverses[other]
+        return distance_from_dot(dot, points[4][row], points[4][other], False)
+    if inverses.shape[0]:
+        dot = row_dot(points[0], row, points[0], other)
+        return np.float32(1) - dot * inverses[row] * inverses[other]
+    return row_distance(points[0], row, points[0], other)
+
+
+@part
+def _merged_dot(points, row, other):
+    """Return the float64 dot product of two sparse rows, summed from the first column on."""
+    _, indptr, indices, values, _ = points
+    i, j, total = indptr[row], indptr[other], 0.0
+    while i < indptr[row + 1] and j < indptr[other + 1]:
+        if indices[i] == indices[j]:
+            total += np.float64(values[i]) * np.float64(values[j])
+            i += 1
+            j += 1
+        elif indices[i] < indices[j]:
+            i += 1
+        else:
+            j += 1
+    return total
