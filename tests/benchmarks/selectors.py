@@ -20,13 +20,14 @@ from threadpoolctl import threadpool_limits
 from benchmarks import datasets, rivals
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, Timed, take_turns
-from divgrpc.index import Index, warm_kernels
+from divgrpc.index import Index
 from divgrpc.kernels import selection
 from divgrpc.parameters import QueryParameters
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import Scratch
 from divgrpc.selecting import ONE_BY_ONE, select
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray
+from divgrpc.warming import warm_kernels
 
 _DIVERSITY: Final = 0.3
 # Which of ours, by which of the rivals'.
