@@ -229,13 +229,8 @@ class QueryParameters:
         most = self._limit(dims) // self.k
         default_candidates = min(max(MIN_CANDIDATES, 10 * self.k), max(self.k, most))
         candidates = default_candidates if self.candidates_limit is None else self.candidates_limit
-        if self.epsilon is not None:
-            hashed = max(self.k, math.ceil(2 * rows ** (1 / (1 + self.epsilon))))
-        elif self.hash_limit is not None:
-            hashed = self.hash_limit
-        else:
-            least = MIN_SPARSE_HASHED if points == "sparse" else 0
-            hashed = max(4 * (candidates or default_candidates), least)
+        least = MIN_SPARSE_HASHED if points == "sparse" else 0
+        hashed = self._hashed(rows, max(4 * (candidates or default_candidates), least))
         search = self.search
         if search == "auto":
             search = "exact" if hashed == 0 or hashed >= rows else auto_search
@@ -263,6 +258,12 @@ class QueryParameters:
             seed=self.seed,
             rounding=self.rounding,
         )
+
+    def _hashed(self, rows: int, default: int) -> int:
+        """Return the hash limit that is asked for, as it is or by epsilon."""
+        if self.epsilon is not None:
+            return max(self.k, math.ceil(2 * rows ** (1 / (1 + self.epsilon))))
+        return default if self.hash_limit is None else self.hash_limit
 
     def _limit(self, width: int) -> int:
         """Return how much k times the candidates may be, where each holds so many numbers."""

@@ -129,19 +129,8 @@ def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[st
 
     def greedy(rule: int, query: int) -> IntArray:
         among, picked, gains = candidates[query], scratch.picked[:k], np.empty(k, np.float32)
-        selection.greedy(
-            among.points,
-            among.inverses,
-            among.rows,
-            among.costs,
-            count,
-            k,
-            np.float32(1 - _DIVERSITY),
-            rule,
-            among.scratch,
-            picked,
-            gains,
-        )
+        told = (among.rows, among.costs, count, k, np.float32(1 - _DIVERSITY), rule)
+        selection.greedy(among.points, among.inverses, *told, among.scratch, picked, gains)
         chosen: IntArray = ids[query, picked]
         return chosen
 
