@@ -6,7 +6,6 @@ place, so that a staged build holds a few blocks of private memory whatever its 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +17,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.sketching import CountSketch
 from divgrpc.stores import Store
 from divgrpc.types import FloatArray, Points
-from divgrpc.vectors import Rows, SparseRows, lengths, release_rows, take
-
-_BLOCK_ROWS: Final = 8_192
+from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows, take
 
 Report = Callable[[str, int, int], None]
 
@@ -117,10 +114,11 @@ class _Encoder:
         rng = np.random.default_rng((self._parameters.seed, 2))
         count = cells.sample_size(self._rows, width)
         chosen = np.sort(rng.choice(self._rows, count, replace=False))
+        at_once = block_rows(self._points)
         sample = np.concatenate(
             [
-                self._margins(take(self._points, chosen[at : at + _BLOCK_ROWS]))[:, :width]
-                for at in range(0, count, _BLOCK_ROWS)
+                self._margins(take(self._points, chosen[at : at + at_once]))[:, :width]
+                for at in range(0, count, at_once)
             ]
         )
         partition = cells.learn(sample, cells.cell_count(self._rows, width), rng)
@@ -160,8 +158,9 @@ class _Encoder:
 
     def _blocks(self) -> Iterator[tuple[int, Rows]]:
         """Yield where blocks begin and their rows; no more than a block of pages is held."""
-        for start in range(0, self._rows, _BLOCK_ROWS):
-            yield start, self._points[start : start + _BLOCK_ROWS]
+        at_once = block_rows(self._points)
+        for start in range(0, self._rows, at_once):
+            yield start, self._points[start : start + at_once]
             self._release()
 
     def _release(self) -> None:

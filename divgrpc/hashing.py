@@ -26,7 +26,7 @@ from divgrpc.kernels import hashing as kernels
 from divgrpc.parameters import CODE_BITS, BuildParameters
 from divgrpc.sketching import CountSketch, dims_after
 from divgrpc.types import FloatArray, HashFamily, Points
-from divgrpc.vectors import Rows, SparseRows, take
+from divgrpc.vectors import Rows, SparseRows
 
 WORD: Final = 64
 _MAX_COMPONENTS: Final = 200
@@ -34,6 +34,7 @@ _MAX_COMPONENTS: Final = 200
 # does not see.
 _SAMPLE_ROWS: Final = 50_000
 _SAMPLE_FLOATS: Final = 1 << 24
+_SUFFICIENT_ROWS: Final = 4_096
 # Up to this many dimensions the second moments are cheaper than sketching.
 _GRAM_DIMS: Final = 2_048
 # From so many points on a scan of all codes takes longer than cells do.
@@ -231,12 +232,14 @@ def _components(
     rng: np.random.Generator,
     sketch: CountSketch,
 ) -> npt.NDArray[np.float64]:
-    """Return the principal components of sketched rows: 50,000 or 64 MiB at most, drawn."""
-    dims = vectors.shape[1]
-    sample = _SAMPLE_ROWS if isinstance(vectors, SparseRows) else _sample_rows(dims)
+    """Return the principal components of sketched rows, of a sample where they are many."""
+    sample = _SAMPLE_ROWS if isinstance(vectors, SparseRows) else _sample_rows(sketch.dims)
     if len(vectors) > sample:
-        vectors = take(vectors, np.sort(rng.choice(len(vectors), sample, replace=False)))
-    return principal_components(sketch(vectors), sketch.of_dense(centre), count, rng)
+        chosen = np.sort(rng.choice(len(vectors), sample, replace=False))
+        vectors = sketch.of_some(vectors, chosen)
+    else:
+        vectors = sketch(vectors)
+    return principal_components(vectors, sketch.of_dense(centre), count, rng)
 
 
 def principal_components(
@@ -266,8 +269,8 @@ def principal_components(
 
 
 def _sample_rows(dims: int) -> int:
-    """Return how many rows of dense points components are computed from."""
-    return max(dims, min(_SAMPLE_ROWS, _SAMPLE_FLOATS // dims))
+    """Return how many rows of dense points components are computed from: 128 MiB at most."""
+    return max(min(dims, _SUFFICIENT_ROWS), min(_SAMPLE_ROWS, _SAMPLE_FLOATS // dims))
 
 
 def _image(vectors: Rows, centre: FloatArray, basis: FloatArray) -> npt.NDArray[np.floating]:

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from divgrpc.types import FloatArray
-from divgrpc.vectors import Rows, SparseRows
+from divgrpc.types import FloatArray, IntArray
+from divgrpc.vectors import Rows, SparseRows, release_rows, take
 
 # From so many dimensions on; what embeddings have is hashed as it is.
 FROM_DIMS: Final = 8_193
 SUMS: Final = 4_096
+_TAKEN_AT_ONCE: Final = 256
 
 
 def dims_after(dims: int) -> int:
@@ -54,6 +55,17 @@ class CountSketch:
         if isinstance(rows, SparseRows):
             return SparseRows.of(sparse.csr_array(rows.matrix @ self._matrix))
         return self.of_dense(rows)
+
+    def of_some(self, rows: Rows, numbers: IntArray) -> Rows:
+        """Return the sketch of some rows, ascending; few are held as they are at a time."""
+        if isinstance(rows, SparseRows) or not len(self.places):
+            return self(take(rows, numbers))
+        sketched = np.empty((len(numbers), self.dims), np.float32)
+        for start in range(0, len(numbers), _TAKEN_AT_ONCE):
+            part = slice(start, start + _TAKEN_AT_ONCE)
+            sketched[part] = self.of_dense(rows[numbers[part]])
+            release_rows(rows)
+        return sketched
 
     def of_dense(self, rows: FloatArray) -> FloatArray:
         """Return the same of dense rows, or of one alone: (..., d) to (..., dims)."""

@@ -17,13 +17,12 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.searching import Searcher
 from divgrpc.threads import on_all_cores
 from divgrpc.types import EffectiveParameters, IntArray, Points, Search, SearchCost
-from divgrpc.vectors import Rows, SparseRows, lengths, release_rows
+from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows
 
 Report = Callable[[int, int], None]
 
 NEIGHBOURS: Final = 10
 _SAMPLE: Final = 64
-_BLOCK_ROWS: Final = 8_192
 _ASKED_AT_ONCE: Final = 16
 _LARGE: Final = 1_000_000
 _TIMED_SECONDS: Final = 0.003
@@ -206,10 +205,18 @@ def _nearest_rows(searcher: Searcher, queries: Rows, count: int, report: Report)
     """Return the rows of the `count` nearest points to each query, (nq, count), unordered."""
     points = searcher.points
     wanted = queries.matrix.toarray() if isinstance(queries, SparseRows) else queries
+    centre = np.zeros(searcher.dims, np.float32)
+    if searcher.metric == "euclidean" and not isinstance(points, SparseRows):
+        # Far from the origin the differences between products would be lost in rounding.
+        centre = wanted.mean(axis=0)
+        wanted = wanted - centre
     rows = np.empty((len(queries), 0), np.int64)
     gains = np.empty((len(queries), 0), np.float32)
-    for start in range(0, len(points), _BLOCK_ROWS):
-        block = points[start : start + _BLOCK_ROWS]
+    at_once = max(count, block_rows(points))
+    for start in range(0, len(points), at_once):
+        block = points[start : start + at_once]
+        if not isinstance(block, SparseRows) and centre.any():
+            block = block - centre
         products = (block @ wanted.T).T
         if searcher.metric == "euclidean":
             # Half a squared distance, less what all points have alike.

@@ -19,6 +19,8 @@ from divgrpc.types import FloatArray, IntArray, Metric
 # Squares of what is so long can be added up ten million times in float32.
 LONGEST: Final = 1e15
 _TAKEN_AT_ONCE: Final = 256
+_BLOCK_ROWS: Final = 8_192
+_BLOCK_FLOATS: Final = 1 << 23
 
 _MALFORMED: Final = {
     normalising.BAD_INDPTR: ("indptr", "must begin at 0, never decrease and end at the values"),
@@ -139,16 +141,28 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
 
 def take(rows: Rows, numbers: IntArray) -> Rows:
     """Return a copy of some rows, ascending, holding few pages of mapped ones at a time."""
-    parts = []
-    for start in range(0, max(1, len(numbers)), _TAKEN_AT_ONCE):
-        parts.append(rows[numbers[start : start + _TAKEN_AT_ONCE]])
-        release_rows(rows)
-    if len(parts) == 1:
-        return parts[0]
-    matrices = [part.matrix for part in parts if isinstance(part, SparseRows)]
-    if matrices:
+    chunks = [
+        numbers[at : at + _TAKEN_AT_ONCE] for at in range(0, max(1, len(numbers)), _TAKEN_AT_ONCE)
+    ]
+    if isinstance(rows, SparseRows):
+        matrices = []
+        for chunk in chunks:
+            matrices.append(rows[chunk].matrix)
+            release_rows(rows)
         return SparseRows.of(sparse.csr_array(sparse.vstack(matrices)))
-    return np.concatenate([part for part in parts if not isinstance(part, SparseRows)])
+    taken = np.empty((len(numbers), rows.shape[1]), np.float32)
+    for number, chunk in enumerate(chunks):
+        start = number * _TAKEN_AT_ONCE
+        taken[start : start + len(chunk)] = rows[chunk]
+        release_rows(rows)
+    return taken
+
+
+def block_rows(rows: Rows) -> int:
+    """Return how many rows pass through memory at a time: 8,192, or 32 MiB of dense ones."""
+    if isinstance(rows, SparseRows):
+        return _BLOCK_ROWS
+    return max(1, min(_BLOCK_ROWS, _BLOCK_FLOATS // int(rows.shape[1])))
 
 
 def release_rows(rows: Rows) -> None:

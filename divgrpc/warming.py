@@ -5,6 +5,7 @@ selection meanwhile, which the first finds ready when it comes to it.
 """
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,7 +31,8 @@ def warm_kernels() -> None:
     What is kept and cannot be read is removed and compiled anew.
     """
     try:
-        with contextlib.nullcontext() if compiling.is_warm() else _selection_beside():
+        alone = compiling.is_warm() or len(os.sched_getaffinity(0)) < 2 or not sys.executable
+        with contextlib.nullcontext() if alone else _selection_beside():
             _run_every_kernel()
     except Exception:  # noqa: BLE001  # numba reads its cache by unpickling: anything can come of it
         compiling.forget()
@@ -43,7 +45,7 @@ def _selection_beside() -> Iterator[None]:
     """Let another process compile meanwhile; whatever it does not come to is compiled here."""
     try:
         other = subprocess.Popen(  # noqa: S603  # our own words
-            (sys.executable, "-c", _OTHER_PROCESS),
+            (sys.executable, "-P", "-c", _OTHER_PROCESS),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ import hashlib
 import os
 import platform
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -49,6 +50,17 @@ def cache_folder() -> Path:
     return Path(base) / f"kernels-{key.hexdigest()[:16]}"
 
 
+@functools.cache
+def _can_keep() -> bool:
+    """Tell whether the folder of compiled kernels can be written."""
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=cache_folder()):
+            return True
+    except OSError:
+        return False
+
+
 def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no type
     """Compile `function` at its first call, or load what an earlier process compiled."""
     return _compiled(function)
@@ -68,10 +80,8 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's o
     # The setting is global and belongs to whoever uses numba beside us: ours for a moment only.
     config.CACHE_DIR = str(cache_folder())
     try:
-        dispatcher = numba.njit(cache=True, **_OPTIONS, **options)(function)
-    except RuntimeError:
-        # No folder that numba may write to: compile in memory.
-        dispatcher = numba.njit(**_OPTIONS, **options)(function)
+        # Where it may not write, numba would look for other places, which no hash of ours names.
+        dispatcher = numba.njit(cache=_can_keep(), **_OPTIONS, **options)(function)
     finally:
         config.CACHE_DIR = kept
     resolve = dispatcher.get_call_template

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,10 +84,12 @@ def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None
     script = (
         "import numpy as np; from divgrpc.kernels import compiling, sampling\n"
         "compiling.mark_warm()\n"
-        "print(int(sampling.mix(np.uint64(1234567))), compiling.is_warm())"
+        "kept = type(sampling.mix._cache).__name__\n"
+        "print(int(sampling.mix(np.uint64(1234567))), compiling.is_warm(), kept)"
     )
     for place in ("/proc/nowhere", str(tmp_path / "file")):
-        assert run(script, DIVGRPC_KERNEL_CACHE=place) == "6457827717110365317 False"
+        # Not beside the sources either: nothing there tells one version of them from another.
+        assert run(script, DIVGRPC_KERNEL_CACHE=place) == "6457827717110365317 False NullCache"
 
 
 def test_kernels_are_kept_apart_by_sources_and_processor(tmp_path: Path) -> None:
@@ -190,3 +193,18 @@ def test_an_edit_of_any_kernel_moves_all_of_them(tmp_path: Path) -> None:
     after = run(script, place)
     (copied / "more.py").write_text("")
     assert len({before, after, run(script, place)}) == 3
+
+
+def test_the_second_process_runs_no_file_of_the_folder_it_is_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's numba.py where a server is started is not numba."""
+    (tmp_path / "numba.py").write_text("open('run', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(warming, "_OTHER_PROCESS", "import numba; open('imported', 'w')")
+    with warming._selection_beside():
+        for _ in range(200):
+            if (tmp_path / "imported").exists():
+                break
+            time.sleep(0.05)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["imported", "numba.py"]

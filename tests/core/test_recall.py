@@ -85,3 +85,13 @@ def test_cells_find_more_where_more_is_asked_for(metric: Metric) -> None:
     found = [recall(index, "tables", metric, "dense") for index in (low, high)]
     assert found[0] < found[1]
     assert found[1] >= 0.99 - SLACK
+
+
+@pytest.mark.parametrize(("offset", "spread"), [(1_000, 0.1), (10_000, 1)])
+def test_recall_is_measured_far_from_the_origin_too(offset: float, spread: float) -> None:
+    """Differences that products in float32 would lose are what the neighbours are told by."""
+    rng = np.random.default_rng(5)
+    points = (offset + spread * rng.standard_normal((3_000, 32))).astype(np.float32)
+    index = Index.build(points, metric="euclidean", hash_family="lsh_div", centred=True)
+    told = {cost.search: cost.recall for cost in index.info.search_costs}
+    assert told["scan"] > 0.95
