@@ -267,7 +267,7 @@ class QueryParameters:
 
     def _limit(self, width: int) -> int:
         """Return how much k times the candidates may be, where each holds so many numbers."""
-        limit = LIMITS["k_times_candidates_max"]
+        limit = int(LIMITS["k_times_candidates_max"])
         if self.selector == "nearest":
             return limit
         if self.selector == "dpp":
@@ -275,7 +275,7 @@ class QueryParameters:
             limit, width = LIMITS["dpp_k_times_candidates_max"], max(width, self.k)
         if self.selector == "qp_relax":
             width *= -(-RELAX_PASSES // self.k)
-        return min(limit, LIMITS["k_candidates_dims_max"] // width)
+        return min(limit, int(LIMITS["k_candidates_dims_max"]) // width)
 
     def warnings(self) -> tuple[WarningInfo, ...]:
         """Return what is legal and probably not meant: limits that leave nothing to choose from."""

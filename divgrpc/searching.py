@@ -9,7 +9,7 @@ import numpy as np
 
 from divgrpc.array_files import Array, release
 from divgrpc.kernels import answering, finding, selection
-from divgrpc.parameters import BuildParameters
+from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch
 from divgrpc.selecting import ONE_BY_ONE, select
@@ -259,14 +259,18 @@ class Searcher:
 
 
 def compile_selection() -> None:
-    """Compile the greedy selection alone: what a second process can do beside a first."""
-    points, named = _laid_out({}, _POINTS, 1), _laid_out({}, _NAMED, 1)
-    scratch = Scratch.empty(0, 1, 1, 1, sparse=False).as_tuple()
-    rows, costs, picked = scratch[0], scratch[9], scratch[10]
-    one = np.float32(1)
-    selection.greedy(
-        points, named[1], rows, costs, 0, 0, one, selection.CORRECTED, scratch[8], picked, costs
-    )
+    """Compile the selectors alone: what a second process can do beside a first."""
+    points = _laid_out({"vectors": _frozen(np.eye(4, dtype=np.float32))}, _POINTS, 4)
+    inverses = _laid_out({}, _NAMED, 4)[1]
+    scratch = Scratch.empty(4, 4, 1, 4, sparse=False)
+    scratch.make_room(4, 2)
+    rows, costs, picked = scratch.rows, scratch.costs, scratch.picked
+    rows[:], costs[:] = np.arange(4), 1
+    one, room = np.float32(1), scratch.selection
+    selection.greedy(points, inverses, rows, costs, 4, 2, one, 0, room, picked, costs.copy())
+    among = Candidates(points, inverses, rows, costs, room)
+    for selector in ONE_BY_ONE:
+        select(among, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")
 
 
 def _laid_out(arrays: Mapping[str, Array], layout: _Layout, dims: int) -> tuple[Array, ...]:
