@@ -262,12 +262,13 @@ class QueryParameters:
     def _hashed(self, rows: int, default: int) -> int:
         """Return the hash limit that is asked for, as it is or by epsilon."""
         if self.epsilon is not None:
-            return max(self.k, math.ceil(2 * rows ** (1 / (1 + self.epsilon))))
+            share: int = math.ceil(2 * rows ** (1 / (1 + self.epsilon)))
+            return max(self.k, share)
         return default if self.hash_limit is None else self.hash_limit
 
     def _limit(self, width: int) -> int:
         """Return how much k times the candidates may be, where each holds so many numbers."""
-        limit = int(LIMITS["k_times_candidates_max"])
+        limit = LIMITS["k_times_candidates_max"]
         if self.selector == "nearest":
             return limit
         if self.selector == "dpp":
@@ -275,7 +276,7 @@ class QueryParameters:
             limit, width = LIMITS["dpp_k_times_candidates_max"], max(width, self.k)
         if self.selector == "qp_relax":
             width *= -(-RELAX_PASSES // self.k)
-        return min(limit, int(LIMITS["k_candidates_dims_max"]) // width)
+        return min(limit, LIMITS["k_candidates_dims_max"] // width)
 
     def warnings(self) -> tuple[WarningInfo, ...]:
         """Return what is legal and probably not meant: limits that leave nothing to choose from."""
