@@ -6,7 +6,7 @@ from itertools import product
 from math import prod
 from typing import Final
 
-from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import Search, Selector, Variant
 
@@ -28,9 +28,9 @@ class Grid:
     """What is tried: every value of every axis with every other, at `QueryParameters`' defaults.
 
     A limit of None is the default one, 0 is none. Any sequence will do for an axis. Raises
-    `InvalidArgumentError`, or `UnsupportedError` for what is not there yet, with the axis as its
-    field: for an axis without a value, for more combinations than the limit
-    `grid_settings_max`, and for what `QueryParameters` refuses, such as a limit below one of `ks`.
+    `InvalidArgumentError`, with the axis as its field: for an axis without a value, for more
+    combinations than the limit `grid_settings_max`, and for what `QueryParameters` refuses, such
+    as a limit below one of `ks`.
     """
 
     selectors: tuple[Selector, ...] = ("greedy",)
@@ -72,7 +72,7 @@ class Grid:
             try:
                 # Checked whole before anything is left out.
                 setting = QueryParameters(**told, seed=self.seed)
-            except (InvalidArgumentError, UnsupportedError) as error:
+            except InvalidArgumentError as error:
                 field = _AXES.get(error.field, error.field)
                 raise type(error)(field, f"in {field}: {error}") from error
             if setting.selector not in _WITH_VARIANTS:

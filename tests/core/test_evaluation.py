@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import FOLDS, Grid, choose_by_folds, deal_folds
 from divgrpc.parameters import LIMITS, QueryParameters
 
@@ -72,14 +72,6 @@ def test_what_is_wrong_with_a_grid_is_named(axis: str, values: object) -> None:
     with pytest.raises(InvalidArgumentError) as refused:
         Grid(**axes)
     assert refused.value.field == axis
-
-
-def test_what_is_not_there_yet_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A selector of the design that this version lacks is unsupported, under its axis."""
-    monkeypatch.setattr("divgrpc.parameters.NOT_YET", {"selector": ("mmr",)})
-    with pytest.raises(UnsupportedError) as refused:
-        Grid(selectors=("greedy", "mmr"))
-    assert refused.value.field == "selectors"
 
 
 def test_a_grid_has_a_limit() -> None:
