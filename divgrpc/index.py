@@ -19,6 +19,7 @@ from scipy import sparse
 from divgrpc.building import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import compiling
+from divgrpc.manifest import Manifest
 from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
 from divgrpc.parameters import (
     INDEX_NAME,
@@ -148,6 +149,11 @@ class Index:
     def info(self) -> IndexInfo:
         """What the index was asked to be, and what Build made of it."""
         return self._manifest.info(self._name, self.default)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What tells this generation from any other."""
+        return self._manifest
 
     def set_default(self, default: QueryDefault | None) -> None:
         """Set what Query takes on this generation where the caller names nothing.

@@ -14,8 +14,7 @@ from divgrpc_client.client import Client
 from divgrpc_client.files import read_column, read_vectors
 from divgrpc_client.options import BuildOptions, QueryOptions
 from divgrpc_client.sparse_files import SVMLIGHT
-from divgrpc_client.vectors import Matrix, row_count, take
-from divgrpc_protos.arrays import Csr
+from divgrpc_protos.arrays import Csr, Matrix, row_count, take
 
 # A person waits longer than a service, which has the client's shorter default.
 TIMEOUT_SECONDS: Final = 30.0

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client import sparse_files
 from divgrpc_client.sparse_files import SVMLIGHT, IndexBase
-from divgrpc_client.vectors import Matrix
-from divgrpc_protos.arrays import Csr
+from divgrpc_protos.arrays import Csr, Matrix
 
 Array = npt.NDArray[Any]
 

@@ -39,7 +39,7 @@ METRICS: Final = (
 COLUMNS: Final = (*METRICS, "microseconds", "found")
 H: Final = METRICS.index("h_score")
 
-# A dense (nq, d) array, or sparse rows: what an index takes as queries, with a length and slices.
+# A dense (nq, d) array, or sparse rows: what an index takes as queries, with a shape and slices.
 Queries = Any
 
 
@@ -148,7 +148,7 @@ class Piece:
     @property
     def rows(self) -> int:
         """How many queries there are."""
-        return len(self._queries)
+        return int(self._queries.shape[0])
 
     def answer(self, stop: int) -> None:
         """Answer the queries up to `stop` that are not answered yet."""

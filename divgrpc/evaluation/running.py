@@ -41,7 +41,9 @@ def evaluate(
     Everything is checked before any work: raises `InvalidArgumentError` and `UnsupportedError` with
     the field, and `UnfitIndexError` where the index lacks categories or sub-topics.
     """
-    if not hasattr(queries, "tocsr") and not hasattr(queries, "indptr"):
+    if hasattr(queries, "tocsr"):
+        queries = queries.tocsr()
+    elif not hasattr(queries, "indptr"):
         queries = np.atleast_2d(np.asarray(queries))
     count = int(queries.shape[0])
     task = Task(

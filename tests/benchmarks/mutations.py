@@ -33,7 +33,7 @@ from benchmarks.tables import show, table
 from divgrpc.types import FloatArray
 from divgrpc_client import Client
 from divgrpc_client.vectors import as_matrix, encode
-from divgrpc_protos.v1 import experimental_pb2, index_pb2, query_pb2, vectors_pb2
+from divgrpc_protos.v1 import evaluate_pb2, experimental_pb2, index_pb2, query_pb2, vectors_pb2
 from running import RunningServer, eventually
 from served import random_points
 
@@ -157,8 +157,16 @@ class Seeds:
                     index="dense", documents=self._matrices[0], top_k=3, seed=1
                 )
             case "Evaluate":
-                return experimental_pb2.EvaluateRequest(
-                    index="dense", queries=self._matrices[1], categories=range(12), ks=[5]
+                return evaluate_pb2.EvaluateRequest(
+                    index="dense",
+                    queries=self._matrices[1],
+                    categories=[1, 2] * 6,
+                    selectors=[query_pb2.SELECTOR_GREEDY],
+                    limits=[evaluate_pb2.EvaluateLimits(hash_limit=100, candidates_limit=50)],
+                    diversities=[0.3, 0.7],
+                    ks=[5],
+                    seed=1,
+                    folds=2,
                 )
             case "GetIndex":
                 return index_pb2.GetIndexRequest(index=draw.choice(("dense", "sparse", "cells")))
@@ -305,7 +313,8 @@ def _prepare(server: RunningServer) -> tuple[list[bytes], FloatArray]:
     points, queries = random_points(_ROWS, dims=_DIMS), random_points(20, dims=_DIMS, seed=9)
     sparse = csr_array(np.where(np.abs(points) > 0.7, points, 0) + np.eye(_ROWS, _DIMS))
     with Client(server.target, timeout=60) as client:
-        client.build("dense", points, categories=np.arange(_ROWS) % 3)
+        rows = np.arange(_ROWS)
+        client.build("dense", points, categories=rows % 3, subtopics=rows % 2)
         client.build("sparse", sparse, hash_family="lsh_div", metric="euclidean")
         client.build("cells", points, hash_family="cells", metric="euclidean")
         client.build("product", points, metric="inner_product")

@@ -165,7 +165,9 @@ Global___Sampling: typing_extensions.TypeAlias = Sampling
 
 @typing.final
 class QueryRequest(google.protobuf.message.Message):
-    """Rows to answer, and how. What is unset or unspecified takes its default."""
+    """Rows to answer, and how. What is unset or unspecified takes its default: that of the index where
+    Evaluate has set one (IndexInfo.query_default), else the one given here.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
