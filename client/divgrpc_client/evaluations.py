@@ -82,7 +82,8 @@ def _asked(
 
 def _whole(field: str, numbers: npt.ArrayLike) -> list[int]:
     array = np.asarray(numbers)
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+    wide = array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max
+    if array.ndim != 1 or wide or (array.dtype.kind not in "iu" and array.size):
         raise InvalidArgumentError(field, f"{field} must be whole numbers, in one dimension")
     found: list[int] = array.tolist()
     return found

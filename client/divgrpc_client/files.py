@@ -66,6 +66,18 @@ def read_column(source: str, vectors_path: Path) -> Array:
         raise _wrong(path, f"must hold one whole number per line: {_reason(error)}") from None
 
 
+def read_lists(path: Path) -> list[Array]:
+    """Return the whole numbers of each line of a text file, between spaces; a line may have none.
+
+    Raises `InvalidArgumentError` where the file is missing or holds anything else.
+    """
+    try:
+        lines = path.read_text().splitlines()
+        return [np.array([int(word) for word in line.split()], np.int64) for line in lines]
+    except (OSError, ValueError, OverflowError) as error:
+        raise _wrong(path, f"must hold whole numbers on every line: {_reason(error)}") from None
+
+
 def _read(path: Path, key: str | None) -> Array | Csr:
     if key is not None and path.suffix != ".npz":
         raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")

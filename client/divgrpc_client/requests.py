@@ -27,6 +27,7 @@ from divgrpc_protos.v1 import index_pb2, query_pb2
 MessageT = TypeVar("MessageT", bound=Message)
 
 _KINDS: Final = {
+    FieldDescriptor.CPPTYPE_INT32: f"whole numbers between {-(2**31)} and {2**31 - 1}",
     FieldDescriptor.CPPTYPE_UINT32: f"a whole number between 0 and {2**32 - 1}",
     FieldDescriptor.CPPTYPE_UINT64: f"a whole number between 0 and {2**64 - 1}",
     FieldDescriptor.CPPTYPE_DOUBLE: "a number",

@@ -8,7 +8,7 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks import environment, gain, memory, metrics, peers, quality, wire
+from benchmarks import environment, evaluate, gain, memory, metrics, peers, quality, wire
 from benchmarks.tables import facts, show
 
 _RUNS = {
@@ -18,6 +18,7 @@ _RUNS = {
     "peers": peers,
     "wire": wire,
     "memory": memory,
+    "evaluate": evaluate,
 }
 
 
