@@ -59,6 +59,7 @@ def row(number: int) -> evaluate_pb2.EvaluateRow:
     """Return a row of an evaluation; the second one is a choice."""
     return evaluate_pb2.EvaluateRow(
         number=number,
+        generation=4,
         search=query_pb2.SEARCH_AUTO,
         parameters=answer(
             query_pb2.QueryRequest(queries=arrays.encode_dense(np.ones((1, 1)))), 1

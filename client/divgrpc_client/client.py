@@ -15,10 +15,11 @@ import numpy.typing as npt
 
 from divgrpc.evaluation import FOLDS
 from divgrpc.types import EvaluateRow, IndexInfo, Progress, QueryResult
-from divgrpc_client import arguments, evaluations, health, responses, streams, uploads
+from divgrpc_client import arguments, health, responses, streams, uploads
 from divgrpc_client.batches import Batch
 from divgrpc_client.calls import Call
 from divgrpc_client.channels import ChannelOption, Pool, Settings
+from divgrpc_client.evaluations import Evaluation
 from divgrpc_client.options import BuildOptions, GridOptions, QueryOptions, spelled_out
 from divgrpc_client.pipelines import Pipeline
 from divgrpc_client.requests import build_message, next_page
@@ -201,11 +202,11 @@ class Client:
         `relevant` lists for it. Settings come in the grid's order, k first, then a row for each
         choice by `folds` among them, 0 for none: those have `by_fold`. With `set_default` the best
         choice becomes the index's default for Query. With `per_query` rows have the numbers of
-        every query. `progress` is called as it goes on. The queries must fit one message of 4 MiB.
-        Whoever stops asking for rows ends the call. There is no deadline, only the limit on
-        standing still.
+        every query. `progress` is called as it goes on. Queries too large for one message travel in
+        several, and cannot set a default. Whoever stops asking for rows ends the call. There is no
+        deadline, only the limit on standing still.
         """
-        message = evaluations.request(
+        evaluation = Evaluation(
             name,
             queries,
             categories,
@@ -214,10 +215,11 @@ class Client:
             folds=folds,
             set_default=set_default,
             per_query=per_query,
+            progress=progress,
         )
         call = Call("Evaluate", self._target, timeout=timeout, request_id=request_id)
         stub = self._pool.take().stub
-        return evaluations.rows(stub, call, message, progress, self._idle_timeout)
+        return streams.evaluate(stub, call, evaluation, self._idle_timeout)
 
     def get_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None

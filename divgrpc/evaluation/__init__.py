@@ -10,13 +10,14 @@ put together what others have measured.
 from divgrpc.evaluation.folds import FOLDS, Chosen, choose_by_folds, deal_folds
 from divgrpc.evaluation.grid import Grid
 from divgrpc.evaluation.measuring import COLUMNS, METRICS, Asked, Evaluable, Piece
-from divgrpc.evaluation.planning import Plan, Task, plan
+from divgrpc.evaluation.planning import LEAST_WITH_H, Plan, Task, plan
 from divgrpc.evaluation.running import PIECE_QUERIES, Clock, evaluate
 from divgrpc.evaluation.tallying import Tally
 
 __all__ = [
     "COLUMNS",
     "FOLDS",
+    "LEAST_WITH_H",
     "METRICS",
     "PIECE_QUERIES",
     "Asked",

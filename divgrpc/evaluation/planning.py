@@ -13,7 +13,7 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import EffectiveParameters
 
 # Fewer queries with an h leave some fold without any to choose by.
-_LEAST_WITH_H: Final = 2
+LEAST_WITH_H: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +83,7 @@ def plan(index: Evaluable, queries: Queries, asked: Asked, task: Task) -> Plan:
     index.check_queries(queries)
     topics, names = asked.topics(index)
     with_h = int((topics.depths(topics.numbers(names), 1)[:, 0] > 1).sum())
-    chooses = bool(task.folds) and with_h >= _LEAST_WITH_H
+    chooses = bool(task.folds) and with_h >= LEAST_WITH_H
     if task.set_default and not chooses:
         raise UnfitIndexError(
             "set_default",

@@ -134,6 +134,7 @@ class Tally:
         k = self._settings[setting].k
         return EvaluateRow(
             number=number,
+            generation=self._plan.generation,
             search=self._settings[setting].search,
             parameters=self._plan.resolved[setting],
             metrics=dict(zip(METRICS, intervals, strict=True)),

@@ -23,6 +23,17 @@ _REQUEST: Final = evaluate_pb2.EvaluateRequest.DESCRIPTOR
 _ROW: Final = evaluate_pb2.EvaluateRow.DESCRIPTOR
 _WORDS: Final = {"selectors": "selector", "variants": "variant", "searches": "search"}
 _NUMBERS: Final = ("diversities", "ks")
+_PLAIN: Final = (
+    "number",
+    "generation",
+    "h_of_means",
+    "queries",
+    "empty",
+    "short",
+    "on_front",
+    "by_fold",
+    "is_default",
+)
 _HEAD: Final = struct.Struct("<QQ")
 
 
@@ -160,10 +171,8 @@ def pack_progress(progress: Progress) -> bytes:
 
 def pack_row(row: EvaluateRow) -> bytes:
     """Return the EvaluateResponse that holds a row."""
-    plain = ("number", "h_of_means", "queries", "empty", "short", "on_front", "by_fold")
     message = evaluate_pb2.EvaluateRow(
-        **{name: getattr(row, name) for name in plain},
-        is_default=row.is_default,
+        **{name: getattr(row, name) for name in _PLAIN},
         parameters=effective(row.parameters),
         metrics=[
             evaluate_pb2.EvaluateMetric(name=name, value=m.value, low=m.low, high=m.high)

@@ -278,6 +278,7 @@ class EvaluateRow(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NUMBER_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
     SEARCH_FIELD_NUMBER: builtins.int
     PARAMETERS_FIELD_NUMBER: builtins.int
     METRICS_FIELD_NUMBER: builtins.int
@@ -292,6 +293,8 @@ class EvaluateRow(google.protobuf.message.Message):
     VALUES_FIELD_NUMBER: builtins.int
     number: builtins.int
     """Rows are numbered from 0 up."""
+    generation: builtins.int
+    """That answered every query."""
     search: divgrpc_protos.v1.query_pb2.Search.ValueType
     """As asked for; parameters.search has what it came to."""
     h_of_means: builtins.float
@@ -324,6 +327,7 @@ class EvaluateRow(google.protobuf.message.Message):
         self,
         *,
         number: builtins.int = ...,
+        generation: builtins.int = ...,
         search: divgrpc_protos.v1.query_pb2.Search.ValueType = ...,
         parameters: divgrpc_protos.v1.query_pb2.EffectiveParameters | None = ...,
         metrics: collections.abc.Iterable[Global___EvaluateMetric] | None = ...,
@@ -338,7 +342,7 @@ class EvaluateRow(google.protobuf.message.Message):
         values: collections.abc.Iterable[Global___EvaluateValues] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["microseconds", b"microseconds", "parameters", b"parameters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["by_fold", b"by_fold", "empty", b"empty", "h_of_means", b"h_of_means", "is_default", b"is_default", "metrics", b"metrics", "microseconds", b"microseconds", "number", b"number", "on_front", b"on_front", "parameters", b"parameters", "queries", b"queries", "search", b"search", "short", b"short", "values", b"values"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["by_fold", b"by_fold", "empty", b"empty", "generation", b"generation", "h_of_means", b"h_of_means", "is_default", b"is_default", "metrics", b"metrics", "microseconds", b"microseconds", "number", b"number", "on_front", b"on_front", "parameters", b"parameters", "queries", b"queries", "search", b"search", "short", b"short", "values", b"values"]) -> None: ...
 
 Global___EvaluateRow: typing_extensions.TypeAlias = EvaluateRow
 
