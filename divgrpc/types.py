@@ -206,7 +206,8 @@ class EvaluateRow:
     for, `parameters.search` what it came to. `metrics` are means over the queries to which they
     apply, by the names of `divgrpc.metrics.measure` and, from `divgrpc.metrics.list_distances`,
     `query_distance`, `ilad`, `ilmd` and `objective`. `queries` were asked; `empty` of them got
-    nothing, `short` fewer than k. `on_front`: no other setting of this k has more h in less time (p50).
+    nothing, `short` fewer than k. `on_front`: no other setting of this k has more h in less time
+    (p50).
 
     A choice has `by_fold`, the number of the row at which each fold of the queries is reported: the
     one with the greatest mean h on the other folds. Its `parameters` are those best on all

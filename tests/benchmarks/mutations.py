@@ -32,6 +32,7 @@ from benchmarks.mutators import Draw, mutated
 from benchmarks.tables import show, table
 from divgrpc.types import FloatArray
 from divgrpc_client import Client
+from divgrpc_client.options import QueryOptions
 from divgrpc_client.vectors import as_matrix, encode
 from divgrpc_protos.v1 import evaluate_pb2, experimental_pb2, index_pb2, query_pb2, vectors_pb2
 from running import RunningServer, eventually
@@ -67,6 +68,15 @@ _SECONDS: Final = 60
 _ITEMS: Final = 4
 # Indexes that come and go, so that a build seldom finds another of its name under way.
 _SCRATCH: Final = ("scratch", "scratch-2", "scratch-3", "scratch-4")
+# All that an Evaluate may have set a default for.
+_NAMED: Final[QueryOptions] = {
+    "diversity": 0.3,
+    "selector": "greedy",
+    "variant": "corrected",
+    "search": "auto",
+    "hash_limit": 800,
+    "candidates_limit": 200,
+}
 _OURS: Final = "/divgrpc.v1.DiverseIndex/"
 _REFLECTION: Final = "grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
 
@@ -323,7 +333,10 @@ def _prepare(server: RunningServer) -> tuple[list[bytes], FloatArray]:
 
 def _answers(server: RunningServer, queries: FloatArray) -> list[bytes]:
     with Client(server.target, timeout=60) as client:
-        found = [client.query(name, queries) for name in ("dense", "sparse", "cells", "product")]
+        found = [
+            client.query(name, queries, **_NAMED)
+            for name in ("dense", "sparse", "cells", "product")
+        ]
     return [result.ids.tobytes() + result.scores.tobytes() for result in found]
 
 
