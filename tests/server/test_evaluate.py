@@ -12,20 +12,15 @@ import grpc
 import numpy as np
 import pytest
 
-from details import details_of
 from divgrpc import Index
-from divgrpc.errors import IndexNotFoundError, InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.types import EvaluateRow, FloatArray, Progress
 from divgrpc_client import Client, RpcError, evaluations
-from divgrpc_protos.arrays import encode_dense
-from divgrpc_protos.v1 import evaluate_pb2, query_pb2
-from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from raw import unary_stream
 from running import RunningServer, eventually
-from served import DIMS, random_points
+from served import EVALUATED_ROWS as N
+from served import random_points
 
-N = 900
 GRID: dict[str, Any] = {
     "selectors": ("nearest", "greedy"),
     "variants": ("corrected", "marginal"),
@@ -38,15 +33,6 @@ GRID: dict[str, Any] = {
 ONE: dict[str, Any] = {"selectors": ("greedy",), "ks": (5,)}
 # Long enough for something to happen meanwhile.
 LONG: dict[str, Any] = {"selectors": ("greedy",), "searches": ("exact",), "limits": ((0, 0),)}
-
-
-@pytest.fixture(scope="module")
-def name(client: Client) -> str:
-    """Build an index with labels and ids of its own."""
-    rows = np.arange(N)
-    labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
-    client.build("evaluated", random_points(N), ids=rows * 3, replace=True, **labels)
-    return "evaluated"
 
 
 @pytest.fixture(scope="module")
@@ -88,13 +74,13 @@ def assert_same(wire: list[EvaluateRow], core: list[EvaluateRow]) -> None:
 
 @pytest.mark.parametrize("per_query", [False, True])
 def test_the_wire_gives_what_the_core_gives(
-    server: RunningServer, client: Client, name: str, queries: FloatArray, per_query: bool
+    server: RunningServer, client: Client, evaluated: str, queries: FloatArray, per_query: bool
 ) -> None:
     """Every figure of every row and choice but the times, whichever worker measured it."""
     seen: list[Progress] = []
     options: dict[str, Any] = {"folds": 4, "per_query": per_query}
-    wire = list(client.evaluate(name, queries, ASKED, progress=seen.append, **GRID, **options))
-    index = Index.open(server.folder / "data" / name)
+    wire = list(client.evaluate(evaluated, queries, ASKED, progress=seen.append, **GRID, **options))
+    index = Index.open(server.folder / "data" / evaluated)
     assert_same(wire, list(evaluate(index, queries, ASKED, grid=Grid(**GRID), **options)))
     settings = len(Grid(**GRID).settings())
     assert sum(not row.by_fold for row in wire) == settings
@@ -104,24 +90,24 @@ def test_the_wire_gives_what_the_core_gives(
 
 
 def test_relevant_ids_travel(
-    server: RunningServer, client: Client, name: str, queries: FloatArray
+    server: RunningServer, client: Client, evaluated: str, queries: FloatArray
 ) -> None:
     """Lists of ids are as good as categories, and need none in the index."""
     relevant = [np.arange(number, N, 7) * 3 for number in range(len(queries))]
-    wire = list(client.evaluate(name, queries, relevant=relevant, **ONE))
-    index = Index.open(server.folder / "data" / name)
+    wire = list(client.evaluate(evaluated, queries, relevant=relevant, **ONE))
+    index = Index.open(server.folder / "data" / evaluated)
     assert_same(wire, list(evaluate(index, queries, relevant=relevant, grid=Grid(**ONE))))
 
 
 def test_sparse_queries_travel(
-    server: RunningServer, client: Client, name: str, queries: FloatArray
+    server: RunningServer, client: Client, evaluated: str, queries: FloatArray
 ) -> None:
     """Sparse rows are cut into pieces as dense ones are."""
     from scipy.sparse import csr_array
 
     thin = csr_array(np.where(np.abs(queries) > 0.3, queries, 0))
-    index = Index.open(server.folder / "data" / name)
-    wire = list(client.evaluate(name, thin, ASKED, **ONE))
+    index = Index.open(server.folder / "data" / evaluated)
+    wire = list(client.evaluate(evaluated, thin, ASKED, **ONE))
     assert_same(wire, list(evaluate(index, thin, ASKED, grid=Grid(**ONE))))
 
 
@@ -160,22 +146,22 @@ def test_the_default_holds_at_once(
 def test_queries_too_large_for_a_message(
     server: RunningServer,
     client: Client,
-    name: str,
+    evaluated: str,
     queries: FloatArray,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They travel in several, and their rows are those of all; a default they cannot set."""
     monkeypatch.setattr(evaluations, "MESSAGE_BYTES", 6_000)
-    index = Index.open(server.folder / "data" / name)
+    index = Index.open(server.folder / "data" / evaluated)
     seen: list[Progress] = []
     options = GRID | {"folds": 4, "per_query": True}
-    wire = list(client.evaluate(name, queries, ASKED, progress=seen.append, **options))
+    wire = list(client.evaluate(evaluated, queries, ASKED, progress=seen.append, **options))
     core = list(evaluate(index, queries, ASKED, grid=Grid(**GRID), folds=4, per_query=True))
     assert_same(wire, core)
     assert seen[-1].rows_done == seen[-1].rows_total == len(Grid(**GRID).settings()) * len(queries)
     assert all(a.rows_done <= b.rows_done for a, b in pairwise(seen))
     relevant = [[3 * number, 9] for number in range(len(queries))]
-    told = list(client.evaluate(name, queries, relevant=relevant, **ONE))
+    told = list(client.evaluate(evaluated, queries, relevant=relevant, **ONE))
     assert_same(told, list(evaluate(index, queries, relevant=relevant, grid=Grid(**ONE))))
     for field, given in (
         ("set_default", {"set_default": True}),
@@ -185,89 +171,20 @@ def test_queries_too_large_for_a_message(
     ):
         bad: dict[str, Any] = {"categories": ASKED} | given
         with pytest.raises(InvalidArgumentError) as refused:
-            client.evaluate(name, queries, **bad)
+            client.evaluate(evaluated, queries, **bad)
         assert refused.value.field == field
     monkeypatch.setattr(evaluations, "MESSAGE_BYTES", 50)
     with pytest.raises(InvalidArgumentError, match="query 0") as refused:
-        client.evaluate(name, queries, ASKED)
+        client.evaluate(evaluated, queries, ASKED)
     assert refused.value.field == "queries"
 
 
-BAD: list[tuple[str, dict[str, Any]]] = [
-    ("categories", {}),
-    ("categories", {"categories": [0, 1, 2]}),
-    ("categories", {"categories": [0, 9]}),
-    ("categories", {"categories": [0, -1]}),
-    ("relevant", {"categories": [0, 1], "relevant": [{"ids": [3]}, {"ids": [6]}]}),
-    ("relevant", {"relevant": [{"ids": [3]}]}),
-    ("relevant", {"relevant": [{"ids": [3]}, {}]}),
-    ("relevant", {"relevant": [{"ids": [3]}, {"ids": [4]}]}),
-    ("grid", {"categories": [0, 1], "selectors": []}),
-    ("grid", {"categories": [0, 1], "diversities": [0.5] * 1001}),
-    ("ks", {"categories": [0, 1], "ks": [0]}),
-    ("diversities", {"categories": [0, 1], "diversities": [1.5]}),
-    ("selectors", {"categories": [0, 1], "selectors": [99]}),
-    ("selectors", {"categories": [0, 1], "selectors": [0]}),
-    ("searches", {"categories": [0, 1], "searches": [77]}),
-    ("variants", {"categories": [0, 1], "variants": [55]}),
-    ("limits", {"categories": [0, 1], "limits": [{"hash_limit": 3}]}),
-    ("folds", {"categories": [0, 1], "folds": 3}),
-    ("folds", {"categories": [0, 1], "folds": 1}),
-    ("set_default", {"categories": [0, 1], "set_default": True, "folds": 0}),
-    ("set_default", {"categories": [0, 1], "set_default": True, "ks": [2, 3]}),
-    ("queries", {"categories": [0, 1], "queries": encode_dense(np.ones((2, DIMS + 1)))}),
-    ("queries", {"categories": [0, 1], "queries": encode_dense(np.zeros((2, DIMS)))}),
-    ("queries", {"categories": [0], "queries": encode_dense(np.zeros((0, DIMS)))}),
-    ("index", {"categories": [0, 1], "index": "NO"}),
-]
-
-
-@pytest.mark.parametrize(("field", "given"), BAD)
-def test_what_is_wrong_is_named(
-    stub: DiverseIndexStub, name: str, field: str, given: dict[str, Any]
-) -> None:
-    """INVALID_ARGUMENT with the field, and before any message."""
-    told: dict[str, Any] = {
-        "index": name,
-        "queries": encode_dense(np.ones((2, DIMS))),
-        "selectors": [query_pb2.SELECTOR_GREEDY],
-        "folds": 2,
-    }
-    with pytest.raises(grpc.RpcError) as caught:
-        list(stub.Evaluate(evaluate_pb2.EvaluateRequest(**told | given), timeout=30))
-    details = details_of(caught.value)
-    assert (details.code, details.fields) == (grpc.StatusCode.INVALID_ARGUMENT, (field,))
-
-
-def test_bytes_that_are_no_request(channel: grpc.Channel) -> None:
-    """They are INVALID_ARGUMENT."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(unary_stream(channel, "Evaluate")(b"\xff\xff", timeout=10))
-    assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
-
-
-def test_what_an_index_lacks(client: Client, queries: FloatArray) -> None:
-    """FAILED_PRECONDITION: categories, sub-topics to choose by; NOT_FOUND: the index."""
-    client.build("plain", random_points(N), replace=True)
-    with pytest.raises(UnfitIndexError) as unfit:
-        list(client.evaluate("plain", queries, ASKED))
-    assert isinstance(unfit.value, RpcError)
-    assert unfit.value.code == grpc.StatusCode.FAILED_PRECONDITION
-    assert unfit.value.field == "categories"
-    relevant = [[number] for number in range(len(queries))]
-    with pytest.raises(UnfitIndexError) as unfit:
-        list(client.evaluate("plain", queries, relevant=relevant, set_default=True))
-    assert unfit.value.field == "set_default"
-    with pytest.raises(IndexNotFoundError):
-        list(client.evaluate("nobody", queries, ASKED))
-
-
 def long_run(
-    client: Client, name: str, seen: list[Progress], settings: int
+    client: Client, evaluated: str, seen: list[Progress], settings: int
 ) -> Iterator[EvaluateRow]:
     """Begin what takes a while, and longer the more settings there are."""
     return client.evaluate(
-        name,
+        evaluated,
         random_points(2_000, seed=5),
         np.arange(2_000) % 3,
         progress=seen.append,
@@ -299,11 +216,13 @@ def busy(server: RunningServer) -> float:
     )
 
 
-def test_cancelling_frees_the_workers(server: RunningServer, client: Client, name: str) -> None:
+def test_cancelling_frees_the_workers(
+    server: RunningServer, client: Client, evaluated: str
+) -> None:
     """Soon after a caller has gone no worker has anything to do."""
     seen: list[Progress] = []
     with Client(server.target) as own:
-        thread = begun(long_run(own, name, seen, 200))
+        thread = begun(long_run(own, evaluated, seen, 200))
         eventually(lambda: len(seen) > 2)
     thread.join(20)
 
@@ -313,18 +232,18 @@ def test_cancelling_frees_the_workers(server: RunningServer, client: Client, nam
         return busy(server) - before < 0.05
 
     eventually(idle)
-    assert client.query(name, random_points(1)).counts[0] == 10
+    assert client.query(evaluated, random_points(1)).counts[0] == 10
 
 
-def test_small_queries_do_not_wait(client: Client, name: str) -> None:
+def test_small_queries_do_not_wait(client: Client, evaluated: str) -> None:
     """Queries are answered while an evaluation keeps every worker busy."""
     seen: list[Progress] = []
-    thread = begun(long_run(client, name, seen, 30))
+    thread = begun(long_run(client, evaluated, seen, 30))
     eventually(lambda: len(seen) > 1)
     while len(seen) < 4:
-        assert client.query(name, random_points(1)).counts[0] == 10
+        assert client.query(evaluated, random_points(1)).counts[0] == 10
     assert seen[-1].rows_done < seen[-1].rows_total
-    client.query(name, random_points(400))
+    client.query(evaluated, random_points(400))
     thread.join(60)
     assert seen[-1].rows_done == seen[-1].rows_total
 
@@ -371,7 +290,7 @@ def test_one_generation_from_first_to_last(client: Client, queries: FloatArray) 
     assert client.get_index("pinned").generation == 2
 
 
-def test_a_deadline_holds(client: Client, name: str) -> None:
+def test_a_deadline_holds(client: Client, evaluated: str) -> None:
     """A run that takes longer than its deadline ends with it."""
     many = random_points(2_000, seed=5)
     dials = np.linspace(0.1, 0.9, 200).tolist()
@@ -379,22 +298,22 @@ def test_a_deadline_holds(client: Client, name: str) -> None:
     with pytest.raises(RpcError) as late:
         list(
             client.evaluate(
-                name, many, np.arange(2_000) % 3, timeout=0.5, diversities=dials, **LONG
+                evaluated, many, np.arange(2_000) % 3, timeout=0.5, diversities=dials, **LONG
             )
         )
     assert late.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
     assert time.monotonic() - begin < 20
 
 
-def test_only_so_many_at_a_time(server: RunningServer, client: Client, name: str) -> None:
+def test_only_so_many_at_a_time(server: RunningServer, client: Client, evaluated: str) -> None:
     """A third evaluation is told to come back later."""
     assert client.server_info().limits["evaluations_max"] == 2
     seen: list[list[Progress]] = [[], []]
     with Client(server.target) as own:
-        threads = [begun(long_run(own, name, each, 200)) for each in seen]
+        threads = [begun(long_run(own, evaluated, each, 200)) for each in seen]
         eventually(lambda: all(seen))
         with pytest.raises(RpcError) as full:
-            list(client.evaluate(name, random_points(5), [0] * 5))
+            list(client.evaluate(evaluated, random_points(5), [0] * 5))
         assert full.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
         assert full.value.reason == "EVALUATIONS_FULL"
         assert full.value.retry_after is not None
@@ -403,30 +322,7 @@ def test_only_so_many_at_a_time(server: RunningServer, client: Client, name: str
 
     def free() -> bool:
         with suppress(RpcError):
-            return bool(list(client.evaluate(name, random_points(5), [0] * 5)))
+            return bool(list(client.evaluate(evaluated, random_points(5), [0] * 5)))
         return False
 
     eventually(free)
-
-
-def test_the_client_refuses_what_the_wire_cannot_carry(client: Client, name: str) -> None:
-    """Empty axes would be defaults on the wire; a message has its size."""
-    one = np.ones((5, DIMS))
-    for axis, values in (
-        ("ks", []),
-        ("selectors", "greedy"),
-        ("selectors", ["nearby"]),
-        ("diversities", [None]),
-        ("limits", [(1, 2, 3)]),
-        ("limits", [("a", 2)]),
-        ("ks", [True]),
-        ("folds", "many"),
-        ("seed", -1),
-    ):
-        told: dict[str, Any] = {axis: values}
-        with pytest.raises(InvalidArgumentError) as refused:
-            client.evaluate(name, one, [0] * 5, **told)
-        assert not isinstance(refused.value, RpcError)
-        assert refused.value.field == axis
-    with pytest.raises(TypeError, match="hash_limits"):
-        client.evaluate(name, one, [0] * 5, hash_limits=[3])  # type: ignore[call-arg]
