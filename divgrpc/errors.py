@@ -38,6 +38,19 @@ class UnsupportedError(DivgrpcError):
         self.field = field
 
 
+class UnfitIndexError(DivgrpcError):
+    """The request is well formed, and this index lacks what it needs, such as categories.
+
+    `field` is the argument that needs it.
+    """
+
+    reason = "INDEX_UNFIT"
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(message)
+        self.field = field
+
+
 class IndexNotFoundError(DivgrpcError):
     """There is no index of that name, or at that place."""
 
@@ -54,6 +67,12 @@ class BuildUnderWayError(DivgrpcError):
     """Another build of the same index is under way."""
 
     reason = "BUILD_UNDER_WAY"
+
+
+class IndexChangedError(DivgrpcError):
+    """The index was replaced while something was under way that is of one generation alone."""
+
+    reason = "GENERATION_CHANGED"
 
 
 class IndexDamagedError(DivgrpcError):

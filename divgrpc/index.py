@@ -6,15 +6,26 @@ columns it writes become a `QueryResult`.
 """
 
 import contextlib
+import functools
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, ParamSpec, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.building import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters, QueryParameters
+from divgrpc.manifest import Manifest
+from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
+from divgrpc.parameters import (
+    INDEX_NAME,
+    LIMITS,
+    BuildParameters,
+    QueryParameters,
+    named_over_default,
+)
 from divgrpc.searching import Answers, Searcher
 from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation, staging
 from divgrpc.stores import MemoryStore, Store
@@ -23,8 +34,10 @@ from divgrpc.types import (
     HashFamily,
     Hyperplanes,
     IndexInfo,
+    IntArray,
     Metric,
     Progress,
+    QueryDefault,
     QueryResult,
     QueryStats,
     Rounding,
@@ -35,17 +48,35 @@ from divgrpc.types import (
     WarningInfo,
     ZeroVectors,
 )
-from divgrpc.vectors import RowsLike, query_rows
+from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
+
+P = ParamSpec("P")
+
+
+def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
+    """Let the index's default stand in for what the caller of its method did not name."""
+
+    @functools.wraps(method)
+    def query(*given: P.args, **named: P.kwargs) -> QueryResult:
+        index = cast("Index", given[0])
+        told: Any = named_over_default(named, index.default)
+        return method(*given, **told)
+
+    return query
 
 
 class Index:
     """One generation of an index, in memory or mapped from its folder; any thread may query it."""
 
-    def __init__(self, generation: Generation, name: str = "") -> None:
+    def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
+        """Take a generation; `folder` is that of the index, where it is kept in one."""
         manifest = generation.manifest
         parameters = manifest.parameters
         self._manifest = manifest
         self._name = name
+        self._folder = folder
+        # What `query` takes where its caller names nothing; see `set_default`.
+        self.default: QueryDefault | None = generation.default
         self._arrays = generation.arrays
         self._searcher = Searcher(generation.arrays, parameters, manifest.dims)
 
@@ -98,7 +129,8 @@ class Index:
         with _store(path, replace=replace) as (store, name):
             builder = IndexBuilder(store, parameters, expected_rows=rows, on_progress=progress)
             builder.append_all(vectors, ids, categories, subtopics)
-            return cls(builder.build(), name)
+            folder = None if path is None else Path(path).absolute()
+            return cls(builder.build(), name, folder)
 
     @classmethod
     def open(cls, path: Path | str) -> "Index":
@@ -109,13 +141,29 @@ class Index:
         """
         folder = Path(path).absolute()
         if (folder / MANIFEST).exists():
-            return cls(open_generation(folder), folder.parent.name)
-        return cls(IndexFolder(folder).open(), folder.name)
+            return cls(open_generation(folder), folder.parent.name, folder.parent)
+        return cls(IndexFolder(folder).open(), folder.name, folder)
 
     @property
     def info(self) -> IndexInfo:
         """What the index was asked to be, and what Build made of it."""
-        return self._manifest.info(self._name)
+        return self._manifest.info(self._name, self.default)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What tells this generation from any other."""
+        return self._manifest
+
+    def set_default(self, default: QueryDefault | None) -> None:
+        """Set what Query takes on this generation where the caller names nothing.
+
+        What a query names itself goes before it. It is kept with the index, where that is in a
+        folder, and whoever serves it there uses it at once. None takes it back. Raises
+        `IndexChangedError` where another generation serves by now, and `BuildUnderWayError`.
+        """
+        if self._folder is not None:
+            IndexFolder(self._folder).set_default(self._manifest, default)
+        self.default = default
 
     @property
     def generation(self) -> int:
@@ -132,6 +180,7 @@ class Index:
         """How many dimensions they have."""
         return self._manifest.dims
 
+    @_over_default
     def query(
         self,
         queries: RowsLike,
@@ -151,8 +200,8 @@ class Index:
     ) -> QueryResult:
         """Return `k` diverse results for each row of `queries`, (nq, d) or one vector (d,).
 
-        What the parameters mean stands in the .proto's `QueryRequest`. Raises
-        `InvalidArgumentError` with the field named.
+        What the parameters mean stands in the .proto's `QueryRequest`; an index's `default` stands
+        in for what is not named. Raises `InvalidArgumentError` with the field named.
         """
         return self.answer(
             queries,
@@ -184,24 +233,8 @@ class Index:
                 "queries",
                 f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
             )
-        if parameters.max_distance is not None and self._searcher.metric == "inner_product":
-            raise InvalidArgumentError(
-                "max_distance", "max_distance has no meaning under metric inner_product"
-            )
-        manifest = self._manifest
-        wanted = parameters.resolve(
-            manifest.rows,
-            manifest.auto_search,
-            manifest.dims,
-            manifest.points,
-            manifest.nonzeros if manifest.points == "sparse" else None,
-        )
-        answers = self._searcher.answer(
-            rows,
-            wanted,
-            n_probes=manifest.n_probes,
-            at_least=self._enough(wanted) if parameters.search == "auto" else 0,
-        )
+        wanted = self.resolve(parameters)
+        answers = self._search(rows, parameters, wanted)
         return QueryResult(
             ids=answers.ids,
             scores=answers.scores,
@@ -213,6 +246,68 @@ class Index:
             warnings=parameters.warnings() + self._shortfalls(wanted, answers),
             duality_gaps=answers.gaps,
         )
+
+    def resolve(self, parameters: QueryParameters) -> EffectiveParameters:
+        """Fill in the defaults for this index; raises what `answer` would raise for parameters."""
+        if parameters.max_distance is not None and self._searcher.metric == "inner_product":
+            raise InvalidArgumentError(
+                "max_distance", "max_distance has no meaning under metric inner_product"
+            )
+        manifest = self._manifest
+        return parameters.resolve(
+            manifest.rows,
+            manifest.auto_search,
+            manifest.dims,
+            manifest.points,
+            manifest.nonzeros if manifest.points == "sparse" else None,
+        )
+
+    def _search(
+        self, rows: Rows, parameters: QueryParameters, wanted: EffectiveParameters
+    ) -> Answers:
+        return self._searcher.answer(
+            rows,
+            wanted,
+            n_probes=self._manifest.n_probes,
+            at_least=self._enough(wanted) if parameters.search == "auto" else 0,
+        )
+
+    # What an evaluation asks.
+
+    def answer_one_by_one(
+        self, queries: RowsLike, parameters: QueryParameters
+    ) -> tuple[IntArray, Values]:
+        """Return the ids (nq, k) that `answer` gives, and the microseconds (nq,) of each row.
+
+        A row is answered by itself, and its time is that of the search, selection included.
+        """
+        rows = query_rows("queries", queries, self.dims, self._searcher.metric)
+        wanted = self.resolve(parameters)
+        ids = np.empty((len(rows), wanted.k), np.int64)
+        seconds = np.empty(len(rows))
+        for number in range(len(rows)):
+            begun = time.perf_counter()
+            answers = self._search(rows[number : number + 1], parameters, wanted)
+            seconds[number] = time.perf_counter() - begun
+            ids[number] = answers.ids[0]
+        return ids, seconds * 1e6
+
+    @functools.cached_property
+    def topics(self) -> Topics:
+        """The categories of the points, to judge results by; none where they have none."""
+        columns = {name: self._arrays.get(name) for name in ("categories", "subtopics")}
+        # Where ids are not kept they are the numbers of the rows.
+        ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
+        return Topics.of_categories(Labels.of(**columns, ids=ids))
+
+    def distances(self, queries: RowsLike, ids: IntArray) -> ListDistances:
+        """Return how far results `ids` (nq, k) lie from their queries and from one another."""
+        rows = query_rows("queries", queries, self.dims, self._searcher.metric)
+        points, asked = (
+            each.matrix if isinstance(each, SparseRows) else each
+            for each in (self._searcher.points, rows)
+        )
+        return list_distances(points, asked, self.topics.labels.rows(ids), self._searcher.metric)
 
     def _enough(self, wanted: EffectiveParameters) -> int:
         """How many hashed points give the selector all the candidates that it may have.

@@ -14,7 +14,16 @@ from typing import Any, Final
 from divgrpc.array_files import ArrayEntry
 from divgrpc.errors import DivgrpcError, IndexDamagedError, NewerFormatError
 from divgrpc.parameters import BuildParameters
-from divgrpc.types import ArrayInfo, Choice, IndexInfo, Points, Search, SearchCost, WarningInfo
+from divgrpc.types import (
+    ArrayInfo,
+    Choice,
+    IndexInfo,
+    Points,
+    QueryDefault,
+    Search,
+    SearchCost,
+    WarningInfo,
+)
 
 FORMAT: Final = "divgrpc-index"
 # 2: cells, sparse points, other metrics than cosine. 3: sketches. What is older still opens.
@@ -92,8 +101,8 @@ class Manifest:
             }
         )
 
-    def info(self, name: str) -> IndexInfo:
-        """Return the same for callers, under the index's name."""
+    def info(self, name: str, query_default: QueryDefault | None = None) -> IndexInfo:
+        """Return the same for callers, under the index's name and with its default for Query."""
         return IndexInfo(
             name=name,
             generation=self.generation,
@@ -114,6 +123,7 @@ class Manifest:
             nonzeros=self.nonzeros,
             choices=self.choices,
             warnings=self.warnings,
+            query_default=query_default,
         )
 
 

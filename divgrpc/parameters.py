@@ -8,8 +8,9 @@ import math
 import numbers
 import operator
 import re
-from dataclasses import dataclass
-from typing import Final, get_args
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, get_args
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import (
@@ -18,6 +19,7 @@ from divgrpc.types import (
     Hyperplanes,
     Metric,
     Points,
+    QueryDefault,
     Rounding,
     Sampling,
     Search,
@@ -47,8 +49,11 @@ LIMITS: Final = {
     "chunk_bytes": 2**20,
     "page_size_max": 1_000,
     "grid_settings_max": 1_000,
+    # Of one evaluation: settings times queries, each some 150 bytes until the end.
+    "evaluate_queries_max": 1_000_000,
 }
 
+DEFAULT_K: Final = 10
 CODE_BITS: Final = 256
 MIN_CANDIDATES: Final = 200
 MIN_SPARSE_HASHED: Final = 1_000
@@ -156,6 +161,25 @@ class BuildParameters:
                 )
 
 
+def named_over_default(named: Mapping[str, Any], default: QueryDefault | None) -> Mapping[str, Any]:
+    """Return what a query is told: what its caller named, else what the index has as default.
+
+    A limit of the default gives way where the caller's own parameters leave no room for it.
+    """
+    if default is None:
+        return named
+    told = {field.name: getattr(default, field.name) for field in fields(default)}
+    if named.get("epsilon") is not None:
+        told["hash_limit"] = None
+    k = named.get("k", DEFAULT_K)
+    for name in ("hash_limit", "candidates_limit"):
+        limit = told[name]
+        # What k is wrong with is for the parameters to say.
+        if limit and isinstance(k, numbers.Real) and limit < k:
+            told[name] = None
+    return told | dict(named)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryParameters:
     """How a query is answered; None means the default that `resolve` fills in.
@@ -163,7 +187,7 @@ class QueryParameters:
     The .proto's `QueryRequest` says what each field does, in the same words.
     """
 
-    k: int = 10
+    k: int = DEFAULT_K
     diversity: float = 0.3
     selector: Selector = "greedy"
     variant: Variant = "corrected"

@@ -4,6 +4,7 @@ Theory of operation. An index is a folder; beside it, hidden, stand what builds 
 
     <root>/<name>/CURRENT              the number of the generation that serves
     <root>/<name>/<number>/            manifest.json and one .npy file per array, never changed
+    <root>/<name>/<number>.default.json  what Query takes there (`divgrpc.defaults`)
     <root>/.<name>.staging-<random>/   a generation being written
     <root>/.<name>.lock                held (flock) by whoever builds or deletes
 
@@ -38,8 +39,10 @@ from divgrpc.array_files import (
     open_array,
     room_reported,
 )
+from divgrpc.defaults import default_path, is_default, read_default, write_default
 from divgrpc.errors import (
     BuildUnderWayError,
+    IndexChangedError,
     IndexDamagedError,
     IndexExistsError,
     IndexNotFoundError,
@@ -47,7 +50,7 @@ from divgrpc.errors import (
 )
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import INDEX_NAME
-from divgrpc.types import IndexInfo
+from divgrpc.types import IndexInfo, QueryDefault
 
 POINTER: Final = "CURRENT"
 MANIFEST: Final = "manifest.json"
@@ -57,10 +60,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One build of an index: its manifest and its arrays, all read-only."""
+    """One build of an index: its manifest and arrays, read-only, and its default for Query."""
 
     manifest: Manifest
     arrays: dict[str, Array]
+    default: QueryDefault | None = None
 
 
 class IndexFolder:
@@ -98,11 +102,31 @@ class IndexFolder:
 
     def read_info(self) -> IndexInfo:
         """Return what the manifest of the current generation says."""
-        return self._of_current(lambda folder: read_manifest(folder).info(self.name))
+
+        def read(folder: Path) -> IndexInfo:
+            manifest = read_manifest(folder)
+            return manifest.info(self.name, read_default(folder, manifest))
+
+        return self._of_current(read)
 
     def open(self, *, verify: bool = True) -> Generation:
         """Map the current generation; `verify` compares every checksum."""
         return self._of_current(lambda folder: open_generation(folder, verify=verify))
+
+    def set_default(self, manifest: Manifest, default: QueryDefault | None) -> None:
+        """Set what Query takes where the caller names nothing; None: what it takes anywhere.
+
+        `manifest` is that of the generation it is for. Every reader sees it at once: the pointer's
+        stamp changes. Raises `IndexChangedError` where another generation serves, and
+        `BuildUnderWayError`.
+        """
+        with _build_lock(self.path):
+            generation = self.path / str(self.current())
+            if read_manifest(generation) != manifest:
+                raise IndexChangedError(f"index {self.name!r} was replaced meanwhile")
+            write_default(generation, manifest, default)
+            _sync_folder(self.path)
+            os.utime(self._pointer, ns=(time.time_ns(), time.time_ns()))
 
     def delete(self) -> int:
         """Remove the index, damaged or not, and return the generation that served last."""
@@ -152,7 +176,7 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
         name: open_array(folder / f"{name}.npy", entry, verify=verify)
         for name, entry in manifest.arrays.items()
     }
-    return Generation(manifest, arrays)
+    return Generation(manifest, arrays, read_default(folder, manifest))
 
 
 def list_indexes(root: Path) -> list[str]:
@@ -328,7 +352,7 @@ def _sweep_locked(folder: Path) -> bool:
         (folder / f"{POINTER}.new").unlink(missing_ok=True)
         with contextlib.suppress(IndexDamagedError):
             return _remove_generations(folder, keep=IndexFolder(folder).current()) or removed
-    elif all(entry.isdigit() or entry.startswith(POINTER) for entry in os.listdir(folder)):
+    elif all(_is_ours(entry) for entry in os.listdir(folder)):
         shutil.rmtree(folder, ignore_errors=True)
         removed = True
     return removed
@@ -338,7 +362,14 @@ def _remove_generations(folder: Path, *, keep: int) -> bool:
     stale = [number for number in _numbers(folder) if number != keep]
     for number in stale:
         shutil.rmtree(folder / str(number), ignore_errors=True)
+    for entry in filter(is_default, os.listdir(folder)):
+        if entry != default_path(folder / str(keep)).name:
+            (folder / entry).unlink(missing_ok=True)
     return bool(stale)
+
+
+def _is_ours(entry: str) -> bool:
+    return entry.isdigit() or entry.startswith(POINTER) or is_default(entry)
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -5,7 +5,7 @@ an enum value: ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -130,11 +130,27 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class QueryDefault:
+    """What Query takes on an index where its caller names nothing; Evaluate can set it.
+
+    A limit of None is the rule's: as `divgrpc.parameters.QueryParameters` has it.
+    """
+
+    diversity: float
+    selector: Selector
+    variant: Variant
+    search: Search
+    hash_limit: int | None = None
+    candidates_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class IndexInfo:
     """An index as it stands: what it was asked to be, and what Build made of it.
 
     `parameters` is a `divgrpc.parameters.BuildParameters` with every default filled in, given as a
     mapping of its field names. `nonzeros` counts stored numbers, rows * dims if points are dense.
+    `query_default` is None until Evaluate has set one on this generation.
     """
 
     name: str
@@ -153,13 +169,69 @@ class IndexInfo:
     nonzeros: int = 0
     choices: tuple[Choice, ...] = ()
     warnings: tuple[WarningInfo, ...] = ()
+    query_default: QueryDefault | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stage of a build has come; `rows_total` 0 and `seconds_left` None: unknown."""
+    """How far a stage has come; `rows_total` 0 and `seconds_left` None: unknown.
+
+    Rows are those of a build's points, or the queries of an evaluation, each once for a setting.
+    """
 
     stage: str
     rows_done: int
     rows_total: int
     seconds_left: float | None = None
+
+
+class Interval(NamedTuple):
+    """A figure with its 95 % interval; NaN where it is of no query."""
+
+    value: float
+    low: float
+    high: float
+
+
+class Microseconds(NamedTuple):
+    """How long a query took, one at a time on one thread: the mean and three percentiles."""
+
+    mean: float
+    p50: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvaluateRow:
+    """One setting, or one choice by folds among several, and what it reached.
+
+    `number` counts the rows from 0 up; `generation` answered every query. `search` is the one asked
+    for, `parameters.search` what it came to. `metrics` are means over the queries to which they
+    apply, by the names of `divgrpc.metrics.measure` and, from `divgrpc.metrics.list_distances`,
+    `query_distance`, `ilad`, `ilmd` and `objective`. `queries` were asked; `empty` of them got
+    nothing, `short` fewer than k. `on_front`: no other setting of this k has more h in less time
+    (p50).
+
+    A choice has `by_fold`, the number of the row at which each fold of the queries is reported: the
+    one with the greatest mean h on the other folds. Its `parameters` are those best on all
+    queries, for use on others; `is_default` says that they are the index's default for Query now.
+
+    `values`, where asked for, are the numbers per query that `metrics` are the means of, (nq,)
+    float64 each, NaN where a metric does not apply.
+    """
+
+    number: int
+    generation: int
+    search: Search
+    parameters: EffectiveParameters
+    metrics: dict[str, Interval]
+    h_of_means: float
+    microseconds: Microseconds
+    queries: int
+    empty: int
+    short: int
+    on_front: bool = False
+    by_fold: tuple[int, ...] = ()
+    is_default: bool = False
+    values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from divgrpc_protos import arrays
-from divgrpc_protos.v1 import experimental_pb2, index_pb2, query_pb2
+from divgrpc_protos.v1 import evaluate_pb2, experimental_pb2, index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import (
     DiverseIndexServicer,
     add_DiverseIndexServicer_to_server,
@@ -55,6 +55,26 @@ def answer(request: query_pb2.QueryRequest, generation: int) -> query_pb2.QueryR
     )
 
 
+def row(number: int) -> evaluate_pb2.EvaluateRow:
+    """Return a row of an evaluation; the second one is a choice."""
+    return evaluate_pb2.EvaluateRow(
+        number=number,
+        generation=4,
+        search=query_pb2.SEARCH_AUTO,
+        parameters=answer(
+            query_pb2.QueryRequest(queries=arrays.encode_dense(np.ones((1, 1)))), 1
+        ).parameters,
+        metrics=[evaluate_pb2.EvaluateMetric(name="h_score", value=0.5, low=0.25, high=0.75)],
+        h_of_means=0.625,
+        microseconds=evaluate_pb2.EvaluateTimes(mean=1, p50=2, p90=3, p99=4),
+        queries=2,
+        short=1,
+        on_front=not number,
+        by_fold=[0, 0] * number,
+        values=[evaluate_pb2.EvaluateValues(name="h_score", values=[0.25, 0.75])],
+    )
+
+
 def status(code: int, message: str, *details: Message) -> status_pb2.Status:
     """Return a status with details."""
     made = status_pb2.Status(code=code, message=message)
@@ -72,6 +92,7 @@ class ScriptedIndex(DiverseIndexServicer):
         self.peer = ""
         self.seconds_left = 0.0
         self.queries: list[query_pb2.QueryRequest] = []
+        self.evaluations: list[evaluate_pb2.EvaluateRequest] = []
         self.upload: list[index_pb2.BuildRequest] = []
         # Codes to fail with before anything is answered, and the details to add.
         self.failures: list[grpc.StatusCode] = []
@@ -217,10 +238,15 @@ class ScriptedIndex(DiverseIndexServicer):
         context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
 
     def Evaluate(
-        self, request: experimental_pb2.EvaluateRequest, context: grpc.ServicerContext
-    ) -> Iterator[experimental_pb2.EvaluateResponse]:
-        """Refuse."""
-        context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
+        self, request: evaluate_pb2.EvaluateRequest, context: grpc.ServicerContext
+    ) -> Iterator[evaluate_pb2.EvaluateResponse]:
+        """Tell of progress, and give two rows, the second a choice."""
+        self._begin("Evaluate", context)
+        self.evaluations.append(request)
+        progress = evaluate_pb2.EvaluateProgress(queries_done=1, queries_total=2, seconds_left=3)
+        yield evaluate_pb2.EvaluateResponse(progress=progress)
+        for number in range(2):
+            yield evaluate_pb2.EvaluateResponse(row=row(number))
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import numpy as np
 from divgrpc.types import FloatArray
 
 ROWS, DIMS = 1500, 24
+# Of the index that evaluations ask.
+EVALUATED_ROWS = 900
 
 
 @dataclass(frozen=True)

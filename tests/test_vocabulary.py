@@ -9,10 +9,11 @@ import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from divgrpc import types
+from divgrpc.evaluation import Grid, evaluate
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters
 from divgrpc_client import AsyncClient, Client, ServerInfo
-from divgrpc_protos.v1 import index_pb2, query_pb2
+from divgrpc_protos.v1 import evaluate_pb2, index_pb2, query_pb2
 
 # What only one side has: where the data go in, and what a call over a network needs.
 CORE_BUILD = {"path"}
@@ -66,6 +67,16 @@ def test_build_takes_the_same_everywhere(client: type) -> None:
     assert parameters(Index.build, without=CORE_BUILD) == expected
     build = client.build  # type: ignore[attr-defined]  # both clients have it
     assert parameters(build, without=CLIENT_CALL) == expected
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_evaluate_takes_the_same_everywhere(client: type) -> None:
+    """Clients have the core's grid and what else it takes; the contract has all that travels."""
+    core = parameters(evaluate, without={"grid"}) | table(Grid)
+    call = client.evaluate  # type: ignore[attr-defined]  # both clients have it
+    assert parameters(call, without=CLIENT_CALL) == core
+    told = set(core) - {"progress"} | {"index", "queries", "categories"}
+    assert set(names(evaluate_pb2.EvaluateRequest.DESCRIPTOR)) == told
 
 
 def optional(field: FieldDescriptor) -> bool:
@@ -126,6 +137,8 @@ def test_choices_are_spelled_alike(word: str, field: str) -> None:
         (types.SearchCost, index_pb2.SearchCost),
         (types.Choice, index_pb2.Choice),
         (types.Progress, index_pb2.BuildProgress),
+        (types.QueryDefault, index_pb2.QueryDefault),
+        (types.EvaluateRow, evaluate_pb2.EvaluateRow),
         (types.WarningInfo, query_pb2.WarningInfo),
         (types.QueryStats, query_pb2.QueryStats),
         (types.EffectiveParameters, query_pb2.EffectiveParameters),

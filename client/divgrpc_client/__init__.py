@@ -9,7 +9,7 @@ It loads grpc, protobuf and numpy; neither numba nor scipy.
 """
 
 from divgrpc.errors import DivgrpcError
-from divgrpc.types import IndexInfo, Progress, QueryResult
+from divgrpc.types import EvaluateRow, IndexInfo, Progress, QueryResult
 from divgrpc_client.async_client import AsyncClient
 from divgrpc_client.client import Client
 from divgrpc_client.errors import ClientStateError, RpcError
@@ -20,6 +20,7 @@ __all__ = [
     "Client",
     "ClientStateError",
     "DivgrpcError",
+    "EvaluateRow",
     "IndexInfo",
     "Progress",
     "QueryResult",

@@ -12,13 +12,15 @@ import grpc
 import grpc.aio
 import numpy.typing as npt
 
-from divgrpc.types import IndexInfo, Progress, QueryResult
+from divgrpc.evaluation import FOLDS
+from divgrpc.types import EvaluateRow, IndexInfo, Progress, QueryResult
 from divgrpc_client import arguments, async_streams, health, responses, uploads
 from divgrpc_client.batches import Batch
 from divgrpc_client.calls import Call
 from divgrpc_client.channels import ChannelOption, Pool, Settings
 from divgrpc_client.errors import ClientStateError
-from divgrpc_client.options import BuildOptions, QueryOptions, spelled_out
+from divgrpc_client.evaluations import Evaluation
+from divgrpc_client.options import BuildOptions, GridOptions, QueryOptions, spelled_out
 from divgrpc_client.pipelines import Pipeline
 from divgrpc_client.requests import build_message, next_page
 from divgrpc_client.responses import ServerInfo
@@ -186,6 +188,47 @@ class AsyncClient:
         pipeline = Pipeline(name, options, in_flight)
         stub = self._connection().stub
         return async_streams.query(stub, call, pipeline, queries, self._idle_timeout)
+
+    @spelled_out
+    def evaluate(
+        self,
+        name: str,
+        queries: VectorsLike,
+        categories: npt.ArrayLike | None = None,
+        *,
+        relevant: Sequence[npt.ArrayLike] | None = None,
+        folds: int = FOLDS,
+        set_default: bool = False,
+        per_query: bool = False,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: float | None = None,
+        request_id: str | None = None,
+        **options: Unpack[GridOptions],
+    ) -> AsyncIterator[EvaluateRow]:
+        """Return what each setting of a grid reaches on `queries` (rows, dims), as rows of a table.
+
+        Relevant are the points of a query's category, `categories` (rows,), or those whose ids
+        `relevant` lists for it. Settings come in the grid's order, k first, then a row for each
+        choice by `folds` among them, 0 for none: those have `by_fold`. With `set_default` the best
+        choice becomes the index's default for Query. With `per_query` rows have the numbers of
+        every query. `progress` is called as it goes on. Queries too large for one message travel in
+        several, and cannot set a default. Whoever stops asking for rows ends the call. There is no
+        deadline, only the limit on standing still.
+        """
+        evaluation = Evaluation(
+            name,
+            queries,
+            categories,
+            options,
+            relevant=relevant,
+            folds=folds,
+            set_default=set_default,
+            per_query=per_query,
+            progress=progress,
+        )
+        call = Call("Evaluate", self._target, timeout=timeout, request_id=request_id)
+        stub = self._connection().stub
+        return async_streams.evaluate(stub, call, evaluation, self._idle_timeout)
 
     async def get_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None

@@ -1,4 +1,4 @@
-"""Build and QueryStream on grpc.aio; the twin of `divgrpc_client.streams`.
+"""Build, QueryStream and Evaluate on grpc.aio; the twin of `divgrpc_client.streams`.
 
 gRPC draws the requests in a task of its own while the caller's task reads the responses.
 """
@@ -11,8 +11,9 @@ import grpc
 import grpc.aio
 from google.rpc.status_pb2 import Status
 
-from divgrpc.types import IndexInfo, Progress, QueryResult
+from divgrpc.types import EvaluateRow, IndexInfo, Progress, QueryResult
 from divgrpc_client.calls import Call
+from divgrpc_client.evaluations import Evaluation
 from divgrpc_client.feeds import AsyncFeed
 from divgrpc_client.first_status import FirstStatus
 from divgrpc_client.pipelines import Pipeline
@@ -102,6 +103,31 @@ async def query(
         rpc.cancel()
     if feed.failure or pipeline.unanswered:
         raise feed.failure or call.broken("the stream ended before every query was answered")
+
+
+async def evaluate(
+    stub: "DiverseIndexAsyncStub", call: Call, evaluation: Evaluation, idle_timeout: float
+) -> AsyncIterator[EvaluateRow]:
+    """Send the queries, tell of progress, and yield rows; who stops asking ends the call."""
+    for message in evaluation.messages:
+        evaluation.begin()
+        watchdog = AsyncWatchdog(idle_timeout, lambda: True)
+        rpc = stub.Evaluate(message, timeout=call.seconds_left(), metadata=call.metadata)
+        try:
+            async for response in watchdog.watched(rpc):
+                for row in evaluation.take(response):
+                    yield row
+        except StallError as stall:
+            raise call.stalled(idle_timeout) from stall
+        except grpc.RpcError as error:
+            raise call.failed(error) from error
+        finally:
+            rpc.cancel()
+    rows = evaluation.rows()
+    if rows is None:
+        raise call.unsettled()
+    for row in rows:
+        yield row
 
 
 async def _each(

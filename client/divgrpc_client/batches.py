@@ -12,7 +12,8 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
 from divgrpc_client import requests, responses
 from divgrpc_client.options import QUERY_DEFAULTS, QueryOptions
-from divgrpc_client.vectors import VectorsLike, as_matrix, row_count, row_ends
+from divgrpc_client.vectors import VectorsLike, as_matrix, row_ends
+from divgrpc_protos.arrays import row_count
 from divgrpc_protos.v1 import query_pb2
 
 # What a message holds beside the vectors or the results is far below this.

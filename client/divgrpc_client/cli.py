@@ -17,13 +17,17 @@ from typing import Any, Final, Literal, get_args, get_origin
 
 import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
+from divgrpc.evaluation import FOLDS
+from divgrpc.evaluation.grid import Limits
 from divgrpc_client import commands
 from divgrpc_client.errors import RpcError
 from divgrpc_client.files import FORMATS
 from divgrpc_client.options import (
     BUILD_DEFAULTS,
+    GRID_DEFAULTS,
     QUERY_DEFAULTS,
     BuildOptions,
+    GridOptions,
     QueryOptions,
     explained,
 )
@@ -55,6 +59,15 @@ Ask NAME about each row of FILE.
   divgrpc query images queries.npy --diversity 0       plain nearest neighbours
   divgrpc query images queries.npy --rows 0:3 -k 20
   divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
+"""
+_EVALUATE: Final = """\
+Try settings on the rows of FILE, and show what each reaches: accuracy, diversity, time.
+
+  divgrpc evaluate images queries.npz --key q --categories y
+  divgrpc evaluate images queries.npy --relevant ids.txt --csv
+  divgrpc evaluate images queries.npy --categories y.npy --selectors greedy mmr --ks 10 20 \\
+      --searches tables exact --limits 800:200 0:0 --diversities 0.1 0.3 0.5
+  divgrpc evaluate images queries.npy --categories y.npy --set-default
 """
 _DEMO: Final = """\
 Start a server, index 1,797 images of digits, ask it for even and for odd ones, and put plain
@@ -139,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_build(verbs)
     _add_query(verbs)
+    _add_evaluate(verbs)
     _add(verbs, "ls", commands.ls, "List the indexes.")
     _add_named(_add(verbs, "info", commands.info, "Show what an index is and why it is so."))
     _add_named(_add(verbs, "rm", commands.rm, "Delete an index."))
@@ -163,7 +177,7 @@ def _add(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help=f"deadline of a request (default {commands.TIMEOUT_SECONDS:g}; none for build)",
+        help=f"of a request (default {commands.TIMEOUT_SECONDS:g}; none for build and evaluate)",
     )
     verb.add_argument("--json", action="store_true", help="print JSON, errors too")
     return verb
@@ -213,6 +227,35 @@ def _add_query(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type fo
     _add_options(verb, QueryOptions, QUERY_DEFAULTS)
 
 
+def _add_evaluate(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    verb = _add(verbs, "evaluate", commands.evaluate, _EVALUATE)
+    _add_with_file(verb)
+    verb.add_argument(
+        "--categories", metavar="SOURCE", help="the category of each row: its points are relevant"
+    )
+    verb.add_argument(
+        "--relevant", metavar="TEXT", help="instead: the relevant ids of each row, a line of a file"
+    )
+    verb.add_argument(
+        "--folds", type=int, default=FOLDS, metavar="N", help=f"to choose by (default {FOLDS})"
+    )
+    verb.add_argument(
+        "--set-default", action="store_true", help="let Query take what is chosen from now on"
+    )
+    verb.add_argument("--per-query", action="store_true", help="with --json: figures per query too")
+    verb.add_argument("--csv", action="store_true", help="print CSV")
+    _add_options(verb, GridOptions, GRID_DEFAULTS)
+
+
+def _limits(text: str) -> Limits:
+    """Read HASH:CANDIDATES; what is left out is the default."""
+    hash_limit, candidates_limit = (int(part) if part else None for part in text.split(":"))
+    return hash_limit, candidates_limit
+
+
+_limits.__name__ = "HASH:CANDIDATES"  # what argparse calls it
+
+
 def _add_demo(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
     verb = verbs.add_parser(
         "demo", help="See plain and diverse results side by side.", description=_DEMO
@@ -228,15 +271,33 @@ def _add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str,
         flags = [f"--{name.replace('_', '-')}"]
         if len(name) == 1:
             flags.insert(0, f"-{name}")
-        default = defaults[name]
-        told = sentence if default is None else f"{sentence} (default {default})"
+        told = f"{sentence}{_told(defaults[name])}"
         how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": told}
         if kind is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **how)
+        elif get_origin(kind) is Sequence:
+            (each,) = get_args(kind)
+            group.add_argument(*flags, nargs="+", **_each(name, each), **how)
         elif get_origin(kind) is Literal:
             group.add_argument(*flags, choices=get_args(kind), **how)
         else:
             group.add_argument(*flags, type=_plain(kind), metavar="N", **how)
+
+
+def _each(axis: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
+    """Say how the values of a list are read."""
+    if axis == "limits":
+        return {"type": _limits, "metavar": "HASH:CANDIDATES"}
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
+    return {"type": kind, "metavar": "N"}
+
+
+def _told(default: object) -> str:
+    if default in (None, GRID_DEFAULTS["limits"]):
+        return ""
+    words = default if isinstance(default, tuple) else (default,)
+    return f" (default {' '.join(map(str, words))})"
 
 
 def _plain(kind: Any) -> type[int] | type[float]:  # noqa: ANN401  # a type, or a type or None

@@ -13,12 +13,14 @@ from typing import NamedTuple, Self, TypeVar, Unpack
 import grpc
 import numpy.typing as npt
 
-from divgrpc.types import IndexInfo, Progress, QueryResult
+from divgrpc.evaluation import FOLDS
+from divgrpc.types import EvaluateRow, IndexInfo, Progress, QueryResult
 from divgrpc_client import arguments, health, responses, streams, uploads
 from divgrpc_client.batches import Batch
 from divgrpc_client.calls import Call
 from divgrpc_client.channels import ChannelOption, Pool, Settings
-from divgrpc_client.options import BuildOptions, QueryOptions, spelled_out
+from divgrpc_client.evaluations import Evaluation
+from divgrpc_client.options import BuildOptions, GridOptions, QueryOptions, spelled_out
 from divgrpc_client.pipelines import Pipeline
 from divgrpc_client.requests import build_message, next_page
 from divgrpc_client.responses import ServerInfo
@@ -49,7 +51,7 @@ class Client:
     """Asks a divgrpc server at `target`, such as ``"localhost:50051"``.
 
     It connects at the first call. `timeout` is in seconds, the deadline of calls that are given
-    none (Build and QueryStream have none); `idle_timeout` is how long a Build or QueryStream may
+    none (Build, QueryStream and Evaluate have none); `idle_timeout` is how long one of those may
     stand still. Calls that change nothing are retried when the server is unavailable, unless
     `retries` is False. `channels` is the number of connections that calls take turns on: several
     fronts of one server are reached only by several. `credentials` make the channels secure;
@@ -177,6 +179,47 @@ class Client:
         pipeline = Pipeline(name, options, in_flight)
         stub = self._pool.take().stub
         return streams.query(stub, call, pipeline, queries, self._idle_timeout)
+
+    @spelled_out
+    def evaluate(
+        self,
+        name: str,
+        queries: VectorsLike,
+        categories: npt.ArrayLike | None = None,
+        *,
+        relevant: Sequence[npt.ArrayLike] | None = None,
+        folds: int = FOLDS,
+        set_default: bool = False,
+        per_query: bool = False,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: float | None = None,
+        request_id: str | None = None,
+        **options: Unpack[GridOptions],
+    ) -> Iterator[EvaluateRow]:
+        """Return what each setting of a grid reaches on `queries` (rows, dims), as rows of a table.
+
+        Relevant are the points of a query's category, `categories` (rows,), or those whose ids
+        `relevant` lists for it. Settings come in the grid's order, k first, then a row for each
+        choice by `folds` among them, 0 for none: those have `by_fold`. With `set_default` the best
+        choice becomes the index's default for Query. With `per_query` rows have the numbers of
+        every query. `progress` is called as it goes on. Queries too large for one message travel in
+        several, and cannot set a default. Whoever stops asking for rows ends the call. There is no
+        deadline, only the limit on standing still.
+        """
+        evaluation = Evaluation(
+            name,
+            queries,
+            categories,
+            options,
+            relevant=relevant,
+            folds=folds,
+            set_default=set_default,
+            per_query=per_query,
+            progress=progress,
+        )
+        call = Call("Evaluate", self._target, timeout=timeout, request_id=request_id)
+        stub = self._pool.take().stub
+        return streams.evaluate(stub, call, evaluation, self._idle_timeout)
 
     def get_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None

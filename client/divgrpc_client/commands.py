@@ -11,11 +11,10 @@ from divgrpc.errors import InvalidArgumentError, UnavailableError, UnsupportedEr
 from divgrpc.types import Progress, QueryResult
 from divgrpc_client import machine, responses
 from divgrpc_client.client import Client
-from divgrpc_client.files import read_column, read_vectors
-from divgrpc_client.options import BuildOptions, QueryOptions
+from divgrpc_client.files import read_column, read_lists, read_vectors
+from divgrpc_client.options import BuildOptions, GridOptions, QueryOptions
 from divgrpc_client.sparse_files import SVMLIGHT
-from divgrpc_client.vectors import Matrix, row_count, take
-from divgrpc_protos.arrays import Csr
+from divgrpc_protos.arrays import Csr, Matrix, row_count, take
 
 # A person waits longer than a service, which has the client's shorter default.
 TIMEOUT_SECONDS: Final = 30.0
@@ -73,6 +72,39 @@ def query(arguments: argparse.Namespace) -> None:
         from divgrpc_client import display
 
         display.result(result, rows)
+
+
+def evaluate(arguments: argparse.Namespace) -> None:
+    """Try a grid of settings on the rows of a file."""
+    path = Path(arguments.file)
+    queries = _read(path, arguments)
+    categories = None if arguments.categories is None else read_column(arguments.categories, path)
+    relevant = None if arguments.relevant is None else read_lists(Path(arguments.relevant))
+    with _client(arguments) as client, _bar(arguments, "queries") as progress:
+        if path.suffix in SVMLIGHT and arguments.dims is None:
+            queries = _widened(queries, client.get_index(arguments.name).dims)
+        rows = list(
+            client.evaluate(
+                arguments.name,
+                queries,
+                categories,
+                relevant=relevant,
+                folds=arguments.folds,
+                set_default=arguments.set_default,
+                per_query=arguments.per_query,
+                progress=progress,
+                timeout=arguments.timeout,
+                **_given(arguments, GridOptions),
+            )
+        )
+    from divgrpc_client import evaluation_tables
+
+    if arguments.json:
+        evaluation_tables.show_json(rows)
+    elif arguments.csv:
+        evaluation_tables.show_csv(rows)
+    else:
+        evaluation_tables.show(rows)
 
 
 def _read(path: Path, arguments: argparse.Namespace) -> Matrix:
@@ -154,12 +186,12 @@ def demo(arguments: argparse.Namespace) -> int:
     return report.run(Path(arguments.folder))
 
 
-def _bar(arguments: argparse.Namespace) -> AbstractContextManager[Tell | None]:
+def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[Tell | None]:
     if arguments.json or not sys.stderr.isatty():
         return nullcontext()
     from divgrpc_client import display
 
-    return display.bar()
+    return display.bar(unit)
 
 
 def _client(arguments: argparse.Namespace) -> Client:

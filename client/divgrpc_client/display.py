@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
 from typing import Final
 
 from rich.console import Console
@@ -9,7 +10,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from divgrpc.types import IndexInfo, Progress, QueryResult, WarningInfo
+from divgrpc.types import IndexInfo, Progress, QueryDefault, QueryResult, WarningInfo
 from divgrpc_client.options import BUILD_DEFAULTS
 
 # Wide enough for every table here; rich guesses 80 columns where there is no terminal.
@@ -35,7 +36,7 @@ def table(*columns: str, title: str | None = None) -> Table:
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[Progress], None]]:
+def bar(unit: str = "rows") -> Iterator[Callable[[Progress], None]]:
     """Show progress on standard error; yields what to call with each step."""
     columns = (
         TextColumn("{task.description:<11}"),
@@ -52,7 +53,7 @@ def bar() -> Iterator[Callable[[Progress], None]]:
                 description=progress.stage,
                 completed=progress.rows_done,
                 total=progress.rows_total or None,
-                rows=f"{progress.rows_done:,} rows",
+                rows=f"{progress.rows_done:,} {unit}",
                 left="" if left is None else f"{left:.0f} s left",
             )
 
@@ -133,7 +134,15 @@ def index(info: IndexInfo) -> None:
     ]
     out.print(f"{' and '.join(kept) or 'no categories or sub-topics'} kept with the rows\n")
     out.print(_choices(info), "", _costs(info), "", _arrays(info))
+    if info.query_default is not None:
+        out.print(f"\nQuery takes, unless it is told otherwise: {_default(info.query_default)}")
     _warn(out, info.warnings)
+
+
+def _default(default: QueryDefault) -> str:
+    """Name what an evaluation has chosen; limits that are the rule's are left out."""
+    told = ((field.name, getattr(default, field.name)) for field in fields(default))
+    return ", ".join(f"{name} {value}" for name, value in told if value is not None)
 
 
 def _points(info: IndexInfo) -> str:

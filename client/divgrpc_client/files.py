@@ -15,8 +15,7 @@ import numpy.typing as npt
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client import sparse_files
 from divgrpc_client.sparse_files import SVMLIGHT, IndexBase
-from divgrpc_client.vectors import Matrix
-from divgrpc_protos.arrays import Csr
+from divgrpc_protos.arrays import Csr, Matrix
 
 Array = npt.NDArray[Any]
 
@@ -65,6 +64,18 @@ def read_column(source: str, vectors_path: Path) -> Array:
         return np.loadtxt(path, dtype=np.int64, ndmin=1)
     except (OSError, ValueError) as error:
         raise _wrong(path, f"must hold one whole number per line: {_reason(error)}") from None
+
+
+def read_lists(path: Path) -> list[Array]:
+    """Return the whole numbers of each line of a text file, between spaces; a line may have none.
+
+    Raises `InvalidArgumentError` where the file is missing or holds anything else.
+    """
+    try:
+        lines = path.read_text().splitlines()
+        return [np.array([int(word) for word in line.split()], np.int64) for line in lines]
+    except (OSError, ValueError, OverflowError) as error:
+        raise _wrong(path, f"must hold whole numbers on every line: {_reason(error)}") from None
 
 
 def _read(path: Path, key: str | None) -> Array | Csr:

@@ -1,4 +1,4 @@
-"""What a caller can set on a query and on a build: one table each, with a sentence per option.
+"""What a caller can set on a query, a build, an evaluation: a table each, a sentence per option.
 
 The methods of both clients take these as keyword arguments, and the command line makes its options
 from them. Names, types and meanings are the core's (`divgrpc.parameters`); what is left out is left
@@ -7,10 +7,12 @@ whose default is a value.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Final, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
 
+from divgrpc.evaluation import Grid
+from divgrpc.evaluation.grid import Limits
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.types import (
     HashFamily,
@@ -62,11 +64,25 @@ class BuildOptions(TypedDict, total=False):
     seed: Annotated[int, "of every random choice; same seed, same arrays, not same timings"]
 
 
+class GridOptions(TypedDict, total=False):
+    """Which settings an evaluation tries: every value of a list with every value of the others."""
+
+    selectors: Annotated[Sequence[Selector], "what picks k of the candidates"]
+    variants: Annotated[Sequence[Variant], "readings of the paper's Algorithm 1"]
+    searches: Annotated[Sequence[Search], "how points are found"]
+    limits: Annotated[Sequence[Limits], "pairs of hash_limit and candidates_limit; 0: no limit"]
+    diversities: Annotated[Sequence[float], "dials, 0 to 1"]
+    ks: Annotated[Sequence[int], "how many results a query gets"]
+    seed: Annotated[int, "of the draws; same seed, same answers"]
+
+
 QUERY_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(QueryParameters)}
 BUILD_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(BuildParameters)}
+GRID_DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in fields(Grid)}
 _DEFAULTS: Final[dict[type, dict[str, object]]] = {
     QueryOptions: QUERY_DEFAULTS,
     BuildOptions: BUILD_DEFAULTS,
+    GridOptions: GRID_DEFAULTS,
 }
 
 

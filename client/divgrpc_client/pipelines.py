@@ -13,7 +13,8 @@ from divgrpc.types import QueryResult
 from divgrpc_client import arguments, requests, responses
 from divgrpc_client.batches import MESSAGE_BYTES
 from divgrpc_client.options import QueryOptions
-from divgrpc_client.vectors import VectorsLike, as_matrix, row_count, row_ends
+from divgrpc_client.vectors import VectorsLike, as_matrix, row_ends
+from divgrpc_protos.arrays import row_count
 from divgrpc_protos.v1 import query_pb2
 
 

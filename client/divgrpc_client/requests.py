@@ -19,13 +19,15 @@ from divgrpc_client.options import (
     QueryOptions,
     refuse_unknown,
 )
-from divgrpc_client.vectors import Matrix, encode
+from divgrpc_client.vectors import encode
 from divgrpc_protos import words
+from divgrpc_protos.arrays import Matrix
 from divgrpc_protos.v1 import index_pb2, query_pb2
 
 MessageT = TypeVar("MessageT", bound=Message)
 
 _KINDS: Final = {
+    FieldDescriptor.CPPTYPE_INT32: f"whole numbers between {-(2**31)} and {2**31 - 1}",
     FieldDescriptor.CPPTYPE_UINT32: f"a whole number between 0 and {2**32 - 1}",
     FieldDescriptor.CPPTYPE_UINT64: f"a whole number between 0 and {2**64 - 1}",
     FieldDescriptor.CPPTYPE_DOUBLE: "a number",
@@ -123,11 +125,12 @@ def _with_enums(kind: Descriptor, options: Mapping[str, object]) -> dict[str, ob
     wire = dict(options)
     for name, field in _enums(kind).items():
         if name in wire:
-            wire[name] = _enum_value(field, wire[name])
+            wire[name] = enum_value(field, wire[name])
     return wire
 
 
-def _enum_value(field: FieldDescriptor, word: object) -> int:
+def enum_value(field: FieldDescriptor, word: object) -> int:
+    """Return the number of a field's word; raises `InvalidArgumentError` for an unknown one."""
     number = words.to_enum(field, word) if isinstance(word, str) else None
     if number is None:
         numbers = field.enum_type.values_by_number if field.enum_type else {}

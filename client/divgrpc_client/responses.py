@@ -15,6 +15,7 @@ from divgrpc.types import (
     EffectiveParameters,
     IndexInfo,
     Progress,
+    QueryDefault,
     QueryResult,
     QueryStats,
     SearchCost,
@@ -46,7 +47,7 @@ class ServerInfo:
 
 def query_result(response: query_pb2.QueryResponse) -> QueryResult:
     """Return the columns of a response as (nq, k) arrays, padded where fewer than k were found."""
-    parameters = _effective(response.parameters)
+    parameters = effective(response.parameters)
     offsets = np.array(response.offsets, np.int64)
     rows, k = max(0, len(offsets) - 1), parameters.k
     counts = np.diff(offsets).astype(np.uint32) if rows else np.empty(0, np.uint32)
@@ -114,19 +115,20 @@ def _stats(stats: query_pb2.QueryStats) -> QueryStats:
     )
 
 
-def _effective(message: query_pb2.EffectiveParameters) -> EffectiveParameters:
+def effective(message: query_pb2.EffectiveParameters) -> EffectiveParameters:
+    """Return the parameters that a request was answered with."""
     return EffectiveParameters(
         k=message.k,
         diversity=message.diversity,
-        selector=_word(message, "selector"),
-        variant=_word(message, "variant"),
-        search=_word(message, "search"),
+        selector=word(message, "selector"),
+        variant=word(message, "variant"),
+        search=word(message, "search"),
         hash_limit=message.hash_limit,
         candidates_limit=message.candidates_limit,
         max_distance=message.max_distance if message.HasField("max_distance") else None,
-        sampling=_word(message, "sampling"),
+        sampling=word(message, "sampling"),
         seed=message.seed,
-        rounding=_word(message, "rounding"),
+        rounding=word(message, "rounding"),
     )
 
 
@@ -140,9 +142,9 @@ def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
         parameters=_parameters(message.parameters),
         code_bits=message.code_bits,
         n_probes=message.n_probes,
-        auto_search=_word(message, "auto_search"),
+        auto_search=word(message, "auto_search"),
         search_costs=tuple(
-            SearchCost(_word(cost, "search"), cost.recall, cost.microseconds)
+            SearchCost(word(cost, "search"), cost.recall, cost.microseconds)
             for cost in message.search_costs
         ),
         has_categories=message.has_categories,
@@ -151,10 +153,25 @@ def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
             ArrayInfo(array.name, array.dtype, tuple(array.shape), array.bytes)
             for array in message.arrays
         ),
-        points=_word(message, "points"),
+        points=word(message, "points"),
         nonzeros=message.nonzeros,
         choices=tuple(Choice(c.parameter, c.value, c.reason) for c in message.choices),
         warnings=_warnings(message.warnings),
+        query_default=_query_default(message),
+    )
+
+
+def _query_default(message: index_pb2.IndexInfo) -> QueryDefault | None:
+    if not message.HasField("query_default"):
+        return None
+    told = message.query_default
+    return QueryDefault(
+        diversity=told.diversity,
+        selector=word(told, "selector"),
+        variant=word(told, "variant"),
+        search=word(told, "search"),
+        hash_limit=told.hash_limit if told.HasField("hash_limit") else None,
+        candidates_limit=told.candidates_limit if told.HasField("candidates_limit") else None,
     )
 
 
@@ -186,7 +203,8 @@ def _warnings(messages: Iterable[query_pb2.WarningInfo]) -> tuple[WarningInfo, .
     return tuple(WarningInfo(m.code, m.message, m.field) for m in messages)
 
 
-def _word(message: Message, name: str) -> Any:  # noqa: ANN401  # the Literal of that field
+def word(message: Message, name: str) -> Any:  # noqa: ANN401  # the Literal of that field
+    """Return the word of a field's enum value."""
     # A word that a newer server has and this client does not is shown by its number.
     field = cast(FieldDescriptor, message.DESCRIPTOR.fields_by_name[name])
     value = cast(int, getattr(message, name))
@@ -197,5 +215,5 @@ def _parameters(message: index_pb2.BuildParameters) -> dict[str, object]:
     """Return every parameter, None for what an index has not, as cells have no tables."""
     found: dict[str, object] = dict.fromkeys(field.name for field in message.DESCRIPTOR.fields)
     for field, value in message.ListFields():
-        found[field.name] = _word(message, field.name) if field.enum_type else value
+        found[field.name] = word(message, field.name) if field.enum_type else value
     return found

@@ -16,7 +16,8 @@ from divgrpc.parameters import LIMITS
 from divgrpc.types import IndexInfo, Progress
 from divgrpc_client import requests, responses
 from divgrpc_client.options import BuildOptions
-from divgrpc_client.vectors import Matrix, VectorsLike, as_matrix, encode, row_count, row_ends
+from divgrpc_client.vectors import VectorsLike, as_matrix, encode, row_ends
+from divgrpc_protos.arrays import Matrix, row_count
 from divgrpc_protos.v1 import index_pb2
 
 Column: TypeAlias = npt.NDArray[np.integer]

@@ -12,11 +12,10 @@ import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_protos import arrays
-from divgrpc_protos.arrays import Csr
+from divgrpc_protos.arrays import Csr, Matrix, row_count
 from divgrpc_protos.v1 import vectors_pb2
 
 Dense: TypeAlias = npt.NDArray[np.floating]
-Matrix: TypeAlias = Dense | Csr
 
 _NUMBER_KINDS: Final = "fiub"
 _COLS_MAX: Final = 2**32 - 1  # what the field of the message holds
@@ -96,11 +95,6 @@ class _CsrLike(Protocol):
     def sum_duplicates(self) -> None: ...
 
 
-def row_count(matrix: Matrix) -> int:
-    """Return the number of rows."""
-    return len(matrix.indptr) - 1 if isinstance(matrix, Csr) else matrix.shape[0]
-
-
 def row_ends(matrix: Matrix, limit: int) -> list[int]:
     """Cut a matrix into runs of rows of at most `limit` bytes, at least one row each.
 
@@ -125,20 +119,6 @@ def _item_bytes(matrix: Dense) -> int:
     return 2 if matrix.dtype == np.float16 else 4
 
 
-def take(matrix: Matrix, start: int, stop: int) -> Matrix:
-    """Return rows `start` to `stop`, which share memory with the matrix."""
-    if not isinstance(matrix, Csr):
-        return matrix[start:stop]
-    first, last = int(matrix.indptr[start]), int(matrix.indptr[stop])
-    return Csr(
-        matrix.indptr[start : stop + 1] - first,
-        matrix.indices[first:last],
-        matrix.data[first:last],
-        matrix.cols,
-    )
-
-
 def encode(matrix: Matrix, start: int, stop: int) -> vectors_pb2.Vectors:
     """Wrap rows `start` to `stop` for the wire."""
-    rows = take(matrix, start, stop)
-    return arrays.encode_csr(rows) if isinstance(rows, Csr) else arrays.encode_dense(rows)
+    return arrays.encode(arrays.take(matrix, start, stop))

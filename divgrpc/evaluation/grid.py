@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
-from typing import Final
+from typing import Any, Final
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS, QueryParameters
@@ -14,31 +14,32 @@ from divgrpc.types import Search, Selector, Variant
 _AXES: Final = {
     "k": "ks",
     "search": "searches",
-    "candidates_limit": "candidates_limits",
-    "hash_limit": "hash_limits",
+    "limits": "limits",
     "selector": "selectors",
     "variant": "variants",
     "diversity": "diversities",
 }
 _WITH_VARIANTS: Final = ("greedy", "qp_relax")
+_LIMITS: Final = ("hash_limit", "candidates_limit")
+
+Limits = tuple[int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """What is tried: every value of every axis with every other, at `QueryParameters`' defaults.
 
-    A limit of None is the default one, 0 is none. Any sequence will do for an axis. Raises
-    `InvalidArgumentError`, with the axis as its field: for an axis without a value, for more
-    combinations than the limit `grid_settings_max`, and for what `QueryParameters` refuses, such
-    as a limit below one of `ks`.
+    `limits` are pairs of a `hash_limit` and a `candidates_limit`; None is the default one, 0 is
+    none. Any sequence will do for an axis. Raises `InvalidArgumentError`, with the axis as its
+    field: for an axis without a value, for more combinations than the limit
+    `grid_settings_max`, and for what `QueryParameters` refuses, such as a limit below one of `ks`.
     """
 
-    selectors: tuple[Selector, ...] = ("greedy",)
+    selectors: tuple[Selector, ...] = ("nearest", "greedy")
     variants: tuple[Variant, ...] = ("corrected",)
     searches: tuple[Search, ...] = ("auto",)
-    hash_limits: tuple[int | None, ...] = (None,)
-    candidates_limits: tuple[int | None, ...] = (None,)
-    diversities: tuple[float, ...] = (0.3,)
+    limits: tuple[Limits, ...] = ((None, None),)
+    diversities: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     ks: tuple[int, ...] = (10,)
     seed: int = 0
 
@@ -68,13 +69,22 @@ class Grid:
 
     def _combined(self) -> Iterator[QueryParameters]:
         for values in product(*(getattr(self, axis) for axis in _AXES.values())):
-            told = dict(zip(_AXES, values, strict=True))
+            told: dict[str, Any] = dict(zip(_AXES, values, strict=True))
+            told |= _pair(told.pop("limits"))
             try:
                 # Checked whole before anything is left out.
                 setting = QueryParameters(**told, seed=self.seed)
             except InvalidArgumentError as error:
-                field = _AXES.get(error.field, error.field)
+                field = "limits" if error.field in _LIMITS else _AXES.get(error.field, error.field)
                 raise type(error)(field, f"in {field}: {error}") from error
             if setting.selector not in _WITH_VARIANTS:
                 setting = replace(setting, variant="corrected")
             yield replace(setting, diversity=0.0) if setting.selector == "nearest" else setting
+
+
+def _pair(limits: Any) -> dict[str, Any]:  # noqa: ANN401  # whatever a caller takes for a pair
+    if isinstance(limits, str) or not hasattr(limits, "__len__") or len(limits) != len(_LIMITS):
+        raise InvalidArgumentError(
+            "limits", f"limits must be pairs of hash_limit and candidates_limit, got {limits!r}"
+        )
+    return dict(zip(_LIMITS, limits, strict=True))

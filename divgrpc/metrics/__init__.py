@@ -1,6 +1,6 @@
 """How good results are: relevance, sub-topics, distances, and how two methods compare.
 
-    judged = judge(result.ids, asked, Labels(categories, subtopics))
+    judged = judge(result.ids, asked, Labels.of(categories, subtopics))
     measure(judged)["h_score"]       # one value per query
     mean(h_score(judged))            # and their mean
 
@@ -10,7 +10,6 @@ is imported, so that clients can measure too. The README's section on metrics sa
 """
 
 from divgrpc.metrics.comparing import (
-    Interval,
     gain_share,
     gain_share_interval,
     gap_closed,
@@ -23,7 +22,7 @@ from divgrpc.metrics.distances import (
     list_distances,
     objective,
 )
-from divgrpc.metrics.judging import Judged, Labels, Values, judge, judge_relevant
+from divgrpc.metrics.judging import Judged, Labels, Topics, Values, judge, judge_relevant
 from divgrpc.metrics.novelty import (
     alpha_ndcg,
     err_ia,
@@ -42,12 +41,14 @@ from divgrpc.metrics.relevance import (
     recall,
     reciprocal_rank,
 )
+from divgrpc.types import Interval
 
 __all__ = [
     "Interval",
     "Judged",
     "Labels",
     "ListDistances",
+    "Topics",
     "Values",
     "alpha_ndcg",
     "average_precision",

@@ -1,26 +1,19 @@
 """One method beside another: means, their intervals, shares of a gain, the Pareto front."""
 
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.metrics.judging import Values
+from divgrpc.types import Interval
 
 DRAWS: Final = 10_000
 _QUANTILES: Final = (0.025, 0.975)
 # Draws at a time times queries: some tens of megabytes.
 _BLOCK: Final = 2**21
-
-
-class Interval(NamedTuple):
-    """A figure with its 95 % interval; NaN where it is of no query."""
-
-    value: float
-    low: float
-    high: float
 
 
 def mean(values: npt.ArrayLike) -> float:
@@ -30,10 +23,10 @@ def mean(values: npt.ArrayLike) -> float:
     return float(kept.mean()) if len(kept) else float("nan")
 
 
-def mean_intervals(values: Values, seed: int = 0) -> list[Interval]:
+def mean_intervals(values: Values, seed: int = 0, draws: int = DRAWS) -> list[Interval]:
     """Return for each column of `values` (nq, m) its `mean` with a 95 % bootstrap interval.
 
-    Queries are drawn with their whole rows, `DRAWS` times, and percentiles taken: few queries give
+    Queries are drawn with their whole rows, `draws` times, and percentiles taken: few queries give
     an interval that is too narrow, one query a point. NaN: see `mean`. Many columns in one call
     cost little more than one.
     """
@@ -42,7 +35,7 @@ def mean_intervals(values: Values, seed: int = 0) -> list[Interval]:
         raise InvalidArgumentError("values", "values must be (queries, metrics)")
     applies = ~np.isnan(values)
     columns = np.concatenate([np.where(applies, values, 0.0), applies], axis=1)
-    found = np.concatenate([*_sums_of_draws(columns, seed), np.empty((0, columns.shape[1]))])
+    found = np.concatenate([*_sums_of_draws(columns, seed, draws), np.empty((0, columns.shape[1]))])
     sums, counts = np.split(found, 2, axis=1)
     with np.errstate(invalid="ignore"):
         drawn = sums / counts
@@ -76,7 +69,7 @@ def gain_share_interval(
     gained before a share of it.
     """
     gains = _gains(values, nearest, best)
-    found = np.concatenate([*_sums_of_draws(gains.T, seed), np.empty((0, 2))])
+    found = np.concatenate([*_sums_of_draws(gains.T, seed, DRAWS), np.empty((0, 2))])
     with np.errstate(divide="ignore", invalid="ignore"):
         drawn = found[:, 0] / found[:, 1]
     return Interval(gain_share(values, nearest, best), *_quantiles(drawn))
@@ -109,15 +102,15 @@ def _gains(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -
     return kept if kept.shape[1] else np.zeros((2, 1))
 
 
-def _sums_of_draws(columns: Values, seed: int) -> Iterator[Values]:
+def _sums_of_draws(columns: Values, seed: int, draws: int) -> Iterator[Values]:
     """Yield blocks of sums over as many queries as there are, drawn with replacement."""
     queries, rng = len(columns), np.random.default_rng(seed)
     size = max(1, _BLOCK // max(1, queries))
-    for start in range(0, DRAWS if queries else 0, size):
-        block = min(size, DRAWS - start)
-        draws = rng.integers(queries, size=(block, queries))
-        draws += queries * np.arange(block)[:, None]
-        counts = np.bincount(draws.ravel(), minlength=block * queries)
+    for start in range(0, draws if queries else 0, size):
+        block = min(size, draws - start)
+        drawn = rng.integers(queries, size=(block, queries))
+        drawn += queries * np.arange(block)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=block * queries)
         yield counts.reshape(block, queries) @ columns
 
 

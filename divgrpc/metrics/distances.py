@@ -1,7 +1,8 @@
 """How far results lie from the query and from one another, and the objective J made of the two."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -11,6 +12,10 @@ from divgrpc.types import IntArray, Metric
 
 # A dense (n, d) array or a sparse matrix of scipy's, which is not imported here.
 Rows = Any
+# Numbers held at a time: of the rows that lists name, and of the products of pairs.
+_NUMBERS: Final = 2**20
+# Rows of sparse lists that are multiplied with one another at a time: most products are not wanted.
+_SPARSE_ROWS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,13 +49,14 @@ def list_distances(
         raise InvalidArgumentError("rows", "rows must be (queries, k) with k at least 1")
     if len(rows) != queries.shape[0]:
         raise InvalidArgumentError("rows", f"rows must be of {queries.shape[0]} queries")
-    values = np.full((3, len(rows)), np.nan)
-    for number, own in enumerate(rows):
-        chosen = own[own >= 0]
-        if len(chosen):
-            query = queries[number : number + 1]
-            values[:, number] = _of_list(points[chosen], query, metric)
-    return ListDistances(values[0], values[1], values[2], (rows >= 0).sum(axis=1), rows.shape[1])
+    k, dims = rows.shape[1], points.shape[1]
+    most = _SPARSE_ROWS // k if _is_sparse(points) else _NUMBERS // (k * max(k, dims))
+    at_once = min(max(1, most), _SPARSE_ROWS)
+    values = np.empty((3, len(rows)))
+    for start in range(0, len(rows), at_once):
+        own = slice(start, start + at_once)
+        values[:, own] = _of_lists(points, queries[own], rows[own], metric)
+    return ListDistances(values[0], values[1], values[2], (rows >= 0).sum(axis=1), k)
 
 
 def objective(distances: ListDistances, diversity: float) -> Values:
@@ -69,26 +75,79 @@ def objective(distances: ListDistances, diversity: float) -> Values:
     return np.where(distances.found == distances.k, value, np.nan)
 
 
-def _of_list(chosen: Rows, query: Rows, metric: Metric) -> tuple[float, float, float]:
-    chosen, query = chosen.astype(np.float64), query.astype(np.float64)
-    products, near = _dense(chosen @ chosen.T), _dense(chosen @ query.T)[:, 0]
-    squares, own = products.diagonal(), _dense(query @ query.T)[0, 0]
+def _of_lists(points: Rows, queries: Rows, rows: IntArray, metric: Metric) -> Values:
+    """Return (3, g): mean distance to the query, mean and least between results, of g lists."""
+    there = rows >= 0
+    chosen = points[np.maximum(rows, 0).ravel()].astype(np.float64)
+    queries = queries.astype(np.float64)
+    squares = _squares(chosen).reshape(rows.shape)
+    count = there.sum(axis=1)
+    near = _near(chosen, queries, rows.shape)
+    to_query = _distances(near, squares, _squares(queries)[:, None], metric)
+    total, least = np.zeros(len(rows)), np.full(len(rows), np.inf)
+    for start, products in _products(chosen, rows.shape):
+        own = slice(start, start + products.shape[1])
+        apart = _distances(products, squares[:, own, None], squares[:, None], metric)
+        # Each pair once: with those that come later in the list.
+        later = (
+            np.arange(rows.shape[1]) > np.arange(own.start, own.start + products.shape[1])[:, None]
+        )
+        pairs = later & there[:, own, None] & there[:, None]
+        total += np.where(pairs, apart, 0.0).sum(axis=(1, 2))
+        least = np.minimum(least, np.where(pairs, apart, np.inf).min(axis=(1, 2)))
+    pairs_of = count * (count - 1) // 2
+    measured = (count > 0) & (metric != "inner_product")
+    values = np.stack(
+        [
+            np.where(there, to_query, 0.0).sum(axis=1) / np.maximum(count, 1),
+            total / np.maximum(pairs_of, 1),
+            least,
+        ]
+    )
+    return np.where([measured, pairs_of > 0, pairs_of > 0], values, np.nan)
+
+
+def _distances(products: Values, a: Values, b: Values, metric: Metric) -> Values:
+    """Return the distances of pairs of vectors, from their products and their squared lengths."""
     if metric == "euclidean":
-        apart = np.maximum(0.0, squares[:, None] + squares - 2 * products)
-        to_query = np.maximum(0.0, squares + own - 2 * near)
-    else:
-        inverse = 1 / np.sqrt(np.where(squares > 0, squares, np.inf))
-        cosines = products * inverse * inverse[:, None]
-        apart = np.maximum(0.0, 1 - cosines)
-        to_query = 2 - 2 * near * inverse / (np.sqrt(own) or np.inf)
-        if metric == "cosine":
-            apart = 2 * apart
-        else:
-            to_query = np.full_like(near, np.nan)
-    pairs = apart[np.triu_indices(len(apart), 1)]
-    if not len(pairs):
-        return float(to_query.mean()), np.nan, np.nan
-    return float(to_query.mean()), float(pairs.mean()), float(pairs.min())
+        return np.maximum(0.0, a + b - 2 * products)
+    lengths = np.sqrt(a) * np.sqrt(b)
+    apart = np.maximum(0.0, 1 - products / np.where(lengths > 0, lengths, np.inf))
+    return 2 * apart if metric == "cosine" else apart
+
+
+def _products(chosen: Rows, shape: tuple[int, int]) -> Iterator[tuple[int, Values]]:
+    """Yield places and the products (g, some, k) of those places' rows with all of their lists."""
+    lists, k = shape
+    if _is_sparse(chosen):
+        step = k if lists > 1 else max(1, _NUMBERS // k)
+        for start in range(0, k, step):
+            some = chosen if lists > 1 else chosen[start : start + step]
+            products = _dense(some @ chosen.T).reshape(lists, -1, lists, k)
+            yield start, products[np.arange(lists), :, np.arange(lists)]
+        return
+    stacked = chosen.reshape(lists, k, -1)
+    step = max(1, _NUMBERS // (lists * k))
+    for start in range(0, k, step):
+        yield start, stacked[:, start : start + step] @ stacked.transpose(0, 2, 1)
+
+
+def _near(chosen: Rows, queries: Rows, shape: tuple[int, int]) -> Values:
+    """Return the products (g, k) of each list's rows with its query."""
+    lists, k = shape
+    if _is_sparse(chosen) or _is_sparse(queries):
+        products = _dense(chosen @ queries.T).reshape(lists, k, lists)
+        return np.asarray(products[np.arange(lists), :, np.arange(lists)])
+    return np.asarray(np.einsum("gkd,gd->gk", chosen.reshape(lists, k, -1), queries))
+
+
+def _squares(rows: Rows) -> Values:
+    squares = rows.multiply(rows) if _is_sparse(rows) else rows * rows
+    return np.asarray(squares.sum(axis=1), np.float64).ravel()
+
+
+def _is_sparse(rows: Rows) -> bool:
+    return hasattr(rows, "tocsr")
 
 
 def _dense(products: Rows) -> Values:

@@ -8,7 +8,7 @@ whatever it gets would be as good.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
@@ -29,12 +29,15 @@ _MOST = 2**31 - 1
 class Labels:
     """What is known of all n points that could have been found; `of` makes them.
 
-    `categories` and `subtopics` (n,) int64, below 0 for none; `ids` (n,) int64, each once.
+    `categories` and `subtopics` (n,) int64, below 0 for none; `ids` (n,) int64, each once; `order`
+    (n,) int64: where the ids stand that `ascending` (n,) int64 has in their order.
     """
 
     categories: IntArray
     subtopics: IntArray
     ids: IntArray
+    order: IntArray
+    ascending: IntArray
 
     @classmethod
     def of(
@@ -65,20 +68,21 @@ class Labels:
             if name != "ids" and array.max(initial=0) > _MOST:
                 raise InvalidArgumentError(name, f"{name} must be at most {_MOST}")
         own = given.get("ids", np.arange(length))
-        if len(np.unique(own)) < length or own.min(initial=0) < 0:
+        order = np.argsort(own, kind="stable")
+        ascending = own[order]
+        if (ascending[1:] == ascending[:-1]).any() or own.min(initial=0) < 0:
             raise InvalidArgumentError("ids", "ids must differ and be from 0 up")
         nothing = np.full(length, _NONE)
-        return cls(given.get("categories", nothing), given.get("subtopics", nothing), own)
+        categories, subtopics = (given.get(name, nothing) for name in ("categories", "subtopics"))
+        return cls(categories, subtopics, own, order, ascending)
 
     def rows(self, ids: IntArray, name: str = "ids") -> IntArray:
         """Return the place among the n points of each id, -1 for -1; an unknown one is an error."""
-        own, wanted = self.ids, _whole(ids, name)
-        if not len(own):
-            found = np.full(wanted.shape, _NONE)
-        else:
-            order = np.argsort(own, kind="stable")
-            at = np.minimum(np.searchsorted(own, wanted, sorter=order), len(own) - 1)
-            found = np.where(own[order[at]] == wanted, order[at], _NONE)
+        wanted = _whole(ids, name)
+        found = np.full(wanted.shape, _NONE)
+        if len(self.ids):
+            at = np.minimum(np.searchsorted(self.ascending, wanted), len(self.ids) - 1)
+            found = np.where(self.ascending[at] == wanted, self.order[at], _NONE)
         unknown = wanted[(found < 0) & (wanted != _NONE)]
         if len(unknown):
             raise InvalidArgumentError(name, f"{name} has {unknown[0]}, which is no labelled point")
@@ -110,6 +114,86 @@ class Judged:
         return int(self.relevant.shape[1])
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Topics:
+    """The points that t topics hold: what queries can ask for, made once to judge many results.
+
+    `of_categories` and `of_relevant` make them. `names` (t,) int64, ascending: the category of
+    each, or the number of a list of relevant ids, where `lists` says so; `keys` int64, ascending:
+    topic times n plus row, for every point of every topic; `totals` (t,) int64: points of each;
+    `pair_topics` and `pair_points` int64: for every sub-topic of a topic the topic, and how many
+    points.
+    """
+
+    labels: Labels
+    names: IntArray
+    keys: IntArray
+    totals: IntArray
+    pair_topics: IntArray
+    pair_points: IntArray
+    lists: bool = False
+
+    @classmethod
+    def of_categories(cls, labels: Labels) -> Self:
+        """Make a topic of every category."""
+        members = np.flatnonzero(labels.categories >= 0)
+        names, topics = np.unique(labels.categories[members], return_inverse=True)
+        return cls(labels, names, *_grouped(topics, members, labels, len(names)))
+
+    @classmethod
+    def of_relevant(cls, relevant: Sequence[npt.ArrayLike], labels: Labels) -> Self:
+        """Make a topic of every list of ids.
+
+        Raises `InvalidArgumentError` for a list without ids and for an id that no point has.
+        """
+        lists = [np.unique(_whole(each, "relevant")) for each in relevant]
+        for number, each in enumerate(lists):
+            if not len(each) or each[0] < 0:
+                raise InvalidArgumentError(
+                    "relevant", f"relevant must have ids from 0 up for every query, not so {number}"
+                )
+        names = np.arange(len(lists))
+        topics = np.repeat(names, [len(each) for each in lists])
+        points = labels.rows(np.concatenate([*lists, np.empty(0, np.int64)]), "relevant")
+        return cls(labels, names, *_grouped(topics, points, labels, len(names)), lists=True)
+
+    def numbers(self, asked: IntArray) -> IntArray:
+        """Return the topic (nq,) of each query; a category that no point has is an error."""
+        at = np.searchsorted(self.names, asked)
+        known = np.append(self.names, _NONE)[at] == asked
+        absent = asked[~known | (asked < 0)]
+        if len(absent):
+            raise InvalidArgumentError("asked", f"no point has the category {absent.min()}")
+        return at
+
+    def judge(self, ids: IntArray, asked: IntArray) -> "Judged":
+        """Judge results `ids` (nq, k), -1 where there is none, of queries for `asked` (nq,)."""
+        topics, labels = self.numbers(asked), self.labels
+        rows = labels.rows(ids)
+        first = (rows >= 0) & (earlier_and_total(rows)[0] == 0)
+        relevant = first & _among(self.keys, topics[:, None] * len(labels.ids) + rows)
+        said = relevant if self.lists else labels.categories[rows]
+        return Judged(
+            relevant=relevant,
+            subtopics=np.where(relevant, labels.subtopics[rows], _NONE),
+            categories=np.where(first, said, _NONE),
+            asked=np.ones_like(asked) if self.lists else asked,
+            relevant_total=self.totals[topics],
+            depths=self.depths(topics, rows.shape[1]),
+            found=first.sum(axis=1),
+        )
+
+    def depths(self, topics: IntArray, k: int) -> IntArray:
+        """Count (nq, k), for each query, its sub-topics with more than j points, j from 0."""
+        own, places = np.unique(topics, return_inverse=True)
+        among = np.isin(self.pair_topics, own)
+        deep = np.minimum(self.pair_points[among], k)
+        keys = np.searchsorted(own, self.pair_topics[among]) * (k + 1) + deep
+        exactly = np.bincount(keys, minlength=len(own) * (k + 1)).reshape(-1, k + 1)
+        at_least = exactly[:, ::-1].cumsum(axis=1)[:, ::-1]
+        return np.asarray(at_least[places, 1:])
+
+
 def judge(ids: IntArray, asked: IntArray, labels: Labels) -> Judged:
     """Judge results `ids` (nq, k), -1 where there is none, of queries for categories `asked` (nq,).
 
@@ -117,17 +201,7 @@ def judge(ids: IntArray, asked: IntArray, labels: Labels) -> Judged:
     for a category that no point has and for an id that is no labelled point.
     """
     asked = _whole(asked, "asked")
-    ids = _lists(ids, len(asked), "asked")
-    own = labels.categories
-    categories, topics = np.unique(asked, return_inverse=True)
-    absent = categories[~np.isin(categories, own) | (categories < 0)]
-    if len(absent):
-        raise InvalidArgumentError("asked", f"no point has the category {absent[0]}")
-    members = np.flatnonzero(np.isin(own, categories))
-    rows = labels.rows(ids)
-    said = np.where(rows >= 0, own[rows], _NONE)
-    of_topic = np.searchsorted(categories, own[members])
-    return _judged(rows, topics, asked, said, labels=labels, members=(of_topic, members))
+    return Topics.of_categories(labels).judge(_lists(ids, len(asked), "asked"), asked)
 
 
 def judge_relevant(ids: IntArray, relevant: Sequence[npt.ArrayLike], labels: Labels) -> Judged:
@@ -137,19 +211,8 @@ def judge_relevant(ids: IntArray, relevant: Sequence[npt.ArrayLike], labels: Lab
     the field, for a query to which nothing is relevant and for an id that is no labelled point.
     """
     ids = _lists(ids, len(relevant), "relevant")
-    lists = [np.unique(_whole(each, "relevant")) for each in relevant]
-    for number, each in enumerate(lists):
-        if not len(each) or each[0] < 0:
-            raise InvalidArgumentError(
-                "relevant", f"relevant must have ids from 0 up for every query, not so {number}"
-            )
-    topics = np.arange(len(lists))
-    of_topic = np.repeat(topics, [len(each) for each in lists])
-    members = labels.rows(np.concatenate([*lists, np.empty(0, np.int64)]), "relevant")
-    rows, ones = labels.rows(ids), np.ones(len(lists), np.int64)
-    judged = _judged(rows, topics, ones, rows, labels=labels, members=(of_topic, members))
-    said = np.where(judged.categories >= 0, judged.relevant, _NONE)
-    return replace(judged, categories=said)
+    topics = Topics.of_relevant(relevant, labels)
+    return topics.judge(ids, topics.names)
 
 
 def earlier_and_total(labels: IntArray) -> tuple[IntArray, IntArray]:
@@ -167,41 +230,24 @@ def earlier_and_total(labels: IntArray) -> tuple[IntArray, IntArray]:
     )
 
 
-def _judged(
-    rows: IntArray,
-    topics: IntArray,
-    asked: IntArray,
-    said: IntArray,
-    *,
-    labels: Labels,
-    members: tuple[IntArray, IntArray],
-) -> Judged:
-    """Judge results by the pairs of a topic and a point, `members`, that belong together."""
-    of_topic, points = members
-    subtopics, n = labels.subtopics, len(labels.ids)
-    first = (rows >= 0) & (earlier_and_total(rows)[0] == 0)
-    relevant = first & np.isin(topics[:, None] * n + rows, of_topic * n + points)
-    return Judged(
-        relevant=relevant,
-        subtopics=np.where(relevant, subtopics[rows], _NONE),
-        categories=np.where(first, said, _NONE),
-        asked=asked,
-        relevant_total=np.bincount(of_topic, minlength=topics.max(initial=-1) + 1)[topics],
-        depths=_depths(of_topic, subtopics[points], rows.shape[1], topics),
-        found=first.sum(axis=1),
-    )
-
-
-def _depths(of_topic: IntArray, subtopics: IntArray, k: int, topics: IntArray) -> IntArray:
-    """Count for each topic the sub-topics with more than j points, j in 0 to k - 1."""
+def _grouped(
+    topics: IntArray, points: IntArray, labels: Labels, count: int
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Return keys, totals, and topics and points of the pairs, of points that belong to topics."""
+    subtopics = labels.subtopics[points]
     real = subtopics >= 0
-    of_topic, subtopics = of_topic[real], subtopics[real]
-    earlier = _among_equals(of_topic * (subtopics.max(initial=0) + 1) + subtopics)[0]
-    near = earlier < k
-    depths = np.bincount(
-        of_topic[near] * k + earlier[near], minlength=(topics.max(initial=-1) + 1) * k
-    )
-    return depths.reshape(-1, k)[topics]
+    span = subtopics.max(initial=0) + 1
+    pairs, pair_points = np.unique(topics[real] * span + subtopics[real], return_counts=True)
+    keys = np.sort(topics * len(labels.ids) + points)
+    return keys, np.bincount(topics, minlength=count), pairs // span, pair_points
+
+
+def _among(keys: IntArray, wanted: IntArray) -> Mask:
+    """Tell which of `wanted` is one of the ascending `keys`."""
+    if not len(keys):
+        return np.zeros(wanted.shape, np.bool_)
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.asarray(keys[at] == wanted)
 
 
 def _among_equals(keys: IntArray) -> tuple[IntArray, IntArray]:

@@ -4,7 +4,7 @@ Decoding trusts nothing: lengths are compared with shapes before anything is all
 wrong is a `MatrixError` that names the field below `Vectors`.
 """
 
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,32 @@ class Csr(NamedTuple):
     indices: npt.NDArray[np.uint32]
     data: npt.NDArray[np.float32]
     cols: int
+
+
+Matrix: TypeAlias = npt.NDArray[np.floating] | Csr
+
+
+def row_count(matrix: Matrix) -> int:
+    """Return the number of rows."""
+    return len(matrix.indptr) - 1 if isinstance(matrix, Csr) else matrix.shape[0]
+
+
+def take(matrix: Matrix, start: int, stop: int) -> Matrix:
+    """Return rows `start` to `stop`, which share memory with the matrix."""
+    if not isinstance(matrix, Csr):
+        return matrix[start:stop]
+    first, last = int(matrix.indptr[start]), int(matrix.indptr[stop])
+    return Csr(
+        matrix.indptr[start : stop + 1] - first,
+        matrix.indices[first:last],
+        matrix.data[first:last],
+        matrix.cols,
+    )
+
+
+def encode(matrix: Matrix) -> vectors_pb2.Vectors:
+    """Wrap a matrix of either kind."""
+    return encode_csr(matrix) if isinstance(matrix, Csr) else encode_dense(matrix)
 
 
 def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:

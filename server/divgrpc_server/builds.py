@@ -7,6 +7,7 @@ for a large index to be opened, and none is answered from the past once another 
 
 import asyncio
 import itertools
+import math
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +18,7 @@ from google.rpc import status_pb2
 from divgrpc.errors import DivgrpcError, UnavailableError
 from divgrpc_server import control, frames, uploads
 from divgrpc_server.config import Config
+from divgrpc_server.frames import Op
 from divgrpc_server.pool import Pool
 from divgrpc_server.statuses import BuildsFullError, LateError, OutOfMemoryError
 from divgrpc_server.uploads import Part, Whole
@@ -161,7 +163,7 @@ class _Relay:
                 self._clock.turn(callers=False)
             elif part == Part.WHOLE:
                 self._whole = Whole.unpack(payload)
-                await self._pool.prepare(payload)
+                await self._pool.ask_all(Op.PREPARE, payload, math.inf, "")
                 # A builder that has ended meanwhile has said why, and that is read next.
                 with suppress(BrokenPipeError, ConnectionResetError):
                     await self._send(Part.PUBLISH)

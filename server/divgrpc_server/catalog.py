@@ -22,6 +22,7 @@ from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage import IndexFolder, list_indexes
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_server.config import Config
+from divgrpc_server.evaluations import EVALUATIONS_MAX
 from divgrpc_server.messages import pack_info
 from divgrpc_server.pool import Pool
 from divgrpc_server.statuses import expected
@@ -82,6 +83,7 @@ class Catalog:
             limits={
                 **LIMITS,
                 "builds_max": config.max_builds,
+                "evaluations_max": EVALUATIONS_MAX,
                 "queue_calls_max": config.queue_calls,
                 "queue_bytes_max": config.queue_bytes,
                 "stream_window": config.stream_window,

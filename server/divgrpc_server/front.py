@@ -20,6 +20,7 @@ from divgrpc.storage import IndexFolder
 from divgrpc_server import control, frames, logs
 from divgrpc_server.builds import Builds
 from divgrpc_server.catalog import Catalog
+from divgrpc_server.evaluations import Evaluations
 from divgrpc_server.logs import AccessLog, Logger
 from divgrpc_server.parsing import of_one
 from divgrpc_server.pool import Pool
@@ -70,7 +71,13 @@ class Front:
         self._builds = Builds(me.config, me.channel, self._pool)
         catalog = Catalog(me.config, me.root, self._pool, lambda: self._serving)
         self._service = Service(
-            me.config, self._pool, catalog, self._builds, access=self._access, log=log
+            me.config,
+            self._pool,
+            catalog,
+            self._builds,
+            Evaluations(me.root, self._pool),
+            access=self._access,
+            log=log,
         )
         self._health = health.aio.HealthServicer()
         self._server = aio.server(options=_OPTIONS)

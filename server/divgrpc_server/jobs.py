@@ -5,7 +5,9 @@ queries in between. All pieces use the index object that the first one found, so
 answer is of one generation, and the answer is the one that the core gives to the whole batch.
 """
 
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -13,8 +15,8 @@ from google.rpc import status_pb2
 
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS
-from divgrpc.types import QueryResult, QueryStats, WarningInfo
-from divgrpc.vectors import SparseRows
+from divgrpc.types import QueryResult, QueryStats, Selector, WarningInfo
+from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server import messages, requests
 from divgrpc_server.frames import Op, Outcome, Reply, Request
@@ -28,61 +30,83 @@ _PIECE_ROWS_MAX: Final = 256
 _PIECE_NONZEROS_MAX: Final = 2**16
 
 
-class Job:
-    """A query being answered; made by `parse`."""
+class Pace:
+    """How many of some rows to answer at a time, so that it takes a few milliseconds."""
 
-    def __init__(self, request: Request, correlation_id: int, query: requests.Query) -> None:
-        self.id = request.id
-        self.deadline = request.deadline
-        self.tag = request.tag
-        self.query = query
-        self.withdrawn = False
-        self._op = request.op
-        self._correlation_id = correlation_id
-        self._index: Index | None = None
-        # A row of these may take a second, of others a millisecond.
-        self._piece_rows = 1 if query.parameters.selector == "qp_relax" else _FIRST_PIECE_ROWS
+    def __init__(self, queries: Rows, selector: Selector) -> None:
+        self._queries = queries
         self._next = 0
-        self._pieces: list[QueryResult] = []
+        # A row of these may take a second, of others a millisecond.
+        self._rows = 1 if selector == "qp_relax" else _FIRST_PIECE_ROWS
 
-    def start(self, index: Index) -> QueryResult | None:
-        """Answer from `index`; None where there are more rows than one piece, and `go_on` follows.
-
-        Raises what the core raises, and `ReplyTooLargeError` before any work is done in vain.
-        """
-        queries, parameters = self.query.queries, self.query.parameters
-        messages.check_reply_size(len(queries), min(parameters.k, index.rows))
-        if self._piece_end() == len(queries):
-            return index.answer(queries, parameters)
-        # A bad row must be found before work is spent on the others, and be called by its number.
-        index.check_queries(queries)
-        self._index = index
-        return None
-
-    def go_on(self) -> QueryResult | None:
-        """Answer the next few rows; returns the whole result after the last ones."""
-        assert self._index is not None  # noqa: S101  # start comes first
-        queries, parameters = self.query.queries, self.query.parameters
-        end = self._piece_end()
-        begun = time.monotonic()
-        self._pieces.append(self._index.answer(queries[self._next : end], parameters))
-        row_seconds = (time.monotonic() - begun) / (end - self._next)
-        self._piece_rows = max(1, min(_PIECE_ROWS_MAX, int(_PIECE_SECONDS / (row_seconds + 1e-9))))
-        self._next = end
-        return join(self._pieces) if end == len(queries) else None
-
-    def _piece_end(self) -> int:
+    def stop(self) -> int:
         """Return the row after the next piece, which has at least one."""
-        queries = self.query.queries
-        end = min(len(queries), self._next + self._piece_rows)
+        queries = self._queries
+        end = min(len(queries), self._next + self._rows)
         if isinstance(queries, SparseRows):
             most = queries.indptr[self._next] + _PIECE_NONZEROS_MAX
             fits = int(np.searchsorted(queries.indptr, most, side="right")) - 1
             end = min(end, max(self._next + 1, fits))
         return end
 
-    def pack(self, result: QueryResult) -> Reply:
-        """Return the reply that carries `result`; raises `ReplyTooLargeError`."""
+    @contextlib.contextmanager
+    def step(self) -> Iterator[int]:
+        """Yield `stop` while those rows are answered, and learn how long it takes."""
+        end, begun = self.stop(), time.monotonic()
+        yield end
+        row_seconds = (time.monotonic() - begun) / (end - self._next)
+        self._rows = max(1, min(_PIECE_ROWS_MAX, int(_PIECE_SECONDS / (row_seconds + 1e-9))))
+        self._next = end
+
+
+class Job:
+    """A query being answered; made by `parse`."""
+
+    # Small packets wait for batches, with the front, where another worker can take them.
+    holds_up: Final = True
+    # It is of whatever generation serves, and nobody hears of it that was withdrawn.
+    run: Final = 0
+    generation: Final = 0
+    dropped: Final = None
+
+    def __init__(self, request: Request, correlation_id: int, query: requests.Query) -> None:
+        self.id = request.id
+        self.deadline = request.deadline
+        self.tag = request.tag
+        self.name = query.name
+        self.withdrawn = False
+        self._query = query
+        self._parameters = query.parameters
+        self._op = request.op
+        self._correlation_id = correlation_id
+        self._index: Index | None = None
+        self._pace = Pace(query.queries, query.parameters.selector)
+        self._pieces: list[QueryResult] = []
+
+    def start(self, index: Index) -> Reply | None:
+        """Answer from `index`; None where there are more rows than one piece, and `go_on` follows.
+
+        Raises what the core raises, and `ReplyTooLargeError` before any work is done in vain.
+        """
+        queries = self._query.queries
+        self._parameters = self._query.over(index.default)
+        messages.check_reply_size(len(queries), min(self._parameters.k, index.rows))
+        if self._pace.stop() == len(queries):
+            return self._pack(index.answer(queries, self._parameters))
+        # A bad row must be found before work is spent on the others, and be called by its number.
+        index.check_queries(queries)
+        self._index = index
+        return None
+
+    def go_on(self) -> Reply | None:
+        """Answer the next few rows; returns the whole result after the last ones."""
+        assert self._index is not None  # noqa: S101  # start comes first
+        queries, done = self._query.queries, sum(len(piece.ids) for piece in self._pieces)
+        with self._pace.step() as end:
+            self._pieces.append(self._index.answer(queries[done:end], self._parameters))
+        return self._pack(join(self._pieces)) if end == len(queries) else None
+
+    def _pack(self, result: QueryResult) -> Reply:
         payload = messages.pack_result(result)
         if self._op == Op.STREAM:
             payload = messages.pack_stream_answer(self._correlation_id, payload)

@@ -5,6 +5,7 @@ so it loads nothing that computes. What queries ask and the rows that come are r
 """
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from functools import lru_cache
 from itertools import accumulate
 from typing import Any, Final
@@ -18,6 +19,7 @@ from divgrpc.types import (
     EffectiveParameters,
     IndexInfo,
     Progress,
+    QueryDefault,
     QueryResult,
     WarningInfo,
 )
@@ -28,8 +30,10 @@ from divgrpc_server.statuses import ReplyTooLargeError
 _BUILD: Final = index_pb2.BuildParameters.DESCRIPTOR
 _EFFECTIVE: Final = query_pb2.EffectiveParameters.DESCRIPTOR
 _INFO: Final = index_pb2.IndexInfo.DESCRIPTOR
+_DEFAULT: Final = index_pb2.QueryDefault.DESCRIPTOR
 _COST: Final = index_pb2.SearchCost.DESCRIPTOR
 _EFFECTIVE_WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
+_DEFAULT_WORDS: Final = ("selector", "variant", "search")
 _BUILD_WORDS: Final = ("metric", "hash_family", "hyperplanes", "zero_vectors")
 _BUILD_NUMBERS: Final = (
     "centred",
@@ -77,7 +81,7 @@ def pack_result(result: QueryResult) -> bytes:
             points_scored=stats.points_scored.tolist(),
             candidates=stats.candidates.tolist(),
         ),
-        parameters=_effective(result.parameters),
+        parameters=effective(result.parameters),
         duality_gaps=result.duality_gaps.tolist(),
     )
     if result.warnings:
@@ -103,7 +107,8 @@ def _varint(number: int) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def _effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
+def effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
+    """Return the parameters a request was answered with as a message, not to be changed."""
     message = query_pb2.EffectiveParameters(
         k=parameters.k,
         diversity=parameters.diversity,
@@ -153,7 +158,17 @@ def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
             for choice in info.choices
         ],
         warnings=[_warning(warning) for warning in info.warnings],
+        query_default=_query_default(info.query_default),
     )
+
+
+def _query_default(default: QueryDefault | None) -> index_pb2.QueryDefault | None:
+    if default is None:
+        return None
+    told = asdict(default)
+    for name in _DEFAULT_WORDS:
+        told[name] = _number(_DEFAULT, name, told[name])
+    return index_pb2.QueryDefault(**told)
 
 
 def pack_progress(progress: Progress) -> index_pb2.BuildProgress:

@@ -1,9 +1,10 @@
 """Queries wait here for a worker; here a worker's death is made good.
 
-Theory of operation. A call waits in one of three lines: small, large (its packet needs a memfd), or
-suspects. Small calls that wait together travel together, so load makes packets larger, not more.
-Credits (see `frames`) bound what a worker has before it; the rest waits here, where it can still go
-to whichever worker is free, or be withdrawn.
+Theory of operation. A call waits in one of four lines: small, large (its packet needs a memfd),
+pieces of evaluations, or suspects. Small calls that wait together travel together, so load makes
+packets larger, not more. Credits (see `frames`) bound what a worker has before it, and so does the
+number of its pieces; the rest waits here, where it can still go to whichever worker is free, or be
+withdrawn.
 
 A worker that dies leaves calls unanswered, and one of them may be the cause. All become suspects:
 one worker is reserved, and each suspect is tried there with nothing beside it, so that a second
@@ -20,13 +21,14 @@ import itertools
 import math
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Final
 
 from divgrpc.errors import UnavailableError
 from divgrpc_server import frames
 from divgrpc_server.config import Config
+from divgrpc_server.crew import Call, Worker
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.logs import Logger
 from divgrpc_server.quarantine import Quarantine, index_of
@@ -34,42 +36,8 @@ from divgrpc_server.statuses import OutOfMemoryError, PoisonError, QueueFullErro
 
 _TICK_SECONDS: Final = 0.25
 _TRIES: Final = 2
-
-
-class Call:
-    """One request on its way through the pool."""
-
-    __slots__ = ("deaths", "deliver", "request", "since", "worker")
-
-    def __init__(self, request: Request, deliver: Callable[[Reply], None]) -> None:
-        self.request = request
-        self.deliver = deliver
-        self.since = time.monotonic()
-        self.deaths = 0
-        self.worker: Worker | None = None
-
-
-class Worker:
-    """A worker as a front sees it."""
-
-    def __init__(self, serial: int, link: frames.Link) -> None:
-        self.serial = serial
-        self.link = link
-        self.small = frames.SMALL_CREDITS
-        self.large = frames.LARGE_CREDITS
-        self.outstanding: dict[int, Call] = {}
-        self.heard = time.monotonic()
-        self.blocked = False
-        self.reported = False
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing of ours is before it."""
-        return (
-            not self.outstanding
-            and self.small == frames.SMALL_CREDITS
-            and self.large == frames.LARGE_CREDITS
-        )
+# What goes to every worker, counts for no queue and is tried once.
+_TO_ALL: Final = (Op.PREPARE, Op.PLAN)
 
 
 class Pool:
@@ -96,6 +64,7 @@ class Pool:
         self._workers: list[Worker] = []
         self._small: OrderedDict[int, Call] = OrderedDict()
         self._large: OrderedDict[int, Call] = OrderedDict()
+        self._pieces: OrderedDict[int, Call] = OrderedDict()
         self._suspects: OrderedDict[int, Call] = OrderedDict()
         self._reserved: Worker | None = None
         self._quarantine = Quarantine(stamp)
@@ -141,9 +110,10 @@ class Pool:
     ) -> Call:
         """Queue a request; `deliver` gets its reply unless the call is withdrawn.
 
-        Raises `QueueFullError` and `PoisonError`.
+        Raises `QueueFullError`, but not for a piece, of which whoever deals them has few under way;
+        and `PoisonError`.
         """
-        if (
+        if op != Op.PIECE and (
             self._calls >= self._config.queue_calls
             or self._bytes + len(payload) > self._config.queue_bytes
         ):
@@ -153,15 +123,21 @@ class Pool:
         call = Call(Request(next(self._ids), deadline, op, tag, payload), deliver)
         self._calls += 1
         self._bytes += len(payload)
-        line = self._small if len(payload) <= frames.SMALL_MAX else self._large
-        line[call.request.id] = call
+        self._line(call)[call.request.id] = call
         self._dispatch()
         return call
+
+    def _line(self, call: Call) -> OrderedDict[int, Call]:
+        if call.deaths:
+            return self._suspects
+        if call.request.op == Op.PIECE:
+            return self._pieces
+        return self._small if len(call.request.payload) <= frames.SMALL_MAX else self._large
 
     def withdraw(self, call: Call) -> None:
         """Forget a call that nobody waits for any more."""
         number = call.request.id
-        for line in (self._small, self._large, self._suspects):
+        for line in (self._small, self._large, self._pieces, self._suspects):
             if line.pop(number, None):
                 self._release(call)
                 return
@@ -173,44 +149,51 @@ class Pool:
             self._send(worker, frames.pack_request(cancel))
             self._dispatch()
 
-    async def prepare(self, whole: bytes) -> None:
-        """Wait until every worker that is up has opened a generation, a packed `Whole`."""
-        replies = []
+    async def ask_all(self, op: Op, payload: bytes, deadline: float, tag: str) -> Sequence[Reply]:
+        """Ask every worker that is up, and return what those said that did not end meanwhile."""
+        replies: list[asyncio.Future[Reply]] = []
         for worker in list(self._workers):
             future: asyncio.Future[Reply] = self._loop.create_future()
-            request = Request(next(self._ids), math.inf, Op.PREPARE, "", whole)
-            if self._send(worker, frames.pack_request(request)):
+            request = Request(next(self._ids), deadline, op, tag, payload)
+            if self._send_whole(worker, request):
                 self._hand_over(worker, [Call(request, partial(_settle, future))])
                 replies.append(future)
-        if replies:
-            await asyncio.wait(replies)
+        found = await asyncio.gather(*replies)
+        return [reply for reply in found if reply.outcome != Outcome.LOST]
+
+    def release(self, run: bytes) -> None:
+        """Tell every worker that an evaluation is over."""
+        self._note(Op.RELEASE, run)
 
     def refresh(self, index: str) -> None:
         """Tell every worker that an index has changed or is gone."""
-        self._note(Op.REFRESH, index)
+        self._note(Op.REFRESH, index.encode())
 
     # Sending.
 
-    def _note(self, op: Op, index: str) -> None:
-        packet = frames.pack_request(Request(0, math.inf, op, "", index.encode()))
+    def _note(self, op: Op, what: bytes) -> None:
+        packet = frames.pack_request(Request(0, math.inf, op, "", what))
         for worker in self._workers:
             self._send(worker, packet)
 
     def _dispatch(self) -> None:
         if self._suspects or self._reserved:
             self._try_suspect()
-        while self._small and (worker := self._freest(large=False)):
+        while self._small and (worker := self._freest("small")):
             self._send_small(worker)
-        while self._large and (worker := self._freest(large=True)):
+        while self._large and (worker := self._freest("large")):
             _, call = self._large.popitem(last=False)
             self._send_alone(worker, call)
+        while self._pieces and (worker := self._freest("pieces")):
+            _, call = self._pieces.popitem(last=False)
+            self._send_alone(worker, call)
 
-    def _freest(self, *, large: bool) -> Worker | None:
-        best, best_credits = None, 0
+    def _freest(self, kind: str) -> Worker | None:
+        best, most = None, 0
         for worker in self._workers:
-            credits_left = worker.large if large else worker.small
-            if credits_left > best_credits and not worker.blocked and worker is not self._reserved:
-                best, best_credits = worker, credits_left
+            room = worker.room(kind)
+            if room > most and not worker.blocked and worker is not self._reserved:
+                best, most = worker, room
         return best
 
     def _send_small(self, worker: Worker) -> None:
@@ -236,25 +219,31 @@ class Pool:
     def _send_alone(self, worker: Worker, call: Call) -> None:
         request = call.request
         self._hand_over(worker, [call])
-        if len(request.payload) <= frames.SMALL_MAX:
-            worker.small -= 1
-            if not self._send(worker, frames.pack_request(request)):
-                worker.small += 1
-                self._take_back(worker, [call])
-            return
-        worker.large -= 1
+        small = int(len(request.payload) <= frames.SMALL_MAX)
+        spent = (0, 0) if request.op == Op.PIECE else (small, 1 - small)
+        self._earn(worker, -spent[0], -spent[1])
         try:
-            with frames.memory_file(request.payload) as memfd:
-                sent = self._send(worker, frames.pack_request(request, in_memfd=True), memfd)
+            sent = self._send_whole(worker, request)
         except OSError as error:
-            worker.large += 1
-            del worker.outstanding[request.id]
+            self._earn(worker, *spent)
+            self._forget(worker, request)
             self._release(call)
             call.deliver(_status(request, error, self._log))
             return
         if not sent:
-            worker.large += 1
+            self._earn(worker, *spent)
             self._take_back(worker, [call])
+
+    def _earn(self, worker: Worker, small: int, large: int) -> None:
+        worker.small += small
+        worker.large += large
+
+    def _send_whole(self, worker: Worker, request: Request) -> bool:
+        """Send a request in a packet of its own; raises OSError where it finds no memory file."""
+        if len(request.payload) <= frames.SMALL_MAX:
+            return self._send(worker, frames.pack_request(request))
+        with frames.memory_file(request.payload) as memfd:
+            return self._send(worker, frames.pack_request(request, in_memfd=True), memfd)
 
     def _hand_over(self, worker: Worker, calls: list[Call]) -> None:
         if worker.idle:
@@ -262,15 +251,21 @@ class Pool:
         for call in calls:
             worker.outstanding[call.request.id] = call
             call.worker = worker
+            if call.request.op == Op.PIECE:
+                worker.pieces.add(call.request.id)
+
+    def _forget(self, worker: Worker, request: Request) -> None:
+        """Strike out what was handed over and never sent."""
+        del worker.outstanding[request.id]
+        worker.pieces.discard(request.id)
 
     def _take_back(self, worker: Worker, calls: list[Call]) -> None:
         """Put calls that could not be sent at the head of their line."""
         for call in reversed(calls):
             number = call.request.id
-            del worker.outstanding[number]
+            self._forget(worker, call.request)
             call.worker = None
-            small = len(call.request.payload) <= frames.SMALL_MAX
-            line = self._suspects if call.deaths else self._small if small else self._large
+            line = self._line(call)
             line[number] = call
             line.move_to_end(number, last=False)
 
@@ -296,9 +291,9 @@ class Pool:
         worker.heard = time.monotonic()
         worker.blocked = False
         small, large = frames.unpack_credits(packet)
-        worker.small += small
-        worker.large += large
+        self._earn(worker, small, large)
         for reply in frames.unpack_replies(packet, memfd):
+            worker.pieces.discard(reply.id)
             call = worker.outstanding.pop(reply.id, None)
             if call is not None:
                 self._release(call)
@@ -310,7 +305,7 @@ class Pool:
         return _status(call.request, error, self._log)
 
     def _release(self, call: Call) -> None:
-        if call.request.op != Op.PREPARE:
+        if call.request.op not in _TO_ALL:
             self._calls -= 1
             self._bytes -= len(call.request.payload)
 
@@ -328,8 +323,8 @@ class Pool:
         for call in worker.outstanding.values():
             call.worker = None
             call.deaths += 1
-            if call.request.op == Op.PREPARE:
-                call.deliver(Reply(call.request.id, Outcome.ANSWER, b""))
+            if call.request.op in _TO_ALL:
+                call.deliver(Reply(call.request.id, Outcome.LOST, b""))
             elif call.deaths < _TRIES:
                 self._suspects[call.request.id] = call
             else:
@@ -341,7 +336,7 @@ class Pool:
     def _recheck(self, calls: Iterable[Call]) -> None:
         """Have the others look at the files of indexes that a worker may have died of."""
         for index in {index_of(call.request.op, call.request.payload) for call in calls} - {""}:
-            self._note(Op.RECHECK, index)
+            self._note(Op.RECHECK, index.encode())
 
     def _try_suspect(self) -> None:
         reserved = self._reserved
@@ -382,7 +377,7 @@ class Pool:
 
     def _give_up(self, since: float) -> None:
         """End the calls that have waited since then while no worker is up."""
-        for line in (self._suspects, self._large, self._small):
+        for line in (self._suspects, self._large, self._pieces, self._small):
             for call in [call for call in line.values() if call.since <= since]:
                 del line[call.request.id]
                 self._release(call)

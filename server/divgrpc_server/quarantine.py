@@ -12,7 +12,8 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from divgrpc_protos.v1 import query_pb2
+from divgrpc_protos.v1 import evaluate_pb2, query_pb2
+from divgrpc_server import tasks
 from divgrpc_server.frames import Op
 
 _SECONDS: Final = 60.0
@@ -63,13 +64,17 @@ def index_of(op: int, payload: bytes) -> str:
     try:
         if op == Op.STREAM:
             return query_pb2.QueryStreamRequest.FromString(payload).query.index
+        if op in (Op.PIECE, Op.PLAN):
+            return evaluate_pb2.EvaluateRequest.FromString(tasks.without_head(payload)).index
         return query_pb2.QueryRequest.FromString(payload).index
     except DecodeError:
         return ""
 
 
 def _fingerprint(op: int, payload: bytes) -> bytes:
-    """Return what makes a query the same again, whatever number its stream gave it."""
+    """Return what makes a query the same again, whatever number its stream or run gave it."""
+    if op == Op.PIECE:
+        payload = tasks.without_head(payload)
     if op == Op.STREAM:
         with contextlib.suppress(DecodeError):
             payload = query_pb2.QueryStreamRequest.FromString(payload).query.SerializeToString()

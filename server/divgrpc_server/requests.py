@@ -10,7 +10,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.parameters import LIMITS, QueryParameters, check_index_name
+from divgrpc.parameters import (
+    LIMITS,
+    QueryParameters,
+    check_index_name,
+    named_over_default,
+)
+from divgrpc.types import QueryDefault
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
@@ -30,11 +36,16 @@ _WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
 
 
 class Query(NamedTuple):
-    """A query as the core takes it."""
+    """A query as the core takes it; `named` are the parameters that its caller named."""
 
     name: str
     queries: Rows
     parameters: QueryParameters
+    named: tuple[tuple[str, Any], ...]
+
+    def over(self, default: QueryDefault | None) -> QueryParameters:
+        """Return the parameters on an index that has a default for what is not named."""
+        return self.parameters if default is None else _over(self.named, default)
 
 
 def parse_query(request: query_pb2.QueryRequest) -> Query:
@@ -42,7 +53,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
 
     Raises `InvalidArgumentError` with the field named.
     """
-    parameters = _parameters(
+    parameters, named = _parameters(
         (
             request.k if request.HasField("k") else None,
             request.diversity if request.HasField("diversity") else None,
@@ -63,18 +74,26 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
             "queries",
             f"queries must hold at most {LIMITS['query_rows_max']} rows, got {len(queries)}",
         )
-    return Query(request.index, queries, parameters)
+    return Query(request.index, queries, parameters, named)
 
 
 # The same few settings come with nearly every call of a service, and checking them costs as much as
 # parsing the message.
 @lru_cache(maxsize=1024)
-def _parameters(numbers: tuple[float | None, ...], choices: tuple[int, ...]) -> QueryParameters:
-    """Return the parameters; the arguments are in the order of the two tables of names."""
+def _parameters(
+    numbers: tuple[float | None, ...], choices: tuple[int, ...]
+) -> tuple[QueryParameters, tuple[tuple[str, Any], ...]]:
+    """Return the parameters, and those named; arguments are in the order of the tables of names."""
     given: dict[str, Any] = dict(zip(_NUMBERS, numbers, strict=True))
     for name, value in zip(_WORDS, choices, strict=True):
         given[name] = word(_QUERY, name, value)
-    return QueryParameters(**{name: value for name, value in given.items() if value is not None})
+    named = {name: value for name, value in given.items() if value is not None}
+    return QueryParameters(**named), tuple(named.items())
+
+
+@lru_cache(maxsize=1024)
+def _over(named: tuple[tuple[str, Any], ...], default: QueryDefault) -> QueryParameters:
+    return QueryParameters(**named_over_default(dict(named), default))
 
 
 def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:

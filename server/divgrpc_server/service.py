@@ -23,6 +23,7 @@ from divgrpc_protos.v1 import diverse_index_pb2
 from divgrpc_server.builds import Builds, RefusedError
 from divgrpc_server.catalog import Catalog
 from divgrpc_server.config import Config
+from divgrpc_server.evaluations import Evaluations
 from divgrpc_server.frames import Op, Outcome
 from divgrpc_server.logs import AccessLog, Logger
 from divgrpc_server.parsing import DETAILS_KEY
@@ -48,6 +49,7 @@ class Service:
         pool: Pool,
         catalog: Catalog,
         builds: Builds,
+        evaluations: Evaluations,
         *,
         access: AccessLog,
         log: Logger,
@@ -56,6 +58,7 @@ class Service:
         self._pool = pool
         self._catalog = catalog
         self._builds = builds
+        self._evaluations = evaluations
         self._access = access
         self._log = log
         self._prefix = secrets.token_hex(4)
@@ -79,7 +82,7 @@ class Service:
                     self._from_catalog("GetServerInfo", catalog.get_server_info)
                 ),
                 "PredictLabels": unary(self._not_yet("PredictLabels")),
-                "Evaluate": grpc.unary_stream_rpc_method_handler(self._not_yet("Evaluate")),
+                "Evaluate": grpc.unary_stream_rpc_method_handler(self._evaluate),
             },
         )
 
@@ -126,6 +129,12 @@ class Service:
             await self._builds.relay(context, request_id)
 
         await self._run("Build", context, serve)
+
+    async def _evaluate(self, request: bytes, context: _Context) -> None:
+        async def serve(request_id: str, deadline: float) -> None:
+            await self._evaluations.serve(request, context.write, deadline, request_id)
+
+        await self._run("Evaluate", context, serve)
 
     def _from_catalog(
         self, method: str, answer: Callable[[bytes], Awaitable[bytes]]

@@ -18,6 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from divgrpc.defaults import read_default
 from divgrpc.errors import DivgrpcError, IndexNotFoundError
 from divgrpc.index import Index
 from divgrpc.manifest import Manifest
@@ -158,11 +159,23 @@ class Shelf:
             entry.stamp, entry.index, entry.error = stamp, prepared.index, None
             entry.opening = None
             return
+        if entry.index is not None and entry.index.manifest == _serving(entry.folder):
+            self._renew_default(entry, entry.index, stamp)
+            return
         entry.opening, entry.index = stamp, None
         path = entry.folder.path
         self._run(
             lambda: _Opened(name, stamp=stamp, index=Index.open(path)), _Opened(name, stamp=stamp)
         )
+
+    def _renew_default(self, entry: _Entry, index: Index, stamp: Stamp) -> None:
+        """Take the default for Query that was set on the generation that is open."""
+        entry.stamp, entry.opening = stamp, None
+        try:
+            generation = entry.folder.path / str(index.generation)
+            index.default = read_default(generation, index.manifest)
+        except DivgrpcError as error:
+            entry.index, entry.error, entry.failed_at = None, error, time.monotonic()
 
     def _run(self, work: Callable[[], _Opened], failed: _Opened) -> None:
         """Do `work` in a thread; what it raises is the error of `failed`."""

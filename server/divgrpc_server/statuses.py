@@ -33,6 +33,12 @@ class BuildsFullError(errors.LimitExceededError):
     reason = "BUILDS_FULL"
 
 
+class EvaluationsFullError(errors.LimitExceededError):
+    """As many evaluations are under way as may be."""
+
+    reason = "EVALUATIONS_FULL"
+
+
 class ReplyTooLargeError(errors.LimitExceededError):
     """The answer would be larger than a message may be."""
 
@@ -78,6 +84,8 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
     errors.IndexNotFoundError: Meaning(code_pb2.NOT_FOUND),
     errors.IndexExistsError: Meaning(code_pb2.ALREADY_EXISTS),
     errors.BuildUnderWayError: Meaning(code_pb2.ABORTED, retry_after=1.0),
+    errors.UnfitIndexError: Meaning(code_pb2.FAILED_PRECONDITION),
+    errors.IndexChangedError: Meaning(code_pb2.ABORTED, retry_after=1.0),
     errors.IndexDamagedError: Meaning(code_pb2.DATA_LOSS),
     errors.NewerFormatError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.StorageInUseError: Meaning(code_pb2.FAILED_PRECONDITION),
@@ -85,12 +93,20 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
     errors.StorageFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
     QueueFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=0.1),
     BuildsFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=5.0),
+    EvaluationsFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=5.0),
     OutOfMemoryError: Meaning(code_pb2.RESOURCE_EXHAUSTED, retry_after=1.0),
     errors.UnavailableError: Meaning(code_pb2.UNAVAILABLE, retry_after=1.0),
     LateError: Meaning(code_pb2.DEADLINE_EXCEEDED),
     PoisonError: Meaning(code_pb2.INTERNAL),
     errors.DivgrpcError: Meaning(code_pb2.INTERNAL),
 }
+
+
+_WITH_FIELD: Final = (
+    errors.InvalidArgumentError,
+    errors.UnsupportedError,
+    errors.UnfitIndexError,
+)
 
 
 class Log(Protocol):
@@ -147,7 +163,7 @@ def status_of(error: errors.DivgrpcError, request_id: str) -> status_pb2.Status:
             reason=error.reason, domain=DOMAIN, metadata={"request_id": request_id}
         ),
     )
-    if isinstance(error, errors.InvalidArgumentError | errors.UnsupportedError) and error.field:
+    if isinstance(error, _WITH_FIELD) and error.field:
         violation = error_details_pb2.BadRequest.FieldViolation(
             field=error.field, description=message, reason=error.reason
         )

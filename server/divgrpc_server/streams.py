@@ -16,8 +16,9 @@ from google.rpc import status_pb2
 from divgrpc.errors import DivgrpcError, UnavailableError
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.builds import RefusedError, Stream
+from divgrpc_server.crew import Call
 from divgrpc_server.frames import Op, Outcome, Reply
-from divgrpc_server.pool import Call, Pool
+from divgrpc_server.pool import Pool
 from divgrpc_server.statuses import status_of
 
 

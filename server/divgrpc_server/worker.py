@@ -19,12 +19,13 @@ import time
 from collections import deque
 from typing import Final
 
+from divgrpc.index import Index
 from divgrpc.kernels import compiling
-from divgrpc.types import QueryResult
 from divgrpc.warming import warm_kernels
-from divgrpc_server import control, frames, jobs, logs
+from divgrpc_server import control, frames, jobs, logs, pieces
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.jobs import Job
+from divgrpc_server.pieces import PieceJob, PlanJob
 from divgrpc_server.shelf import Shelf
 from divgrpc_server.statuses import LateError
 from divgrpc_server.uploads import Whole
@@ -36,6 +37,8 @@ _ALIVE_SECONDS: Final = 1.0
 # A front's batches here, above which its packets wait with it, where another worker can take them.
 _BATCHES_MAX: Final = 1
 
+Work = Job | PlanJob | PieceJob
+
 
 class Front:
     """A front as a worker sees it: what it asked, what it is owed, and the way back."""
@@ -44,8 +47,10 @@ class Front:
         self.link = link
         self.packets: deque[list[Request]] = deque()
         self.pending: dict[int, Request] = {}
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, Work] = {}
         self.batches = 0
+        # Generations that its evaluations are of, by their numbers.
+        self.pins: dict[int, Index] = {}
         self.owed_small = 0
         self.owed_large = 0
         self.gone = False
@@ -123,9 +128,9 @@ class Worker:
         self._control = me.channel
         self._log = log
         self._fronts: dict[int, Front] = {}
-        self._batches: deque[tuple[Front, Job, bool]] = deque()
+        self._batches: deque[tuple[Front, Work, bool]] = deque()
         # What waits for an index to be opened, by its name: queries, and builds before they serve.
-        self._parked: dict[str, list[tuple[Front, Job, bool]]] = {}
+        self._parked: dict[str, list[tuple[Front, Work, bool]]] = {}
         self._preparing: dict[str, tuple[Front, Request]] = {}
         self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._shelf = Shelf(me.root, lambda: os.eventfd_write(self._opened, 1))
@@ -189,8 +194,12 @@ class Worker:
 
     def _read(self, front: Front) -> None:
         for note in front.read():
-            if note.op == Op.CANCEL:
+            if note.op in (Op.PLAN, Op.PIECE):
+                self._begin_work(front, note)
+            elif note.op == Op.CANCEL:
                 front.withdraw(note.id)
+            elif note.op == Op.RELEASE:
+                front.pins.pop(int.from_bytes(note.payload, "little"), None)
             elif note.op == Op.PREPARE:
                 self._prepare(front, note)
             elif note.op == Op.REFRESH:
@@ -221,49 +230,66 @@ class Worker:
             front.owed_large += 1
         front.flush()
 
-    def _begin(self, front: Front, job: Job, large: bool) -> bool:
+    def _begin_work(self, front: Front, request: Request) -> None:
+        parsed = pieces.parse(request, self._log)
+        if isinstance(parsed, Reply):
+            front.reply(parsed)
+            front.flush()
+        elif self._begin(front, parsed, large=False):
+            front.flush()
+
+    def _find(self, front: Front, job: Work) -> Index | None:
+        """Return the index that a job is for, None where it is being opened."""
+        pinned = front.pins.get(job.run) if job.generation else None
+        index = pinned or self._shelf.find(job.name)
+        if job.run and index is not None and job.generation in (0, index.generation):
+            front.pins[job.run] = index
+        return index
+
+    def _begin(self, front: Front, job: Work, large: bool) -> bool:
         """Answer a job, or put it where it waits; False where the answer is still to come."""
         try:
             self._check_time(job)
-            index = self._shelf.find(job.query.name)
-            if index is not None:
-                result = job.start(index)
-                if result is not None:
-                    front.reply(job.pack(result))
-                    return True
+            index = self._find(front, job)
+            reply = None if index is None else job.start(index)
+            if reply is not None:
+                front.reply(reply)
+                return True
         except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
             front.reply(job.pack_error(error, self._log))
             return True
         front.jobs[job.id] = job
         if index is None:
-            self._parked.setdefault(job.query.name, []).append((front, job, large))
+            self._parked.setdefault(job.name, []).append((front, job, large))
         else:
-            front.batches += 1
+            front.batches += job.holds_up
             self._batches.append((front, job, large))
         return False
 
-    def _serve_piece(self, front: Front, job: Job, large: bool) -> None:
-        result: QueryResult | None = None
+    def _serve_piece(self, front: Front, job: Work, large: bool) -> None:
         try:
             if not job.withdrawn:
                 self._check_time(job)
-                result = job.go_on()
-                if result is None:
+                reply = job.go_on()
+                if reply is None:
                     self._batches.append((front, job, large))
                     return
-                front.reply(job.pack(result))
+                front.reply(reply)
         except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
             front.reply(job.pack_error(error, self._log))
-        front.batches -= 1
+        front.batches -= job.holds_up
         self._end_job(front, job, large)
 
-    def _end_job(self, front: Front, job: Job, large: bool) -> None:
+    def _end_job(self, front: Front, job: Work, large: bool) -> None:
         del front.jobs[job.id]
         front.owed_large += large
-        if not front.gone:
-            front.flush()
+        if front.gone:
+            return
+        if job.withdrawn and job.dropped is not None:
+            front.reply(job.dropped)
+        front.flush()
 
-    def _check_time(self, job: Job) -> None:
+    def _check_time(self, job: Work) -> None:
         if job.deadline < time.monotonic():
             raise LateError("the deadline had passed before the query was begun")
 
@@ -287,7 +313,7 @@ class Worker:
                 for waiting in self._parked.pop(name, []):
                     self._unpark(*waiting)
 
-    def _unpark(self, front: Front, job: Job, large: bool) -> None:
+    def _unpark(self, front: Front, job: Work, large: bool) -> None:
         if front.gone:
             return
         if job.withdrawn:

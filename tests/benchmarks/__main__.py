@@ -8,7 +8,17 @@ import argparse
 import json
 from pathlib import Path
 
-from benchmarks import environment, gain, memory, metrics, peers, quality, selectors, wire
+from benchmarks import (
+    environment,
+    evaluate,
+    gain,
+    memory,
+    metrics,
+    peers,
+    quality,
+    selectors,
+    wire,
+)
 from benchmarks.tables import facts, show
 
 _RUNS = {
@@ -19,6 +29,7 @@ _RUNS = {
     "peers": peers,
     "wire": wire,
     "memory": memory,
+    "evaluate": evaluate,
 }
 
 

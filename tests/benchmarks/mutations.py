@@ -32,8 +32,9 @@ from benchmarks.mutators import Draw, mutated
 from benchmarks.tables import show, table
 from divgrpc.types import FloatArray
 from divgrpc_client import Client
+from divgrpc_client.options import QueryOptions
 from divgrpc_client.vectors import as_matrix, encode
-from divgrpc_protos.v1 import experimental_pb2, index_pb2, query_pb2, vectors_pb2
+from divgrpc_protos.v1 import evaluate_pb2, experimental_pb2, index_pb2, query_pb2, vectors_pb2
 from running import RunningServer, eventually
 from served import random_points
 
@@ -67,6 +68,15 @@ _SECONDS: Final = 60
 _ITEMS: Final = 4
 # Indexes that come and go, so that a build seldom finds another of its name under way.
 _SCRATCH: Final = ("scratch", "scratch-2", "scratch-3", "scratch-4")
+# All that an Evaluate may have set a default for.
+_NAMED: Final[QueryOptions] = {
+    "diversity": 0.3,
+    "selector": "greedy",
+    "variant": "corrected",
+    "search": "auto",
+    "hash_limit": 800,
+    "candidates_limit": 200,
+}
 _OURS: Final = "/divgrpc.v1.DiverseIndex/"
 _REFLECTION: Final = "grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
 
@@ -157,8 +167,16 @@ class Seeds:
                     index="dense", documents=self._matrices[0], top_k=3, seed=1
                 )
             case "Evaluate":
-                return experimental_pb2.EvaluateRequest(
-                    index="dense", queries=self._matrices[1], categories=range(12), ks=[5]
+                return evaluate_pb2.EvaluateRequest(
+                    index="dense",
+                    queries=self._matrices[1],
+                    categories=[1, 2] * 6,
+                    selectors=[query_pb2.SELECTOR_GREEDY],
+                    limits=[evaluate_pb2.EvaluateLimits(hash_limit=100, candidates_limit=50)],
+                    diversities=[0.3, 0.7],
+                    ks=[5],
+                    seed=1,
+                    folds=2,
                 )
             case "GetIndex":
                 return index_pb2.GetIndexRequest(index=draw.choice(("dense", "sparse", "cells")))
@@ -305,7 +323,8 @@ def _prepare(server: RunningServer) -> tuple[list[bytes], FloatArray]:
     points, queries = random_points(_ROWS, dims=_DIMS), random_points(20, dims=_DIMS, seed=9)
     sparse = csr_array(np.where(np.abs(points) > 0.7, points, 0) + np.eye(_ROWS, _DIMS))
     with Client(server.target, timeout=60) as client:
-        client.build("dense", points, categories=np.arange(_ROWS) % 3)
+        rows = np.arange(_ROWS)
+        client.build("dense", points, categories=rows % 3, subtopics=rows % 2)
         client.build("sparse", sparse, hash_family="lsh_div", metric="euclidean")
         client.build("cells", points, hash_family="cells", metric="euclidean")
         client.build("product", points, metric="inner_product")
@@ -314,7 +333,10 @@ def _prepare(server: RunningServer) -> tuple[list[bytes], FloatArray]:
 
 def _answers(server: RunningServer, queries: FloatArray) -> list[bytes]:
     with Client(server.target, timeout=60) as client:
-        found = [client.query(name, queries) for name in ("dense", "sparse", "cells", "product")]
+        found = [
+            client.query(name, queries, **_NAMED)
+            for name in ("dense", "sparse", "cells", "product")
+        ]
     return [result.ids.tobytes() + result.scores.tobytes() for result in found]
 
 

@@ -10,6 +10,7 @@ import pytest
 from scipy import sparse
 
 from benchmarks import (
+    evaluate,
     footprint,
     gain,
     memory,
@@ -182,3 +183,14 @@ def test_metrics_runs_small() -> None:
     assert isinstance(rows, list)
     assert len(rows) == 15
     assert all(row["recall"]["scan"] == 1 for row in rows if row["family"] == "lsh_div")
+
+
+@pytest.mark.usefixtures("digits")
+def test_evaluate_runs_small() -> None:
+    """A row for each number of workers, whose share is of the time that queries took."""
+    words = "--workers 1 --queries 40 --dials 2 --rounds 1"
+    rows = evaluate.run(told(evaluate, *words.split()))["rows"]
+    assert isinstance(rows, list)
+    assert [row["workers"] for row in rows] == [1]
+    assert rows[0]["seconds"] > 0
+    assert rows[0]["ratio"] == pytest.approx(rows[0]["seconds"] / rows[0]["query_seconds"])

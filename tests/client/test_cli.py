@@ -5,10 +5,9 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,18 +17,11 @@ from sklearn.datasets import dump_svmlight_file
 import divgrpc
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc_client import Client, cli, display
-from running import RunningServer, tied
+from ran import Ran, read_terminal, start
+from running import RunningServer
 from scripted import ScriptedIndex
 
 ROWS, DIMS = 300, 16
-
-
-class Ran(NamedTuple):
-    """How a command ended."""
-
-    code: int
-    out: str
-    err: str
 
 
 @pytest.fixture
@@ -305,25 +297,6 @@ def test_output_that_cannot_be_written(
     file = tmp_path / "file"
     file.touch()
     assert cli.main(["demo", "--folder", str(file / "demo")]) == 1
-
-
-def start(target: str, *arguments: object, **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401  # Popen's
-    """Start a command as a program of its own."""
-    command = [sys.executable, "-m", "divgrpc_client", *map(str, arguments)]
-    environment = {**os.environ, cli.TARGET_VARIABLE: target, "TERM": "xterm"}
-    return subprocess.Popen(tied(command), env=environment, **options)
-
-
-def read_terminal(descriptor: int) -> str:
-    """Read what is written to a terminal until its last writer is gone."""
-    blocks = []
-    try:
-        while block := os.read(descriptor, 65536):
-            blocks.append(block)
-    except OSError:
-        pass  # how a terminal ends
-    os.close(descriptor)
-    return b"".join(blocks).decode()
 
 
 def test_a_terminal_sees_progress(server: RunningServer, vectors: Path) -> None:

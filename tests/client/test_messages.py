@@ -15,8 +15,9 @@ from divgrpc_client import uploads
 from divgrpc_client.batches import MESSAGE_BYTES, Batch
 from divgrpc_client.options import BUILD_DEFAULTS, QUERY_DEFAULTS, BuildOptions, QueryOptions
 from divgrpc_client.requests import build_header, query_fields
-from divgrpc_client.vectors import VectorsLike, as_matrix, encode, row_count, row_ends
+from divgrpc_client.vectors import VectorsLike, as_matrix, encode, row_ends
 from divgrpc_protos import arrays
+from divgrpc_protos.arrays import row_count
 from divgrpc_protos.v1 import query_pb2
 from scripted import answer
 

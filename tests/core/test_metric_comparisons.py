@@ -69,7 +69,7 @@ def test_intervals_are_the_percentiles_of_a_plain_bootstrap(
     monkeypatch.setattr(comparing, "_BLOCK", 7 * 12)
     values = np.random.default_rng(1).random((12, 3))
     drawn = np.array(reference.bootstrap(values, 50, seed=4))
-    for column, found in enumerate(mean_intervals(values, seed=4)):
+    for column, found in enumerate(mean_intervals(values, seed=4, draws=50)):
         low, high = np.quantile(drawn[:, column], (0.025, 0.975))
         assert found == pytest.approx((values[:, column].mean(), low, high))
     best = values[:, 2] + 1

@@ -10,7 +10,7 @@ from scipy import sparse
 
 import reference_metrics as reference
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.metrics import list_distances, objective
+from divgrpc.metrics import distances, list_distances, objective
 from divgrpc.types import FloatArray, IntArray, Metric
 
 examples = settings(deadline=None, derandomize=True, max_examples=100)
@@ -30,9 +30,12 @@ def base() -> FloatArray:
     seed=st.integers(0, 2**32 - 1),
     metric=st.sampled_from(METRICS),
     stored_sparse=st.booleans(),
+    asked_sparse=st.booleans(),
     k=st.integers(1, 8),
 )
-def test_distances_are_their_twins(seed: int, metric: Metric, stored_sparse: bool, k: int) -> None:
+def test_distances_are_their_twins(
+    seed: int, metric: Metric, stored_sparse: bool, asked_sparse: bool, k: int
+) -> None:
     """Pair by pair, with duplicates, zero vectors, lengths that differ by 100 and empty places."""
     rng = np.random.default_rng(seed)
     points = rng.standard_normal((9, 5)) * rng.choice([0.1, 1, 10], (9, 1))
@@ -41,7 +44,7 @@ def test_distances_are_their_twins(seed: int, metric: Metric, stored_sparse: boo
     queries = rng.standard_normal((3, 5))
     rows = rng.integers(-1, 9, (3, k))
     held = sparse.csr_array(points) if stored_sparse else points
-    asked = sparse.csr_array(queries) if stored_sparse else queries
+    asked = sparse.csr_array(queries) if asked_sparse else queries
     found = list_distances(held, asked, rows, metric)
     for number, (query, own) in enumerate(zip(queries, rows, strict=True)):
         values = (found.to_query[number], found.mean[number], found.least[number])
@@ -52,6 +55,22 @@ def test_distances_are_their_twins(seed: int, metric: Metric, stored_sparse: boo
         value = 0.7 * near - 0.3 * apart if min(own) >= 0 else math.nan
         np.testing.assert_allclose(objective(found, 0.3)[number], value, atol=1e-9)
         assert found.found[number] == (own >= 0).sum()
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_lists_are_measured_in_parts(
+    kind: str, base: FloatArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little is held at a time, long lists and many come out the same."""
+    rng = np.random.default_rng(0)
+    rows, queries = rng.integers(-1, 40, (30, 17)), rng.standard_normal((30, 7))
+    points = base if kind == "dense" else sparse.csr_array(base)
+    whole = list_distances(points, queries, rows)
+    monkeypatch.setattr(distances, "_NUMBERS", 20)
+    monkeypatch.setattr(distances, "_SPARSE_ROWS", 3)
+    parts = list_distances(points, queries, rows)
+    for name in ("to_query", "mean", "least", "found"):
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
 
 
 def test_objective_is_the_mean_over_points_less_the_mean_over_pairs(base: FloatArray) -> None:

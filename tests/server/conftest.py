@@ -1,14 +1,16 @@
 """A small index on the session's server, and ways to ask for what the client never would."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 
 from divgrpc_client import Client
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from running import RunningServer
-from served import ROWS, Served, random_points
+from served import EVALUATED_ROWS, ROWS, Served, random_points
 
 
 @pytest.fixture(scope="session")
@@ -30,3 +32,12 @@ def channel(server: RunningServer) -> Iterator[grpc.Channel]:
 def stub(channel: grpc.Channel) -> DiverseIndexStub:
     """Return the generated stub, as other languages have it."""
     return DiverseIndexStub(channel)
+
+
+@pytest.fixture(scope="session")
+def evaluated(client: Client) -> str:
+    """Build an index with labels and ids of its own."""
+    rows = np.arange(EVALUATED_ROWS)
+    labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
+    client.build("evaluated", random_points(EVALUATED_ROWS), ids=rows * 3, replace=True, **labels)
+    return "evaluated"

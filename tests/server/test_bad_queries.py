@@ -14,7 +14,7 @@ from divgrpc_client.errors import RpcError
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from raw import unary, unary_stream
+from raw import unary
 from served import DIMS, Served, random_points
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -167,12 +167,9 @@ def test_a_method_that_does_not_exist(channel: grpc.Channel) -> None:
 
 
 def test_experimental_methods_say_so(channel: grpc.Channel) -> None:
-    """PredictLabels and Evaluate are declared, and answer UNIMPLEMENTED with details."""
+    """PredictLabels is declared, and answers UNIMPLEMENTED with details."""
     with pytest.raises(grpc.RpcError) as caught:
         unary(channel, "PredictLabels")(b"", timeout=10)
-    assert details_of(caught.value).code == UNIMPLEMENTED
-    with pytest.raises(grpc.RpcError) as caught:
-        list(unary_stream(channel, "Evaluate")(b"", timeout=10))
     assert details_of(caught.value).code == UNIMPLEMENTED
 
 

@@ -8,7 +8,7 @@ import pytest
 from divgrpc_server import frames
 from divgrpc_server.frames import Op
 from divgrpc_server.statuses import QueueFullError
-from pooling import Stage, answer, packet, play, settle
+from pooling import FOREVER, Stage, answer, packet, play, settle
 
 
 def test_calls_that_wait_travel_together() -> None:
@@ -159,7 +159,9 @@ def test_a_generation_waits_for_every_worker() -> None:
 
     async def scene(stage: Stage) -> None:
         links = [stage.attach(1), stage.attach(2)]
-        prepared = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
+        prepared = asyncio.ensure_future(
+            stage.pool.ask_all(Op.PREPARE, b"name/folder", FOREVER, "")
+        )
         (request,) = await packet(links[0])
         assert (request.op, request.payload) == (Op.PREPARE, b"name/folder")
         answer(links[0], request, small=0)

@@ -9,7 +9,7 @@ from google.rpc import code_pb2, status_pb2
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.frames import Op, Outcome
 from divgrpc_server.statuses import PoisonError
-from pooling import Stage, answer, packet, play, settle
+from pooling import FOREVER, Stage, answer, packet, play, settle
 
 
 def test_what_a_dead_worker_left_is_tried_alone() -> None:
@@ -127,7 +127,9 @@ def test_a_build_comes_to_a_worker_that_was_idle() -> None:
         link = stage.attach(1)
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(stage.report_made.wait(), 1)
-        prepared = asyncio.ensure_future(stage.pool.prepare(b"name/folder"))
+        prepared = asyncio.ensure_future(
+            stage.pool.ask_all(Op.PREPARE, b"name/folder", FOREVER, "")
+        )
         (request,) = await packet(link)
         for _ in range(3):
             with pytest.raises(TimeoutError):

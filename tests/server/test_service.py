@@ -19,6 +19,7 @@ from divgrpc_server import control, logs
 from divgrpc_server.builds import Builds
 from divgrpc_server.catalog import Catalog
 from divgrpc_server.config import Config
+from divgrpc_server.evaluations import Evaluations
 from divgrpc_server.logs import AccessLog
 from divgrpc_server.pool import Pool
 from divgrpc_server.service import Service
@@ -93,6 +94,7 @@ class Parts:
             self.pool,
             self.catalog,
             self.builds,
+            Evaluations(Path("/nowhere"), self.pool),
             access=access or AccessLog(CONFIG),
             log=log,
         )

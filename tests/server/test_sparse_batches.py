@@ -12,6 +12,8 @@ from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import FloatArray
 from divgrpc.vectors import SparseRows
 from divgrpc_client import Client
+from divgrpc_client.responses import query_result
+from divgrpc_protos.v1 import query_pb2
 from divgrpc_server import requests
 from divgrpc_server.frames import Op, Request
 from divgrpc_server.jobs import Job
@@ -34,15 +36,15 @@ def few_numbers(rows: int, each: int, seed: int) -> csr_array:
 
 def pieces(index: Index, queries: SparseRows) -> tuple[list[int], FloatArray]:
     """Answer a batch as a worker does; returns how many rows each piece had, and the scores."""
-    query = requests.Query("any", queries, QueryParameters(k=2))
+    query = requests.Query("any", queries, QueryParameters(k=2), (("k", 2),))
     job = Job(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
-    sizes: list[int] = []
-    result = job.start(index)
-    while result is None:
-        before = job._next
-        result = job.go_on()
-        sizes.append(job._next - before)
-    return sizes, result.scores
+    ends = [0]
+    reply = job.start(index)
+    while reply is None:
+        ends.append(job._pace.stop())
+        reply = job.go_on()
+    result = query_result(query_pb2.QueryResponse.FromString(reply.payload))
+    return np.diff(ends).tolist(), result.scores
 
 
 def test_pieces_are_cut_by_numbers_too() -> None:

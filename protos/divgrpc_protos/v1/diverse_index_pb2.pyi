@@ -10,8 +10,8 @@ to blame. The codes a caller meets:
   INVALID_ARGUMENT    the request is wrong whatever the server's state; BadRequest says where
   NOT_FOUND           no index of that name
   ALREADY_EXISTS      Build of a name in use without `replace`
-  ABORTED             another Build of the same name is under way
-  FAILED_PRECONDITION the index cannot serve this, or is of a newer format
+  ABORTED             another Build of the same name is under way, or the index was replaced
+  FAILED_PRECONDITION the index lacks what this needs, or is of a newer format
   RESOURCE_EXHAUSTED  a limit, a full queue or a full disk; RetryInfo where waiting helps
   DEADLINE_EXCEEDED   the caller's deadline, or an upload that stood still
   UNAVAILABLE         no worker is up, or the server is going down; retry

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from divgrpc_protos.v1 import evaluate_pb2 as divgrpc__protos_dot_v1_dot_evaluate__pb2
 from divgrpc_protos.v1 import experimental_pb2 as divgrpc__protos_dot_v1_dot_experimental__pb2
 from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
 from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
@@ -59,8 +60,8 @@ class DiverseIndexStub(object):
                 _registered_method=True)
         self.Evaluate = channel.unary_stream(
                 '/divgrpc.v1.DiverseIndex/Evaluate',
-                request_serializer=divgrpc__protos_dot_v1_dot_experimental__pb2.EvaluateRequest.SerializeToString,
-                response_deserializer=divgrpc__protos_dot_v1_dot_experimental__pb2.EvaluateResponse.FromString,
+                request_serializer=divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateResponse.FromString,
                 _registered_method=True)
         self.GetIndex = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/GetIndex',
@@ -119,7 +120,9 @@ class DiverseIndexServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Evaluate(self, request, context):
-        """EXPERIMENTAL: answers UNIMPLEMENTED. What diversity costs and gains on the caller's data.
+        """Measures what diversity costs and gains on the caller's own queries: every setting of a grid,
+        and the best by cross-validation, which can become the default for Query. Nothing is done
+        before all is checked; cancelling the call ends the work. Small queries do not wait for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,8 +181,8 @@ def add_DiverseIndexServicer_to_server(servicer, server):
             ),
             'Evaluate': grpc.unary_stream_rpc_method_handler(
                     servicer.Evaluate,
-                    request_deserializer=divgrpc__protos_dot_v1_dot_experimental__pb2.EvaluateRequest.FromString,
-                    response_serializer=divgrpc__protos_dot_v1_dot_experimental__pb2.EvaluateResponse.SerializeToString,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateResponse.SerializeToString,
             ),
             'GetIndex': grpc.unary_unary_rpc_method_handler(
                     servicer.GetIndex,
@@ -336,8 +339,8 @@ class DiverseIndex(object):
             request,
             target,
             '/divgrpc.v1.DiverseIndex/Evaluate',
-            divgrpc__protos_dot_v1_dot_experimental__pb2.EvaluateRequest.SerializeToString,
-            divgrpc__protos_dot_v1_dot_experimental__pb2.EvaluateResponse.FromString,
+            divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateResponse.FromString,
             options,
             channel_credentials,
             insecure,

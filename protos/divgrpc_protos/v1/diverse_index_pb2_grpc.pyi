@@ -10,8 +10,8 @@ to blame. The codes a caller meets:
   INVALID_ARGUMENT    the request is wrong whatever the server's state; BadRequest says where
   NOT_FOUND           no index of that name
   ALREADY_EXISTS      Build of a name in use without `replace`
-  ABORTED             another Build of the same name is under way
-  FAILED_PRECONDITION the index cannot serve this, or is of a newer format
+  ABORTED             another Build of the same name is under way, or the index was replaced
+  FAILED_PRECONDITION the index lacks what this needs, or is of a newer format
   RESOURCE_EXHAUSTED  a limit, a full queue or a full disk; RetryInfo where waiting helps
   DEADLINE_EXCEEDED   the caller's deadline, or an upload that stood still
   UNAVAILABLE         no worker is up, or the server is going down; retry
@@ -24,6 +24,7 @@ Message size: 4 MiB, gRPC's own default, in both directions.
 
 import abc
 import collections.abc
+import divgrpc_protos.v1.evaluate_pb2
 import divgrpc_protos.v1.experimental_pb2
 import divgrpc_protos.v1.index_pb2
 import divgrpc_protos.v1.query_pb2
@@ -113,16 +114,16 @@ _DiverseIndexPredictLabelsType = typing_extensions.TypeVar(
 _DiverseIndexEvaluateType = typing_extensions.TypeVar(
     '_DiverseIndexEvaluateType',
     grpc.UnaryStreamMultiCallable[
-        divgrpc_protos.v1.experimental_pb2.EvaluateRequest,
-        divgrpc_protos.v1.experimental_pb2.EvaluateResponse,
+        divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
+        divgrpc_protos.v1.evaluate_pb2.EvaluateResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
-        divgrpc_protos.v1.experimental_pb2.EvaluateRequest,
-        divgrpc_protos.v1.experimental_pb2.EvaluateResponse,
+        divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
+        divgrpc_protos.v1.evaluate_pb2.EvaluateResponse,
     ],
     default=grpc.UnaryStreamMultiCallable[
-        divgrpc_protos.v1.experimental_pb2.EvaluateRequest,
-        divgrpc_protos.v1.experimental_pb2.EvaluateResponse,
+        divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
+        divgrpc_protos.v1.evaluate_pb2.EvaluateResponse,
     ],
 )
 
@@ -212,8 +213,8 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
             divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse,
         ],
         grpc.UnaryStreamMultiCallable[
-            divgrpc_protos.v1.experimental_pb2.EvaluateRequest,
-            divgrpc_protos.v1.experimental_pb2.EvaluateResponse,
+            divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
+            divgrpc_protos.v1.evaluate_pb2.EvaluateResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.index_pb2.GetIndexRequest,
@@ -252,8 +253,8 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
             divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse,
         ],
         grpc.aio.UnaryStreamMultiCallable[
-            divgrpc_protos.v1.experimental_pb2.EvaluateRequest,
-            divgrpc_protos.v1.experimental_pb2.EvaluateResponse,
+            divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
+            divgrpc_protos.v1.evaluate_pb2.EvaluateResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.index_pb2.GetIndexRequest,
@@ -289,7 +290,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
     """EXPERIMENTAL: answers UNIMPLEMENTED. Diverse labels for documents."""
 
     Evaluate: _DiverseIndexEvaluateType
-    """EXPERIMENTAL: answers UNIMPLEMENTED. What diversity costs and gains on the caller's data."""
+    """Measures what diversity costs and gains on the caller's own queries: every setting of a grid,
+    and the best by cross-validation, which can become the default for Query. Nothing is done
+    before all is checked; cancelling the call ends the work. Small queries do not wait for it.
+    """
 
     GetIndex: _DiverseIndexGetIndexType
     """Says what an index is and what Build made of it."""
@@ -321,8 +325,8 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
         divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
-        divgrpc_protos.v1.experimental_pb2.EvaluateRequest,
-        divgrpc_protos.v1.experimental_pb2.EvaluateResponse,
+        divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
+        divgrpc_protos.v1.evaluate_pb2.EvaluateResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.index_pb2.GetIndexRequest,
@@ -383,10 +387,13 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Evaluate(
         self,
-        request: divgrpc_protos.v1.experimental_pb2.EvaluateRequest,
+        request: divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.experimental_pb2.EvaluateResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.experimental_pb2.EvaluateResponse]]:
-        """EXPERIMENTAL: answers UNIMPLEMENTED. What diversity costs and gains on the caller's data."""
+    ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.evaluate_pb2.EvaluateResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.evaluate_pb2.EvaluateResponse]]:
+        """Measures what diversity costs and gains on the caller's own queries: every setting of a grid,
+        and the best by cross-validation, which can become the default for Query. Nothing is done
+        before all is checked; cancelling the call ends the work. Small queries do not wait for it.
+        """
 
     @abc.abstractmethod
     def GetIndex(

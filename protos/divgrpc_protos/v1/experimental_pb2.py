@@ -26,29 +26,17 @@ from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
 from divgrpc_protos.v1 import vectors_pb2 as divgrpc__protos_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$divgrpc_protos/v1/experimental.proto\x12\ndivgrpc.v1\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\xa5\x03\n\x14PredictLabelsRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12&\n\tdocuments\x18\x02 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tthreshold\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tdiversity\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12&\n\x08selector\x18\x06 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12\"\n\x06search\x18\x07 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x17\n\nhash_limit\x18\x08 \x01(\x04H\x03\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\t \x01(\x04H\x04\x88\x01\x01\x12(\n\x04mode\x18\n \x01(\x0e\x32\x1a.divgrpc.v1.PredictionMode\x12\x11\n\x04seed\x18\x0b \x01(\x04H\x05\x88\x01\x01\x42\x08\n\x06_top_kB\x0c\n\n_thresholdB\x0c\n\n_diversityB\r\n\x0b_hash_limitB\x13\n\x11_candidates_limitB\x07\n\x05_seed\"\x87\x01\n\x15PredictLabelsResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x0e\n\x06labels\x18\x03 \x03(\x03\x12\x0e\n\x06scores\x18\x04 \x03(\x02\x12)\n\x08warnings\x18\x05 \x03(\x0b\x32\x17.divgrpc.v1.WarningInfo\"\xca\x01\n\x0f\x45valuateRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12$\n\x07queries\x18\x02 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x12\n\ncategories\x18\x03 \x03(\x05\x12\'\n\tselectors\x18\x04 \x03(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x08searches\x18\x05 \x03(\x0e\x32\x12.divgrpc.v1.Search\x12\x13\n\x0b\x64iversities\x18\x06 \x03(\x01\x12\n\n\x02ks\x18\x07 \x03(\r\"k\n\x10\x45valuateProgress\x12\x14\n\x0cqueries_done\x18\x01 \x01(\x04\x12\x15\n\rqueries_total\x18\x02 \x01(\x04\x12\x19\n\x0cseconds_left\x18\x03 \x01(\x01H\x00\x88\x01\x01\x42\x0f\n\r_seconds_left\"\xa9\x01\n\x0b\x45valuateRow\x12\x33\n\nparameters\x18\x01 \x01(\x0b\x32\x1f.divgrpc.v1.EffectiveParameters\x12\x35\n\x07metrics\x18\x02 \x03(\x0b\x32$.divgrpc.v1.EvaluateRow.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"u\n\x10\x45valuateResponse\x12\x30\n\x08progress\x18\x01 \x01(\x0b\x32\x1c.divgrpc.v1.EvaluateProgressH\x00\x12&\n\x03row\x18\x02 \x01(\x0b\x32\x17.divgrpc.v1.EvaluateRowH\x00\x42\x07\n\x05\x65vent*t\n\x0ePredictionMode\x12\x1f\n\x1bPREDICTION_MODE_UNSPECIFIED\x10\x00\x12\x1d\n\x19PREDICTION_MODE_EMBEDDING\x10\x01\x12\"\n\x1ePREDICTION_MODE_NEIGHBOUR_VOTE\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n$divgrpc_protos/v1/experimental.proto\x12\ndivgrpc.v1\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\xa5\x03\n\x14PredictLabelsRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12&\n\tdocuments\x18\x02 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x12\n\x05top_k\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tthreshold\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12\x16\n\tdiversity\x18\x05 \x01(\x01H\x02\x88\x01\x01\x12&\n\x08selector\x18\x06 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12\"\n\x06search\x18\x07 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x17\n\nhash_limit\x18\x08 \x01(\x04H\x03\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\t \x01(\x04H\x04\x88\x01\x01\x12(\n\x04mode\x18\n \x01(\x0e\x32\x1a.divgrpc.v1.PredictionMode\x12\x11\n\x04seed\x18\x0b \x01(\x04H\x05\x88\x01\x01\x42\x08\n\x06_top_kB\x0c\n\n_thresholdB\x0c\n\n_diversityB\r\n\x0b_hash_limitB\x13\n\x11_candidates_limitB\x07\n\x05_seed\"\x87\x01\n\x15PredictLabelsResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x0e\n\x06labels\x18\x03 \x03(\x03\x12\x0e\n\x06scores\x18\x04 \x03(\x02\x12)\n\x08warnings\x18\x05 \x03(\x0b\x32\x17.divgrpc.v1.WarningInfo*t\n\x0ePredictionMode\x12\x1f\n\x1bPREDICTION_MODE_UNSPECIFIED\x10\x00\x12\x1d\n\x19PREDICTION_MODE_EMBEDDING\x10\x01\x12\"\n\x1ePREDICTION_MODE_NEIGHBOUR_VOTE\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'divgrpc_protos.v1.experimental_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_EVALUATEROW_METRICSENTRY']._loaded_options = None
-  _globals['_EVALUATEROW_METRICSENTRY']._serialized_options = b'8\001'
-  _globals['_PREDICTIONMODE']._serialized_start=1283
-  _globals['_PREDICTIONMODE']._serialized_end=1399
+  _globals['_PREDICTIONMODE']._serialized_start=678
+  _globals['_PREDICTIONMODE']._serialized_end=794
   _globals['_PREDICTLABELSREQUEST']._serialized_start=117
   _globals['_PREDICTLABELSREQUEST']._serialized_end=538
   _globals['_PREDICTLABELSRESPONSE']._serialized_start=541
   _globals['_PREDICTLABELSRESPONSE']._serialized_end=676
-  _globals['_EVALUATEREQUEST']._serialized_start=679
-  _globals['_EVALUATEREQUEST']._serialized_end=881
-  _globals['_EVALUATEPROGRESS']._serialized_start=883
-  _globals['_EVALUATEPROGRESS']._serialized_end=990
-  _globals['_EVALUATEROW']._serialized_start=993
-  _globals['_EVALUATEROW']._serialized_end=1162
-  _globals['_EVALUATEROW_METRICSENTRY']._serialized_start=1116
-  _globals['_EVALUATEROW_METRICSENTRY']._serialized_end=1162
-  _globals['_EVALUATERESPONSE']._serialized_start=1164
-  _globals['_EVALUATERESPONSE']._serialized_end=1281
 # @@protoc_insertion_point(module_scope)

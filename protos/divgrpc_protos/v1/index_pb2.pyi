@@ -529,6 +529,46 @@ class Choice(google.protobuf.message.Message):
 Global___Choice: typing_extensions.TypeAlias = Choice
 
 @typing.final
+class QueryDefault(google.protobuf.message.Message):
+    """What Query takes on an index where a request leaves it out; set by Evaluate, and gone with the
+    generation.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DIVERSITY_FIELD_NUMBER: builtins.int
+    SELECTOR_FIELD_NUMBER: builtins.int
+    VARIANT_FIELD_NUMBER: builtins.int
+    SEARCH_FIELD_NUMBER: builtins.int
+    HASH_LIMIT_FIELD_NUMBER: builtins.int
+    CANDIDATES_LIMIT_FIELD_NUMBER: builtins.int
+    diversity: builtins.float
+    selector: divgrpc_protos.v1.query_pb2.Selector.ValueType
+    variant: divgrpc_protos.v1.query_pb2.Variant.ValueType
+    search: divgrpc_protos.v1.query_pb2.Search.ValueType
+    hash_limit: builtins.int
+    """As in QueryRequest. Where k or epsilon of a request leave a limit no room, it counts as unset."""
+    candidates_limit: builtins.int
+    def __init__(
+        self,
+        *,
+        diversity: builtins.float = ...,
+        selector: divgrpc_protos.v1.query_pb2.Selector.ValueType = ...,
+        variant: divgrpc_protos.v1.query_pb2.Variant.ValueType = ...,
+        search: divgrpc_protos.v1.query_pb2.Search.ValueType = ...,
+        hash_limit: builtins.int | None = ...,
+        candidates_limit: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_hash_limit", b"_hash_limit", "candidates_limit", b"candidates_limit", "hash_limit", b"hash_limit"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_hash_limit", b"_hash_limit", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "hash_limit", b"hash_limit", "search", b"search", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_candidates_limit", b"_candidates_limit"]) -> typing.Literal["candidates_limit"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_hash_limit", b"_hash_limit"]) -> typing.Literal["hash_limit"] | None: ...
+
+Global___QueryDefault: typing_extensions.TypeAlias = QueryDefault
+
+@typing.final
 class IndexInfo(google.protobuf.message.Message):
     """An index as it stands."""
 
@@ -550,6 +590,7 @@ class IndexInfo(google.protobuf.message.Message):
     NONZEROS_FIELD_NUMBER: builtins.int
     CHOICES_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
+    QUERY_DEFAULT_FIELD_NUMBER: builtins.int
     name: builtins.str
     generation: builtins.int
     rows: builtins.int
@@ -579,6 +620,10 @@ class IndexInfo(google.protobuf.message.Message):
 
     @property
     def warnings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[divgrpc_protos.v1.query_pb2.WarningInfo]: ...
+    @property
+    def query_default(self) -> Global___QueryDefault:
+        """Unset where Evaluate has set none."""
+
     def __init__(
         self,
         *,
@@ -598,9 +643,10 @@ class IndexInfo(google.protobuf.message.Message):
         nonzeros: builtins.int = ...,
         choices: collections.abc.Iterable[Global___Choice] | None = ...,
         warnings: collections.abc.Iterable[divgrpc_protos.v1.query_pb2.WarningInfo] | None = ...,
+        query_default: Global___QueryDefault | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["parameters", b"parameters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["arrays", b"arrays", "auto_search", b"auto_search", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "rows", b"rows", "search_costs", b"search_costs", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["parameters", b"parameters", "query_default", b"query_default"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["arrays", b"arrays", "auto_search", b"auto_search", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "warnings", b"warnings"]) -> None: ...
 
 Global___IndexInfo: typing_extensions.TypeAlias = IndexInfo
 

@@ -218,7 +218,9 @@ Global___Rounding: typing_extensions.TypeAlias = Rounding
 
 @typing.final
 class QueryRequest(google.protobuf.message.Message):
-    """Rows to answer, and how. What is unset or unspecified takes its default."""
+    """Rows to answer, and how. What is unset or unspecified takes its default: that of the index where
+    Evaluate has set one (IndexInfo.query_default), else the one given here.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

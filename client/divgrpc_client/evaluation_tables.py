@@ -1,0 +1,113 @@
+"""Rows of an evaluation, for people as a table, for programs as JSON and CSV."""
+
+import csv
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+import numpy as np
+from rich.table import Table
+
+from divgrpc.types import EffectiveParameters, EvaluateRow
+from divgrpc_client import display, machine
+
+# The paper's columns, and what they are called there.
+_SHOWN: Final = {
+    "precision": "P",
+    "subtopic_recall": "SR",
+    "normalised_entropy": "D",
+    "h_score": "h",
+}
+_PARAMETERS: Final = ("selector", "variant", "k", "diversity", "hash_limit", "candidates_limit")
+
+
+def show(rows: Sequence[EvaluateRow]) -> None:
+    """Print a table of the settings, one of the choices, and the default that was set."""
+    out = display.console()
+    settings = [row for row in rows if not row.by_fold]
+    choices = [row for row in rows if row.by_fold]
+    out.print(_table(settings, title=None))
+    if choices:
+        out.print("", _table(choices, title="Chosen by folds, and reported on queries held out"))
+    out.print("* on the Pareto front of h against time", style="dim")
+    for row in rows:
+        short = f", {row.short:,} short of k" if row.short else ""
+        if row.empty or row.short:
+            out.print(f"row {row.number}: {row.empty:,} queries without a result{short}")
+        if row.is_default:
+            out.print(f"the default for Query is now {_setting(row)}")
+
+
+def _table(rows: Sequence[EvaluateRow], title: str | None) -> Table:
+    heads = (">row", "setting", *(f">{head}" for head in _SHOWN.values()), ">95 % of h")
+    grid = display.table(*heads, ">µs p50", ">p90", ">p99", "", title=title)
+    for row in rows:
+        h, times = row.metrics["h_score"], row.microseconds
+        grid.add_row(
+            str(row.number),
+            _setting(row),
+            *(_figure(row.metrics[name].value) for name in _SHOWN),
+            f"{_figure(h.low)}-{_figure(h.high)}",
+            *(f"{each:,.0f}" for each in (times.p50, times.p90, times.p99)),
+            "*" if row.on_front else "",
+        )
+    return grid
+
+
+def _setting(row: EvaluateRow) -> str:
+    used = row.parameters
+    words: list[str] = [used.selector]
+    if used.selector != "nearest":
+        words += [used.variant] * (used.variant != "corrected") + [f"{used.diversity:g}"]
+    words += [row.search, f"{_limit(used.hash_limit)}:{_limit(used.candidates_limit)}"]
+    return " ".join([*words, f"k {used.k}"])
+
+
+def _limit(limit: int) -> str:
+    return str(limit) if limit else "all"
+
+
+def _figure(value: float) -> str:
+    return "" if math.isnan(value) else f"{value:.3f}"
+
+
+def show_json(rows: Sequence[EvaluateRow]) -> None:
+    """Print all that is known of the rows; what does not apply is null."""
+    machine.show({"rows": [_plain(asdict(row)) for row in rows]})
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  # whatever a row holds
+    if hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+def show_csv(rows: Sequence[EvaluateRow]) -> None:
+    """Print a line for each row, every metric with its interval; what does not apply is empty."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    for number, row in enumerate(rows):
+        cells = _cells(row)
+        if number == 0:
+            writer.writerow(cells)
+        writer.writerow("" if each != each else each for each in cells.values())  # noqa: PLR0124  # NaN
+
+
+def _cells(row: EvaluateRow) -> dict[str, object]:
+    used: EffectiveParameters = row.parameters
+    cells: dict[str, object] = {"number": row.number, "search": row.search}
+    cells |= {name: getattr(used, name) for name in _PARAMETERS}
+    for name, interval in row.metrics.items():
+        cells |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    cells |= {"h_of_means": row.h_of_means}
+    cells |= {f"microseconds_{name}": each for name, each in row.microseconds._asdict().items()}
+    plain = ("queries", "empty", "short", "on_front", "is_default")
+    cells |= {name: getattr(row, name) for name in plain}
+    return cells | {"by_fold": " ".join(map(str, row.by_fold))}

@@ -1,0 +1,129 @@
+"""An evaluation's work inside a worker: its plan, and its pieces, some milliseconds at a time.
+
+Both hold up a small query no longer than a batch does: a plan is made in a thread, because it
+groups all points of an index by category at first; a piece answers few queries a round.
+"""
+
+import threading
+from functools import cached_property
+
+from divgrpc import evaluation
+from divgrpc.errors import IndexChangedError
+from divgrpc.evaluation import Asked, Task
+from divgrpc.index import Index
+from divgrpc.vectors import Rows
+from divgrpc_server import requests, tasks
+from divgrpc_server.frames import Op, Outcome, Reply, Request
+from divgrpc_server.jobs import Pace
+from divgrpc_server.logs import Logger
+from divgrpc_server.statuses import OutOfMemoryError, explain
+from divgrpc_server.tasks import Head
+
+# How long a round waits for a plan.
+_ROUND_SECONDS = 0.002
+
+
+class _Work:
+    """What a plan and a piece have in common."""
+
+    # Small packets do not wait for these as they do for batches.
+    holds_up = False
+
+    def __init__(
+        self, request: Request, head: Head, name: str, given: tuple[Rows, Asked, Task]
+    ) -> None:
+        self.id = request.id
+        self.deadline = request.deadline
+        self.head = head
+        self.name = name
+        self.withdrawn = False
+        self._tag = request.tag
+        self._queries, self._asked, self._task = given
+
+    @property
+    def run(self) -> int:
+        """The evaluation that it is part of."""
+        return self.head.run
+
+    @property
+    def generation(self) -> int:
+        """The generation that it must be of, 0 for the one that serves."""
+        return self.head.generation
+
+    @cached_property
+    def dropped(self) -> Reply:
+        """The reply where nobody waits for it any more: a front counts what it has before us."""
+        return Reply(self.id, Outcome.ANSWER, b"")
+
+    def pack_error(self, error: Exception, log: Logger) -> Reply:
+        """Return the reply that carries an error."""
+        return _refusal(self.id, error, self._tag, log)
+
+
+class PlanJob(_Work):
+    """A whole request, to be checked before any of it is done."""
+
+    _payload: bytes = b""
+    _error: Exception | None = None
+
+    def start(self, index: Index) -> None:
+        """Begin to check."""
+        self._thread = threading.Thread(target=self._check, args=(index,), daemon=True)
+        self._thread.start()
+
+    def _check(self, index: Index) -> None:
+        try:
+            plan = evaluation.plan(index, self._queries, self._asked, self._task)
+            self._payload = tasks.pack_plan(plan)
+        except Exception as error:  # noqa: BLE001  # the edge of a thread: the worker raises it
+            self._error = error
+
+    def go_on(self) -> Reply | None:
+        """Return the plan once it is made; raises what is wrong with the request."""
+        self._thread.join(_ROUND_SECONDS)
+        if self._thread.is_alive():
+            return None
+        if self._error is not None:
+            raise self._error
+        return Reply(self.id, Outcome.ANSWER, self._payload)
+
+
+class PieceJob(_Work):
+    """One setting over some queries."""
+
+    def start(self, index: Index) -> None:
+        """Begin; raises `IndexChangedError` where this is not the generation of the evaluation."""
+        if index.generation != self.generation:
+            raise IndexChangedError("the index was replaced while it was evaluated")
+        (setting,) = self._task.grid.settings()
+        self._piece = evaluation.Piece(index, self._queries, self._asked, setting)
+        self._pace = Pace(self._queries, setting.selector)
+
+    def go_on(self) -> Reply | None:
+        """Answer the next few queries; returns what was measured after the last ones."""
+        piece = self._piece
+        if piece.done == piece.rows:
+            return Reply(self.id, Outcome.ANSWER, tasks.pack_measured(piece.measured()))
+        with self._pace.step() as stop:
+            piece.answer(stop)
+        return None
+
+
+def parse(request: Request, log: Logger) -> PlanJob | PieceJob | Reply:
+    """Return the job that a request asks for, or the reply that says what is wrong with it."""
+    if not request.payload:
+        lost = OutOfMemoryError("a worker has no descriptor left for the request")
+        return _refusal(request.id, lost, request.tag, log)
+    try:
+        head, message = tasks.unpack(request.payload)
+        queries = requests.parse_vectors("queries", message.queries)
+        task = tasks.parse_task(message, len(queries))
+        asked = tasks.parse_asked(message, len(queries))
+    except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
+        return _refusal(request.id, error, request.tag, log)
+    kind = PlanJob if request.op == Op.PLAN else PieceJob
+    return kind(request, head, message.index, (queries, asked, task))
+
+
+def _refusal(number: int, error: Exception, tag: str, log: Logger) -> Reply:
+    return Reply(number, Outcome.STATUS, explain(error, tag, log).SerializeToString())

@@ -1,0 +1,132 @@
+"""Evaluate of both clients: what is sent, what comes back, how it fails."""
+
+import asyncio
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.types import EvaluateRow, Interval, Microseconds, Progress
+from divgrpc_client import AsyncClient, Client, RpcError
+from divgrpc_protos.v1 import evaluate_pb2, query_pb2
+from scripted import ScriptedIndex
+
+QUERIES = np.ones((2, 3))
+
+
+def rows_of(
+    target: str,
+    *,
+    awaited: bool,
+    settings: dict[str, Any] | None = None,
+    **options: Any,  # noqa: ANN401  # any option's
+) -> list[EvaluateRow]:
+    """Evaluate by one of the clients."""
+    if not awaited:
+        with Client(target, **settings or {}) as client:
+            return list(client.evaluate("one", QUERIES, [0, 1], **options))
+
+    async def evaluate() -> list[EvaluateRow]:
+        async with AsyncClient(target, **settings or {}) as client:
+            return [row async for row in client.evaluate("one", QUERIES, [0, 1], **options)]
+
+    return asyncio.run(evaluate())
+
+
+@pytest.fixture(params=[False, True], ids=["sync", "aio"])
+def awaited(request: pytest.FixtureRequest) -> bool:
+    """Return whether the async client is meant."""
+    return bool(request.param)
+
+
+def test_rows_and_progress(target: str, awaited: bool) -> None:
+    """Progress is told, rows come as they are."""
+    seen: list[Progress] = []
+    first, second = rows_of(target, awaited=awaited, progress=seen.append)
+    assert seen == [Progress("evaluating", 1, 2, 3.0)]
+    assert first.metrics == {"h_score": Interval(0.5, 0.25, 0.75)}
+    assert first.microseconds == Microseconds(1, 2, 3, 4)
+    assert (first.search, first.parameters.search) == ("auto", "scan")
+    assert (first.number, first.queries, first.empty, first.short) == (0, 2, 0, 1)
+    assert (first.on_front, first.by_fold, first.is_default) == (True, (), False)
+    assert first.h_of_means == 0.625
+    assert first.values["h_score"].tolist() == [0.25, 0.75]
+    assert (second.number, second.on_front, second.by_fold) == (1, False, (0, 0))
+
+
+def test_what_is_sent(target: str, script: ScriptedIndex, awaited: bool) -> None:
+    """Every axis is on the wire, its defaults too, and what else was said."""
+    options: dict[str, Any] = {
+        "selectors": ["greedy"],
+        "limits": [(None, 50), (0, np.int64(0))],
+        "diversities": np.array([0.5]),
+        "ks": np.array([3, 4]),
+        "seed": 5,
+        "folds": 2,
+        "set_default": True,
+        "per_query": True,
+    }
+    rows_of(target, awaited=awaited, timeout=9, request_id="mine", **options)
+    (sent,) = script.evaluations
+    assert sent.queries.dense.rows == 2
+    sent.ClearField("queries")
+    limits = evaluate_pb2.EvaluateLimits
+    assert sent == evaluate_pb2.EvaluateRequest(
+        index="one",
+        categories=[0, 1],
+        selectors=[query_pb2.SELECTOR_GREEDY],
+        variants=[query_pb2.VARIANT_CORRECTED],
+        searches=[query_pb2.SEARCH_AUTO],
+        limits=[limits(candidates_limit=50), limits(hash_limit=0, candidates_limit=0)],
+        diversities=[0.5],
+        ks=[3, 4],
+        seed=5,
+        folds=2,
+        set_default=True,
+        per_query=True,
+    )
+    assert script.metadata["x-request-id"] == "mine"
+    assert 0 < script.seconds_left <= 9
+
+
+def test_failures_are_ours(target: str, script: ScriptedIndex, awaited: bool) -> None:
+    """A status is an RpcError of the call's method."""
+    script.failures = [grpc.StatusCode.RESOURCE_EXHAUSTED]
+    with pytest.raises(RpcError, match="Evaluate") as failed:
+        rows_of(target, awaited=awaited)
+    assert failed.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_a_server_that_says_nothing(target: str, script: ScriptedIndex, awaited: bool) -> None:
+    """Nothing for too long ends the call, and the server sees it end."""
+    script.silent = True
+    with pytest.raises(RpcError) as stalled:
+        rows_of(target, awaited=awaited, settings={"idle_timeout": 0.3})
+    assert stalled.value.reason == "STALLED"
+    assert script.cancelled.wait(10)
+
+
+def test_whoever_stops_asking_ends_the_call(target: str, script: ScriptedIndex) -> None:
+    """Closing the iterator cancels."""
+    with Client(target) as client:
+        rows = client.evaluate("one", QUERIES, [0, 1])
+        next(rows)
+        rows.close()  # type: ignore[attr-defined]  # a generator
+        assert script.cancelled.wait(10)
+
+
+def test_columns_must_be_whole_numbers(target: str) -> None:
+    """Categories and relevant ids that are none are refused before anything is sent."""
+    for field, given in (
+        ("categories", {"categories": [0.5, 1]}),
+        ("categories", {"categories": [[0, 1]]}),
+        ("relevant", {"relevant": [["a"], [1]]}),
+        ("categories", {"categories": [2**40, 1]}),
+        ("relevant", {"relevant": [[2**63], [1]]}),
+    ):
+        told: dict[str, Any] = dict(given)
+        with Client(target) as client, pytest.raises(InvalidArgumentError) as refused:
+            client.evaluate("one", QUERIES, **told)
+        assert refused.value.field == field

@@ -1,0 +1,67 @@
+"""A front as a worker sees it, played by hand."""
+
+import select
+from typing import NamedTuple
+
+from google.rpc import status_pb2
+
+from divgrpc_server import control, frames
+from divgrpc_server.frames import Outcome, Reply, Request
+
+
+class Packet(NamedTuple):
+    """A reply packet."""
+
+    small: int
+    large: int
+    replies: list[Reply]
+
+
+class Front:
+    """The front's end of a link."""
+
+    def __init__(self, channel: control.Channel) -> None:
+        ours, theirs = frames.pair()
+        with theirs:
+            channel.send(control.Message("front", 1), theirs.fileno())
+        self.link = frames.Link(ours)
+
+    def send(self, *requests: Request) -> None:
+        """Send requests in one packet, or one alone in a memory file where it is large."""
+        (first, *_) = requests
+        if len(first.payload) > frames.SMALL_MAX:
+            with frames.memory_file(first.payload) as memfd:
+                self.link.send(frames.pack_request(first, in_memfd=True), memfd)
+        else:
+            self.link.send(b"".join(frames.pack_request(request) for request in requests))
+
+    def hear(self) -> Packet:
+        """Wait for a packet that is more than a sign of life."""
+        while True:
+            readable, _, _ = select.select([self.link.fileno()], [], [], 20)
+            assert readable
+            view, memfd = self.link.receive()
+            credits_back = frames.unpack_credits(view)
+            packet = Packet(*credits_back, list(frames.unpack_replies(view, memfd)))
+            if packet != (0, 0, []):
+                return packet
+
+    def answer(self) -> Reply:
+        """Wait for the one reply that is due."""
+        while not (replies := self.hear().replies):
+            pass
+        (reply,) = replies
+        return reply
+
+    def hear_until(self, number: int) -> list[int]:
+        """Return the ids that were answered up to and with `number`, in order."""
+        heard: list[int] = []
+        while number not in heard:
+            heard += [reply.id for reply in self.hear().replies]
+        return heard
+
+
+def code_of(reply: Reply) -> int:
+    """Return the code of a status."""
+    assert reply.outcome == Outcome.STATUS
+    return int(status_pb2.Status.FromString(reply.payload).code)

@@ -1,0 +1,328 @@
+"""Evaluate over the wire: what it gives, what it refuses, and what becomes of it when things go."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from divgrpc import Index
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.evaluation import Grid, evaluate
+from divgrpc.types import EvaluateRow, FloatArray, Progress
+from divgrpc_client import Client, RpcError, evaluations
+from running import RunningServer, eventually
+from served import EVALUATED_ROWS as N
+from served import random_points
+
+GRID: dict[str, Any] = {
+    "selectors": ("nearest", "greedy"),
+    "variants": ("corrected", "marginal"),
+    "searches": ("auto", "exact"),
+    "limits": ((None, None), (60, 30)),
+    "diversities": (0.2, 0.8),
+    "ks": (5, 8),
+    "seed": 7,
+}
+ONE: dict[str, Any] = {"selectors": ("greedy",), "ks": (5,)}
+# Long enough for something to happen meanwhile.
+LONG: dict[str, Any] = {"selectors": ("greedy",), "searches": ("exact",), "limits": ((0, 0),)}
+
+
+@pytest.fixture(scope="module")
+def queries() -> FloatArray:
+    """Return 150 queries: more than one piece has."""
+    return random_points(150, seed=8)
+
+
+ASKED = np.arange(150) % 3
+
+
+# Times, what depends on them, and what holds NaN or arrays.
+OF_ITS_OWN = {"microseconds", "on_front", "metrics", "h_of_means", "values"}
+
+
+def assert_same(wire: list[EvaluateRow], core: list[EvaluateRow]) -> None:
+    """Compare everything but times, and what depends on them."""
+    assert len(wire) == len(core)
+    for ours, theirs in zip(wire, core, strict=True):
+        for field in (
+            "number",
+            "generation",
+            "search",
+            "parameters",
+            "queries",
+            "empty",
+            "short",
+            "by_fold",
+        ):
+            assert getattr(ours, field) == getattr(theirs, field), field
+        assert list(ours.metrics) == list(theirs.metrics)
+        np.testing.assert_array_equal(list(ours.metrics.values()), list(theirs.metrics.values()))
+        np.testing.assert_array_equal(ours.h_of_means, theirs.h_of_means)
+        assert list(ours.values) == list(theirs.values)
+        for column in set(ours.values) - {"microseconds"}:
+            np.testing.assert_array_equal(ours.values[column], theirs.values[column])
+        assert ours.microseconds.p50 > 0
+
+
+@pytest.mark.parametrize("per_query", [False, True])
+def test_the_wire_gives_what_the_core_gives(
+    server: RunningServer, client: Client, evaluated: str, queries: FloatArray, per_query: bool
+) -> None:
+    """Every figure of every row and choice but the times, whichever worker measured it."""
+    seen: list[Progress] = []
+    options: dict[str, Any] = {"folds": 4, "per_query": per_query}
+    wire = list(client.evaluate(evaluated, queries, ASKED, progress=seen.append, **GRID, **options))
+    index = Index.open(server.folder / "data" / evaluated)
+    assert_same(wire, list(evaluate(index, queries, ASKED, grid=Grid(**GRID), **options)))
+    settings = len(Grid(**GRID).settings())
+    assert sum(not row.by_fold for row in wire) == settings
+    assert seen[0].rows_done == 0
+    assert seen[-1].rows_done == seen[-1].rows_total == settings * len(queries)
+    assert {each.stage for each in seen} == {"evaluating"}
+
+
+def test_relevant_ids_travel(
+    server: RunningServer, client: Client, evaluated: str, queries: FloatArray
+) -> None:
+    """Lists of ids are as good as categories, and need none in the index."""
+    relevant = [np.arange(number, N, 7) * 3 for number in range(len(queries))]
+    wire = list(client.evaluate(evaluated, queries, relevant=relevant, **ONE))
+    index = Index.open(server.folder / "data" / evaluated)
+    assert_same(wire, list(evaluate(index, queries, relevant=relevant, grid=Grid(**ONE))))
+
+
+def test_sparse_queries_travel(
+    server: RunningServer, client: Client, evaluated: str, queries: FloatArray
+) -> None:
+    """Sparse rows are cut into pieces as dense ones are."""
+    from scipy.sparse import csr_array
+
+    thin = csr_array(np.where(np.abs(queries) > 0.3, queries, 0))
+    index = Index.open(server.folder / "data" / evaluated)
+    wire = list(client.evaluate(evaluated, thin, ASKED, **ONE))
+    assert_same(wire, list(evaluate(index, thin, ASKED, grid=Grid(**ONE))))
+
+
+def test_the_default_holds_at_once(
+    server: RunningServer, client: Client, queries: FloatArray
+) -> None:
+    """Every worker takes the winner for what a query does not name, and `get_index` shows it."""
+    rows = np.arange(N)
+    client.build("tuned", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
+    told = list(client.evaluate("tuned", queries, ASKED, set_default=True, **GRID | {"ks": [5]}))
+    (winner,) = [row for row in told if row.is_default]
+    used = [client.query("tuned", queries[:1], k=5) for _ in range(20)]
+    for result in used:
+        assert result.parameters == winner.parameters.__class__(
+            **{
+                field: getattr(winner.parameters, field)
+                for field in winner.parameters.__dataclass_fields__
+            }
+            | {"seed": 0}
+        )
+    default = client.get_index("tuned").query_default
+    assert default is not None
+    assert default.diversity == winner.parameters.diversity
+    assert default == Index.open(server.folder / "data" / "tuned").default
+    named = client.query("tuned", queries[:1], selector="mmr", diversity=0.11).parameters
+    assert (named.selector, named.diversity) == ("mmr", 0.11)
+    batch = client.query("tuned", queries, k=5)
+    assert batch.parameters == used[0].parameters
+    (streamed,) = client.query_stream("tuned", [queries[:1]], k=5)
+    assert streamed.parameters == used[0].parameters
+    client.build("tuned", random_points(N), replace=True)
+    assert client.get_index("tuned").query_default is None
+    assert client.query("tuned", queries[:1]).parameters.diversity == 0.3
+
+
+def test_queries_too_large_for_a_message(
+    server: RunningServer,
+    client: Client,
+    evaluated: str,
+    queries: FloatArray,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They travel in several, and their rows are those of all; a default they cannot set."""
+    monkeypatch.setattr(evaluations, "MESSAGE_BYTES", 6_000)
+    index = Index.open(server.folder / "data" / evaluated)
+    seen: list[Progress] = []
+    options = GRID | {"folds": 4, "per_query": True}
+    wire = list(client.evaluate(evaluated, queries, ASKED, progress=seen.append, **options))
+    core = list(evaluate(index, queries, ASKED, grid=Grid(**GRID), folds=4, per_query=True))
+    assert_same(wire, core)
+    assert seen[-1].rows_done == seen[-1].rows_total == len(Grid(**GRID).settings()) * len(queries)
+    assert all(a.rows_done <= b.rows_done for a, b in pairwise(seen))
+    relevant = [[3 * number, 9] for number in range(len(queries))]
+    told = list(client.evaluate(evaluated, queries, relevant=relevant, **ONE))
+    assert_same(told, list(evaluate(index, queries, relevant=relevant, grid=Grid(**ONE))))
+    for field, given in (
+        ("set_default", {"set_default": True}),
+        ("categories", {"categories": ASKED[1:]}),
+        ("folds", {"folds": 999}),
+        ("limits", {"limits": [(1, 1)]}),
+    ):
+        bad: dict[str, Any] = {"categories": ASKED} | given
+        with pytest.raises(InvalidArgumentError) as refused:
+            client.evaluate(evaluated, queries, **bad)
+        assert refused.value.field == field
+    monkeypatch.setattr(evaluations, "MESSAGE_BYTES", 50)
+    with pytest.raises(InvalidArgumentError, match="query 0") as refused:
+        client.evaluate(evaluated, queries, ASKED)
+    assert refused.value.field == "queries"
+
+
+def long_run(
+    client: Client, evaluated: str, seen: list[Progress], settings: int
+) -> Iterator[EvaluateRow]:
+    """Begin what takes a while, and longer the more settings there are."""
+    return client.evaluate(
+        evaluated,
+        random_points(2_000, seed=5),
+        np.arange(2_000) % 3,
+        progress=seen.append,
+        diversities=np.linspace(0.1, 0.9, settings).tolist(),
+        **LONG,
+    )
+
+
+def begun(rows: Iterator[EvaluateRow]) -> threading.Thread:
+    """Draw rows in a thread, whatever they end with."""
+
+    def draw() -> None:
+        with suppress(RpcError):
+            list(rows)
+
+    thread = threading.Thread(target=draw)
+    thread.start()
+    return thread
+
+
+def busy(server: RunningServer) -> float:
+    """Return the CPU seconds of all workers."""
+    return (
+        sum(
+            sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
+            for pid in server.pids("worker")
+        )
+        / 100
+    )
+
+
+def test_cancelling_frees_the_workers(
+    server: RunningServer, client: Client, evaluated: str
+) -> None:
+    """Soon after a caller has gone no worker has anything to do."""
+    seen: list[Progress] = []
+    with Client(server.target) as own:
+        thread = begun(long_run(own, evaluated, seen, 200))
+        eventually(lambda: len(seen) > 2)
+    thread.join(20)
+
+    def idle() -> bool:
+        before = busy(server)
+        time.sleep(0.3)
+        return busy(server) - before < 0.05
+
+    eventually(idle)
+    assert client.query(evaluated, random_points(1)).counts[0] == 10
+
+
+def test_small_queries_do_not_wait(client: Client, evaluated: str) -> None:
+    """Queries are answered while an evaluation keeps every worker busy."""
+    seen: list[Progress] = []
+    thread = begun(long_run(client, evaluated, seen, 30))
+    eventually(lambda: len(seen) > 1)
+    while len(seen) < 4:
+        assert client.query(evaluated, random_points(1)).counts[0] == 10
+    assert seen[-1].rows_done < seen[-1].rows_total
+    client.query(evaluated, random_points(400))
+    thread.join(60)
+    assert seen[-1].rows_done == seen[-1].rows_total
+
+
+def test_a_killed_worker_costs_nothing(tmp_path: Path, queries: FloatArray) -> None:
+    """What a worker left is measured by another, and the rows are what they would have been."""
+    data = tmp_path / "data"
+    rows = np.arange(N)
+    index = Index.build(
+        random_points(N), categories=rows % 3, subtopics=rows // 3 % 4, path=data / "killed"
+    )
+    options = LONG | {"diversities": np.linspace(0.1, 0.9, 30).tolist(), "ks": (10,)}
+    with (
+        RunningServer(tmp_path, "--data-dir", str(data), "--workers", "2") as own,
+        Client(own.target, timeout=30) as client,
+    ):
+        seen: list[Progress] = []
+
+        def tell(progress: Progress) -> None:
+            seen.append(progress)
+            if len(seen) == 2:
+                own.kill("worker")
+
+        wire = list(client.evaluate("killed", queries, ASKED, progress=tell, **options))
+        assert len(seen) > 2
+    assert_same(wire, list(evaluate(index, queries, ASKED, grid=Grid(**options))))
+
+
+def test_one_generation_from_first_to_last(client: Client, queries: FloatArray) -> None:
+    """A build meanwhile changes nothing."""
+    rows = np.arange(N)
+    labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
+    client.build("pinned", random_points(N), **labels)
+    options = LONG | {"diversities": np.linspace(0.1, 0.9, 20).tolist(), "ks": [10]}
+    before = list(client.evaluate("pinned", queries, ASKED, **options))
+    seen: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == 1:
+            client.build("pinned", random_points(N, seed=77), replace=True, **labels)
+
+    assert_same(list(client.evaluate("pinned", queries, ASKED, progress=tell, **options)), before)
+    assert client.get_index("pinned").generation == 2
+
+
+def test_a_deadline_holds(client: Client, evaluated: str) -> None:
+    """A run that takes longer than its deadline ends with it."""
+    many = random_points(2_000, seed=5)
+    dials = np.linspace(0.1, 0.9, 200).tolist()
+    begin = time.monotonic()
+    with pytest.raises(RpcError) as late:
+        list(
+            client.evaluate(
+                evaluated, many, np.arange(2_000) % 3, timeout=0.5, diversities=dials, **LONG
+            )
+        )
+    assert late.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
+    assert time.monotonic() - begin < 20
+
+
+def test_only_so_many_at_a_time(server: RunningServer, client: Client, evaluated: str) -> None:
+    """A third evaluation is told to come back later."""
+    assert client.server_info().limits["evaluations_max"] == 2
+    seen: list[list[Progress]] = [[], []]
+    with Client(server.target) as own:
+        threads = [begun(long_run(own, evaluated, each, 200)) for each in seen]
+        eventually(lambda: all(seen))
+        with pytest.raises(RpcError) as full:
+            list(client.evaluate(evaluated, random_points(5), [0] * 5))
+        assert full.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert full.value.reason == "EVALUATIONS_FULL"
+        assert full.value.retry_after is not None
+    for thread in threads:
+        thread.join(20)
+
+    def free() -> bool:
+        with suppress(RpcError):
+            return bool(list(client.evaluate(evaluated, random_points(5), [0] * 5)))
+        return False
+
+    eventually(free)
