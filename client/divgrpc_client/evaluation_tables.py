@@ -20,7 +20,15 @@ _SHOWN: Final = {
     "normalised_entropy": "D",
     "h_score": "h",
 }
-_PARAMETERS: Final = ("selector", "variant", "k", "diversity", "hash_limit", "candidates_limit")
+_PARAMETERS: Final = (
+    "selector",
+    "variant",
+    "rounding",
+    "k",
+    "diversity",
+    "hash_limit",
+    "candidates_limit",
+)
 
 
 def show(rows: Sequence[EvaluateRow]) -> None:
@@ -60,7 +68,8 @@ def _setting(row: EvaluateRow) -> str:
     used = row.parameters
     words: list[str] = [used.selector]
     if used.selector != "nearest":
-        words += [used.variant] * (used.variant != "corrected") + [f"{used.diversity:g}"]
+        words += [used.variant] * (used.variant != "corrected")
+        words += [used.rounding] * (used.rounding != "exchange") + [f"{used.diversity:g}"]
     words += [row.search, f"{_limit(used.hash_limit)}:{_limit(used.candidates_limit)}"]
     return " ".join([*words, f"k {used.k}"])
 
