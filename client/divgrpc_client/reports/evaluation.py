@@ -264,7 +264,9 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
         "at; the setting named is the best on all queries."
     ]
     told += [
-        f"{setting(row)} is the index's default for Query now." for row in choices if row.is_default
+        f"{setting(row)} (k = {row.parameters.k}) is the index's default for Query now."
+        for row in choices
+        if row.is_default
     ]
     return [*told, Table("Choices, with 95 % bootstrap intervals over queries", columns, bodies)]
 
