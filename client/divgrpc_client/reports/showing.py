@@ -151,7 +151,7 @@ def read_point_categories(path: Path) -> dict[int, int]:
 def read_thumbnails(path: Path) -> Callable[[int], str]:
     """Return what gives an id's picture as a data URI, "" where there is none.
 
-    `path` is a folder of <id>.png or .jpg, or an .npy of (n, height, width[, 3]) whose rows are ids,
+    `path` is a folder of <id>.png or .jpg, or an .npy (n, height, width[, 3]) whose rows are ids,
     of uint8 or of shares 0 to 1.
     """
     if path.is_dir():
