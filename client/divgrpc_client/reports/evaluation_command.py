@@ -83,7 +83,7 @@ def _facts(client: Client, name: str) -> list[str]:
     told = index.parameters
     return [
         dt.datetime.now(tz=dt.UTC).date().isoformat(),
-        f"divgrpc {divgrpc.__version__}, server {server.version} with {server.workers} workers",
+        f"divgrpc {divgrpc.__version__}, server {server.version}, workers: {server.workers}",
         f"{index.rows:,} points of {index.dims:,} dimensions, {told['metric']}, "
         f"{told['hash_family']}",
     ]

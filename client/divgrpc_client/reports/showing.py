@@ -25,7 +25,7 @@ from divgrpc_client.vectors import VectorsLike, as_matrix
 from divgrpc_protos.arrays import row_count, take
 
 # As large as a page shows them.
-THUMBNAIL_PIXELS: Final = 72
+THUMBNAIL_PIXELS: Final = 64
 _SUFFIXES: Final = (".png", ".jpg", ".jpeg")
 _NUMBERED: Final = re.compile(r"(\d+)\t(.*)")
 _OPTIONS: Final = (
@@ -86,7 +86,8 @@ def side_by_side(
             options: dict[str, Any] = {name: getattr(row.parameters, name) for name in _OPTIONS}
             ids = client.query(index, query, timeout=timeout, **options).ids[0]
             results = [_result(int(i), looks, category, right) for i in ids if i >= 0]
-            lists.append(ResultList(method(row.parameters), _caption(row, results), results))
+            judged = right is not None or (category is not None and bool(looks.categories))
+            lists.append(ResultList(setting(row), _caption(results, judged=judged), results))
         found.append(ResultLists(heading, lists))
     return found
 
@@ -118,9 +119,10 @@ def _result(point: int, looks: Looks, category: int | None, right: set[int] | No
     )
 
 
-def _caption(row: EvaluateRow, results: Sequence[Result]) -> str:
-    wrong = sum(result.wrong for result in results)
-    return f"{setting(row)}; {len(results)} results" + (f", {wrong} wrong" if wrong else "")
+def _caption(results: Sequence[Result], *, judged: bool) -> str:
+    if not judged:
+        return f"{len(results)} results"
+    return f"{sum(not result.wrong for result in results)} of {len(results)} relevant"
 
 
 def read_titles(path: Path) -> dict[int, str]:
