@@ -30,6 +30,7 @@ _QUIET = [
     "--disable-sync",
     "--disable-background-networking",
     "--disable-component-update",
+    # The frames' page measures what is in them.
     "--allow-file-access-from-files",
 ]
 # The page in frames as wide as telephones and screens; what is found is left in the document.
