@@ -9,7 +9,7 @@ label counts, as 0: what is predicted for it is wrong, and these data sets have 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,8 +26,13 @@ PROPENSITY: Final = (0.55, 1.5)
 class SparseLabels(Protocol):
     """Compressed sparse rows (n, L): row i has the labels indices[indptr[i]:indptr[i + 1]]."""
 
-    indptr: npt.NDArray[np.integer]
-    indices: npt.NDArray[np.integer]
+    @property
+    def indptr(self) -> npt.NDArray[Any]:
+        """Where rows begin and end, (n + 1,)."""
+
+    @property
+    def indices(self) -> npt.NDArray[Any]:
+        """The labels of one row after the other."""
 
     @property
     def shape(self) -> tuple[int, int]:
