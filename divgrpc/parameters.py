@@ -51,6 +51,9 @@ LIMITS: Final = {
     "grid_settings_max": 1_000,
     # Of one evaluation: settings times queries, each some 150 bytes until the end.
     "evaluate_queries_max": 1_000_000,
+    # Of label models.
+    "rank_max": 4_096,
+    "iterations_max": 1_000,
 }
 
 DEFAULT_K: Final = 10
@@ -159,6 +162,40 @@ class BuildParameters:
                 raise InvalidArgumentError(
                     field, f"{field} does not go with hash_family cells, which has no tables"
                 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelParameters:
+    """How a label model is trained; None means chosen on rows held out of the training.
+
+    `rank` r: numbers that stand for a document or a label; `regularisation`: the weight of the
+    squares of both factors; `iterations`: how often each factor is solved for, at most;
+    `inner_iterations`: steps of conjugate gradients each time, at most; `tolerance`: training ends
+    where an iteration lowers the loss by less than this share of it.
+    """
+
+    rank: int | None = None
+    regularisation: float | None = None
+    iterations: int | None = None
+    inner_iterations: int = 10
+    tolerance: float = 1e-4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.rank is not None:
+            _integer(self, "rank", 1, LIMITS["rank_max"])
+        if self.regularisation is not None and _number(self, "regularisation") <= 0:
+            raise InvalidArgumentError(
+                "regularisation", f"regularisation must be above 0, got {self.regularisation}"
+            )
+        if self.iterations is not None:
+            _integer(self, "iterations", 1, LIMITS["iterations_max"])
+        _integer(self, "inner_iterations", 1, LIMITS["iterations_max"])
+        if not 0 <= _number(self, "tolerance") < 1:
+            raise InvalidArgumentError(
+                "tolerance", f"tolerance must be from 0 to below 1, got {self.tolerance}"
+            )
+        _integer(self, "seed", 0, SEED_MAX)
 
 
 def named_over_default(named: Mapping[str, Any], default: QueryDefault | None) -> Mapping[str, Any]:

@@ -186,6 +186,29 @@ class Progress:
     seconds_left: float | None = None
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelPrediction:
+    """Labels of a batch of documents, best first.
+
+    `labels` (nq, top_k) int64, -1 where there are fewer; `scores` (nq, top_k) float32, NaN there;
+    `counts` (nq,) uint32, how many each document has.
+    """
+
+    labels: IntArray
+    scores: FloatArray
+    counts: CountArray
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProgress(Progress):
+    """The same of a training: rows are documents, each once for an iteration.
+
+    `loss` is what the last iteration came to; None before the first has ended.
+    """
+
+    loss: float | None = None
+
+
 class Interval(NamedTuple):
     """A figure with its 95 % interval; NaN where it is of no query."""
 

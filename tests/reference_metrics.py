@@ -182,3 +182,85 @@ def bootstrap(columns: Floats, draws: int, seed: int) -> list[Floats]:
     """Return the means (draws, m) of the rows, each time of as many drawn with replacement."""
     rng = np.random.default_rng(seed)
     return [columns[rng.integers(len(columns), size=len(columns))].mean(0) for _ in range(draws)]
+
+
+def cut(labels: Sequence[int], k: int) -> list[int]:
+    """Return the labels of the first k places, each once, in order."""
+    return list(dict.fromkeys(label for label in labels[:k] if label >= 0))
+
+
+def label_hits(predicted: Sequence[int], truth: set[int]) -> int:
+    """Count the labels that are right."""
+    return len(truth.intersection(predicted))
+
+
+def label_ndcg(labels: Sequence[int], truth: set[int], k: int) -> float:
+    """Return nDCG of the first k places."""
+    hits = [label in truth and label not in labels[:at] for at, label in enumerate(labels[:k])]
+    gained = sum(hit / math.log2(at + 2) for at, hit in enumerate(hits))
+    best = sum(1 / math.log2(at + 2) for at in range(min(k, len(truth))))
+    return gained / best if best else 0.0
+
+
+def propensity_scored(
+    predicted: Sequence[Sequence[int]], truths: Sequence[set[int]], inverse: Floats, k: int
+) -> float:
+    """Divide the sum of what was found by that of what could be."""
+    both = list(zip(predicted, truths, strict=True))
+    gained = sum(float(inverse[label]) for own, true in both for label in own if label in true)
+    best = sum(sum(sorted((float(inverse[t]) for t in true), reverse=True)[:k]) for true in truths)
+    return gained / best if best else 0.0
+
+
+def coverage(predicted: Sequence[Sequence[int]], truths: Sequence[set[int]]) -> float:
+    """Return the share of the labels that occur that were found right anywhere."""
+    both = zip(predicted, truths, strict=True)
+    found = {label for own, true in both for label in own if label in true}
+    return len(found) / max(1, len(set().union(*truths)))
+
+
+def bfs_tree(edges: Sequence[tuple[int, int]], roots: Sequence[int]) -> dict[int, int]:
+    """Return the parent of each node that is reached, -1 of the roots, level by level."""
+    parents = dict.fromkeys(roots, -1)
+    level = set(roots)
+    while level:
+        found: dict[int, int] = {}
+        for above, below in sorted(edges):
+            if above in level and below not in parents:
+                found.setdefault(below, above)
+        parents |= found
+        level = set(found)
+    return parents
+
+
+def drank(labels: Sequence[int], edges: Sequence[tuple[int, int]], roots: Sequence[int]) -> float:
+    """Return the drank of a set on the tree of a graph, all labels being its nodes.
+
+    Every node has a path from the root of the same length: what is too short is drawn out by
+    names of its own.
+    """
+    parents = bfs_tree(edges, roots)
+
+    def path(node: int) -> list[object]:
+        names: list[object] = []
+        while node >= 0:
+            names.insert(0, node)
+            node = parents[node]
+        return names if len(roots) == 1 else ["root", *names]
+
+    height = max(len(path(node)) for node in parents) - 1
+    chosen = sorted({label for label in labels if label in parents})
+    paths = [path(label) for label in chosen]
+    drawn = [p + [("below", p[-1], i) for i in range(height + 1 - len(p))] for p in paths]
+    if len(drawn) < 2:
+        return 0.0
+    if height == 1:
+        return 1.0
+    counts = [len({tuple(p[: level + 1]) for p in drawn}) for level in range(height + 1)]
+    value = 0.0
+    for level in range(height - 1, 0, -1):
+        if counts[level + 1] == 1:
+            break
+        factor = 2 * (height - level) / (height * (height - 1))
+        value += (counts[level] - 1) / (counts[level + 1] - 1) * factor
+    return value

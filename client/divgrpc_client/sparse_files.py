@@ -25,7 +25,7 @@ SVMLIGHT: Final = (".svm", ".svmlight", ".libsvm")
 # A label, perhaps the number of a query, and column:value pairs.
 _LINE: Final = re.compile(rb"([^\s:]+)(?:\s+qid:\d+)?((?:\s+\d+:[^\s:_]+)*)")
 _SCIPY_KEYS: Final = {"format", "shape", "data"}
-_COLUMN_MAX: Final = 2**31 - 1
+COLUMN_MAX: Final = 2**31 - 1
 
 
 def is_scipy(archive: Mapping[str, Array]) -> bool:
@@ -55,14 +55,18 @@ def from_scipy(path: Path, archive: Mapping[str, Array]) -> Csr:
             and indptr[0] == 0
             and bool((np.diff(indptr) >= 0).all())
             and indptr[-1] == len(indices) == len(data)
-            and (not len(indices) or 0 <= indices.min() <= indices.max() < cols <= _COLUMN_MAX)
+            and (not len(indices) or 0 <= indices.min() <= indices.max() < cols <= COLUMN_MAX)
         )
     if not whole:
         raise _wrong(path, "holds no whole CSR matrix: its shape and its arrays do not agree")
-    return _canonical(indptr.astype(np.int64), indices, data, cols)
+    return canonical(indptr.astype(np.int64), indices, data, cols)
 
 
-def _canonical(indptr: npt.NDArray[np.int64], indices: Array, data: Array, cols: int) -> Csr:
+def canonical(indptr: npt.NDArray[np.int64], indices: Array, data: Array, cols: int) -> Csr:
+    """Return rows with columns in order; what is stored more than once is added up.
+
+    `indptr` (n + 1,); `indices` and `data` of any order within their rows.
+    """
     row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     if not ((np.diff(indices) > 0) | (np.diff(row) > 0)).all():
         order = np.lexsort((indices, row))
@@ -93,7 +97,7 @@ def read_svmlight(path: Path, *, base: IndexBase = "auto", dims: int | None = No
         for before, column in pairwise(row):
             if column <= before:
                 raise _wrong(path, f"line {number}: columns must ascend, got {column} last")
-        if row and row[-1] > _COLUMN_MAX:
+        if row and row[-1] > COLUMN_MAX:
             raise _wrong(path, f"line {number}: there is no column {row[-1]}")
         if row and row[0] == 0 and lowest == 1:
             if base == "1":

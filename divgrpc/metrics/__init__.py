@@ -22,7 +22,21 @@ from divgrpc.metrics.distances import (
     list_distances,
     objective,
 )
+from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.metrics.judging import Judged, Labels, Topics, Values, judge, judge_relevant
+from divgrpc.metrics.labelling import (
+    JudgedLabels,
+    coverage_at,
+    inverse_propensities,
+    measure_labels,
+    ndcg_at,
+    precision_at,
+    propensity_scored_at,
+    recall_at,
+    set_f_score,
+    set_precision,
+    set_recall,
+)
 from divgrpc.metrics.novelty import (
     alpha_ndcg,
     err_ia,
@@ -46,12 +60,15 @@ from divgrpc.types import Interval
 __all__ = [
     "Interval",
     "Judged",
+    "JudgedLabels",
+    "LabelTree",
     "Labels",
     "ListDistances",
     "Topics",
     "Values",
     "alpha_ndcg",
     "average_precision",
+    "coverage_at",
     "err_ia",
     "f_score",
     "gain_share",
@@ -60,6 +77,7 @@ __all__ = [
     "h_of_means",
     "h_score",
     "harmonic_mean",
+    "inverse_propensities",
     "judge",
     "judge_relevant",
     "list_distances",
@@ -67,13 +85,21 @@ __all__ = [
     "mean",
     "mean_intervals",
     "measure",
+    "measure_labels",
     "n_call",
+    "ndcg_at",
     "normalised_entropy",
     "objective",
     "pareto_front",
     "precision",
+    "precision_at",
+    "propensity_scored_at",
     "recall",
+    "recall_at",
     "reciprocal_rank",
+    "set_f_score",
+    "set_precision",
+    "set_recall",
     "subtopic_recall",
 ]
 

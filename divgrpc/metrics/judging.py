@@ -171,7 +171,7 @@ class Topics:
         topics, labels = self.numbers(asked), self.labels
         rows = labels.rows(ids)
         first = (rows >= 0) & (earlier_and_total(rows)[0] == 0)
-        relevant = first & _among(self.keys, topics[:, None] * len(labels.ids) + rows)
+        relevant = first & is_among(self.keys, topics[:, None] * len(labels.ids) + rows)
         said = relevant if self.lists else labels.categories[rows]
         return Judged(
             relevant=relevant,
@@ -201,7 +201,7 @@ def judge(ids: IntArray, asked: IntArray, labels: Labels) -> Judged:
     for a category that no point has and for an id that is no labelled point.
     """
     asked = _whole(asked, "asked")
-    return Topics.of_categories(labels).judge(_lists(ids, len(asked), "asked"), asked)
+    return Topics.of_categories(labels).judge(lists(ids, len(asked), "asked"), asked)
 
 
 def judge_relevant(ids: IntArray, relevant: Sequence[npt.ArrayLike], labels: Labels) -> Judged:
@@ -210,7 +210,7 @@ def judge_relevant(ids: IntArray, relevant: Sequence[npt.ArrayLike], labels: Lab
     A result says 1, it is what the query is, or 0, it is not. Raises `InvalidArgumentError`, with
     the field, for a query to which nothing is relevant and for an id that is no labelled point.
     """
-    ids = _lists(ids, len(relevant), "relevant")
+    ids = lists(ids, len(relevant), "relevant")
     topics = Topics.of_relevant(relevant, labels)
     return topics.judge(ids, topics.names)
 
@@ -242,7 +242,7 @@ def _grouped(
     return keys, np.bincount(topics, minlength=count), pairs // span, pair_points
 
 
-def _among(keys: IntArray, wanted: IntArray) -> Mask:
+def is_among(keys: IntArray, wanted: IntArray) -> Mask:
     """Tell which of `wanted` is one of the ascending `keys`."""
     if not len(keys):
         return np.zeros(wanted.shape, np.bool_)
@@ -260,15 +260,20 @@ def _among_equals(keys: IntArray) -> tuple[IntArray, IntArray]:
     return earlier, total
 
 
-def _lists(ids: IntArray, queries: int, name: str) -> IntArray:
-    lists = _whole(ids, "ids")
-    if lists.ndim != 2 or not lists.shape[1]:
-        raise InvalidArgumentError("ids", "ids must be (queries, k) with k at least 1")
-    if len(lists) != queries:
+def lists(ids: IntArray, queries: int, name: str, own: str = "ids") -> IntArray:
+    """Return `ids`, which errors call `own`, as (nq, k) int64, one row for each of `queries`.
+
+    Raises `InvalidArgumentError` for `own` where it is no such lists, and for `name`, what the
+    queries come with, where it is not as long.
+    """
+    found = _whole(ids, own)
+    if found.ndim != 2 or not found.shape[1]:
+        raise InvalidArgumentError(own, f"{own} must be (queries, k) with k at least 1")
+    if len(found) != queries:
         raise InvalidArgumentError(
-            name, f"{name} must have one entry for each of {len(lists)} rows"
+            name, f"{name} must have one entry for each of {len(found)} rows"
         )
-    return lists
+    return found
 
 
 def _whole(numbers: npt.ArrayLike, name: str) -> IntArray:
