@@ -12,6 +12,7 @@ from benchmarks import (
     environment,
     evaluate,
     gain,
+    labels,
     memory,
     metrics,
     peers,
@@ -30,6 +31,7 @@ _RUNS = {
     "wire": wire,
     "memory": memory,
     "evaluate": evaluate,
+    "labels": labels,
 }
 
 

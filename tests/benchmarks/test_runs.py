@@ -13,6 +13,7 @@ from benchmarks import (
     evaluate,
     footprint,
     gain,
+    labels,
     memory,
     metrics,
     peers,
@@ -68,6 +69,16 @@ def test_gain_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[1]["share"][0] == 1
     assert all(row["microseconds"] > 0 for row in rows[1:])
     assert "cells, tables" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("digits")
+def test_labels_run_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ridge, LEML and three kinds of votes, each with its diversity."""
+    rows = labels.run(told(labels))["rows"]
+    assert isinstance(rows, list)
+    assert len(rows) == 5
+    assert all(row["precisions"][0] > 90 and 0 < row["h"] < 1 for row in rows)
+    assert "digits, LEML" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("digits")

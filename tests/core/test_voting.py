@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import reference_labels as reference
-from core.test_real_labels import read
+from benchmarks.documents import read
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
@@ -135,7 +135,7 @@ def test_what_cannot_be_voted_on_is_refused(
 )
 def test_ten_neighbours_vote_as_recorded(data_folder: Path, name: str, least: list[float]) -> None:
     """Exact and weighted, P@1, P@3 and P@5 are what another program found; hashed, .98 of P@5."""
-    split = read(data_folder / f"{name}.npz")
+    split = read(data_folder, name)
     kept = np.diff(split.documents.indptr) > 0
     index = Index.build(split.documents[kept])
     parameters = QueryParameters(k=10, search="exact", diversity=0)

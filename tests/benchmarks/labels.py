@@ -1,0 +1,159 @@
+"""Labels: LEML with default parameters, neighbours that vote, and plain ridge regression.
+
+P@1, P@3 and P@5 in percent on the test documents; drank and h of five labels where they have a
+hierarchy. Ridge has a weight for every feature and label, its penalty chosen on a fifth of the
+training documents. Every label is scored but for the hashed votes. Training times have the choice
+of parameters in them; neighbours are ten, found at diversity 0. Seconds are wall time.
+"""
+
+import argparse
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import numpy as np
+from scipy import linalg, sparse
+
+from benchmarks import documents
+from benchmarks.documents import Split
+from benchmarks.tables import facts, show, table
+from divgrpc.index import Index
+from divgrpc.labels import LabelModel, train
+from divgrpc.labels.model import as_documents
+from divgrpc.metrics import JudgedLabels, mean, measure_labels
+from divgrpc.parameters import LabelParameters, QueryParameters
+from divgrpc.types import IntArray, Search
+from divgrpc.vectors import SparseRows
+from divgrpc.voting import NEIGHBOURS, neighbour_vote
+from divgrpc.warming import warm_kernels
+
+# Trains and returns what predicts the labels of all documents asked.
+Make = Callable[[], Callable[[], IntArray]]
+
+_VOTES: Final[tuple[tuple[Search, bool], ...]] = (
+    ("exact", True),
+    ("exact", False),
+    ("auto", True),
+)
+_PENALTIES: Final = (0.3, 1.0, 3.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to label one set; seconds of training, and microseconds a document."""
+
+    data: str
+    name: str
+    precisions: list[float]
+    drank: float | None
+    h: float | None
+    seconds: float
+    microseconds: float
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the run can be told."""
+    parser.add_argument(
+        "--sets", nargs="+", choices=documents.SETS, default=list(documents.SETS), metavar="SET"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of LEML (default 0)")
+
+
+def run(arguments: argparse.Namespace) -> dict[str, object]:
+    """Measure, print the table, and return the rows for JSON."""
+    splits = documents.load(arguments.sets)
+    show("\n## Labels: precision in percent\n")
+    show(facts({f"sha256 of {split.name}": split.sha256 for split in splits}) + "\n")
+    warm_kernels()
+    rows = [row for split in splits for row in _rows(split, arguments.seed)]
+    heads = ["set, labels by", "P@1", "P@3", "P@5", "drank", "h", "training s", "us/document"]
+    show(table(heads, [_drawn(row) for row in rows]))
+    return {"rows": [asdict(row) for row in rows]}
+
+
+def _rows(split: Split, seed: int) -> Iterator[Row]:
+    def leml() -> Callable[[], IntArray]:
+        model = train(split.documents, split.labels, LabelParameters(seed=seed)).model
+        return lambda: model.predict(split.asked).labels
+
+    yield _measured(split, "plain ridge", lambda: _ridge(split))
+    yield _measured(split, "LEML", leml)
+    for search, weighted in _VOTES:
+        name = f"votes, {search}, {'weighted' if weighted else 'plain'}"
+        yield _measured(split, name, _voters(split, search, weighted=weighted))
+
+
+def _measured(split: Split, name: str, make: Make) -> Row:
+    begun = time.perf_counter()
+    predict = make()
+    made = time.perf_counter()
+    labels = predict()
+    taken = time.perf_counter() - made
+    measured = {}
+    if split.tree is not None:
+        measured = measure_labels(JudgedLabels.of(labels, split.truth), split.tree.drank)
+    return Row(
+        split.name,
+        name,
+        split.precisions(labels),
+        mean(measured["drank"]) if measured else None,
+        mean(measured["h_score"]) if measured else None,
+        made - begun,
+        1e6 * taken / len(labels),
+    )
+
+
+def _ridge(split: Split) -> Callable[[], IntArray]:
+    rows, labels = as_documents(split.documents), split.labels
+    dealt = np.random.default_rng(0).permutation(len(rows))
+    own, held_out = np.sort(dealt[len(dealt) // 5 :]), np.sort(dealt[: len(dealt) // 5])
+    truth = sparse.csr_array(labels[held_out])
+
+    def score(penalty: float) -> float:
+        model = _ridge_model(rows[own], labels[own], penalty)
+        found = model.predict(split.documents[held_out]).labels
+        return float(measure_labels(JudgedLabels.of(found, truth))["precision"].mean())
+
+    model = _ridge_model(rows, labels, max(_PENALTIES, key=score))
+    return lambda: model.predict(split.asked).labels
+
+
+def _ridge_model(rows: Any, labels: sparse.csr_array, penalty: float) -> LabelModel:  # noqa: ANN401  # rows
+    """Return ridge regression as a model whose label factors are the identity."""
+    matrix = rows.matrix.toarray() if isinstance(rows, SparseRows) else rows
+    moments = (matrix.T @ matrix).astype(np.float64)
+    moments[np.diag_indices_from(moments)] += penalty
+    target = np.asarray((labels.T @ matrix).T, np.float64)
+    weights = linalg.solve(moments, target, assume_a="pos").astype(np.float32)
+    identity = np.eye(labels.shape[1], dtype=np.float32)
+    return LabelModel(identity, weights[:-1], weights[-1], unit_rows=True)
+
+
+def _voters(split: Split, search: Search, *, weighted: bool) -> Make:
+    parameters = QueryParameters(k=NEIGHBOURS, search=search, diversity=0)
+
+    def make() -> Callable[[], IntArray]:
+        # Documents without a word have no direction, and no neighbours.
+        kept = np.flatnonzero(np.asarray(abs(split.documents).sum(axis=1)).ravel())
+        asked = np.flatnonzero(np.asarray(abs(split.asked).sum(axis=1)).ravel())
+        index, labels = Index.build(split.documents[kept]), split.labels[kept]
+
+        def predict() -> IntArray:
+            found = neighbour_vote(
+                index, split.asked[asked], labels, weighted=weighted, parameters=parameters
+            )
+            every = np.full((split.truth.shape[0], found.labels.shape[1]), -1)
+            every[asked] = found.labels
+            return every
+
+        return predict
+
+    return make
+
+
+def _drawn(row: Row) -> list[str]:
+    diverse = ["" if value is None else f"{value:.3f}" for value in (row.drank, row.h)]
+    precisions = [f"{value:.2f}" for value in row.precisions]
+    taken = [f"{row.seconds:.1f}", f"{row.microseconds:,.0f}"]
+    return [f"{row.data}, {row.name}", *precisions, *diverse, *taken]
