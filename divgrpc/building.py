@@ -6,6 +6,7 @@ under cosine. `build` encodes them (`divgrpc.encoding`), tunes, and publishes.
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -13,21 +14,18 @@ import numpy.typing as npt
 
 from divgrpc import hashing
 from divgrpc.array_files import Array
-from divgrpc.encoding import Encoded, encode_points
+from divgrpc.assembling import assemble
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
-from divgrpc.manifest import Manifest
+from divgrpc.label_building import LabelBuilder
+from divgrpc.label_parameters import LabelPlan
 from divgrpc.parameters import LIMITS, BuildParameters
-from divgrpc.reasons import choices
-from divgrpc.searching import Searcher
 from divgrpc.storage import Generation
 from divgrpc.stores import Store
-from divgrpc.tuning import Tuned, tune
 from divgrpc.types import IndexInfo, Progress, WarningInfo
 from divgrpc.vectors import Rows, SparseRows, as_rows, prepare
 
 _BLOCK_ROWS: Final = 8_192
-_LABELS: Final = ("ids", "categories", "subtopics")
-_LABEL_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": np.int32}
+_COLUMN_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": np.int32}
 
 
 class IndexBuilder:
@@ -41,6 +39,7 @@ class IndexBuilder:
         expected_rows: int | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         name: str = "",
+        labels: LabelPlan | None = None,
     ) -> None:
         if expected_rows is not None and expected_rows > LIMITS["rows_max"]:
             raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
@@ -49,7 +48,8 @@ class IndexBuilder:
         self._expected_rows = expected_rows or 0
         self._on_progress = on_progress
         self._name = name
-        self._labels: frozenset[str] = frozenset()
+        self._labels = LabelBuilder(store, labels or LabelPlan(), on_progress)
+        self._kinds: frozenset[str] = frozenset()
         self._dims: int | None = None
         self._sparse = False
         self._nonzeros = 0
@@ -63,36 +63,40 @@ class IndexBuilder:
         ids: object = None,
         categories: object = None,
         subtopics: object = None,
+        labels: object = None,
     ) -> None:
-        """Add rows: `vectors` (m, d), and of each label kind one per row, in every call or in none.
+        """Add rows: `vectors` (m, d), and of each kind one per row, in every call or in none.
 
-        Raises `InvalidArgumentError` naming the field and, for a bad vector, its row in the upload.
+        `labels` (m, L), sparse or dense: what is not 0 is a label of the row's. Raises
+        `InvalidArgumentError` naming the field and, for a bad vector, its row in the upload.
         """
         block = as_rows("vectors", vectors, self._dims)
         if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
-            kinds = ("dense", "sparse") if self._sparse else ("sparse", "dense")
-            raise InvalidArgumentError(
-                "vectors", f"vectors must not be {kinds[0]} after {kinds[1]}"
-            )
+            now, before = ("dense", "sparse") if self._sparse else ("sparse", "dense")
+            raise InvalidArgumentError("vectors", f"vectors must not be {now} after {before}")
         given = {"ids": ids, "categories": categories, "subtopics": subtopics}
-        labels = {
-            name: _label_block(name, values, len(block))
+        columns = {
+            name: _column(name, values, len(block))
             for name, values in given.items()
             if values is not None
         }
+        label_sets = None if labels is None else self._labels.check(labels, len(block))
+        kinds = frozenset(columns) | ({"labels"} if label_sets is not None else set())
         if self._dims is None:
-            self._begin(block, frozenset(labels))
-        if frozenset(labels) != self._labels:
-            odd = sorted(frozenset(labels) ^ self._labels)[0]
+            self._begin(block, kinds)
+        if kinds != self._kinds:
+            odd = sorted(kinds ^ self._kinds)[0]
             raise InvalidArgumentError(odd, f"{odd} must come with every row or with none")
         if self._rows_given + len(block) > LIMITS["rows_max"]:
             raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
-        if "ids" not in labels and self._stores_ids:
-            labels["ids"] = np.arange(self._rows_given, self._rows_given + len(block))
+        if "ids" not in columns and self._stores_ids:
+            columns["ids"] = np.arange(self._rows_given, self._rows_given + len(block))
         kept = self._prepare(block)
         self._append_points(block[kept])
-        for name, values in labels.items():
+        for name, values in columns.items():
             self._store.append(name, values[kept])
+        if label_sets is not None:
+            self._labels.append(label_sets[kept])
         self._rows_given += len(block)
         self._report("receiving", self._rows_given, self._expected_rows)
 
@@ -102,23 +106,26 @@ class IndexBuilder:
         ids: object = None,
         categories: object = None,
         subtopics: object = None,
+        labels: object = None,
     ) -> None:
         """Add the rows of a whole matrix, block by block: no more than one is copied at a time."""
         if hasattr(vectors, "tocsr") or isinstance(vectors, SparseRows):
             # Whole rows are checked: a part of what is malformed may look well formed.
             vectors = as_rows("vectors", vectors, None)
         if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
-            self.append(vectors, ids, categories, subtopics)
+            self.append(vectors, ids, categories, subtopics, labels)
             return
         given = (("ids", ids), ("categories", categories), ("subtopics", subtopics))
-        labels = {
-            name: _label_block(name, values, len(vectors))
+        columns: dict[str, Array | SparseRows] = {
+            name: _column(name, values, len(vectors))
             for name, values in given
             if values is not None
         }
+        if labels is not None:
+            columns["labels"] = self._labels.check(labels, len(vectors))
         for start in range(0, max(1, len(vectors)), _BLOCK_ROWS):
             block = slice(start, start + _BLOCK_ROWS)
-            self.append(vectors[block], **{name: values[block] for name, values in labels.items()})
+            self.append(vectors[block], **{name: values[block] for name, values in columns.items()})
 
     def finish(self) -> IndexInfo:
         """Build, publish, and return what came of it."""
@@ -130,33 +137,20 @@ class IndexBuilder:
             raise InvalidArgumentError("vectors", "vectors must have at least one row that is kept")
         points = self._read_points()
         self._check_unique()
-        encoded = encode_points(self._store, self._parameters, points, self._report)
-        tuned = self._tune(encoded, points)
+        ids = self._store.read("ids") if self._stores_ids else None
+        made = assemble(self._store, self._parameters, points, ids, report=self._report)
+        warnings = self._skipped() + made.warnings
+        section = self._labels.build(points, self._parameters, self._report)
+        warnings += self._labels.warnings
         self._report("writing", len(points), len(points))
-        return self._store.publish(
-            Manifest(
-                generation=0,
-                rows=len(points),
-                dims=points.shape[1],
-                points="sparse" if self._sparse else "dense",
-                nonzeros=self._nonzeros,
-                parameters=encoded.parameters,
-                code_bits=encoded.code_bits,
-                n_probes=tuned.n_probes,
-                auto_search=tuned.auto_search,
-                search_costs=tuned.search_costs,
-                choices=choices(self._parameters, encoded, tuned, len(points), points.shape[1]),
-                warnings=self._warnings(tuned),
-                arrays={},
-            )
-        )
+        return self._store.publish(replace(made, warnings=warnings, labels=section))
 
     @property
     def _stores_ids(self) -> bool:
         # Rows that are left out leave holes in the numbering.
-        return "ids" in self._labels or self._parameters.zero_vectors == "skip"
+        return "ids" in self._kinds or self._parameters.zero_vectors == "skip"
 
-    def _begin(self, block: Rows, labels: frozenset[str]) -> None:
+    def _begin(self, block: Rows, kinds: frozenset[str]) -> None:
         dims = block.shape[1]
         if not 1 <= dims <= LIMITS["dims_max"]:
             raise InvalidArgumentError(
@@ -164,7 +158,7 @@ class IndexBuilder:
             )
         # Refuse what the parameters ask of the dimensions before rows are sent.
         hashing.fill_defaults(self._parameters, 1, dims)
-        self._dims, self._labels, self._sparse = dims, labels, isinstance(block, SparseRows)
+        self._dims, self._kinds, self._sparse = dims, kinds, isinstance(block, SparseRows)
         if self._sparse:
             self._store.begin("indptr", np.int64, (), self._expected_rows + 1)
             self._store.append("indptr", np.zeros(1, np.int64))
@@ -172,8 +166,8 @@ class IndexBuilder:
             self._store.begin("values", np.float32, ())
         else:
             self._store.begin("vectors", np.float32, (dims,), self._expected_rows)
-        for name in sorted(labels | ({"ids"} if self._stores_ids else set())):
-            self._store.begin(name, _LABEL_DTYPES[name], (), self._expected_rows)
+        for name in sorted((kinds - {"labels"}) | ({"ids"} if self._stores_ids else set())):
+            self._store.begin(name, _COLUMN_DTYPES[name], (), self._expected_rows)
 
     def _append_points(self, block: Rows) -> None:
         if isinstance(block, SparseRows):
@@ -214,47 +208,18 @@ class IndexBuilder:
         return kept
 
     def _check_unique(self) -> None:
-        if "ids" not in self._labels:
+        if "ids" not in self._kinds:
             return
         ids = np.sort(self._store.read("ids"))
         twice = np.flatnonzero(ids[1:] == ids[:-1])
         if len(twice):
             raise InvalidArgumentError("ids", f"ids must be unique, {ids[twice[0]]} occurs twice")
 
-    def _tune(self, encoded: Encoded, points: Rows) -> Tuned:
-        self._report("tuning", 0, len(points))
-        arrays = dict(encoded.arrays)
-        if isinstance(points, SparseRows):
-            arrays |= {"indptr": points.indptr, "indices": points.indices, "values": points.values}
-        else:
-            arrays["vectors"] = points
-        if self._stores_ids:
-            arrays["ids"] = self._store.read("ids")
-        for name, array in arrays.items():
-            # Kernels are compiled for arrays that cannot be written.
-            arrays[name] = array.view()
-            arrays[name].setflags(write=False)
-        parameters = encoded.parameters
-        searcher = Searcher(arrays, parameters, points.shape[1])
-
-        def report(done: int, total: int) -> None:
-            self._report("tuning", done, total)
-
-        return tune(searcher, parameters.target_recall, parameters.seed, report)
-
-    def _warnings(self, tuned: Tuned) -> tuple[WarningInfo, ...]:
-        warnings = []
-        if self._rows_skipped:
-            sentence = f"{self._rows_skipped} vectors of length zero were left out"
-            warnings.append(WarningInfo("ZERO_VECTORS_SKIPPED", sentence, "zero_vectors"))
-        tables = next(cost for cost in tuned.search_costs if cost.search == "tables")
-        if tables.recall < self._parameters.target_recall - 1e-9:
-            sentence = (
-                f"search tables finds {tables.recall:.2f} of the nearest at default limits, less "
-                f"than target_recall {self._parameters.target_recall:g}; auto takes another search"
-            )
-            warnings.append(WarningInfo("TARGET_RECALL_MISSED", sentence, "target_recall"))
-        return tuple(warnings)
+    def _skipped(self) -> tuple[WarningInfo, ...]:
+        if not self._rows_skipped:
+            return ()
+        sentence = f"{self._rows_skipped} vectors of length zero were left out"
+        return (WarningInfo("ZERO_VECTORS_SKIPPED", sentence, "zero_vectors"),)
 
     def _report(self, stage: str, done: int, total: int) -> None:
         if done == 0:
@@ -268,12 +233,12 @@ class IndexBuilder:
         self._on_progress(Progress(stage, done, total, seconds_left))
 
 
-def _label_block(name: str, values: object, rows: int) -> Array:
+def _column(name: str, values: object, rows: int) -> Array:
     try:
         given = np.asarray(values)
         with np.errstate(invalid="ignore"):
             # What has no whole number becomes one that is not equal to it.
-            block = given.astype(_LABEL_DTYPES[name], copy=False)
+            block = given.astype(_COLUMN_DTYPES[name], copy=False)
         whole = bool((block == given).all())
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgumentError(name, f"{name} must be whole numbers") from None

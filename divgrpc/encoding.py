@@ -13,9 +13,10 @@ import numpy.typing as npt
 from divgrpc import cells, hashing
 from divgrpc.array_files import Array, release
 from divgrpc.kernels import normalising
+from divgrpc.kernels.scoring import BOUND_ROWS
 from divgrpc.parameters import BuildParameters
 from divgrpc.sketching import CountSketch
-from divgrpc.stores import Store
+from divgrpc.stores import Arrays
 from divgrpc.types import FloatArray, Points
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows, take
 
@@ -31,7 +32,7 @@ class Encoded:
     code_bits: int
 
 
-def encode_points(store: Store, asked: BuildParameters, points: Rows, report: Report) -> Encoded:
+def encode_points(store: Arrays, asked: BuildParameters, points: Rows, report: Report) -> Encoded:
     """Make all arrays but the points and their labels; `report` gets stage, rows done, rows."""
     rows, dims = points.shape
     kind: Points = "sparse" if isinstance(points, SparseRows) else "dense"
@@ -49,7 +50,7 @@ def encode_points(store: Store, asked: BuildParameters, points: Rows, report: Re
 
 class _Encoder:
     def __init__(
-        self, store: Store, parameters: BuildParameters, points: Rows, report: Report
+        self, store: Arrays, parameters: BuildParameters, points: Rows, report: Report
     ) -> None:
         self.arrays: dict[str, Array] = {}
         self.bits = hashing.code_bits(parameters)
@@ -73,6 +74,18 @@ class _Encoder:
                 # A point of length zero has no direction, and is as far from all as can be told.
                 part = inverses[start : start + len(block)]
                 np.divide(1, long, out=part, where=long > 0)
+            if not isinstance(self._points, SparseRows):
+                self._bound_lengths(self._points)
+
+    def _bound_lengths(self, points: FloatArray) -> None:
+        """Keep how long rows are at most from one place on: see `kernels.scoring.score_longest`."""
+        longest = []
+        for start in range(0, self._rows, BOUND_ROWS):
+            block = points[start : start + BOUND_ROWS].astype(np.float64)
+            longest.append(np.einsum("ij,ij->i", block, block).max() ** 0.5)
+            release_rows(points)
+        falling = np.maximum.accumulate(longest[::-1])[::-1].astype(np.float32)
+        self._put("length_bounds", np.nextafter(falling, np.float32(np.inf)))
 
     def draw(self) -> None:
         """Draw the hyperplanes."""

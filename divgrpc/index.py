@@ -5,10 +5,9 @@ A query's story: its rows become unit vectors; `QueryParameters.resolve` fills i
 columns it writes become a `QueryResult`.
 """
 
-import contextlib
 import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, cast
 
@@ -16,26 +15,38 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.building import IndexBuilder
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.label_parameters import (
+    DEFAULT_NEIGHBOURS,
+    DEFAULT_TOP_K,
+    LabelModelLike,
+    LabelPlan,
+    PredictParameters,
+    as_label_model,
+)
 from divgrpc.manifest import Manifest
 from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
 from divgrpc.parameters import (
-    INDEX_NAME,
     LIMITS,
     BuildParameters,
+    LabelParameters,
     QueryParameters,
     named_over_default,
+    too_few,
 )
+from divgrpc.predicting import IndexedLabels, document_rows
 from divgrpc.searching import Answers, Searcher
-from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation, staging
-from divgrpc.stores import MemoryStore, Store
+from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation
+from divgrpc.stores import store_at
 from divgrpc.types import (
     EffectiveParameters,
     HashFamily,
     Hyperplanes,
     IndexInfo,
     IntArray,
+    LabelResult,
     Metric,
+    Mode,
     Progress,
     QueryDefault,
     QueryResult,
@@ -45,10 +56,10 @@ from divgrpc.types import (
     Search,
     Selector,
     Variant,
-    WarningInfo,
+    Vote,
     ZeroVectors,
 )
-from divgrpc.vectors import Rows, RowsLike, SparseRows, query_rows
+from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 
 P = ParamSpec("P")
 
@@ -71,14 +82,15 @@ class Index:
     def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
         """Take a generation; `folder` is that of the index, where it is kept in one."""
         manifest = generation.manifest
-        parameters = manifest.parameters
         self._manifest = manifest
         self._name = name
         self._folder = folder
         # What `query` takes where its caller names nothing; see `set_default`.
         self.default: QueryDefault | None = generation.default
         self._arrays = generation.arrays
-        self._searcher = Searcher(generation.arrays, parameters, manifest.dims)
+        self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
+        # None where the index was built without labels.
+        self.labels = IndexedLabels.of(manifest, generation.arrays)
 
     @classmethod
     def build(
@@ -98,6 +110,14 @@ class Index:
         target_recall: float = 0.9,
         zero_vectors: ZeroVectors = "reject",
         seed: int = 0,
+        labels: RowsLike | None = None,
+        label_model: LabelModelLike = None,
+        label_names: Sequence[str] | None = None,
+        hierarchy: npt.ArrayLike | None = None,
+        roots: Sequence[int] | None = None,
+        rank: int | None = None,
+        regularisation: float | None = None,
+        iterations: int | None = None,
         path: Path | str | None = None,
         replace: bool = False,
         progress: Callable[[Progress], None] | None = None,
@@ -108,6 +128,11 @@ class Index:
         the index is kept in that folder, whose name is the index's, as a new generation if
         `replace`; without it in memory. `progress` is called as the build goes on. What the other
         parameters mean stands in the .proto's `BuildParameters`.
+
+        `labels` (n, L): what is not 0 is a label of the row's. `label_model` is "leml", to train
+        one on all rows with what is not told chosen on held-out rows, or a pair of label factors
+        (L, r) and feature map (d, r), or a `LabelModel`. `label_names` (L); `hierarchy` (m, 2) are
+        edges from parent to child, from the `roots` down, nodes below L being the labels.
 
         Raises `InvalidArgumentError`, `UnsupportedError`; with `path` also `IndexExistsError`,
         `BuildUnderWayError`, `StorageFullError`.
@@ -124,11 +149,22 @@ class Index:
             zero_vectors=zero_vectors,
             seed=seed,
         )
+        plan = LabelPlan(
+            model=as_label_model(label_model),
+            parameters=LabelParameters(
+                rank=rank, regularisation=regularisation, iterations=iterations, seed=seed
+            ),
+            names=label_names,
+            hierarchy=hierarchy,
+            roots=roots,
+        )
         shape: tuple[int, ...] = getattr(vectors, "shape", ())
         rows = shape[0] if len(shape) == 2 else None
-        with _store(path, replace=replace) as (store, name):
-            builder = IndexBuilder(store, parameters, expected_rows=rows, on_progress=progress)
-            builder.append_all(vectors, ids, categories, subtopics)
+        with store_at(path, replace=replace) as (store, name):
+            builder = IndexBuilder(
+                store, parameters, expected_rows=rows, on_progress=progress, labels=plan
+            )
+            builder.append_all(vectors, ids, categories, subtopics, labels)
             folder = None if path is None else Path(path).absolute()
             return cls(builder.build(), name, folder)
 
@@ -221,6 +257,60 @@ class Index:
             ),
         )
 
+    def predict_labels(
+        self,
+        documents: RowsLike,
+        *,
+        top_k: int = DEFAULT_TOP_K,
+        threshold: float | None = None,
+        diversity: float = 0.3,
+        selector: Selector = "greedy",
+        search: Search = "auto",
+        hash_limit: int | None = None,
+        candidates_limit: int | None = None,
+        mode: Mode = "embedding",
+        neighbours: int = DEFAULT_NEIGHBOURS,
+        vote: Vote = "weighted",
+        seed: int = 0,
+    ) -> LabelResult:
+        """Return `top_k` diverse labels for each of `documents`, (nq, d) or one vector (d,).
+
+        What the parameters mean: `divgrpc.label_parameters.PredictParameters`. Raises
+        `InvalidArgumentError` with the field named, and `UnfitIndexError` where the index was built
+        without a label model, or in the mode `neighbour_vote` without labels.
+        """
+        return self.predict(
+            documents,
+            PredictParameters(
+                top_k=top_k,
+                threshold=threshold,
+                diversity=diversity,
+                selector=selector,
+                search=search,
+                hash_limit=hash_limit,
+                candidates_limit=candidates_limit,
+                mode=mode,
+                neighbours=neighbours,
+                vote=vote,
+                seed=seed,
+            ),
+        )
+
+    def predict(self, documents: RowsLike, parameters: PredictParameters) -> LabelResult:
+        """Do what `predict_labels` does, with the parameters in one object."""
+        if self.labels is None:
+            raise UnfitIndexError("mode", "the index has no labels; Build takes them")
+        rows = document_rows(documents, self.dims)
+        if parameters.mode == "embedding":
+            found = self.labels.predict(rows, parameters)
+        else:
+            prepare("documents", rows, self._searcher.metric)
+            wanted = self.resolve(parameters.query)
+            answers = self._search(rows, parameters.query, wanted)
+            neighbours = self.topics.labels.rows(answers.ids)
+            found = self.labels.vote(neighbours, answers, parameters, wanted)
+        return self.labels.result(found, parameters, self.generation)
+
     def check_queries(self, queries: RowsLike) -> None:
         """Raise what `answer` would raise for these rows."""
         query_rows("queries", queries, self.dims, self._searcher.metric)
@@ -243,7 +333,7 @@ class Index:
             generation=self.generation,
             stats=QueryStats(*answers.stats),
             parameters=wanted,
-            warnings=parameters.warnings() + self._shortfalls(wanted, answers),
+            warnings=parameters.warnings() + too_few("k", wanted.k, self.rows, answers.counts),
             duality_gaps=answers.gaps,
         )
 
@@ -269,7 +359,7 @@ class Index:
             rows,
             wanted,
             n_probes=self._manifest.n_probes,
-            at_least=self._enough(wanted) if parameters.search == "auto" else 0,
+            at_least=self._searcher.enough(wanted) if parameters.search == "auto" else 0,
         )
 
     # What an evaluation asks.
@@ -308,37 +398,3 @@ class Index:
             for each in (self._searcher.points, rows)
         )
         return list_distances(points, asked, self.topics.labels.rows(ids), self._searcher.metric)
-
-    def _enough(self, wanted: EffectiveParameters) -> int:
-        """How many hashed points give the selector all the candidates that it may have.
-
-        Probes are tuned on queries that look like points; a trained hyperplane does not, and finds
-        its buckets nearly empty.
-        """
-        candidates = wanted.candidates_limit or wanted.k
-        return min(candidates, wanted.hash_limit or self.rows, self.rows)
-
-    def _shortfalls(self, wanted: EffectiveParameters, answers: Answers) -> tuple[WarningInfo, ...]:
-        if wanted.k > self.rows:
-            sentence = f"k is {wanted.k} and the index has {self.rows} points"
-            return (WarningInfo("FEWER_THAN_K_POINTS", sentence, "k"),)
-        short = int(np.count_nonzero(answers.counts < wanted.k))
-        if not short:
-            return ()
-        sentence = f"{short} of {len(answers.counts)} rows have fewer than {wanted.k} results"
-        return (WarningInfo("FEWER_THAN_K_FOUND", sentence, "k"),)
-
-
-@contextlib.contextmanager
-def _store(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, str]]:
-    """Yield where a build goes, and its name: memory has none."""
-    if path is None:
-        yield MemoryStore(), ""
-        return
-    folder = Path(path).absolute()
-    if not INDEX_NAME.fullmatch(folder.name):
-        raise InvalidArgumentError(
-            "path", f"path must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}"
-        )
-    with staging(folder, replace=replace) as store:
-        yield store, folder.name

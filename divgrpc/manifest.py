@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from divgrpc.array_files import ArrayEntry
 from divgrpc.errors import DivgrpcError, IndexDamagedError, NewerFormatError
-from divgrpc.parameters import BuildParameters
+from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.types import (
     ArrayInfo,
     Choice,
@@ -26,8 +26,9 @@ from divgrpc.types import (
 )
 
 FORMAT: Final = "divgrpc-index"
-# 2: cells, sparse points, other metrics than cosine. 3: sketches. What is older still opens.
-FORMAT_VERSION: Final = 3
+# 2: cells, sparse points, other metrics than cosine. 3: sketches. 4: labels. What is older still
+# opens.
+FORMAT_VERSION: Final = 4
 # What reading a document that somebody else wrote can come to.
 _UNREADABLE: Final = (
     ValueError,
@@ -38,6 +39,23 @@ _UNREADABLE: Final = (
     RecursionError,
     DivgrpcError,
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelSection:
+    """What is known of labels: how many, and the model that scores them, if there is one.
+
+    `rank` is 0 without a model, and `index` None, which is the index over its label factors; its
+    arrays are the generation's. `parameters` are None too where the factors came from elsewhere;
+    `losses` are those of the training. `unit_rows`: documents are scaled before they are embedded.
+    """
+
+    label_count: int
+    rank: int = 0
+    unit_rows: bool = False
+    parameters: LabelParameters | None = None
+    losses: tuple[float, ...] = ()
+    index: "Manifest | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +75,7 @@ class Manifest:
     choices: tuple[Choice, ...]
     warnings: tuple[WarningInfo, ...]
     arrays: dict[str, ArrayEntry]
+    labels: LabelSection | None = None
 
     def to_json(self) -> str:
         """Return the text of the file."""
@@ -84,8 +103,13 @@ class Manifest:
     def _from_document(cls, document: dict[str, Any]) -> "Manifest":
         if document.pop("crc32") != _checksum(document):
             raise ValueError("checksum")
+        return cls.of_section(document)
+
+    @classmethod
+    def of_section(cls, document: dict[str, Any]) -> "Manifest":
+        """Take what a document says, of whatever version, its checksum left off."""
         of_version_1 = {"nonzeros": document["rows"] * document["dims"], "choices": ()}
-        document = of_version_1 | document
+        document = of_version_1 | {"labels": None} | document
         known = {field.name: document[field.name] for field in fields(cls)}
         return cls(
             **known
@@ -98,6 +122,7 @@ class Manifest:
                     name: ArrayEntry(entry["dtype"], tuple(entry["shape"]), entry["crc32"])
                     for name, entry in document["arrays"].items()
                 },
+                "labels": _labels(document["labels"]),
             }
         )
 
@@ -125,6 +150,20 @@ class Manifest:
             warnings=self.warnings,
             query_default=query_default,
         )
+
+
+def _labels(section: dict[str, Any] | None) -> LabelSection | None:
+    if section is None:
+        return None
+    parameters, index = section["parameters"], section["index"]
+    return LabelSection(
+        **section
+        | {
+            "parameters": parameters and LabelParameters(**parameters),
+            "losses": tuple(section["losses"]),
+            "index": index and Manifest.of_section(index),
+        }
+    )
 
 
 def _checksum(document: dict[str, Any]) -> int:

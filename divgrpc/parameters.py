@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, get_args
 
+import numpy as np
+import numpy.typing as npt
+
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import (
     EffectiveParameters,
@@ -53,6 +56,7 @@ LIMITS: Final = {
     "evaluate_queries_max": 1_000_000,
     # Of label models.
     "rank_max": 4_096,
+    "neighbours_max": 1_000,
     "iterations_max": 1_000,
 }
 
@@ -75,13 +79,14 @@ def check_index_name(name: str) -> str:
     return name
 
 
-def _choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raise unless the value is one of the choices."""
     if value not in choices:
         allowed = ", ".join(choices)
         raise InvalidArgumentError(field, f"{field} must be one of {allowed}, got {value!r}")
 
 
-def _integer(owner: object, field: str, low: int, high: int) -> int:
+def check_integer(owner: object, field: str, low: int, high: int) -> int:
     """Check a whole number and leave it as Python's own: numpy's overflow, and JSON has none."""
     value = getattr(owner, field)
     try:
@@ -97,7 +102,7 @@ def _integer(owner: object, field: str, low: int, high: int) -> int:
     return number
 
 
-def _number(owner: object, field: str) -> float:
+def check_number(owner: object, field: str) -> float:
     """Check a finite number and leave it as Python's own."""
     value = getattr(owner, field)
     # What float() takes is too much: it reads texts and truth values.
@@ -130,23 +135,23 @@ class BuildParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        _choice("metric", self.metric, get_args(Metric))
-        _choice("hash_family", self.hash_family, get_args(HashFamily))
-        _choice("hyperplanes", self.hyperplanes, get_args(Hyperplanes))
-        _choice("zero_vectors", self.zero_vectors, get_args(ZeroVectors))
+        check_choice("metric", self.metric, get_args(Metric))
+        check_choice("hash_family", self.hash_family, get_args(HashFamily))
+        check_choice("hyperplanes", self.hyperplanes, get_args(Hyperplanes))
+        check_choice("zero_vectors", self.zero_vectors, get_args(ZeroVectors))
         if not isinstance(self.centred, bool):
             raise InvalidArgumentError(
                 "centred", f"centred must be true or false, got {self.centred!r}"
             )
         if self.n_tables is not None:
-            _integer(self, "n_tables", 1, LIMITS["n_tables_max"])
+            check_integer(self, "n_tables", 1, LIMITS["n_tables_max"])
         if self.n_bits is not None:
-            _integer(self, "n_bits", 1, LIMITS["n_bits_max"])
+            check_integer(self, "n_bits", 1, LIMITS["n_bits_max"])
         if self.n_components is not None:
-            _integer(self, "n_components", 1, LIMITS["dims_max"])
-        _integer(self, "seed", 0, SEED_MAX)
+            check_integer(self, "n_components", 1, LIMITS["dims_max"])
+        check_integer(self, "seed", 0, SEED_MAX)
         self._check_together()
-        if not 0 < _number(self, "target_recall") <= 1:
+        if not 0 < check_number(self, "target_recall") <= 1:
             raise InvalidArgumentError(
                 "target_recall",
                 f"target_recall must be above 0 and at most 1, got {self.target_recall}",
@@ -183,19 +188,19 @@ class LabelParameters:
 
     def __post_init__(self) -> None:
         if self.rank is not None:
-            _integer(self, "rank", 1, LIMITS["rank_max"])
-        if self.regularisation is not None and _number(self, "regularisation") <= 0:
+            check_integer(self, "rank", 1, LIMITS["rank_max"])
+        if self.regularisation is not None and check_number(self, "regularisation") <= 0:
             raise InvalidArgumentError(
                 "regularisation", f"regularisation must be above 0, got {self.regularisation}"
             )
         if self.iterations is not None:
-            _integer(self, "iterations", 1, LIMITS["iterations_max"])
-        _integer(self, "inner_iterations", 1, LIMITS["iterations_max"])
-        if not 0 <= _number(self, "tolerance") < 1:
+            check_integer(self, "iterations", 1, LIMITS["iterations_max"])
+        check_integer(self, "inner_iterations", 1, LIMITS["iterations_max"])
+        if not 0 <= check_number(self, "tolerance") < 1:
             raise InvalidArgumentError(
                 "tolerance", f"tolerance must be from 0 to below 1, got {self.tolerance}"
             )
-        _integer(self, "seed", 0, SEED_MAX)
+        check_integer(self, "seed", 0, SEED_MAX)
 
 
 def named_over_default(named: Mapping[str, Any], default: QueryDefault | None) -> Mapping[str, Any]:
@@ -238,17 +243,17 @@ class QueryParameters:
     rounding: Rounding = "exchange"
 
     def __post_init__(self) -> None:
-        _integer(self, "k", 1, LIMITS["k_max"])
-        if not 0 <= _number(self, "diversity") <= 1:
+        check_integer(self, "k", 1, LIMITS["k_max"])
+        if not 0 <= check_number(self, "diversity") <= 1:
             raise InvalidArgumentError(
                 "diversity", f"diversity must be between 0 and 1, got {self.diversity}"
             )
-        _choice("selector", self.selector, get_args(Selector))
-        _choice("variant", self.variant, get_args(Variant))
-        _choice("search", self.search, get_args(Search))
-        _choice("sampling", self.sampling, get_args(Sampling))
-        _choice("rounding", self.rounding, get_args(Rounding))
-        _integer(self, "seed", 0, SEED_MAX)
+        check_choice("selector", self.selector, get_args(Selector))
+        check_choice("variant", self.variant, get_args(Variant))
+        check_choice("search", self.search, get_args(Search))
+        check_choice("sampling", self.sampling, get_args(Sampling))
+        check_choice("rounding", self.rounding, get_args(Rounding))
+        check_integer(self, "seed", 0, SEED_MAX)
         if self.hash_limit is not None:
             self._check_limit("hash_limit")
         if self.candidates_limit is not None:
@@ -258,17 +263,17 @@ class QueryParameters:
                 raise InvalidArgumentError(
                     "epsilon", "epsilon gives hash_limit: set one of the two"
                 )
-            if _number(self, "epsilon") <= 0:
+            if check_number(self, "epsilon") <= 0:
                 raise InvalidArgumentError(
                     "epsilon", f"epsilon must be above 0, got {self.epsilon}"
                 )
-        if self.max_distance is not None and _number(self, "max_distance") < 0:
+        if self.max_distance is not None and check_number(self, "max_distance") < 0:
             raise InvalidArgumentError(
                 "max_distance", f"max_distance must be 0 or more, got {self.max_distance}"
             )
 
     def _check_limit(self, field: str) -> None:
-        value = _integer(self, field, 0, LIMITS["rows_max"])
+        value = check_integer(self, field, 0, LIMITS["rows_max"])
         if 0 < value < self.k:
             raise InvalidArgumentError(
                 field, f"{field} must be 0 (no limit) or at least k = {self.k}, got {value}"
@@ -353,3 +358,21 @@ class QueryParameters:
             )
             if value == self.k
         )
+
+
+def too_few(
+    field: str, wanted: int, there: int, counts: npt.NDArray[np.uint32]
+) -> tuple[WarningInfo, ...]:
+    """Return what is said where fewer were found than `wanted`, the value of `field`.
+
+    The index has as many as are `there`; `counts` (nq,) were found.
+    """
+    upper, things = field.upper(), "labels" if field == "top_k" else "points"
+    if wanted > there:
+        sentence = f"{field} is {wanted} and the index has {there} {things}"
+        return (WarningInfo(f"FEWER_THAN_{upper}_{things.upper()}", sentence, field),)
+    short = int(np.count_nonzero(counts < wanted))
+    if not short:
+        return ()
+    sentence = f"{short} of {len(counts)} rows have fewer than {wanted} results"
+    return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)

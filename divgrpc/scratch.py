@@ -117,7 +117,13 @@ class Scratch:
 def _scanning_scratch(points: int, words: int) -> tuple[Any, ...]:
     groups = -(-points // scanning.GROUP)
     levels = 14 * 64 * words + 1
-    return (np.empty(points, np.int32), np.empty(groups, np.int32), np.empty(levels, np.int32))
+    columns = -(-points // scanning.BLOCK) * scanning.COLUMN
+    return (
+        np.empty(points, np.int32),
+        np.empty(groups, np.int32),
+        np.empty(levels, np.int32),
+        np.empty(columns, np.float32),
+    )
 
 
 def _probing_scratch(n_tables: int, n_bits: int, room: int, points: int) -> tuple[Any, ...]:

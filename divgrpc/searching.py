@@ -56,7 +56,11 @@ _POINTS: Final[_Layout] = (
     ("values", np.float32, (0,)),
     ("squares", np.float64, (0,)),
 )
-_NAMED: Final[_Layout] = (("ids", np.int64, (0,)), ("inverse_lengths", np.float32, (0,)))
+_NAMED: Final[_Layout] = (
+    ("ids", np.int64, (0,)),
+    ("inverse_lengths", np.float32, (0,)),
+    ("length_bounds", np.float32, (0,)),
+)
 _HASHING: Final[_Layout] = (
     ("hyperplanes", np.float32, ("d", 0)),
     ("thresholds", np.float32, (0,)),
@@ -130,6 +134,12 @@ class Searcher:
         for array in self._arrays.values():
             release(array)
 
+    @property
+    def ends_early(self) -> bool:
+        """Whether long rows come first, so that an exact search need not see the others."""
+        bounds = self._named[2]
+        return len(bounds) > 0 and bool(bounds[len(bounds) // 2] < bounds[0] / 2)
+
     def of_first(self, count: int) -> "Searcher":
         """Return a searcher of the first points for exact searches: it has no codes of them."""
         whole = ("indices", "values", "hyperplanes", "thresholds", "sketch")
@@ -152,6 +162,16 @@ class Searcher:
     def least_probes(self) -> int:
         """How many buckets it looks at in any case: one, or every table's home."""
         return self._n_tables or 1
+
+    def enough(self, wanted: EffectiveParameters) -> int:
+        """How many hashed points give the selector all the candidates that it may have.
+
+        Probes are tuned on queries that look like points; a trained hyperplane does not, and finds
+        its buckets nearly empty.
+        """
+        points = self._hashing[2].shape[1]
+        candidates = wanted.candidates_limit or wanted.k
+        return int(min(candidates, wanted.hash_limit or points, points))
 
     def answer(
         self, queries: Rows, wanted: EffectiveParameters, *, n_probes: int, at_least: int = 0
@@ -212,7 +232,7 @@ class Searcher:
             self._tables,
             self._cells,
             plan,
-            _as_queries(queries),
+            as_queries(queries),
             scratch.as_tuple(),
             (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
         )
@@ -283,7 +303,8 @@ def _laid_out(arrays: Mapping[str, Array], layout: _Layout, dims: int) -> tuple[
     )
 
 
-def _as_queries(queries: Rows) -> tuple[Any, ...]:
+def as_queries(queries: Rows) -> tuple[Any, ...]:
+    """Return rows as kernels take them, dense or sparse, what is not used empty."""
     if isinstance(queries, SparseRows):
         empty = np.empty((0, queries.dims), np.float32)
         return (empty, queries.indptr, queries.indices, queries.values)

@@ -1,20 +1,25 @@
 """Where a build puts its arrays: staged files (`divgrpc.storage.Staging`) or memory."""
 
+import contextlib
+import dataclasses
 import math
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.array_files import Array, ArrayEntry, checksum
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.manifest import Manifest
-from divgrpc.storage import Generation
+from divgrpc.parameters import INDEX_NAME
+from divgrpc.storage import Generation, staging
 
 _CACHE_LINE: Final = 64
 
 
-class Store(Protocol):
+class Arrays(Protocol):
     """Named arrays of one generation: appended to row by row, or created and filled in place."""
 
     def begin(
@@ -31,8 +36,50 @@ class Store(Protocol):
     def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         """Return a new array of this shape to be written in place."""
 
+
+class Store(Arrays, Protocol):
+    """The arrays of a generation, and how it is finished."""
+
     def publish(self, manifest: Manifest) -> Generation:
         """Finish; `manifest` gets its generation number and its arrays."""
+
+
+class Part:
+    """Those arrays of another store whose names begin with `prefix`, without it: an index in one.
+
+    `part_of` finds them again once they are published.
+    """
+
+    def __init__(self, whole: Arrays, prefix: str) -> None:
+        self._whole = whole
+        self._prefix = prefix
+
+    def begin(
+        self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
+    ) -> None:
+        """Open an array for `append`, with room reserved for `rows` rows."""
+        self._whole.begin(self._prefix + name, dtype, row_shape, rows)
+
+    def append(self, name: str, block: Array) -> None:
+        """Add rows to an array that was begun."""
+        self._whole.append(self._prefix + name, block)
+
+    def read(self, name: str) -> Array:
+        """Return the rows appended so far, read-only."""
+        return self._whole.read(self._prefix + name)
+
+    def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        """Return a new array of this shape to be written in place."""
+        return self._whole.create(self._prefix + name, dtype, shape)
+
+
+def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
+    """Return the arrays whose names begin with `prefix`, named without it."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
 
 
 class MemoryStore:
@@ -78,7 +125,25 @@ class MemoryStore:
             name: ArrayEntry(array.dtype.name, array.shape, checksum(array))
             for name, array in arrays.items()
         }
-        return Generation(replace(manifest, generation=1, arrays=entries), arrays)
+        return Generation(dataclasses.replace(manifest, generation=1, arrays=entries), arrays)
+
+
+@contextlib.contextmanager
+def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, str]]:
+    """Yield where a build goes, and its name: memory has none.
+
+    Raises `InvalidArgumentError`, with the field `path`, where that does not end in a name.
+    """
+    if path is None:
+        yield MemoryStore(), ""
+        return
+    folder = Path(path).absolute()
+    if not INDEX_NAME.fullmatch(folder.name):
+        raise InvalidArgumentError(
+            "path", f"path must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}"
+        )
+    with staging(folder, replace=replace) as store:
+        yield store, folder.name
 
 
 def _read_only(array: Array) -> Array:

@@ -22,7 +22,8 @@ from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows
 Report = Callable[[int, int], None]
 
 NEIGHBOURS: Final = 10
-_SAMPLE: Final = 64
+SAMPLE: Final = 64
+_NOBODY: Final = -1
 _ASKED_AT_ONCE: Final = 16
 _LARGE: Final = 1_000_000
 _TIMED_SECONDS: Final = 0.003
@@ -46,16 +47,23 @@ class Tuned:
     search_costs: tuple[SearchCost, ...]
 
 
-def tune(searcher: Searcher, target_recall: float, seed: int, report: Report) -> Tuned:
+def tune(
+    searcher: Searcher,
+    target_recall: float,
+    seed: int,
+    report: Report,
+    queries: Rows | None = None,
+) -> Tuned:
     """Choose the number of probes and the search for `auto`.
 
+    `queries` are a sample of what will be asked, where that is known; else points are asked for.
     `report` gets rows done and rows in all, 0 for unknown, often enough to show life.
 
     Probes: the fewest that reach `target_recall`; where the hash limit keeps every number below it,
     the one with the best recall. Search: the fastest of those that reach it; `exact` always does.
     A search that finds less on queries unlike the points must be clearly faster to be taken.
     """
-    sample = _Sample.draw(searcher, seed, report)
+    sample = _Sample.draw(searcher, seed, report, queries)
     n_probes = _tune_probes(sample, target_recall)
     costs = tuple(
         SearchCost(search, sample.recall(search, n_probes), sample.microseconds(search, n_probes))
@@ -106,14 +114,21 @@ class _Sample:
     neighbours: IntArray
 
     @classmethod
-    def draw(cls, searcher: Searcher, seed: int, report: Report) -> "_Sample":
+    def draw(cls, searcher: Searcher, seed: int, report: Report, given: Rows | None) -> "_Sample":
         points = searcher.points
         rng = np.random.default_rng((seed, 1))
-        rows = np.sort(rng.choice(len(points), min(_SAMPLE, len(points)), replace=False))
-        queries = points[rows]
-        nearest = _nearest_rows(searcher, queries, min(NEIGHBOURS + 1, len(points)), report)
+        from_ = points if given is None else given
+        rows = np.sort(rng.choice(len(from_), min(SAMPLE, len(from_)), replace=False))
+        queries = from_[rows]
+        # A point is its own nearest neighbour, and does not count.
+        wanted = NEIGHBOURS + (given is None)
+        nearest = _nearest_rows(searcher, queries, min(wanted, len(points)), report)
         if len(searcher.ids):
-            rows, nearest = searcher.ids[rows], searcher.ids[nearest]
+            nearest = searcher.ids[nearest]
+        if given is not None:
+            rows = np.full(len(rows), _NOBODY)
+        elif len(searcher.ids):
+            rows = searcher.ids[rows]
         searcher.release()
         return cls(searcher, queries, report, {}, rows, nearest)
 
@@ -157,6 +172,8 @@ class _Sample:
         wanted, searcher = self._wanted(search), self.searcher
         points = len(searcher.points)
         if search == "exact":
+            if searcher.ends_early:
+                return round(self._exact_microseconds(searcher), 1)
             # A pass takes as long as there are points, and need not be made over all of them.
             count = min(points, _TIMED_POINTS)
             return round(self._exact_microseconds(searcher.of_first(count)) * points / count, 1)

@@ -20,6 +20,8 @@ Selector = Literal["nearest", "greedy", "mmr", "rerank", "qp_relax", "dpp", "max
 Variant = Literal["corrected", "printed", "marginal"]
 Sampling = Literal["uniform", "nearest"]
 Rounding = Literal["exchange", "top_k"]
+Mode = Literal["embedding", "neighbour_vote"]
+Vote = Literal["weighted", "plain"]
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -94,6 +96,50 @@ class QueryResult:
     parameters: EffectiveParameters
     warnings: tuple[WarningInfo, ...] = ()
     duality_gaps: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
+
+
+@dataclass(frozen=True, slots=True)
+class EffectiveLabelParameters:
+    """The parameters labels were predicted with: defaults filled in, `auto` resolved.
+
+    Of the search for labels, or in the mode `neighbour_vote` of that for `neighbours`, which are 0
+    in the mode `embedding`. Limits of 0 mean no limit, a `threshold` of None that there is none.
+    """
+
+    top_k: int
+    threshold: float | None
+    mode: Mode
+    neighbours: int
+    vote: Vote
+    diversity: float
+    selector: Selector
+    search: Search
+    hash_limit: int
+    candidates_limit: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelResult:
+    """Labels of a batch of documents, in the order in which they were picked.
+
+    `labels` (nq, top_k) int64, -1 where there are fewer; `scores` and `selection_scores` (nq,
+    top_k) float32, NaN there; `counts` (nq,) uint32, how many each document has. A score is the
+    product of the label with the embedded document, or its share of the votes; a selection score
+    what the selector saw in the label when it picked it, in a vote the share too. `names` has those
+    of each document's labels, and is empty where the index has no names. `stats` are of the search
+    for labels, or for neighbours.
+    """
+
+    labels: IntArray
+    scores: FloatArray
+    selection_scores: FloatArray
+    counts: CountArray
+    generation: int
+    stats: QueryStats
+    parameters: EffectiveLabelParameters
+    warnings: tuple[WarningInfo, ...] = ()
+    names: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

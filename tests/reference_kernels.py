@@ -4,7 +4,7 @@ The core promises one order for every sum, so that any machine gives the same by
 stands as plain as it can be said. `reference` builds queries of these.
 """
 
-from math import acos, ceil, log, log1p, pi
+from math import acos, ceil, hypot, log, log1p, pi
 from typing import Any
 
 import numpy as np
@@ -196,3 +196,10 @@ def tables_needed(distance: float, n_bits: int, failure_probability: float) -> i
     """Return how many tables find a point at this distance, but for this chance of failure."""
     whole_key = collision_probability(distance) ** n_bits
     return 1 if whole_key >= 1 else ceil(log(failure_probability) / log1p(-whole_key))
+
+
+def length_bounds(rows: npt.NDArray[np.float32], block: int) -> npt.NDArray[np.float32]:
+    """Return how long rows are at most from the start of each block to the end, rounded up."""
+    lengths = [hypot(*map(float, row)) for row in rows]
+    longest = [max(lengths[start:]) for start in range(0, len(rows), block)]
+    return np.nextafter(np.array(longest, np.float32), np.float32(np.inf))

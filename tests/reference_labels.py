@@ -29,6 +29,17 @@ def solve_features(x: Floats, y: Floats, h: Floats, weight: float) -> Floats:
     return np.asarray(solved.reshape(x.shape[1], h.shape[1]))
 
 
+def embed(x: Floats, v: Floats, offset: Floats, *, unit: bool) -> Floats:
+    """Return what stands for one document, feature by feature."""
+    x = x.astype(float)
+    if unit:
+        x = x / (x**2).sum() ** 0.5
+    embedded = offset.astype(float)
+    for feature in np.flatnonzero(x):
+        embedded = embedded + x[feature] * v[feature].astype(float)
+    return np.asarray(embedded)
+
+
 def best(scores: Mapping[int, float], count: int) -> list[int]:
     """Return the labels of the greatest scores, of equals the smaller."""
     return sorted(scores, key=lambda label: (-scores[label], label))[:count]

@@ -10,7 +10,14 @@ from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.finding import EVERY, EXACT, find
 from divgrpc.kernels.hashing import project, project_sparse, sketch_dense, sketch_sparse
 from divgrpc.kernels.sampling import id_of
-from divgrpc.kernels.scoring import score_all, score_rows, sort_nearest, take_nearest, within
+from divgrpc.kernels.scoring import (
+    score_all,
+    score_longest,
+    score_rows,
+    sort_nearest,
+    take_nearest,
+    within,
+)
 from divgrpc.kernels.selection import greedy, scale_costs
 from divgrpc.kernels.sparse import clear, dense_square, spread
 
@@ -30,22 +37,24 @@ INNER_PRODUCT = 2
 def answer(points, named, hashing, tables, cells, plan, queries, scratch, results):
     """Answer every query row.
 
-    `points`: see `scoring.score_rows`. `named`: ids (n,) int64 or empty, inverse lengths (n,)
-    float32 for the inner product or empty. `hashing`: hyperplanes (m, B), thresholds (B,) float32,
-    codes (B / 64, n) uint64, terms (2, n) float32 (see `scanning.estimate`) or (2, 0), sketch (d,)
-    int32 (see `hashing.sketch_dense`) or empty, where m is d. `tables`: see `find_tables`. `cells`:
-    see `rank_cells`; with cells, codes and terms go by place.
+    `points`: see `scoring.score_rows`. `named`: ids (n,) int64 or empty; for the inner product
+    inverse lengths (n,) float32 and bounds (see `scoring.score_longest`), else empty. `hashing`:
+    hyperplanes (m, B), thresholds (B,) float32, codes (B / 64, n) uint64, terms (2, n) float32 (see
+    `scanning.estimate`) or (2, 0), sketch (d,) int32 (see `hashing.sketch_dense`) or empty, where m
+    is d. `tables`: see `find_tables`. `cells`: see `rank_cells`; with cells, codes and terms go by
+    place.
     `plan`: search, n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance
     float32 (inf: none), selector, relevance float32, rule, uniform, seed uint64, product, metric.
     `queries`: dense (nq, d) float32, or indptr (nq + 1,) int64, indices int32 and values float32;
     what is not used is empty. `scratch`: rows (n,) int32, distances (n,) float32, projections (B,)
     float32, code (B / 64, 1) and planes (4, B / 64) uint64, scan scratch (scores, maxima,
-    histogram int32), probing scratch, cells scratch (numbers int32, distances float32, found
-    int32), selection scratch (see `greedy`), costs float32, picked int64, sketched (1, m) float32.
+    histogram int32, minima float32), probing scratch, cells scratch (numbers int32, distances
+    float32, found int32), selection scratch (see `greedy`), costs float32, picked int64, sketched
+    (1, m) float32.
     `results`: ids (nq, k) int64, scores and selection scores (nq, k) float32, counts (nq,) uint32,
     stats (4, nq) uint32: hashed, probed, scored, candidates.
     """
-    ids, product = named[0], plan[12]
+    ids, bounds, product = named[0], named[2], plan[12]
     hash_limit, candidates_limit, max_distance = plan[4], plan[5], plan[6]
     rows, distances, spread_out = scratch[0], scratch[1], scratch[8][1]
     n = rows.shape[0]
@@ -66,9 +75,13 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
         square = dense_square(target, at) if points[1].shape[0] else 0.0
         if count == EVERY:
             scored = n
-            hashed = min(scored, hash_limit) if hash_limit else scored
-            score_all(points, target, at, square, product, distances)
-            count = take_nearest(distances, min(hashed, candidates_limit or hashed), rows)
+            hashed = min(n, hash_limit) if hash_limit else n
+            count = min(hashed, candidates_limit or hashed)
+            if bounds.shape[0]:
+                scored = score_longest(points[0], target, at, bounds, count, distances)
+            else:
+                score_all(points, target, at, square, product, distances)
+            count = take_nearest(distances[:scored], count, rows)
         else:
             score_rows(points, target, at, square, product, rows, count, distances)
             scored = count
@@ -129,7 +142,7 @@ def project_query(queries, query, hashing, sketched, projections):
 
 @part
 def _select(points, named, plan, query, count, scratch, results):
-    ids, inverses = named
+    ids, inverses, _ = named
     rows, distances = scratch[0], scratch[1]
     costs, picked = scratch[9], scratch[10]
     k, selector, relevance, rule = plan[3], plan[7], plan[8], plan[9]

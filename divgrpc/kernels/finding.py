@@ -10,9 +10,11 @@ from divgrpc.kernels.scanning import (
     group_maxima,
     name_rows,
     scan_asymmetric,
+    scan_estimates,
     scan_hamming,
     score_run,
     take_largest,
+    take_least,
 )
 from divgrpc.kernels.scoring import sort_nearest, take_nearest
 
@@ -71,7 +73,7 @@ def _find_cells(hashing, cells, plan, ids, scratch):
     """Take the nearest cells whole, or by code where they hold more than the hash limit."""
     n_probes, at_least, hash_limit, product = plan[1], plan[2], plan[4], plan[12]
     rows, estimates, projections, planes = scratch[0], scratch[1], scratch[2], scratch[4]
-    scores, maxima, histogram = scratch[5]
+    scores, maxima, histogram, _ = scratch[5]
     numbers, distances, found = scratch[7]
     codes, terms = hashing[2], hashing[3]
     starts, places = cells[4], cells[5]
@@ -96,7 +98,8 @@ def _find_cells(hashing, cells, plan, ids, scratch):
             rows[i] = found[i]
         return count, probed
     if terms.shape[1]:
-        return _nearest_estimates(estimates[:count], hash_limit, found, ids, rows), probed
+        count = take_nearest(estimates[:count], hash_limit, rows)
+        return _sort_estimates(estimates, count, hash_limit, found, ids, rows), probed
     group_maxima(scores[:count], maxima)
     low = -_LEVEL * 64 * codes.shape[0]
     groups = maxima[: (count + 15) // 16]
@@ -110,19 +113,21 @@ def _scan(hashing, places, plan, hamming, ids, scratch):
     """Take `hash_limit` of all points by their codes; returns (sure, count) as `take_largest`."""
     hash_limit, uniform, seed = plan[4], plan[10], plan[11]
     rows, estimates, projections, code, planes = scratch[:5]
-    scores, maxima, histogram = scratch[5]
+    scores, maxima, histogram, minima = scratch[5]
     codes, terms = hashing[2], hashing[3]
     if hamming:
         scan_hamming(codes, code[:, 0], scores, maxima)
         low = -64 * codes.shape[0]
     else:
         unit, levels = quantise(projections, planes)
+        if terms.shape[1]:
+            stop = codes.shape[1]
+            scan_estimates(codes, planes, unit, levels, terms, stop, scores, estimates, minima)
+            count = take_least(estimates, minima, stop, hash_limit, rows)
+            count = _sort_estimates(estimates, count, hash_limit, places, ids, rows)
+            return count, count
         scan_asymmetric(codes, planes, scores, maxima)
         low = -_LEVEL * 64 * codes.shape[0]
-        if terms.shape[1]:
-            estimate(scores, unit, levels, terms, 0, estimates)
-            count = _nearest_estimates(estimates, hash_limit, places, ids, rows)
-            return count, count
     sure, count = take_largest(scores, maxima, low, histogram, hash_limit, rows)
     name_rows(places, rows, count)
     if uniform:
@@ -131,9 +136,8 @@ def _scan(hashing, places, plan, hamming, ids, scratch):
 
 
 @part
-def _nearest_estimates(estimates, wanted, places, ids, rows):
-    """Write the rows of the `wanted` least estimates, ties by id, into `rows`; returns how many."""
-    count = take_nearest(estimates, wanted, rows)
+def _sort_estimates(estimates, count, wanted, places, ids, rows):
+    """Sort the `wanted` least of the first `count` to the front, ties by id; returns how many."""
     name_rows(places, rows, count)
     sort_nearest(rows, estimates, 0, count, wanted, ids)
     # Were an estimate no number, fewer would be found.

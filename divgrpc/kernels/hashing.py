@@ -27,6 +27,24 @@ def project_sparse(indices, values, start, stop, hyperplanes, projections):
         _add_plane(hyperplanes[indices[i]], values[i], projections)
 
 
+@kernel
+def embed(queries, feature_map, offset, embedded):
+    """Write each query's product with a feature map (d, r) float32, plus `offset` (r,).
+
+    `queries` as in `answering.answer`; `embedded` (nq, r) float32. A row comes to the same whatever
+    it is asked with.
+    """
+    dense, indptr, indices, values = queries
+    for row in range(embedded.shape[0]):
+        found = embedded[row]
+        if indptr.shape[0]:
+            project_sparse(indices, values, indptr[row], indptr[row + 1], feature_map, found)
+        else:
+            project(dense, row, feature_map, found)
+        for j in range(found.shape[0]):
+            found[j] += offset[j]
+
+
 @part
 def sketch_dense(queries, row, places, sketched):
     """Write the count sketch of one dense query into row 0 of `sketched` (1, m) float32.

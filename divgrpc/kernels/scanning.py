@@ -8,11 +8,14 @@ import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.lanes import popcount
+from divgrpc.kernels.sampling import kth_smallest
 
 # Points whose scores are written while they are in the first-level cache.
 BLOCK = 1024
 # Points that share one maximum; a divisor of BLOCK.
 GROUP = 16
+# The same for minima: points so far apart within a block share one.
+COLUMN = BLOCK // GROUP
 
 
 @kernel
@@ -51,9 +54,68 @@ def estimate(scores, unit, total, terms, start, estimates):
     `terms` (2, n) float32 hold, per point, what its distance begins with and how many times that
     product is taken off; `divgrpc.hashing.scan_terms` makes them. `estimates` (m,) float32.
     """
+    stop = start + scores.shape[0]
+    # Runs of their own, counted from 0: otherwise the loop is not made of vectors.
+    offsets, factors = terms[0, start:stop], terms[1, start:stop]
+    levels = np.int32(total)
     for i in range(scores.shape[0]):
-        product = np.float32(2 * scores[i] - total) * unit
-        estimates[i] = terms[0, start + i] - product * terms[1, start + i]
+        product = np.float32(np.int32(2) * scores[i] - levels) * unit
+        estimates[i] = offsets[i] - product * factors[i]
+
+
+@kernel
+def scan_estimates(codes, planes, unit, total, terms, stop, scores, estimates, minima):
+    """Write the estimated distances of the first `stop` points, and the least of every group.
+
+    A group is every COLUMN-th point of a block, so that minima of many groups are one run of
+    instructions; `minima` (ceil(n / BLOCK) * COLUMN,) float32 gets infinity where there is none.
+    `scores` (n,) int32 is written over; other arguments as for `scan_asymmetric` and `estimate`.
+    """
+    for start in range(0, stop, BLOCK):
+        end = min(stop, start + BLOCK)
+        block, found = scores[: end - start], estimates[start:end]
+        _score_block(codes, planes, start, block)
+        estimate(block, unit, total, terms, start, found)
+        first = start // BLOCK * COLUMN
+        _column_minima(found, minima[first : first + COLUMN])
+
+
+@kernel
+def _column_minima(block, minima):
+    minima[:] = np.float32(np.inf)
+    for start in range(0, block.shape[0], COLUMN):
+        run = block[start : min(block.shape[0], start + COLUMN)]
+        for i in range(run.shape[0]):
+            minima[i] = run[i] if run[i] < minima[i] else minima[i]
+
+
+@kernel
+def take_least(estimates, minima, stop, wanted, rows):
+    """Write the numbers of the `wanted` least of estimates[:stop], and of what ties or comes near.
+
+    Their estimates move to the front with them. `minima` as `scan_estimates` leaves them. Returns
+    how many there are: few more than `wanted`, which is 1 to `stop`.
+    """
+    groups = (stop + BLOCK - 1) // BLOCK * COLUMN
+    limit = np.float32(np.inf)
+    if wanted < groups:
+        # So many groups hold an estimate of at most the limit, hence so many points do.
+        limit = kth_smallest(minima[:groups].copy(), wanted - 1)
+    found = 0
+    for start in range(0, stop, BLOCK):
+        first = start // BLOCK * COLUMN
+        for column in range(COLUMN):
+            if minima[first + column] <= limit:
+                for i in range(start + column, min(stop, start + BLOCK), COLUMN):
+                    if estimates[i] <= limit:
+                        rows[found] = i
+                        found += 1
+    # Within a block they are not in order: moved one by one they would be written over.
+    moved = np.empty(found, np.float32)
+    for i in range(found):
+        moved[i] = estimates[rows[i]]
+    estimates[:found] = moved
+    return found
 
 
 @kernel

@@ -1,5 +1,7 @@
 """Exact scores of the hashed points, and the nearest of them."""
 
+import math
+
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
@@ -11,6 +13,8 @@ from divgrpc.kernels.sparse import sparse_distance
 _SHORT = 16
 # Rows that share one minimum when the nearest of all are taken.
 _GROUP = 16
+# Rows that share one bound on the lengths of what follows.
+BOUND_ROWS = 256
 # Rows asked for ahead: hashed points lie anywhere in memory, and waiting for them one by one takes
 # most of the time.
 _AHEAD = 4
@@ -58,6 +62,40 @@ def score_all(points, target, at, square, product, distances):
     else:
         for row in range(distances.shape[0]):
             distances[row] = row_distance(vectors, row, target, at)
+
+
+@kernel
+def score_longest(vectors, target, at, bounds, wanted, distances):
+    """Write minus the products of the first rows, until none after can be among the `wanted` best.
+
+    `bounds` (ceil(n / BOUND_ROWS),) float32: no row from BOUND_ROWS * b on is longer than
+    bounds[b]. A product is at most the product of the lengths (Cauchy-Schwarz), so that where long
+    rows come first few are looked at. Returns how many distances were written; the `wanted` least
+    of all, ties included, are among them. `wanted` is 1 to n; other arguments as for `score_all`.
+    """
+    n, dims = vectors.shape
+    square = 0.0
+    for j in range(dims):
+        square += np.float64(target[at, j]) * np.float64(target[at, j])
+    # What a float32 sum of so many terms may be off by, generously: in its lanes, and folded.
+    length = math.sqrt(square) * (1.0 + (dims / 32 + 64) * 1.2e-7)
+    best = np.empty(2 * wanted, np.float32)
+    count, limit = 0, np.float32(np.inf)
+    for start in range(0, n, BOUND_ROWS):
+        # What float32 cannot hold any more counts too.
+        if bounds[start // BOUND_ROWS] * length + 1e-37 < -limit:
+            return start
+        for row in range(start, min(n, start + BOUND_ROWS)):
+            distance = -row_dot(vectors, row, target, at)
+            distances[row] = distance
+            if distance < limit:
+                best[count] = distance
+                count += 1
+                if count == 2 * wanted:
+                    limit, count = kth_smallest(best, wanted - 1), wanted
+        if count > wanted:
+            limit, count = kth_smallest(best[:count], wanted - 1), wanted
+    return n
 
 
 @kernel

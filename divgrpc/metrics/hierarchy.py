@@ -92,6 +92,12 @@ class LabelTree:
             tree[new], depths[new] = found[new], level
         return cls(tree, depths, _ancestors(tree, depths, label_count))
 
+    @classmethod
+    def of_tree(cls, parents: npt.ArrayLike, depths: npt.ArrayLike, label_count: int) -> Self:
+        """Take a tree as `parents` and `depths` (m,) have it, for instance from a file."""
+        above, levels = np.asarray(parents, np.int64), np.asarray(depths, np.int64)
+        return cls(above, levels, _ancestors(above, levels, label_count))
+
     @property
     def height(self) -> int:
         """The depth of the deepest label, the h of the formula."""

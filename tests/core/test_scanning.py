@@ -59,6 +59,46 @@ def test_scan_hamming_counts_differing_bits(seed: int, words: int, points: int) 
     assert maxima.tolist() == group_maxima(scores)
 
 
+@examples
+@given(
+    seed=seeds, words=st.integers(1, 5), points=st.sampled_from(EDGES), wanted=st.integers(1, 40)
+)
+def test_estimates_of_a_scan_are_those_of_its_scores(
+    seed: int, words: int, points: int, wanted: int
+) -> None:
+    """Scanned in one go or score by score: the same estimates, and the least of them are found."""
+    rng = np.random.default_rng(seed)
+    codes = reference_kernels.pack(random_bits(points, 64 * words, seed))
+    planes, (scores, maxima) = np.empty((4, words), np.uint64), scratch(points)
+    unit, total = hashing.quantise(rng.standard_normal(64 * words).astype(np.float32), planes)
+    terms = rng.random((2, points)).astype(np.float32)
+    terms.setflags(write=False)
+    unit = np.float32(unit)
+    scanning.scan_asymmetric(codes, planes, scores, maxima)
+    apart, whole = np.empty((2, points), np.float32)
+    scanning.estimate(scores, unit, total, terms, 0, apart)
+    truth = [
+        t - np.float32(np.float32(2 * s - total) * unit) * f
+        for s, t, f in zip(scores, *terms, strict=True)
+    ]
+    assert apart.tolist() == np.array(truth, np.float32).tolist()
+    blocks = -(-points // scanning.BLOCK)
+    minima = np.empty(blocks * scanning.COLUMN, np.float32)
+    scanning.scan_estimates(codes, planes, unit, total, terms, points, scores, whole, minima)
+    assert whole.tolist() == apart.tolist()
+    padded = np.full(blocks * scanning.BLOCK, np.inf, np.float32)
+    padded[:points] = whole
+    columns = padded.reshape(blocks, scanning.GROUP, scanning.COLUMN).min(axis=1)
+    assert minima.tolist() == columns.ravel().tolist()
+    wanted, rows = min(wanted, points), np.full(points, -1, np.int32)
+    found = scanning.take_least(whole, minima, points, wanted, rows)
+    taken = rows[:found].tolist()
+    assert found >= wanted
+    assert len(set(taken)) == found
+    assert whole[:found].tolist() == apart[taken].tolist()
+    assert set(np.flatnonzero(apart <= np.sort(apart)[wanted - 1]).tolist()) <= set(taken)
+
+
 @pytest.mark.parametrize("words", [1, 4, 96])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_scores_reach_their_ends(words: int, sign: int) -> None:

@@ -68,6 +68,54 @@ def test_score_rows_gives_distances(dims: int, kind: str, product: bool) -> None
     assert np.abs(every - truth).max() <= least * np.abs(truth).max()
 
 
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([1, 2, 255, 256, 257, 1500]),
+    wanted=st.integers(1, 300),
+    tail=st.sampled_from([0.0, 0.5, 2.0, 60.0]),
+    falling=st.booleans(),
+)
+def test_score_longest_scores_all_that_count(
+    seed: int, count: int, wanted: int, tail: float, falling: bool
+) -> None:
+    """What is left out is farther than the last of the wanted, which come out as of all rows."""
+    rng = np.random.default_rng(seed)
+    lengths = (1 + np.arange(count)) ** -tail
+    vectors = np.rint(rng.standard_normal((count, 9)) * 3) * lengths[:, np.newaxis]
+    vectors = vectors.astype(np.float32)
+    if falling:
+        order = np.argsort(-np.linalg.norm(vectors.astype(np.float64), axis=1), kind="stable")
+        vectors = vectors[order]
+    vectors.setflags(write=False)
+    target = rng.standard_normal((2, 9)).astype(np.float32)
+    # Twice the same query, and one of zeros: everything ties.
+    target[1] = 0 if seed % 7 == 0 else target[1]
+    wanted = min(wanted, count)
+    every, some = np.full((2, count), np.nan, np.float32)
+    points = kernel_points(vectors, stored_sparse=False)
+    scoring.score_all(points, target, 1, 0.0, True, every)
+    bounds = reference_kernels.length_bounds(vectors, scoring.BOUND_ROWS)
+    bounds.setflags(write=False)
+    scored = scoring.score_longest(vectors, target, 1, bounds, wanted, some)
+    assert scored >= wanted
+    assert some[:scored].tolist() == every[:scored].tolist()
+    if scored < count:
+        assert every[scored:].min() > np.sort(every)[wanted - 1]
+
+
+def test_score_longest_ends_where_lengths_fall() -> None:
+    """Ten long rows before short ones are all that is looked at, up to the end of a block."""
+    vectors = np.full((2000, 4), 1e-3, np.float32)
+    vectors[:10] = np.arange(10, 0, -1)[:, np.newaxis]
+    vectors.setflags(write=False)
+    bounds = reference_kernels.length_bounds(vectors, scoring.BOUND_ROWS)
+    bounds.setflags(write=False)
+    target, distances = np.ones((1, 4), np.float32), np.empty(2000, np.float32)
+    assert scoring.score_longest(vectors, target, 0, bounds, 5, distances) == scoring.BOUND_ROWS
+    assert scoring.score_longest(vectors, target, 0, bounds, 11, distances) == 2000
+
+
 @pytest.mark.parametrize("length", [1.0, 1e3, 1e9])
 def test_sparse_points_a_rounding_apart_are_told_apart(length: float) -> None:
     """A squared distance from lengths and products keeps what float32 would lose to them."""

@@ -12,10 +12,11 @@ import reference_labels as reference
 from benchmarks.documents import read
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
+from divgrpc.labels.votes import most_voted
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import IntArray, Metric
 from divgrpc.vectors import SparseRows
-from divgrpc.voting import _most_voted, neighbour_vote
+from divgrpc.voting import neighbour_vote
 
 examples = settings(deadline=None, derandomize=True, max_examples=200)
 EXACT = QueryParameters(k=3, search="exact", diversity=0)
@@ -47,7 +48,7 @@ def test_votes_agree_with_their_twin(
     for row, pairs in enumerate(lists):
         for place, (neighbour, weight) in enumerate(pairs):
             found[row, place], weights[row, place] = neighbour, weight
-    labels, shares = _most_voted(found, weights, rows_of(sets, 6), 3)
+    labels, shares = most_voted(found, weights, rows_of(sets, 6), 3)
     for row, pairs in enumerate(lists):
         votes = reference.vote([n for n, _ in pairs], [w for _, w in pairs], sets)
         best = reference.best(votes, 3)

@@ -1,0 +1,85 @@
+"""From points in a store to everything that finds them, and to what the manifest says of it.
+
+An index is assembled once over its points and, where it has a label model, once more over the label
+factors: the same steps in another part of the store.
+"""
+
+from divgrpc.array_files import Array
+from divgrpc.encoding import Report, encode_points
+from divgrpc.manifest import Manifest
+from divgrpc.parameters import BuildParameters
+from divgrpc.reasons import choices
+from divgrpc.searching import Searcher
+from divgrpc.stores import Arrays
+from divgrpc.tuning import Tuned, tune
+from divgrpc.types import IntArray, WarningInfo
+from divgrpc.vectors import Rows, SparseRows
+
+
+def assemble(
+    store: Arrays,
+    asked: BuildParameters,
+    points: Rows,
+    ids: IntArray | None,
+    *,
+    report: Report,
+    queries: Rows | None = None,
+) -> Manifest:
+    """Encode `points` (n, d), tune, and return what came of it: no number and no arrays yet.
+
+    `queries` are a sample of what will be asked, where that is known. `report` gets stage, rows
+    done and rows in all.
+    """
+    encoded = encode_points(store, asked, points, report)
+    parameters = encoded.parameters
+    report("tuning", 0, len(points))
+    searcher = Searcher(_readable(encoded.arrays, points, ids), parameters, points.shape[1])
+    tuned = tune(
+        searcher,
+        parameters.target_recall,
+        parameters.seed,
+        lambda done, total: report("tuning", done, total),
+        queries,
+    )
+    sparse = isinstance(points, SparseRows)
+    return Manifest(
+        generation=0,
+        rows=len(points),
+        dims=points.shape[1],
+        points="sparse" if sparse else "dense",
+        nonzeros=len(points.values) if isinstance(points, SparseRows) else points.size,
+        parameters=parameters,
+        code_bits=encoded.code_bits,
+        n_probes=tuned.n_probes,
+        auto_search=tuned.auto_search,
+        search_costs=tuned.search_costs,
+        choices=choices(asked, encoded, tuned, len(points), points.shape[1]),
+        warnings=_warnings(tuned, parameters.target_recall),
+        arrays={},
+    )
+
+
+def _readable(encoded: dict[str, Array], points: Rows, ids: IntArray | None) -> dict[str, Array]:
+    arrays = dict(encoded)
+    if isinstance(points, SparseRows):
+        arrays |= {"indptr": points.indptr, "indices": points.indices, "values": points.values}
+    else:
+        arrays["vectors"] = points
+    if ids is not None:
+        arrays["ids"] = ids
+    for name, array in arrays.items():
+        # Kernels are compiled for arrays that cannot be written.
+        arrays[name] = array.view()
+        arrays[name].setflags(write=False)
+    return arrays
+
+
+def _warnings(tuned: Tuned, target: float) -> tuple[WarningInfo, ...]:
+    tables = next(cost for cost in tuned.search_costs if cost.search == "tables")
+    if tables.recall >= target - 1e-9:
+        return ()
+    sentence = (
+        f"search tables finds {tables.recall:.2f} of the nearest at default limits, less than "
+        f"target_recall {target:g}; auto takes another search"
+    )
+    return (WarningInfo("TARGET_RECALL_MISSED", sentence, "target_recall"),)

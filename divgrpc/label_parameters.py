@@ -1,0 +1,149 @@
+"""What PredictLabels can be told, and what a build is told of labels beside them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.labels import LabelModel
+from divgrpc.metrics.hierarchy import LabelTree
+from divgrpc.parameters import (
+    LIMITS,
+    LabelParameters,
+    QueryParameters,
+    check_choice,
+    check_integer,
+    check_number,
+)
+from divgrpc.types import (
+    EffectiveLabelParameters,
+    EffectiveParameters,
+    Mode,
+    Search,
+    Selector,
+    Vote,
+)
+
+DEFAULT_TOP_K: Final = 5
+DEFAULT_NEIGHBOURS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictParameters:
+    """How labels are predicted; None means the default that a query has.
+
+    `top_k` labels at most, of at least the score `threshold`. In the mode `embedding` the other
+    parameters are those of a query for labels; in `neighbour_vote` those of a query for so many
+    `neighbours`, each of which has a `vote`, and the `top_k` labels of most votes are the answer.
+    """
+
+    top_k: int = DEFAULT_TOP_K
+    threshold: float | None = None
+    diversity: float = 0.3
+    selector: Selector = "greedy"
+    search: Search = "auto"
+    hash_limit: int | None = None
+    candidates_limit: int | None = None
+    mode: Mode = "embedding"
+    neighbours: int = DEFAULT_NEIGHBOURS
+    vote: Vote = "weighted"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_integer(self, "top_k", 1, LIMITS["k_max"])
+        if self.threshold is not None:
+            check_number(self, "threshold")
+        check_choice("mode", self.mode, get_args(Mode))
+        check_integer(self, "neighbours", 1, LIMITS["neighbours_max"])
+        check_choice("vote", self.vote, get_args(Vote))
+        _ = self.query
+
+    @property
+    def query(self) -> QueryParameters:
+        """How the labels, or the neighbours, are asked for."""
+        return QueryParameters(
+            k=self.top_k if self.mode == "embedding" else self.neighbours,
+            diversity=self.diversity,
+            selector=self.selector,
+            search=self.search,
+            hash_limit=self.hash_limit,
+            candidates_limit=self.candidates_limit,
+            seed=self.seed,
+        )
+
+    def effective(self, query: EffectiveParameters) -> EffectiveLabelParameters:
+        """Return the same with what its query came to."""
+        return EffectiveLabelParameters(
+            top_k=self.top_k,
+            threshold=self.threshold,
+            mode=self.mode,
+            neighbours=0 if self.mode == "embedding" else self.neighbours,
+            vote=self.vote,
+            diversity=query.diversity,
+            selector=query.selector,
+            search=query.search,
+            hash_limit=query.hash_limit,
+            candidates_limit=query.candidates_limit,
+            seed=query.seed,
+        )
+
+
+# "leml", factors (L, r) and (d, r) from elsewhere, a model, or none.
+LabelModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelModel | None
+
+
+def as_label_model(given: LabelModelLike) -> LabelModel | str | None:
+    """Return a pair of factors as the model that it makes; raises `InvalidArgumentError`."""
+    if isinstance(given, tuple) and len(given) == 2:
+        return LabelModel.of_factors(*given)
+    if isinstance(given, tuple):
+        raise InvalidArgumentError("label_model", "label_model must be a pair of factors")
+    return given
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelPlan:
+    """What a build is told of labels, beside the rows of them that come with the points.
+
+    `model`: "leml" trains one with `parameters` on all rows, a `LabelModel` is taken as it is, None
+    leaves the votes of neighbours alone. `names` (L) of the labels; `hierarchy` (m, 2) edges from
+    parent to child, nodes below L being the labels, from the `roots` down: see
+    `divgrpc.metrics.LabelTree`.
+    """
+
+    model: LabelModel | str | None = None
+    parameters: LabelParameters = field(default_factory=LabelParameters)
+    names: Sequence[str] | None = None
+    hierarchy: npt.ArrayLike | None = None
+    roots: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.model, str):
+            check_choice("label_model", self.model, ("leml",))
+        elif not isinstance(self.model, LabelModel | None):
+            raise InvalidArgumentError(
+                "label_model", 'label_model must be "leml", a pair of factors, or None'
+            )
+        if self.names is not None and not all(isinstance(name, str) for name in self.names):
+            raise InvalidArgumentError("label_names", "label_names must be texts")
+        if self.roots is not None and self.hierarchy is None:
+            raise InvalidArgumentError("roots", "roots must come with a hierarchy")
+        if self.hierarchy is not None and np.asarray(self.hierarchy).shape[1:] != (2,):
+            raise InvalidArgumentError(
+                "hierarchy", "hierarchy must have two columns, parents and children"
+            )
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing but rows of labels may come."""
+        return self.model is None and self.names is None and self.hierarchy is None
+
+    def tree(self, label_count: int) -> LabelTree | None:
+        """Return the tree over so many labels; raises `InvalidArgumentError` as that does."""
+        if self.hierarchy is None:
+            return None
+        edges = np.asarray(self.hierarchy)
+        return LabelTree.of_edges(edges[:, 0], edges[:, 1], label_count, self.roots)

@@ -1,0 +1,210 @@
+"""From documents to labels: what `Index.predict_labels` asks of a generation's labels.
+
+`embedding`: a document becomes r numbers, and the labels of the largest products with them are
+found as any points are, by an index of its own over the label factors; then a selector picks.
+`neighbour_vote`: documents that were built in are found, and vote (`divgrpc.labels.votes`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Self
+
+import numpy as np
+
+from divgrpc.array_files import Array
+from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.kernels import hashing
+from divgrpc.label_parameters import PredictParameters
+from divgrpc.labels.model import prediction
+from divgrpc.labels.votes import most_voted, weigh
+from divgrpc.manifest import LabelSection, Manifest
+from divgrpc.metrics.hierarchy import LabelTree
+from divgrpc.parameters import LIMITS, too_few
+from divgrpc.searching import Answers, Searcher, as_queries
+from divgrpc.stores import part_of
+from divgrpc.types import (
+    CountArray,
+    EffectiveParameters,
+    FloatArray,
+    IntArray,
+    LabelResult,
+    Metric,
+    QueryStats,
+)
+from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare
+
+# Where the arrays of the index over label factors stand among those of a generation.
+INDEX = "label_index."
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """What was found for documents: columns as in `LabelResult`, and the query that found it."""
+
+    labels: IntArray
+    scores: FloatArray
+    values: FloatArray
+    counts: CountArray
+    stats: CountArray
+    query: EffectiveParameters
+
+
+class IndexedLabels:
+    """The labels of a generation: sets of its points, a model, names, a hierarchy; what it has."""
+
+    def __init__(self, arrays: Mapping[str, Array], section: LabelSection, metric: Metric) -> None:
+        """Take a generation's; `metric` is that of its points."""
+        self._arrays = arrays
+        self._section = section
+        self._metric: Metric = metric
+
+    @classmethod
+    def of(cls, manifest: Manifest, arrays: Mapping[str, Array]) -> Self | None:
+        """Return the labels of a generation, None where it has none."""
+        if manifest.labels is None:
+            return None
+        return cls(arrays, manifest.labels, manifest.parameters.metric)
+
+    @property
+    def count(self) -> int:
+        """How many labels there are, L."""
+        return self._section.label_count
+
+    @cached_property
+    def tree(self) -> LabelTree | None:
+        """The hierarchy, as a tree."""
+        if "label_tree.parents" not in self._arrays:
+            return None
+        parents, depths = (self._arrays[f"label_tree.{name}"] for name in ("parents", "depths"))
+        return LabelTree.of_tree(parents, depths, self.count)
+
+    @cached_property
+    def _sets(self) -> SparseRows:
+        """The labels of every point (n, L)."""
+        if "label_sets.indptr" not in self._arrays:
+            raise UnfitIndexError("mode", "the index has no labels of its points to vote with")
+        indptr, indices = (self._arrays[f"label_sets.{name}"] for name in ("indptr", "indices"))
+        return SparseRows(indptr, indices, np.ones(len(indices), np.float32), self.count)
+
+    @property
+    def _index(self) -> Manifest:
+        """What is known of the index over the label factors."""
+        if self._section.index is None:
+            raise UnfitIndexError("mode", "the index has no label model; Build makes or takes one")
+        return self._section.index
+
+    @cached_property
+    def _searcher(self) -> Searcher:
+        return Searcher(part_of(self._arrays, INDEX), self._index.parameters, self._index.dims)
+
+    def resolve(self, parameters: PredictParameters) -> EffectiveParameters:
+        """Fill in the defaults of a search for labels; raises `UnfitIndexError` without a model."""
+        index = self._index
+        wanted = parameters.query.resolve(index.rows, index.auto_search, index.dims)
+        if parameters.threshold is None:
+            return wanted
+        # What is below it never comes before the selector. Distances are minus the products.
+        return replace(wanted, max_distance=-parameters.threshold)
+
+    def predict(self, documents: Rows, parameters: PredictParameters) -> Found:
+        """Return the labels whose products with the embedded documents are selected."""
+        wanted = self.resolve(parameters)
+        embedded = embed(
+            documents,
+            self._arrays["feature_map"],
+            self._arrays["label_offset"],
+            unit=self._section.unit_rows,
+        )
+        answers = self._searcher.answer(
+            embedded,
+            wanted,
+            n_probes=self._index.n_probes,
+            at_least=self._searcher.enough(wanted) if parameters.search == "auto" else 0,
+        )
+        return Found(
+            answers.ids, answers.scores, answers.values, answers.counts, answers.stats, wanted
+        )
+
+    def vote(
+        self,
+        neighbours: IntArray,
+        answers: Answers,
+        parameters: PredictParameters,
+        query: EffectiveParameters,
+    ) -> Found:
+        """Return the labels of most votes of `neighbours` (nq, k), rows of points, -1 for none."""
+        weights = np.ones(neighbours.shape, np.float32)
+        if parameters.vote == "weighted":
+            weights = weigh(answers.scores, answers.counts, self._metric)
+        width = min(parameters.top_k, self.count)
+        labels, shares = most_voted(neighbours, weights, self._sets, width)
+        voted = prediction(labels, shares, parameters.top_k, parameters.threshold)
+        return Found(voted.labels, voted.scores, voted.scores, voted.counts, answers.stats, query)
+
+    def result(self, found: Found, parameters: PredictParameters, generation: int) -> LabelResult:
+        """Return what was found with all that belongs to an answer."""
+        warnings = parameters.query.warnings()
+        warnings += too_few("top_k", parameters.top_k, self.count, found.counts)
+        return LabelResult(
+            labels=found.labels,
+            scores=found.scores,
+            selection_scores=found.values,
+            counts=found.counts,
+            generation=generation,
+            stats=QueryStats(*found.stats),
+            parameters=parameters.effective(found.query),
+            warnings=warnings,
+            names=tuple(self._names(found)),
+        )
+
+    def _names(self, found: Found) -> Iterator[tuple[str, ...]]:
+        if "label_names.ends" not in self._arrays:
+            return
+        text, ends = self._arrays["label_names.bytes"], self._arrays["label_names.ends"]
+        for labels, count in zip(found.labels, found.counts, strict=True):
+            spans = ((ends[label - 1] if label else 0, ends[label]) for label in labels[:count])
+            yield tuple(text[start:stop].tobytes().decode() for start, stop in spans)
+
+
+def document_rows(documents: RowsLike, dims: int) -> Rows:
+    """Return a copy of documents (nq, dims); raises `InvalidArgumentError` for `documents`.
+
+    One without a feature is refused, as a vector without a direction is: every label would be as
+    good.
+    """
+    rows = as_rows("documents", documents, dims)
+    if not 1 <= len(rows) <= LIMITS["query_rows_max"]:
+        raise InvalidArgumentError(
+            "documents",
+            f"documents must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
+        )
+    if isinstance(rows, SparseRows):
+        ends = np.concatenate(([0], np.cumsum(rows.values != 0)))
+        empty = np.diff(ends[rows.indptr]) == 0
+    else:
+        empty = ~rows.any(axis=1)
+    if empty.any():
+        raise InvalidArgumentError(
+            "documents", f"documents row {empty.argmax()} has no feature, all are zeros"
+        )
+    return rows
+
+
+def embed(
+    documents: Rows, feature_map: FloatArray, offset: FloatArray, *, unit: bool
+) -> FloatArray:
+    """Return what stands for each document (nq, d): (nq, r), the same whatever it is asked with.
+
+    `documents` are written over. `unit`: they are scaled to unit length first. Raises
+    `InvalidArgumentError`, with the field `documents`, for what is not finite.
+    """
+    prepare("documents", documents, "cosine" if unit else "inner_product")
+    embedded = np.empty((len(documents), len(offset)), np.float32)
+    arrays = (feature_map.view(), offset.view())
+    for array in arrays:
+        # Kernels are compiled for arrays that cannot be written.
+        array.setflags(write=False)
+    hashing.embed(as_queries(documents), *arrays, embedded)
+    prepare("documents", embedded, "inner_product")
+    return embedded
