@@ -137,6 +137,8 @@ class IndexBuilder:
             raise InvalidArgumentError("vectors", "vectors must have at least one row that is kept")
         points = self._read_points()
         self._check_unique()
+        # What cannot be is said before the work begins.
+        self._labels.agree(points.shape[1])
         ids = self._store.read("ids") if self._stores_ids else None
         made = assemble(self._store, self._parameters, points, ids, report=self._report)
         warnings = self._skipped() + made.warnings

@@ -49,11 +49,6 @@ class LabelBuilder:
         self._stored = 0
         self.warnings: tuple[WarningInfo, ...] = ()
 
-    @property
-    def has_rows(self) -> bool:
-        """Whether rows of labels came."""
-        return self._label_count is not None
-
     def check(self, labels: object, rows: int) -> SparseRows:
         """Return a block of labels (rows, L), sparse or dense: what is not 0 is a label.
 
@@ -81,9 +76,9 @@ class LabelBuilder:
 
     def build(self, documents: Rows, asked: BuildParameters, report: Report) -> LabelSection | None:
         """Train or take the model over all points, and index it; None where nothing was given."""
-        if not self.has_rows and self._plan.is_empty:
+        count = self.agree(documents.shape[1])
+        if count is None:
             return None
-        count = self._count(documents)
         self._keep_names()
         self._keep_tree(count)
         section = LabelSection(label_count=count)
@@ -102,15 +97,20 @@ class LabelBuilder:
             return section
         return self._index(section, model, documents, asked, report)
 
-    def _count(self, documents: Rows) -> int:
-        """Return the number of labels, on which all that is given agrees."""
+    def agree(self, dims: int) -> int | None:
+        """Return the number of labels, on which all that was given agrees; None for nothing.
+
+        Raises `InvalidArgumentError` with the field named where it does not.
+        """
         model, names = self._plan.model, self._plan.names
-        if isinstance(model, str) and not self.has_rows:
+        if self._label_count is None and self._plan.is_empty:
+            return None
+        if isinstance(model, str) and self._label_count is None:
             raise InvalidArgumentError("labels", "labels must come with the vectors to be trained")
-        if isinstance(model, LabelModel) and model.dims != documents.shape[1]:
+        if isinstance(model, LabelModel) and model.dims != dims:
             raise InvalidArgumentError(
                 "label_model",
-                f"label_model must have a feature map of {documents.shape[1]} rows, one per "
+                f"label_model must have a feature map of {dims} rows, one per "
                 f"dimension, got {model.dims}",
             )
         counts = {

@@ -127,7 +127,7 @@ class LabelPlan:
             raise InvalidArgumentError(
                 "label_model", 'label_model must be "leml", a pair of factors, or None'
             )
-        if self.names is not None and not all(isinstance(name, str) for name in self.names):
+        if self.names is not None and not all(map(_is_text, self.names)):
             raise InvalidArgumentError("label_names", "label_names must be texts")
         if self.roots is not None and self.hierarchy is None:
             raise InvalidArgumentError("roots", "roots must come with a hierarchy")
@@ -147,3 +147,8 @@ class LabelPlan:
             return None
         edges = np.asarray(self.hierarchy)
         return LabelTree.of_edges(edges[:, 0], edges[:, 1], label_count, self.roots)
+
+
+def _is_text(name: object) -> bool:
+    """Tell what UTF-8 can hold: half a pair of surrogates it cannot."""
+    return isinstance(name, str) and name.encode(errors="ignore").decode() == name

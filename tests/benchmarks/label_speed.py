@@ -151,7 +151,8 @@ def _products(made: Planted, number: int) -> IntArray:
 
 def _batch(made: Planted, number: int) -> IntArray:
     products = made.embedded[number * _BATCH : (number + 1) * _BATCH] @ made.factors.T
-    return [_best(row) for row in products][0]
+    best = np.stack([_best(row) for row in products])
+    return np.asarray(best[0])
 
 
 def _best(products: FloatArray) -> IntArray:

@@ -1,0 +1,248 @@
+"""Labels in a build: kept in the same generation, reported, refused where they do not fit."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc.building import IndexBuilder
+from divgrpc.errors import IndexDamagedError, InvalidArgumentError
+from divgrpc.index import Index
+from divgrpc.label_parameters import LabelPlan
+from divgrpc.labels import train
+from divgrpc.manifest import Manifest
+from divgrpc.metrics.hierarchy import LabelTree
+from divgrpc.parameters import BuildParameters, LabelParameters
+from divgrpc.storage import IndexFolder
+from divgrpc.stores import MemoryStore
+from divgrpc.types import Progress
+
+RNG = np.random.default_rng(3)
+X = RNG.random((30, 8)).astype("f4")
+Y = sparse.csr_array(RNG.random((30, 6)) < 0.4)
+NAMES = ["a", "bé", "", "d", "e", "f"]
+EDGES = [(6, 0), (6, 1), (7, 2), (7, 3), (8, 6), (8, 7), (6, 3)]
+FACTORS, MAP = RNG.standard_normal((6, 3)), RNG.standard_normal((8, 3))
+
+
+def leml(**told: Any) -> Index:  # noqa: ANN401  # what a build is told
+    """Return a small index with everything that labels can have."""
+    given: dict[str, Any] = {
+        "labels": Y,
+        "label_model": "leml",
+        "rank": 3,
+        "regularisation": 1.0,
+        "iterations": 2,
+        "label_names": NAMES,
+        "hierarchy": EDGES,
+    }
+    return Index.build(X, **(given | told))
+
+
+def test_a_generation_keeps_its_labels(tmp_path: Path) -> None:
+    """Kept in a folder and opened again, everything predicts the same bytes."""
+    kept = leml(path=tmp_path / "kept")
+    opened = Index.open(tmp_path / "kept")
+    for mode in ("embedding", "neighbour_vote"):
+        first, second, third = (
+            index.predict_labels(X, mode=mode)  # type: ignore[arg-type]
+            for index in (leml(), kept, opened)
+        )
+        assert first.labels.tobytes() == second.labels.tobytes() == third.labels.tobytes()
+        assert first.scores.tobytes() == second.scores.tobytes() == third.scores.tobytes()
+        assert first.names == third.names
+    assert opened.manifest.labels == kept.manifest.labels
+    assert opened.manifest == Manifest.from_json(kept.manifest.to_json())
+
+
+def test_a_generation_describes_its_labels() -> None:
+    """How many, of which rank, trained how; the index over the factors in full."""
+    section = leml().manifest.labels
+    assert section is not None
+    assert (section.label_count, section.rank, section.unit_rows) == (6, 3, True)
+    assert section.parameters == LabelParameters(rank=3, regularisation=1.0, iterations=2)
+    assert len(section.losses) == 2
+    assert section.losses[1] < section.losses[0]
+    assert section.index is not None
+    assert (section.index.rows, section.index.dims) == (6, 3)
+    assert section.index.parameters.metric == "inner_product"
+    assert Index.build(X).manifest.labels is None
+    votes = Index.build(X, labels=Y).manifest.labels
+    assert votes is not None
+    assert (votes.label_count, votes.rank, votes.index) == (6, 0, None)
+
+
+def test_the_hierarchy_is_kept_as_a_tree(tmp_path: Path) -> None:
+    """Its dranks are those of the edges; labels that no root reaches are warned of."""
+    leml(path=tmp_path / "kept")
+    labels = Index.open(tmp_path / "kept").labels
+    assert labels is not None
+    assert labels.tree is not None
+    truth = LabelTree.of_edges(*np.transpose(EDGES), label_count=6)
+    lists = RNG.integers(-1, 6, (40, 4))
+    assert labels.tree.drank(lists).tolist() == truth.drank(lists).tolist()
+    codes = [warning.code for warning in leml().manifest.warnings]
+    assert "LABELS_OUTSIDE_HIERARCHY" in codes
+    assert Index.build(X, labels=Y).labels.tree is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "label_sets.indices",
+        "feature_map",
+        "label_index.vectors",
+        "label_index.ids",
+        "label_names.bytes",
+    ],
+)
+def test_damage_to_labels_is_noticed(tmp_path: Path, name: str) -> None:
+    """Every array is checked, those of the index in the index too."""
+    leml(path=tmp_path / "kept")
+    path = tmp_path / "kept" / "1" / f"{name}.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(IndexDamagedError):
+        Index.open(tmp_path / "kept")
+    path.unlink()
+    with pytest.raises(IndexDamagedError):
+        Index.open(tmp_path / "kept")
+
+
+@pytest.mark.parametrize("family", ["stored", "sparse"])
+def test_an_index_of_an_older_format_opens(tmp_path: Path, family: str) -> None:
+    """One that was written before there were labels has none."""
+    shutil.copytree(Path(__file__).parent.parent / "golden" / family, tmp_path / family)
+    text = json.loads((tmp_path / family / "1" / "manifest.json").read_text())
+    assert text["format_version"] < 4
+    assert Index.open(tmp_path / family).labels is None
+
+
+def test_no_labels_leave_no_trace(tmp_path: Path) -> None:
+    """An index without labels has the arrays that it always had."""
+    Index.build(X, path=tmp_path / "plain")
+    names = set(IndexFolder(tmp_path / "plain").open().arrays)
+    assert not [name for name in names if "label" in name or name == "feature_map"]
+
+
+def test_a_training_reports_and_can_be_ended() -> None:
+    """Stages, and an end by raising at any of them; memory is given back by whoever staged."""
+    seen: list[Progress] = []
+    leml(progress=seen.append)
+    stages = list(dict.fromkeys(each.stage for each in seen))
+    assert stages[0] == "receiving"
+    assert "training labels" in stages
+    assert stages.index("training labels") < stages.index("label hashing")
+    assert stages[-1] == "writing"
+
+    class Ended(Exception):  # noqa: N818  # the caller's own
+        pass
+
+    def end(progress: Progress) -> None:
+        if progress.stage == "training labels":
+            raise Ended
+
+    with pytest.raises(Ended):
+        leml(progress=end)
+
+
+def test_an_ended_training_leaves_nothing(tmp_path: Path) -> None:
+    """A build that ends while it trains leaves the folder as it was."""
+
+    def end(progress: Progress) -> None:
+        if progress.stage == "label tuning":
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        leml(path=tmp_path / "root" / "gone", progress=end)
+    assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_blocks_build_what_a_whole_does() -> None:
+    """A builder that takes rows in parts, as a stream brings them, makes the same arrays."""
+    plan = LabelPlan(
+        model="leml", parameters=LabelParameters(rank=3, regularisation=1.0, iterations=2)
+    )
+    builder = IndexBuilder(MemoryStore(), BuildParameters(), labels=plan)
+    for start in range(0, 30, 7):
+        part = slice(start, start + 7)
+        builder.append(X[part], labels=Y[np.arange(30)[part]])
+    parts = builder.build().arrays
+    whole = leml(label_names=None, hierarchy=None)._arrays
+    assert set(parts) == set(whole)
+    for name, array in whole.items():
+        assert parts[name].tobytes() == array.tobytes(), name
+
+
+def test_rows_that_are_left_out_take_their_labels_along() -> None:
+    """Where vectors of zeros are skipped, the others keep their own labels."""
+    rows = X.copy()
+    rows[[0, 5]] = 0
+    built = Index.build(rows, labels=Y, zero_vectors="skip")
+    kept = np.delete(np.arange(30), [0, 5])
+    assert built._arrays["label_sets.indices"].tolist() == Y[kept].indices.tolist()
+    found = built.predict_labels(rows[kept], mode="neighbour_vote", neighbours=1, top_k=6)
+    for row, labels in zip(kept, found.labels, strict=True):
+        truth = np.flatnonzero(Y[[row]].toarray()[0]).tolist()
+        assert sorted(labels[labels >= 0].tolist()) == truth
+
+
+def test_a_trained_model_can_be_brought() -> None:
+    """A model trained outside is the one that is kept."""
+    model = train(X, Y, LabelParameters(rank=3, regularisation=1.0, iterations=2)).model
+    inside, outside = leml(), Index.build(X, label_model=model)
+    for name in ("feature_map", "label_offset", "label_index.vectors"):
+        assert inside._arrays[name].tobytes() == outside._arrays[name].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("labels", {"labels": Y[np.arange(29)]}),
+        ("labels", {"labels": np.zeros((30, 6))}),
+        ("labels", {"labels": None}),
+        ("labels", {"labels": "many"}),
+        ("label_model", {"label_model": "best"}),
+        ("label_model", {"label_model": 3}),
+        ("label_model", {"label_model": (FACTORS,)}),
+        ("label_model", {"label_model": (FACTORS, MAP[:7])}),
+        ("label_model", {"label_model": (FACTORS[:5], MAP), "label_names": None}),
+        ("feature_map", {"label_model": (FACTORS, MAP[:, :2])}),
+        ("label_factors", {"label_model": (np.full((6, 3), np.nan), MAP)}),
+        ("label_names", {"label_names": NAMES[:5]}),
+        ("label_names", {"label_names": [1, 2, 3, 4, 5, 6]}),
+        ("label_names", {"label_names": [*NAMES[:5], "\ud800"]}),
+        ("hierarchy", {"hierarchy": [(0, 1), (1, 0)]}),
+        ("hierarchy", {"hierarchy": [0, 1, 2]}),
+        ("hierarchy", {"hierarchy": [(-1, 0)]}),
+        ("hierarchy", {"roots": [99]}),
+        ("roots", {"hierarchy": None, "roots": [0]}),
+        ("rank", {"rank": 7}),
+        ("rank", {"rank": 0}),
+        ("regularisation", {"regularisation": 0.0}),
+        ("iterations", {"iterations": 0}),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, field: str, told: dict[str, Any]) -> None:
+    """The field is named, and nothing is left behind."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        leml(path=tmp_path / "root" / "wrong", **told)
+    assert caught.value.field == field
+    assert not (tmp_path / "root").exists() or list((tmp_path / "root").iterdir()) == []
+
+
+def test_labels_come_with_every_row_or_with_none() -> None:
+    """As ids do; and all blocks are of as many labels."""
+    builder = IndexBuilder(MemoryStore(), BuildParameters())
+    builder.append(X[:3], labels=Y[:3])
+    with pytest.raises(InvalidArgumentError, match="every row or with none") as caught:
+        builder.append(X[3:5])
+    assert caught.value.field == "labels"
+    with pytest.raises(InvalidArgumentError, match="must have 6 columns, got 5") as caught:
+        builder.append(X[3:5], labels=np.ones((2, 5)))
+    assert caught.value.field == "labels"
