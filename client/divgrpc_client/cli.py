@@ -74,6 +74,14 @@ _DEMO: Final = """\
 Start a server, index 1,797 images of digits, ask it for even and for odd ones, and put plain
 nearest neighbours beside diverse results: figures on the terminal, pictures in a file.
 """
+_PAPER: Final = "Measure what the paper reports, on real data."
+_FIGURES: Final = """\
+Draw the paper's figures again, on a server of its own: two classes in the plane, and the results of
+seven queries side by side.
+
+  divgrpc paper figures                     one page, figures.html
+  divgrpc paper figures --out figures       a folder: the page, SVG and PNG
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -158,6 +166,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_named(_add(verbs, "info", commands.info, "Show what an index is and why it is so."))
     _add_named(_add(verbs, "rm", commands.rm, "Delete an index."))
     _add_demo(verbs)
+    _add_paper(verbs)
     return parser
 
 
@@ -282,6 +291,21 @@ def _add_demo(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for
     )
     verb.set_defaults(run=commands.demo)
     verb.add_argument("--folder", default="demo", help="where the picture goes (default demo)")
+
+
+def _add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    verb = verbs.add_parser("paper", help=_PAPER, description=_PAPER)
+    parts = verb.add_subparsers(title="parts", metavar="PART", required=True)
+    figures = parts.add_parser(
+        "figures",
+        help=_FIGURES.splitlines()[0],
+        description=_FIGURES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    figures.set_defaults(run=commands.paper_figures)
+    figures.add_argument(
+        "--out", default="figures.html", help="the page, or a folder (default figures.html)"
+    )
 
 
 def _add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, object]) -> None:
