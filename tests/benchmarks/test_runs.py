@@ -20,13 +20,13 @@ from benchmarks import (
     selectors,
     shares,
     sweeps,
-    topics,
 )
 from benchmarks.exhaustive import Everything
 from benchmarks.shares import Choice, choose, choose_limits
 from benchmarks.sweeps import Setting
 from divgrpc.evaluation import FOLDS
 from divgrpc.metrics import Values
+from divgrpc_client.reports import topics
 
 
 def told(run: object, *words: str) -> argparse.Namespace:
