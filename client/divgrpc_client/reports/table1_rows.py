@@ -33,21 +33,21 @@ FIGURES: Final = ("precision", "subtopic_recall", "normalised_entropy", "h_score
 # What the greedy methods are asked at without limits: high enough for far points to be picked.
 HIGH_DIAL: Final = 0.7
 
-_DIALS: Final = (0.1, 0.2, 0.4, HIGH_DIAL)
+_DIALS: Final = (0.1, 0.25, 0.5)
 # Where a dial lies that is worth trying depends on what a method weighs: see the selectors' table.
 _METHODS: Final[dict[str, dict[str, Any]]] = {
     "NN": {"selectors": ["nearest"], "diversities": [0.0]},
-    "Rerank": {"selectors": ["rerank"], "diversities": [0.05, 0.1, 0.3, 0.7]},
+    "Rerank": {"selectors": ["rerank"], "diversities": [0.05, 0.15, 0.7]},
     "Greedy": {"selectors": ["greedy"], "diversities": _DIALS},
     "MMR": {"selectors": ["mmr"], "diversities": _DIALS},
-    "QP-Rel": {"selectors": ["qp_relax"], "diversities": [0.01, 0.03, 0.1, 0.2]},
+    "QP-Rel": {"selectors": ["qp_relax"], "diversities": [0.01, 0.03, 0.1]},
     "Greedy, marginal": {
         "selectors": ["greedy"],
         "variants": ["marginal"],
-        "diversities": [0.05, 0.1, 0.2, 0.5],
+        "diversities": [0.1, 0.2, 0.4],
     },
-    "DPP": {"selectors": ["dpp"], "diversities": [0.2, 0.4, 0.6, 0.8]},
-    "Max-sum": {"selectors": ["max_sum"], "diversities": [0.05, 0.1, 0.2, 0.4]},
+    "DPP": {"selectors": ["dpp"], "diversities": [0.3, 0.5, 0.8]},
+    "Max-sum": {"selectors": ["max_sum"], "diversities": [0.05, 0.1, 0.25]},
 }
 _LIMITS: Final[dict[str, list[tuple[int | None, int | None]]]] = {
     ALL: [(0, 0)],
@@ -56,8 +56,9 @@ _LIMITS: Final[dict[str, list[tuple[int | None, int | None]]]] = {
 }
 _EXACT: Final = (ALL, ONE_EXACT)
 # Guesses of what a query takes, for the time left: 1 with hashing.
-_WEIGHTS: Final = {ALL: 60.0, ONE_EXACT: 5.0, BARE: 2.0, FOLDED: 1.5}
-_QP_WEIGHT: Final = 8.0
+_OVER_ALL: Final = {"NN": 4.0, "Greedy": 60.0, "MMR": 40.0, "DPP": 20.0, "QP-Rel": 100.0}
+_WEIGHTS: Final = {ONE_EXACT: 4.0, BARE: 2.0, FOLDED: 1.5}
+_QP_WEIGHT: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,8 @@ class Asking:
         """Return about how long it takes, in units of its own."""
         told = self.grid("auto")
         settings = len(told["diversities"]) * len(told["limits"])
+        if self.stage == ALL:
+            return queries * settings * _OVER_ALL[self.method]
         slow = _QP_WEIGHT if self.method == "QP-Rel" else 1.0
         return queries * settings * slow * _WEIGHTS.get(self.stage, 1.0)
 
