@@ -14,7 +14,7 @@ from divgrpc.types import EffectiveParameters, EvaluateRow
 from divgrpc_client import display, machine
 
 # The paper's columns, and what they are called there.
-_SHOWN: Final = {
+SHOWN: Final = {
     "precision": "P",
     "subtopic_recall": "SR",
     "normalised_entropy": "D",
@@ -37,39 +37,49 @@ def show(rows: Sequence[EvaluateRow]) -> None:
         if row.empty or row.short:
             out.print(f"row {row.number}: {row.empty:,} queries without a result{short}")
         if row.is_default:
-            out.print(f"the default for Query is now {_setting(row)}")
+            out.print(f"the default for Query is now {setting(row)}")
 
 
 def _table(rows: Sequence[EvaluateRow], title: str | None) -> Table:
-    heads = (">row", "setting", *(f">{head}" for head in _SHOWN.values()), ">95 % of h")
+    heads = (">row", "setting", *(f">{head}" for head in SHOWN.values()), ">95 % of h")
     grid = display.table(*heads, ">µs p50", ">p90", ">p99", "", title=title)
     for row in rows:
         h, times = row.metrics["h_score"], row.microseconds
         grid.add_row(
             str(row.number),
-            _setting(row),
-            *(_figure(row.metrics[name].value) for name in _SHOWN),
-            f"{_figure(h.low)}-{_figure(h.high)}",
+            setting(row),
+            *(figure(row.metrics[name].value) for name in SHOWN),
+            f"{figure(h.low)}-{figure(h.high)}",
             *(f"{each:,.0f}" for each in (times.p50, times.p90, times.p99)),
             "*" if row.on_front else "",
         )
     return grid
 
 
-def _setting(row: EvaluateRow) -> str:
+def method(used: EffectiveParameters) -> str:
+    """Return what picks the results: a selector, its variant where it is not `corrected`."""
+    return f"{used.selector} {used.variant}" if used.variant != "corrected" else used.selector
+
+
+def stage(row: EvaluateRow) -> str:
+    """Return where candidates come from: the search asked for, and its limits."""
     used = row.parameters
-    words: list[str] = [used.selector]
-    if used.selector != "nearest":
-        words += [used.variant] * (used.variant != "corrected") + [f"{used.diversity:g}"]
-    words += [row.search, f"{_limit(used.hash_limit)}:{_limit(used.candidates_limit)}"]
-    return " ".join([*words, f"k {used.k}"])
+    return f"{row.search} {_limit(used.hash_limit)}:{_limit(used.candidates_limit)}"
+
+
+def setting(row: EvaluateRow) -> str:
+    """Return a row's setting in few words: method, dial, search, limits, k."""
+    used = row.parameters
+    dial = f" {used.diversity:g}" if used.selector != "nearest" else ""
+    return f"{method(used)}{dial} {stage(row)} k {used.k}"
 
 
 def _limit(limit: int) -> str:
     return str(limit) if limit else "all"
 
 
-def _figure(value: float) -> str:
+def figure(value: float) -> str:
+    """Return a metric with three digits, nothing where it does not apply."""
     return "" if math.isnan(value) else f"{value:.3f}"
 
 

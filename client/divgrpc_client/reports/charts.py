@@ -1,0 +1,286 @@
+"""Curves as SVG for a page: its ink, its font, colours that a page may change in the dark.
+
+Text stays text and takes the page's font. Every colour is one of a page's variables with the light
+one to fall back on, so that a drawing is right outside a page too. The same curves give the same
+bytes.
+"""
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from xml.sax.saxutils import escape
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Drawing
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+# The hues of Okabe and Ito (2008), which the colour-blind tell apart, darkened to stand on white.
+COLOURS: Final = (
+    "#0072b2",
+    "#c44e00",
+    "#00805f",
+    "#a8508c",
+    "#8a6d00",
+    "#2f8fc4",
+    "#4b4f58",
+    "#b3202a",
+)
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
+FILLS: Final[Sequence[Literal["full", "none", "left", "bottom", "right", "top"]]] = (
+    "full",
+    "none",
+    "left",
+    "bottom",
+    "right",
+    "top",
+)
+INK: Final = "#1c2028"
+FAINT: Final = "#5b6370"
+LINE: Final = "#dcdfe5"
+PAPER: Final = "#ffffff"
+_NAMES: Final = {
+    INK: "currentColor",
+    FAINT: f"var(--faint, {FAINT})",
+    LINE: f"var(--line, {LINE})",
+    PAPER: f"var(--paper, {PAPER})",
+    **{colour: f"var(--series-{n}, {colour})" for n, colour in enumerate(COLOURS, 1)},
+}
+_HEAD: Final = """\
+<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" \
+viewBox="0 0 {width:g} {height:g}" role="img" style="stroke-linejoin: round">
+<title>{title}</title>
+"""
+# What becomes of matplotlib's SVG, in order.
+_SUBSTITUTIONS: Final[Sequence[tuple[str, str | Callable[[re.Match[str]], str]]]] = (
+    (r"(?s)<!--.*?-->", ""),
+    # Names of groups that every drawing has: ids must be one of a kind in a page.
+    (r'<g id="[^"]*"', "<g"),
+    # The page's font, not the one that widths were measured in.
+    (r"font: [^;\"]*?([\d.]+px) [^;\"]*", r"font-size: \1"),
+    (r"font-family: [^;\"]*;? ?", ""),
+    (r"#[0-9a-f]{6}\b", lambda found: _NAMES.get(found[0], found[0])),
+    # What nobody sees: turns by nothing, spaces, more than hundredths of a point.
+    (r' transform="rotate\(-?0 [^"]*"', ""),
+    (r"\n\s*", "\n"),
+    (r' (?:d|x|y|transform)="[^"]*"', lambda found: re.sub(r"(\.\d\d)\d+", r"\1", found[0])),
+)
+# At 72 to the inch; small enough that text can be read where a telephone halves it.
+_WIDTH, _HEIGHT, _LEGEND_ROW = 480, 330, 21
+_LEGEND_COLUMNS: Final = 4
+_STYLE: Final[Any] = {  # matplotlib types its keys one by one
+    "axes.axisbelow": True,
+    "axes.edgecolor": FAINT,
+    "axes.grid": True,
+    "axes.labelcolor": INK,
+    "axes.labelsize": 13,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "font.size": 12,
+    "grid.color": LINE,
+    "legend.frameon": False,
+    "legend.handletextpad": 0.4,
+    "legend.columnspacing": 1.2,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 7,
+    "text.color": INK,
+    "text.parse_math": False,
+    "xtick.color": FAINT,
+    "xtick.labelcolor": INK,
+    "ytick.color": FAINT,
+    "ytick.labelcolor": INK,
+}
+_RING: Final[Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none"}
+_H_GUIDES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Points (x, y) of one method, joined in their order, with words at the first and the last.
+
+    `look` picks colour and marker, `fill` how the marker is filled; curves that share one share its
+    line of the legend. What is not finite is left out.
+    """
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    look: int = 0
+    fill: int = 0
+    ends: tuple[str, str] = ("", "")
+
+
+def trade_off(curves: Sequence[Curve], title: str) -> str:
+    """Return curves of accuracy P (y) against diversity D (x), with faint lines of equal h."""
+    with _style():
+        drawing, axes = _axes("D, diversity of what is relevant", "P, share that is relevant")
+        for curve in curves:
+            _plot(axes, curve, joined=True)
+        _guide(axes)
+        _legend(drawing, _method_keys(curves))
+        return to_svg(drawing, title)
+
+
+def h_against_time(
+    curves: Sequence[Curve],
+    fills: Sequence[str],
+    front: Sequence[tuple[float, float]],
+    title: str,
+) -> str:
+    """Return points of h (y) against microseconds (x, log), and the Pareto front as a step line.
+
+    `fills` names what the fillings of the markers mean; `front` are the points on the front.
+    """
+    with _style():
+        drawing, axes = _axes("median time of a query", "h")
+        axes.set_xscale("log")
+        for curve in curves:
+            _plot(axes, curve, joined=False)
+        if front:
+            x, y = zip(*sorted(front), strict=True)
+            # On to the edge: beyond its last point more time brings no more h.
+            far = max(p[0] for c in curves for p in c.points) if curves else x[-1]
+            axes.step([*x, far], [*y, y[-1]], where="post", color=INK, linewidth=1, zorder=1)
+            axes.plot(x, y, color=INK, linewidth=0, **_RING)
+        _name_times(axes)
+        keys = _method_keys(curves)
+        keys += [_key(name, INK, "o", FILLS[n % len(FILLS)]) for n, name in enumerate(fills)]
+        if front:
+            keys.append(Line2D([], [], color=INK, linewidth=1, label="Pareto front", **_RING))
+        _legend(drawing, keys)
+        return to_svg(drawing, title)
+
+
+def to_svg(drawing: Drawing, title: str) -> str:
+    """Return a drawing as an <svg> element that fits a page, with its title for screen readers."""
+    sink = io.StringIO()
+    nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    # Ids come of the salt and of what they name: two drawings in a page must not share one.
+    with mpl.rc_context({"svg.hashsalt": title, "svg.fonttype": "none"}):
+        drawing.savefig(sink, format="svg", metadata=nothing)
+    text = sink.getvalue()
+    width, height = 72 * drawing.get_size_inches()
+    head = _HEAD.format(width=width, height=height, title=escape(title))
+    # The first definitions are a style for every element, which would be every one of the page.
+    body = text[text.index("</defs>") + len("</defs>") :]
+    for pattern, put in _SUBSTITUTIONS:
+        body = re.sub(pattern, put, body)
+    return head + body.strip()
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Draw in our way, whatever the machine's own settings of matplotlib are."""
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        yield
+
+
+def _axes(x: str, y: str) -> tuple[Drawing, Axes]:
+    drawing = Drawing(figsize=(_WIDTH / 72, _HEIGHT / 72), dpi=72, layout="constrained")
+    axes = drawing.add_subplot()
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    return drawing, axes
+
+
+def _plot(axes: Axes, curve: Curve, *, joined: bool) -> None:
+    points = [point for point in curve.points if np.isfinite(point).all()]
+    if not points:
+        return
+    x, y = zip(*points, strict=True)
+    axes.plot(
+        x,
+        y,
+        color=_colour(curve.look),
+        marker=_marker(curve.look),
+        fillstyle=FILLS[curve.fill % len(FILLS)],
+        markerfacecoloralt=PAPER,
+        linestyle="-" if joined else "none",
+        zorder=3,
+    )
+    for at, word in zip((0, -1), curve.ends, strict=True):
+        if word:
+            axes.annotate(
+                word,
+                (x[at], y[at]),
+                xytext=(5, 5),
+                textcoords="offset points",
+                fontsize=10,
+                color=_colour(curve.look),
+            )
+
+
+def _guide(axes: Axes) -> None:
+    """Draw where the harmonic mean of P and D is the same: P = hD / (2D - h)."""
+    axes.margins(0.08)
+    axes.autoscale_view()
+    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
+    axes.set_autoscale_on(False)
+    for h in _H_GUIDES:
+        d = np.linspace(left, right, 200)
+        d = d[d > h / 2]
+        p = h * d / (2 * d - h)
+        seen = (p >= bottom) & (p <= top)
+        if seen.sum() > 1:
+            d, p = d[seen], p[seen]
+            axes.plot(d, p, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
+            beside: Any = {"fontsize": 10, "color": FAINT, "ha": "right", "va": "bottom"}
+            axes.annotate(f"h {h:g}", (d[-1], p[-1]), **beside)
+
+
+def _name_times(axes: Axes) -> None:
+    low, high = axes.get_xlim()
+    few = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
+    axes.xaxis.set_major_locator(LogLocator(subs=few))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_words(value)))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+
+
+def time_words(microseconds: float) -> str:
+    """Return a time in the unit that people would use, with two digits or three."""
+    for unit, size in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)):
+        if microseconds >= size:
+            return f"{microseconds / size:.3g} {unit}"
+    return f"{microseconds:.2g} µs"
+
+
+def _method_keys(curves: Sequence[Curve]) -> list[Line2D]:
+    names = {curve.name: curve.look for curve in curves}
+    return [_key(name, _colour(n), _marker(n), "full") for name, n in names.items()]
+
+
+def _key(name: str, colour: str, marker: str, fill: Any) -> Line2D:  # noqa: ANN401  # one of FILLS
+    return Line2D(
+        [],
+        [],
+        color=colour,
+        marker=marker,
+        fillstyle=fill,
+        markerfacecoloralt=PAPER,
+        linestyle="none",
+        label=name,
+    )
+
+
+def _legend(drawing: Drawing, keys: Sequence[Line2D]) -> None:
+    if not keys:
+        return
+    rows = -(-len(keys) // _LEGEND_COLUMNS)
+    drawing.set_size_inches(_WIDTH / 72, (_HEIGHT + rows * _LEGEND_ROW) / 72)
+    drawing.legend(handles=keys, loc="outside lower center", ncols=_LEGEND_COLUMNS)
+
+
+def _colour(look: int) -> str:
+    return COLOURS[look % len(COLOURS)]
+
+
+def _marker(look: int) -> str:
+    return MARKERS[look % len(MARKERS)]

@@ -1,0 +1,97 @@
+"""Pages: what is put into them is escaped, and they need nothing but themselves."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+from divgrpc_client.reports.page import (
+    Body,
+    Cell,
+    Column,
+    Figure,
+    Figures,
+    Note,
+    Page,
+    Part,
+    Result,
+    ResultList,
+    ResultLists,
+    Section,
+    Table,
+    data_uri,
+    render,
+    write_page,
+)
+
+EVIL = "<script>alert('x')</script>&\""
+SVG = '<svg viewBox="0 0 2 1"><title>a line</title><path d="M0 0L2 1"/></svg>'
+
+
+def _page(text: str) -> Page:
+    columns = (Column(text, numeric=False), Column(text, group=text), Column("h", group=text))
+    rows = ((text, Cell(text, detail=text, best=True), "0.4"),)
+    image = data_uri(np.zeros((8, 8), np.uint8))
+    texts = ResultList(text, text, (Result(text=text, wrong=True), Result("right")))
+    images = ResultList(text, text, (Result(image=image, alt=text, wrong=True),))
+    parts: tuple[Part, ...] = (
+        text,
+        Note(text),
+        Table(text, columns, (Body(rows, title=text),)),
+        Figure(SVG, text),
+        Figures((Figure(SVG, text),)),
+        ResultLists(text, (texts, images)),
+    )
+    return Page(text, [Section(text, parts)] * 3, lead=text, facts=(text, text))
+
+
+def test_everything_is_escaped() -> None:
+    """Whatever text goes into a page comes out as text, wherever it stands."""
+    found = render(_page(EVIL))
+    assert "<script" not in found
+    assert "alert" in found
+    # Attributes end where they should: none holds a bare quote of ours.
+    assert '&"' not in found
+
+
+def test_the_same_page_gives_the_same_bytes(tmp_path: Path) -> None:
+    """A page is written as UTF-8, the folder made, with nothing in it but what it was given."""
+    for name in ("one", "two"):
+        write_page(_page("é"), tmp_path / name / "page.html")
+    one, two = ((tmp_path / name / "page.html").read_bytes() for name in ("one", "two"))
+    assert one == two
+    assert one.decode().count("é") > 10
+
+
+def test_a_page_fetches_nothing() -> None:
+    """Whatever a page refers to is inside it."""
+    found = render(_page("text"))
+    links = re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?([^"')\s>]+)""", found)
+    assert links
+    assert [link for link in links if not link.startswith(("data:", "#"))] == []
+    assert "@import" not in found
+
+
+def test_tables_say_what_each_cell_is_of() -> None:
+    """Heads have their scope, groups span their columns, and the best is told in words too."""
+    columns = [Column("method", numeric=False)]
+    columns += [Column(name, f"k = {k}") for k in (10, 20) for name in ("P", "h")]
+    row = ("nearest", "0.1", Cell("0.2", best=True), "0.3", "0.4")
+    table = Table("Caption", columns, (Body((row,), "exact"), Body((row,))))
+    found = render(Page("Title", (Section("One", (table,)),)))
+    assert table.groups() == [("", 1), ("k = 10", 2), ("k = 20", 2)]
+    assert table.group_starts() == [False, True, False, True, False]
+    assert found.count('scope="colgroup"') == 2
+    assert found.count('scope="col"') == 5
+    assert found.count('scope="row"') == 2
+    assert found.count('scope="rowgroup"') == 1
+    assert "<strong>0.2<span" in found
+    assert "(best)" in found
+
+
+def test_an_empty_page_is_a_page() -> None:
+    """A page without sections, a table without rows and lists without results are drawn."""
+    assert "<h1>Title</h1>" in render(Page("Title", ()))
+    empty = Table("none", (Column("a"),), ())
+    lists = ResultLists("query", (ResultList("nearest", "", ()),))
+    assert "<ol>" in render(Page("Title", (Section("One", (empty, lists)),)))
