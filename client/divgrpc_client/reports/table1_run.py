@@ -26,17 +26,24 @@ from divgrpc_client.reports.topics import Topics
 INDEX: Final = "table1"
 # Seeds of what is not asked with every one.
 _SOME_SEEDS: Final = 2
+# What is measured beside the table takes, as a share of it.
+SIDES_WEIGHT: Final = 0.3
 
 Tell = Callable[[Progress], object]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
-    """How much is asked: queries of a category, those of slow methods, and seeds of the hash."""
+    """How much is asked: queries of a category, those of slow methods, and seeds of the hash.
 
-    per_category: int
-    few: int
-    seeds: int
+    `code_seeds` are of bits and tables, `draw_seeds` of what is said to be uniform.
+    """
+
+    per_category: int = 50
+    few: int = 10
+    seeds: int = 5
+    code_seeds: int = 2
+    draw_seeds: int = 10
 
     def seeds_of(self, asking: Asking) -> int:
         """Return how many seeds a method is asked with."""
@@ -46,7 +53,7 @@ class Plan:
         """Return about how long a data set takes."""
         once = sum(self._weight(each, categories) for each in WITHOUT_HASHING)
         each_seed = (self._weight(a, categories) * self.seeds_of(a) for a in HASHING)
-        return once + len(FAMILIES) * sum(each_seed)
+        return (once + len(FAMILIES) * sum(each_seed)) * (1 + SIDES_WEIGHT)
 
     def _weight(self, asking: Asking, categories: int) -> float:
         return asking.weight(categories * (self.few if asking.few else self.per_category))
@@ -84,6 +91,11 @@ class Bench:
     def stage(self, words: str) -> None:
         """Say what is done now."""
         self._clock.stage(f"{self.data.name.split()[0]}: {words}")
+
+    def add(self, share: float) -> None:
+        """Say that so much is done of what is measured beside the table."""
+        whole = self.plan.weight(len(self.data.asked))
+        self._clock.add(whole * share * SIDES_WEIGHT / (1 + SIDES_WEIGHT))
 
     def rows(self) -> list[Row]:
         """Ask everything that the table has."""

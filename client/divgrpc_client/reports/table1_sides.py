@@ -69,7 +69,7 @@ class Growth:
     exponent: Interval
 
 
-def bits_and_tables(bench: Bench, seeds: int) -> list[Coded]:
+def bits_and_tables(bench: Bench) -> list[Coded]:
     """Ask greedy over tables of three families, at several numbers of bits and tables."""
     asking = Asking("Greedy", TABLES)
     grid = asking.grid("tables") | {"ks": [10]}
@@ -82,7 +82,7 @@ def bits_and_tables(bench: Bench, seeds: int) -> list[Coded]:
                 continue
             rows: list[list[Any]] = []
             # Components are what they are: PCA-Hash has nothing to draw.
-            for seed in range(1 if name == PCA else seeds):
+            for seed in range(1 if name == PCA else bench.plan.code_seeds):
                 with bench.built(hash_family=family, seed=seed, n_bits=n_bits, n_tables=n_tables):
                     bench.stage(f"{name}, {n_tables} tables of {n_bits} bits")
                     answer = bench.client.evaluate(INDEX, *asked, per_query=True, **grid)
@@ -92,7 +92,7 @@ def bits_and_tables(bench: Bench, seeds: int) -> list[Coded]:
     return found
 
 
-def uniformity(bench: Bench, seeds: int) -> list[Spread]:
+def uniformity(bench: Bench) -> list[Spread]:
     """Draw retrieved points of the exact ball, with both ways of sampling.
 
     The ball of a query are its nearest N points by an exact search. Retrieved are the hashed points
@@ -109,7 +109,7 @@ def uniformity(bench: Bench, seeds: int) -> list[Spread]:
     ball = max(BINS, min(_BALL, int(bench.data.points.shape[0] * _BALL_SHARE)))
     draw = np.random.default_rng(0)
     inside: IntArray | None = None
-    for seed in range(seeds):
+    for seed in range(bench.plan.draw_seeds):
         with bench.built(hash_family="lsh_div", seed=seed):
             bench.stage(f"uniformity, seed {seed}")
             if inside is None:
@@ -132,7 +132,7 @@ def uniformity(bench: Bench, seeds: int) -> list[Spread]:
                     if len(ranks):
                         counts[sampling][draw.choice(ranks) * BINS // ball] += 1
     return [
-        Spread(bench.data.name, name, ball, seeds, tuple(own.tolist()))
+        Spread(bench.data.name, name, ball, bench.plan.draw_seeds, tuple(own.tolist()))
         for name, own in counts.items()
     ]
 
