@@ -63,7 +63,7 @@ def test_hashing_raises_h(method: str) -> None:
     same = uneven(row(method, "LSH-SDiv", TABLES, 0.7))
     verdict = claims.raises_h([plain, better, same], method, TABLES)
     assert verdict.word == "cannot be told"
-    assert "1 above and 0 below zero of 2, 1 too close to tell" in verdict.sentence
+    assert "above zero in 1 of 2 cells, below in 0, too close to tell in 1" in verdict.sentence
     assert claims.raises_h([plain], method, TABLES).holds is None
 
 

@@ -325,8 +325,8 @@ def _counted(differences: Sequence[Interval]) -> str:
         return "was not measured"
     signs = [_sign(each) for each in differences]
     values = [each.value for each in differences]
-    counts = [f"{signs.count(s)} {word}" for s, word in ((True, "above"), (False, "below"))]
     return (
-        f"is {' and '.join(counts)} zero of {len(signs)}, {signs.count(None)} too close to tell, "
-        f"from {min(values):+.3f} to {max(values):+.3f}"
+        f"is above zero in {signs.count(True)} of {len(signs)} cells, below in "
+        f"{signs.count(False)}, too close to tell in {signs.count(None)}, from {min(values):+.3f} "
+        f"to {max(values):+.3f}"
     )

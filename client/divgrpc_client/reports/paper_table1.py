@@ -35,7 +35,7 @@ from divgrpc_client.reports.table1_sides import Coded, Growth, Spread
 from divgrpc_client.reports.topics import DATA_VARIABLE, DIGITS, SETS, Topics, load
 
 # As much as shows that everything works, in a minute or two.
-QUICK: Final = Plan(per_category=5, few=3, seeds=2, code_seeds=1, draw_seeds=3)
+QUICK: Final = Plan(5, few=3, seeds=2, code_seeds=1, codes=2, draw_seeds=3, sizes=2)
 # A call of the client's that is not Build or Evaluate.
 _TIMEOUT: Final = 60.0
 # Which stage of ours stands beside a hashed row of the paper's.
@@ -151,7 +151,7 @@ def measure(sets: Sequence[Topics], plan: Plan, tell: Callable[[Progress], objec
             bench = Bench(own, data, plan, clock)
             few = f"{plan.few} a category for QP-Rel and what is beside the table"
             asked = f"{len(bench.asked.asked)}, {few}"
-            report.data.append({"name": data.name, **data.described(), "queries": asked})
+            report.data.append({"name": bench.name, **data.described(), "queries": asked})
             report.rows += bench.rows()
             report.coded += table1_sides.bits_and_tables(bench)
             bench.add(0.5)

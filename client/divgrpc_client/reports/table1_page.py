@@ -22,7 +22,7 @@ _LEAD: Final = (
 )
 _READING: Final = (
     "P, SR and D are means over queries, h the mean of each query's h, with its 95 % interval and, "
-    "where there are several hash seeds, the range of their means. The dial is chosen by five "
+    "after a semicolon, the range of the means of several hash seeds. The dial is chosen by five "
     "folds, never on the reported queries; * marks one that was fixed. Times are medians over "
     "queries of what a worker took, one query at a time on one thread. Short are lists of fewer "
     "than k results; what is missing counts as wrong."
@@ -33,7 +33,7 @@ def page(report: "Report") -> Page:
     """Return the page of a run."""
     facts = [f"{name} {value}" for name, value in report.facts.items()]
     digits = [Note(f"Measured on {DIGITS}: it says nothing about the paper's claims.")]
-    warned = any(data["name"] == DIGITS for data in report.data)
+    warned = any(DIGITS in data["data"] for data in report.data)
     return Page(
         title="The paper's Table 1 on real data",
         lead=_LEAD,
@@ -94,14 +94,20 @@ def _lines(rows: Sequence[Row], method: str) -> Iterator[Line]:
 
 def _figures(row: Row, *, best: bool) -> list[Cell | str]:
     p, sr, d = (f"{row.figures[name].value:.2f}" for name in FIGURES[:-1])
-    interval = f"{row.h.low:.3f}–{row.h.high:.3f}"  # noqa: RUF001  # a range, as print has it
+    interval = _range(row.h.low, row.h.high)
     if len(row.h_seeds) > 1:
-        interval += f"; seeds {min(row.h_seeds):.3f}–{max(row.h_seeds):.3f}"  # noqa: RUF001
+        interval += f"; {_range(min(row.h_seeds), max(row.h_seeds))}"
     dial = f"{row.dial:g}" + ("*" if row.fixed else "")
     share = row.short / (row.queries * len(row.h_seeds))
     precision = Cell(p, detail=f"{share:.0%} short" if row.short else "")
     h = Cell(f"{row.h.value:.3f}", detail=interval, best=best)
     return [dial, precision, sr, d, h, _time(row.microseconds)]
+
+
+def _range(low: float, high: float) -> str:
+    # Without the leading zeros: nine such columns must fit a page.
+    ends = (f"{end:.3f}".removeprefix("0") for end in (low, high))
+    return "–".join(ends)  # noqa: RUF001  # a range, as print has it
 
 
 def _printed(cell: Printed) -> list[Cell | str]:

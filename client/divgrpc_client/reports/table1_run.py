@@ -36,14 +36,17 @@ Tell = Callable[[Progress], object]
 class Plan:
     """How much is asked: queries of a category, those of slow methods, and seeds of the hash.
 
-    `code_seeds` are of bits and tables, `draw_seeds` of what is said to be uniform.
+    `code_seeds` are of bits and tables, of which `codes` are tried; `draw_seeds` of what is said to
+    be uniform; `sizes` of growing data.
     """
 
     per_category: int = 50
     few: int = 10
     seeds: int = 5
     code_seeds: int = 2
+    codes: int = 4
     draw_seeds: int = 10
+    sizes: int = 5
 
     def seeds_of(self, asking: Asking) -> int:
         """Return how many seeds a method is asked with."""
@@ -82,6 +85,7 @@ class Bench:
 
     def __init__(self, client: Client, data: Topics, plan: Plan, clock: Clock) -> None:
         self.client, self.data, self.plan = client, data, plan
+        self.name = data.name.partition(" (")[0]
         self._clock = clock
         self.stage("learning queries")
         self.asked = data.queries(plan.per_category)
@@ -90,7 +94,7 @@ class Bench:
 
     def stage(self, words: str) -> None:
         """Say what is done now."""
-        self._clock.stage(f"{self.data.name.split()[0]}: {words}")
+        self._clock.stage(f"{self.name}: {words}")
 
     def add(self, share: float) -> None:
         """Say that so much is done of what is measured beside the table."""
@@ -150,9 +154,7 @@ class Bench:
     def _combined(self, family: str, asking: Asking, seeds: Sequence[list[Any]]) -> list[Row]:
         """Return a row for every k, of all seeds."""
         by_k = [_by_k(rows) for rows in seeds]
-        return [
-            combined(self.data.name, family, asking, [each[k] for each in by_k]) for k in by_k[0]
-        ]
+        return [combined(self.name, family, asking, [each[k] for each in by_k]) for k in by_k[0]]
 
 
 def some_of(asked: HyperplaneQueries, per_category: int) -> HyperplaneQueries:

@@ -76,7 +76,7 @@ def bits_and_tables(bench: Bench) -> list[Coded]:
     asked = some_of(bench.asked, bench.plan.few)
     families: dict[str, HashFamily] = {**FAMILIES, PCA: "pca_hash"}
     found = []
-    for n_bits, n_tables in BITS_AND_TABLES:
+    for n_bits, n_tables in BITS_AND_TABLES[: bench.plan.codes]:
         for name, family in families.items():
             if name == PCA and n_bits * n_tables > min(_COMPONENTS, bench.data.points.shape[1]):
                 continue
@@ -87,7 +87,7 @@ def bits_and_tables(bench: Bench) -> list[Coded]:
                     bench.stage(f"{name}, {n_tables} tables of {n_bits} bits")
                     answer = bench.client.evaluate(INDEX, *asked, per_query=True, **grid)
                     rows.append(list(answer))
-            row = combined(bench.data.name, name, asking, rows)
+            row = combined(bench.name, name, asking, rows)
             found.append(Coded(n_bits, n_tables, row))
     return found
 
@@ -132,7 +132,7 @@ def uniformity(bench: Bench) -> list[Spread]:
                     if len(ranks):
                         counts[sampling][draw.choice(ranks) * BINS // ball] += 1
     return [
-        Spread(bench.data.name, name, ball, bench.plan.draw_seeds, tuple(own.tolist()))
+        Spread(bench.name, name, ball, bench.plan.draw_seeds, tuple(own.tolist()))
         for name, own in counts.items()
     ]
 
@@ -150,7 +150,7 @@ def growth(bench: Bench) -> Growth:
     order = np.random.default_rng(0).permutation(bench.data.points.shape[0])
     queries: Points = bench.data.pool[: min(_GROWTH_QUERIES, bench.data.pool.shape[0])]
     sizes, columns, recalls, limits = [], [], [], []
-    for part in _SIZES:
+    for part in _SIZES[-bench.plan.sizes :]:
         rows = np.sort(order[: len(order) // part])
         with bench.built(hash_family="lsh_div", rows=rows):
             bench.stage(f"growth, {len(rows):,} points")
@@ -165,7 +165,7 @@ def growth(bench: Bench) -> Growth:
         limits.append(by_rule.parameters.hash_limit)
     hashed = np.stack(columns, axis=1)
     return Growth(
-        data=bench.data.name,
+        data=bench.name,
         sizes=tuple(sizes),
         hashed=tuple(hashed.mean(axis=0).tolist()),
         recalls=tuple(recalls),
