@@ -68,6 +68,7 @@ Try settings on the rows of FILE, and show what each reaches: accuracy, diversit
   divgrpc evaluate images queries.npy --categories y.npy --selectors greedy mmr --ks 10 20 \\
       --searches tables exact --limits 800:200 0:0 --diversities 0.1 0.3 0.5
   divgrpc evaluate images queries.npy --categories y.npy --set-default
+  divgrpc evaluate images queries.npy --categories y.npy --report report.html --titles names.txt
 """
 _DEMO: Final = """\
 Start a server, index 1,797 images of digits, ask it for even and for odd ones, and put plain
@@ -253,7 +254,26 @@ def _add_evaluate(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type
     )
     verb.add_argument("--per-query", action="store_true", help="with --json: figures per query too")
     verb.add_argument("--csv", action="store_true", help="print CSV")
+    _add_report(verb)
     _add_options(verb, GridOptions, GRID_DEFAULTS)
+
+
+def _add_report(verb: argparse.ArgumentParser) -> None:
+    group = verb.add_argument_group("a page of it, for people; needs divgrpc[report]")
+    group.add_argument("--report", metavar="HTML", help="write curves and tables to this file")
+    by_id = "a line of text for each id, or lines of an id, a tabulator and"
+    group.add_argument("--titles", metavar="FILE", help=f"show results: {by_id} a title")
+    group.add_argument(
+        "--thumbnails",
+        metavar="PATH",
+        help="show results: a folder of <id>.png or .jpg, or an .npy with a picture for each id",
+    )
+    group.add_argument(
+        "--point-categories", metavar="FILE", help=f"box results of another category: {by_id} it"
+    )
+    group.add_argument(
+        "--show", type=int, metavar="N", help="queries whose results are shown (default 4)"
+    )
 
 
 def _limits(text: str) -> Limits:

@@ -2,19 +2,22 @@
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from divgrpc.errors import InvalidArgumentError, UnavailableError, UnsupportedError
-from divgrpc.types import Progress, QueryResult
+from divgrpc.types import EvaluateRow, Progress, QueryResult
 from divgrpc_client import machine, responses
 from divgrpc_client.client import Client
 from divgrpc_client.files import read_column, read_lists, read_vectors
 from divgrpc_client.options import BuildOptions, GridOptions, QueryOptions
 from divgrpc_client.sparse_files import SVMLIGHT
 from divgrpc_protos.arrays import Csr, Matrix, row_count, take
+
+if TYPE_CHECKING:
+    from divgrpc_client.reports.evaluation_command import EvaluationReport
 
 # A person waits longer than a service, which has the client's shorter default.
 TIMEOUT_SECONDS: Final = 30.0
@@ -76,27 +79,36 @@ def query(arguments: argparse.Namespace) -> None:
 
 def evaluate(arguments: argparse.Namespace) -> None:
     """Try a grid of settings on the rows of a file."""
+    report = _report(arguments)
     path = Path(arguments.file)
     queries = _read(path, arguments)
     categories = None if arguments.categories is None else read_column(arguments.categories, path)
     relevant = None if arguments.relevant is None else read_lists(Path(arguments.relevant))
-    with _client(arguments) as client, _bar(arguments, "queries") as progress:
+    with _client(arguments) as client:
         if path.suffix in SVMLIGHT and arguments.dims is None:
             queries = _widened(queries, client.get_index(arguments.name).dims)
-        rows = list(
-            client.evaluate(
-                arguments.name,
-                queries,
-                categories,
-                relevant=relevant,
-                folds=arguments.folds,
-                set_default=arguments.set_default,
-                per_query=arguments.per_query,
-                progress=progress,
-                timeout=arguments.timeout,
-                **_given(arguments, GridOptions),
+        with _bar(arguments, "queries") as progress:
+            rows = list(
+                client.evaluate(
+                    arguments.name,
+                    queries,
+                    categories,
+                    relevant=relevant,
+                    folds=arguments.folds,
+                    set_default=arguments.set_default,
+                    per_query=arguments.per_query,
+                    progress=progress,
+                    timeout=arguments.timeout,
+                    **_given(arguments, GridOptions),
+                )
             )
-        )
+        # First, so that they are not lost where the page cannot be written.
+        _show(arguments, rows)
+        if report is not None:
+            report.write(client, rows, queries, categories=categories, relevant=relevant)
+
+
+def _show(arguments: argparse.Namespace, rows: Sequence[EvaluateRow]) -> None:
     from divgrpc_client import evaluation_tables
 
     if arguments.json:
@@ -105,6 +117,23 @@ def evaluate(arguments: argparse.Namespace) -> None:
         evaluation_tables.show_csv(rows)
     else:
         evaluation_tables.show(rows)
+
+
+def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
+    """Read what a report shows, before any work is done."""
+    if arguments.report is None:
+        for option in ("titles", "thumbnails", "point_categories", "show"):
+            if getattr(arguments, option) is not None:
+                flag = f"--{option.replace('_', '-')}"
+                raise InvalidArgumentError(option, f"{flag} is for --report alone")
+        return None
+    try:
+        from divgrpc_client.reports.evaluation_command import EvaluationReport
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "report", f"a report needs {error.name}: install divgrpc[report]"
+        ) from None
+    return EvaluationReport(arguments)
 
 
 def _read(path: Path, arguments: argparse.Namespace) -> Matrix:

@@ -37,7 +37,7 @@ def show(rows: Sequence[EvaluateRow]) -> None:
         if row.empty or row.short:
             out.print(f"row {row.number}: {row.empty:,} queries without a result{short}")
         if row.is_default:
-            out.print(f"the default for Query is now {setting(row)}")
+            out.print(f"the default for Query is now {setting(row)} k {row.parameters.k}")
 
 
 def _table(rows: Sequence[EvaluateRow], title: str | None) -> Table:
@@ -47,7 +47,7 @@ def _table(rows: Sequence[EvaluateRow], title: str | None) -> Table:
         h, times = row.metrics["h_score"], row.microseconds
         grid.add_row(
             str(row.number),
-            setting(row),
+            f"{setting(row)} k {row.parameters.k}",
             *(figure(row.metrics[name].value) for name in SHOWN),
             f"{figure(h.low)}-{figure(h.high)}",
             *(f"{each:,.0f}" for each in (times.p50, times.p90, times.p99)),
@@ -68,10 +68,10 @@ def stage(row: EvaluateRow) -> str:
 
 
 def setting(row: EvaluateRow) -> str:
-    """Return a row's setting in few words: method, dial, search, limits, k."""
+    """Return a row's setting but for k: method, dial, search, limits."""
     used = row.parameters
     dial = f" {used.diversity:g}" if used.selector != "nearest" else ""
-    return f"{method(used)}{dial} {stage(row)} k {used.k}"
+    return f"{method(used)}{dial} {stage(row)}"
 
 
 def _limit(limit: int) -> str:

@@ -16,6 +16,7 @@ from benchmarks import (
     metrics,
     peers,
     quality,
+    relaxing,
     selectors,
     wire,
 )
@@ -26,6 +27,7 @@ _RUNS = {
     "gain": gain,
     "metrics": metrics,
     "selectors": selectors,
+    "relaxing": relaxing,
     "peers": peers,
     "wire": wire,
     "memory": memory,

@@ -16,6 +16,7 @@ from benchmarks import (
     memory,
     metrics,
     peers,
+    relaxing,
     rivals,
     selectors,
     shares,
@@ -68,6 +69,22 @@ def test_gain_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows[1]["share"][0] == 1
     assert all(row["microseconds"] > 0 for row in rows[1:])
     assert "cells, tables" in capsys.readouterr().out
+
+
+def test_relaxing_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two sizes, both kinds of queries: every gap within its tolerance, every pass counted."""
+    words = "--images 300 600 --words 300 --k 2 --diversity 0.3 0.9"
+    result = relaxing.run(told(relaxing, *words.split()))
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    assert [(row["images"], row["queries"]) for row in rows] == [
+        (300, "sparse"),
+        (300, "dense"),
+        (600, "sparse"),
+        (600, "dense"),
+    ]
+    assert all(row["gap"] <= 1e-3 and row["passes"] >= 1 for row in rows)
+    assert "bytes an image" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("digits")

@@ -98,6 +98,9 @@ _STYLE: Final[Any] = {  # matplotlib types its keys one by one
     "ytick.labelcolor": INK,
 }
 _RING: Final[Any] = {"marker": "o", "markersize": 13, "markerfacecolor": "none"}
+_SPAN_LEAST: Final = 0.1
+# A little above 1, for markers.
+_HIGHEST: Final = 1.02
 _H_GUIDES: Final = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 
 
@@ -219,21 +222,24 @@ def _plot(axes: Axes, curve: Curve, *, joined: bool) -> None:
 
 
 def _guide(axes: Axes) -> None:
-    """Draw where the harmonic mean of P and D is the same: P = hD / (2D - h)."""
+    """Draw where the harmonic mean of P and D is the same."""
     axes.margins(0.08)
     axes.autoscale_view()
-    (left, right), (bottom, top) = axes.get_xlim(), axes.get_ylim()
-    axes.set_autoscale_on(False)
-    for h in _H_GUIDES:
-        d = np.linspace(left, right, 200)
-        d = d[d > h / 2]
-        p = h * d / (2 * d - h)
-        seen = (p >= bottom) & (p <= top)
-        if seen.sum() > 1:
-            d, p = d[seen], p[seen]
-            axes.plot(d, p, color=FAINT, linewidth=0.8, linestyle=":", zorder=1)
-            beside: Any = {"fontsize": 10, "color": FAINT, "ha": "right", "va": "bottom"}
-            axes.annotate(f"h {h:g}", (d[-1], p[-1]), **beside)
+    left, right = _wide_enough(*axes.get_xlim())
+    bottom, top = _wide_enough(*axes.get_ylim())
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+    d, p = np.linspace(max(left, 1e-6), right, 60), np.linspace(max(bottom, 1e-6), top, 60)
+    h = 2 * d * p[:, None] / (d + p[:, None])
+    lines = axes.contour(d, p, h, _H_GUIDES, colors=FAINT, linestyles=":", linewidths=0.8)
+    axes.clabel(lines, fmt="h %g", fontsize=10, zorder=1)
+
+
+def _wide_enough(low: float, high: float) -> tuple[float, float]:
+    """Widen a range of shares where it would make much of a difference that hardly matters."""
+    lacking = max(0.0, _SPAN_LEAST - (high - low)) / 2
+    high = min(high + lacking, _HIGHEST)
+    return min(low - lacking, high - _SPAN_LEAST), high
 
 
 def _name_times(axes: Axes) -> None:

@@ -42,6 +42,10 @@ _TRADE_OFF: Final = (
     "numbers at its ends. Dotted lines join points of equal harmonic mean, so that figures can be "
     "compared, whose axes show different parts."
 )
+_LISTS: Final = (
+    "Some of the queries, asked again: what each method finds, first to last, at its best dial and "
+    "search. What is known to be of no relevance is boxed."
+)
 _SETTINGS: Final = (
     "Every setting of the grid: method, diversity, search, hash_limit:candidates_limit. These are "
     "figures on all queries, so the best of them flatters itself a little; the choices do not."
@@ -84,7 +88,7 @@ def report(
     if choices:
         sections.append(Section("What was chosen", _choices(choices, rows)))
     if lists:
-        sections.append(Section("Results side by side", lists))
+        sections.append(Section("Results side by side", [_LISTS, *lists]))
     if settings:
         sections.append(Section("All settings", [_SETTINGS, _settings(settings)]))
     return Page(
@@ -264,7 +268,9 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
         "at; the setting named is the best on all queries."
     ]
     told += [
-        f"{setting(row)} is the index's default for Query now." for row in choices if row.is_default
+        f"{setting(row)} (k = {row.parameters.k}) is the index's default for Query now."
+        for row in choices
+        if row.is_default
     ]
     return [*told, Table("Choices, with 95 % bootstrap intervals over queries", columns, bodies)]
 
