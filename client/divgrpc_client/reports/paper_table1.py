@@ -32,10 +32,13 @@ from divgrpc_client.reports.table1_gain import Kept
 from divgrpc_client.reports.table1_rows import BARE, FIGURES, HASHED, TABLES, Row
 from divgrpc_client.reports.table1_run import Bench, Clock, Plan
 from divgrpc_client.reports.table1_sides import Coded, Growth, Spread
+from divgrpc_client.reports.table1_times import Timed, times
 from divgrpc_client.reports.topics import DATA_VARIABLE, DIGITS, SETS, Topics, load
 
 # As much as shows that everything works, in a minute or two.
-QUICK: Final = Plan(5, few=3, seeds=2, code_seeds=1, codes=2, draw_seeds=3, sizes=2)
+QUICK: Final = Plan(
+    5, few=3, seeds=2, code_seeds=1, codes=2, draw_seeds=3, sizes=2, made_up=(350, 300)
+)
 # A call of the client's that is not Build or Evaluate.
 _TIMEOUT: Final = 60.0
 # Which stage of ours stands beside a hashed row of the paper's.
@@ -52,6 +55,7 @@ class Report:
     coded: list[Coded] = field(default_factory=list)
     spreads: list[Spread] = field(default_factory=list)
     growths: list[Growth] = field(default_factory=list)
+    times: list[Timed] = field(default_factory=list)
 
     @property
     def kept(self) -> list[Kept]:
@@ -80,6 +84,7 @@ class Report:
             "growth": [
                 asdict(each) | {"exponent": each.exponent._asdict()} for each in self.growths
             ],
+            "times": [asdict(each) for each in self.times],
             "paper": [
                 {"method": method, "family": family, "k": k, **cell._asdict()}
                 for (method, family, k), cell in printed().items()
@@ -141,17 +146,17 @@ def run(
     return 0
 
 
-def measure(sets: Sequence[Topics], plan: Plan, tell: Callable[[Progress], object]) -> Report:
+def measure(sets: Sequence[Topics], asked: Plan, tell: Callable[[Progress], object]) -> Report:
     """Measure data sets one after the other on a server of one's own."""
     begun, cores = time.monotonic(), len(os.sched_getaffinity(0))
     report = Report({"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")})
-    clock = Clock(tell, sum(plan.weight(len(data.asked)) for data in sets))
+    clock = Clock(tell, sum(asked.weight(len(data.asked)) for data in sets))
     with running_server("--workers", str(cores)) as target, Client(target, timeout=_TIMEOUT) as own:
         for data in sets:
-            bench = Bench(own, data, plan, clock)
-            few = f"{plan.few} a category for QP-Rel and what is beside the table"
-            asked = f"{len(bench.asked.asked)}, {few}"
-            report.data.append({"name": bench.name, **data.described(), "queries": asked})
+            bench = Bench(own, data, asked, clock)
+            few = f"{asked.few} a category for QP-Rel and what is beside the table"
+            queries = f"{len(bench.asked.asked)}, {few}"
+            report.data.append({"name": bench.name, **data.described(), "queries": queries})
             report.rows += bench.rows()
             report.coded += table1_sides.bits_and_tables(bench)
             bench.add(0.5)
@@ -159,11 +164,13 @@ def measure(sets: Sequence[Topics], plan: Plan, tell: Callable[[Progress], objec
             bench.add(0.3)
             report.growths.append(table1_sides.growth(bench))
             bench.add(0.2)
+        clock.stage("times in the paper's size")
+        report.times += times(own, *asked.made_up)
     report.facts |= {
         "divgrpc": divgrpc.__version__,
         "Python": platform.python_version(),
         "machine": f"{platform.machine()}, {cores} cores, as many workers",
-        "hash seeds": f"{plan.seeds}, of some methods 2 at most",
+        "hash seeds": f"{asked.seeds}, of some methods 2 at most",
         "minutes": f"{(time.monotonic() - begun) / 60:.0f}",
     }
     return report

@@ -10,6 +10,7 @@ from divgrpc_client.reports.page import Row as Line
 from divgrpc_client.reports.paper_numbers import FAMILIES, KS, METHODS, Printed, printed
 from divgrpc_client.reports.table1_gain import Kept
 from divgrpc_client.reports.table1_rows import FIGURES, Row
+from divgrpc_client.reports.table1_times import Timed
 from divgrpc_client.reports.topics import DIGITS
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ def page(report: "Report") -> Page:
             *(_data(report, data) for data in report.data),
             Section("What hashing keeps of the gain", [_gains(report.kept)]),
             Section("Bits and tables", [_coded(report)]),
+            Section("Times in the paper's size", [_times(report.times)]),
         ],
     )
 
@@ -167,3 +169,20 @@ def _coded(report: "Report") -> Table:
     )
     columns = [Column("set, hash", numeric=False), *(Column(head) for head in heads)]
     return Table(caption, columns, [Body(lines)])
+
+
+def _times(times: Sequence[Timed]) -> Table:
+    """Draw a line for each method, with each kind of query side by side, and the paper's times."""
+    columns = [Column("method, hash, points", numeric=False)]
+    columns += [Column(f"k = {k}", kind) for kind in ("sparse", "dense", "the paper") for k in KS]
+    paper = printed()
+    lines: dict[tuple[str, str], list[Cell | str]] = {}
+    for each in sorted(times, key=lambda each: (METHODS.index(each.method), each.kind != "sparse")):
+        key = (each.method, each.family)
+        line = lines.setdefault(key, [f"{each.method}, {each.family}, {each.stage}"])
+        line.append(_time(each.microseconds))
+    for key, line in lines.items():
+        line += [_time(paper[*key, k].seconds * 1e6) for k in KS]
+    points = times[0].points if times else "not measured"
+    caption = f"Median times on made-up visual words, {points}; few queries, one thread."
+    return Table(caption, columns, [Body(list(lines.values()))])

@@ -13,6 +13,7 @@ from divgrpc.types import IndexInfo, IntArray, Progress, Search
 from divgrpc_client.client import Client
 from divgrpc_client.options import BuildOptions
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries
+from divgrpc_client.reports.synthetic import IMAGES, WORDS
 from divgrpc_client.reports.table1_rows import (
     FAMILIES,
     HASHING,
@@ -37,7 +38,7 @@ class Plan:
     """How much is asked: queries of a category, those of slow methods, and seeds of the hash.
 
     `code_seeds` are of bits and tables, of which `codes` are tried; `draw_seeds` of what is said to
-    be uniform; `sizes` of growing data.
+    be uniform; `sizes` of growing data; `made_up` are the images and words of what is timed alone.
     """
 
     per_category: int = 50
@@ -47,6 +48,7 @@ class Plan:
     codes: int = 4
     draw_seeds: int = 10
     sizes: int = 5
+    made_up: tuple[int, int] = (IMAGES, WORDS)
 
     def seeds_of(self, asking: Asking) -> int:
         """Return how many seeds a method is asked with."""
