@@ -143,9 +143,10 @@ def test_chi_square_has_its_known_tail() -> None:
     ("x", "holds"), [((0.5, 0.4, 0.6), True), ((1.2, 1.1, 1.3), False), ((0.9, 0.7, 1.1), None)]
 )
 def test_hashed_points_grow_slowly(x: tuple[float, float, float], holds: bool | None) -> None:
-    """An exponent below 1 is some epsilon above 0."""
-    growth = Growth("made up", (100, 200), (10.0, 14.0), (0.9, 0.9), (20, 29), Interval(*x))
+    """An exponent below 1 is some epsilon above 0, where recall was held."""
+    growth = Growth("made up", (100, 200), (10.0, 14.0), (0.9, 0.85), (20, 29), Interval(*x))
     assert claims.grows_slowly([growth]).holds is holds
+    assert claims.grows_slowly([replace(growth, recalls=(0.9, 0.7))]).holds is None
 
 
 def test_exponent_is_that_of_a_power() -> None:

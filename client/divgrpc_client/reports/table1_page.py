@@ -23,10 +23,11 @@ _LEAD: Final = (
 )
 _READING: Final = (
     "P, SR and D are means over queries, h the mean of each query's h, with its 95 % interval and, "
-    "after a semicolon, the range of the means of several hash seeds. The dial is chosen by five "
+    "after ±, half the range of the means of several hash seeds. The dial is chosen by five "
     "folds, never on the reported queries; * marks one that was fixed. Times are medians over "
     "queries of what a worker took, one query at a time on one thread. Short are lists of fewer "
-    "than k results; what is missing counts as wrong."
+    "than k results; what is missing counts as wrong. Greedy over all points is the server's own; "
+    "on sparse points there is a faster one, which adds up columns."
 )
 
 
@@ -63,7 +64,7 @@ def _data(report: "Report", data: dict[str, str]) -> Section:
     rows = [row for row in report.rows if row.data == data["name"]]
     columns = [Column("method, hash, points", numeric=False)]
     for k in KS:
-        columns += [Column(name, f"k = {k}") for name in ("dial", "P", "SR", "D", "h", "time")]
+        columns += [Column(name, f"k = {k}") for name in ("P", "SR", "D", "h", "time")]
     methods = dict.fromkeys(row.method for row in rows)
     bodies = [Body(list(_lines(rows, method)), title=method) for method in methods]
     told = "; ".join(f"{name}: {value}" for name, value in data.items() if name != "name")
@@ -74,7 +75,7 @@ def _data(report: "Report", data: dict[str, str]) -> Section:
 def _lines(rows: Sequence[Row], method: str) -> Iterator[Line]:
     """Yield a line for each row of a method, its figures at every k, then the paper's."""
     own = [row for row in rows if row.method == method]
-    best = {k: max((r.h.value for r in own if r.k == k), default=0.0) for k in KS}
+    best = {k: max((r.h.value for r in own if r.k == k and not r.fixed), default=0.0) for k in KS}
     groups: dict[tuple[object, ...], list[Row]] = {}
     for row in own:
         groups.setdefault((row.family, row.stage, row.few, row.fixed), []).append(row)
@@ -83,7 +84,7 @@ def _lines(rows: Sequence[Row], method: str) -> Iterator[Line]:
         queries = f", {first.queries} queries" if first.few else ""
         line: list[Cell | str] = [Cell(f"{first.family}, {first.stage}{queries}")]
         for row in group:
-            line += _figures(row, best=row.h.value >= best[row.k])
+            line += _figures(row, best=row.h.value >= best[row.k] and not row.fixed)
         yield line
     if method in METHODS:
         paper = printed()
@@ -96,25 +97,20 @@ def _lines(rows: Sequence[Row], method: str) -> Iterator[Line]:
 
 def _figures(row: Row, *, best: bool) -> list[Cell | str]:
     p, sr, d = (f"{row.figures[name].value:.2f}" for name in FIGURES[:-1])
-    interval = _range(row.h.low, row.h.high)
+    # Without leading zeros: three such columns must fit a page.
+    interval = "–".join(f"{end:.3f}".removeprefix("0") for end in row.h[1:])  # noqa: RUF001  # a range
     if len(row.h_seeds) > 1:
-        interval += f"; {_range(min(row.h_seeds), max(row.h_seeds))}"
-    dial = f"{row.dial:g}" + ("*" if row.fixed else "")
+        interval += f" ±{(max(row.h_seeds) - min(row.h_seeds)) / 2:.3f}".replace("±0", "±")
+    dial = f"dial {row.dial:g}" + ("*" if row.fixed else "") if row.dial else ""
     share = row.short / (row.queries * len(row.h_seeds))
     precision = Cell(p, detail=f"{share:.0%} short" if row.short else "")
     h = Cell(f"{row.h.value:.3f}", detail=interval, best=best)
-    return [dial, precision, sr, d, h, _time(row.microseconds)]
-
-
-def _range(low: float, high: float) -> str:
-    # Without the leading zeros: nine such columns must fit a page.
-    ends = (f"{end:.3f}".removeprefix("0") for end in (low, high))
-    return "–".join(ends)  # noqa: RUF001  # a range, as print has it
+    return [precision, sr, d, h, Cell(_time(row.microseconds), detail=dial)]
 
 
 def _printed(cell: Printed) -> list[Cell | str]:
     figures = (cell.precision, cell.subtopic_recall, cell.diversity, cell.h)
-    return ["", *(f"{value:.2f}" for value in figures), _time(cell.seconds * 1e6)]
+    return [*(f"{value:.2f}" for value in figures), _time(cell.seconds * 1e6)]
 
 
 def _time(microseconds: float) -> str:

@@ -25,6 +25,8 @@ _BALL_SHARE: Final = 0.1
 _RETRIEVED: Final = 100
 _SIZES: Final = (16, 8, 4, 2, 1)
 _GROWTH_QUERIES: Final = 200
+# What Build can tune the default tables for at every size: more probes than it tries are no answer.
+_GROWTH_RECALL: Final = 0.3
 _EPSILON: Final = 1.0
 _DRAWS: Final = 2_000
 
@@ -54,7 +56,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Points hashed without a limit, for data of growing size, probes tuned by Build.
+    """Points hashed without a limit, for data of growing size, probes tuned for one recall.
 
     `hashed`, `recalls` (of the true ten nearest, of points like those indexed) and `limits`, what
     `epsilon` 1 allows, are by size; `exponent` is the slope of hashed points over size, both
