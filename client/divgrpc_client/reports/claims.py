@@ -239,7 +239,8 @@ def grows_slowly(growths: Sequence[Growth]) -> Verdict:
         told.append(
             f"{each.data}: n^{x.value:.2f} ({x.low:.2f} to {x.high:.2f}){epsilon}, "
             f"{each.hashed[0]:,.0f} of {each.sizes[0]:,} to {each.hashed[-1]:,.0f} of "
-            f"{each.sizes[-1]:,} points, recall {min(each.recalls):.2f} to {max(each.recalls):.2f}, "
+            f"{each.sizes[-1]:,} points, recall "
+            f"{min(each.recalls):.2f} to {max(each.recalls):.2f}, "
             f"hash_limit by epsilon = 1: {each.limits[0]:,} to {each.limits[-1]:,}"
         )
     return Verdict(

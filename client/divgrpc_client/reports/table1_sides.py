@@ -154,7 +154,7 @@ def growth(bench: Bench) -> Growth:
     sizes, columns, recalls, limits = [], [], [], []
     for part in _SIZES[-bench.plan.sizes :]:
         rows = np.sort(order[: len(order) // part])
-        with bench.built(hash_family="lsh_div", rows=rows):
+        with bench.built(rows, hash_family="lsh_div", target_recall=_GROWTH_RECALL):
             bench.stage(f"growth, {len(rows):,} points")
             told: dict[str, Any] = {"selector": "nearest", "k": 10, "timeout": 60}
             exact = bench.client.query(INDEX, queries, search="exact", **told)
