@@ -318,7 +318,7 @@ def _add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type fo
 
 def _add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, object]) -> None:
     # What is not given is not in the namespace, and so not on the wire.
-    group = verb.add_argument_group(f"what the {verb.prog.split()[-1]} does")
+    group = verb.add_argument_group(f"what {verb.prog.split()[-1]} does")
     for name, (kind, sentence) in explained(table).items():
         flags = [f"--{name.replace('_', '-')}"]
         if len(name) == 1:

@@ -128,7 +128,8 @@ def test_memory_runs_small() -> None:
     assert isinstance(upload, dict)
     assert isinstance(sharing, dict)
     assert upload["samples"] > 2
-    assert 0 < upload["unbacked"] <= upload["private"]
+    # Of what processes share, a share is unbacked and nothing private.
+    assert 0 < upload["unbacked"] <= 1.05 * upload["private"]
     assert sharing["pss"] <= 1.05 * sharing["copy"]
 
 
