@@ -82,6 +82,13 @@ Measure the paper's Table 1 on a server of its own, say which of its claims hold
   divgrpc paper table1 --data FOLDER --sets newsgroups20 --seeds 3
   divgrpc paper table1 --quick              on the digits of scikit-learn, where there is no data
 """
+_FIGURES: Final = """\
+Draw the paper's figures again, on a server of its own: two classes in the plane, and the results of
+seven queries side by side.
+
+  divgrpc paper figures                     one page, figures.html
+  divgrpc paper figures --out figures       a folder: the page, SVG and PNG
+"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -314,6 +321,16 @@ def _add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type fo
     table1.add_argument("--out", default="table1.html", help="the page (default table1.html)")
     table1.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
     table1.add_argument("--quick", action="store_true", help="a minute or two: few queries")
+    figures = parts.add_parser(
+        "figures",
+        help=_FIGURES.splitlines()[0],
+        description=_FIGURES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    figures.set_defaults(run=commands.paper_figures)
+    figures.add_argument(
+        "--out", default="figures.html", help="the page, or a folder (default figures.html)"
+    )
 
 
 def _add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, object]) -> None:

@@ -232,6 +232,17 @@ def paper_table1(arguments: argparse.Namespace) -> int:
     )
 
 
+def paper_figures(arguments: argparse.Namespace) -> int:
+    """Draw the paper's figures; returns the exit code."""
+    try:
+        from divgrpc_client.reports import paper_figures as report
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "paper", f"the paper's figures need {error.name}: install divgrpc[server,report]"
+        ) from None
+    return report.run(Path(arguments.out))
+
+
 def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[Tell | None]:
     if arguments.json or not sys.stderr.isatty():
         return nullcontext()
