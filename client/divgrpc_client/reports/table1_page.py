@@ -27,7 +27,7 @@ _READING: Final = (
     "folds, never on the reported queries; * marks one that was fixed. Times are medians over "
     "queries of what a worker took, one query at a time on one thread. Short are lists of fewer "
     "than k results; what is missing counts as wrong. Greedy over all points is the server's own; "
-    "on sparse points there is a faster one, which adds up columns."
+    "the project's benchmark `gain` has faster ones."
 )
 
 
