@@ -39,8 +39,10 @@ from divgrpc_client.reports.topics import DATA_VARIABLE, DIGITS, SETS, Topics, l
 QUICK: Final = Plan(
     5, few=3, seeds=2, code_seeds=1, codes=2, draw_seeds=3, sizes=2, made_up=(350, 300)
 )
-# A call of the client's that is not Build or Evaluate.
+# A call of the client's that is not Build or Evaluate, and how long those may stand still: a query
+# of an exhaustive method takes seconds where the machine has other work.
 _TIMEOUT: Final = 60.0
+_IDLE: Final = 600.0
 # Which stage of ours stands beside a hashed row of the paper's.
 _BESIDE: Final = (HASHED, TABLES, BARE)
 
@@ -151,7 +153,10 @@ def measure(sets: Sequence[Topics], asked: Plan, tell: Callable[[Progress], obje
     begun, cores = time.monotonic(), len(os.sched_getaffinity(0))
     report = Report({"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")})
     clock = Clock(tell, sum(asked.weight(len(data.asked)) for data in sets))
-    with running_server("--workers", str(cores)) as target, Client(target, timeout=_TIMEOUT) as own:
+    with (
+        running_server("--workers", str(cores)) as target,
+        Client(target, timeout=_TIMEOUT, idle_timeout=_IDLE) as own,
+    ):
         for data in sets:
             bench = Bench(own, data, asked, clock)
             few = f"{asked.few} a category for QP-Rel and what is beside the table"
