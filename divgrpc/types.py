@@ -142,6 +142,7 @@ class QueryDefault:
     search: Search
     hash_limit: int | None = None
     candidates_limit: int | None = None
+    rounding: Rounding = "exchange"
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,15 @@ SHOWN: Final = {
     "normalised_entropy": "D",
     "h_score": "h",
 }
-_PARAMETERS: Final = ("selector", "variant", "k", "diversity", "hash_limit", "candidates_limit")
+_PARAMETERS: Final = (
+    "selector",
+    "variant",
+    "rounding",
+    "k",
+    "diversity",
+    "hash_limit",
+    "candidates_limit",
+)
 
 
 def show(rows: Sequence[EvaluateRow]) -> None:
@@ -57,8 +65,10 @@ def _table(rows: Sequence[EvaluateRow], title: str | None) -> Table:
 
 
 def method(used: EffectiveParameters) -> str:
-    """Return what picks the results: a selector, its variant where it is not `corrected`."""
-    return f"{used.selector} {used.variant}" if used.variant != "corrected" else used.selector
+    """Return what picks the results: a selector, and what of it is not the default."""
+    words: list[str] = [used.variant] * (used.variant != "corrected")
+    words += [used.rounding] * (used.rounding != "exchange")
+    return " ".join([used.selector, *words])
 
 
 def stage(row: EvaluateRow) -> str:

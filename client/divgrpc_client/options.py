@@ -69,6 +69,7 @@ class GridOptions(TypedDict, total=False):
 
     selectors: Annotated[Sequence[Selector], "what picks k of the candidates"]
     variants: Annotated[Sequence[Variant], "readings of the paper's Algorithm 1"]
+    roundings: Annotated[Sequence[Rounding], "how qp_relax's shares become results"]
     searches: Annotated[Sequence[Search], "how points are found"]
     limits: Annotated[Sequence[Limits], "pairs of hash_limit and candidates_limit; 0: no limit"]
     diversities: Annotated[Sequence[float], "dials, 0 to 1"]

@@ -172,6 +172,7 @@ def _query_default(message: index_pb2.IndexInfo) -> QueryDefault | None:
         search=word(told, "search"),
         hash_limit=told.hash_limit if told.HasField("hash_limit") else None,
         candidates_limit=told.candidates_limit if told.HasField("candidates_limit") else None,
+        rounding=word(told, "rounding"),
     )
 
 

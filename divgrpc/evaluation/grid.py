@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS, QueryParameters
-from divgrpc.types import Search, Selector, Variant
+from divgrpc.types import Rounding, Search, Selector, Variant
 
 # The axis that each parameter comes from, which is the field that an error names.
 _AXES: Final = {
@@ -17,6 +17,7 @@ _AXES: Final = {
     "limits": "limits",
     "selector": "selectors",
     "variant": "variants",
+    "rounding": "roundings",
     "diversity": "diversities",
 }
 _WITH_VARIANTS: Final = ("greedy", "qp_relax")
@@ -37,6 +38,7 @@ class Grid:
 
     selectors: tuple[Selector, ...] = ("nearest", "greedy")
     variants: tuple[Variant, ...] = ("corrected",)
+    roundings: tuple[Rounding, ...] = ("exchange",)
     searches: tuple[Search, ...] = ("auto",)
     limits: tuple[Limits, ...] = ((None, None),)
     diversities: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -63,7 +65,7 @@ class Grid:
         """Return the settings, each once, in the order of the axes: k outermost, diversity inmost.
 
         What has no meaning for a selector makes no settings of its own: `nearest` has no diversity,
-        and most have no variants.
+        most have no variants, and only `qp_relax` rounds.
         """
         return list(dict.fromkeys(self._combined()))
 
@@ -79,6 +81,8 @@ class Grid:
                 raise type(error)(field, f"in {field}: {error}") from error
             if setting.selector not in _WITH_VARIANTS:
                 setting = replace(setting, variant="corrected")
+            if setting.selector != "qp_relax":
+                setting = replace(setting, rounding="exchange")
             yield replace(setting, diversity=0.0) if setting.selector == "nearest" else setting
 
 

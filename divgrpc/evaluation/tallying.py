@@ -82,14 +82,15 @@ class Tally:
         return rows, self._default(choices[winner]) if winner >= 0 else None
 
     def _choices(self) -> Iterable[_Choice]:
-        """Choose dial and limits of every selector, reading and search, at every k."""
+        """Choose dial and limits of every selector, reading, rounding and search, at every k."""
         h = self._table[:, H]
         # Queries without an h first: the others are dealt in turn, so that no fold has them all.
         order = np.where(np.isnan(h[0]), np.iinfo(np.int64).min, self._numbers)
         folds = deal_folds(order, self._task.folds)
         kinds: dict[tuple[object, ...], list[int]] = {}
         for number, each in enumerate(self._settings):
-            kinds.setdefault((each.selector, each.variant, each.search, each.k), []).append(number)
+            kind = (each.selector, each.variant, each.rounding, each.search, each.k)
+            kinds.setdefault(kind, []).append(number)
         queries = np.arange(len(folds))
         for members in kinds.values():
             chosen = choose_by_folds(h[members], folds)
@@ -115,6 +116,7 @@ class Tally:
             search=setting.search,
             hash_limit=setting.hash_limit,
             candidates_limit=setting.candidates_limit,
+            rounding=setting.rounding,
         )
 
     def _row(

@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -24,6 +25,7 @@ from google.rpc import status_pb2
 
 from divgrpc.errors import IndexChangedError, UnavailableError
 from divgrpc.evaluation import COLUMNS, Asked, Clock, Plan, Tally, Task
+from divgrpc.parameters import QueryParameters
 from divgrpc.storage import IndexFolder, read_manifest
 from divgrpc.types import EvaluateRow, QueryDefault
 from divgrpc_protos import arrays
@@ -39,7 +41,7 @@ from divgrpc_server.tasks import Head
 
 EVALUATIONS_MAX: Final = 2
 _PROGRESS_SECONDS: Final = 0.2
-# How long a piece should take. The first of a setting tell how many queries that is.
+# How long a piece should take. The first of a kind of setting tell how many queries that is.
 _PIECE_SECONDS: Final = 0.04
 _FIRST_QUERIES: Final = 16
 _QUERIES_MAX: Final = 128
@@ -112,8 +114,10 @@ class _Evaluation:
         self._asked: Asked = tasks.parse_asked(self._request, count)
         self._settings = self._task.grid.settings()
         self.generation = 0
-        # Of every setting, how long a query takes, once that is known.
-        self._microseconds: dict[int, float] = {}
+        # Of every kind of setting, how long a query takes, once that is known. The dial is no part
+        # of a kind: it changes what is picked, and hardly how long that takes.
+        self._microseconds: dict[QueryParameters, float] = {}
+        self._kinds = [replace(setting, diversity=0.0) for setting in self._settings]
         self._calls: dict[int, Call] = {}
         self._replies: deque[tuple[int, _Block, Reply]] = deque()
         self._heard = asyncio.Event()
@@ -169,7 +173,7 @@ class _Evaluation:
                 self._calls.pop(number, None)
                 measured = tasks.unpack_measured(_payload(reply))
                 tally.add(block.setting, block.rows.start, measured)
-                self._microseconds[block.setting] = float(measured[_TIMES].mean())
+                self._microseconds[self._kinds[block.setting]] = float(measured[_TIMES].mean())
                 done += measured.shape[1]
         await self._write(tasks.pack_progress(clock.progress(done)))
 
@@ -191,7 +195,7 @@ class _Evaluation:
                 start = stop
 
     def _size(self, setting: int) -> int:
-        each = self._microseconds.get(setting)
+        each = self._microseconds.get(self._kinds[setting])
         if each is None:
             return _FIRST_QUERIES
         return int(max(1, min(_QUERIES_MAX, _PIECE_SECONDS * 1e6 // max(each, 1.0))))

@@ -33,7 +33,7 @@ _INFO: Final = index_pb2.IndexInfo.DESCRIPTOR
 _DEFAULT: Final = index_pb2.QueryDefault.DESCRIPTOR
 _COST: Final = index_pb2.SearchCost.DESCRIPTOR
 _EFFECTIVE_WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
-_DEFAULT_WORDS: Final = ("selector", "variant", "search")
+_DEFAULT_WORDS: Final = ("selector", "variant", "search", "rounding")
 _BUILD_WORDS: Final = ("metric", "hash_family", "hyperplanes", "zero_vectors")
 _BUILD_NUMBERS: Final = (
     "centred",

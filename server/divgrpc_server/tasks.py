@@ -21,7 +21,12 @@ from divgrpc_server.messages import effective, word
 
 _REQUEST: Final = evaluate_pb2.EvaluateRequest.DESCRIPTOR
 _ROW: Final = evaluate_pb2.EvaluateRow.DESCRIPTOR
-_WORDS: Final = {"selectors": "selector", "variants": "variant", "searches": "search"}
+_WORDS: Final = {
+    "selectors": "selector",
+    "variants": "variant",
+    "roundings": "rounding",
+    "searches": "search",
+}
 _NUMBERS: Final = ("diversities", "ks")
 _PLAIN: Final = (
     "number",

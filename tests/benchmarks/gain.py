@@ -22,7 +22,7 @@ from typing import Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks import gain_rows, gain_summary, sweeps, topics, trees
+from benchmarks import gain_rows, gain_summary, sweeps, trees
 from benchmarks.exhaustive import Everything
 from benchmarks.gain_rows import EVERYTHING, EXACT, Measured, Ready, Row
 from benchmarks.shares import Choice
@@ -34,6 +34,7 @@ from divgrpc.index import Index
 from divgrpc.metrics import h_score, judge, normalised_entropy, precision, subtopic_recall
 from divgrpc.types import HashFamily, IntArray, Search
 from divgrpc.warming import warm_kernels
+from divgrpc_client.reports import topics
 
 FAMILIES: Final[tuple[HashFamily, ...]] = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto")
 

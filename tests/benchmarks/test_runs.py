@@ -21,7 +21,6 @@ from benchmarks import (
     selectors,
     shares,
     sweeps,
-    topics,
     trees,
 )
 from benchmarks.exhaustive import Everything
@@ -32,6 +31,7 @@ from divgrpc.index import Index
 from divgrpc.metrics import Values
 from divgrpc.scratch import Scratch
 from divgrpc.types import FloatArray
+from divgrpc_client.reports import topics
 
 
 def told(run: object, *words: str) -> argparse.Namespace:
@@ -161,7 +161,8 @@ def test_memory_runs_small() -> None:
     assert isinstance(upload, dict)
     assert isinstance(sharing, dict)
     assert upload["samples"] > 2
-    assert 0 < upload["unbacked"] <= upload["private"]
+    # Of what processes share, a share is unbacked and nothing private.
+    assert 0 < upload["unbacked"] <= 1.05 * upload["private"]
     assert sharing["pss"] <= 1.05 * sharing["copy"]
 
 

@@ -21,6 +21,15 @@ _WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
             "from divgrpc_client.cli import main; sys.exit(main(['demo']))",
             "divgrpc: the demonstration needs PIL: install divgrpc[server,report]\n",
         ),
+        *(
+            (
+                (name,),
+                "from divgrpc_client.cli import main; "
+                "sys.exit(main(['evaluate', 'x', 'x.npy', '--report', 'x.html']))",
+                f"divgrpc: a report needs {name}: install divgrpc[report]\n",
+            )
+            for name in ("matplotlib", "jinja2")
+        ),
     ],
 )
 def test_programs_name_their_extra(missing: tuple[str, ...], code: str, told: str) -> None:

@@ -86,6 +86,7 @@ def test_what_is_sent(target: str, script: ScriptedIndex, awaited: bool) -> None
         folds=2,
         set_default=True,
         per_query=True,
+        roundings=[query_pb2.ROUNDING_EXCHANGE],
     )
     assert script.metadata["x-request-id"] == "mine"
     assert 0 < script.seconds_left <= 9

@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from divgrpc_client.reports.charts import COLOURS
 from divgrpc_client.reports.page import (
     Body,
     Cell,
@@ -95,3 +97,33 @@ def test_an_empty_page_is_a_page() -> None:
     empty = Table("none", (Column("a"),), ())
     lists = ResultLists("query", (ResultList("nearest", "", ()),))
     assert "<ol>" in render(Page("Title", (Section("One", (empty, lists)),)))
+
+
+def _luminance(colour: str) -> float:
+    """Return the relative luminance of #rrggbb, as the WCAG define it."""
+    shares = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [s / 12.92 if s <= 0.03928 else ((s + 0.055) / 1.055) ** 2.4 for s in shares]
+    return float(np.dot(linear, (0.2126, 0.7152, 0.0722)))
+
+
+def _contrast(one: str, other: str) -> float:
+    low, high = sorted(map(_luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_can_be_read(scheme: str) -> None:
+    """Words have a contrast of 4.5 with what is below them, marks and curves one of 3."""
+    style = render(Page("Title", ())).split("@media print")[0]
+    light, dark = (
+        dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in style.split("@media")
+    )
+    curves = {f"series-{n}": colour for n, colour in enumerate(COLOURS, 1)}
+    colours = {**curves, **light} if scheme == "light" else dark
+    assert set(curves) <= set(colours)
+    for name in ("ink", "faint", "link"):
+        assert _contrast(colours[name], colours["paper"]) >= 4.5, name
+    for below in ("best", "note", "tint"):
+        assert _contrast(colours["ink"], colours[below]) >= 4.5, below
+    for name in (*curves, "wrong", "mark"):
+        assert _contrast(colours[name], colours["paper"]) >= 3, name

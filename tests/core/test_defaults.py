@@ -19,6 +19,7 @@ DEFAULT = QueryDefault(
     diversity=0.8,
     selector="mmr",
     variant="corrected",
+    rounding="top_k",
     search="exact",
     hash_limit=60,
     candidates_limit=30,

@@ -37,6 +37,10 @@ def test_a_setting_is_tried_once() -> None:
         diversities=(0.1, 0.3, 0.3),
     )
     told = [(each.selector, each.variant, each.diversity) for each in grid.settings()]
+    rounds = Grid(selectors=("mmr",), roundings=("exchange", "top_k"))
+    assert rounds.settings() == Grid(selectors=("mmr",)).settings()
+    relaxed = Grid(selectors=("qp_relax",), roundings=("top_k", "exchange"), diversities=(0.3,))
+    assert [each.rounding for each in relaxed.settings()] == ["top_k", "exchange"]
     greedy = [
         ("greedy", variant, dial) for variant in ("corrected", "marginal") for dial in (0.1, 0.3)
     ]
@@ -57,6 +61,7 @@ def test_axes_may_be_any_sequence() -> None:
         ("selectors", ("nearby",)),
         ("selectors", "greedy"),
         ("variants", ("improved",)),
+        ("roundings", ("upwards",)),
         ("searches", ("scan", "everywhere")),
         ("limits", ((9, None),)),
         ("limits", ((800, 200), (800, 9))),

@@ -32,6 +32,7 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("selectors", {"categories": [0, 1], "selectors": [0]}),
     ("searches", {"categories": [0, 1], "searches": [77]}),
     ("variants", {"categories": [0, 1], "variants": [55]}),
+    ("roundings", {"categories": [0, 1], "roundings": [55]}),
     ("limits", {"categories": [0, 1], "limits": [{"hash_limit": 3}]}),
     ("folds", {"categories": [0, 1], "folds": 3}),
     ("folds", {"categories": [0, 1], "folds": 1}),

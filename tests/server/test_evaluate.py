@@ -89,6 +89,22 @@ def test_the_wire_gives_what_the_core_gives(
     assert {each.stage for each in seen} == {"evaluating"}
 
 
+def test_roundings_travel(
+    server: RunningServer, client: Client, evaluated: str, queries: FloatArray
+) -> None:
+    """`qp_relax` is tried with each of its roundings, and has a choice for each."""
+    grid: dict[str, Any] = {
+        "selectors": ("qp_relax",),
+        "roundings": ("top_k", "exchange"),
+        "limits": ((60, 30),),
+        "diversities": (0.5, 0.7),
+    }
+    wire = list(client.evaluate(evaluated, queries[:20], ASKED[:20], **grid))
+    index = Index.open(server.folder / "data" / evaluated)
+    assert_same(wire, list(evaluate(index, queries[:20], ASKED[:20], grid=Grid(**grid))))
+    assert [row.parameters.rounding for row in wire if row.by_fold] == ["top_k", "exchange"]
+
+
 def test_relevant_ids_travel(
     server: RunningServer, client: Client, evaluated: str, queries: FloatArray
 ) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
 # The hues of Okabe and Ito (2008), which the colour-blind tell apart, darkened to stand on white.
 COLOURS: Final = (
@@ -277,7 +277,10 @@ def _wide_enough(low: float, high: float) -> tuple[float, float]:
 def _name_times(axes: Axes) -> None:
     low, high = axes.get_xlim()
     few = (1.0, 2.0, 5.0) if high / low < 200 else (1.0,)
-    axes.xaxis.set_major_locator(LogLocator(subs=few))
+    inside = [n for n in range(-4, 12) for sub in few if low <= sub * 10.0**n <= high]
+    # Less than two would leave nothing to compare with.
+    locator = LogLocator(subs=few) if len(inside) > 1 else MaxNLocator(4)
+    axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: time_words(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
 

@@ -1,12 +1,15 @@
 """Rows of an evaluation as figures: accuracy against diversity, h against time."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from divgrpc.types import EvaluateRow
 from divgrpc_client.evaluation_tables import method, stage
 from divgrpc_client.reports import charts
 from divgrpc_client.reports.charts import Curve
 from divgrpc_client.reports.page import Figure, Figures
+
+_TIME_LEAST: Final = 0.1
 
 
 def trade_off(rows: Sequence[EvaluateRow]) -> list[Figures]:
@@ -71,7 +74,16 @@ def _dials(rows: Sequence[EvaluateRow], looks: dict[str, int]) -> list[Curve]:
 def _times(k: int, rows: Sequence[EvaluateRow], looks: dict[str, int]) -> Figure:
     fills = list(dict.fromkeys(map(stage, rows)))
     curves = [
-        Curve(name, [_h_at_time(row) for row in rows if key(row) == (name, fill)], look, number)
+        Curve(
+            name,
+            [
+                _h_at_time(row)
+                for row in rows
+                if (method(row.parameters), stage(row)) == (name, fill)
+            ],
+            look,
+            number,
+        )
         for name, look in looks.items()
         for number, fill in enumerate(fills)
     ]
@@ -80,10 +92,6 @@ def _times(k: int, rows: Sequence[EvaluateRow], looks: dict[str, int]) -> Figure
     return Figure(charts.h_against_time(curves, fills, front, title), f"k = {k}")
 
 
-def key(row: EvaluateRow) -> tuple[str, str]:
-    """Return a row's method and stage."""
-    return method(row.parameters), stage(row)
-
-
 def _h_at_time(row: EvaluateRow) -> tuple[float, float]:
-    return row.microseconds.p50, row.metrics["h_score"].value
+    # A clock that stands still gives 0, which has no place on a log axis.
+    return max(row.microseconds.p50, _TIME_LEAST), row.metrics["h_score"].value

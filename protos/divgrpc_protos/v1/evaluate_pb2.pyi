@@ -68,7 +68,7 @@ class EvaluateRequest(google.protobuf.message.Message):
     """Queries with what is relevant to each, and a grid of settings: every value of an axis with every
     value of the others. An axis without a value takes its default; a request in which no axis has
     one is an empty grid, and INVALID_ARGUMENT. What has no meaning for a selector makes no settings
-    of its own: `nearest` has no diversity, most have no variants.
+    of its own: `nearest` has no diversity, most have no variants, only `qp_relax` has roundings.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -87,14 +87,15 @@ class EvaluateRequest(google.protobuf.message.Message):
     FOLDS_FIELD_NUMBER: builtins.int
     SET_DEFAULT_FIELD_NUMBER: builtins.int
     PER_QUERY_FIELD_NUMBER: builtins.int
+    ROUNDINGS_FIELD_NUMBER: builtins.int
     index: builtins.str
     """The index to ask; one generation answers from the first query to the last."""
     seed: builtins.int
     """Of the draws of every query. Default 0."""
     folds: builtins.int
-    """Folds of the queries, 2 up to as many as there are: for every selector, variant, search and k
-    the dial and limits are chosen that have the greatest mean h on the other folds. 0: nothing is
-    chosen. Default 5.
+    """Folds of the queries, 2 up to as many as there are: for every selector, variant, rounding,
+    search and k the dial and limits are chosen that have the greatest mean h on the other folds.
+    0: nothing is chosen. Default 5.
     """
     set_default: builtins.bool
     """Makes the choice with the greatest h the index's default for Query, of this generation alone.
@@ -140,6 +141,10 @@ class EvaluateRequest(google.protobuf.message.Message):
     def ks(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Default 10."""
 
+    @property
+    def roundings(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[divgrpc_protos.v1.query_pb2.Rounding.ValueType]:
+        """Default exchange."""
+
     def __init__(
         self,
         *,
@@ -157,9 +162,10 @@ class EvaluateRequest(google.protobuf.message.Message):
         folds: builtins.int | None = ...,
         set_default: builtins.bool = ...,
         per_query: builtins.bool = ...,
+        roundings: collections.abc.Iterable[divgrpc_protos.v1.query_pb2.Rounding.ValueType] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_folds", b"_folds", "_seed", b"_seed", "folds", b"folds", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_folds", b"_folds", "_seed", b"_seed", "categories", b"categories", "diversities", b"diversities", "folds", b"folds", "index", b"index", "ks", b"ks", "limits", b"limits", "per_query", b"per_query", "queries", b"queries", "relevant", b"relevant", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "variants", b"variants"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_folds", b"_folds", "_seed", b"_seed", "categories", b"categories", "diversities", b"diversities", "folds", b"folds", "index", b"index", "ks", b"ks", "limits", b"limits", "per_query", b"per_query", "queries", b"queries", "relevant", b"relevant", "roundings", b"roundings", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "variants", b"variants"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_folds", b"_folds"]) -> typing.Literal["folds"] | None: ...
     @typing.overload

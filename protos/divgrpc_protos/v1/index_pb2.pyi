@@ -542,6 +542,7 @@ class QueryDefault(google.protobuf.message.Message):
     SEARCH_FIELD_NUMBER: builtins.int
     HASH_LIMIT_FIELD_NUMBER: builtins.int
     CANDIDATES_LIMIT_FIELD_NUMBER: builtins.int
+    ROUNDING_FIELD_NUMBER: builtins.int
     diversity: builtins.float
     selector: divgrpc_protos.v1.query_pb2.Selector.ValueType
     variant: divgrpc_protos.v1.query_pb2.Variant.ValueType
@@ -549,6 +550,7 @@ class QueryDefault(google.protobuf.message.Message):
     hash_limit: builtins.int
     """As in QueryRequest. Where k or epsilon of a request leave a limit no room, it counts as unset."""
     candidates_limit: builtins.int
+    rounding: divgrpc_protos.v1.query_pb2.Rounding.ValueType
     def __init__(
         self,
         *,
@@ -558,9 +560,10 @@ class QueryDefault(google.protobuf.message.Message):
         search: divgrpc_protos.v1.query_pb2.Search.ValueType = ...,
         hash_limit: builtins.int | None = ...,
         candidates_limit: builtins.int | None = ...,
+        rounding: divgrpc_protos.v1.query_pb2.Rounding.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_hash_limit", b"_hash_limit", "candidates_limit", b"candidates_limit", "hash_limit", b"hash_limit"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_hash_limit", b"_hash_limit", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "hash_limit", b"hash_limit", "search", b"search", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_hash_limit", b"_hash_limit", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "hash_limit", b"hash_limit", "rounding", b"rounding", "search", b"search", "selector", b"selector", "variant", b"variant"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_candidates_limit", b"_candidates_limit"]) -> typing.Literal["candidates_limit"] | None: ...
     @typing.overload

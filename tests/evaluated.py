@@ -1,0 +1,77 @@
+"""Rows of evaluations that nobody measured, for reports to show."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from divgrpc.evaluation import METRICS
+from divgrpc.types import EffectiveParameters, EvaluateRow, Interval, Microseconds, Search, Selector
+
+DIVERSITIES = (0.1, 0.5, 0.9)
+
+
+def made_rows(
+    selectors: Sequence[Selector] = ("nearest", "greedy", "mmr"),
+    searches: Sequence[Search] = ("exact", "tables"),
+    ks: Sequence[int] = (10, 20),
+    *,
+    choices: bool = True,
+) -> list[EvaluateRow]:
+    """Return a row for each setting, and where asked for a choice for each selector and search."""
+    rows: list[EvaluateRow] = []
+    chosen: list[EvaluateRow] = []
+    for k in ks:
+        for search in searches:
+            for selector in selectors:
+                dials = (0.0,) if selector == "nearest" else DIVERSITIES
+                own = []
+                for dial in dials:
+                    own.append(made_row(len(rows), selector, search, k, dial))
+                    rows.append(own[-1])
+                chosen.append(replace(own[-1], by_fold=(own[0].number,) * 5, on_front=False))
+    if choices:
+        rows += [replace(row, number=len(rows) + n) for n, row in enumerate(chosen)]
+    return rows
+
+
+def made_row(
+    number: int, selector: Selector, search: Search, k: int, diversity: float
+) -> EvaluateRow:
+    """Return a row whose metrics come of its number alone."""
+    draws = np.random.default_rng(number).uniform(0.2, 0.9, len(METRICS))
+    return EvaluateRow(
+        number=number,
+        generation=3,
+        search=search,
+        parameters=EffectiveParameters(
+            k=k,
+            diversity=diversity,
+            selector=selector,
+            variant="corrected",
+            search=search,
+            hash_limit=0 if search == "exact" else 800,
+            candidates_limit=0 if search == "exact" else 200,
+            max_distance=None,
+            sampling="uniform",
+            seed=0,
+            rounding="exchange",
+        ),
+        metrics={
+            name: Interval(value, value - 0.1, value + 0.1)
+            for name, value in zip(METRICS, draws.tolist(), strict=True)
+        },
+        h_of_means=0.5,
+        microseconds=Microseconds(*(20.0 * (number + 1) * each for each in (1, 1, 2, 3))),
+        queries=40,
+        empty=number % 2,
+        short=number % 3,
+        on_front=number % 4 == 0,
+    )
+
+
+def without_h(row: EvaluateRow) -> EvaluateRow:
+    """Return a row of queries that found nothing relevant: no D, no h."""
+    nothing = dict.fromkeys(("normalised_entropy", "h_score"), Interval(*[math.nan] * 3))
+    return replace(row, metrics={**row.metrics, **nothing})
