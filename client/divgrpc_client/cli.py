@@ -83,8 +83,9 @@ Measure the paper's Table 1 on a server of its own, say which of its claims hold
   divgrpc paper table1 --quick              on the digits of scikit-learn, where there is no data
 """
 _FIGURES: Final = """\
-Draw the paper's figures again, on a server of its own: two classes in the plane, and the results of
-seven queries side by side.
+Draw two of the paper's figures again, on a server of its own.
+
+Two classes in the plane, and the results of seven queries side by side.
 
   divgrpc paper figures                     one page, figures.html
   divgrpc paper figures --out figures       a folder: the page, SVG and PNG
