@@ -105,12 +105,12 @@ def coded(family: str, n_bits: int, h: float, n_tables: int = 4) -> Coded:
 
 @pytest.mark.parametrize(("fewer", "holds"), [(6, True), (12, None), (24, False), (0, False)])
 def test_fewer_bits_for_equal_h(fewer: int, holds: bool | None) -> None:
-    """LSH-SDiv is asked for the best h of LSH-Div, which 12 bits reach here."""
+    """LSH-SDiv is asked for the best h of LSH-Div, or nearly, which 12 bits reach here."""
     div = [coded("LSH-Div", bits, h) for bits, h in ((6, 0.6), (12, 0.8), (24, 0.7))]
     sdiv = [coded("LSH-SDiv", bits, 0.81 if bits == fewer else 0.5) for bits in (6, 12, 24)]
     verdict = claims.fewer_bits([*div, *sdiv])
     assert verdict.holds is holds
-    assert "LSH-Div reaches 0.800 with 48 bits" in verdict.sentence
+    assert "LSH-Div reaches 0.790 with 48 bits" in verdict.sentence
 
 
 @pytest.mark.parametrize(("h", "holds"), [(0.7, True), (0.9, False)])
