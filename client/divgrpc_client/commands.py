@@ -218,7 +218,7 @@ def demo(arguments: argparse.Namespace) -> int:
 def paper_table1(arguments: argparse.Namespace) -> int:
     """Measure the paper's Table 1; returns the exit code."""
     try:
-        from divgrpc_client.reports import paper_table1 as report
+        from divgrpc_client.reports.paper import table1 as report
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             "table1", f"the paper's table needs {error.name}: install divgrpc[server,report]"
@@ -235,7 +235,7 @@ def paper_table1(arguments: argparse.Namespace) -> int:
 def paper_figures(arguments: argparse.Namespace) -> int:
     """Draw the paper's figures; returns the exit code."""
     try:
-        from divgrpc_client.reports import paper_figures as report
+        from divgrpc_client.reports.paper import figures as report
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             "paper", f"the paper's figures need {error.name}: install divgrpc[server,report]"

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from divgrpc.types import Interval
-from divgrpc_client.reports import claims, table1_gain
-from divgrpc_client.reports.paper_numbers import FAMILIES, KS, METHODS, printed
-from divgrpc_client.reports.table1_rows import ALL, BARE, FIGURES, HASHED, ONE_EXACT, TABLES, Row
-from divgrpc_client.reports.table1_sides import PCA, Coded, Growth, Spread, exponent
+from divgrpc_client.reports.paper import claims, gain
+from divgrpc_client.reports.paper.printed import FAMILIES, KS, METHODS, printed
+from divgrpc_client.reports.paper.rows import ALL, BARE, FIGURES, HASHED, ONE_EXACT, TABLES, Row
+from divgrpc_client.reports.paper.sides import PCA, Coded, Growth, Spread, exponent
 
 _NOISE = np.linspace(-0.02, 0.02, 40)
 
@@ -184,31 +184,31 @@ def exhaustive(h: float, greedy_h: float, microseconds: float = 100.0) -> list[R
 
 def test_gain_share_is_of_the_best_exhaustive_method() -> None:
     """Here MMR gains 0.1, of which hashing keeps 0.95, at 120 times the speed of greedy."""
-    kept = table1_gain.gain_shares(exhaustive(0.8, 0.795))
+    kept = gain.gain_shares(exhaustive(0.8, 0.795))
     hashed = next(each for each in kept if each.row.stage == HASHED)
     assert hashed.share is not None
     assert hashed.best.method == "MMR"
     assert hashed.share.value == pytest.approx(0.95)
     assert (hashed.than_greedy, hashed.than_exact) == pytest.approx((120, 10))
-    assert table1_gain.enough_is_kept(kept).holds is True
-    assert table1_gain.hundred_times(kept).holds is True
+    assert gain.enough_is_kept(kept).holds is True
+    assert gain.hundred_times(kept).holds is True
 
 
 def test_too_little_is_kept_or_too_slowly() -> None:
     """Half of the gain is not enough, and what keeps enough must be fast."""
-    half = table1_gain.gain_shares(exhaustive(0.8, 0.75))
-    assert table1_gain.enough_is_kept(half).holds is False
-    assert "none keeps enough" in table1_gain.hundred_times(half).sentence
-    slow = table1_gain.gain_shares(exhaustive(0.8, 0.8, microseconds=200.0))
-    assert table1_gain.hundred_times(slow).holds is False
+    half = gain.gain_shares(exhaustive(0.8, 0.75))
+    assert gain.enough_is_kept(half).holds is False
+    assert "none keeps enough" in gain.hundred_times(half).sentence
+    slow = gain.gain_shares(exhaustive(0.8, 0.8, microseconds=200.0))
+    assert gain.hundred_times(slow).holds is False
 
 
 def test_no_gain_has_no_share() -> None:
     """Where nothing gains 0.02 of h there is no share, and no verdict on it."""
     rows = [r for r in exhaustive(0.71, 0.70) if r.stage != ALL or r.method != "Greedy"]
-    kept = table1_gain.gain_shares([*rows, row("Greedy", "NH", ALL, 0.7)])
+    kept = gain.gain_shares([*rows, row("Greedy", "NH", ALL, 0.7)])
     assert [each.share for each in kept] == [None, None]
-    assert table1_gain.enough_is_kept(kept).holds is None
+    assert gain.enough_is_kept(kept).holds is None
 
 
 def test_the_papers_numbers_fit_each_other() -> None:

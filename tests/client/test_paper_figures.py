@@ -9,7 +9,7 @@ from PIL import Image
 
 from divgrpc_client import Client, cli
 from divgrpc_client.reports import contact_sheet
-from divgrpc_client.reports.paper_figures import (
+from divgrpc_client.reports.paper.figures import (
     DIGIT_METHODS,
     QUERIES,
     TOY_METHODS,
@@ -80,7 +80,7 @@ def test_without_what_reports_need_it_says_so(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A bare client names what is missing and the extras that bring it."""
-    monkeypatch.setitem(sys.modules, "divgrpc_client.reports.paper_figures", None)
-    monkeypatch.delattr("divgrpc_client.reports.paper_figures", raising=False)
+    monkeypatch.setitem(sys.modules, "divgrpc_client.reports.paper.figures", None)
+    monkeypatch.delattr("divgrpc_client.reports.paper.figures", raising=False)
     assert cli.main(["paper", "figures"]) == 1
     assert "install divgrpc[server,report]" in capsys.readouterr().err

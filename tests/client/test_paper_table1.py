@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from divgrpc_client import cli
-from divgrpc_client.reports.paper_numbers import KS, METHODS
-from divgrpc_client.reports.table1_rows import HASHING, WITHOUT_HASHING
+from divgrpc_client.reports.paper.printed import KS, METHODS
+from divgrpc_client.reports.paper.rows import HASHING, WITHOUT_HASHING
 from divgrpc_client.reports.topics import DATA_VARIABLE
 
 

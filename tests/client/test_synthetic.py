@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from divgrpc_client.reports.hyperplanes import hyperplane_queries
-from divgrpc_client.reports.synthetic import VisualWords, visual_words
+from divgrpc_client.reports.paper.synthetic import VisualWords, visual_words
 
 
 @pytest.fixture(scope="module")

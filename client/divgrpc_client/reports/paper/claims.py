@@ -16,8 +16,8 @@ import numpy as np
 
 from divgrpc.metrics import mean_intervals
 from divgrpc.types import Interval
-from divgrpc_client.reports.paper_numbers import METHODS
-from divgrpc_client.reports.table1_rows import (
+from divgrpc_client.reports.paper.printed import METHODS
+from divgrpc_client.reports.paper.rows import (
     ALL,
     BARE,
     FAMILIES,
@@ -26,7 +26,7 @@ from divgrpc_client.reports.table1_rows import (
     TABLES,
     Row,
 )
-from divgrpc_client.reports.table1_sides import BINS, PCA, Coded, Growth, Spread
+from divgrpc_client.reports.paper.sides import BINS, PCA, Coded, Growth, Spread
 
 WORDS: Final = {True: "holds", False: "does not hold", None: "cannot be told"}
 # Below it draws are said not to be uniform, shared among the data sets that are looked at.
@@ -188,7 +188,7 @@ def randomness_matters(coded: Sequence[Coded]) -> Verdict:
 def uniform(spreads: Sequence[Spread]) -> Verdict:
     """Test that retrieved points are uniform over the ball: Pearson's chi-square over its tenths.
 
-    The null is that a draw (see `table1_sides.uniformity`) falls in every tenth alike. p is the
+    The null is that a draw (see `sides.uniformity`) falls in every tenth alike. p is the
     share of simulated samples, as large, with no less chi-square. Not rejecting is no proof: it
     holds as far as so many draws can tell, and cannot be told where a tenth expects fewer than 5.
     """

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from divgrpc_client.client import Client
 from divgrpc_client.reports.hyperplanes import hyperplane_queries
-from divgrpc_client.reports.paper_numbers import METHODS
-from divgrpc_client.reports.synthetic import IMAGES, POOL, WORDS, VisualWords, visual_words
-from divgrpc_client.reports.table1_rows import ALL, FAMILIES, HASHED, ONE_EXACT, Asking
+from divgrpc_client.reports.paper.printed import METHODS
+from divgrpc_client.reports.paper.rows import ALL, FAMILIES, HASHED, ONE_EXACT, Asking
+from divgrpc_client.reports.paper.synthetic import IMAGES, POOL, WORDS, VisualWords, visual_words
 
 INDEX: Final = "table1-times"
 # Queries of each kind, and of what takes seconds.

@@ -9,8 +9,8 @@ import numpy as np
 from divgrpc.metrics import Values
 from divgrpc.types import FloatArray, HashFamily, IntArray, Interval, Sampling
 from divgrpc_client.options import QueryOptions
-from divgrpc_client.reports.table1_rows import FAMILIES, TABLES, Asking, Row, combined
-from divgrpc_client.reports.table1_run import INDEX, Bench, some_of
+from divgrpc_client.reports.paper.bench import INDEX, Bench, some_of
+from divgrpc_client.reports.paper.rows import FAMILIES, TABLES, Asking, Row, combined
 from divgrpc_client.reports.topics import Points
 
 PCA: Final = "PCA-Hash"

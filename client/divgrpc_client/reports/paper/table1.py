@@ -23,16 +23,16 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import Progress
 from divgrpc_client import display
 from divgrpc_client.client import Client
-from divgrpc_client.reports import claims, table1_gain, table1_sides
-from divgrpc_client.reports.claims import Verdict
 from divgrpc_client.reports.page import write_page
-from divgrpc_client.reports.paper_numbers import KS, printed
+from divgrpc_client.reports.paper import claims, gain, sides
+from divgrpc_client.reports.paper.bench import Bench, Clock, Plan
+from divgrpc_client.reports.paper.claims import Verdict
+from divgrpc_client.reports.paper.gain import Kept
+from divgrpc_client.reports.paper.printed import KS, printed
+from divgrpc_client.reports.paper.rows import BARE, FIGURES, HASHED, TABLES, Row
+from divgrpc_client.reports.paper.sides import Coded, Growth, Spread
+from divgrpc_client.reports.paper.times import Timed, times
 from divgrpc_client.reports.server_process import running_server
-from divgrpc_client.reports.table1_gain import Kept
-from divgrpc_client.reports.table1_rows import BARE, FIGURES, HASHED, TABLES, Row
-from divgrpc_client.reports.table1_run import Bench, Clock, Plan
-from divgrpc_client.reports.table1_sides import Coded, Growth, Spread
-from divgrpc_client.reports.table1_times import Timed, times
 from divgrpc_client.reports.topics import DATA_VARIABLE, DIGITS, SETS, Topics, load
 
 # As much as shows that everything works, in a minute or two.
@@ -62,12 +62,12 @@ class Report:
     @property
     def kept(self) -> list[Kept]:
         """What greedy keeps of the gain in h."""
-        return table1_gain.gain_shares(self.rows)
+        return gain.gain_shares(self.rows)
 
     @property
     def verdicts(self) -> list[Verdict]:
         """What the run says of each claim, our own targets first."""
-        ours = (table1_gain.enough_is_kept(self.kept), table1_gain.hundred_times(self.kept))
+        ours = (gain.enough_is_kept(self.kept), gain.hundred_times(self.kept))
         said = claims.everything(self.rows, self.coded, self.spreads, self.growths)
         return [*ours, *said]
 
@@ -141,7 +141,7 @@ def run(
     show(console, report)
     if json_path is not None:
         json_path.write_text(json.dumps(report.plain(), indent=1) + "\n", encoding="utf-8")
-    from divgrpc_client.reports.table1_page import page
+    from divgrpc_client.reports.paper.pages import page
 
     write_page(page(report), out)
     console.print(f"\nPage: {out}", soft_wrap=True)
@@ -163,11 +163,11 @@ def measure(sets: Sequence[Topics], asked: Plan, tell: Callable[[Progress], obje
             queries = f"{len(bench.asked.asked)}, {few}"
             report.data.append({"name": bench.name, **data.described(), "queries": queries})
             report.rows += bench.rows()
-            report.coded += table1_sides.bits_and_tables(bench)
+            report.coded += sides.bits_and_tables(bench)
             bench.add(0.5)
-            report.spreads += table1_sides.uniformity(bench)
+            report.spreads += sides.uniformity(bench)
             bench.add(0.3)
-            report.growths.append(table1_sides.growth(bench))
+            report.growths.append(sides.growth(bench))
             bench.add(0.2)
         clock.stage("times in the paper's size")
         report.times += times(own, *asked.made_up)

@@ -3,18 +3,18 @@
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from divgrpc_client.reports import claims
-from divgrpc_client.reports.claims import Verdict
 from divgrpc_client.reports.page import Body, Cell, Column, Note, Page, Section, Table
 from divgrpc_client.reports.page import Row as Line
-from divgrpc_client.reports.paper_numbers import FAMILIES, KS, METHODS, Printed, printed
-from divgrpc_client.reports.table1_gain import Kept
-from divgrpc_client.reports.table1_rows import FIGURES, Row
-from divgrpc_client.reports.table1_times import Timed
+from divgrpc_client.reports.paper import claims
+from divgrpc_client.reports.paper.claims import Verdict
+from divgrpc_client.reports.paper.gain import Kept
+from divgrpc_client.reports.paper.printed import FAMILIES, KS, METHODS, Printed, printed
+from divgrpc_client.reports.paper.rows import FIGURES, Row
+from divgrpc_client.reports.paper.times import Timed
 from divgrpc_client.reports.topics import DIGITS
 
 if TYPE_CHECKING:
-    from divgrpc_client.reports.paper_table1 import Report
+    from divgrpc_client.reports.paper.table1 import Report
 
 _LEAD: Final = (
     "Rows and columns are those of Table 1 of Diverse Yet Efficient Retrieval using Hash Functions "

@@ -10,8 +10,8 @@ from typing import Final
 
 from divgrpc.metrics import gain_share_interval
 from divgrpc.types import Interval
-from divgrpc_client.reports.claims import Verdict, by_cell, named, together
-from divgrpc_client.reports.table1_rows import ALL, FOLDED, HASHED, ONE_EXACT, Row
+from divgrpc_client.reports.paper.claims import Verdict, by_cell, named, together
+from divgrpc_client.reports.paper.rows import ALL, FOLDED, HASHED, ONE_EXACT, Row
 
 # h that the best exhaustive method must gain for there to be a gain worth a share.
 WORTH: Final = 0.02

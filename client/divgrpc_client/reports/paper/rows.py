@@ -18,7 +18,7 @@ import numpy as np
 
 from divgrpc.metrics import Values, mean, mean_intervals
 from divgrpc.types import EvaluateRow, HashFamily, Interval, Search
-from divgrpc_client.reports.paper_numbers import KS
+from divgrpc_client.reports.paper.printed import KS
 
 ALL: Final = "all points"
 ONE_EXACT: Final = "one exact pass"

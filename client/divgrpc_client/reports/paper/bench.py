@@ -13,8 +13,7 @@ from divgrpc.types import IndexInfo, IntArray, Progress, Search
 from divgrpc_client.client import Client
 from divgrpc_client.options import BuildOptions
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries
-from divgrpc_client.reports.synthetic import IMAGES, WORDS
-from divgrpc_client.reports.table1_rows import (
+from divgrpc_client.reports.paper.rows import (
     FAMILIES,
     HASHING,
     WITHOUT_HASHING,
@@ -22,6 +21,7 @@ from divgrpc_client.reports.table1_rows import (
     Row,
     combined,
 )
+from divgrpc_client.reports.paper.synthetic import IMAGES, WORDS
 from divgrpc_client.reports.topics import Topics
 
 INDEX: Final = "table1"
