@@ -4,10 +4,10 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: help demo test bench lint types imports proto lock clean
+.PHONY: help demo table1 test bench lint types imports proto lock clean
 
 help:            ## show this list
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):[^#]*## /\1\t/' | expand -t 12
 
 # Locked wheels first, each checked against its hash; then the project itself, which needs nothing
 # more: --no-deps because the lock has said what to install, --no-build-isolation because hatchling
@@ -20,6 +20,9 @@ help:            ## show this list
 
 demo: .venv/ready    ## start a server, index real images, compare plain and diverse results
 	$(BIN)/divgrpc demo
+
+table1: .venv/ready  ## the paper's Table 1 on real data; wants DIVGRPC_DATA, and ARGS="--quick" is short
+	$(BIN)/divgrpc paper table1 $(ARGS)
 
 test: .venv/ready    ## run the whole suite
 	$(BIN)/python -m pytest

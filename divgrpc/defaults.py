@@ -20,6 +20,7 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import QueryDefault
 
 SUFFIX: Final = ".default.json"
+_REMEDY: Final = f"without its file, <generation>{SUFFIX}, the built-in defaults hold"
 
 
 def default_path(generation: Path) -> Path:
@@ -40,9 +41,9 @@ def read_default(generation: Path, manifest: Manifest) -> QueryDefault | None:
         default, build = QueryDefault(**document["default"]), document["manifest"]
         QueryParameters(**document["default"])  # what no query takes is damage too
     except (ValueError, KeyError, TypeError, AttributeError, DivgrpcError) as error:
-        raise IndexDamagedError("the default for Query cannot be read") from error
+        raise IndexDamagedError(f"the default for Query cannot be read; {_REMEDY}") from error
     if not whole:
-        raise IndexDamagedError("the default for Query does not match its checksum")
+        raise IndexDamagedError(f"the default for Query does not match its checksum; {_REMEDY}")
     # One of another build, left by a crash between two renames, is nobody's.
     return default if build == _build_of(manifest) else None
 

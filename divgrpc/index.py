@@ -7,7 +7,7 @@ columns it writes become a `QueryResult`.
 
 import functools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, ParamSpec, cast
 
@@ -25,7 +25,8 @@ from divgrpc.label_parameters import (
     as_label_model,
 )
 from divgrpc.manifest import Manifest
-from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
+from divgrpc.metrics import Labels, ListDistances, Topics, Values
+from divgrpc.metrics.distances import list_distances_stepwise
 from divgrpc.parameters import (
     LIMITS,
     BuildParameters,
@@ -390,11 +391,15 @@ class Index:
         ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
         return Topics.of_categories(Labels.of(**columns, ids=ids))
 
-    def distances(self, queries: RowsLike, ids: IntArray) -> ListDistances:
-        """Return how far results `ids` (nq, k) lie from their queries and from one another."""
+    def distances(self, queries: RowsLike, ids: IntArray) -> Generator[None, None, ListDistances]:
+        """Measure how far results `ids` (nq, k) lie from their queries and from one another.
+
+        It pauses every few milliseconds, and returns what `divgrpc.metrics.list_distances` does.
+        """
         rows = query_rows("queries", queries, self.dims, self._searcher.metric)
         points, asked = (
             each.matrix if isinstance(each, SparseRows) else each
             for each in (self._searcher.points, rows)
         )
-        return list_distances(points, asked, self.topics.labels.rows(ids), self._searcher.metric)
+        places = self.topics.labels.rows(ids)
+        return list_distances_stepwise(points, asked, places, self._searcher.metric)

@@ -97,7 +97,7 @@ def dpp(among: Candidates, k: int, diversity: float, metric: Metric) -> Picks:
 
     The logarithm is submodular but can fall, so that no constant share of the best sum is certain;
     at diversity 1 the volume, the root of the determinant, is at least 1/k! of the greatest (Civril
-    and Magdon-Ismail 2009).
+    and Magdon-Ismail 2009) as long as more than 1e-5 is left of every pick.
     """
     places, values = np.empty(k, np.int64), np.empty(k, np.float32)
     count = diversifying.determinant(

@@ -215,6 +215,34 @@ def demo(arguments: argparse.Namespace) -> int:
     return report.run(Path(arguments.folder))
 
 
+def paper_table1(arguments: argparse.Namespace) -> int:
+    """Measure the paper's Table 1; returns the exit code."""
+    try:
+        from divgrpc_client.reports.paper import table1 as report
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "table1", f"the paper's table needs {error.name}: install divgrpc[server,report]"
+        ) from None
+    return report.run(
+        report.chosen(arguments.sets, arguments.data),
+        arguments.data,
+        report.plan(arguments.per_category, arguments.seeds, quick=arguments.quick),
+        Path(arguments.out),
+        None if arguments.json_file is None else Path(arguments.json_file),
+    )
+
+
+def paper_figures(arguments: argparse.Namespace) -> int:
+    """Draw the paper's figures; returns the exit code."""
+    try:
+        from divgrpc_client.reports.paper import figures as report
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "paper", f"the paper's figures need {error.name}: install divgrpc[server,report]"
+        ) from None
+    return report.run(Path(arguments.out))
+
+
 def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[Tell | None]:
     if arguments.json or not sys.stderr.isatty():
         return nullcontext()

@@ -107,7 +107,7 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  # whatever a row holds
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def show_csv(rows: Sequence[EvaluateRow]) -> None:
@@ -122,7 +122,11 @@ def show_csv(rows: Sequence[EvaluateRow]) -> None:
 
 def _cells(row: EvaluateRow) -> dict[str, object]:
     used: EffectiveParameters = row.parameters
-    cells: dict[str, object] = {"number": row.number, "search": row.search}
+    cells: dict[str, object] = {
+        "number": row.number,
+        "generation": row.generation,
+        "search": row.search,
+    }
     cells |= {name: getattr(used, name) for name in _PARAMETERS}
     for name, interval in row.metrics.items():
         cells |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}

@@ -4,7 +4,7 @@ A piece of work is a pure function of an open index, queries, what is relevant t
 setting: the same in process and in a server's workers, but for the times.
 """
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.metrics import ListDistances, Topics, Values, measure, objective
+from divgrpc.metrics.distances import to_end
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import EffectiveParameters, IntArray, QueryDefault
 
@@ -71,8 +72,8 @@ class Evaluable(Protocol):
     ) -> tuple[IntArray, Values]:
         """Return ids (nq, k) and microseconds (nq,)."""
 
-    def distances(self, queries: Queries, ids: IntArray) -> ListDistances:
-        """Return the distances of result lists."""
+    def distances(self, queries: Queries, ids: IntArray) -> Generator[None, None, ListDistances]:
+        """Measure the distances of result lists, step by step."""
 
     def set_default(self, default: QueryDefault | None) -> None:
         """Set what Query takes where its caller names nothing."""
@@ -157,12 +158,15 @@ class Piece:
         self._microseconds.append(times)
         self.done = stop
 
-    def measured(self) -> Values:
-        """Return (len(COLUMNS), nq) float64: what is known of every query, all being answered."""
+    def measuring(self) -> Generator[None, None, Values]:
+        """Return (len(COLUMNS), nq) float64, step by step: what is known of every query.
+
+        All must be answered.
+        """
         ids = np.concatenate(self._ids)
         topics, names = self._asked.topics(self._index)
         judged = topics.judge(ids, names)
-        away = self._index.distances(self._queries, ids)
+        away = yield from self._index.distances(self._queries, ids)
         by_name = measure(judged) | {
             "query_distance": away.to_query,
             "ilad": away.mean,
@@ -172,6 +176,10 @@ class Piece:
             "found": judged.found,
         }
         return np.stack([np.asarray(by_name[name], np.float64) for name in COLUMNS])
+
+    def measured(self) -> Values:
+        """Return what `measuring` returns."""
+        return to_end(self.measuring())
 
 
 def _whole(numbers: npt.ArrayLike, field: str) -> IntArray:

@@ -76,6 +76,7 @@ def _run(
             piece = Piece(index, queries[own], asked[own], setting)
             piece.answer(piece.rows)
             tally.add(number, start, piece.measured())
+    tell(clock.progress(len(settings) * task.queries))
     rows, default = tally.rows()
     if default is not None:
         index.set_default(default)

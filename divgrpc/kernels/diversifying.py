@@ -27,6 +27,9 @@ DISTANCES = 3
 # What counts as nothing left of a candidate's one: float32 distances know no better.
 LEAST = 1e-5
 
+# Less than one by what rounding could make of a sum of logarithms.
+_SURE = 1.0 - 1e-9
+
 _LN_2 = 0.6931471805599453
 
 
@@ -71,7 +74,7 @@ def determinant(points, inverses, rows, costs, count, k, relevance, likeness, pi
     factor, pivots, roots = np.empty((count, k)), np.empty(k, np.int64), np.empty(k, np.float64)
     done, taken, used = np.zeros(count, np.int32), np.zeros(count, np.bool_), 0
     for step in range(k):
-        best, least = -1, np.inf
+        best, least, held, paid = -1, np.inf, 0.0, 0.0
         for i in range(count):
             if taken[i]:
                 continue
@@ -81,7 +84,9 @@ def determinant(points, inverses, rows, costs, count, k, relevance, likeness, pi
                 break
             if price - (1.0 - relevance) * logs[i] >= least:
                 continue
-            while done[i] < used:
+            # As exp(x) >= 1 + x: with no more left than this it is not better than the best so far.
+            little = _SURE * held * (1.0 + (price - paid) / (1.0 - relevance))
+            while done[i] < used and max(left[i], LEAST) > little:
                 pivot = pivots[done[i]]
                 far = np.float64(how_far(points, inverses, rows[i], rows[pivot]))
                 share = _likeness(far, unit, likeness)
@@ -91,10 +96,12 @@ def determinant(points, inverses, rows, costs, count, k, relevance, likeness, pi
                 factor[i, done[i]] = share
                 left[i] -= share * share
                 done[i] += 1
+            if max(left[i], LEAST) <= little:
+                continue
             logs[i] = logarithm(max(left[i], LEAST))
             value = price - (1.0 - relevance) * logs[i]
             if value < least:
-                best, least = i, value
+                best, least, held, paid = i, value, max(left[i], LEAST), price
         picked[step], gains[step], taken[best] = best, 0.0 - least, True
         if left[best] > LEAST:
             pivots[used], roots[used] = best, math.sqrt(left[best])

@@ -7,11 +7,13 @@ folded in halves, what is left of the row is added one by one. Multiplications a
 never fused. Processors with narrower registers do the same additions in more instructions.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 from llvmlite import ir
 from numba.core import cgutils, types
 from numba.core.imputils import impl_ret_untracked
+from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
@@ -50,29 +52,66 @@ def row_distance(_context: Any, left: Any, i: Any, right: Any, j: Any) -> Any:
     Summed from differences, so that near-duplicates keep their order; 2 - 2 a.b of unit vectors
     would lose what is below 1e-7. Arrays as in `row_dot`.
     """
+    return _row_sum(left, right, _square)
 
-    def square(builder: Any, x: Any, y: Any) -> Any:
-        difference = builder.fsub(x, y)
-        return builder.fmul(difference, difference)
 
-    return _row_sum(left, right, square)
+@intrinsic
+def row_dots(_context: Any, left: Any, rows: Any, right: Any, j: Any) -> Any:
+    """Return `row_dot` of several rows of `left`, a tuple of their numbers, as a tuple.
+
+    To the bit the same; row `j` is read once for all of them. Four keep their sums in the registers
+    of AVX-512.
+    """
+    return _row_sums(left, rows, right, lambda builder, x, y: builder.fmul(x, y))
+
+
+@intrinsic
+def row_distances(_context: Any, left: Any, rows: Any, right: Any, j: Any) -> Any:
+    """Return the same of `row_distance`."""
+    return _row_sums(left, rows, right, _square)
+
+
+def _square(builder: Any, x: Any, y: Any) -> Any:
+    difference = builder.fsub(x, y)
+    return builder.fmul(difference, difference)
 
 
 def _row_sum(left: Any, right: Any, term: Any) -> Any:
     """Return the signature and the generator of a sum of `term` over the columns of two rows."""
-    for matrix in (left, right):
-        if not (isinstance(matrix, types.Array) and matrix.ndim == 2 and matrix.layout == "C"):
-            return None
+    if not (_is_matrix(left) and _is_matrix(right)):
+        return None
     signature = types.float32(left, types.intp, right, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         cols = _shape(context, builder, signature.args[0], arguments[0])[1]
         a = _row(context, builder, signature.args[0], arguments[0], arguments[1])
         b = _row(context, builder, signature.args[2], arguments[2], arguments[3])
-        total = _sum_of_terms(builder, a, b, cols, term)
+        (total,) = _sums_of_terms(builder, [a], b, cols, term)
         return impl_ret_untracked(context, builder, signature.return_type, total)
 
     return signature, generate
+
+
+def _row_sums(left: Any, rows: Any, right: Any, term: Any) -> Any:
+    """Return the same of several sums that share the second row."""
+    if not (_is_matrix(left) and _is_matrix(right) and isinstance(rows, UniTuple)):
+        return None
+    taken = UniTuple(types.intp, rows.count)
+    signature = UniTuple(types.float32, rows.count)(left, taken, right, types.intp)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        cols = _shape(context, builder, signature.args[0], arguments[0])[1]
+        numbers = cgutils.unpack_tuple(builder, arguments[1])
+        a = [_row(context, builder, signature.args[0], arguments[0], each) for each in numbers]
+        b = _row(context, builder, signature.args[2], arguments[2], arguments[3])
+        totals = _sums_of_terms(builder, a, b, cols, term)
+        return context.make_tuple(builder, signature.return_type, totals)
+
+    return signature, generate
+
+
+def _is_matrix(given: Any) -> bool:
+    return isinstance(given, types.Array) and given.ndim == 2 and given.layout == "C"
 
 
 @intrinsic
@@ -131,39 +170,48 @@ def _row(context: Any, builder: Any, kind: Any, value: Any, row: Any) -> Any:
     return builder.gep(array.data, [builder.mul(row, cols)])
 
 
-def _sum_of_terms(builder: Any, a: Any, b: Any, cols: Any, term: Any) -> Any:
+def _sums_of_terms(builder: Any, rows: Sequence[Any], b: Any, cols: Any, term: Any) -> list[Any]:
+    """Return the sum over the columns for each of the rows beside `b`, which is loaded once."""
     index = cols.type
 
     def constant(value: int) -> Any:
         return ir.Constant(index, value)
 
     sums = [
-        cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [0.0] * LANES))
-        for _ in range(ACCUMULATORS)
+        [
+            cgutils.alloca_once_value(builder, ir.Constant(_VECTOR, [0.0] * LANES))
+            for _ in range(ACCUMULATORS)
+        ]
+        for _ in rows
     ]
 
-    def add_block(start: Any, accumulator: Any) -> None:
-        x, y = (_load(builder, pointer, start) for pointer in (a, b))
-        builder.store(builder.fadd(builder.load(accumulator), term(builder, x, y)), accumulator)
+    def add_block(start: Any, number: int) -> None:
+        y = _load(builder, b, start)
+        for a, accumulators in zip(rows, sums, strict=True):
+            added = term(builder, _load(builder, a, start), y)
+            accumulator = accumulators[number]
+            builder.store(builder.fadd(builder.load(accumulator), added), accumulator)
 
     stride = LANES * ACCUMULATORS
     strides = builder.udiv(cols, constant(stride))
     with cgutils.for_range(builder, strides) as loop:
         base = builder.mul(loop.index, constant(stride))
-        for number, accumulator in enumerate(sums):
-            add_block(builder.add(base, constant(number * LANES)), accumulator)
+        for number in range(ACCUMULATORS):
+            add_block(builder.add(base, constant(number * LANES)), number)
     done = builder.mul(strides, constant(stride))
     blocks = builder.udiv(builder.sub(cols, done), constant(LANES))
     with cgutils.for_range(builder, blocks) as loop:
-        add_block(builder.add(done, builder.mul(loop.index, constant(LANES))), sums[0])
+        add_block(builder.add(done, builder.mul(loop.index, constant(LANES))), 0)
     done = builder.add(done, builder.mul(blocks, constant(LANES)))
 
-    total = cgutils.alloca_once_value(builder, _fold(builder, sums))
+    totals = [cgutils.alloca_once_value(builder, _fold(builder, each)) for each in sums]
     with cgutils.for_range(builder, builder.sub(cols, done)) as loop:
         at = builder.add(done, loop.index)
-        x, y = (builder.load(builder.gep(pointer, [at])) for pointer in (a, b))
-        builder.store(builder.fadd(builder.load(total), term(builder, x, y)), total)
-    return builder.load(total)
+        y = builder.load(builder.gep(b, [at]))
+        for a, total in zip(rows, totals, strict=True):
+            added = term(builder, builder.load(builder.gep(a, [at])), y)
+            builder.store(builder.fadd(builder.load(total), added), total)
+    return [builder.load(total) for total in totals]
 
 
 def _load(builder: Any, pointer: Any, start: Any) -> Any:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
-from divgrpc.kernels.lanes import row_distance, row_dot
+from divgrpc.kernels.lanes import row_distance, row_distances, row_dot, row_dots
 from divgrpc.kernels.sparse import (
     clear,
     distance_from_dot,
@@ -42,14 +42,33 @@ def far_from(points, inverses, rows, count, pick, linked, scratch, far):
     row = rows[pick]
     if points[1].shape[0]:
         _far_sparse(points, inverses, rows, count, row, linked, scratch, far)
-    elif inverses.shape[0]:
-        for i in range(count):
-            dot = row_dot(points[0], rows[i], points[0], row)
-            far[i] = np.float32(1) - dot * inverses[rows[i]] * inverses[row]
     else:
-        for i in range(count):
-            far[i] = row_distance(points[0], rows[i], points[0], row)
+        _far_dense(points[0], inverses, rows, count, row, far)
     far[pick] = np.float32(0)
+
+
+@part
+def _far_dense(vectors, inverses, rows, count, row, far):
+    """Go four rows at a time: the sums are the same, and the pick's row is read once for all."""
+    angular = inverses.shape[0] > 0
+    i = 0
+    while i + 4 <= count:
+        four = (rows[i], rows[i + 1], rows[i + 2], rows[i + 3])
+        if angular:
+            found = row_dots(vectors, four, vectors, row)
+        else:
+            found = row_distances(vectors, four, vectors, row)
+        far[i], far[i + 1], far[i + 2], far[i + 3] = found
+        i += 4
+    while i < count:
+        if angular:
+            far[i] = row_dot(vectors, rows[i], vectors, row)
+        else:
+            far[i] = row_distance(vectors, rows[i], vectors, row)
+        i += 1
+    if angular:
+        for i in range(count):
+            far[i] = np.float32(1) - far[i] * inverses[rows[i]] * inverses[row]
 
 
 @part

@@ -1,8 +1,8 @@
 """How far results lie from the query and from one another, and the objective J made of the two."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
@@ -10,10 +10,15 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.metrics.judging import Values
 from divgrpc.types import IntArray, Metric
 
+T = TypeVar("T")
+
 # A dense (n, d) array or a sparse matrix of scipy's, which is not imported here.
 Rows = Any
 # Numbers held at a time: of the rows that lists name, and of the products of pairs.
 _NUMBERS: Final = 2**20
+# Multiplications at a time, and products of sparse rows: some milliseconds.
+_MULTIPLICATIONS: Final = 2**26
+_SPARSE_PRODUCTS: Final = 2**17
 # Rows of sparse lists that are multiplied with one another at a time: most products are not wanted.
 _SPARSE_ROWS: Final = 256
 
@@ -44,6 +49,13 @@ def list_distances(
     selectors have it, and that to the query is NaN: it depends on the candidates. A vector of zeros
     has a cosine of 0 with any other.
     """
+    return to_end(list_distances_stepwise(points, queries, rows, metric))
+
+
+def list_distances_stepwise(
+    points: Rows, queries: Rows, rows: IntArray, metric: Metric
+) -> Generator[None, None, ListDistances]:
+    """Do what `list_distances` does, with a pause every few milliseconds, however long a list."""
     rows = np.asarray(rows, np.int64)
     if rows.ndim != 2 or not rows.shape[1]:
         raise InvalidArgumentError("rows", "rows must be (queries, k) with k at least 1")
@@ -55,8 +67,18 @@ def list_distances(
     values = np.empty((3, len(rows)))
     for start in range(0, len(rows), at_once):
         own = slice(start, start + at_once)
-        values[:, own] = _of_lists(points, queries[own], rows[own], metric)
+        values[:, own] = yield from _of_lists(points, queries[own], rows[own], metric)
     return ListDistances(values[0], values[1], values[2], (rows >= 0).sum(axis=1), k)
+
+
+def to_end(steps: Generator[None, None, T]) -> T:
+    """Go through all steps without a pause, and return what the last one returns."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result
 
 
 def objective(distances: ListDistances, diversity: float) -> Values:
@@ -75,7 +97,9 @@ def objective(distances: ListDistances, diversity: float) -> Values:
     return np.where(distances.found == distances.k, value, np.nan)
 
 
-def _of_lists(points: Rows, queries: Rows, rows: IntArray, metric: Metric) -> Values:
+def _of_lists(
+    points: Rows, queries: Rows, rows: IntArray, metric: Metric
+) -> Generator[None, None, Values]:
     """Return (3, g): mean distance to the query, mean and least between results, of g lists."""
     there = rows >= 0
     chosen = points[np.maximum(rows, 0).ravel()].astype(np.float64)
@@ -95,6 +119,7 @@ def _of_lists(points: Rows, queries: Rows, rows: IntArray, metric: Metric) -> Va
         pairs = later & there[:, own, None] & there[:, None]
         total += np.where(pairs, apart, 0.0).sum(axis=(1, 2))
         least = np.minimum(least, np.where(pairs, apart, np.inf).min(axis=(1, 2)))
+        yield
     pairs_of = count * (count - 1) // 2
     measured = (count > 0) & (metric != "inner_product")
     values = np.stack(
@@ -120,14 +145,14 @@ def _products(chosen: Rows, shape: tuple[int, int]) -> Iterator[tuple[int, Value
     """Yield places and the products (g, some, k) of those places' rows with all of their lists."""
     lists, k = shape
     if _is_sparse(chosen):
-        step = k if lists > 1 else max(1, _NUMBERS // k)
+        step = k if lists > 1 else max(1, _SPARSE_PRODUCTS // k)
         for start in range(0, k, step):
             some = chosen if lists > 1 else chosen[start : start + step]
             products = _dense(some @ chosen.T).reshape(lists, -1, lists, k)
             yield start, products[np.arange(lists), :, np.arange(lists)]
         return
     stacked = chosen.reshape(lists, k, -1)
-    step = max(1, _NUMBERS // (lists * k))
+    step = max(1, _MULTIPLICATIONS // stacked.size)
     for start in range(0, k, step):
         yield start, stacked[:, start : start + step] @ stacked.transpose(0, 2, 1)
 

@@ -45,6 +45,8 @@ _PROGRESS_SECONDS: Final = 0.2
 _PIECE_SECONDS: Final = 0.04
 _FIRST_QUERIES: Final = 16
 _QUERIES_MAX: Final = 128
+# Results of a piece: what is measured of them at once takes some milliseconds.
+_RESULTS_MAX: Final = 2**15
 # How often workers are asked anew where a build was published between their answers.
 _ROUNDS_MAX: Final = 4
 _TIMES: Final = COLUMNS.index("microseconds")
@@ -196,9 +198,9 @@ class _Evaluation:
 
     def _size(self, setting: int) -> int:
         each = self._microseconds.get(self._kinds[setting])
-        if each is None:
-            return _FIRST_QUERIES
-        return int(max(1, min(_QUERIES_MAX, _PIECE_SECONDS * 1e6 // max(each, 1.0))))
+        wanted = _FIRST_QUERIES if each is None else _PIECE_SECONDS * 1e6 // max(each, 1.0)
+        most = min(_QUERIES_MAX, _RESULTS_MAX // self._settings[setting].k)
+        return int(max(1, min(most, wanted)))
 
     def _deal(self, number: int, block: _Block) -> None:
         rows = block.rows

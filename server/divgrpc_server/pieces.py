@@ -98,14 +98,19 @@ class PieceJob(_Work):
         (setting,) = self._task.grid.settings()
         self._piece = evaluation.Piece(index, self._queries, self._asked, setting)
         self._pace = Pace(self._queries, setting.selector)
+        self._measuring = self._piece.measuring()
 
     def go_on(self) -> Reply | None:
-        """Answer the next few queries; returns what was measured after the last ones."""
+        """Answer the next few queries, then measure the next few; returns what was measured."""
         piece = self._piece
-        if piece.done == piece.rows:
-            return Reply(self.id, Outcome.ANSWER, tasks.pack_measured(piece.measured()))
-        with self._pace.step() as stop:
-            piece.answer(stop)
+        if piece.done < piece.rows:
+            with self._pace.step() as stop:
+                piece.answer(stop)
+            return None
+        try:
+            next(self._measuring)
+        except StopIteration as end:
+            return Reply(self.id, Outcome.ANSWER, tasks.pack_measured(end.value))
         return None
 
 

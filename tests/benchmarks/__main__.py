@@ -17,6 +17,7 @@ from benchmarks import (
     metrics,
     peers,
     quality,
+    relaxing,
     selectors,
     wire,
 )
@@ -27,6 +28,7 @@ _RUNS = {
     "gain": gain,
     "metrics": metrics,
     "selectors": selectors,
+    "relaxing": relaxing,
     "peers": peers,
     "wire": wire,
     "memory": memory,

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.environment import sha256
 from divgrpc.types import FloatArray
+from divgrpc_client.reports.topics import sha256
 
 _FILE = "cifar100_dense256.npz"
 

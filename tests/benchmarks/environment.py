@@ -1,6 +1,5 @@
 """What a figure is worth nothing without: machine, versions, commit, data, command, date."""
 
-import hashlib
 import os
 import platform
 import shlex
@@ -28,12 +27,6 @@ def record() -> dict[str, str]:
         "python": platform.python_version(),
         **{name: version(name) for name in _PACKAGES},
     }
-
-
-def sha256(path: Path) -> str:
-    """Return the checksum of a data file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _cpu_field(cpu: str, field: str) -> str:

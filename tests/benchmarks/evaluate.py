@@ -15,14 +15,14 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks import topics
 from benchmarks.processes import Program, server
 from benchmarks.tables import show, table
-from benchmarks.topics import Topics
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.warming import warm_kernels
 from divgrpc_client import Client
+from divgrpc_client.reports import topics
+from divgrpc_client.reports.topics import Topics
 
 _INDEX = "bench"
 _DATA = "cifar100_dense256"

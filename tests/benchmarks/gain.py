@@ -6,7 +6,8 @@ row is at default limits, one has limits by folds: the smallest of a quarter, ha
 the default ones that reach the exhaustive greedy's h on the other folds, or what comes nearest.
 Times are of one query at a time on one thread, in turns; *hash* is the part spent on projections.
 The search is what Build chose, but never the exact one, which hashes nothing: then a scan. Cells
-are looked up, whatever Build chose.
+are looked up, whatever Build chose. On dense sets randomised KD-trees take part where OpenCV is
+installed, with our default number of candidates and no limits to choose.
 """
 
 import argparse
@@ -15,22 +16,25 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
+from itertools import product
 from typing import Final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks import gain_rows, gain_summary, sweeps, topics
+from benchmarks import gain_rows, gain_summary, sweeps, trees
 from benchmarks.exhaustive import Everything
 from benchmarks.gain_rows import EVERYTHING, EXACT, Measured, Ready, Row
 from benchmarks.shares import Choice
 from benchmarks.sweeps import Setting
 from benchmarks.tables import facts, show
+from benchmarks.trees import Trees
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.metrics import h_score, judge, normalised_entropy, precision, subtopic_recall
 from divgrpc.types import HashFamily, IntArray, Search
 from divgrpc.warming import warm_kernels
+from divgrpc_client.reports import topics
 
 FAMILIES: Final[tuple[HashFamily, ...]] = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto")
 
@@ -75,6 +79,7 @@ class _Comparison:
         self._asked = data.queries(arguments.per_category)
         self._everything = Everything.of(data.points)
         self._indexes: dict[str, Index] = {}
+        self._trees: dict[str, Trees] = {}
         # By k and contestant, one for each hash seed.
         self._measured: dict[tuple[int, str], list[Measured]] = {}
         # By k, contestant and part of the default limits.
@@ -93,6 +98,7 @@ class _Comparison:
                 self._ask_first(family)
             except UnsupportedError as error:
                 show(f"{family}: {error}")
+        self._ask_trees()
         for k in self._told.k:
             self._choices[k] = gain_rows.dials(self._ready(k))
         for family in filter(self._indexes.get, self._told.families):
@@ -109,7 +115,9 @@ class _Comparison:
 
     def _ready(self, k: int) -> Ready:
         measured = {name: each for (of, name), each in self._measured.items() if of == k}
-        return Ready(self._data.name, k, self._asked, self._everything, self._indexes, measured)
+        return Ready(
+            self._data.name, k, self._asked, self._everything, self._indexes, measured, self._trees
+        )
 
     def _ask_first(self, family: HashFamily) -> None:
         index = Index.build(self._data.points, hash_family=family)
@@ -120,6 +128,21 @@ class _Comparison:
         wanted = [setting for part in sweeps.PARTS for setting in sweeps.settings(part)]
         for k in self._told.k:
             self._answer(index, family, k, sweeps.hashed(index, family), wanted)
+
+    def _ask_trees(self) -> None:
+        first = next(iter(self._indexes.values()))
+        if first.info.points != "dense" or trees.missing():
+            why = "cv2 is not installed" if trees.missing() else "points are sparse"
+            show(f"no {trees.NAME}: {why}")
+            return
+        self._trees = Trees.over(first)
+        for (name, each), k in product(self._trees.items(), self._told.k):
+            found = [each.nearest(query[None], k) for query in self._asked.queries]
+            answers = (
+                (setting, np.array([each.pick(among, k, setting) for among in found]))
+                for setting in sweeps.settings()
+            )
+            self._note(k, name, answers)
 
     def _ask_others(self, family: HashFamily) -> None:
         """Let the indexes of the other seeds answer at the settings chosen with the first."""

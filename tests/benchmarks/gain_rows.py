@@ -12,6 +12,7 @@ from benchmarks.exhaustive import Everything
 from benchmarks.shares import Choice
 from benchmarks.sweeps import Setting
 from benchmarks.tables import show, table
+from benchmarks.trees import Trees
 from benchmarks.turns import Asking, take_turns
 from divgrpc.evaluation import FOLDS, deal_folds
 from divgrpc.index import Index
@@ -47,6 +48,7 @@ class Ready:
     everything: Everything
     indexes: Mapping[str, Index]
     measured: Mapping[str, Sequence[Measured]]
+    trees: Mapping[str, Trees]
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def _choices(ready: Ready, by_part: Mapping[str, Mapping[float, Choice]]) -> dic
     }
     if ready.everything.columns is not None:
         chosen[BY_COLUMNS, False] = best
-    chosen[EXACT, False] = by_part[EXACT][1.0]
+    for name in (EXACT, *ready.trees):
+        chosen[name, False] = by_part[name][1.0]
     least = shares.enough(everything[0][Setting(0.0)][3], best.values(everything, folds)[3])
     for name in ready.indexes:
         own = by_part[name]
@@ -177,6 +180,10 @@ def _times(ready: Ready, chosen: Mapping[Key, Choice], timed: int) -> dict[Key, 
         if name in (EVERYTHING, BY_COLUMNS):
             asking = _exhaustive(ready, queries, choice.overall, by_columns=name == BY_COLUMNS)
             askings[name, by_folds] = asking
+        elif name in ready.trees:
+            askings[name, by_folds] = partial(
+                _ask_trees, ready.trees[name], k, choice.overall, queries
+            )
         elif name != NEAREST:
             index = ready.indexes.get(name, first)
             search: Search = "exact" if name == EXACT else sweeps.hashed(index, name)
@@ -199,6 +206,10 @@ def _exhaustive(ready: Ready, queries: FloatArray, setting: Setting, *, by_colum
 def _ask(index: Index, wanted: QueryParameters, queries: FloatArray, query: int) -> IntArray:
     rows: IntArray = index.answer(queries[query : query + 1], wanted).ids[0]
     return rows
+
+
+def _ask_trees(trees: Trees, k: int, setting: Setting, queries: FloatArray, query: int) -> IntArray:
+    return trees.pick(trees.nearest(queries[query : query + 1], k), k, setting)
 
 
 def _hashing(index: Index, queries: FloatArray, k: int) -> Asking:

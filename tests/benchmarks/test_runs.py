@@ -17,17 +17,22 @@ from benchmarks import (
     memory,
     metrics,
     peers,
+    relaxing,
     rivals,
     selectors,
     shares,
     sweeps,
-    topics,
+    trees,
 )
 from benchmarks.exhaustive import Everything
 from benchmarks.shares import Choice, choose, choose_limits
 from benchmarks.sweeps import Setting
 from divgrpc.evaluation import FOLDS
+from divgrpc.index import Index
 from divgrpc.metrics import Values
+from divgrpc.scratch import Scratch
+from divgrpc.types import FloatArray
+from divgrpc_client.reports import topics
 
 
 def told(run: object, *words: str) -> argparse.Namespace:
@@ -50,8 +55,13 @@ def measured(h: Mapping[Setting, list[float]]) -> dict[Setting, Values]:
 
 
 @pytest.mark.usefixtures("digits")
-def test_gain_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("absent", [True, False])
+def test_gain_runs_small(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *, absent: bool
+) -> None:
     """Two families, two seeds and one k: rows for everyone, those of a family twice."""
+    gone = absent or trees.missing()
+    monkeypatch.setattr(trees, "missing", lambda: gone)
     words = "--families lsh_div cells --k 5 --per-category 5 --seeds 2 --timed 4 --threads 2"
     result = gain.run(told(gain, *words.split()))
     rows = result["rows"]
@@ -61,6 +71,7 @@ def test_gain_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
         ("nearest", False),
         ("all points", False),
         ("exact pass", False),
+        *((f"KD-trees, {checks:,} checks", False) for checks in trees.CHECKS if not gone),
         ("lsh_div", False),
         ("lsh_div", True),
         ("cells", False),
@@ -68,7 +79,46 @@ def test_gain_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert rows[1]["share"][0] == 1
     assert all(row["microseconds"] > 0 for row in rows[1:])
-    assert "cells, tables" in capsys.readouterr().out
+    told_us = capsys.readouterr().out
+    assert "cells, tables" in told_us
+    assert ("no KD-trees: cv2 is not installed" in told_us) == gone
+
+
+def test_what_trees_find_goes_to_our_selector() -> None:
+    """With a stand-in that finds the nearest, the picks are those of an exact query."""
+    points = np.random.default_rng(0).standard_normal((500, 9)).astype(np.float32)
+    index = Index.build(points)
+    rows: FloatArray = np.asarray(index._searcher.points)
+
+    class Library:
+        def knnSearch(self, query: FloatArray, count: int, params: object) -> object:  # noqa: N802, ARG002  # OpenCV's
+            far = ((rows - query) ** 2).sum(axis=1)
+            order = np.lexsort((np.arange(500), far))[:count].astype(np.int32)
+            return order[None], far[order][None]
+
+    scratch = Scratch.empty(500, 9, 4, 9, sparse=False)
+    each = trees.Trees(800, Library(), index._searcher._points, scratch)
+    query = rows[:1]
+    for variant in sweeps.VARIANTS:
+        picked = each.pick(each.nearest(query, 5), 5, Setting(0.4, variant))
+        wanted = index.query(query, k=5, diversity=0.4, variant=variant, search="exact")
+        assert picked.tolist() == wanted.ids[0].tolist()
+
+
+def test_relaxing_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """Two sizes, both kinds of queries: every gap within its tolerance, every pass counted."""
+    words = "--images 300 600 --words 300 --k 2 --diversity 0.3 0.9"
+    result = relaxing.run(told(relaxing, *words.split()))
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    assert [(row["images"], row["queries"]) for row in rows] == [
+        (300, "sparse"),
+        (300, "dense"),
+        (600, "sparse"),
+        (600, "dense"),
+    ]
+    assert all(row["gap"] <= 1e-3 and row["passes"] >= 1 for row in rows)
+    assert "bytes an image" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("digits")

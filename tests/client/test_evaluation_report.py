@@ -147,6 +147,8 @@ def test_titles_by_line_or_by_id(tmp_path: Path) -> None:
     assert read_titles(path) == {7: "seven", 3: "three\tand more"}
     path.write_text("1\t4\n2\t\n")
     assert read_point_categories(path) == {1: 4}
+    path.write_text("\ufeffzero\r\none\u2028still one\n", newline="")
+    assert read_titles(path) == {0: "zero", 1: "one\u2028still one"}
     path.write_text("")
     assert read_titles(path) == {}
 

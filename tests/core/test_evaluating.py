@@ -205,10 +205,12 @@ def test_progress_comes_to_the_end(index: Index) -> None:
     """Progress counts queries once for each setting, and guesses the time once it can."""
     many, seen = random_points(70, dims=DIMS, seed=2), list[Progress]()
     list(evaluate(index, many, np.zeros(70, int), progress=seen.append))
-    assert [each.rows_done for each in seen] == [n * 70 + s for n in range(6) for s in (0, 64)]
+    steps = [n * 70 + s for n in range(6) for s in (0, 64)]
+    assert [each.rows_done for each in seen] == [*steps, 420]
     assert {each.rows_total for each in seen} == {420}
     assert seen[0].seconds_left is None
-    assert all((each.seconds_left or 0) > 0 for each in seen[1:])
+    assert all((each.seconds_left or 0) > 0 for each in seen[1:-1])
+    assert seen[-1].seconds_left == 0
 
 
 def test_the_best_choice_becomes_the_default(queries: FloatArray) -> None:

@@ -7,12 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from divgrpc.kernels.lanes import popcount, row_distance, row_dot
+from divgrpc.kernels.lanes import popcount, row_distance, row_distances, row_dot, row_dots
 from reference_kernels import fixed_order_distance, fixed_order_dot
 
 # numba compiles functions, and these are intrinsics.
 distance = numba.njit(lambda left, i, right, j: row_distance(left, i, right, j))  # noqa: PLW0108
 dot = numba.njit(lambda left, i, right, j: row_dot(left, i, right, j))  # noqa: PLW0108
+three_dots = numba.njit(lambda left, right, j: row_dots(left, (2, 0, 2), right, j))
+three_distances = numba.njit(lambda left, right, j: row_distances(left, (2, 0, 2), right, j))
 count_bits = numba.njit(lambda word: popcount(word))  # noqa: PLW0108
 
 LENGTHS = [*range(70), 79, 80, 81, 127, 128, 129, 191, 192, 255, 256, 257, 1000]
@@ -29,6 +31,16 @@ def test_rows_are_summed_in_the_order_that_is_said(cols: int) -> None:
     for i, j in ((0, 0), (2, 3), (1, 2)):
         assert dot(left, i, right, j) == fixed_order_dot(left[i], right[j])
         assert distance(left, i, right, j) == fixed_order_distance(left[i], right[j])
+
+
+@pytest.mark.parametrize("cols", LENGTHS)
+def test_several_rows_at_once_are_each_summed_alone(cols: int) -> None:
+    """A row's sum does not depend on those beside it, to the last bit."""
+    left, right = matrix(3, cols, cols), matrix(2, cols, cols + 1)
+    first, other = dot(left, 2, right, 1), dot(left, 0, right, 1)
+    assert three_dots(left, right, 1) == (first, other, first)
+    first, other = distance(left, 2, right, 1), distance(left, 0, right, 1)
+    assert three_distances(left, right, 1) == (first, other, first)
 
 
 @pytest.mark.parametrize("cols", LENGTHS)

@@ -119,6 +119,18 @@ class Curve:
     ends: tuple[str, str] = ("", "")
 
 
+@dataclass(frozen=True, slots=True)
+class Spots:
+    """Points (x, y) of a plane that look alike; `look` picks the colour, `fill` as in `Curve`."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    look: int
+    marker: str
+    fill: int = 0
+    size: float = 6
+
+
 def trade_off(curves: Sequence[Curve], title: str) -> str:
     """Return curves of accuracy P (y) against diversity D (x), with faint lines of equal h."""
     with _style():
@@ -156,6 +168,26 @@ def h_against_time(
         keys += [_key(name, INK, "o", FILLS[n % len(FILLS)]) for n, name in enumerate(fills)]
         if front:
             keys.append(Line2D([], [], color=INK, linewidth=1, label="Pareto front", **_RING))
+        _legend(drawing, keys)
+        return to_svg(drawing, title)
+
+
+def plane(spots: Sequence[Spots], title: str) -> str:
+    """Return points where they lie, later ones on top; a unit is as long across as up."""
+    with _style():
+        drawing, axes = _axes("", "")
+        axes.set_aspect("equal")
+        axes.set_xticks([])
+        axes.set_yticks([])
+        keys = []
+        for level, each in enumerate(spots):
+            look: Any = {"marker": each.marker, "fillstyle": FILLS[each.fill]}
+            x, y = zip(*each.points, strict=True) if each.points else ((), ())
+            colour = _colour(each.look)
+            axes.plot(
+                x, y, color=colour, linestyle="none", markersize=each.size, zorder=3 + level, **look
+            )
+            keys.append(_key(each.name, colour, **look))
         _legend(drawing, keys)
         return to_svg(drawing, title)
 
@@ -266,13 +298,13 @@ def _method_keys(curves: Sequence[Curve]) -> list[Line2D]:
     return [_key(name, _colour(n), _marker(n), "full") for name, n in names.items()]
 
 
-def _key(name: str, colour: str, marker: str, fill: Any) -> Line2D:  # noqa: ANN401  # one of FILLS
+def _key(name: str, colour: str, marker: str, fillstyle: Any) -> Line2D:  # noqa: ANN401  # one of FILLS
     return Line2D(
         [],
         [],
         color=colour,
         marker=marker,
-        fillstyle=fill,
+        fillstyle=fillstyle,
         markerfacecoloralt=PAPER,
         linestyle="none",
         label=name,

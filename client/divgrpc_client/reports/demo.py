@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ DIALS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
 SHOWN_PER_CATEGORY: Final = 2
 GAIN_LEAST: Final = 0.15
 
-_SHOWN: Final = ("precision", "subtopic_recall", "normalised_entropy", "h_score")
+SHOWN: Final = ("precision", "subtopic_recall", "normalised_entropy", "h_score")
 _LEGEND: Final = """
 P: share of the {k} results that are even or odd as asked. SR: share of the five digits of that kind
 among them. D: how evenly those digits are spread. h: harmonic mean of P and D for each query, then
@@ -143,12 +143,12 @@ def measured(
     return measure(judge(ids, asked.asked, labels))
 
 
-def choose_dial(client: Client, data: Digits, parts: Parts) -> float:
+def choose_dial(client: Client, data: Digits, parts: Parts, **options: Any) -> float:  # noqa: ANN401  # Query's
     """Return the diversity whose mean h is best, on queries that are not reported."""
     asked = learn(data, parts.dial, DIAL_QUERIES_PER_CATEGORY, seed=2)
 
     def h(diversity: float) -> float:
-        found = client.query(INDEX, asked.queries, k=K, diversity=diversity)
+        found = client.query(INDEX, asked.queries, k=K, diversity=diversity, **options)
         return mean(measured(data, parts.indexed, asked, found.ids)["h_score"])
 
     return max(DIALS, key=h)
@@ -192,7 +192,7 @@ def report(out: Console, parts: Parts, plain: Answers, diverse: Answers) -> None
         grid.add_row(
             answers.name,
             f"{answers.diversity:g}",
-            *(f"{mean(answers.quality[name]):.3f}" for name in _SHOWN),
+            *(f"{mean(answers.quality[name]):.3f}" for name in SHOWN),
             f"{answers.seconds * 1e3:.2f}",
         )
     out.print(grid)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, UnidentifiedImageError
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import IndexChangedError, InvalidArgumentError
 from divgrpc.types import EvaluateRow
 from divgrpc_client.client import Client
 from divgrpc_client.evaluation_tables import method, setting
@@ -69,7 +69,7 @@ def side_by_side(
     Shown are the plain nearest and every other method of `rows` at the dial, search and limits with
     the greatest h, all at the smallest k. Queries stand as far apart as they can. A result is wrong
     where the query's `relevant` ids do not have it, or where its category, if `looks` knows it, is
-    not the query's of `categories`.
+    not the query's of `categories`. Raises `IndexChangedError` where another generation answers.
     """
     matrix = as_matrix("queries", queries, one_row=True)
     total = row_count(matrix)
@@ -84,7 +84,10 @@ def side_by_side(
         lists = []
         for row in _best(rows):
             options: dict[str, Any] = {name: getattr(row.parameters, name) for name in _OPTIONS}
-            ids = client.query(index, query, timeout=timeout, **options).ids[0]
+            answer = client.query(index, query, timeout=timeout, **options)
+            if answer.generation != row.generation:
+                raise IndexChangedError(f"index {index!r} was replaced since it was evaluated")
+            ids = answer.ids[0]
             results = [_result(int(i), looks, category, right) for i in ids if i >= 0]
             judged = right is not None or (category is not None and bool(looks.categories))
             lists.append(ResultList(setting(row), _caption(results, judged=judged), results))
@@ -131,9 +134,12 @@ def read_titles(path: Path) -> dict[int, str]:
     Either every line is an id, a tabulator and a title, or a line's number, from 0 up, is the id.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        # Not `splitlines`, to which some characters inside a title are ends of lines.
+        lines = path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         raise InvalidArgumentError("titles", f"{path} cannot be read as text: {error}") from None
+    if lines == [""]:
+        return {}
     numbered = [_NUMBERED.fullmatch(line) for line in lines]
     if all(numbered):
         return {int(found[1]): found[2] for found in numbered if found}

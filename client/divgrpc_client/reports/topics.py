@@ -5,11 +5,11 @@ its logarithm (text), times log((1 + n) / (1 + df)) + 1, both counted over the i
 All rows are of unit length.
 """
 
+import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256 as digest
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -19,7 +19,6 @@ import sklearn
 from scipy import sparse
 from sklearn.preprocessing import normalize
 
-from benchmarks.environment import sha256
 from divgrpc.metrics import Labels
 from divgrpc.types import FloatArray, IntArray
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries, hyperplane_queries
@@ -28,7 +27,10 @@ from divgrpc_client.reports.hyperplanes import HyperplaneQueries, hyperplane_que
 Points: TypeAlias = Any
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
+DATA_VARIABLE: Final = "DIVGRPC_DATA"
 _INDEXED: Final = 0
+# What stands in for the data sets where there are none.
+DIGITS: Final = "digits of scikit-learn (DIVGRPC_DATA is not set)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,7 +73,9 @@ class Topics:
         on the same numbers.
         """
         learned = (self.sha256, self.pool.shape, self.penalty, per_category, seed)
-        key = digest(repr((learned, sklearn.__version__, np.__version__)).encode()).hexdigest()
+        key = hashlib.sha256(
+            repr((learned, sklearn.__version__, np.__version__)).encode()
+        ).hexdigest()
         folder = Path(tempfile.gettempdir()) / "divgrpc-benchmarks"
         path = folder / f"hyperplanes-{key[:16]}.npz"
         if not path.exists():
@@ -92,9 +96,15 @@ class Topics:
             return HyperplaneQueries(kept["queries"], kept["asked"])
 
 
-def load(names: list[str]) -> list[Topics]:
-    """Read named sets from the folder in DIVGRPC_DATA; without it the digits of scikit-learn."""
-    folder = os.environ.get("DIVGRPC_DATA")
+def sha256(path: Path) -> str:
+    """Return the checksum of a data file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def load(names: Sequence[str], folder: str | None = None) -> list[Topics]:
+    """Read named sets from `folder`, else that in DIVGRPC_DATA; else scikit-learn's digits."""
+    folder = folder or os.environ.get(DATA_VARIABLE)
     return [SETS[name](Path(folder) / f"{name}.npz") for name in names] if folder else [_digits()]
 
 
@@ -107,7 +117,7 @@ def _digits() -> Topics:
     points, digits = _unit(images.data[rows]), images.target[rows].astype(np.int64)
     pooled = len(rows) // 4
     return Topics(
-        name="digits of scikit-learn (DIVGRPC_DATA is not set)",
+        name=DIGITS,
         sha256="shipped with scikit-learn",
         points=points[pooled:],
         labels=Labels.of(digits[pooled:] % 2, digits[pooled:]),

@@ -1,0 +1,1 @@
+"""The paper's table and figures, made again on data of today."""

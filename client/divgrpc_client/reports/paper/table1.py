@@ -1,0 +1,234 @@
+"""The paper's Table 1 measured on real data: `divgrpc paper table1`.
+
+It starts a server of its own on all cores, builds every index through the client, has Evaluate ask
+the settings, and says in words which of the paper's claims hold. Nothing here knows the engine.
+"""
+
+import json
+import os
+import platform
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from rich.console import Console
+
+import divgrpc
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.types import Progress
+from divgrpc_client import display
+from divgrpc_client.client import Client
+from divgrpc_client.reports.page import write_page
+from divgrpc_client.reports.paper import claims, gain, sides
+from divgrpc_client.reports.paper.bench import Bench, Clock, Plan
+from divgrpc_client.reports.paper.claims import Verdict
+from divgrpc_client.reports.paper.gain import Kept
+from divgrpc_client.reports.paper.printed import KS, printed
+from divgrpc_client.reports.paper.rows import BARE, FIGURES, HASHED, TABLES, Row
+from divgrpc_client.reports.paper.sides import Coded, Growth, Spread
+from divgrpc_client.reports.paper.times import Timed, times
+from divgrpc_client.reports.server_process import running_server
+from divgrpc_client.reports.topics import DATA_VARIABLE, DIGITS, SETS, Topics, load
+
+# As much as shows that everything works, in a minute or two.
+QUICK: Final = Plan(
+    5, few=3, seeds=2, code_seeds=1, codes=2, draw_seeds=3, sizes=2, made_up=(350, 300)
+)
+# A call of the client's that is not Build or Evaluate, and how long those may stand still: a query
+# of an exhaustive method takes seconds where the machine has other work.
+_TIMEOUT: Final = 60.0
+_IDLE: Final = 600.0
+# Which stage of ours stands beside a hashed row of the paper's.
+_BESIDE: Final = (HASHED, TABLES, BARE)
+
+
+@dataclass
+class Report:
+    """All that a run has found: `facts` of the run, `data` of each set, and the measurements."""
+
+    facts: dict[str, str]
+    data: list[dict[str, str]] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    coded: list[Coded] = field(default_factory=list)
+    spreads: list[Spread] = field(default_factory=list)
+    growths: list[Growth] = field(default_factory=list)
+    times: list[Timed] = field(default_factory=list)
+
+    @property
+    def kept(self) -> list[Kept]:
+        """What greedy keeps of the gain in h."""
+        return gain.gain_shares(self.rows)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """What the run says of each claim, our own targets first."""
+        ours = (gain.enough_is_kept(self.kept), gain.hundred_times(self.kept))
+        said = claims.everything(self.rows, self.coded, self.spreads, self.growths)
+        return [*ours, *said]
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything but the figures of each query, for JSON."""
+        return {
+            "facts": self.facts,
+            "data": self.data,
+            "rows": [row.plain() for row in self.rows],
+            "gain": [_plain_gain(each) for each in self.kept],
+            "claims": [asdict(each) for each in self.verdicts],
+            "bits_and_tables": [
+                {"n_bits": c.n_bits, "n_tables": c.n_tables, **c.row.plain()} for c in self.coded
+            ],
+            "uniformity": [asdict(each) for each in self.spreads],
+            "growth": [
+                asdict(each) | {"exponent": each.exponent._asdict()} for each in self.growths
+            ],
+            "times": [asdict(each) for each in self.times],
+            "paper": [
+                {"method": method, "family": family, "k": k, **cell._asdict()}
+                for (method, family, k), cell in printed().items()
+            ],
+        }
+
+
+def chosen(names: Sequence[str] | None, folder: str | None) -> list[str]:
+    """Return the names of the data sets; raises `InvalidArgumentError` for what is not there."""
+    wanted = list(SETS) if names is None else list(names)
+    folder = folder or os.environ.get(DATA_VARIABLE)
+    for name in wanted:
+        if name not in SETS:
+            raise InvalidArgumentError("sets", f"sets must be of {', '.join(SETS)}, got {name!r}")
+        if folder and not Path(folder, f"{name}.npz").is_file():
+            raise InvalidArgumentError("data", f"there is no {name}.npz in {folder}")
+    return wanted
+
+
+def plan(per_category: int, seeds: int, *, quick: bool) -> Plan:
+    """Return how much is asked; raises `InvalidArgumentError` for too little."""
+    if quick:
+        return QUICK
+    if per_category < QUICK.per_category:
+        raise InvalidArgumentError(
+            "per_category", f"per-category must be at least {QUICK.per_category}"
+        )
+    if seeds < 1:
+        raise InvalidArgumentError("seeds", "seeds must be at least 1")
+    return Plan(per_category=per_category, few=min(Plan.few, per_category), seeds=seeds)
+
+
+def run(
+    names: Sequence[str], folder: str | None, asked: Plan, out: Path, json_path: Path | None
+) -> int:
+    """Measure, print tables and verdicts, write the page and the JSON; returns the exit code."""
+    console = display.console()
+    for path in filter(None, (out, json_path)):
+        path.parent.mkdir(parents=True, exist_ok=True)  # before the work: it may not be ours
+    sets = load(names, folder)
+    if sets[0].name == DIGITS:
+        console.print(
+            f"No data: neither --data nor DIVGRPC_DATA names a folder, so this is measured on "
+            f"{DIGITS.partition(' (')[0]}, which proves nothing about the paper's claims.",
+            style="bold red",
+        )
+    bar: AbstractContextManager[Callable[[Progress], None] | None] = (
+        display.bar("units of work") if sys.stderr.isatty() else nullcontext()
+    )
+    with bar as tell:
+        report = measure(sets, asked, tell or (lambda _: None))
+    show(console, report)
+    if json_path is not None:
+        json_path.write_text(json.dumps(report.plain(), indent=1) + "\n", encoding="utf-8")
+    from divgrpc_client.reports.paper.pages import page
+
+    write_page(page(report), out)
+    console.print(f"\nPage: {out}", soft_wrap=True)
+    return 0
+
+
+def measure(sets: Sequence[Topics], asked: Plan, tell: Callable[[Progress], object]) -> Report:
+    """Measure data sets one after the other on a server of one's own."""
+    begun, cores = time.monotonic(), len(os.sched_getaffinity(0))
+    report = Report({"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")})
+    clock = Clock(tell, sum(asked.weight(len(data.asked)) for data in sets))
+    with (
+        running_server("--workers", str(cores)) as target,
+        Client(target, timeout=_TIMEOUT, idle_timeout=_IDLE) as own,
+    ):
+        for data in sets:
+            bench = Bench(own, data, asked, clock)
+            few = f"{asked.few} a category for QP-Rel and what is beside the table"
+            queries = f"{len(bench.asked.asked)}, {few}"
+            report.data.append({"name": bench.name, **data.described(), "queries": queries})
+            report.rows += bench.rows()
+            report.coded += sides.bits_and_tables(bench)
+            bench.add(0.5)
+            report.spreads += sides.uniformity(bench)
+            bench.add(0.3)
+            report.growths.append(sides.growth(bench))
+            bench.add(0.2)
+        clock.stage("times in the paper's size")
+        report.times += times(own, *asked.made_up)
+    report.facts |= {
+        "divgrpc": divgrpc.__version__,
+        "Python": platform.python_version(),
+        "machine": f"{platform.machine()}, {cores} cores, as many workers",
+        "hash seeds": f"{asked.seeds}, of some methods 2 at most",
+        "minutes": f"{(time.monotonic() - begun) / 60:.0f}",
+    }
+    return report
+
+
+def show(console: Console, report: Report) -> None:
+    """Print the tables and the verdicts."""
+    for data in report.data:
+        for k in KS:
+            console.print(_table([r for r in report.rows if (r.data, r.k) == (data["name"], k)], k))
+            console.print()
+    for verdict in report.verdicts:
+        console.print(f"{verdict.word.upper()}: {verdict.claim}", style="bold")
+        console.print(f"  {verdict.sentence}\n")
+    console.print(", ".join(f"{name} {value}" for name, value in report.facts.items()), style="dim")
+
+
+def _table(rows: Sequence[Row], k: int) -> Any:  # noqa: ANN401  # rich's table
+    grid = display.table(
+        *("method", "hash", "points", ">dial", ">P", ">SR", ">D", ">h", ">95 %", ">µs"),
+        ">paper's h",
+        title=f"{rows[0].data}, k = {k}",
+    )
+    paper = printed()
+    for row in rows:
+        beside = paper.get((row.method, row.family, row.k))
+        shown = beside is not None and (row.family == "NH" or row.stage in _BESIDE)
+        few = f" ({row.queries} queries)" if row.few else ""
+        grid.add_row(
+            row.method + few,
+            row.family,
+            row.stage,
+            f"{row.dial:g}" + ("*" if row.fixed else ""),
+            *(f"{row.figures[name].value:.2f}" for name in FIGURES[:-1]),
+            f"{row.h.value:.3f}",
+            f"{row.h.low:.3f}-{row.h.high:.3f}",
+            f"{row.microseconds:,.0f}",
+            f"{beside.h:.2f}" if beside is not None and shown else "",
+        )
+    return grid
+
+
+def _plain_gain(kept: Kept) -> dict[str, Any]:
+    own = kept.row
+    return {
+        "data": own.data,
+        "k": own.k,
+        "row": claims.named(own),
+        "h": own.h.value,
+        "nearest": kept.nearest,
+        "best": claims.named(kept.best),
+        "best_h": kept.best.h.value,
+        "share": None if kept.share is None else kept.share._asdict(),
+        "than_greedy": kept.than_greedy,
+        "than_exact": kept.than_exact,
+    }

@@ -1,0 +1,79 @@
+"""Randomised KD-trees, the paper's future work, as another way to candidates: OpenCV's (FLANN).
+
+The method of Silpa-Anan and Hartley (2008) as in the library of Muja and Lowe: several trees that
+split at dimensions drawn from those of greatest variance, searched together, the nearest branch
+first, until so many points were looked at. The nearest of those go to the same selector as ours.
+The library takes dense points alone, and is not part of the project's environment: `pip install
+opencv-python-headless` lets it take part. scikit-learn's KDTree is exact and not randomised.
+"""
+
+import importlib.util
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import numpy as np
+
+from benchmarks.sweeps import Setting
+from divgrpc.index import Index
+from divgrpc.kernels import selection
+from divgrpc.scratch import Scratch
+from divgrpc.types import FloatArray, IntArray
+
+NAME: Final = "KD-trees"
+# The library's own default.
+_TREES: Final = 4
+_KD_TREE: Final = 1
+_CANDIDATES: Final = 200
+# Points looked at: our default limit of hashed points, and more.
+CHECKS: Final = (800, 3_200)
+_NONE: Final = np.empty(0, np.float32)
+_RULES: Final = {"corrected": selection.CORRECTED, "marginal": selection.MARGINAL}
+
+
+def missing() -> bool:
+    """Tell whether the library is not installed."""
+    return importlib.util.find_spec("cv2") is None
+
+
+@dataclass(frozen=True, eq=False)
+class Trees:
+    """Trees over the unit rows of a dense index, searched with so many checks."""
+
+    checks: int
+    library: Any
+    points: tuple[Any, ...]
+    scratch: Scratch
+
+    @classmethod
+    def over(cls, index: Index) -> dict[str, Self]:
+        """Build the trees once, and return them for every number of checks by name."""
+        import cv2
+
+        cv2.setNumThreads(1)
+        cv2.setRNGSeed(0)
+        searcher: Any = index._searcher
+        told = {"algorithm": _KD_TREE, "trees": _TREES}
+        library = cv2.flann_Index(searcher.points, told)
+        scratch = Scratch.empty(index.rows, index.dims, 4, index.dims, sparse=False)
+        scratch.make_room(_CANDIDATES, _CANDIDATES)
+        kept = (searcher._points, scratch)
+        return {f"{NAME}, {checks:,} checks": cls(checks, library, *kept) for checks in CHECKS}
+
+    def nearest(self, query: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
+        """Return candidates and squared distances for a query (1, d), by distance, then row."""
+        told = {"checks": self.checks, "sorted": True}
+        count = max(_CANDIDATES, 10 * k)
+        rows, far = self.library.knnSearch(query, min(count, len(self.points[0])), params=told)
+        found = rows[0] >= 0
+        return rows[0][found], far[0][found]
+
+    def pick(self, among: tuple[IntArray, FloatArray], k: int, setting: Setting) -> IntArray:
+        """Return the k rows that our greedy picks of some candidates."""
+        rows, costs = among
+        self.scratch.make_room(len(rows), k)
+        picked, gains = self.scratch.picked[:k], np.empty(k, np.float32)
+        relevance, room = np.float32(1 - setting.diversity), self.scratch.selection
+        told = (len(rows), k, relevance, _RULES[setting.variant], room, picked, gains)
+        selection.greedy(self.points, _NONE, rows, costs, *told)
+        chosen: IntArray = rows[picked].astype(np.int64)
+        return chosen
