@@ -41,11 +41,9 @@ class IndexBuilder:
         name: str = "",
         labels: LabelPlan | None = None,
     ) -> None:
-        if expected_rows is not None and expected_rows > LIMITS["rows_max"]:
-            raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
         self._store = store
         self._parameters = parameters
-        self._expected_rows = expected_rows or 0
+        self._expect(expected_rows or 0)
         self._on_progress = on_progress
         self._name = name
         self._labels = LabelBuilder(store, labels or LabelPlan(), on_progress)
@@ -115,6 +113,7 @@ class IndexBuilder:
         if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
             self.append(vectors, ids, categories, subtopics, labels)
             return
+        self._expect(len(vectors))
         given = (("ids", ids), ("categories", categories), ("subtopics", subtopics))
         columns: dict[str, Array | SparseRows] = {
             name: _column(name, values, len(vectors))
@@ -146,6 +145,11 @@ class IndexBuilder:
         warnings += self._labels.warnings
         self._report("writing", len(points), len(points))
         return self._store.publish(replace(made, warnings=warnings, labels=section))
+
+    def _expect(self, rows: int) -> None:
+        if rows > LIMITS["rows_max"]:
+            raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
+        self._expected_rows = rows
 
     @property
     def _stores_ids(self) -> bool:

@@ -7,9 +7,9 @@ columns it writes become a `QueryResult`.
 
 import functools
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, ParamSpec, cast
+from typing import Any, ParamSpec, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +19,9 @@ from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.label_parameters import (
     DEFAULT_NEIGHBOURS,
     DEFAULT_TOP_K,
-    LabelModelLike,
+    Labelling,
     LabelPlan,
     PredictParameters,
-    as_label_model,
 )
 from divgrpc.manifest import Manifest
 from divgrpc.metrics import Labels, ListDistances, Topics, Values
@@ -30,7 +29,6 @@ from divgrpc.metrics.distances import list_distances_stepwise
 from divgrpc.parameters import (
     LIMITS,
     BuildParameters,
-    LabelParameters,
     QueryParameters,
     named_over_default,
     too_few,
@@ -112,16 +110,10 @@ class Index:
         zero_vectors: ZeroVectors = "reject",
         seed: int = 0,
         labels: RowsLike | None = None,
-        label_model: LabelModelLike = None,
-        label_names: Sequence[str] | None = None,
-        hierarchy: npt.ArrayLike | None = None,
-        roots: Sequence[int] | None = None,
-        rank: int | None = None,
-        regularisation: float | None = None,
-        iterations: int | None = None,
         path: Path | str | None = None,
         replace: bool = False,
         progress: Callable[[Progress], None] | None = None,
+        **labelling: Unpack[Labelling],
     ) -> "Index":
         """Build an index of `vectors` (n, d), any numbers that float32 can hold, dense or sparse.
 
@@ -130,10 +122,8 @@ class Index:
         `replace`; without it in memory. `progress` is called as the build goes on. What the other
         parameters mean stands in the .proto's `BuildParameters`.
 
-        `labels` (n, L): what is not 0 is a label of the row's. `label_model` is "leml", to train
-        one on all rows with what is not told chosen on held-out rows, or a pair of label factors
-        (L, r) and feature map (d, r), or a `LabelModel`. `label_names` (L); `hierarchy` (m, 2) are
-        edges from parent to child, from the `roots` down, nodes below L being the labels.
+        `labels` (n, L): what is not 0 is a label of the row's. What predicts labels, their names
+        and hierarchy: `divgrpc.label_parameters.Labelling`.
 
         Raises `InvalidArgumentError`, `UnsupportedError`; with `path` also `IndexExistsError`,
         `BuildUnderWayError`, `StorageFullError`.
@@ -150,24 +140,11 @@ class Index:
             zero_vectors=zero_vectors,
             seed=seed,
         )
-        plan = LabelPlan(
-            model=as_label_model(label_model),
-            parameters=LabelParameters(
-                rank=rank, regularisation=regularisation, iterations=iterations, seed=seed
-            ),
-            names=label_names,
-            hierarchy=hierarchy,
-            roots=roots,
-        )
-        shape: tuple[int, ...] = getattr(vectors, "shape", ())
-        rows = shape[0] if len(shape) == 2 else None
-        with store_at(path, replace=replace) as (store, name):
-            builder = IndexBuilder(
-                store, parameters, expected_rows=rows, on_progress=progress, labels=plan
-            )
+        plan = LabelPlan.told(seed, **labelling)
+        with store_at(path, replace=replace) as (store, folder):
+            builder = IndexBuilder(store, parameters, on_progress=progress, labels=plan)
             builder.append_all(vectors, ids, categories, subtopics, labels)
-            folder = None if path is None else Path(path).absolute()
-            return cls(builder.build(), name, folder)
+            return cls(builder.build(), folder.name if folder else "", folder)
 
     @classmethod
     def open(cls, path: Path | str) -> "Index":

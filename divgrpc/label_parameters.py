@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeAlias, get_args
+from typing import Final, Self, TypeAlias, TypedDict, Unpack, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -104,6 +104,24 @@ def as_label_model(given: LabelModelLike) -> LabelModel | str | None:
     return given
 
 
+class Labelling(TypedDict, total=False):
+    """What `Index.build` takes about labels by name, beside the rows of them.
+
+    `label_model` is "leml", to train one on all rows with what is not told chosen on held-out rows,
+    or a pair of label factors (L, r) and feature map (d, r), or a `LabelModel`. `label_names` (L);
+    `hierarchy` (m, 2) are edges from parent to child, from the `roots` down, nodes below L being
+    the labels. `rank`, `regularisation` and `iterations`: see `LabelParameters`.
+    """
+
+    label_model: LabelModelLike
+    label_names: Sequence[str] | None
+    hierarchy: npt.ArrayLike | None
+    roots: Sequence[int] | None
+    rank: int | None
+    regularisation: float | None
+    iterations: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelPlan:
     """What a build is told of labels, beside the rows of them that come with the points.
@@ -135,6 +153,22 @@ class LabelPlan:
             raise InvalidArgumentError(
                 "hierarchy", "hierarchy must have two columns, parents and children"
             )
+
+    @classmethod
+    def told(cls, seed: int, **labelling: Unpack[Labelling]) -> Self:
+        """Return the plan of what `Index.build` was told; raises `InvalidArgumentError`."""
+        return cls(
+            model=as_label_model(labelling.get("label_model")),
+            parameters=LabelParameters(
+                rank=labelling.get("rank"),
+                regularisation=labelling.get("regularisation"),
+                iterations=labelling.get("iterations"),
+                seed=seed,
+            ),
+            names=labelling.get("label_names"),
+            hierarchy=labelling.get("hierarchy"),
+            roots=labelling.get("roots"),
+        )
 
     @property
     def is_empty(self) -> bool:

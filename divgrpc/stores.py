@@ -129,13 +129,13 @@ class MemoryStore:
 
 
 @contextlib.contextmanager
-def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, str]]:
-    """Yield where a build goes, and its name: memory has none.
+def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, Path | None]]:
+    """Yield where a build goes, and the index's folder: memory has none.
 
     Raises `InvalidArgumentError`, with the field `path`, where that does not end in a name.
     """
     if path is None:
-        yield MemoryStore(), ""
+        yield MemoryStore(), None
         return
     folder = Path(path).absolute()
     if not INDEX_NAME.fullmatch(folder.name):
@@ -143,7 +143,7 @@ def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store,
             "path", f"path must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}"
         )
     with staging(folder, replace=replace) as store:
-        yield store, folder.name
+        yield store, folder
 
 
 def _read_only(array: Array) -> Array:

@@ -18,8 +18,7 @@ from divgrpc_protos.v1 import evaluate_pb2, index_pb2, query_pb2
 # What only one side has: where the data go in, and what a call over a network needs.
 CORE_BUILD = {"path"}
 # What is not in the contract yet.
-CORE_BUILD |= {"labels", "label_model", "label_names", "hierarchy", "roots"}
-CORE_BUILD |= {"rank", "regularisation", "iterations"}
+CORE_BUILD |= {"labels"}
 CLIENT_CALL = {"timeout", "request_id"}
 # What a build is told beside its parameters.
 BUILD_CALL = {

@@ -157,14 +157,15 @@ def _batch(made: Planted, number: int) -> IntArray:
 
 def _best(products: FloatArray) -> IntArray:
     top = np.argpartition(products, len(products) - TOP_K)[-TOP_K:]
-    return top[np.argsort(-products[top], kind="stable")]
+    return np.asarray(top[np.argsort(-products[top], kind="stable")])
 
 
 def _predicted(
     index: Index, embedded: FloatArray, told: Mapping[str, Any], number: int
 ) -> IntArray:
     row = embedded[number : number + 1]
-    return index.predict_labels(row, top_k=TOP_K, diversity=0.0, **told).labels[0]
+    found = index.predict_labels(row, top_k=TOP_K, diversity=0.0, **told)
+    return np.asarray(found.labels[0])
 
 
 def _shared(found: IntArray, truth: IntArray) -> float:

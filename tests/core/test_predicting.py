@@ -86,8 +86,8 @@ def test_embedded_documents_agree_with_their_twin(seed: int, unit: bool, stored:
     for number, row in enumerate(rows):
         truth = reference_labels.embed(row, MAP, offset, unit=unit)
         assert found[number] == pytest.approx(truth, rel=1e-5, abs=1e-5)
-        alone = rows[number : number + 1].copy()
-        alone = SparseRows.of(sparse.csr_array(alone)) if stored else alone
+        one = rows[number : number + 1].copy()
+        alone = SparseRows.of(sparse.csr_array(one)) if stored else one
         assert embed(alone, MAP, offset, unit=unit).tobytes() == found[number].tobytes()
 
 
