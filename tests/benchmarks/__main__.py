@@ -12,6 +12,7 @@ from benchmarks import (
     environment,
     evaluate,
     gain,
+    label_speed,
     labels,
     memory,
     metrics,
@@ -34,6 +35,7 @@ _RUNS = {
     "memory": memory,
     "evaluate": evaluate,
     "labels": labels,
+    "label-speed": label_speed,
 }
 
 

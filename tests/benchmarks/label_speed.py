@@ -9,7 +9,7 @@ document at a time on one thread, in turns.
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -68,14 +68,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--documents", type=int, default=200, help="asked (default 200)")
 
 
-def run(arguments: argparse.Namespace) -> list[Row]:
-    """Measure, print the table and return its rows."""
+def run(arguments: argparse.Namespace) -> dict[str, object]:
+    """Measure, print the table, and return the rows for JSON."""
     kinds: tuple[Lengths, ...] = ("long tail", "unit")
     rows = [row for kind in kinds for row in _rows(kind, arguments)]
     show(f"\n## Labels at size: {arguments.labels:,} labels of rank {arguments.rank}, top five\n")
     heads = ["lengths, labels by", "us", "x faster", "of the top 5", "P@5", "% scored"]
     show(table(heads, [_drawn(row) for row in rows]))
-    return rows
+    return {"rows": [asdict(row) for row in rows]}
 
 
 def planted(lengths: Lengths, labels: int, rank: int, documents: int, seed: int = 0) -> Planted:
