@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final, Self, TypeAlias, TypedDict, Unpack, get_args
 
 import numpy as np
@@ -31,7 +32,7 @@ DEFAULT_TOP_K: Final = 5
 DEFAULT_NEIGHBOURS: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PredictParameters:
     """How labels are predicted; None means the default that a query has.
 
@@ -61,7 +62,7 @@ class PredictParameters:
         check_choice("vote", self.vote, get_args(Vote))
         _ = self.query
 
-    @property
+    @cached_property
     def query(self) -> QueryParameters:
         """How the labels, or the neighbours, are asked for."""
         return QueryParameters(
