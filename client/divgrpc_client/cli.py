@@ -80,6 +80,7 @@ Measure the paper's Table 1 on a server of its own, say which of its claims hold
 
   divgrpc paper table1 --data FOLDER --out table1.html --json table1.json
   divgrpc paper table1 --data FOLDER --sets newsgroups20 --seeds 3
+  divgrpc paper table1 --from table1.json   say and draw again what a run has found
   divgrpc paper table1 --quick              on the digits of scikit-learn, where there is no data
 """
 _FIGURES: Final = """\
@@ -315,10 +316,11 @@ def _add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type fo
         "--data", metavar="FOLDER", help="of the data sets ($DIVGRPC_DATA; without it digits)"
     )
     table1.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
+    table1.add_argument("--per-category", type=int, metavar="N", help="queries (default 50)")
+    table1.add_argument("--seeds", type=int, metavar="N", help="hashes (default 5)")
     table1.add_argument(
-        "--per-category", type=int, default=50, metavar="N", help="queries (default 50)"
+        "--from", metavar="FILE", dest="source", help="measure nothing: the JSON of an earlier run"
     )
-    table1.add_argument("--seeds", type=int, default=5, metavar="N", help="hashes (default 5)")
     table1.add_argument("--out", default="table1.html", help="the page (default table1.html)")
     table1.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
     table1.add_argument("--quick", action="store_true", help="a minute or two: few queries")

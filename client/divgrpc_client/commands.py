@@ -216,19 +216,27 @@ def demo(arguments: argparse.Namespace) -> int:
 
 
 def paper_table1(arguments: argparse.Namespace) -> int:
-    """Measure the paper's Table 1; returns the exit code."""
+    """Measure the paper's Table 1, or tell an earlier run again; returns the exit code."""
     try:
         from divgrpc_client.reports.paper import table1 as report
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             "table1", f"the paper's table needs {error.name}: install divgrpc[server,report]"
         ) from None
+    out = Path(arguments.out)
+    json_path = None if arguments.json_file is None else Path(arguments.json_file)
+    if arguments.source is not None:
+        measuring = ("data", "sets", "per_category", "seeds", "quick")
+        for name in (n for n in measuring if getattr(arguments, n) not in (None, False)):
+            option = name.replace("_", "-")
+            raise InvalidArgumentError(name, f"--from measures nothing: leave --{option} out")
+        return report.again(Path(arguments.source), out, json_path)
     return report.run(
         report.chosen(arguments.sets, arguments.data),
         arguments.data,
         report.plan(arguments.per_category, arguments.seeds, quick=arguments.quick),
-        Path(arguments.out),
-        None if arguments.json_file is None else Path(arguments.json_file),
+        out,
+        json_path,
     )
 
 

@@ -34,6 +34,12 @@ def test_quick_run_on_digits(
     html = page.read_text()
     for words in ("the paper's LSH-SDiv", "QP-Rel", "cannot be told", "one exact pass"):
         assert words.replace("'", "&#39;") in html
+    again, told_again = tmp_path / "again.html", tmp_path / "again.json"
+    told = ["paper", "table1", "--from", str(figures), "--out", str(again)]
+    assert cli.main([*told, "--json", str(told_again)]) == 0
+    assert again.read_bytes() == page.read_bytes()
+    assert told_again.read_bytes() == figures.read_bytes()
+    assert capsys.readouterr().out.split("\n")[-20:-3] == shown.split("\n")[-20:-3]
 
 
 @pytest.mark.parametrize(
@@ -42,12 +48,32 @@ def test_quick_run_on_digits(
         (["--sets", "imagenet"], "sets must be of cifar100_dense256"),
         (["--per-category", "2"], "per-category must be at least"),
         (["--seeds", "0"], "seeds must be at least 1"),
+        (["--from", "x.json", "--per-category", "9"], "leave --per-category out"),
+        (["--from", "x.json", "--quick"], "leave --quick out"),
+        (["--from", "x.json"], "x.json: No such file"),
+        (["--sets", "newsgroups20"], "sets need their folder"),
     ],
 )
-def test_refusals(told: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(
+    told: list[str],
+    complaint: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What cannot be asked is refused before any work, with the field."""
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
     assert cli.main(["paper", "table1", *told]) == 2
     assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"categories": 3}', '{"categories": {"a": ["b"]}}']
+)
+def test_file_of_no_run(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file that no run wrote is named."""
+    (tmp_path / "other.json").write_text(text)
+    assert cli.main(["paper", "table1", "--from", str(tmp_path / "other.json")]) == 2
+    assert "other.json is no run of Table 1" in capsys.readouterr().err
 
 
 def test_folder_without_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,11 +24,15 @@ from PIL import Image
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table: numbers go to the right; neighbours of one `group` share a head."""
+    """A column of a table: numbers go to the right; neighbours of one `group` share a head.
+
+    What stands in a `whole` one is never broken over lines.
+    """
 
     name: str
     group: str = ""
     numeric: bool = True
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,9 @@ Tell = Callable[[Progress], object]
 class Plan:
     """How much is asked: queries of a category, those of slow methods, and seeds of the hash.
 
-    `code_seeds` are of bits and tables, of which `codes` are tried; `draw_seeds` of what is said to
-    be uniform; `sizes` of growing data; `made_up` are the images and words of what is timed alone.
+    `code_seeds` are of bits and tables, of which `codes` are tried; `draws`, one a category and
+    seed, are of what is said to be uniform: fewer have little power; `sizes` are of growing data;
+    `made_up` are the images and words of what is timed alone.
     """
 
     per_category: int = 50
@@ -46,7 +47,7 @@ class Plan:
     seeds: int = 5
     code_seeds: int = 2
     codes: int = 4
-    draw_seeds: int = 10
+    draws: int = 500
     sizes: int = 5
     made_up: tuple[int, int] = (IMAGES, WORDS)
 
@@ -156,7 +157,10 @@ class Bench:
     def _combined(self, family: str, asking: Asking, seeds: Sequence[list[Any]]) -> list[Row]:
         """Return a row for every k, of all seeds."""
         by_k = [_by_k(rows) for rows in seeds]
-        return [combined(self.name, family, asking, [each[k] for each in by_k]) for k in by_k[0]]
+        asked = (self._few if asking.few else self.asked).asked
+        return [
+            combined(self.name, family, asking, [each[k] for each in by_k], asked) for k in by_k[0]
+        ]
 
 
 def some_of(asked: HyperplaneQueries, per_category: int) -> HyperplaneQueries:

@@ -10,14 +10,14 @@ tables                    the paper's buckets, limits by default
 tables, no limits         the same, and the method sees all that the buckets hold: Algorithm 1
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 
 from divgrpc.metrics import Values, mean, mean_intervals
-from divgrpc.types import EvaluateRow, HashFamily, Interval, Search
+from divgrpc.types import EvaluateRow, HashFamily, IntArray, Interval, Search
 from divgrpc_client.reports.paper.printed import KS
 
 ALL: Final = "all points"
@@ -30,6 +30,9 @@ BARE: Final = "tables, no limits"
 FAMILIES: Final[dict[str, HashFamily]] = {"LSH-Div": "lsh_div", "LSH-SDiv": "lsh_sdiv"}
 # Of the paper's figures for a result list.
 FIGURES: Final = ("precision", "subtopic_recall", "normalised_entropy", "h_score")
+# Of those that claims are judged by, query by query.
+KEPT: Final = ("precision", "h_score")
+_DIGITS: Final = 5
 # What the greedy methods are asked at without limits: high enough for far points to be picked.
 HIGH_DIAL: Final = 0.7
 
@@ -121,9 +124,10 @@ class Row:
 
     `family` is "NH" without hashing. `dial`, `hash_limit` and `candidates_limit` are those best for
     all queries with the first seed; `fixed` says that there was no choice of the dial. The figures
-    have their 95 % intervals over queries; with several hash seeds a query's figure is the mean
-    over them, and `h_seeds` has each seed's mean h. `microseconds` is the median over queries, the
-    least of the seeds'. `values` has each query's P and h, by name.
+    have their 95 % intervals over categories (`interval`); with several hash seeds a query's figure
+    is the mean over them, and `h_seeds` has each seed's mean h. `microseconds` is the median over
+    queries, and over the seeds' medians. `values` has each query's P and h, by name, to 5 digits,
+    and `categories` (nq,) which category it asks for.
     """
 
     data: str
@@ -143,6 +147,7 @@ class Row:
     h_seeds: tuple[float, ...]
     microseconds: float
     values: dict[str, Values]
+    categories: IntArray
 
     @property
     def h(self) -> Interval:
@@ -150,16 +155,72 @@ class Row:
         return self.figures["h_score"]
 
     def plain(self) -> dict[str, Any]:
-        """Return all but the numbers per query, for JSON."""
-        told = {n: getattr(self, n) for n in self.__slots__ if n not in ("figures", "values")}
+        """Return all but the categories, for JSON."""
+        apart = ("figures", "values", "categories")
+        told = {name: getattr(self, name) for name in self.__slots__ if name not in apart}
+        told["values"] = {name: own.tolist() for name, own in self.values.items()}
         return told | {name: each._asdict() for name, each in self.figures.items()}
 
+    @classmethod
+    def read(cls, plain: Mapping[str, Any], categories: IntArray) -> Self:
+        """Make a row of what `plain` returned, P, h and their intervals of the queries' own.
 
-def combined(data: str, family: str, asking: Asking, seeds: Sequence[list[EvaluateRow]]) -> Row:
-    """Make a row of what folds chose at one k with each hash seed, the first seed's first."""
+        `categories` are those of all queries of the data set, as many of each: a row of few queries
+        has the first of each. Raises `ValueError`, `KeyError` or `TypeError` for anything else.
+        """
+        own = np.unique(categories)
+        asked = np.repeat(own, plain["queries"] // len(own))
+        values = {name: np.array(plain["values"][name], np.float64) for name in KEPT}
+        if any(each.shape != asked.shape for each in values.values()):
+            raise ValueError(f"values must be of {len(asked)} queries")
+        figures = {name: read_interval(plain[name]) for name in FIGURES}
+        figures |= {name: interval(each, asked) for name, each in values.items()}
+        told = {name: plain[name] for name in cls.__slots__ if name in plain}
+        told |= {"h_seeds": tuple(map(number, plain["h_seeds"])), "values": values}
+        return cls(**told, figures=figures, categories=asked)
+
+
+def number(plain: float | str | None) -> float:
+    """Return a number of JSON, which has neither NaN (null) nor infinity (a string)."""
+    return float("nan") if plain is None else float(plain)
+
+
+def read_interval(plain: Mapping[str, Any]) -> Interval:
+    """Return an interval of JSON."""
+    return Interval(*(number(plain[name]) for name in Interval._fields))
+
+
+def interval(values: Values, categories: IntArray) -> Interval:
+    """Return the mean of `values` (nq,) with its 95 % interval over categories (nq,).
+
+    Queries of one category are learned from halves of one pool and are alike, so whole categories
+    are drawn: it is a bootstrap over the categories' means, of as many queries each. With few
+    categories it is too narrow.
+    """
+    return mean_intervals(by_category(values, categories)[:, None])[0]
+
+
+def by_category(values: Values, categories: IntArray) -> Values:
+    """Return the mean of `values` (nq,) in each category, in their order."""
+    return np.array([mean(values[categories == each]) for each in np.unique(categories)])
+
+
+def combined(
+    data: str,
+    family: str,
+    asking: Asking,
+    seeds: Sequence[list[EvaluateRow]],
+    categories: IntArray,
+) -> Row:
+    """Make a row of what folds chose at one k with each hash seed, the first seed's first.
+
+    `categories` (nq,) are those that the queries ask for.
+    """
     first, *_ = chosen = [next(row for row in rows if row.by_fold) for rows in seeds]
-    tables = {n: np.mean([row.values[n] for row in chosen], axis=0) for n in FIGURES}
-    intervals = mean_intervals(np.stack([tables[name] for name in FIGURES], axis=1))
+    tables = {
+        name: np.asarray(np.mean([row.values[name] for row in chosen], axis=0)).round(_DIGITS)
+        for name in FIGURES
+    }
     used = first.parameters
     return Row(
         data=data,
@@ -175,8 +236,9 @@ def combined(data: str, family: str, asking: Asking, seeds: Sequence[list[Evalua
         queries=first.queries,
         few=asking.few,
         short=sum(row.short for row in chosen),
-        figures=dict(zip(FIGURES, intervals, strict=True)),
+        figures={name: interval(own, categories) for name, own in tables.items()},
         h_seeds=tuple(mean(row.values["h_score"]) for row in chosen),
-        microseconds=min(row.microseconds.p50 for row in chosen),
-        values={name: tables[name] for name in ("precision", "h_score")},
+        microseconds=float(np.median([row.microseconds.p50 for row in chosen])),
+        values={name: tables[name] for name in KEPT},
+        categories=categories,
     )

@@ -42,9 +42,10 @@ class Coded:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Where in the exact ball around a query retrieved points lie, one draw per query and seed.
+    """Where in the exact ball around a query retrieved points lie.
 
-    `counts` are of draws by tenths of the ball, the nearest first.
+    `counts` are of draws by tenths of the ball, the nearest first: with each seed of the hash one
+    draw for each of so many `queries` of a category, whose draws are alike.
     """
 
     data: str
@@ -52,6 +53,7 @@ class Spread:
     ball: int
     seeds: int
     counts: tuple[int, ...]
+    queries: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +62,7 @@ class Growth:
 
     `hashed`, `recalls` (of the true ten nearest, of points like those indexed) and `limits`, what
     `epsilon` 1 allows, are by size; `exponent` is the slope of hashed points over size, both
-    logarithms, with its 95 % interval over queries.
+    logarithms, with its 95 % interval over queries alone: one seed of the hash is asked.
     """
 
     data: str
@@ -89,7 +91,7 @@ def bits_and_tables(bench: Bench) -> list[Coded]:
                     bench.stage(f"{name}, {n_tables} tables of {n_bits} bits")
                     answer = bench.client.evaluate(INDEX, *asked, per_query=True, **grid)
                     rows.append(list(answer))
-            row = combined(bench.name, name, asking, rows)
+            row = combined(bench.name, name, asking, rows, asked.asked)
             found.append(Coded(n_bits, n_tables, row))
     return found
 
@@ -99,19 +101,20 @@ def uniformity(bench: Bench) -> list[Spread]:
 
     The ball of a query are its nearest N points by an exact search. Retrieved are the hashed points
     of a search through tables of LSH-Div (the selector nearest, k = hash_limit); of those inside
-    the ball one is drawn for each query and each seed of the hash. Were retrieved points uniform
-    over the ball, so would be these draws, whatever else the hash does: draws of one query with
-    different seeds are independent. Those of different queries with one seed share its hyperplanes
-    and are nearly so; points of one query and seed, which share their buckets, are never counted
-    together.
+    the ball one is drawn for the first query of each category and each seed of the hash. Were
+    retrieved points uniform over the ball, so would be these draws, whatever else the hash does:
+    draws of one query with different seeds are independent. Those of different categories with one
+    seed share its hyperplanes and are nearly so; what shares its buckets, points of one query and
+    seed or of queries of one category, which are alike, is never counted together.
     """
-    asked = some_of(bench.asked, bench.plan.few)
+    asked = some_of(bench.asked, 1)
     samplings: tuple[Sampling, ...] = ("uniform", "nearest")
     counts = {sampling: np.zeros(BINS, np.int64) for sampling in samplings}
-    ball = max(BINS, min(_BALL, int(bench.data.points.shape[0] * _BALL_SHARE)))
+    ball = BINS * max(1, min(_BALL, int(bench.data.points.shape[0] * _BALL_SHARE)) // BINS)
     draw = np.random.default_rng(0)
     inside: IntArray | None = None
-    for seed in range(bench.plan.draw_seeds):
+    seeds = -(-bench.plan.draws // len(asked.asked))
+    for seed in range(seeds):
         with bench.built(hash_family="lsh_div", seed=seed):
             bench.stage(f"uniformity, seed {seed}")
             if inside is None:
@@ -134,8 +137,7 @@ def uniformity(bench: Bench) -> list[Spread]:
                     if len(ranks):
                         counts[sampling][draw.choice(ranks) * BINS // ball] += 1
     return [
-        Spread(bench.name, name, ball, bench.plan.draw_seeds, tuple(own.tolist()))
-        for name, own in counts.items()
+        Spread(bench.name, name, ball, seeds, tuple(own.tolist())) for name, own in counts.items()
     ]
 
 

@@ -4,14 +4,12 @@ It starts a server of its own on all cores, builds every index through the clien
 the settings, and says in words which of the paper's claims hold. Nothing here knows the engine.
 """
 
-import json
 import os
 import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -24,74 +22,24 @@ from divgrpc.types import Progress
 from divgrpc_client import display
 from divgrpc_client.client import Client
 from divgrpc_client.reports.page import write_page
-from divgrpc_client.reports.paper import claims, gain, sides
+from divgrpc_client.reports.paper import sides
 from divgrpc_client.reports.paper.bench import Bench, Clock, Plan
-from divgrpc_client.reports.paper.claims import Verdict
-from divgrpc_client.reports.paper.gain import Kept
+from divgrpc_client.reports.paper.pages import page
 from divgrpc_client.reports.paper.printed import KS, printed
+from divgrpc_client.reports.paper.report import Report
 from divgrpc_client.reports.paper.rows import BARE, FIGURES, HASHED, TABLES, Row
-from divgrpc_client.reports.paper.sides import Coded, Growth, Spread
-from divgrpc_client.reports.paper.times import Timed, times
+from divgrpc_client.reports.paper.times import times
 from divgrpc_client.reports.server_process import running_server
 from divgrpc_client.reports.topics import DATA_VARIABLE, DIGITS, SETS, Topics, load
 
 # As much as shows that everything works, in a minute or two.
-QUICK: Final = Plan(
-    5, few=3, seeds=2, code_seeds=1, codes=2, draw_seeds=3, sizes=2, made_up=(350, 300)
-)
+QUICK: Final = Plan(5, few=3, seeds=2, code_seeds=1, codes=2, draws=6, sizes=2, made_up=(350, 300))
 # A call of the client's that is not Build or Evaluate, and how long those may stand still: a query
 # of an exhaustive method takes seconds where the machine has other work.
 _TIMEOUT: Final = 60.0
 _IDLE: Final = 600.0
 # Which stage of ours stands beside a hashed row of the paper's.
 _BESIDE: Final = (HASHED, TABLES, BARE)
-
-
-@dataclass
-class Report:
-    """All that a run has found: `facts` of the run, `data` of each set, and the measurements."""
-
-    facts: dict[str, str]
-    data: list[dict[str, str]] = field(default_factory=list)
-    rows: list[Row] = field(default_factory=list)
-    coded: list[Coded] = field(default_factory=list)
-    spreads: list[Spread] = field(default_factory=list)
-    growths: list[Growth] = field(default_factory=list)
-    times: list[Timed] = field(default_factory=list)
-
-    @property
-    def kept(self) -> list[Kept]:
-        """What greedy keeps of the gain in h."""
-        return gain.gain_shares(self.rows)
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """What the run says of each claim, our own targets first."""
-        ours = (gain.enough_is_kept(self.kept), gain.hundred_times(self.kept))
-        said = claims.everything(self.rows, self.coded, self.spreads, self.growths)
-        return [*ours, *said]
-
-    def plain(self) -> dict[str, Any]:
-        """Return everything but the figures of each query, for JSON."""
-        return {
-            "facts": self.facts,
-            "data": self.data,
-            "rows": [row.plain() for row in self.rows],
-            "gain": [_plain_gain(each) for each in self.kept],
-            "claims": [asdict(each) for each in self.verdicts],
-            "bits_and_tables": [
-                {"n_bits": c.n_bits, "n_tables": c.n_tables, **c.row.plain()} for c in self.coded
-            ],
-            "uniformity": [asdict(each) for each in self.spreads],
-            "growth": [
-                asdict(each) | {"exponent": each.exponent._asdict()} for each in self.growths
-            ],
-            "times": [asdict(each) for each in self.times],
-            "paper": [
-                {"method": method, "family": family, "k": k, **cell._asdict()}
-                for (method, family, k), cell in printed().items()
-            ],
-        }
 
 
 def chosen(names: Sequence[str] | None, folder: str | None) -> list[str]:
@@ -103,13 +51,17 @@ def chosen(names: Sequence[str] | None, folder: str | None) -> list[str]:
             raise InvalidArgumentError("sets", f"sets must be of {', '.join(SETS)}, got {name!r}")
         if folder and not Path(folder, f"{name}.npz").is_file():
             raise InvalidArgumentError("data", f"there is no {name}.npz in {folder}")
+    if names is not None and not folder:
+        raise InvalidArgumentError("sets", f"sets need their folder: --data or {DATA_VARIABLE}")
     return wanted
 
 
-def plan(per_category: int, seeds: int, *, quick: bool) -> Plan:
+def plan(per_category: int | None, seeds: int | None, *, quick: bool) -> Plan:
     """Return how much is asked; raises `InvalidArgumentError` for too little."""
     if quick:
         return QUICK
+    per_category = Plan.per_category if per_category is None else per_category
+    seeds = Plan.seeds if seeds is None else seeds
     if per_category < QUICK.per_category:
         raise InvalidArgumentError(
             "per_category", f"per-category must be at least {QUICK.per_category}"
@@ -124,8 +76,7 @@ def run(
 ) -> int:
     """Measure, print tables and verdicts, write the page and the JSON; returns the exit code."""
     console = display.console()
-    for path in filter(None, (out, json_path)):
-        path.parent.mkdir(parents=True, exist_ok=True)  # before the work: it may not be ours
+    _make_room(out, json_path)
     sets = load(names, folder)
     if sets[0].name == DIGITS:
         console.print(
@@ -138,11 +89,26 @@ def run(
     )
     with bar as tell:
         report = measure(sets, asked, tell or (lambda _: None))
+    return _tell(console, report, out, json_path)
+
+
+def again(source: Path, out: Path, json_path: Path | None) -> int:
+    """Print, write and draw what an earlier run kept in JSON, measuring nothing."""
+    report = Report.read(source)
+    _make_room(out, json_path)
+    return _tell(display.console(), report, out, json_path)
+
+
+def _make_room(*paths: Path | None) -> None:
+    """Make the folders of files, before the work: they may not be ours."""
+    for path in filter(None, paths):
+        path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def _tell(console: Console, report: Report, out: Path, json_path: Path | None) -> int:
     show(console, report)
     if json_path is not None:
-        json_path.write_text(json.dumps(report.plain(), indent=1) + "\n", encoding="utf-8")
-    from divgrpc_client.reports.paper.pages import page
-
+        report.write(json_path)
     write_page(page(report), out)
     console.print(f"\nPage: {out}", soft_wrap=True)
     return 0
@@ -216,19 +182,3 @@ def _table(rows: Sequence[Row], k: int) -> Any:  # noqa: ANN401  # rich's table
             f"{beside.h:.2f}" if beside is not None and shown else "",
         )
     return grid
-
-
-def _plain_gain(kept: Kept) -> dict[str, Any]:
-    own = kept.row
-    return {
-        "data": own.data,
-        "k": own.k,
-        "row": claims.named(own),
-        "h": own.h.value,
-        "nearest": kept.nearest,
-        "best": claims.named(kept.best),
-        "best_h": kept.best.h.value,
-        "share": None if kept.share is None else kept.share._asdict(),
-        "than_greedy": kept.than_greedy,
-        "than_exact": kept.than_exact,
-    }
