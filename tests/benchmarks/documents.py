@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from benchmarks.environment import sha256
 from divgrpc.metrics import JudgedLabels, LabelTree, precision_at
 from divgrpc.types import IntArray
+from divgrpc_client.reports.topics import sha256
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
