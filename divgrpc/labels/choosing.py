@@ -6,7 +6,7 @@ P@5 on the rows held out. Nothing else is looked at: no row of a test.
 
 Regularisations lie a factor of three apart and are climbed from 1, the right order of magnitude for
 rows of unit length; at the best one half the rank is tried, and taken where it is no worse. A
-training ends, and has its iterations, where the next iteration makes it worse.
+training ends, and has its iterations, where the next iteration hardly makes it better.
 """
 
 from collections.abc import Callable
@@ -30,6 +30,8 @@ ITERATIONS_MOST: Final = 10
 _FIRST: Final = REGULARISATIONS.index(1.0)
 # Of a score: less is chance, on so few rows.
 _CLEARLY: Final = 0.002
+# Less is not worth another iteration.
+_HARDLY: Final = 0.0005
 # Where there is nothing to choose by.
 _ITERATIONS_BLIND: Final = 2
 _PLACES: Final = (1, 3, 5)
@@ -142,7 +144,7 @@ class _HeldOut:
             if self._given.iterations not in (None, iteration):
                 continue
             score = self._score(training)
-            if score <= best.score:
+            if score <= best.score + _HARDLY:
                 break
             best = Trial(rank, regularisation, iteration, score)
         self.trials.append(best)

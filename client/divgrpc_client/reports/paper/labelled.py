@@ -100,7 +100,7 @@ def labelled_documents(
     """Make up a set; the same arguments give the same bytes.
 
     At least 1 document, 4 labels and 4 features for each of them; `asked` come on top. The full
-    size takes about a minute and 2 GB.
+    size takes some ten seconds and 1.5 GB.
     """
     random = np.random.default_rng(seed)
     popularity = np.arange(1, labels + 1) ** -_ZIPF
