@@ -103,7 +103,7 @@ def labelled_documents(
     size takes some ten seconds and 1.5 GB.
     """
     random = np.random.default_rng(seed)
-    popularity = np.arange(1, labels + 1) ** -_ZIPF
+    popularity: Numbers = np.arange(1.0, labels + 1) ** -_ZIPF
     random.shuffle(popularity)
     ends = _even(labels, max(1, labels // _TOPIC_LABELS))
     vocabulary = _Vocabulary(random, features, labels, len(ends) - 1)
@@ -140,8 +140,8 @@ def _drawn_labels(
     absent = members >= ends[topic + 1][:, np.newaxis]
     members[absent] = 0
     arrivals = random.exponential(size=members.shape) / popularity[members]
-    arrivals[absent] = np.inf
     arrivals[members == first[:, np.newaxis]] = 0
+    arrivals[absent] = np.inf
     wanted = _LABELS_LEAST + random.poisson(_LABELS_MORE, count)
     wanted = np.minimum(wanted, np.diff(ends)[topic])
     order = np.argsort(arrivals, axis=1)[:, : wanted.max()]
