@@ -54,21 +54,25 @@ def start(products: Products, rank: int, rng: np.random.Generator, tick: Tick) -
     labels = products.shape[2]
     width = min(labels, rank + _OVERSAMPLING)
     basis = np.linalg.qr(rng.standard_normal((labels, width), np.float32))[0]
-    for step in range(_POWER_ITERATIONS):
-        basis = np.linalg.qr(_label_moments(products, basis))[0]
-        tick((step + 1) / (_POWER_ITERATIONS + 1))
-    image = _label_moments(products, basis)
-    tick(1.0)
+    for step in range(_POWER_ITERATIONS + 1):
+
+        def told(share: float, before: int = step) -> None:
+            tick((before + share) / (_POWER_ITERATIONS + 1))
+
+        image = _label_moments(products, basis, told)
+        if step < _POWER_ITERATIONS:
+            basis = np.linalg.qr(image)[0]
     directions = np.linalg.eigh((basis.T @ image).astype(np.float64))[1][:, : -rank - 1 : -1]
     return np.ascontiguousarray(basis @ directions, np.float32)
 
 
-def _label_moments(products: Products, basis: FloatArray) -> FloatArray:
+def _label_moments(products: Products, basis: FloatArray, tick: Tick) -> FloatArray:
     """Return Yᵀ X Xᵀ Y B (L, m), a few columns at a time."""
     image = np.empty_like(basis)
     for columns in _column_blocks(products, basis.shape[1]):
         block = products.to_features(products.of_labels(np.ascontiguousarray(basis[:, columns])))
         image[:, columns] = products.to_labels(products.embed(block))
+        tick(columns.stop / basis.shape[1])
     return image
 
 
