@@ -20,6 +20,7 @@ from benchmarks import (
     quality,
     relaxing,
     selectors,
+    training,
     wire,
 )
 from benchmarks.tables import facts, show
@@ -36,6 +37,7 @@ _RUNS = {
     "evaluate": evaluate,
     "labels": labels,
     "label-speed": label_speed,
+    "training": training,
 }
 
 
