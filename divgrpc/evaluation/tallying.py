@@ -20,7 +20,7 @@ from divgrpc.types import (
 
 # Of the intervals: a hundredth of an interval's width, and a second where there are many rows.
 DRAWS: Final = 2_000
-_COLUMNS_AT_ONCE: Final = 1_024
+COLUMNS_AT_ONCE: Final = 1_024
 _TIMES: Final = COLUMNS.index("microseconds")
 _FOUND: Final = COLUMNS.index("found")
 _PRECISION: Final = METRICS.index("precision")
@@ -150,7 +150,7 @@ def summary(times: Values) -> Microseconds:
 
 def _intervals(tables: list[Values]) -> Iterable[list[Interval]]:
     """Return the intervals of every table's metrics; all tables see the same draws of queries."""
-    at_once = max(1, _COLUMNS_AT_ONCE // len(METRICS))
+    at_once = max(1, COLUMNS_AT_ONCE // len(METRICS))
     for start in range(0, len(tables), at_once):
         some = [table[: len(METRICS)] for table in tables[start : start + at_once]]
         found = mean_intervals(np.concatenate(some).T, draws=DRAWS)
