@@ -6,9 +6,9 @@
     label_names.bytes, .ends        UTF-8, one name after the other, and where each ends
     label_tree.parents, .depths     the hierarchy as a tree, -1 for none
 
-The label factors are the points of the inner index, which has the outer one's family and seed. They
-lie by falling length with their labels as ids, so that an exact search ends early where a few are
-long (`kernels.scoring.score_longest`).
+The label factors are the points of the inner index, which is told what the outer one is of hashes,
+tables and seed. They lie by falling length with their labels as ids, so that an exact search ends
+early where a few are long (`kernels.scoring.score_longest`).
 """
 
 from collections.abc import Callable
@@ -170,6 +170,10 @@ class LabelBuilder:
             metric="inner_product",
             hash_family=asked.hash_family,
             hyperplanes=asked.hyperplanes,
+            n_tables=asked.n_tables,
+            n_bits=asked.n_bits,
+            # There are no more components than the factors have columns.
+            n_components=min(asked.n_components, model.rank) if asked.n_components else None,
             target_recall=asked.target_recall,
             seed=asked.seed,
         )

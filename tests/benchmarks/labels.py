@@ -16,7 +16,7 @@ import numpy as np
 from scipy import linalg, sparse
 
 from benchmarks import documents
-from benchmarks.documents import Split
+from benchmarks.documents import Split, precisions
 from benchmarks.tables import facts, show, table
 from divgrpc.index import Index
 from divgrpc.labels import LabelModel, train
@@ -91,12 +91,13 @@ def _measured(split: Split, name: str, make: Make) -> Row:
     labels = predict()
     taken = time.perf_counter() - made
     measured = {}
-    if split.tree is not None:
-        measured = measure_labels(JudgedLabels.of(labels, split.truth), split.tree.drank)
+    tree = documents.tree(split)
+    if tree is not None:
+        measured = measure_labels(JudgedLabels.of(labels, split.truth), tree.drank)
     return Row(
         split.name,
         name,
-        split.precisions(labels),
+        precisions(split, labels),
         mean(measured["drank"]) if measured else None,
         mean(measured["h_score"]) if measured else None,
         made - begun,

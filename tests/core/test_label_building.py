@@ -76,6 +76,16 @@ def test_a_generation_describes_its_labels() -> None:
     assert (votes.label_count, votes.rank, votes.index) == (6, 0, None)
 
 
+def test_the_factors_are_hashed_as_the_points_are() -> None:
+    """Tables, bits and components are those of the build, as far as factors have columns."""
+    section = leml(hash_family="lsh_sdiv", n_tables=4, n_bits=9, n_components=5).manifest.labels
+    assert section is not None
+    assert section.index is not None
+    inner = section.index.parameters
+    assert (inner.hash_family, inner.n_tables, inner.n_bits) == ("lsh_sdiv", 4, 9)
+    assert inner.n_components == section.rank == 3
+
+
 def test_the_hierarchy_is_kept_as_a_tree(tmp_path: Path) -> None:
     """Its dranks are those of the edges; labels that no root reaches are warned of."""
     leml(path=tmp_path / "kept")
