@@ -166,17 +166,7 @@ class LabelBuilder:
             part.append("vectors", factors[order[start : start + _BLOCK_ROWS]])
         part.begin("ids", np.int64, (), len(order))
         part.append("ids", order)
-        inner = BuildParameters(
-            metric="inner_product",
-            hash_family=asked.hash_family,
-            hyperplanes=asked.hyperplanes,
-            n_tables=asked.n_tables,
-            n_bits=asked.n_bits,
-            # There are no more components than the factors have columns.
-            n_components=min(asked.n_components, model.rank) if asked.n_components else None,
-            target_recall=asked.target_recall,
-            seed=asked.seed,
-        )
+        inner = _over_factors(asked, model.rank)
         rng = np.random.default_rng((asked.seed, 3))
         rows = np.sort(rng.choice(len(documents), min(SAMPLE, len(documents)), replace=False))
         sample = embed(documents[rows], model.feature_map, model.offset, unit=model.unit_rows)
@@ -197,3 +187,23 @@ class LabelBuilder:
     def _tell(self, progress: Progress) -> None:
         if self._on_progress is not None:
             self._on_progress(replace(progress, stage=_STAGES[progress.stage]))
+
+
+def _over_factors(asked: BuildParameters, rank: int) -> BuildParameters:
+    """Return how the label factors are indexed: as the points are, as far as `rank` columns go."""
+    components = min(asked.n_components or rank, rank)
+    n_tables, n_bits = asked.n_tables, asked.n_bits
+    if asked.hash_family == "pca_hash":
+        # A component is one bit of one table.
+        n_bits = min(n_bits, components) if n_bits else None
+        n_tables = n_tables if (n_tables or 1) * (n_bits or 1) <= components else None
+    return BuildParameters(
+        metric="inner_product",
+        hash_family=asked.hash_family,
+        hyperplanes=asked.hyperplanes,
+        n_tables=n_tables,
+        n_bits=n_bits,
+        n_components=components if asked.n_components else None,
+        target_recall=asked.target_recall,
+        seed=asked.seed,
+    )

@@ -82,6 +82,13 @@ Measure the paper's Table 1 on a server of its own, say which of its claims hold
   divgrpc paper table1 --data FOLDER --sets newsgroups20 --seeds 3
   divgrpc paper table1 --quick              on the digits of scikit-learn, where there is no data
 """
+_TABLE2: Final = """\
+Measure the paper's Table 2 in this process, say which of its claims hold, write a page.
+
+  divgrpc paper table2 --data FOLDER --out table2.html --json table2.json
+  divgrpc paper table2 --data FOLDER --sets enron_hier --documents 300
+  divgrpc paper table2 --quick              on the digits of scikit-learn, where there is no data
+"""
 _FIGURES: Final = """\
 Draw two of the paper's figures again, on a server of its own.
 
@@ -312,16 +319,26 @@ def _add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type fo
     )
     table1.set_defaults(run=commands.paper_table1)
     table1.add_argument(
-        "--data", metavar="FOLDER", help="of the data sets ($DIVGRPC_DATA; without it digits)"
-    )
-    table1.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
-    table1.add_argument(
         "--per-category", type=int, default=50, metavar="N", help="queries (default 50)"
     )
     table1.add_argument("--seeds", type=int, default=5, metavar="N", help="hashes (default 5)")
-    table1.add_argument("--out", default="table1.html", help="the page (default table1.html)")
-    table1.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
-    table1.add_argument("--quick", action="store_true", help="a minute or two: few queries")
+    table2 = parts.add_parser(
+        "table2",
+        help=_TABLE2.splitlines()[0],
+        description=_TABLE2,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    table2.set_defaults(run=commands.paper_table2)
+    table2.add_argument("--documents", type=int, default=1_000, metavar="N", help="(default 1000)")
+    for part, name in ((table1, "table1"), (table2, "table2")):
+        part.add_argument(
+            "--data", metavar="FOLDER", help="of the data sets ($DIVGRPC_DATA; without it digits)"
+        )
+        part.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
+        page = f"{name}.html"
+        part.add_argument("--out", default=page, help=f"the page (default {page})")
+        part.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
+        part.add_argument("--quick", action="store_true", help="a minute or two: few queries")
     figures = parts.add_parser(
         "figures",
         help=_FIGURES.splitlines()[0],

@@ -86,6 +86,21 @@ def test_the_factors_are_hashed_as_the_points_are() -> None:
     assert inner.n_components == section.rank == 3
 
 
+@pytest.mark.parametrize(
+    ("told", "tables", "bits"),
+    [({"n_tables": 2, "n_bits": 4}, 1, 3), ({"n_tables": 4}, 1, 3), ({"n_bits": 1}, 3, 1)],
+)
+def test_factors_have_fewer_components_than_points(
+    told: dict[str, int], tables: int, bits: int
+) -> None:
+    """Under pca_hash what the points allow may be more bits than the factors have components."""
+    section = leml(hash_family="pca_hash", **told).manifest.labels
+    assert section is not None
+    assert section.index is not None
+    inner = section.index.parameters
+    assert (inner.n_tables, inner.n_bits) == (tables, bits)
+
+
 def test_the_hierarchy_is_kept_as_a_tree(tmp_path: Path) -> None:
     """Its dranks are those of the edges; labels that no root reaches are warned of."""
     leml(path=tmp_path / "kept")
