@@ -1,8 +1,10 @@
 """Table 2 as a page: our figures beside the paper's, the claims in words, curves by epsilon."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from divgrpc.types import Interval
 from divgrpc_client.reports import charts
 from divgrpc_client.reports.charts import Curve
 from divgrpc_client.reports.documents import DIGITS
@@ -34,8 +36,8 @@ _LEAD: Final = (
 )
 _READING: Final = (
     f"At most {TOP_K} labels are predicted. P, R, f and D (drank of all that was predicted) are "
-    "means over documents, h the mean of each document's h, with 95 % intervals; 2PD/(P+D) of the "
-    "means, which h is never above, stands below h. Dial and least score are chosen by five folds, "
+    "means over documents, h the mean of each document's h, with 95 % intervals; 2PD/(P+D) is of "
+    "the means, and never below h. Dial and least score are chosen by five folds, "
     "never on the reported documents: by h, or by f where there is no hierarchy. Hashed rows are "
     "greedy. The paper's setting is 100 projections in all, ten tables of ten bits, 200 components "
     "at most, no limits; at the default, auto may come to an exact search where there is little to "
@@ -47,7 +49,7 @@ _SAME: Final = (
     "LSH-Div's. So where the paper's LSH-SDiv finds other labels than its LSH-Div, it is likely to "
     "have hashed documents and let their labels vote."
 )
-_HEADS: Final = ("P", "R", "f", "D", "h")
+_HEADS: Final = ("P", "R", "f", "D", "h", "2PD/(P+D)")
 
 
 def page(report: "Report") -> Page:
@@ -62,6 +64,7 @@ def page(report: "Report") -> Page:
         sections=[
             Section("Claims", parts),
             Section("The paper's column h", [_why_not_h(), _printed()]),
+            Section("How to read the tables", [_READING, _SAME]),
             *(_data(report, data) for data in report.data),
             Section("Times at the paper's size", [_times(report.times)]),
         ],
@@ -83,14 +86,14 @@ def _why_not_h() -> str:
     return (
         "The harmonic mean is concave: the mean of h over documents is at most 2PD/(P+D) of the "
         "mean P and the mean D, whatever the documents. All 45 cells of Table 1 keep to that. Of "
-        f"Table 2 {len(names)} rows of {len(PRINTED)} do not: {', '.join(names)}. So that h cannot "
+        f"Table 2's {len(PRINTED)} rows {len(names)} do not: {', '.join(names)}. So that h cannot "
         "be of the documents that P and D are of, perhaps of those alone for which a label was "
         "right. P, R, D and time are what can be compared."
     )
 
 
 def _printed() -> Table:
-    columns = [Column("the paper's", numeric=False), *map(Column, (*_HEADS, "2PD/(P+D)", "time"))]
+    columns = [Column("the paper's", numeric=False), *map(Column, (*_HEADS, "time"))]
     lines = [
         (name, *(f"{value:.3f}" for value in row[:5]), f"{row.most:.3f}", f"{row.milliseconds} ms")
         for name, row in PRINTED.items()
@@ -100,40 +103,48 @@ def _printed() -> Table:
 
 def _data(report: "Report", data: dict[str, str]) -> Section:
     rows = [row for row in report.rows if row.data == data["name"]]
-    columns = [Column("method, mode, setting", numeric=False)]
-    columns += [Column(head, "here") for head in (*_HEADS, "time")]
-    columns += [Column(head, "the paper") for head in ("P", "R", "f", "D", "time")]
+    columns = [Column("mode, setting", numeric=False), *map(Column, (*_HEADS, "dial", "time"))]
     told = "; ".join(f"{name}: {value}" for name, value in data.items() if name != "name")
     methods = dict.fromkeys(row.asking.method for row in rows)
-    bodies = [Body([_line(r) for r in rows if r.asking.method == m], title=m) for m in methods]
-    parts: list[str | Table | Figures] = [f"{told}.", _READING]
-    if any(row.same_as_lsh_div for row in rows):
-        parts.append(_SAME)
-    parts.append(Table(f"Table 2 on {data['name']}.", columns, bodies))
+    table = Table(
+        f"Table 2 on {data['name']}.",
+        columns,
+        [Body(list(_lines(rows, method)), title=method) for method in methods],
+    )
     curves = [each for each in report.curves if each.data == data["name"]]
-    return Section(data["name"], [*parts, *([_by_epsilon(curves)] if curves else [])])
+    return Section(data["name"], [f"{told}.", table, *([_by_epsilon(curves)] if curves else [])])
 
 
-def _line(row: LabelRow) -> Line:
-    own = row.asking
-    least = "" if row.threshold is None else f", least score {row.threshold:g}"
-    where = f"{MODES[own.mode]}, {own.setting}" + ("*" if row.same_as_lsh_div else "")
-    told = f"{row.search}, {row.scored / row.among:.0%} scored, dial {row.dial:g}{least}"
-    line: list[Cell | str] = [Cell(where, detail=told)]
-    for name in FIGURES:
-        value, low, high = row.figures[name]
-        if value != value:  # noqa: PLR0124  # NaN: there is no hierarchy
-            line.append("")
+def _lines(rows: Sequence[LabelRow], method: str) -> Iterator[Line]:
+    """Yield a line for each row of a method, then the paper's."""
+    for row in rows:
+        own = row.asking
+        if own.method != method:
             continue
-        interval = "–".join(f"{end:.3f}".removeprefix("0") for end in (low, high))  # noqa: RUF001  # a range
-        if name == "h_score":
-            interval += f"; of means {row.h_of_means:.3f}".replace(" 0.", " .")
-        line.append(Cell(f"{value:.3f}", detail=interval))
-    line.append(charts.time_words(row.microseconds))
-    paper = PRINTED.get(own.method)
-    if paper is None:
-        return [*line, *[""] * 5]
-    return [*line, *(f"{value:.3f}" for value in paper[:4]), f"{paper.milliseconds} ms"]
+        intervals = (row.figures[name] for name in FIGURES)
+        dial = f"{row.dial:g}" if row.dial else ""
+        least = "" if row.threshold is None else f"score {row.threshold:g}"
+        taken = f"{row.search}, {row.scored / row.among:.0%} scored"
+        yield [
+            f"{MODES[own.mode]}, {own.setting}" + ("*" if row.same_as_lsh_div else ""),
+            *map(_figure, intervals),
+            _figure(Interval(row.h_of_means, math.nan, math.nan)),
+            Cell(dial, detail=least),
+            Cell(charts.time_words(row.microseconds), detail=taken),
+        ]
+    paper = PRINTED.get(method)
+    if paper is not None:
+        figures = (f"{value:.3f}" for value in (*paper[:5], paper.most))
+        yield ["the paper's own", *figures, "", f"{paper.milliseconds} ms"]
+
+
+def _figure(interval: Interval) -> Cell:
+    value, *ends = interval
+    if math.isnan(value):
+        return Cell("")
+    # Without leading zeros: the columns must fit a page.
+    shown = "–".join(f"{end:.3f}".removeprefix("0") for end in ends)  # noqa: RUF001  # a range
+    return Cell(f"{value:.3f}", detail="" if math.isnan(ends[0]) else shown)
 
 
 def _by_epsilon(points: Sequence[AtEpsilon]) -> Figures:

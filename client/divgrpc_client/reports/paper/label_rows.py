@@ -85,10 +85,15 @@ def hashing(family: str, setting: str) -> list[Asking]:
 def built_as(family: str, setting: str, dims: int) -> dict[str, Any]:
     """Return what a build of an index of one family is told at one setting."""
     told: dict[str, Any] = {"hash_family": FAMILIES[family]}
-    if setting == PAPERS:
-        told |= {"n_tables": N_TABLES, "n_bits": N_BITS}
-        if family != "LSH-Div":
-            told["n_components"] = min(dims, N_COMPONENTS)
+    if setting != PAPERS:
+        return told
+    told |= {"n_tables": N_TABLES, "n_bits": N_BITS}
+    if family != "LSH-Div":
+        told["n_components"] = components = min(dims, N_COMPONENTS)
+        if family == "PCA-Hash":
+            # A component is one projection, and there may be fewer than a hundred.
+            told["n_bits"] = min(N_BITS, components)
+            told["n_tables"] = max(1, min(N_TABLES, components // N_BITS))
     return told
 
 
@@ -133,9 +138,11 @@ class LabelRow:
     def plain(self) -> dict[str, Any]:
         """Return all but the numbers per document, for JSON."""
         own = self.asking
-        told = {"method": own.method, "mode": own.mode, "setting": own.setting}
+        told: dict[str, Any] = {"method": own.method, "mode": own.mode, "setting": own.setting}
         left_out = ("asking", "figures", "values")
         told |= {n: getattr(self, n) for n in self.__slots__ if n not in left_out}
+        if np.isnan(self.h_of_means):
+            told["h_of_means"] = None
         return told | {
             name: None if np.isnan(each.value) else each._asdict()
             for name, each in self.figures.items()
