@@ -4,10 +4,10 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: help demo table1 table2 test bench lint types imports proto lock clean
+.PHONY: help demo table1 table2 test bench bench-large bench-labels lint types imports proto lock clean
 
 help:            ## show this list
-	@grep -hE '^[a-z0-9]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9]+):[^#]*## /\1\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
 
 # Locked wheels first, each checked against its hash; then the project itself, which needs nothing
 # more: --no-deps because the lock has said what to install, --no-build-isolation because hatchling
@@ -32,6 +32,20 @@ test: .venv/ready    ## run the whole suite
 
 bench: .venv/ready .venv/rivals  ## measure quality and speed; ARGS="quality --help" says how
 	PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)
+
+bench-large: .venv/ready  ## train labels in the size of LSHTC3, some ten minutes; ARGS="--share 0.1" is shorter
+	PYTHONPATH=tests $(BIN)/python -m benchmarks training --share 1 $(ARGS)
+
+bench-labels: .venv/ready .rivals/ready  ## labels beside napkinXC and PECOS; wants DIVGRPC_DATA
+	PYTHONPATH=tests $(BIN)/python -m benchmarks labels --rivals .rivals/bin/python $(ARGS)
+
+# PECOS wants a numpy older than ours, so both live apart. Most of what they say they need is for
+# models that are not asked here, and takes gigabytes.
+.rivals/ready:
+	$(PYTHON) -m venv .rivals
+	.rivals/bin/python -m pip install --quiet 'numpy<2' 'scipy<1.14' 'scikit-learn==1.9.1'
+	.rivals/bin/python -m pip install --quiet --no-deps napkinxc==0.7.2 libpecos==1.2.8
+	touch $@
 
 # hnswlib is source alone, so a compiler is asked for; where there is none, benchmarks say so and go on.
 .venv/rivals: .venv/ready
@@ -68,4 +82,4 @@ lock: .venv/ready    ## resolve the dependencies anew
 	    --output-file requirements.lock pyproject.toml
 
 clean:           ## remove the environment and what tools left behind
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo
+	rm -rf .venv .rivals .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo

@@ -17,7 +17,8 @@ from scipy import sparse
 from divgrpc.building import IndexBuilder
 from divgrpc.index import Index
 from divgrpc.kernels import compiling
-from divgrpc.parameters import BuildParameters
+from divgrpc.labels import train
+from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.stores import MemoryStore
 from divgrpc.vectors import SparseRows
@@ -73,3 +74,4 @@ def _run_every_kernel() -> None:
             index.query(SparseRows.of(sparse.csr_array(points)), search="tables")
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
+    train(sparse.csr_array(points), points, LabelParameters(rank=2, iterations=1))

@@ -4,7 +4,9 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
+from divgrpc.types import IntArray
 from reference import Floats
 
 
@@ -55,3 +57,22 @@ def vote(
             votes[label] += weight
     total = sum(weights)
     return {label: value / total for label, value in votes.items() if value > 0}
+
+
+def sparse_product(
+    indptr: IntArray, indices: npt.NDArray[np.int32], values: Floats, columns: Floats
+) -> Floats:
+    """Return sparse rows times columns in float32, value by value in their order."""
+    product = np.zeros((len(indptr) - 1, columns.shape[1]), np.float32)
+    for row in range(len(product)):
+        for at in range(indptr[row], indptr[row + 1]):
+            product[row] += values[at] * columns[indices[at]]
+    return product
+
+
+def column_sums(a: Floats, b: Floats) -> Floats:
+    """Return the product of each column of one with that of the other, row by row in float64."""
+    sums = np.zeros(a.shape[1])
+    for mine, other in zip(a.astype(float), b.astype(float), strict=True):
+        sums += mine * other
+    return sums

@@ -1,12 +1,12 @@
 """Rank, regularisation and iterations, chosen by how well held-out rows are predicted.
 
 A fifth of the rows, drawn with the seed, is held out; where rows are many, a sample is trained on
-and a sample held out, on the features that the sample has. What counts is the mean of P@1, P@3 and
-P@5 on the rows held out. Nothing else is looked at: no row of a test.
+and a sample held out, with the features and labels that the former has. What counts is the mean of
+P@1, P@3 and P@5 on the rows held out. Nothing else is looked at: no row of a test.
 
 Regularisations lie a factor of three apart and are climbed from 1, the right order of magnitude for
 rows of unit length; at the best one half the rank is tried, and taken where it is no worse. A
-training ends, and has its iterations, where the next iteration makes it worse.
+training ends, and has its iterations, where the next iteration hardly makes it better.
 """
 
 from collections.abc import Callable
@@ -30,6 +30,8 @@ ITERATIONS_MOST: Final = 10
 _FIRST: Final = REGULARISATIONS.index(1.0)
 # Of a score: less is chance, on so few rows.
 _CLEARLY: Final = 0.002
+# Less is not worth another iteration.
+_HARDLY: Final = 0.0005
 # Where there is nothing to choose by.
 _ITERATIONS_BLIND: Final = 2
 _PLACES: Final = (1, 3, 5)
@@ -123,11 +125,14 @@ class _HeldOut:
         count = min(_HELD_OUT_MOST, max(1, int(len(dealt) * _HELD_OUT)))
         asked = np.sort(dealt[:count])
         trained = np.sort(dealt[count:][:_TRAINED_MOST])
-        own = _features(documents, trained)
-        self._products = Products(_columns(documents[trained], own), labels[trained])
-        self._asked, self._truth = _columns(documents[asked], own), labels[asked]
+        if len(trained) == _TRAINED_MOST:
+            labels = _own_columns(labels, trained)
+            if isinstance(documents, SparseRows):
+                documents = _own_columns(documents, trained)
+        self._products = Products(documents[trained], labels[trained])
+        self._asked, self._truth = documents[asked], labels[asked]
         self._given, self._tick = given, tick
-        self._factors = start(self._products, min(rank, len(trained)), rng, tick)
+        self._factors = start(self._products, min(rank, *self._products.shape), rng, tick)
         self.trials: list[Trial] = []
 
     def trial(self, regularisation: float, rank: int) -> Trial:
@@ -142,7 +147,7 @@ class _HeldOut:
             if self._given.iterations not in (None, iteration):
                 continue
             score = self._score(training)
-            if score <= best.score:
+            if score <= best.score + _HARDLY:
                 break
             best = Trial(rank, regularisation, iteration, score)
         self.trials.append(best)
@@ -162,14 +167,6 @@ class _HeldOut:
         return float(np.mean([precision[k - 1] for k in _PLACES if k <= count]))
 
 
-def _features(documents: Rows, rows: IntArray) -> IntArray | None:
-    """Return the features that some rows have, or None for all."""
-    if not isinstance(documents, SparseRows) or len(rows) < _TRAINED_MOST:
-        return None
-    return np.unique(documents[rows].indices).astype(np.int64)
-
-
-def _columns(rows: Rows, columns: IntArray | None) -> Rows:
-    if columns is None or not isinstance(rows, SparseRows):
-        return rows
-    return SparseRows.of(rows.matrix[:, columns])
+def _own_columns(matrix: SparseRows, rows: IntArray) -> SparseRows:
+    """Return a matrix without the columns that some rows have nothing in."""
+    return SparseRows.of(matrix.matrix[:, np.unique(matrix[rows].indices)])

@@ -21,17 +21,20 @@ gets on documents to come; many more fit the ones at hand.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from scipy import linalg
 
+from divgrpc.kernels import factoring
 from divgrpc.labels.products import Products, second_moments
+from divgrpc.threads import on_all_cores
 from divgrpc.types import FloatArray
 
 # Told the share of a stage that is done; may raise to end it.
 Tick = Callable[[float], None]
+# One for each column, float64.
+Sums: TypeAlias = npt.NDArray[np.float64]
 
 _OVERSAMPLING: Final = 10
 _POWER_ITERATIONS: Final = 2
@@ -41,7 +44,9 @@ _REDUCTION: Final = 1e-2
 _ROUNDING: Final = 1e-6
 # Numbers of a feature map that are solved for at a time: conjugate gradients keep four such blocks.
 _BLOCK_FLOATS: Final = 2**26
-_ROTATED_ROWS: Final = 2**16
+_BLOCK_ROWS: Final = 2**16
+# Numbers of an array that one thread updates at a time.
+_UPDATED_FLOATS: Final = 2**20
 
 
 def start(products: Products, rank: int, rng: np.random.Generator, tick: Tick) -> FloatArray:
@@ -49,21 +54,25 @@ def start(products: Products, rank: int, rng: np.random.Generator, tick: Tick) -
     labels = products.shape[2]
     width = min(labels, rank + _OVERSAMPLING)
     basis = np.linalg.qr(rng.standard_normal((labels, width), np.float32))[0]
-    for step in range(_POWER_ITERATIONS):
-        basis = np.linalg.qr(_label_moments(products, basis))[0]
-        tick((step + 1) / (_POWER_ITERATIONS + 1))
-    image = _label_moments(products, basis)
-    tick(1.0)
+    for step in range(_POWER_ITERATIONS + 1):
+
+        def told(share: float, before: int = step) -> None:
+            tick((before + share) / (_POWER_ITERATIONS + 1))
+
+        image = _label_moments(products, basis, told)
+        if step < _POWER_ITERATIONS:
+            basis = np.linalg.qr(image)[0]
     directions = np.linalg.eigh((basis.T @ image).astype(np.float64))[1][:, : -rank - 1 : -1]
     return np.ascontiguousarray(basis @ directions, np.float32)
 
 
-def _label_moments(products: Products, basis: FloatArray) -> FloatArray:
+def _label_moments(products: Products, basis: FloatArray, tick: Tick) -> FloatArray:
     """Return Yᵀ X Xᵀ Y B (L, m), a few columns at a time."""
     image = np.empty_like(basis)
     for columns in _column_blocks(products, basis.shape[1]):
         block = products.to_features(products.of_labels(np.ascontiguousarray(basis[:, columns])))
         image[:, columns] = products.to_labels(products.embed(block))
+        tick(columns.stop / basis.shape[1])
     return image
 
 
@@ -100,8 +109,7 @@ class Alternation:
         scales, rotation = np.linalg.eigh(second_moments(self.label_factors))
         rotation = rotation[:, ::-1].astype(np.float32)
         for factors in (self.label_factors, self.feature_map):
-            for start_row in range(0, len(factors), _ROTATED_ROWS):
-                rows = slice(start_row, start_row + _ROTATED_ROWS)
+            for rows in _row_blocks(factors):
                 factors[rows] = factors[rows] @ rotation
         return np.asarray(np.maximum(scales[::-1], 0), np.float32)
 
@@ -109,30 +117,27 @@ class Alternation:
         """Improve some columns of the feature map by conjugate gradients from where they are."""
         products, weight = self._products, np.float32(self._regularisation)
 
-        def system(block: FloatArray) -> FloatArray:
+        def system(block: FloatArray) -> tuple[FloatArray, Sums]:
             image = products.moments(block)
-            image *= scales
-            image += weight * block
-            return image
+            return image, _over_rows(block, factoring.weigh, image, block, scales, weight)
 
         found = np.ascontiguousarray(self.feature_map[:, columns])
         factors = np.ascontiguousarray(self.label_factors[:, columns])
         residual = products.to_features(products.of_labels(factors))
         least = _ROUNDING**2 * _squares(residual).sum()
-        residual -= system(found)
+        if found.any():
+            residual -= system(found)[0]
         direction, squares = residual.copy(), _squares(residual)
         least = max(least, _REDUCTION**2 * squares.sum())
         for step in range(self._inner_iterations):
             if squares.sum() <= least:
                 break
-            image = system(direction)
-            lengths = _ratio(squares, _dots(direction, image))
-            found += lengths * direction
-            image *= lengths
-            residual -= image
-            before, squares = squares, _squares(residual)
-            direction *= _ratio(squares, before)
-            direction += residual
+            image, curvature = system(direction)
+            lengths, before = _ratio(squares, curvature), squares
+            squares = _over_rows(
+                found, factoring.descend, found, residual, direction, image, lengths
+            )
+            _over_rows(found, factoring.turn, direction, residual, _ratio(squares, before))
             tick((step + 1) / self._inner_iterations)
         self.feature_map[:, columns] = found
 
@@ -142,12 +147,15 @@ class Alternation:
         embedded = products.embed(self.feature_map)
         moments = second_moments(embedded)
         moments[np.diag_indices_from(moments)] += weight
-        image = products.to_labels(embedded).astype(np.float64)
-        factor = linalg.cho_factor(moments)
-        # One solution for all labels; its product with the image is what they explain of Y.
-        solved = linalg.cho_solve(factor, image.T).T
-        explained = float(np.vdot(solved, image))
-        self.label_factors = np.ascontiguousarray(solved, np.float32)
+        image = products.to_labels(embedded)
+        # Not scipy's, whose threads get into the way of numpy's.
+        root = np.linalg.inv(np.linalg.cholesky(moments))
+        explained = 0.0
+        for rows in _row_blocks(image):
+            halves = image[rows] @ root.T
+            # What labels explain of Y is their solution's product with their image.
+            explained += float(np.vdot(halves, halves))
+            self.label_factors[rows] = halves @ root
         squares = float(_squares(self.feature_map).sum())
         self.loss = (len(products.labels.values) - explained + weight * squares) / 2
 
@@ -159,15 +167,33 @@ def _column_blocks(products: Products, count: int) -> Iterator[slice]:
         yield slice(first, min(count, first + width))
 
 
-def _dots(a: FloatArray, b: FloatArray) -> npt.NDArray[np.float64]:
-    """Return the product of each column of the one with that of the other."""
-    return np.asarray((a * b).sum(axis=0, dtype=np.float64))
+def _row_blocks(rows: FloatArray) -> Iterator[slice]:
+    """Yield slices of rows that dense products take at a time."""
+    for first in range(0, len(rows), _BLOCK_ROWS):
+        yield slice(first, first + _BLOCK_ROWS)
 
 
-def _squares(a: FloatArray) -> npt.NDArray[np.float64]:
-    return _dots(a, a)
+def _squares(rows: FloatArray) -> Sums:
+    """Return the sum of the squares of each column."""
+    return _over_rows(rows, factoring.column_squares, rows)
 
 
-def _ratio(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> FloatArray:
+def _over_rows(like: FloatArray, update: Callable[..., None], *arrays: object) -> Sums:
+    """Run a kernel over all rows on all cores, and return what it adds up for each column."""
+    count = like.shape[1]
+    height = max(1, _UPDATED_FLOATS // count)
+    starts = range(0, len(like), height)
+    sums = np.zeros((len(starts), count))
+
+    def block(number: int) -> None:
+        start_row = starts[number]
+        update(*arrays, start_row, min(len(like), start_row + height), sums[number])
+
+    for _ in on_all_cores(block, range(len(starts))):
+        pass
+    return np.asarray(sums.sum(axis=0))
+
+
+def _ratio(a: Sums, b: Sums) -> FloatArray:
     """Divide, 0 where there is nothing left to divide."""
     return np.divide(a, b, out=np.zeros_like(a), where=b > 0).astype(np.float32)

@@ -19,6 +19,7 @@ from benchmarks import (
     quality,
     relaxing,
     selectors,
+    training,
     wire,
 )
 from benchmarks.tables import facts, show
@@ -34,6 +35,7 @@ _RUNS = {
     "memory": memory,
     "evaluate": evaluate,
     "labels": labels,
+    "training": training,
 }
 
 

@@ -3,19 +3,21 @@
 P@1, P@3 and P@5 in percent on the test documents; drank and h of five labels where they have a
 hierarchy. Ridge has a weight for every feature and label, its penalty chosen on a fifth of the
 training documents. Every label is scored but for the hashed votes. Training times have the choice
-of parameters in them; neighbours are ten, found at diversity 0. Seconds are wall time.
+of parameters in them; neighbours are ten, found at diversity 0. Seconds are wall time. With
+`--rivals PYTHON`, an interpreter that has them, napkinXC and PECOS stand beside.
 """
 
 import argparse
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 from scipy import linalg, sparse
 
-from benchmarks import documents
+from benchmarks import documents, label_rivals
 from benchmarks.documents import Split, precisions
 from benchmarks.tables import facts, show, table
 from divgrpc.index import Index
@@ -58,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--sets", nargs="+", choices=documents.SETS, default=list(documents.SETS), metavar="SET"
     )
     parser.add_argument("--seed", type=int, default=0, help="of LEML (default 0)")
+    parser.add_argument(
+        "--rivals", type=Path, metavar="PYTHON", help="interpreter with napkinxc and libpecos"
+    )
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
@@ -66,9 +71,14 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
     show("\n## Labels: precision in percent\n")
     show(facts({f"sha256 of {split.name}": split.sha256 for split in splits}) + "\n")
     warm_kernels()
-    rows = [row for split in splits for row in _rows(split, arguments.seed)]
+    rows = []
+    for split in splits:
+        rows += [*_rows(split, arguments.seed)]
+        rows += [*_rivals(split, arguments.rivals)] if arguments.rivals else []
     heads = ["set, labels by", "P@1", "P@3", "P@5", "drank", "h", "training s", "us/document"]
     show(table(heads, [_drawn(row) for row in rows]))
+    if not arguments.rivals:
+        show("\nnapkinXC and PECOS: not asked, see --rivals")
     return {"rows": [asdict(row) for row in rows]}
 
 
@@ -84,12 +94,23 @@ def _rows(split: Split, seed: int) -> Iterator[Row]:
         yield _measured(split, name, _voters(split, search, weighted=weighted))
 
 
+def _rivals(split: Split, python: Path) -> Iterator[Row]:
+    for rival in label_rivals.ask(python, split.documents, split.labels, split.asked):
+        if rival.labels is None:
+            show(f"{rival.name} on {split.name}: {rival.absent}")
+        else:
+            yield _row(split, rival.name, rival.labels, rival.training, rival.prediction)
+
+
 def _measured(split: Split, name: str, make: Make) -> Row:
     begun = time.perf_counter()
     predict = make()
     made = time.perf_counter()
     labels = predict()
-    taken = time.perf_counter() - made
+    return _row(split, name, labels, made - begun, time.perf_counter() - made)
+
+
+def _row(split: Split, name: str, labels: IntArray, training: float, prediction: float) -> Row:
     measured = {}
     tree = documents.tree(split)
     if tree is not None:
@@ -100,8 +121,8 @@ def _measured(split: Split, name: str, make: Make) -> Row:
         precisions(split, labels),
         mean(measured["drank"]) if measured else None,
         mean(measured["h_score"]) if measured else None,
-        made - begun,
-        1e6 * taken / len(labels),
+        training,
+        1e6 * prediction / len(labels),
     )
 
 

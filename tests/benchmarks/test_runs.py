@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from benchmarks import (
     selectors,
     shares,
     sweeps,
+    training,
     trees,
 )
 from benchmarks.exhaustive import Everything
@@ -123,12 +125,29 @@ def test_relaxing_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("digits")
 def test_labels_run_small(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ridge, LEML and three kinds of votes, each with its diversity."""
-    rows = labels.run(told(labels))["rows"]
+    """Ridge, LEML and three kinds of votes, each with its diversity; rivals that are not there."""
+    rows = labels.run(told(labels, "--rivals", sys.executable))["rows"]
     assert isinstance(rows, list)
     assert len(rows) == 5
     assert all(row["precisions"][0] > 90 and 0 < row["h"] < 1 for row in rows)
-    assert "digits, LEML" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "digits, LEML" in shown
+    assert "PECOS XR-Linear on digits: ModuleNotFoundError" in shown
+
+
+def test_training_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """The start and two iterations, each with its products; labels beside the most frequent."""
+    words = "--share 0.002 --rank 8 --iterations 2"
+    result = training.run(told(training, *words.split()))
+    stages = result["stages"]
+    assert isinstance(stages, list)
+    assert [stage["loss"] is None for stage in stages] == [True, False, False]
+    assert all(0 < stage["products"] < stage["seconds"] for stage in stages)
+    reached, popular = result["precisions"], result["precisions_of_popular"]
+    assert isinstance(reached, list)
+    assert isinstance(popular, list)
+    assert reached[0] > popular[0]
+    assert "peak memory" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("digits")

@@ -84,10 +84,10 @@ def visual_words(
     subtopics = np.arange(images + pool) % (CATEGORIES * SUBTOPICS)
     counts = sparse.vstack([*_drawn(random, themes, subtopics)], format="csr")
     random.shuffle(order := np.arange(images + pool))
-    weighted = _weighted(counts[order], images)
+    rows = weighted(counts[order], images)
     subtopics = subtopics[order]
     return VisualWords(
-        Images(weighted[:images], subtopics[:images]), Images(weighted[images:], subtopics[images:])
+        Images(rows[:images], subtopics[:images]), Images(rows[images:], subtopics[images:])
     )
 
 
@@ -138,8 +138,8 @@ def _mixture(random: np.random.Generator, subtopics: IntArray) -> tuple[IntArray
     return themes, random.dirichlet(_DIRICHLET, len(subtopics))
 
 
-def _weighted(counts: Csr, indexed: int) -> Csr:
-    """Weigh words by how few of the first images have them, and make rows of unit length."""
+def weighted(counts: Csr, indexed: int) -> Csr:
+    """Weigh words by how few of the first rows have them, and make rows of unit length."""
     counts = sparse.csr_array(counts)
     counts.sort_indices()
     holders = np.bincount(counts[:indexed].indices, minlength=counts.shape[1])

@@ -29,13 +29,19 @@ from divgrpc_client.reports.paper.bench import Clock
 from divgrpc_client.reports.paper.claims import Verdict
 from divgrpc_client.reports.paper.label_bench import AtEpsilon, LabelBench, weight
 from divgrpc_client.reports.paper.label_rows import FIGURES, MODES, LabelRow
-from divgrpc_client.reports.paper.label_times import MadeUp, TimedLabels, label_times
+from divgrpc_client.reports.paper.label_times import (
+    SIZE,
+    SMALL,
+    TimedLabels,
+    label_times,
+    made_up,
+)
 from divgrpc_client.reports.paper.printed_labels import PRINTED
 from divgrpc_client.reports.topics import DATA_VARIABLE
 
 DOCUMENTS: Final = 1_000
 # As many as show that everything works.
-QUICK: Final = 60
+QUICK: Final = 25
 _DOCUMENTS_LEAST: Final = 10
 
 
@@ -94,7 +100,10 @@ def asked_documents(documents: int, *, quick: bool) -> int:
 def run(
     names: Sequence[str], folder: str | None, documents: int, out: Path, json_path: Path | None
 ) -> int:
-    """Measure, print tables and verdicts, write the page and the JSON; returns the exit code."""
+    """Measure, print tables and verdicts, write the page and the JSON; returns the exit code.
+
+    With as few documents as `QUICK` the set that is made up is a small one too.
+    """
     console = display.console()
     for path in filter(None, (out, json_path)):
         path.parent.mkdir(parents=True, exist_ok=True)  # before the work: it may not be ours
@@ -109,7 +118,8 @@ def run(
         display.bar("documents") if sys.stderr.isatty() else nullcontext()
     )
     with bar as tell:
-        report = measure(sets, documents, tell or (lambda _: None))
+        size = SMALL if documents == QUICK else SIZE
+        report = measure(sets, documents, tell or (lambda _: None), size)
     show(console, report)
     if json_path is not None:
         json_path.write_text(json.dumps(report.plain(), indent=1) + "\n", encoding="utf-8")
@@ -124,9 +134,12 @@ def measure(
     sets: Sequence[Split],
     documents: int,
     tell: Callable[[Progress], object],
-    made_up: MadeUp | None = None,
+    size: tuple[int, int, int, int, int] = SIZE,
 ) -> Report:
-    """Measure data sets one after the other, then the times on a set that is made up."""
+    """Measure data sets one after the other, then the times on a set that is made up.
+
+    `size` is what `made_up` is told of it.
+    """
     begun = time.monotonic()
     report = Report({"date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")})
     counts = [min(documents, split.asked.shape[0]) for split in sets]
@@ -137,9 +150,8 @@ def measure(
         report.data.append({"name": bench.name, **split.described(), "asked": asked})
         report.rows += bench.rows()
         report.curves += bench.curves()
-    if made_up is not None:
-        clock.stage("times at the paper's size")
-        report.times += label_times(made_up)
+    clock.stage("times at the paper's size")
+    report.times += label_times(made_up(*size))
     report.facts |= {
         "divgrpc": divgrpc.__version__,
         "Python": platform.python_version(),
@@ -157,6 +169,11 @@ def show(console: Console, report: Report) -> None:
     for verdict in report.verdicts:
         console.print(f"{verdict.word.upper()}: {verdict.claim}", style="bold")
         console.print(f"  {verdict.sentence}\n")
+    for each in report.times:
+        console.print(
+            f"{each.labels:,} labels made up, {each.method}, {each.setting}: "
+            f"{each.microseconds:,.0f} µs, P@5 {each.precision:.3f}, {each.scored:.2%} scored"
+        )
     console.print(", ".join(f"{name} {value}" for name, value in report.facts.items()), style="dim")
 
 
