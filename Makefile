@@ -4,7 +4,7 @@ PYTHON ?= python3.11
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
-.PHONY: help demo table1 test bench bench-large bench-labels lint types imports proto lock clean
+.PHONY: help demo table1 table2 test bench bench-large bench-labels lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -23,6 +23,9 @@ demo: .venv/ready    ## start a server, index real images, compare plain and div
 
 table1: .venv/ready  ## the paper's Table 1 on real data; wants DIVGRPC_DATA, and ARGS="--quick" is short
 	$(BIN)/divgrpc paper table1 $(ARGS)
+
+table2: .venv/ready  ## its Table 2, of labels, in the same way
+	$(BIN)/divgrpc paper table2 $(ARGS)
 
 test: .venv/ready    ## run the whole suite
 	$(BIN)/python -m pytest

@@ -6,9 +6,9 @@
     label_names.bytes, .ends        UTF-8, one name after the other, and where each ends
     label_tree.parents, .depths     the hierarchy as a tree, -1 for none
 
-The label factors are the points of the inner index, which has the outer one's family and seed. They
-lie by falling length with their labels as ids, so that an exact search ends early where a few are
-long (`kernels.scoring.score_longest`).
+The label factors are the points of the inner index, which is told what the outer one is of hashes,
+tables and seed. They lie by falling length with their labels as ids, so that an exact search ends
+early where a few are long (`kernels.scoring.score_longest`).
 """
 
 from collections.abc import Callable
@@ -168,13 +168,7 @@ class LabelBuilder:
             part.append("vectors", factors[order[start : start + _BLOCK_ROWS]])
         part.begin("ids", np.int64, (), len(order))
         part.append("ids", order)
-        inner = BuildParameters(
-            metric="inner_product",
-            hash_family=asked.hash_family,
-            hyperplanes=asked.hyperplanes,
-            target_recall=max(asked.target_recall, _TARGET_RECALL),
-            seed=asked.seed,
-        )
+        inner = _over_factors(asked, model.rank)
         rng = np.random.default_rng((asked.seed, 3))
         rows = np.sort(rng.choice(len(documents), min(SAMPLE, len(documents)), replace=False))
         sample = embed(documents[rows], model.feature_map, model.offset, unit=model.unit_rows)
@@ -195,3 +189,23 @@ class LabelBuilder:
     def _tell(self, progress: Progress) -> None:
         if self._on_progress is not None:
             self._on_progress(replace(progress, stage=_STAGES[progress.stage]))
+
+
+def _over_factors(asked: BuildParameters, rank: int) -> BuildParameters:
+    """Return how the label factors are indexed: as the points are, as far as `rank` columns go."""
+    components = min(asked.n_components or rank, rank)
+    n_tables, n_bits = asked.n_tables, asked.n_bits
+    if asked.hash_family == "pca_hash":
+        # A component is one bit of one table.
+        n_bits = min(n_bits, components) if n_bits else None
+        n_tables = n_tables if (n_tables or 1) * (n_bits or 1) <= components else None
+    return BuildParameters(
+        metric="inner_product",
+        hash_family=asked.hash_family,
+        hyperplanes=asked.hyperplanes,
+        n_tables=n_tables,
+        n_bits=n_bits,
+        n_components=components if asked.n_components else None,
+        target_recall=max(asked.target_recall, _TARGET_RECALL),
+        seed=asked.seed,
+    )

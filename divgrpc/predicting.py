@@ -79,6 +79,12 @@ class IndexedLabels:
         parents, depths = (self._arrays[f"label_tree.{name}"] for name in ("parents", "depths"))
         return LabelTree.of_tree(parents, depths, self.count)
 
+    @property
+    def point_counts(self) -> IntArray | None:
+        """How many points have each label, (L,) int64; None where their labels are not kept."""
+        indices = self._arrays.get("label_sets.indices")
+        return None if indices is None else np.bincount(indices, minlength=self.count)
+
     @cached_property
     def _sets(self) -> SparseRows:
         """The labels of every point (n, L)."""

@@ -305,3 +305,41 @@ class EvaluateRow:
     by_fold: tuple[int, ...] = ()
     is_default: bool = False
     values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class EvaluateLabelRow:
+    """One setting, or one choice by folds among several, and the labels it predicted.
+
+    `number`, `generation`, `search`, `on_front` and `by_fold` are as in `EvaluateRow`, with the
+    `goal` in place of h: `h_score` where there is a hierarchy, else `f_score`. `metrics` are means
+    over the documents of what `divgrpc.metrics.measure_labels` gives, of the sets that were
+    predicted; `drank` and `h_score` are NaN without a hierarchy. `precision_at`, `recall_at` and
+    `ndcg_at` are means over documents for k from 1 to top_k; `propensity_scored_at` is of sums, and
+    empty where the index does not know how frequent labels are. `coverage_at` has no interval: a
+    label that is drawn twice is found once. `documents` were asked; `empty` of them got no label,
+    `short` fewer than top_k. `scored`: points scored exactly, labels or neighbours, the mean.
+
+    `values`, where asked for, are the numbers per document, (nq,) float64 each.
+    """
+
+    number: int
+    generation: int
+    search: Search
+    parameters: EffectiveLabelParameters
+    goal: Literal["h_score", "f_score"]
+    metrics: dict[str, Interval]
+    precision_at: tuple[Interval, ...]
+    recall_at: tuple[Interval, ...]
+    ndcg_at: tuple[Interval, ...]
+    propensity_scored_at: tuple[Interval, ...]
+    coverage_at: tuple[float, ...]
+    h_of_means: float
+    microseconds: Microseconds
+    documents: int
+    empty: int
+    short: int
+    scored: float
+    on_front: bool = False
+    by_fold: tuple[int, ...] = ()
+    values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)

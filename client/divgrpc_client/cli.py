@@ -31,6 +31,7 @@ from divgrpc_client.options import (
     QueryOptions,
     explained,
 )
+from divgrpc_client.paper_verbs import add_paper
 
 TARGET_VARIABLE: Final = "DIVGRPC_TARGET"
 TARGET_DEFAULT: Final = "127.0.0.1:50051"
@@ -73,23 +74,6 @@ Try settings on the rows of FILE, and show what each reaches: accuracy, diversit
 _DEMO: Final = """\
 Start a server, index 1,797 images of digits, ask it for even and for odd ones, and put plain
 nearest neighbours beside diverse results: figures on the terminal, pictures in a file.
-"""
-_PAPER: Final = "Measure what the paper reports, on real data."
-_TABLE1: Final = """\
-Measure the paper's Table 1 on a server of its own, say which of its claims hold, write a page.
-
-  divgrpc paper table1 --data FOLDER --out table1.html --json table1.json
-  divgrpc paper table1 --data FOLDER --sets newsgroups20 --seeds 3
-  divgrpc paper table1 --from table1.json   say and draw again what a run has found
-  divgrpc paper table1 --quick              on the digits of scikit-learn, where there is no data
-"""
-_FIGURES: Final = """\
-Draw two of the paper's figures again, on a server of its own.
-
-Two classes in the plane, and the results of seven queries side by side.
-
-  divgrpc paper figures                     one page, figures.html
-  divgrpc paper figures --out figures       a folder: the page, SVG and PNG
 """
 
 
@@ -175,7 +159,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_named(_add(verbs, "info", commands.info, "Show what an index is and why it is so."))
     _add_named(_add(verbs, "rm", commands.rm, "Delete an index."))
     _add_demo(verbs)
-    _add_paper(verbs)
+    add_paper(verbs)
     return parser
 
 
@@ -300,40 +284,6 @@ def _add_demo(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for
     )
     verb.set_defaults(run=commands.demo)
     verb.add_argument("--folder", default="demo", help="where the picture goes (default demo)")
-
-
-def _add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    verb = verbs.add_parser("paper", help=_PAPER, description=_PAPER)
-    parts = verb.add_subparsers(title="parts", metavar="PART", required=True)
-    table1 = parts.add_parser(
-        "table1",
-        help=_TABLE1.splitlines()[0],
-        description=_TABLE1,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    table1.set_defaults(run=commands.paper_table1)
-    table1.add_argument(
-        "--data", metavar="FOLDER", help="of the data sets ($DIVGRPC_DATA; without it digits)"
-    )
-    table1.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
-    table1.add_argument("--per-category", type=int, metavar="N", help="queries (default 50)")
-    table1.add_argument("--seeds", type=int, metavar="N", help="hashes (default 5)")
-    table1.add_argument(
-        "--from", metavar="FILE", dest="source", help="measure nothing: the JSON of an earlier run"
-    )
-    table1.add_argument("--out", default="table1.html", help="the page (default table1.html)")
-    table1.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
-    table1.add_argument("--quick", action="store_true", help="a minute or two: few queries")
-    figures = parts.add_parser(
-        "figures",
-        help=_FIGURES.splitlines()[0],
-        description=_FIGURES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    figures.set_defaults(run=commands.paper_figures)
-    figures.add_argument(
-        "--out", default="figures.html", help="the page, or a folder (default figures.html)"
-    )
 
 
 def _add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, object]) -> None:

@@ -240,6 +240,23 @@ def paper_table1(arguments: argparse.Namespace) -> int:
     )
 
 
+def paper_table2(arguments: argparse.Namespace) -> int:
+    """Measure the paper's Table 2; returns the exit code."""
+    try:
+        from divgrpc_client.reports.paper import table2 as report
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "table2", f"the paper's table needs {error.name}: install divgrpc[server,report]"
+        ) from None
+    return report.run(
+        report.chosen(arguments.sets, arguments.data),
+        arguments.data,
+        report.asked_documents(arguments.documents, quick=arguments.quick),
+        Path(arguments.out),
+        None if arguments.json_file is None else Path(arguments.json_file),
+    )
+
+
 def paper_figures(arguments: argparse.Namespace) -> int:
     """Draw the paper's figures; returns the exit code."""
     try:

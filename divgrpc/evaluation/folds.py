@@ -1,7 +1,8 @@
 """Cross-validation: a query's own h never has a say in the setting that it is reported at."""
 
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,27 @@ class Chosen:
     def reported(self, values: Values, folds: IntArray) -> Values:
         """Return for each query the value (nq,) at its fold's setting; `values` are (s, nq)."""
         return np.asarray(values[self.by_fold[folds], np.arange(len(folds))])
+
+
+class Choice(NamedTuple):
+    """A choice by folds among `members`, numbers of settings.
+
+    `at` (nq,) int64 is the setting that each query is reported at.
+    """
+
+    members: list[int]
+    chosen: Chosen
+    at: IntArray
+
+    @property
+    def overall(self) -> int:
+        """The number of the setting best for all queries."""
+        return self.members[self.chosen.overall]
+
+    @property
+    def by_fold(self) -> tuple[int, ...]:
+        """The number of the setting that each fold is reported at."""
+        return tuple(self.members[own] for own in self.chosen.by_fold)
 
 
 def deal_folds(asked: IntArray, folds: int = FOLDS) -> IntArray:
@@ -58,6 +80,19 @@ def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
     count = int(np.max(folds, initial=-1)) + 1
     by_fold = np.array([_best(h[:, folds != fold]) for fold in range(count)], np.int64)
     return Chosen(by_fold, _best(h))
+
+
+def choices_of(kinds: Sequence[Hashable], h: Values, folds: IntArray) -> Iterator[Choice]:
+    """Yield a choice among the settings of each kind, kinds in the order of their first settings.
+
+    `kinds` has one for each of s settings; `h` and `folds` are those of `choose_by_folds`.
+    """
+    by_kind: dict[Hashable, list[int]] = {}
+    for number, kind in enumerate(kinds):
+        by_kind.setdefault(kind, []).append(number)
+    for members in by_kind.values():
+        chosen = choose_by_folds(h[members], folds)
+        yield Choice(members, chosen, np.asarray(members)[chosen.by_fold[folds]])
 
 
 def _best(h: Values) -> int:

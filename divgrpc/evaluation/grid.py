@@ -1,13 +1,12 @@
-"""Grids of settings: each axis a list, every combination a query's parameters."""
+"""Grids of settings of a query; see `axes`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import product
-from math import prod
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
-from divgrpc.errors import InvalidArgumentError
-from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.evaluation.axes import check_axes, combinations
+from divgrpc.parameters import QueryParameters
 from divgrpc.types import Rounding, Search, Selector, Variant
 
 # The axis that each parameter comes from, which is the field that an error names.
@@ -20,10 +19,8 @@ _AXES: Final = {
     "rounding": "roundings",
     "diversity": "diversities",
 }
-_WITH_VARIANTS: Final = ("greedy", "qp_relax")
-_LIMITS: Final = ("hash_limit", "candidates_limit")
-
 Limits = tuple[int | None, int | None]
+_WITH_VARIANTS: Final = ("greedy", "qp_relax")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,19 +43,7 @@ class Grid:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for axis in _AXES.values():
-            given = getattr(self, axis)
-            if isinstance(given, str | bytes) or not hasattr(given, "__iter__"):
-                raise InvalidArgumentError(axis, f"{axis} must be a list of values")
-            object.__setattr__(self, axis, tuple(given))
-            if not getattr(self, axis):
-                raise InvalidArgumentError(axis, f"{axis} must have a value at least")
-        count = prod(len(getattr(self, axis)) for axis in _AXES.values())
-        most = LIMITS["grid_settings_max"]
-        if count > most:
-            raise InvalidArgumentError(
-                "grid", f"the grid must have at most {most} settings, got {count}"
-            )
+        check_axes(self, _AXES)
         self.settings()
 
     def settings(self) -> list[QueryParameters]:
@@ -70,25 +55,11 @@ class Grid:
         return list(dict.fromkeys(self._combined()))
 
     def _combined(self) -> Iterator[QueryParameters]:
-        for values in product(*(getattr(self, axis) for axis in _AXES.values())):
-            told: dict[str, Any] = dict(zip(_AXES, values, strict=True))
-            told |= _pair(told.pop("limits"))
-            try:
-                # Checked whole before anything is left out.
-                setting = QueryParameters(**told, seed=self.seed)
-            except InvalidArgumentError as error:
-                field = "limits" if error.field in _LIMITS else _AXES.get(error.field, error.field)
-                raise type(error)(field, f"in {field}: {error}") from error
-            if setting.selector not in _WITH_VARIANTS:
-                setting = replace(setting, variant="corrected")
-            if setting.selector != "qp_relax":
-                setting = replace(setting, rounding="exchange")
-            yield replace(setting, diversity=0.0) if setting.selector == "nearest" else setting
-
-
-def _pair(limits: Any) -> dict[str, Any]:  # noqa: ANN401  # whatever a caller takes for a pair
-    if isinstance(limits, str) or not hasattr(limits, "__len__") or len(limits) != len(_LIMITS):
-        raise InvalidArgumentError(
-            "limits", f"limits must be pairs of hash_limit and candidates_limit, got {limits!r}"
-        )
-    return dict(zip(_LIMITS, limits, strict=True))
+        for told in combinations(self, _AXES, partial(QueryParameters, seed=self.seed)):
+            variants, rounds = told.selector in _WITH_VARIANTS, told.selector == "qp_relax"
+            yield replace(
+                told,
+                variant=told.variant if variants else "corrected",
+                rounding=told.rounding if rounds else "exchange",
+                diversity=0.0 if told.selector == "nearest" else told.diversity,
+            )

@@ -32,30 +32,32 @@ class Task:
     per_query: bool = False
 
     def __post_init__(self) -> None:
-        queries, most = self.queries, LIMITS["query_rows_max"]
-        if not 1 <= queries <= most:
-            raise InvalidArgumentError(
-                "queries", f"queries must have 1 to {most} rows, got {queries}"
-            )
-        whole = isinstance(self.folds, int | np.integer) and not isinstance(self.folds, bool)
-        if not whole or (self.folds != 0 and not 2 <= self.folds <= queries):
-            raise InvalidArgumentError(
-                "folds",
-                f"folds must be 0 or between 2 and the number of queries {queries}, "
-                f"got {self.folds}",
-            )
+        check_size("queries", self.queries, len(self.grid.settings()), self.folds)
         if self.set_default and not self.folds:
             raise InvalidArgumentError("set_default", "set_default needs folds to choose by")
         if self.set_default and len({each.k for each in self.grid.settings()}) > 1:
             raise InvalidArgumentError(
                 "set_default", "set_default needs one k: h at several cannot be compared"
             )
-        settings, most = len(self.grid.settings()), LIMITS["evaluate_queries_max"]
-        if settings * queries > most:
-            raise InvalidArgumentError(
-                "grid",
-                f"settings times queries must be at most {most}, got {settings} times {queries}",
-            )
+
+
+def check_size(field: str, rows: int, settings: int, folds: int) -> None:
+    """Raise where there are too many rows of queries or of documents, `field`, or wrong folds."""
+    most = LIMITS["query_rows_max"]
+    if not 1 <= rows <= most:
+        raise InvalidArgumentError(field, f"{field} must have 1 to {most} rows, got {rows}")
+    whole = isinstance(folds, int | np.integer) and not isinstance(folds, bool)
+    if not whole or (folds != 0 and not 2 <= folds <= rows):
+        raise InvalidArgumentError(
+            "folds",
+            f"folds must be 0 or between 2 and the number of {field} {rows}, got {folds}",
+        )
+    most = LIMITS["evaluate_queries_max"]
+    if settings * rows > most:
+        raise InvalidArgumentError(
+            "grid",
+            f"settings times {field} must be at most {most}, got {settings} times {rows}",
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """What pieces of work have measured, put together: rows, choices, the Pareto front."""
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.evaluation.folds import Chosen, choose_by_folds, deal_folds
+from divgrpc.evaluation.folds import Choice, choices_of, deal_folds
 from divgrpc.evaluation.measuring import COLUMNS, METRICS, H
 from divgrpc.evaluation.planning import Plan, Task
 from divgrpc.metrics import Values, harmonic_mean, mean, mean_intervals, pareto_front
@@ -19,20 +19,12 @@ from divgrpc.types import (
 )
 
 # Of the intervals: a hundredth of an interval's width, and a second where there are many rows.
-_DRAWS: Final = 2_000
-_COLUMNS_AT_ONCE: Final = 1_024
+DRAWS: Final = 2_000
+COLUMNS_AT_ONCE: Final = 1_024
 _TIMES: Final = COLUMNS.index("microseconds")
 _FOUND: Final = COLUMNS.index("found")
 _PRECISION: Final = METRICS.index("precision")
 _ENTROPY: Final = METRICS.index("normalised_entropy")
-
-
-class _Choice(NamedTuple):
-    """A choice by folds among `members`, numbers of settings, and what its queries reached."""
-
-    members: list[int]
-    chosen: Chosen
-    table: Values
 
 
 class Tally:
@@ -56,9 +48,11 @@ class Tally:
         greatest mean h; None where the task sets none.
         """
         choices = list(self._choices()) if self._plan.chooses else []
-        tables = [*self._table, *(choice.table for choice in choices)]
+        queries = np.arange(self._task.queries)
+        tables = [*self._table, *(self._table[each.at, :, queries].T for each in choices)]
         intervals = list(_intervals(tables))
-        front = self._front()
+        h, times = self._table[:, H], self._table[:, _TIMES]
+        front = fronts([each.k for each in self._settings], h, times)
         rows = [
             self._row(number, number, table, intervals[number], on_front=bool(front[number]))
             for number, table in enumerate(self._table)
@@ -66,49 +60,32 @@ class Tally:
         if not self._task.set_default:
             winner = -1
         else:
-            winner = int(np.argmax([mean(choice.table[H]) for choice in choices]))
+            winner = int(np.argmax([mean(table[H]) for table in tables[len(rows) :]]))
         for number, choice in enumerate(choices):
             position = len(rows)
             rows.append(
                 self._row(
                     position,
-                    choice.members[choice.chosen.overall],
-                    choice.table,
+                    choice.overall,
+                    tables[position],
                     intervals[position],
-                    by_fold=tuple(choice.members[own] for own in choice.chosen.by_fold),
+                    by_fold=choice.by_fold,
                     is_default=number == winner,
                 )
             )
         return rows, self._default(choices[winner]) if winner >= 0 else None
 
-    def _choices(self) -> Iterable[_Choice]:
+    def _choices(self) -> Iterable[Choice]:
         """Choose dial and limits of every selector, reading, rounding and search, at every k."""
         h = self._table[:, H]
         # Queries without an h first: the others are dealt in turn, so that no fold has them all.
         order = np.where(np.isnan(h[0]), np.iinfo(np.int64).min, self._numbers)
         folds = deal_folds(order, self._task.folds)
-        kinds: dict[tuple[object, ...], list[int]] = {}
-        for number, each in enumerate(self._settings):
-            kind = (each.selector, each.variant, each.rounding, each.search, each.k)
-            kinds.setdefault(kind, []).append(number)
-        queries = np.arange(len(folds))
-        for members in kinds.values():
-            chosen = choose_by_folds(h[members], folds)
-            at = np.asarray(members)[chosen.by_fold[folds]]
-            yield _Choice(members, chosen, self._table[at, :, queries].T)
+        kinds = [(s.selector, s.variant, s.rounding, s.search, s.k) for s in self._settings]
+        return choices_of(kinds, h, folds)
 
-    def _front(self) -> npt.NDArray[np.bool_]:
-        """Return which settings no other of the same k beats, in h and in median time."""
-        ks = np.array([each.k for each in self._settings])
-        h = np.array([mean(table[H]) for table in self._table])
-        times = np.median(self._table[:, _TIMES], axis=1)
-        front = np.zeros(len(ks), np.bool_)
-        for k in np.unique(ks):
-            front[ks == k] = pareto_front(h[ks == k], times[ks == k])
-        return front
-
-    def _default(self, choice: _Choice) -> QueryDefault:
-        setting = self._settings[choice.members[choice.chosen.overall]]
+    def _default(self, choice: Choice) -> QueryDefault:
+        setting = self._settings[choice.overall]
         return QueryDefault(
             diversity=setting.diversity,
             selector=setting.selector,
@@ -141,9 +118,7 @@ class Tally:
             parameters=self._plan.resolved[setting],
             metrics=dict(zip(METRICS, intervals, strict=True)),
             h_of_means=float(harmonic_mean(*means)[0]),
-            microseconds=Microseconds(
-                mean(times), *(float(each) for each in np.percentile(times, (50, 90, 99)))
-            ),
+            microseconds=summary(times),
             queries=self._task.queries,
             empty=int((found == 0).sum()),
             short=int((found < k).sum()),
@@ -154,11 +129,30 @@ class Tally:
         )
 
 
+def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]:
+    """Return which of s settings no other of the same k beats, in mean h and in median time.
+
+    `h` and `times` are (s, nq), s bool is returned.
+    """
+    means = np.array([mean(own) for own in h])
+    medians = np.median(times, axis=1)
+    front = np.zeros(len(ks), np.bool_)
+    for k in set(ks):
+        own = np.array([each == k for each in ks])
+        front[own] = pareto_front(means[own], medians[own])
+    return front
+
+
+def summary(times: Values) -> Microseconds:
+    """Return what is told of the times (nq,) of queries."""
+    return Microseconds(mean(times), *(float(each) for each in np.percentile(times, (50, 90, 99))))
+
+
 def _intervals(tables: list[Values]) -> Iterable[list[Interval]]:
     """Return the intervals of every table's metrics; all tables see the same draws of queries."""
-    at_once = max(1, _COLUMNS_AT_ONCE // len(METRICS))
+    at_once = max(1, COLUMNS_AT_ONCE // len(METRICS))
     for start in range(0, len(tables), at_once):
         some = [table[: len(METRICS)] for table in tables[start : start + at_once]]
-        found = mean_intervals(np.concatenate(some).T, draws=_DRAWS)
+        found = mean_intervals(np.concatenate(some).T, draws=DRAWS)
         for number in range(len(some)):
             yield found[number * len(METRICS) : (number + 1) * len(METRICS)]

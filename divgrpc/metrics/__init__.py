@@ -16,6 +16,7 @@ from divgrpc.metrics.comparing import (
     mean,
     mean_intervals,
     pareto_front,
+    ratio_intervals,
 )
 from divgrpc.metrics.distances import (
     ListDistances,
@@ -31,6 +32,7 @@ from divgrpc.metrics.labelling import (
     measure_labels,
     ndcg_at,
     precision_at,
+    propensity_gains,
     propensity_scored_at,
     recall_at,
     set_f_score,
@@ -93,7 +95,9 @@ __all__ = [
     "pareto_front",
     "precision",
     "precision_at",
+    "propensity_gains",
     "propensity_scored_at",
+    "ratio_intervals",
     "recall",
     "recall_at",
     "reciprocal_rank",

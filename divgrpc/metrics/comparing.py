@@ -34,14 +34,29 @@ def mean_intervals(values: Values, seed: int = 0, draws: int = DRAWS) -> list[In
     if values.ndim != 2:
         raise InvalidArgumentError("values", "values must be (queries, metrics)")
     applies = ~np.isnan(values)
-    columns = np.concatenate([np.where(applies, values, 0.0), applies], axis=1)
+    found = ratio_intervals(np.where(applies, values, 0.0), applies, seed, draws)
+    # The plain mean, to the last digit.
+    return [own._replace(value=mean(column)) for own, column in zip(found, values.T, strict=True)]
+
+
+def ratio_intervals(
+    gained: Values, possible: npt.ArrayLike, seed: int = 0, draws: int = DRAWS
+) -> list[Interval]:
+    """Return for each column the sum of `gained` over that of `possible`, both (nq, m).
+
+    Each has a 95 % bootstrap interval as in `mean_intervals`, with the same draws of queries; NaN
+    where nothing is possible.
+    """
+    columns = np.concatenate([gained, np.asarray(possible, np.float64)], axis=1)
     found = np.concatenate([*_sums_of_draws(columns, seed, draws), np.empty((0, columns.shape[1]))])
     sums, counts = np.split(found, 2, axis=1)
-    with np.errstate(invalid="ignore"):
+    whole = columns.sum(axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
         drawn = sums / counts
+        values = np.divide(*np.split(whole, 2))
     return [
-        Interval(mean(column), *_quantiles(means))
-        for column, means in zip(values.T, drawn.T, strict=True)
+        Interval(float(value), *_quantiles(means))
+        for value, means in zip(values, drawn.T, strict=True)
     ]
 
 

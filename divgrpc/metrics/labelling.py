@@ -122,16 +122,23 @@ def propensity_scored_at(judged: JudgedLabels, inverse: Values) -> Values:
     `inverse` (L,) is what `inverse_propensities` gives. Sums over all documents are divided, not
     means taken: so do the tools whose figures are published.
     """
-    k = judged.labels.shape[1]
-    gained = np.where(judged.right, inverse[judged.labels], 0.0).sum(axis=0)
+    gained, most = (each.sum(axis=0) for each in propensity_gains(judged, inverse))
+    return np.asarray(np.divide(gained, most, out=np.zeros(len(most)), where=most > 0))
+
+
+def propensity_gains(judged: JudgedLabels, inverse: Values) -> tuple[Values, Values]:
+    """Return what is divided there: of each document what it gained at 1 to k, and the most.
+
+    Both are (nq, k).
+    """
+    gained = np.where(judged.right, inverse[judged.labels], 0.0)
     order = np.lexsort((-inverse[judged.true], judged.rows))
     starts = np.cumsum(judged.totals) - judged.totals
     place = np.arange(len(order)) - np.repeat(starts, judged.totals)
-    within = place < k
-    worth = inverse[judged.true[order]][within]
-    best = np.bincount(place[within], weights=worth, minlength=k)
-    most = best.cumsum()
-    return np.asarray(np.divide(gained.cumsum(), most, out=np.zeros(k), where=most > 0))
+    within = place < gained.shape[1]
+    best = np.zeros(gained.shape)
+    best[judged.rows[within], place[within]] = inverse[judged.true[order]][within]
+    return np.asarray(gained.cumsum(axis=1)), np.asarray(best.cumsum(axis=1))
 
 
 def coverage_at(judged: JudgedLabels) -> Values:

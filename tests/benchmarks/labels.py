@@ -18,7 +18,7 @@ import numpy as np
 from scipy import linalg, sparse
 
 from benchmarks import documents, label_rivals
-from benchmarks.documents import Split
+from benchmarks.documents import Split, precisions
 from benchmarks.tables import facts, show, table
 from divgrpc.index import Index
 from divgrpc.labels import LabelModel, train
@@ -112,12 +112,13 @@ def _measured(split: Split, name: str, make: Make) -> Row:
 
 def _row(split: Split, name: str, labels: IntArray, training: float, prediction: float) -> Row:
     measured = {}
-    if split.tree is not None:
-        measured = measure_labels(JudgedLabels.of(labels, split.truth), split.tree.drank)
+    tree = documents.tree(split)
+    if tree is not None:
+        measured = measure_labels(JudgedLabels.of(labels, split.truth), tree.drank)
     return Row(
         split.name,
         name,
-        split.precisions(labels),
+        precisions(split, labels),
         mean(measured["drank"]) if measured else None,
         mean(measured["h_score"]) if measured else None,
         training,

@@ -75,6 +75,31 @@ def test_a_generation_describes_its_labels() -> None:
     assert (votes.label_count, votes.rank, votes.index) == (6, 0, None)
 
 
+def test_the_factors_are_hashed_as_the_points_are() -> None:
+    """Tables, bits and components are those of the build, as far as factors have columns."""
+    section = leml(hash_family="lsh_sdiv", n_tables=4, n_bits=9, n_components=5).manifest.labels
+    assert section is not None
+    assert section.index is not None
+    inner = section.index.parameters
+    assert (inner.hash_family, inner.n_tables, inner.n_bits) == ("lsh_sdiv", 4, 9)
+    assert inner.n_components == section.rank == 3
+
+
+@pytest.mark.parametrize(
+    ("told", "tables", "bits"),
+    [({"n_tables": 2, "n_bits": 4}, 1, 3), ({"n_tables": 4}, 1, 3), ({"n_bits": 1}, 3, 1)],
+)
+def test_factors_have_fewer_components_than_points(
+    told: dict[str, int], tables: int, bits: int
+) -> None:
+    """Under pca_hash what the points allow may be more bits than the factors have components."""
+    section = leml(hash_family="pca_hash", **told).manifest.labels
+    assert section is not None
+    assert section.index is not None
+    inner = section.index.parameters
+    assert (inner.n_tables, inner.n_bits) == (tables, bits)
+
+
 def test_the_hierarchy_is_kept_as_a_tree(tmp_path: Path) -> None:
     """Its dranks are those of the edges; labels that no root reaches are warned of."""
     leml(path=tmp_path / "kept")

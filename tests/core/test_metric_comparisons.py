@@ -17,6 +17,7 @@ from divgrpc.metrics import (
     mean,
     mean_intervals,
     pareto_front,
+    ratio_intervals,
 )
 
 examples = settings(deadline=None, derandomize=True, max_examples=100)
@@ -123,3 +124,21 @@ def test_pareto_front_by_hand() -> None:
     assert np.flatnonzero(pareto_front(h, seconds)).tolist() == [0, 1, 4, 5]
     with pytest.raises(InvalidArgumentError, match="as many"):
         pareto_front([1.0], [1.0, 2.0])
+
+
+def test_ratios_are_of_sums() -> None:
+    """A ratio's interval is of draws of whole queries; means are ratios by how many apply."""
+    rng = np.random.default_rng(5)
+    gained, possible = rng.random((30, 2)), 1 + rng.random((30, 2))
+    found = ratio_intervals(gained, possible)
+    assert [each.value for each in found] == pytest.approx(
+        gained.sum(axis=0) / possible.sum(axis=0)
+    )
+    assert all(each.low < each.value < each.high for each in found)
+    # One to one, whatever is drawn; nothing over nothing.
+    assert ratio_intervals(possible, possible)[0] == pytest.approx((1, 1, 1))
+    assert np.isnan(ratio_intervals(np.zeros((3, 1)), np.zeros((3, 1)))[0]).all()
+    values = np.where(rng.random((30, 2)) < 0.3, np.nan, gained)
+    there = ~np.isnan(values)
+    means = ratio_intervals(np.where(there, values, 0), there)
+    assert [tuple(each) for each in means] == [pytest.approx(e) for e in mean_intervals(values)]

@@ -172,6 +172,20 @@ def h_against_time(
         return to_svg(drawing, title)
 
 
+def against(curves: Sequence[Curve], x: str, y: str, title: str) -> str:
+    """Return curves of figures, named `y`, against what `x` names, on a logarithmic scale."""
+    with _style():
+        drawing, axes = _axes(x, y)
+        axes.set_xscale("log")
+        for curve in curves:
+            _plot(axes, curve, joined=True)
+        places = sorted({point[0] for curve in curves for point in curve.points})
+        axes.set_xticks(places, [f"{place:g}" for place in places])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        _legend(drawing, _method_keys(curves))
+        return to_svg(drawing, title)
+
+
 def plane(spots: Sequence[Spots], title: str) -> str:
     """Return points where they lie, later ones on top; a unit is as long across as up."""
     with _style():

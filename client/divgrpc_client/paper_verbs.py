@@ -1,0 +1,74 @@
+"""The verbs of `divgrpc paper`: the paper's tables and figures made again."""
+
+import argparse
+from typing import Any, Final
+
+from divgrpc_client import commands
+
+_PAPER: Final = "Measure what the paper reports, on real data."
+_TABLE1: Final = """\
+Measure the paper's Table 1 on a server of its own, say which of its claims hold, write a page.
+
+  divgrpc paper table1 --data FOLDER --out table1.html --json table1.json
+  divgrpc paper table1 --data FOLDER --sets newsgroups20 --seeds 3
+  divgrpc paper table1 --from table1.json   say and draw again what a run has found
+  divgrpc paper table1 --quick              on the digits of scikit-learn, where there is no data
+"""
+_TABLE2: Final = """\
+Measure the paper's Table 2 in this process, say which of its claims hold, write a page.
+
+  divgrpc paper table2 --data FOLDER --out table2.html --json table2.json
+  divgrpc paper table2 --data FOLDER --sets enron_hier --documents 300
+  divgrpc paper table2 --quick              on the digits of scikit-learn, where there is no data
+"""
+_FIGURES: Final = """\
+Draw two of the paper's figures again, on a server of its own.
+
+Two classes in the plane, and the results of seven queries side by side.
+
+  divgrpc paper figures                     one page, figures.html
+  divgrpc paper figures --out figures       a folder: the page, SVG and PNG
+"""
+
+
+def add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    """Add `paper` and its parts."""
+    verb = verbs.add_parser("paper", help=_PAPER, description=_PAPER)
+    parts = verb.add_subparsers(title="parts", metavar="PART", required=True)
+    table1 = _part(parts, "table1", _TABLE1)
+    table1.set_defaults(run=commands.paper_table1)
+    table1.add_argument(
+        "--from", metavar="FILE", dest="source", help="measure nothing: the JSON of an earlier run"
+    )
+    table1.add_argument("--per-category", type=int, metavar="N", help="queries (default 50)")
+    table1.add_argument("--seeds", type=int, metavar="N", help="hashes (default 5)")
+    table2 = _part(parts, "table2", _TABLE2)
+    table2.set_defaults(run=commands.paper_table2)
+    table2.add_argument("--documents", type=int, default=1_000, metavar="N", help="(default 1000)")
+    for table, name in ((table1, "table1"), (table2, "table2")):
+        _add_measuring(table, f"{name}.html")
+    figures = _part(parts, "figures", _FIGURES)
+    figures.set_defaults(run=commands.paper_figures)
+    figures.add_argument(
+        "--out", default="figures.html", help="the page, or a folder (default figures.html)"
+    )
+
+
+def _part(parts: Any, name: str, text: str) -> argparse.ArgumentParser:  # noqa: ANN401  # as above
+    part: argparse.ArgumentParser = parts.add_parser(
+        name,
+        help=text.splitlines()[0],
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    return part
+
+
+def _add_measuring(table: argparse.ArgumentParser, page: str) -> None:
+    table.add_argument(
+        "--data", metavar="FOLDER", help="of the data sets ($DIVGRPC_DATA; without it digits)"
+    )
+    table.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
+    table.add_argument("--out", default=page, help=f"the page (default {page})")
+    table.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
+    table.add_argument("--quick", action="store_true", help="a minute or two: few queries")

@@ -1,0 +1,174 @@
+"""Predicted labels judged by the true ones: rows, choices, the front."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from divgrpc.evaluation.folds import Choice, choices_of, deal_folds
+from divgrpc.evaluation.label_measuring import TAKEN
+from divgrpc.evaluation.tallying import COLUMNS_AT_ONCE, DRAWS, fronts, summary
+from divgrpc.metrics import (
+    JudgedLabels,
+    Values,
+    coverage_at,
+    harmonic_mean,
+    mean,
+    measure_labels,
+    ndcg_at,
+    precision_at,
+    propensity_gains,
+    ratio_intervals,
+    recall_at,
+)
+from divgrpc.metrics.labelling import SparseLabels
+from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, Interval, Search
+
+LABEL_METRICS: Final = ("precision", "recall", "f_score", "ndcg", "drank", "h_score")
+# What is known of every document at a setting.
+LABEL_COLUMNS: Final = (*LABEL_METRICS, "scored", "microseconds", "found")
+
+Goal = Literal["h_score", "f_score"]
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What predictions are judged by, and what was asked.
+
+    `searches` and `parameters` have one for each of s settings: the search that was asked for, and
+    what the parameters came to. `truth` (nq, L) are the true labels; `inverse` (L,) what
+    `inverse_propensities` gives, None where it is not known. `folds` of 0: nothing is chosen.
+    """
+
+    generation: int
+    searches: Sequence[Search]
+    parameters: Sequence[EffectiveLabelParameters]
+    truth: SparseLabels
+    goal: Goal
+    inverse: Values | None
+    folds: int = 0
+    per_document: bool = False
+
+    def measure(self, table: Values) -> tuple[JudgedLabels, dict[str, Values]]:
+        """Return a table as it is judged, and `LABEL_COLUMNS` (nq,) of it."""
+        judged = JudgedLabels.of(table[len(TAKEN) :].T.astype(np.int64), self.truth)
+        drank, scored, times = table[: len(TAKEN)]
+        measured = measure_labels(judged, lambda _: drank)
+        if self.goal != "h_score":
+            measured["h_score"] = np.full(len(drank), np.nan)
+        more = {"scored": scored, "microseconds": times, "found": judged.found.astype(np.float64)}
+        return judged, {name: (measured | more)[name] for name in LABEL_COLUMNS}
+
+
+class LabelTally:
+    """The table of an evaluation of labels."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        documents = known.truth.shape[0]
+        self._tables = [
+            np.full((len(TAKEN) + each.top_k, documents), np.nan) for each in known.parameters
+        ]
+
+    def add(self, setting: int, start: int, measured: Values) -> None:
+        """Take what a piece measured of the documents from `start` on."""
+        self._tables[setting][:, start : start + measured.shape[1]] = measured
+
+    def rows(self) -> Iterator[EvaluateLabelRow]:
+        """Yield a row for every setting, then one for every choice."""
+        known, tables = self._known, self._tables
+        columns = [known.measure(table)[1] for table in tables]
+        goals = np.stack([each[known.goal] for each in columns])
+        times = np.stack([each["microseconds"] for each in columns])
+        front = fronts([each.top_k for each in known.parameters], goals, times)
+        choices = list(self._choices(goals)) if known.folds else []
+        every = [*tables, *(_chosen(tables, choice) for choice in choices)]
+        for number, intervals in enumerate(self._intervals(every)):
+            own = number < len(tables)
+            choice = None if own else choices[number - len(tables)]
+            yield self._row(
+                number, every[number], intervals, choice, on_front=own and bool(front[number])
+            )
+
+    def _choices(self, goals: Values) -> Iterable[Choice]:
+        """Choose dial, limits and threshold of every mode, selector and search, at every top_k."""
+        known = self._known
+        folds = deal_folds(np.zeros(goals.shape[1], np.int64), known.folds)
+        pairs = zip(known.parameters, known.searches, strict=True)
+        kinds = [(each.mode, each.selector, search, each.top_k) for each, search in pairs]
+        return choices_of(kinds, goals, folds)
+
+    def _intervals(self, tables: Sequence[Values]) -> Iterator[list[Interval]]:
+        """Yield the intervals of every table's columns; all see the same draws of documents."""
+        waiting: list[tuple[Values, Values]] = []
+        for number, table in enumerate(tables):
+            waiting.append(self._ratios(table))
+            width = sum(gained.shape[1] for gained, _ in waiting)
+            if width < COLUMNS_AT_ONCE and number < len(tables) - 1:
+                continue
+            gained, possible = (np.concatenate(side, axis=1) for side in zip(*waiting, strict=True))
+            found = iter(ratio_intervals(gained, possible, draws=DRAWS))
+            yield from ([next(found) for _ in own.T] for own, _ in waiting)
+            waiting.clear()
+
+    def _ratios(self, table: Values) -> tuple[Values, Values]:
+        """Return what is divided for a row (nq, m): `LABEL_METRICS`, then what is at 1 to top_k."""
+        judged, measured = self._known.measure(table)
+        means = [np.stack([measured[name] for name in LABEL_METRICS], axis=1)]
+        means += [precision_at(judged), recall_at(judged), ndcg_at(judged)]
+        values = np.concatenate(means, axis=1)
+        applies = ~np.isnan(values)
+        gained, possible = [np.where(applies, values, 0.0)], [applies.astype(np.float64)]
+        if self._known.inverse is not None:
+            worth, most = propensity_gains(judged, self._known.inverse)
+            gained.append(worth)
+            possible.append(most)
+        return np.concatenate(gained, axis=1), np.concatenate(possible, axis=1)
+
+    def _row(
+        self,
+        number: int,
+        table: Values,
+        intervals: list[Interval],
+        choice: Choice | None,
+        *,
+        on_front: bool,
+    ) -> EvaluateLabelRow:
+        known, setting = self._known, number if choice is None else choice.overall
+        judged, measured = known.measure(table)
+        found, top_k = measured["found"], known.parameters[setting].top_k
+        starts = range(len(LABEL_METRICS), len(intervals), top_k)
+        parts = [tuple(intervals[start : start + top_k]) for start in starts]
+        means = np.array([[mean(measured[name])] for name in ("precision", "drank")])
+        return EvaluateLabelRow(
+            number=number,
+            generation=known.generation,
+            search=known.searches[setting],
+            parameters=known.parameters[setting],
+            goal=known.goal,
+            metrics=dict(zip(LABEL_METRICS, intervals, strict=False)),
+            precision_at=parts[0],
+            recall_at=parts[1],
+            ndcg_at=parts[2],
+            propensity_scored_at=parts[3] if len(parts) > 3 else (),
+            coverage_at=tuple(coverage_at(judged).tolist()),
+            h_of_means=float(harmonic_mean(*means)[0]),
+            microseconds=summary(measured["microseconds"]),
+            documents=len(found),
+            empty=int((found == 0).sum()),
+            short=int((found < top_k).sum()),
+            scored=mean(measured["scored"]),
+            on_front=on_front,
+            by_fold=() if choice is None else choice.by_fold,
+            values=measured if known.per_document else {},
+        )
+
+
+def _chosen(tables: Sequence[Values], choice: Choice) -> Values:
+    """Return the table of the documents, each at its setting."""
+    table = np.empty_like(tables[choice.members[0]])
+    for member in choice.members:
+        own = choice.at == member
+        table[:, own] = tables[member][:, own]
+    return table
