@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import NoneType
 from typing import Any, Final, Literal, get_args, get_origin
 
@@ -311,44 +311,41 @@ def _add_demo(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for
 def _add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
     verb = verbs.add_parser("paper", help=_PAPER, description=_PAPER)
     parts = verb.add_subparsers(title="parts", metavar="PART", required=True)
-    table1 = parts.add_parser(
-        "table1",
-        help=_TABLE1.splitlines()[0],
-        description=_TABLE1,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    table1.set_defaults(run=commands.paper_table1)
+    table1 = _add_part(parts, "table1", _TABLE1, commands.paper_table1)
     table1.add_argument(
         "--per-category", type=int, default=50, metavar="N", help="queries (default 50)"
     )
     table1.add_argument("--seeds", type=int, default=5, metavar="N", help="hashes (default 5)")
-    table2 = parts.add_parser(
-        "table2",
-        help=_TABLE2.splitlines()[0],
-        description=_TABLE2,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    table2 = _add_part(parts, "table2", _TABLE2, commands.paper_table2)
+    table2.add_argument(
+        "--documents", type=int, default=1_000, metavar="N", help="of each set (default 1000)"
     )
-    table2.set_defaults(run=commands.paper_table2)
-    table2.add_argument("--documents", type=int, default=1_000, metavar="N", help="(default 1000)")
-    for part, name in ((table1, "table1"), (table2, "table2")):
-        part.add_argument(
+    for table in (table1, table2):
+        table.add_argument(
             "--data", metavar="FOLDER", help="of the data sets ($DIVGRPC_DATA; without it digits)"
         )
-        part.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
-        page = f"{name}.html"
-        part.add_argument("--out", default=page, help=f"the page (default {page})")
-        part.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
-        part.add_argument("--quick", action="store_true", help="a minute or two: few queries")
-    figures = parts.add_parser(
-        "figures",
-        help=_FIGURES.splitlines()[0],
-        description=_FIGURES,
+        table.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
+        table.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
+        table.add_argument("--quick", action="store_true", help="a minute or two: few queries")
+    _add_part(parts, "figures", _FIGURES, commands.paper_figures, page="the page, or a folder")
+
+
+def _add_part(
+    parts: Any,  # noqa: ANN401  # argparse names no type for it
+    name: str,
+    told: str,
+    run: Callable[[argparse.Namespace], int],
+    page: str = "the page",
+) -> argparse.ArgumentParser:
+    part: argparse.ArgumentParser = parts.add_parser(
+        name,
+        help=told.splitlines()[0],
+        description=told,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    figures.set_defaults(run=commands.paper_figures)
-    figures.add_argument(
-        "--out", default="figures.html", help="the page, or a folder (default figures.html)"
-    )
+    part.set_defaults(run=run)
+    part.add_argument("--out", default=f"{name}.html", help=f"{page} (default {name}.html)")
+    return part
 
 
 def _add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, object]) -> None:
