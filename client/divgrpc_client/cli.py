@@ -315,16 +315,19 @@ def _add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type fo
     table1.add_argument(
         "--per-category", type=int, default=50, metavar="N", help="queries (default 50)"
     )
+    table1.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
     table1.add_argument("--seeds", type=int, default=5, metavar="N", help="hashes (default 5)")
     table2 = _add_part(parts, "table2", _TABLE2, commands.paper_table2)
     table2.add_argument(
         "--documents", type=int, default=1_000, metavar="N", help="of each set (default 1000)"
     )
+    table2.add_argument(
+        "--sets", nargs="*", metavar="SET", help="of them (default all; none: times alone)"
+    )
     for table in (table1, table2):
         table.add_argument(
             "--data", metavar="FOLDER", help="of the data sets ($DIVGRPC_DATA; without it digits)"
         )
-        table.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
         table.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
         table.add_argument("--quick", action="store_true", help="a minute or two: few queries")
     _add_part(parts, "figures", _FIGURES, commands.paper_figures, page="the page, or a folder")
