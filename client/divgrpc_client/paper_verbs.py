@@ -1,6 +1,7 @@
 """The verbs of `divgrpc paper`: the paper's tables and figures made again."""
 
 import argparse
+from collections.abc import Callable
 from typing import Any, Final
 
 from divgrpc_client import commands
@@ -35,40 +36,42 @@ def add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for
     """Add `paper` and its parts."""
     verb = verbs.add_parser("paper", help=_PAPER, description=_PAPER)
     parts = verb.add_subparsers(title="parts", metavar="PART", required=True)
-    table1 = _part(parts, "table1", _TABLE1)
-    table1.set_defaults(run=commands.paper_table1)
+    table1 = _add_part(parts, "table1", _TABLE1, commands.paper_table1)
     table1.add_argument(
         "--from", metavar="FILE", dest="source", help="measure nothing: the JSON of an earlier run"
     )
     table1.add_argument("--per-category", type=int, metavar="N", help="queries (default 50)")
+    table1.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
     table1.add_argument("--seeds", type=int, metavar="N", help="hashes (default 5)")
-    table2 = _part(parts, "table2", _TABLE2)
-    table2.set_defaults(run=commands.paper_table2)
-    table2.add_argument("--documents", type=int, default=1_000, metavar="N", help="(default 1000)")
-    for table, name in ((table1, "table1"), (table2, "table2")):
-        _add_measuring(table, f"{name}.html")
-    figures = _part(parts, "figures", _FIGURES)
-    figures.set_defaults(run=commands.paper_figures)
-    figures.add_argument(
-        "--out", default="figures.html", help="the page, or a folder (default figures.html)"
+    table2 = _add_part(parts, "table2", _TABLE2, commands.paper_table2)
+    table2.add_argument(
+        "--documents", type=int, default=1_000, metavar="N", help="of each set (default 1000)"
     )
+    table2.add_argument(
+        "--sets", nargs="*", metavar="SET", help="of them (default all; none: times alone)"
+    )
+    for table in (table1, table2):
+        table.add_argument(
+            "--data", metavar="FOLDER", help="of the data sets ($DIVGRPC_DATA; without it digits)"
+        )
+        table.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
+        table.add_argument("--quick", action="store_true", help="a minute or two: few queries")
+    _add_part(parts, "figures", _FIGURES, commands.paper_figures, page="the page, or a folder")
 
 
-def _part(parts: Any, name: str, text: str) -> argparse.ArgumentParser:  # noqa: ANN401  # as above
+def _add_part(
+    parts: Any,  # noqa: ANN401  # argparse names no type for it
+    name: str,
+    told: str,
+    run: Callable[[argparse.Namespace], int],
+    page: str = "the page",
+) -> argparse.ArgumentParser:
     part: argparse.ArgumentParser = parts.add_parser(
         name,
-        help=text.splitlines()[0],
-        description=text,
+        help=told.splitlines()[0],
+        description=told,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    part.set_defaults(run=run)
+    part.add_argument("--out", default=f"{name}.html", help=f"{page} (default {name}.html)")
     return part
-
-
-def _add_measuring(table: argparse.ArgumentParser, page: str) -> None:
-    table.add_argument(
-        "--data", metavar="FOLDER", help="of the data sets ($DIVGRPC_DATA; without it digits)"
-    )
-    table.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
-    table.add_argument("--out", default=page, help=f"the page (default {page})")
-    table.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
-    table.add_argument("--quick", action="store_true", help="a minute or two: few queries")

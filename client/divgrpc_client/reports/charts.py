@@ -182,7 +182,7 @@ def against(curves: Sequence[Curve], x: str, y: str, title: str) -> str:
         places = sorted({point[0] for curve in curves for point in curve.points})
         axes.set_xticks(places, [f"{place:g}" for place in places])
         axes.xaxis.set_minor_formatter(NullFormatter())
-        _legend(drawing, _method_keys(curves))
+        _legend(drawing, _method_keys(curves), columns=2)
         return to_svg(drawing, title)
 
 
@@ -325,12 +325,12 @@ def _key(name: str, colour: str, marker: str, fillstyle: Any) -> Line2D:  # noqa
     )
 
 
-def _legend(drawing: Drawing, keys: Sequence[Line2D]) -> None:
+def _legend(drawing: Drawing, keys: Sequence[Line2D], columns: int = _LEGEND_COLUMNS) -> None:
     if not keys:
         return
-    rows = -(-len(keys) // _LEGEND_COLUMNS)
+    rows = -(-len(keys) // columns)
     drawing.set_size_inches(_WIDTH / 72, (_HEIGHT + rows * _LEGEND_ROW) / 72)
-    drawing.legend(handles=keys, loc="outside lower center", ncols=_LEGEND_COLUMNS)
+    drawing.legend(handles=keys, loc="outside lower center", ncols=columns)
 
 
 def _colour(look: int) -> str:

@@ -42,7 +42,8 @@ _READING: Final = (
     "greedy. The paper's setting is 100 projections in all, ten tables of ten bits, 200 components "
     "at most, no limits; at the default, auto may come to an exact search where there is little to "
     "hash. Embedding looks for labels among label factors; votes are those of ten documents that "
-    "were trained on. Times are medians of one prediction at a time on one thread, all of it."
+    "were trained on. Times are medians of one prediction at a time on one "
+    "thread, all of it; below stands the search, and the share of labels or documents it scored."
 )
 _SAME: Final = (
     "* As many components as dimensions: the hyperplanes are drawn from the same distribution as "
@@ -124,7 +125,7 @@ def _lines(rows: Sequence[LabelRow], method: str) -> Iterator[Line]:
         intervals = (row.figures[name] for name in FIGURES)
         dial = f"{row.dial:g}" if row.dial else ""
         least = "" if row.threshold is None else f"score {row.threshold:g}"
-        taken = f"{row.search}, {row.scored / row.among:.0%} scored"
+        taken = f"{row.search}, {row.scored / row.among:.0%}"
         yield [
             f"{MODES[own.mode]}, {own.setting}" + ("*" if row.same_as_lsh_div else ""),
             *map(_figure, intervals),

@@ -102,13 +102,14 @@ def run(
 ) -> int:
     """Measure, print tables and verdicts, write the page and the JSON; returns the exit code.
 
-    With as few documents as `QUICK` the set that is made up is a small one too.
+    With as few documents as `QUICK` the set that is made up is a small one too. Without a name of a
+    set that one is all that is measured.
     """
     console = display.console()
     for path in filter(None, (out, json_path)):
         path.parent.mkdir(parents=True, exist_ok=True)  # before the work: it may not be ours
-    sets = load(names, folder)
-    if sets[0].name == DIGITS:
+    sets = load(names, folder) if names else []
+    if sets and sets[0].name == DIGITS:
         console.print(
             f"No data: neither --data nor {DATA_VARIABLE} names a folder, so this is measured on "
             f"{DIGITS}, which proves nothing about the paper's claims.",
