@@ -1,7 +1,7 @@
 """What PredictLabels can be told, and what a build is told of labels beside them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Self, TypeAlias, TypedDict, Unpack, get_args
 
@@ -36,7 +36,8 @@ DEFAULT_NEIGHBOURS: Final = 10
 class PredictParameters:
     """How labels are predicted; None means the default that a query has.
 
-    `top_k` labels at most, of at least the score `threshold`. In the mode `embedding` the other
+    `top_k` labels at most, of at least the score `threshold`: None takes what is kept with the
+    index (`Index.set_threshold`), if anything is. In the mode `embedding` the other
     parameters are those of a query for labels; in `neighbour_vote` those of a query for so many
     `neighbours`, each of which has a `vote`, and the `top_k` labels of most votes are the answer.
     """
@@ -74,6 +75,12 @@ class PredictParameters:
             candidates_limit=self.candidates_limit,
             seed=self.seed,
         )
+
+    def with_threshold(self, thresholds: Mapping[Mode, float]) -> Self:
+        """Return the same with the threshold of its mode, where it has none of its own."""
+        if self.threshold is not None or self.mode not in thresholds:
+            return self
+        return replace(self, threshold=thresholds[self.mode])
 
     def effective(self, query: EffectiveParameters) -> EffectiveLabelParameters:
         """Return the same with what its query came to."""

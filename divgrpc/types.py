@@ -4,6 +4,7 @@ The spelled-out choices (`Search`, `Selector`, ...) are the same words in the .p
 an enum value: ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -189,6 +190,18 @@ class QueryDefault:
     hash_limit: int | None = None
     candidates_limit: int | None = None
     rounding: Rounding = "exchange"
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a generation is asked with where the caller names nothing: None and nothing at first.
+
+    `query` is for Query. `thresholds` are the least scores of PredictLabels, for the modes that
+    have one: a product and a share of votes are not alike.
+    """
+
+    query: QueryDefault | None = None
+    thresholds: Mapping[Mode, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
