@@ -136,9 +136,9 @@ def test_choices_are_spelled_alike(word: str, field: str) -> None:
     [
         (types.IndexInfo, index_pb2.IndexInfo),
         (types.ArrayInfo, index_pb2.ArrayInfo),
-        (types.SearchCost, index_pb2.SearchCost),
+        (types.SearchCost, query_pb2.SearchCost),
         (types.Choice, index_pb2.Choice),
-        (types.Progress, index_pb2.BuildProgress),
+        (types.TrainingProgress, index_pb2.BuildProgress),
         (types.QueryDefault, index_pb2.QueryDefault),
         (types.EvaluateRow, evaluate_pb2.EvaluateRow),
         (types.WarningInfo, query_pb2.WarningInfo),
