@@ -199,7 +199,7 @@ class LabelBuilder:
 
 
 def _check_count(field: str, count: int) -> None:
-    if count > LIMITS["labels_max"]:
+    if not 1 <= count <= LIMITS["labels_max"]:
         raise InvalidArgumentError(
-            field, f"{field} must be of at most {LIMITS['labels_max']} labels, got {count}"
+            field, f"{field} must be of 1 to {LIMITS['labels_max']} labels, got {count}"
         )

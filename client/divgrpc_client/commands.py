@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from divgrpc.errors import InvalidArgumentError, UnavailableError, UnsupportedError
+from divgrpc.joining import joined
 from divgrpc.types import EvaluateRow, Progress, QueryResult
-from divgrpc_client import machine, responses
+from divgrpc_client import machine
 from divgrpc_client.client import Client
 from divgrpc_client.files import read_column, read_lists, read_vectors
 from divgrpc_client.options import BuildOptions, GridOptions, QueryOptions
@@ -164,7 +165,7 @@ def _ask(
             if parts[-1].generation != parts[0].generation:
                 break
         else:
-            return responses.joined(parts)
+            return joined(parts)
     raise UnavailableError(
         f"index {arguments.name!r} was replaced again and again while it was asked; ask again"
     )

@@ -145,16 +145,17 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
         from divgrpc.building import IndexBuilder
         from divgrpc_server.label_uploads import LabelPieces
 
-        pieces = LabelPieces(header, stage.folder)
-        for piece in upload.label_chunks():
-            pieces.add(piece)
+        with LabelPieces(header, stage.folder) as pieces:
+            for piece in upload.label_chunks():
+                pieces.add(piece)
+            plan = pieces.plan()
         builder = IndexBuilder(
             stage,
             parameters,
             expected_rows=expected,
             on_progress=events.progress,
             name=name,
-            labels=pieces.plan(),
+            labels=plan,
         )
         rows, layout = 0, None
         for chunk in upload.chunks():

@@ -7,24 +7,16 @@ answer is of one generation, and the answer is the one that the core gives to th
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
-from itertools import chain
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Iterator
+from typing import Final, Generic
 
 import numpy as np
 from google.rpc import status_pb2
 
 from divgrpc.index import Index
-from divgrpc.parameters import LIMITS, too_few
-from divgrpc.types import (
-    CountArray,
-    LabelResult,
-    QueryResult,
-    QueryStats,
-    Selector,
-    WarningInfo,
-)
+from divgrpc.joining import ResultT, joined
+from divgrpc.parameters import LIMITS
+from divgrpc.types import LabelResult, QueryResult, Selector
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos.v1 import predict_pb2, query_pb2
 from divgrpc_server import messages, requests
@@ -66,9 +58,6 @@ class Pace:
         row_seconds = (time.monotonic() - begun) / (end - self._next)
         self._rows = max(1, min(_PIECE_ROWS_MAX, int(_PIECE_SECONDS / (row_seconds + 1e-9))))
         self._next = end
-
-
-ResultT = TypeVar("ResultT", QueryResult, LabelResult)
 
 
 class Job(Generic[ResultT]):
@@ -113,7 +102,7 @@ class Job(Generic[ResultT]):
         with self._pace.step() as end:
             self._pieces.append(self._answer(self._index, self._rows[self._done : end]))
         self._done = end
-        return self._reply(join(self._pieces)) if end == len(self._rows) else None
+        return self._reply(joined(self._pieces)) if end == len(self._rows) else None
 
     def _reply(self, result: ResultT) -> Reply:
         payload = self._pack(result)
@@ -219,37 +208,3 @@ def _pack_status(number: int, op: int, correlation_id: int, status: status_pb2.S
         answer = query_pb2.QueryStreamResponse(correlation_id=correlation_id, error=status)
         return Reply(number, Outcome.ANSWER, answer.SerializeToString())
     return Reply(number, Outcome.STATUS, status.SerializeToString())
-
-
-def join(pieces: Sequence[ResultT]) -> ResultT:
-    """Return the result of the rows of all pieces, which are of one index and its parameters."""
-    first = pieces[0]
-    if len(pieces) == 1:
-        return first
-    counts = np.concatenate([piece.counts for piece in pieces])
-    stats = {
-        field.name: np.concatenate([getattr(piece.stats, field.name) for piece in pieces])
-        for field in fields(QueryStats)
-    }
-    joined: dict[str, Any] = {"stats": QueryStats(**stats)}
-    for name in ("ids", "labels", "scores", "selection_scores", "counts", "duality_gaps"):
-        if hasattr(first, name):
-            joined[name] = np.concatenate([getattr(piece, name) for piece in pieces])
-    if isinstance(first, LabelResult):
-        joined["names"] = tuple(chain.from_iterable(getattr(piece, "names") for piece in pieces))  # noqa: B009
-        short = ("top_k", first.parameters.top_k)
-    else:
-        short = ("k", first.parameters.k)
-    joined["warnings"] = _join_warnings(pieces, counts, *short)
-    return replace(first, **joined)
-
-
-def _join_warnings(
-    pieces: Sequence[ResultT], counts: CountArray, field: str, wanted: int
-) -> tuple[WarningInfo, ...]:
-    found = {warning.code: warning for piece in pieces for warning in piece.warnings}
-    # The one warning that counts rows: each piece counted its own.
-    for short in too_few(field, wanted, wanted, counts):
-        if short.code in found:
-            found[short.code] = short
-    return tuple(found.values())

@@ -8,7 +8,8 @@ it brings scipy.
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import IO, Final
+from types import TracebackType
+from typing import IO, Final, Self
 
 import numpy as np
 
@@ -27,7 +28,7 @@ _FACTORS: Final = ("label_factors", "feature_map")
 
 
 class LabelPieces:
-    """Takes the pieces in their order; `plan` is what they come to.
+    """Takes the pieces in their order; `plan` is what they come to. A context manager.
 
     `folder` is where factors wait. Both raise `InvalidArgumentError` with the field named, and
     `LimitExceededError` for more than a build may bring.
@@ -48,6 +49,18 @@ class LabelPieces:
         self._edges: list[IntArray] | None = None
         self._edge_count = 0
         self._roots: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for factor in self._factors.values():
+            factor.close()
 
     def add(self, piece: labels_pb2.LabelChunk) -> None:
         """Take a piece."""
@@ -133,6 +146,11 @@ class _Factor:
         self._rows += len(block)
         _limit(self._field, self._rows * self._cols, "label_factor_numbers_max", " numbers")
         self._file.write(block.tobytes())
+
+    def close(self) -> None:
+        """Let go of the file; what was read stays."""
+        if self._file is not None:
+            self._file.close()
 
     def read(self) -> FloatArray:
         """Return the rows that have come, mapped."""
