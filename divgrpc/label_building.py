@@ -33,6 +33,8 @@ from divgrpc.types import Progress, WarningInfo
 from divgrpc.vectors import Rows, SparseRows, as_rows, prepare
 
 _BLOCK_ROWS: Final = 8_192
+# Of the ten labels of largest products: what is missed is a prediction lost.
+_TARGET_RECALL: Final = 0.98
 _STAGES: Final = {"choosing": "choosing label parameters", "training": "training labels"}
 
 
@@ -173,7 +175,7 @@ class LabelBuilder:
             metric="inner_product",
             hash_family=asked.hash_family,
             hyperplanes=asked.hyperplanes,
-            target_recall=asked.target_recall,
+            target_recall=max(asked.target_recall, _TARGET_RECALL),
             seed=asked.seed,
         )
         rng = np.random.default_rng((asked.seed, 3))

@@ -1,6 +1,7 @@
 """What PredictLabels can be told: the parameters, their defaults; loads nothing that computes."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final, get_args
 
 from divgrpc.parameters import (
@@ -23,7 +24,7 @@ DEFAULT_TOP_K: Final = 5
 DEFAULT_NEIGHBOURS: Final = 10
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PredictParameters:
     """How labels are predicted; None means the default that a query has.
 
@@ -53,7 +54,7 @@ class PredictParameters:
         check_choice("vote", self.vote, get_args(Vote))
         _ = self.query
 
-    @property
+    @cached_property
     def query(self) -> QueryParameters:
         """How the labels, or the neighbours, are asked for."""
         return QueryParameters(

@@ -57,7 +57,7 @@ def _search(tuned: Tuned, target: float) -> Choice:
         for cost in tuned.search_costs
     )
     reason = (
-        f"exact, or scan or tables where they find {target:g} of the nearest in less than 0.8 of "
+        f"exact, or a scan or tables where they find {target:g} of the nearest in less than 0.8 of "
         f"the time: {told}"
     )
     return Choice("search", tuned.auto_search, reason)

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.types import EffectiveParameters, Metric
-from reference_kernels import buckets, hamming, levels, margins, priority, probes
+from reference_kernels import buckets, hamming, levels, margins, needed, priority, probes, reach
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
@@ -60,6 +60,7 @@ class Points:
     metric: Metric = "cosine"
     terms: Floats | None = None
     cells: Cells | None = None
+    bounds: npt.NDArray[np.float32] | None = None
 
 
 # Vectors.
@@ -186,15 +187,19 @@ def lowest(points: Points, worse: Sequence[float], rows: Iterable[int], count: i
 
 def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameters) -> list[int]:
     """Return the rows whose codes are best; ties at the last value as `sampling` says."""
-    rows = range(len(points.vectors))
-    limit = parameters.hash_limit or len(rows)
-    if limit >= len(rows):
+    wanted = needed(parameters, len(points.vectors))
+    stop, scored = reach(points.vectors, query, points.bounds, wanted)
+    rows = range(stop)
+    limit = parameters.hash_limit or stop
+    if limit >= stop:
         return list(rows)
     if parameters.search == "scan_hamming":
         own = margins(query, points.hyperplanes, points.thresholds)[0] >= 0
         worse = [hamming(code, own) for code in points.bits]
     elif points.terms is not None:
-        return lowest(points, estimates(points, query, points.terms), rows, limit)
+        guesses = estimates(points, query, points.terms)
+        guesses[:scored] = [far(points, query, row) for row in range(scored)]
+        return lowest(points, guesses, rows, limit)
     else:
         worse = [-found for found in scores(points, query)]
     inside, tied = split(worse, rows, limit)

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.types import EffectiveParameters
+
 Floats = npt.NDArray[np.floating[Any]]
 Singles = npt.NDArray[np.float32]
 Bits = npt.NDArray[np.bool_]
@@ -203,3 +205,32 @@ def length_bounds(rows: npt.NDArray[np.float32], block: int) -> npt.NDArray[np.f
     lengths = [hypot(*map(float, row)) for row in rows]
     longest = [max(lengths[start:]) for start in range(0, len(rows), block)]
     return np.nextafter(np.array(longest, np.float32), np.float32(np.inf))
+
+
+def needed(parameters: EffectiveParameters, rows: int) -> int:
+    """Return how many of the nearest of so many rows an answer goes by."""
+    limits = (parameters.hash_limit, parameters.candidates_limit)
+    most = min(limit or rows for limit in (*limits, rows))
+    nearest = parameters.selector == "nearest" or parameters.diversity == 0
+    return min(most, parameters.k) if nearest else most
+
+
+def reach(
+    rows: npt.NDArray[np.float32],
+    query: npt.NDArray[np.floating[Any]],
+    bounds: npt.NDArray[np.float32] | None,
+    wanted: int,
+) -> tuple[int, int]:
+    """Return before which row the `wanted` greatest products surely stand, and how many are scored.
+
+    All rows and none where the latter half is more than half as long as the longest.
+    """
+    if bounds is None or 2 * bounds[len(bounds) // 2] >= bounds[0]:
+        return len(rows), 0
+    block, looked_at = 256, 8
+    scored = min(len(rows), ceil(looked_at * wanted / block) * block)
+    products = sorted((rows[:scored].astype(float) @ query.astype(float)).tolist(), reverse=True)
+    stop = scored
+    while stop < len(rows) and bounds[stop // block] * hypot(*query) >= products[wanted - 1]:
+        stop = min(stop + block, len(rows))
+    return stop, scored

@@ -141,7 +141,7 @@ def _sets(labels: VectorsLike, rows: int) -> Csr:
 def _model(given: ModelLike) -> tuple[labels_pb2.LabelPlan, tuple[tuple[str, Dense], ...]]:
     if given is None:
         return labels_pb2.LabelPlan(), ()
-    if given == "leml":
+    if isinstance(given, str) and given == "leml":
         return labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_LEML), ()
     plan = labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_FACTORS)
     if isinstance(given, tuple) and len(given) == 2:

@@ -7,10 +7,12 @@ tuple apart four times faster than a named one.
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
-from divgrpc.kernels.finding import EVERY, EXACT, find
+from divgrpc.kernels.finding import EVERY, EXACT, SCAN, SCAN_HAMMING, find
 from divgrpc.kernels.hashing import project, project_sparse, sketch_dense, sketch_sparse
 from divgrpc.kernels.sampling import id_of
 from divgrpc.kernels.scoring import (
+    ends_early,
+    reach,
     score_all,
     score_longest,
     score_rows,
@@ -58,25 +60,28 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
     hash_limit, candidates_limit, max_distance = plan[4], plan[5], plan[6]
     rows, distances, spread_out = scratch[0], scratch[1], scratch[8][1]
     n = rows.shape[0]
-    statistics = results[4]
+    statistics, falling = results[4], ends_early(bounds) and not cells[5].shape[0]
     for query in range(results[3].shape[0]):
         target, at = _spread_query(queries, query, spread_out)
         if plan[0] != EXACT:
             project_query(queries, query, hashing, scratch[11], scratch[2])
-        sure, count, probed = find(hashing, tables, cells, plan, ids, n, scratch)
+        stop, looked = n, 0
+        if falling and (plan[0] == SCAN or plan[0] == SCAN_HAMMING):
+            stop, looked = reach(points[0], target, at, bounds, _needed(plan, n), distances)
+        sure, count, probed = find(hashing, tables, cells, plan, ids, stop, looked, scratch)
         if plan[7] == HASHED:
             _clear_query(queries, query, spread_out)
-            # Where all points are hashed nobody asks.
-            count = 0 if count == EVERY else min(count, results[0].shape[1])
+            every = count == EVERY
+            count = min(stop if every else count, results[0].shape[1])
             for i in range(count):
-                results[0][query, i] = id_of(ids, rows[i])
+                results[0][query, i] = id_of(ids, i if every else rows[i])
             results[3][query] = count
             continue
         square = dense_square(target, at) if points[1].shape[0] else 0.0
         if count == EVERY:
             scored = n
             hashed = min(n, hash_limit) if hash_limit else n
-            count = min(hashed, candidates_limit or hashed)
+            count = _needed(plan, n) if falling else min(hashed, candidates_limit or hashed)
             if bounds.shape[0]:
                 scored = score_longest(points[0], target, at, bounds, count, distances)
             else:
@@ -84,7 +89,7 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
             count = take_nearest(distances[:scored], count, rows)
         else:
             score_rows(points, target, at, square, product, rows, count, distances)
-            scored = count
+            scored = looked + count
             hashed = min(count, hash_limit) if hash_limit else count
             if hashed < count:
                 # Only the ties of a scan with sampling "nearest" come to this.
@@ -101,6 +106,14 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
             results[3][query] = wanted
         else:
             _select(points, named, plan, query, wanted, scratch, results)
+
+
+@part
+def _needed(plan, n):
+    """Return how many of the nearest must be found for nothing of an answer to be another."""
+    k, hash_limit, candidates_limit = plan[3], plan[4] or n, plan[5] or n
+    needed = min(n, hash_limit, candidates_limit)
+    return min(needed, k) if plan[7] == NEAREST else needed
 
 
 @part

@@ -6,9 +6,11 @@ from divgrpc.kernels.hashing import quantise, sign_code
 from divgrpc.kernels.probing import find_tables
 from divgrpc.kernels.sampling import keep_sample
 from divgrpc.kernels.scanning import (
+    GROUP,
     estimate,
     group_maxima,
     name_rows,
+    put_known,
     scan_asymmetric,
     scan_estimates,
     scan_hamming,
@@ -30,12 +32,13 @@ _LEVEL = 7
 
 
 @part
-def find(hashing, tables, cells, plan, ids, points, scratch):
+def find(hashing, tables, cells, plan, ids, stop, looked, scratch):
     """Write the hashed points into the scratch's rows; returns (sure, count, probes).
 
-    A count of EVERY means all `points` of them, of which nothing is written. Points from `sure` on
-    tie for the places that the hash limit leaves. Arguments as in `answering.answer`; the margins
-    are in the scratch.
+    A scan is of the first `stop` points; of `looked` of them the scratch has the distances. A count
+    of EVERY means all points to stop, of which nothing is written. Points from `sure` on tie for
+    the places that the hash limit leaves. Arguments as in `answering.answer`; the margins are in
+    the scratch.
     """
     search, n_probes, at_least, hash_limit = plan[0], plan[1], plan[2], plan[4]
     uniform, seed = plan[10], plan[11]
@@ -62,9 +65,9 @@ def find(hashing, tables, cells, plan, ids, points, scratch):
             )
         if count >= at_least:
             return count, count, probed
-    if search == EXACT or hash_limit == 0 or hash_limit >= points:
+    if search == EXACT or hash_limit == 0 or hash_limit >= stop:
         return 0, EVERY, probed
-    sure, count = _scan(hashing, cells[5], plan, search == SCAN_HAMMING, ids, scratch)
+    sure, count = _scan(hashing, cells[5], plan, ids, stop, looked, scratch)
     return sure, count, probed
 
 
@@ -102,33 +105,38 @@ def _find_cells(hashing, cells, plan, ids, scratch):
         return _sort_estimates(estimates, count, hash_limit, found, ids, rows), probed
     group_maxima(scores[:count], maxima)
     low = -_LEVEL * 64 * codes.shape[0]
-    groups = maxima[: (count + 15) // 16]
+    groups = maxima[: (count + GROUP - 1) // GROUP]
     sure, count = take_largest(scores[:count], groups, low, histogram, hash_limit, rows)
     name_rows(found, rows, count)
     return keep_sample(rows, sure, count, hash_limit - sure, ids, plan[11]), probed
 
 
 @part
-def _scan(hashing, places, plan, hamming, ids, scratch):
-    """Take `hash_limit` of all points by their codes; returns (sure, count) as `take_largest`."""
+def _scan(hashing, places, plan, ids, stop, looked, scratch):
+    """Take `hash_limit` of the first points by code; returns (sure, count) as `take_largest`."""
     hash_limit, uniform, seed = plan[4], plan[10], plan[11]
     rows, estimates, projections, code, planes = scratch[:5]
     scores, maxima, histogram, minima = scratch[5]
     codes, terms = hashing[2], hashing[3]
-    if hamming:
-        scan_hamming(codes, code[:, 0], scores, maxima)
+    if plan[0] == SCAN_HAMMING:
+        scan_hamming(codes, code[:, 0], stop, scores, maxima)
         low = -64 * codes.shape[0]
     else:
         unit, levels = quantise(projections, planes)
         if terms.shape[1]:
-            stop = codes.shape[1]
+            known = estimates[:looked].copy()
             scan_estimates(codes, planes, unit, levels, terms, stop, scores, estimates, minima)
+            if looked:
+                # Long rows are estimated worst, and these were first.
+                put_known(known, stop, estimates, minima)
             count = take_least(estimates, minima, stop, hash_limit, rows)
             count = _sort_estimates(estimates, count, hash_limit, places, ids, rows)
             return count, count
+        # Nothing but products, which have terms, ends before the last point.
         scan_asymmetric(codes, planes, scores, maxima)
         low = -_LEVEL * 64 * codes.shape[0]
-    sure, count = take_largest(scores, maxima, low, histogram, hash_limit, rows)
+    groups = maxima[: (stop + GROUP - 1) // GROUP]
+    sure, count = take_largest(scores[:stop], groups, low, histogram, hash_limit, rows)
     name_rows(places, rows, count)
     if uniform:
         count = keep_sample(rows, sure, count, hash_limit - sure, ids, seed)

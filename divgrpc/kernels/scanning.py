@@ -81,6 +81,16 @@ def scan_estimates(codes, planes, unit, total, terms, stop, scores, estimates, m
 
 
 @kernel
+def put_known(known, stop, estimates, minima):
+    """Put distances that are known in place of the first estimates; arguments as above."""
+    estimates[: known.shape[0]] = known
+    for start in range(0, known.shape[0], BLOCK):
+        first = start // BLOCK * COLUMN
+        block = estimates[start : min(stop, start + BLOCK)]
+        _column_minima(block, minima[first : first + COLUMN])
+
+
+@kernel
 def _column_minima(block, minima):
     minima[:] = np.float32(np.inf)
     for start in range(0, block.shape[0], COLUMN):
@@ -162,19 +172,19 @@ def _add_word(codes, planes, w, start, block):
 
 
 @kernel
-def scan_hamming(codes, code, scores, maxima):
-    """Score every point by minus the Hamming distance of its code to `code` (W,) uint64.
+def scan_hamming(codes, code, stop, scores, maxima):
+    """Score the first `stop` points by minus the Hamming distance to `code` (W,) uint64.
 
     Arrays as in `scan_asymmetric`.
     """
-    words, n = codes.shape
-    for start in range(0, n, BLOCK):
-        stop = min(n, start + BLOCK)
-        block = scores[start:stop]
+    words = codes.shape[0]
+    for start in range(0, stop, BLOCK):
+        end = min(stop, start + BLOCK)
+        block = scores[start:end]
         block[:] = np.int32(0)
         for w in range(words):
             mine = code[w]
-            word = codes[w, start:stop]
+            word = codes[w, start:end]
             for i in range(block.shape[0]):
                 block[i] -= np.int32(popcount(word[i] ^ mine))
         _group_maxima(block, maxima, start // GROUP)

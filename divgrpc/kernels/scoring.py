@@ -15,6 +15,8 @@ _SHORT = 16
 _GROUP = 16
 # Rows that share one bound on the lengths of what follows.
 BOUND_ROWS = 256
+# Of so many times as many long rows as are wanted the best are wanted nearly all.
+_LOOKED_AT = 8
 # Rows asked for ahead: hashed points lie anywhere in memory, and waiting for them one by one takes
 # most of the time.
 _AHEAD = 4
@@ -73,17 +75,12 @@ def score_longest(vectors, target, at, bounds, wanted, distances):
     rows come first few are looked at. Returns how many distances were written; the `wanted` least
     of all, ties included, are among them. `wanted` is 1 to n; other arguments as for `score_all`.
     """
-    n, dims = vectors.shape
-    square = 0.0
-    for j in range(dims):
-        square += np.float64(target[at, j]) * np.float64(target[at, j])
-    # What a float32 sum of so many terms may be off by, generously: in its lanes, and folded.
-    length = math.sqrt(square) * (1.0 + (dims / 32 + 64) * 1.2e-7)
+    n = vectors.shape[0]
+    length = _bounding_length(target, at)
     best = np.empty(2 * wanted, np.float32)
     count, limit = 0, np.float32(np.inf)
     for start in range(0, n, BOUND_ROWS):
-        # What float32 cannot hold any more counts too.
-        if bounds[start // BOUND_ROWS] * length + 1e-37 < -limit:
+        if _all_below(bounds[start // BOUND_ROWS], length, limit):
             return start
         for row in range(start, min(n, start + BOUND_ROWS)):
             distance = -row_dot(vectors, row, target, at)
@@ -96,6 +93,51 @@ def score_longest(vectors, target, at, bounds, wanted, distances):
         if count > wanted:
             limit, count = kth_smallest(best[:count], wanted - 1), wanted
     return n
+
+
+@kernel
+def reach(vectors, target, at, bounds, wanted, distances):
+    """Return how many first rows the `wanted` greatest products are among, and how many it scored.
+
+    The longest rows are scored, some times as many as are wanted, into `distances`; rows too short
+    to do better than the last wanted of them are left out. Ties stay. Arguments as for
+    `score_longest`.
+    """
+    n = vectors.shape[0]
+    scored = min(n, (_LOOKED_AT * wanted + BOUND_ROWS - 1) // BOUND_ROWS * BOUND_ROWS)
+    for row in range(scored):
+        distances[row] = -row_dot(vectors, row, target, at)
+    limit = kth_smallest(distances[:scored].copy(), wanted - 1)
+    length = _bounding_length(target, at)
+    low, high = (scored + BOUND_ROWS - 1) // BOUND_ROWS, bounds.shape[0]
+    while low < high:
+        middle = (low + high) // 2
+        if _all_below(bounds[middle], length, limit):
+            high = middle
+        else:
+            low = middle + 1
+    return min(n, low * BOUND_ROWS), scored
+
+
+@kernel
+def ends_early(bounds):
+    """Tell whether the latter half of the rows is half as long as the longest, or shorter."""
+    return bounds.shape[0] > 0 and 2 * bounds[bounds.shape[0] // 2] < bounds[0]
+
+
+@kernel
+def _bounding_length(target, at):
+    """Return a query's length, and what a float32 sum may be off by: in its lanes, and folded."""
+    dims, square = target.shape[1], 0.0
+    for j in range(dims):
+        square += np.float64(target[at, j]) * np.float64(target[at, j])
+    return math.sqrt(square) * (1.0 + (dims / 32 + 64) * 1.2e-7)
+
+
+@kernel
+def _all_below(bound, length, limit):
+    # What float32 cannot hold any more counts too.
+    return bound * length + 1e-37 < -limit
 
 
 @kernel

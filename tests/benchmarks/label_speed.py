@@ -29,8 +29,9 @@ _SPREAD: Final = 0.8
 _NOISE: Final = 0.6
 _ZIPF: Final = 0.9
 _BATCH: Final = 256
-# Family, search and hash limit; 0: no limit.
-_SEARCHES: Final[Sequence[tuple[HashFamily, Search, int]]] = (
+# Family, search and hash limit, the defaults where that is None.
+_SEARCHES: Final[Sequence[tuple[HashFamily, Search, int | None]]] = (
+    ("lsh_sdiv", "auto", None),
     ("lsh_sdiv", "auto", 400),
     ("lsh_sdiv", "scan_hamming", 400),
     ("lsh_sdiv", "scan", 400),
@@ -116,13 +117,14 @@ def _rows(lengths: Lengths, arguments: argparse.Namespace) -> Iterator[Row]:
             made.embedded, hash_family=family, label_model=(made.factors, feature_map)
         )
         for _, search, limit in (each for each in _SEARCHES if each[0] == family):
-            name = f"{family}, {search}, hash limit {limit}"
-            told = {"search": search, "hash_limit": limit, "candidates_limit": 10 * TOP_K}
-            every = index.predict_labels(made.embedded, diversity=0.0, **told)  # type: ignore[arg-type]
-            scored[name] = float(every.stats.points_scored.mean()) / arguments.labels
+            name = f"{family}, {search}, " + (f"hash limit {limit}" if limit else "default limits")
+            told: dict[str, Any] = {"search": search}
+            if limit:
+                told |= {"hash_limit": limit, "candidates_limit": 10 * TOP_K}
+            every = index.predict_labels(made.embedded, diversity=0.0, **told)
             if search == "auto":
                 name += f" ({every.parameters.search})"
-                scored[name] = scored[f"{family}, {search}, hash limit {limit}"]
+            scored[name] = float(every.stats.points_scored.mean()) / arguments.labels
             askings[name] = partial(_predicted, index, made.embedded, told)
     with threadpool_limits(1):
         timed = take_turns(askings, arguments.documents, TOP_K)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import reference
 import reference_kernels
 from divgrpc.kernels import hashing, sampling, scanning
+from divgrpc.types import FloatArray
 
 examples = settings(deadline=None, derandomize=True, max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
@@ -54,7 +55,7 @@ def test_scan_hamming_counts_differing_bits(seed: int, words: int, points: int) 
     bits = random_bits(points + 1, 64 * words, seed)
     packed, (scores, maxima) = reference_kernels.pack(bits), scratch(points)
     codes, code = np.ascontiguousarray(packed[:, 1:]), np.ascontiguousarray(packed[:, 0])
-    scanning.scan_hamming(codes, code, scores, maxima)
+    scanning.scan_hamming(codes, code, points, scores, maxima)
     assert scores.tolist() == [-reference_kernels.hamming(other, bits[0]) for other in bits[1:]]
     assert maxima.tolist() == group_maxima(scores)
 
@@ -99,6 +100,28 @@ def test_estimates_of_a_scan_are_those_of_its_scores(
     assert set(np.flatnonzero(apart <= np.sort(apart)[wanted - 1]).tolist()) <= set(taken)
 
 
+@pytest.mark.parametrize("known", [0, 1, 255, 1024, 1500])
+@pytest.mark.parametrize("stop", [1500, 2100])
+def test_what_is_known_takes_the_place_of_estimates(known: int, stop: int) -> None:
+    """First estimates are replaced, and minima are those of what stands there then."""
+    rng = np.random.default_rng(known)
+    estimates = rng.random(2100).astype(np.float32)
+    minima = np.empty(3 * scanning.COLUMN, np.float32)
+    distances = -rng.random(known).astype(np.float32)
+    padded = np.full(3 * scanning.BLOCK, np.inf, np.float32)
+    padded[:stop] = estimates[:stop]
+
+    def columns() -> FloatArray:
+        least = padded.reshape(3, scanning.GROUP, scanning.COLUMN).min(axis=1)
+        return np.asarray(least.ravel())
+
+    minima[:] = columns()
+    padded[:known] = distances
+    scanning.put_known(distances, stop, estimates, minima)
+    assert estimates[:stop].tolist() == padded[:stop].tolist()
+    assert minima.tolist() == columns().tolist()
+
+
 @pytest.mark.parametrize("words", [1, 4, 96])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_scores_reach_their_ends(words: int, sign: int) -> None:
@@ -110,9 +133,8 @@ def test_scores_reach_their_ends(words: int, sign: int) -> None:
     hashing.quantise(margins, planes)
     scanning.scan_asymmetric(reference_kernels.pack(bits), planes, scores, maxima)
     assert scores.tolist() == [sign * 7 * 64 * words, 0]
-    scanning.scan_hamming(
-        reference_kernels.pack(bits), reference_kernels.pack(bits)[:, 1].copy(), scores, maxima
-    )
+    packed = reference_kernels.pack(bits)
+    scanning.scan_hamming(packed, packed[:, 1].copy(), 2, scores, maxima)
     assert scores.tolist() == [-64 * words, 0]
 
 

@@ -104,6 +104,36 @@ def test_score_longest_scores_all_that_count(
         assert every[scored:].min() > np.sort(every)[wanted - 1]
 
 
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([1, 255, 256, 257, 1500, 2600]),
+    wanted=st.integers(1, 200),
+    tail=st.sampled_from([0.0, 0.5, 2.0]),
+)
+def test_reach_leaves_out_what_cannot_count(
+    seed: int, count: int, wanted: int, tail: float
+) -> None:
+    """As many rows as the twin keeps, and none beyond is as near as the last of the wanted."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((count, 9)) * ((1 + np.arange(count)) ** -tail)[:, np.newaxis]
+    order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
+    vectors = vectors[order].astype(np.float32)
+    vectors.setflags(write=False)
+    target, wanted = rng.standard_normal((1, 9)).astype(np.float32), min(wanted, count)
+    bounds = reference_kernels.length_bounds(vectors, scoring.BOUND_ROWS)
+    bounds.setflags(write=False)
+    distances = np.full(count, np.nan, np.float32)
+    stop, scored = scoring.reach(vectors, target, 0, bounds, wanted, distances)
+    if scoring.ends_early(bounds):
+        assert (stop, scored) == reference_kernels.reach(vectors, target[0], bounds, wanted)
+    every = -(vectors @ target[0])
+    assert scored >= wanted
+    assert distances[:scored] == pytest.approx(every[:scored], rel=1e-4, abs=1e-5)
+    assert np.isnan(distances[scored:]).all()
+    assert (every[stop:] > np.sort(every)[wanted - 1]).all()
+
+
 def test_score_longest_ends_where_lengths_fall() -> None:
     """Ten long rows before short ones are all that is looked at, up to the end of a block."""
     vectors = np.full((2000, 4), 1e-3, np.float32)

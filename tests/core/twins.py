@@ -53,6 +53,7 @@ def points_of(index: Index) -> reference.Points:
         metric=parameters.metric,
         terms=terms,
         cells=cells,
+        bounds=arrays.get("length_bounds") if cells is None else None,
     )
 
 
