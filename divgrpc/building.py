@@ -17,7 +17,7 @@ from divgrpc.array_files import Array
 from divgrpc.assembling import assemble
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
 from divgrpc.label_building import LabelBuilder
-from divgrpc.label_parameters import LabelPlan
+from divgrpc.label_plans import LabelPlan
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.storage import Generation
 from divgrpc.stores import Store

@@ -17,13 +17,8 @@ import numpy.typing as npt
 from divgrpc.building import IndexBuilder
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.kept import NO_LABELS, KeptIndex
-from divgrpc.label_parameters import (
-    DEFAULT_NEIGHBOURS,
-    DEFAULT_TOP_K,
-    Labelling,
-    LabelPlan,
-    PredictParameters,
-)
+from divgrpc.label_parameters import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
+from divgrpc.label_plans import Labelling, LabelPlan
 from divgrpc.metrics import Labels, ListDistances, Topics, Values
 from divgrpc.metrics.distances import list_distances_stepwise
 from divgrpc.parameters import (
@@ -117,7 +112,7 @@ class Index(KeptIndex):
         parameters mean stands in the .proto's `BuildParameters`.
 
         `labels` (n, L): what is not 0 is a label of the row's. What predicts labels, their names
-        and hierarchy: `divgrpc.label_parameters.Labelling`.
+        and hierarchy: `divgrpc.label_plans.Labelling`.
 
         Raises `InvalidArgumentError`, `UnsupportedError`; with `path` also `IndexExistsError`,
         `BuildUnderWayError`, `StorageFullError`.
@@ -247,6 +242,14 @@ class Index(KeptIndex):
             neighbours = self.topics.labels.rows(answers.ids)
             found = self.labels.vote(neighbours, answers, parameters, wanted)
         return self.labels.result(found, parameters, self.generation)
+
+    def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
+        """Raise what `predict` would raise for these rows."""
+        rows = document_rows(documents, self.dims)
+        if parameters.mode == "neighbour_vote" or self.labels is None:
+            prepare("documents", rows, self._searcher.metric)
+        else:
+            self.labels.check(rows)
 
     def check_queries(self, queries: RowsLike) -> None:
         """Raise what `answer` would raise for these rows."""

@@ -22,10 +22,10 @@ from divgrpc.array_files import Array
 from divgrpc.assembling import assemble
 from divgrpc.encoding import Report
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.label_parameters import LabelPlan
+from divgrpc.label_plans import LabelPlan
 from divgrpc.labels import LabelModel, train
 from divgrpc.manifest import LabelSection
-from divgrpc.parameters import BuildParameters
+from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.predicting import INDEX, embed
 from divgrpc.stores import Arrays, Part
 from divgrpc.tuning import SAMPLE
@@ -61,6 +61,7 @@ class LabelBuilder:
             raise InvalidArgumentError(
                 "labels", f"labels must have one row per vector, {rows}, got {len(given)}"
             )
+        _check_count("labels", given.shape[1])
         matrix = given.matrix if isinstance(given, SparseRows) else sparse.csr_array(given)
         matrix.eliminate_zeros()
         return SparseRows.of(matrix)
@@ -121,6 +122,8 @@ class LabelBuilder:
             "label_names": None if names is None else len(names),
         }
         known = {field: count for field, count in counts.items() if count is not None}
+        for field, count in known.items():
+            _check_count(field, count)
         if not known or list(known) == ["label_names"]:
             raise InvalidArgumentError("labels", "labels must come with every row or with none")
         first = next(iter(known.values()))
@@ -209,3 +212,10 @@ def _over_factors(asked: BuildParameters, rank: int) -> BuildParameters:
         target_recall=max(asked.target_recall, _TARGET_RECALL),
         seed=asked.seed,
     )
+
+
+def _check_count(field: str, count: int) -> None:
+    if not 1 <= count <= LIMITS["labels_max"]:
+        raise InvalidArgumentError(
+            field, f"{field} must be of 1 to {LIMITS['labels_max']} labels, got {count}"
+        )

@@ -18,6 +18,7 @@ from divgrpc.types import (
     ArrayInfo,
     Choice,
     IndexInfo,
+    LabelInfo,
     Points,
     QueryDefault,
     Search,
@@ -149,6 +150,24 @@ class Manifest:
             choices=self.choices,
             warnings=self.warnings,
             query_default=query_default,
+            labels=self._label_info(),
+        )
+
+    def _label_info(self) -> LabelInfo | None:
+        section = self.labels
+        if section is None:
+            return None
+        index = section.index
+        return LabelInfo(
+            label_count=section.label_count,
+            rank=section.rank,
+            has_label_sets="label_sets.indptr" in self.arrays,
+            has_names="label_names.ends" in self.arrays,
+            has_hierarchy="label_tree.parents" in self.arrays,
+            parameters=None if section.parameters is None else asdict(section.parameters),
+            losses=section.losses,
+            auto_search=None if index is None else index.auto_search,
+            search_costs=() if index is None else index.search_costs,
         )
 
 

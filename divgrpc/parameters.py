@@ -58,6 +58,14 @@ LIMITS: Final = {
     "rank_max": 4_096,
     "neighbours_max": 1_000,
     "iterations_max": 1_000,
+    "labels_max": 2**22,
+    # Numbers of each of two factors that are brought.
+    "label_factor_numbers_max": 2**30,
+    "label_name_bytes_max": 1_024,
+    # All names together.
+    "label_names_bytes_max": 2**28,
+    "hierarchy_edges_max": 2**24,
+    "hierarchy_nodes_max": 2**24,
 }
 
 DEFAULT_K: Final = 10

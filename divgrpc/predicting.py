@@ -113,6 +113,10 @@ class IndexedLabels:
         # What is below it never comes before the selector. Distances are minus the products.
         return replace(wanted, max_distance=-parameters.threshold)
 
+    def check(self, documents: Rows) -> None:
+        """Raise what embedding these would raise; they are written over."""
+        prepare("documents", documents, "cosine" if self._section.unit_rows else "inner_product")
+
     def predict(self, documents: Rows, parameters: PredictParameters) -> Found:
         """Return the labels whose products with the embedded documents are selected."""
         wanted = self.resolve(parameters)

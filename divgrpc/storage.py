@@ -204,6 +204,11 @@ class Staging:
         self.on_whole: Callable[[Path], None] | None = None
         self._folder.mkdir(parents=True)
 
+    @property
+    def folder(self) -> Path:
+        """Where it is written; all that is there goes with it, unless it is published."""
+        return self._folder
+
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
     ) -> None:

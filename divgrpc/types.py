@@ -205,12 +205,33 @@ class Defaults:
 
 
 @dataclass(frozen=True, slots=True)
+class LabelInfo:
+    """The labels of an index as they stand; `rank` is 0 without a model, and `auto_search` None.
+
+    `has_label_sets`: the points have labels, so that neighbours can vote. `parameters`, by their
+    names, are what the model was trained with, None where it was brought; `losses` what the loss
+    was after each iteration. `auto_search` and `search_costs` are of the search for labels.
+    """
+
+    label_count: int
+    rank: int
+    has_label_sets: bool
+    has_names: bool
+    has_hierarchy: bool
+    parameters: dict[str, object] | None = None
+    losses: tuple[float, ...] = ()
+    auto_search: Search | None = None
+    search_costs: tuple[SearchCost, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class IndexInfo:
     """An index as it stands: what it was asked to be, and what Build made of it.
 
     `parameters` is a `divgrpc.parameters.BuildParameters` with every default filled in, given as a
     mapping of its field names. `nonzeros` counts stored numbers, rows * dims if points are dense.
-    `query_default` is None until Evaluate has set one on this generation.
+    `query_default` is None until Evaluate has set one on this generation, `labels` where the index
+    was built without.
     """
 
     name: str
@@ -230,6 +251,7 @@ class IndexInfo:
     choices: tuple[Choice, ...] = ()
     warnings: tuple[WarningInfo, ...] = ()
     query_default: QueryDefault | None = None
+    labels: LabelInfo | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-from divgrpc_client import cli
+from divgrpc_client import verbs
 from running import tied
 
 
@@ -20,7 +20,7 @@ class Ran(NamedTuple):
 def start(target: str, *arguments: object, **options: Any) -> "subprocess.Popen[bytes]":  # noqa: ANN401  # Popen's
     """Start a command as a program of its own."""
     command = [sys.executable, "-m", "divgrpc_client", *map(str, arguments)]
-    environment = {**os.environ, cli.TARGET_VARIABLE: target, "TERM": "xterm"}
+    environment = {**os.environ, verbs.TARGET_VARIABLE: target, "TERM": "xterm"}
     return subprocess.Popen(tied(command), env=environment, **options)
 
 

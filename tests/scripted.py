@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from divgrpc_protos import arrays
-from divgrpc_protos.v1 import evaluate_pb2, experimental_pb2, index_pb2, query_pb2
+from divgrpc_protos.v1 import evaluate_pb2, index_pb2, predict_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import (
     DiverseIndexServicer,
     add_DiverseIndexServicer_to_server,
@@ -194,7 +194,7 @@ class ScriptedIndex(DiverseIndexServicer):
             dims=3,
             parameters=parameters,
             auto_search=query_pb2.SEARCH_SCAN,
-            search_costs=[index_pb2.SearchCost(search=query_pb2.SEARCH_EXACT, recall=1.0)],
+            search_costs=[query_pb2.SearchCost(search=query_pb2.SEARCH_EXACT, recall=1.0)],
             arrays=[array],
         )
 
@@ -232,8 +232,8 @@ class ScriptedIndex(DiverseIndexServicer):
         )
 
     def PredictLabels(
-        self, request: experimental_pb2.PredictLabelsRequest, context: grpc.ServicerContext
-    ) -> experimental_pb2.PredictLabelsResponse:
+        self, request: predict_pb2.PredictLabelsRequest, context: grpc.ServicerContext
+    ) -> predict_pb2.PredictLabelsResponse:
         """Refuse."""
         context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
 

@@ -11,20 +11,21 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from divgrpc import types
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.index import Index
-from divgrpc.parameters import LIMITS, BuildParameters, QueryParameters
+from divgrpc.label_parameters import PredictParameters
+from divgrpc.label_plans import Labelling
+from divgrpc.parameters import LIMITS, BuildParameters, LabelParameters, QueryParameters
 from divgrpc_client import AsyncClient, Client, ServerInfo
-from divgrpc_protos.v1 import evaluate_pb2, index_pb2, query_pb2
+from divgrpc_protos.v1 import evaluate_pb2, index_pb2, labels_pb2, predict_pb2, query_pb2
 
 # What only one side has: where the data go in, and what a call over a network needs.
 CORE_BUILD = {"path"}
-# What is not in the contract yet.
-CORE_BUILD |= {"labels"}
 CLIENT_CALL = {"timeout", "request_id"}
 # What a build is told beside its parameters.
 BUILD_CALL = {
     "ids": None,
     "categories": None,
     "subtopics": None,
+    "labels": None,
     "replace": False,
     "progress": None,
 }
@@ -67,8 +68,20 @@ def test_build_takes_the_same_everywhere(client: type) -> None:
     """Core and clients build with the names and defaults of one table, and the same data."""
     expected = table(BuildParameters) | BUILD_CALL
     assert parameters(Index.build, without=CORE_BUILD) == expected
+    of_labels = dict.fromkeys(["label_model", "label_names", "hierarchy", "roots"])
+    of_labels |= {n: value for n, value in table(LabelParameters).items() if n != "seed"}
+    assert set(Labelling.__annotations__) == set(of_labels)
     build = client.build  # type: ignore[attr-defined]  # both clients have it
-    assert parameters(build, without=CLIENT_CALL) == expected
+    assert parameters(build, without=CLIENT_CALL) == expected | of_labels
+
+
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_predict_labels_takes_the_same_everywhere(client: type) -> None:
+    """Core and clients predict with the names and defaults of one table."""
+    expected = table(PredictParameters)
+    assert parameters(Index.predict_labels) == expected
+    predict = client.predict_labels  # type: ignore[attr-defined]  # both clients have it
+    assert parameters(predict, without=CLIENT_CALL) == expected
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
@@ -91,6 +104,8 @@ def optional(field: FieldDescriptor) -> bool:
     [
         (QueryParameters, query_pb2.QueryRequest, {"index", "queries"}),
         (BuildParameters, index_pb2.BuildParameters, set()),
+        (LabelParameters, labels_pb2.LabelParameters, set()),
+        (PredictParameters, predict_pb2.PredictLabelsRequest, {"index", "documents"}),
     ],
 )
 def test_the_contract_has_the_same_parameters(core: Any, message: Any, others: set[str]) -> None:  # noqa: ANN401  # a dataclass and a message
@@ -136,11 +151,13 @@ def test_choices_are_spelled_alike(word: str, field: str) -> None:
     [
         (types.IndexInfo, index_pb2.IndexInfo),
         (types.ArrayInfo, index_pb2.ArrayInfo),
-        (types.SearchCost, index_pb2.SearchCost),
+        (types.SearchCost, query_pb2.SearchCost),
         (types.Choice, index_pb2.Choice),
-        (types.Progress, index_pb2.BuildProgress),
+        (types.TrainingProgress, index_pb2.BuildProgress),
         (types.QueryDefault, index_pb2.QueryDefault),
         (types.EvaluateRow, evaluate_pb2.EvaluateRow),
+        (types.LabelInfo, labels_pb2.LabelInfo),
+        (types.EffectiveLabelParameters, predict_pb2.EffectiveLabelParameters),
         (types.WarningInfo, query_pb2.WarningInfo),
         (types.QueryStats, query_pb2.QueryStats),
         (types.EffectiveParameters, query_pb2.EffectiveParameters),
@@ -161,6 +178,9 @@ def test_query_results_are_columns_of_the_contract() -> None:
     """A query's result has what its message has, the offsets turned into rows and counts."""
     columns = {field.name for field in fields(types.QueryResult)}
     assert columns - {"counts"} == set(names(query_pb2.QueryResponse.DESCRIPTOR)) - {"offsets"}
+    columns = {field.name for field in fields(types.LabelResult)}
+    predicted = set(names(predict_pb2.PredictLabelsResponse.DESCRIPTOR))
+    assert columns - {"counts"} == predicted - {"offsets"}
 
 
 def test_limits_are_numbers_the_contract_can_carry() -> None:

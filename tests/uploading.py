@@ -1,7 +1,7 @@
 """Build calls made by hand, for uploads that the client would never send."""
 
 import queue
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import grpc
@@ -19,7 +19,7 @@ def header(name: str, **fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401 
     return index_pb2.BuildRequest(header=index_pb2.BuildHeader(index=name, **fields))
 
 
-def chunk(vectors: object, **labels: Sequence[int]) -> index_pb2.BuildRequest:
+def chunk(vectors: object, **labels: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's types
     """Return a message with rows."""
     matrix = encode_dense(np.asarray(vectors, np.float32))
     return index_pb2.BuildRequest(chunk=index_pb2.BuildChunk(vectors=matrix, **labels))

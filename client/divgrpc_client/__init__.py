@@ -9,7 +9,7 @@ It loads grpc, protobuf and numpy; neither numba nor scipy.
 """
 
 from divgrpc.errors import DivgrpcError
-from divgrpc.types import EvaluateRow, IndexInfo, Progress, QueryResult
+from divgrpc.types import EvaluateRow, IndexInfo, LabelResult, Progress, QueryResult
 from divgrpc_client.async_client import AsyncClient
 from divgrpc_client.client import Client
 from divgrpc_client.errors import ClientStateError, RpcError
@@ -22,6 +22,7 @@ __all__ = [
     "DivgrpcError",
     "EvaluateRow",
     "IndexInfo",
+    "LabelResult",
     "Progress",
     "QueryResult",
     "RpcError",

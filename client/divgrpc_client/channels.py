@@ -18,7 +18,7 @@ ChannelOption: TypeAlias = tuple[str, str | int]
 
 SERVICE: Final = "divgrpc.v1.DiverseIndex"
 # Calls that change nothing on the server; asking twice is harmless.
-_REPEATABLE: Final = ("Query", "GetIndex", "ListIndexes", "GetServerInfo")
+_REPEATABLE: Final = ("Query", "PredictLabels", "GetIndex", "ListIndexes", "GetServerInfo")
 _SERVICE_CONFIG: Final = json.dumps(
     {
         "methodConfig": [

@@ -12,29 +12,33 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from types import NoneType
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final
 
 import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
-from divgrpc.evaluation.grid import Limits
 from divgrpc_client import commands
 from divgrpc_client.errors import RpcError
 from divgrpc_client.files import FORMATS
 from divgrpc_client.options import (
     BUILD_DEFAULTS,
     GRID_DEFAULTS,
+    PREDICT_DEFAULTS,
     QUERY_DEFAULTS,
     BuildOptions,
     GridOptions,
+    PredictOptions,
     QueryOptions,
-    explained,
 )
 from divgrpc_client.paper_verbs import add_paper
-
-TARGET_VARIABLE: Final = "DIVGRPC_TARGET"
-TARGET_DEFAULT: Final = "127.0.0.1:50051"
+from divgrpc_client.verbs import (
+    add,
+    add_labels,
+    add_named,
+    add_options,
+    add_split,
+    add_with_file,
+)
 
 _TOP: Final = """\
 Search whose results are near the query and different from one another.
@@ -43,6 +47,7 @@ Start a server first (divgrpc-server), or see it all at once (divgrpc demo):
 
   divgrpc build images vectors.npy         index the rows of a file
   divgrpc query images queries.npy -k 10   ten diverse results for each row
+  divgrpc predict papers documents.txt     labels for each, right ones that differ
   divgrpc info images                      what Build chose, and what it measured
 """
 _BUILD: Final = """\
@@ -53,6 +58,11 @@ Index the rows of FILE under NAME, and serve them.
   divgrpc build images base.fvecs --replace --hash-family lsh_div --n-tables 20
   divgrpc build news tfidf.npz --hash-family auto     scipy's sparse rows stay sparse
   divgrpc build news train.svm --categories labels --metric inner_product
+
+With labels, which divgrpc predict gives to documents:
+
+  divgrpc build papers --features train.txt --label-model leml --label-names names.txt
+  divgrpc build papers --features X.npz --labels Y.npz --label-model leml --hierarchy edges.txt
 """
 _QUERY: Final = """\
 Ask NAME about each row of FILE.
@@ -60,6 +70,16 @@ Ask NAME about each row of FILE.
   divgrpc query images queries.npy --diversity 0       plain nearest neighbours
   divgrpc query images queries.npy --rows 0:3 -k 20
   divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
+"""
+_PREDICT: Final = """\
+Give the documents of FILE labels: right ones that differ, of those that NAME was built with.
+
+  divgrpc predict papers test.txt                     five labels each, with their names
+  divgrpc predict papers test.npz --rows 0:3 --top-k 10 --diversity 0.5
+  divgrpc predict papers test.txt --diversity 0 --threshold 0.2 --json
+  divgrpc predict papers test.txt --mode neighbour_vote --neighbours 20
+
+A score is the product of a label with the document; in neighbour_vote its share of the votes.
 """
 _EVALUATE: Final = """\
 Try settings on the rows of FILE, and show what each reaches: accuracy, diversity, time.
@@ -124,7 +144,7 @@ def _in_flags(message: str) -> str:
 
     def flag(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]
-        known = name in BUILD_DEFAULTS or name in QUERY_DEFAULTS
+        known = name in BUILD_DEFAULTS | QUERY_DEFAULTS | PREDICT_DEFAULTS
         return f"--{name.replace('_', '-')} {value}" if known else found[0]
 
     return re.sub(r"\b(?P<name>[a-z_]+)=\"?(?P<value>[\w.]+)\"?", flag, message)
@@ -154,64 +174,19 @@ def _parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     _add_build(verbs)
     _add_query(verbs)
+    _add_predict(verbs)
     _add_evaluate(verbs)
-    _add(verbs, "ls", commands.ls, "List the indexes.")
-    _add_named(_add(verbs, "info", commands.info, "Show what an index is and why it is so."))
-    _add_named(_add(verbs, "rm", commands.rm, "Delete an index."))
+    add(verbs, "ls", commands.ls, "List the indexes.")
+    add_named(add(verbs, "info", commands.info, "Show what an index is and why it is so."))
+    add_named(add(verbs, "rm", commands.rm, "Delete an index."))
     _add_demo(verbs)
     add_paper(verbs)
     return parser
 
 
-def _add(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type for these
-    verb: argparse.ArgumentParser = verbs.add_parser(
-        name,
-        help=text.strip().splitlines()[0],
-        description=text,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    verb.set_defaults(run=run)
-    verb.add_argument(
-        "--target",
-        default=os.environ.get(TARGET_VARIABLE, TARGET_DEFAULT),
-        help=f"host:port of the server (${TARGET_VARIABLE}; default {TARGET_DEFAULT})",
-    )
-    verb.add_argument(
-        "--timeout",
-        type=float,
-        metavar="SECONDS",
-        help=f"of a request (default {commands.TIMEOUT_SECONDS:g}; none for build and evaluate)",
-    )
-    verb.add_argument("--json", action="store_true", help="print JSON, errors too")
-    return verb
-
-
-def _add_named(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    verb.add_argument("name", metavar="NAME", help="name of the index")
-    return verb
-
-
-def _add_with_file(verb: argparse.ArgumentParser) -> None:
-    _add_named(verb)
-    verb.add_argument("file", metavar="FILE", help=f"one vector per row: {FORMATS}")
-    verb.add_argument("--key", help="array of an .npz; needed where it has several matrices")
-    verb.add_argument(
-        "--index-base",
-        choices=["auto", "0", "1"],
-        default="auto",
-        help="first column of an svmlight file (default auto: 0 if it has a column 0, else 1)",
-    )
-    verb.add_argument(
-        "--dims",
-        type=int,
-        metavar="N",
-        help="columns of an svmlight file (default: those of the index, or all that it shows)",
-    )
-
-
 def _add_build(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    verb = _add(verbs, "build", commands.build, _BUILD)
-    _add_with_file(verb)
+    verb = add(verbs, "build", commands.build, _BUILD)
+    add_with_file(verb, nargs="?")
     source = (
         "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for "
         "those of the svmlight file"
@@ -220,19 +195,28 @@ def _add_build(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type fo
     verb.add_argument("--categories", metavar="SOURCE", help="one category per row, -1 for none")
     verb.add_argument("--subtopics", metavar="SOURCE", help="one sub-topic per row, -1 for none")
     verb.add_argument("--replace", action="store_true", help="replace an index of that name")
-    _add_options(verb, BuildOptions, BUILD_DEFAULTS)
+    add_labels(verb)
+    add_options(verb, BuildOptions, BUILD_DEFAULTS)
 
 
 def _add_query(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    verb = _add(verbs, "query", commands.query, _QUERY)
-    _add_with_file(verb)
+    verb = add(verbs, "query", commands.query, _QUERY)
+    add_with_file(verb)
     verb.add_argument("--rows", metavar="START:STOP", help="ask these rows of the file alone")
-    _add_options(verb, QueryOptions, QUERY_DEFAULTS)
+    add_options(verb, QueryOptions, QUERY_DEFAULTS)
+
+
+def _add_predict(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    verb = add(verbs, "predict", commands.predict, _PREDICT)
+    add_with_file(verb, f"one document per row: {FORMATS}, or text as build takes it")
+    add_split(verb)
+    verb.add_argument("--rows", metavar="START:STOP", help="ask about these rows of them alone")
+    add_options(verb, PredictOptions, PREDICT_DEFAULTS)
 
 
 def _add_evaluate(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    verb = _add(verbs, "evaluate", commands.evaluate, _EVALUATE)
-    _add_with_file(verb)
+    verb = add(verbs, "evaluate", commands.evaluate, _EVALUATE)
+    add_with_file(verb)
     verb.add_argument(
         "--categories", metavar="SOURCE", help="the category of each row: its points are relevant"
     )
@@ -248,7 +232,7 @@ def _add_evaluate(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type
     verb.add_argument("--per-query", action="store_true", help="with --json: figures per query too")
     verb.add_argument("--csv", action="store_true", help="print CSV")
     _add_report(verb)
-    _add_options(verb, GridOptions, GRID_DEFAULTS)
+    add_options(verb, GridOptions, GRID_DEFAULTS)
 
 
 def _add_report(verb: argparse.ArgumentParser) -> None:
@@ -269,59 +253,9 @@ def _add_report(verb: argparse.ArgumentParser) -> None:
     )
 
 
-def _limits(text: str) -> Limits:
-    """Read HASH:CANDIDATES; what is left out is the default."""
-    hash_limit, candidates_limit = (int(part) if part else None for part in text.split(":"))
-    return hash_limit, candidates_limit
-
-
-_limits.__name__ = "HASH:CANDIDATES"  # what argparse calls it
-
-
 def _add_demo(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
     verb = verbs.add_parser(
         "demo", help="See plain and diverse results side by side.", description=_DEMO
     )
     verb.set_defaults(run=commands.demo)
     verb.add_argument("--folder", default="demo", help="where the picture goes (default demo)")
-
-
-def _add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, object]) -> None:
-    # What is not given is not in the namespace, and so not on the wire.
-    group = verb.add_argument_group(f"what {verb.prog.split()[-1]} does")
-    for name, (kind, sentence) in explained(table).items():
-        flags = [f"--{name.replace('_', '-')}"]
-        if len(name) == 1:
-            flags.insert(0, f"-{name}")
-        told = f"{sentence}{_told(defaults[name])}"
-        how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": told}
-        if kind is bool:
-            group.add_argument(*flags, action=argparse.BooleanOptionalAction, **how)
-        elif get_origin(kind) is Sequence:
-            (each,) = get_args(kind)
-            group.add_argument(*flags, nargs="+", **_each(name, each), **how)
-        elif get_origin(kind) is Literal:
-            group.add_argument(*flags, choices=get_args(kind), **how)
-        else:
-            group.add_argument(*flags, type=_plain(kind), metavar="N", **how)
-
-
-def _each(axis: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
-    """Say how the values of a list are read."""
-    if axis == "limits":
-        return {"type": _limits, "metavar": "HASH:CANDIDATES"}
-    if get_origin(kind) is Literal:
-        return {"choices": get_args(kind)}
-    return {"type": kind, "metavar": "N"}
-
-
-def _told(default: object) -> str:
-    if default in (None, GRID_DEFAULTS["limits"]):
-        return ""
-    words = default if isinstance(default, tuple) else (default,)
-    return f" (default {' '.join(map(str, words))})"
-
-
-def _plain(kind: Any) -> type[int] | type[float]:  # noqa: ANN401  # a type, or a type or None
-    members = [member for member in get_args(kind) or (kind,) if member is not NoneType]
-    return int if members == [int] else float

@@ -14,13 +14,20 @@ import grpc
 import numpy.typing as npt
 
 from divgrpc.evaluation import FOLDS
-from divgrpc.types import EvaluateRow, IndexInfo, Progress, QueryResult
+from divgrpc.types import EvaluateRow, IndexInfo, LabelResult, Progress, QueryResult
 from divgrpc_client import arguments, health, responses, streams, uploads
-from divgrpc_client.batches import Batch
+from divgrpc_client.batches import PredictBatch, QueryBatch
 from divgrpc_client.calls import Call
 from divgrpc_client.channels import ChannelOption, Pool, Settings
 from divgrpc_client.evaluations import Evaluation
-from divgrpc_client.options import BuildOptions, GridOptions, QueryOptions, spelled_out
+from divgrpc_client.labelling import ModelLike
+from divgrpc_client.options import (
+    BuildOptions,
+    GridOptions,
+    PredictOptions,
+    QueryOptions,
+    spelled_out,
+)
 from divgrpc_client.pipelines import Pipeline
 from divgrpc_client.requests import build_message, next_page
 from divgrpc_client.responses import ServerInfo
@@ -103,6 +110,11 @@ class Client:
         ids: npt.ArrayLike | None = None,
         categories: npt.ArrayLike | None = None,
         subtopics: npt.ArrayLike | None = None,
+        labels: VectorsLike | None = None,
+        label_model: ModelLike = None,
+        label_names: Sequence[str] | None = None,
+        hierarchy: npt.ArrayLike | None = None,
+        roots: Sequence[int] | None = None,
         replace: bool = False,
         progress: Callable[[Progress], object] | None = None,
         timeout: float | None = None,
@@ -114,9 +126,13 @@ class Client:
         `vectors` (rows, dims) may be any array, memory-mapped or not, or a sparse matrix of
         scipy's; rows travel in chunks as float32, or as float16 if they are. `ids` (rows,) are 0
         or above and unique, by default 0, 1, ...; `categories` and `subtopics` (rows,) are -1 for
-        none. An index of that name is replaced only with `replace`. `progress` is called as the
-        build goes on. If it raises, or the call is interrupted, the build is cancelled and nothing
-        is left behind. There is no deadline, only the limit on standing still.
+        none. `labels` (rows, L): what is not 0 is a label of the row's; `label_model` is "leml", to
+        train one, or a pair of label factors (L, r) and feature map (dims, r); `label_names` (L,);
+        `hierarchy` (m, 2) are edges from parent to child, from the `roots` down, nodes below L
+        being the labels. An index of that name is replaced only with `replace`. `progress` is
+        called as the build goes on. If it raises, or the call is interrupted, the build is
+        cancelled and nothing is left behind. There is no deadline, only the limit on standing
+        still.
         """
         upload = uploads.upload(
             name,
@@ -125,6 +141,11 @@ class Client:
             ids=ids,
             categories=categories,
             subtopics=subtopics,
+            labels=labels,
+            label_model=label_model,
+            label_names=label_names,
+            hierarchy=hierarchy,
+            roots=roots,
             replace=replace,
         )
         call = Call("Build", self._target, timeout=timeout, request_id=request_id)
@@ -148,8 +169,33 @@ class Client:
         generation.
         """
         call = self._call("Query", timeout, request_id)
-        batch = Batch(name, queries, options)
+        batch = QueryBatch(name, queries, options)
         method = self._pool.take().stub.Query
+        while (request := batch.next_request()) is not None:
+            batch.accept(_ask(call, method, request))
+        result = batch.result()
+        if result is None:
+            raise call.unsettled()
+        return result
+
+    @spelled_out
+    def predict_labels(
+        self,
+        name: str,
+        documents: VectorsLike,
+        *,
+        timeout: float | None = None,
+        request_id: str | None = None,
+        **options: Unpack[PredictOptions],
+    ) -> LabelResult:
+        """Return, for each of `documents`, `top_k` labels that suit it and differ from one another.
+
+        `documents` are what `query` takes as queries, and travel in the same way. The index must
+        have been built with labels.
+        """
+        call = self._call("PredictLabels", timeout, request_id)
+        batch = PredictBatch(name, documents, options)
+        method = self._pool.take().stub.PredictLabels
         while (request := batch.next_request()) is not None:
             batch.accept(_ask(call, method, request))
         result = batch.result()

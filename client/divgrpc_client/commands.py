@@ -4,15 +4,17 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from divgrpc.errors import InvalidArgumentError, UnavailableError, UnsupportedError
-from divgrpc.types import EvaluateRow, Progress, QueryResult
-from divgrpc_client import machine, responses
+from divgrpc.joining import ResultT, joined
+from divgrpc.types import EvaluateRow, Progress
+from divgrpc_client import label_inputs, machine
 from divgrpc_client.client import Client
 from divgrpc_client.files import read_column, read_lists, read_vectors
-from divgrpc_client.options import BuildOptions, GridOptions, QueryOptions
+from divgrpc_client.options import BuildOptions, GridOptions, PredictOptions, QueryOptions
 from divgrpc_client.sparse_files import SVMLIGHT
 from divgrpc_protos.arrays import Csr, Matrix, row_count, take
 
@@ -31,8 +33,7 @@ Tell: TypeAlias = Callable[[Progress], None]
 
 def build(arguments: argparse.Namespace) -> None:
     """Index the rows of a file."""
-    path = Path(arguments.file)
-    vectors = _read(path, arguments)
+    path, vectors, told = label_inputs.read_build(arguments)
     columns = {
         name: None if source is None else read_column(source, path)
         for name in ("ids", "categories", "subtopics")
@@ -48,6 +49,7 @@ def build(arguments: argparse.Namespace) -> None:
             replace=arguments.replace,
             progress=progress,
             timeout=arguments.timeout,
+            **told,
             **_given(arguments, BuildOptions),
         )
     if arguments.json:
@@ -68,13 +70,39 @@ def query(arguments: argparse.Namespace) -> None:
     with _client(arguments) as client, shown as progress:
         if path.suffix in SVMLIGHT and arguments.dims is None:
             queries = _widened(queries, client.get_index(arguments.name).dims)
-        result = _ask(client, arguments, queries, progress)
+        options = _given(arguments, QueryOptions)
+        ask = partial(client.query, arguments.name, timeout=arguments.timeout, **options)
+        result = _ask(arguments.name, ask, queries, progress)
     if arguments.json:
         machine.show_result(result, rows)
     else:
         from divgrpc_client import display
 
         display.result(result, rows)
+
+
+def predict(arguments: argparse.Namespace) -> None:
+    """Give the documents of a file labels."""
+    path = Path(arguments.file)
+    documents, _ = label_inputs.read_documents(path, arguments)
+    numbers = label_inputs.split_rows(arguments, row_count(documents))
+    if numbers is not None:
+        documents = label_inputs.picked(documents, numbers)
+    rows = _rows(arguments.rows, row_count(documents))
+    documents = take(documents, rows.start, rows.stop)
+    shown = _bar(arguments, "documents") if len(rows) > _ROWS_AT_A_TIME else nullcontext()
+    with _client(arguments) as client, shown as progress:
+        if label_inputs.is_text(path) and arguments.dims is None:
+            documents = _widened(documents, client.get_index(arguments.name).dims)
+        options = _given(arguments, PredictOptions)
+        ask = partial(client.predict_labels, arguments.name, timeout=arguments.timeout, **options)
+        result = _ask(arguments.name, ask, documents, progress)
+    if arguments.json:
+        machine.show_labels(result, rows)
+    else:
+        from divgrpc_client import display
+
+        display.labels(result, rows)
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
@@ -148,25 +176,23 @@ def _widened(queries: Matrix, dims: int) -> Matrix:
 
 
 def _ask(
-    client: Client, arguments: argparse.Namespace, queries: Matrix, progress: Tell | None
-) -> QueryResult:
+    name: str, ask: Callable[[Matrix], ResultT], given: Matrix, progress: Tell | None
+) -> ResultT:
     """Ask about rows a thousand at a time; the result is of one generation all the same."""
-    count = row_count(queries)
-    options = _given(arguments, QueryOptions)
+    count = row_count(given)
     for _ in range(_ROUNDS_MAX):
-        parts: list[QueryResult] = []
+        parts: list[ResultT] = []
         # A file without rows is asked about once, for the server to say what it thinks of it.
         for start in range(0, max(1, count), _ROWS_AT_A_TIME):
             if progress is not None:
                 progress(Progress("asking", start, count))
-            rows = take(queries, start, min(count, start + _ROWS_AT_A_TIME))
-            parts.append(client.query(arguments.name, rows, timeout=arguments.timeout, **options))
+            parts.append(ask(take(given, start, min(count, start + _ROWS_AT_A_TIME))))
             if parts[-1].generation != parts[0].generation:
                 break
         else:
-            return responses.joined(parts)
+            return joined(parts)
     raise UnavailableError(
-        f"index {arguments.name!r} was replaced again and again while it was asked; ask again"
+        f"index {name!r} was replaced again and again while it was asked; ask again"
     )
 
 

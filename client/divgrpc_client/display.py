@@ -6,11 +6,21 @@ from dataclasses import fields
 from typing import Final
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table
 
-from divgrpc.types import IndexInfo, Progress, QueryDefault, QueryResult, WarningInfo
+from divgrpc.types import (
+    IndexInfo,
+    LabelInfo,
+    LabelResult,
+    Progress,
+    QueryDefault,
+    QueryResult,
+    TrainingProgress,
+    WarningInfo,
+)
 from divgrpc_client.options import BUILD_DEFAULTS
 
 # Wide enough for every table here; rich guesses 80 columns where there is no terminal.
@@ -53,11 +63,17 @@ def bar(unit: str = "rows") -> Iterator[Callable[[Progress], None]]:
                 description=progress.stage,
                 completed=progress.rows_done,
                 total=progress.rows_total or None,
-                rows=f"{progress.rows_done:,} {unit}",
+                rows=f"{progress.rows_done:,} {unit}{_loss(progress)}",
                 left="" if left is None else f"{left:.0f} s left",
             )
 
         yield step
+
+
+def _loss(progress: Progress) -> str:
+    if not isinstance(progress, TrainingProgress) or progress.loss is None:
+        return ""
+    return f", loss {progress.loss:,.4g}"
 
 
 def built(info: IndexInfo) -> None:
@@ -67,6 +83,8 @@ def built(info: IndexInfo) -> None:
         f"{info.name}: generation {info.generation}, {info.rows:,} {info.points} rows of "
         f"{info.dims:,} dimensions, {size(_bytes(info))}, serving"
     )
+    if info.labels is not None:
+        out.print(_labels(info.labels))
     _warn(out, info.warnings)
     out.print(f"divgrpc info {info.name} says what was chosen and why", style="dim")
 
@@ -96,6 +114,35 @@ def result(found: QueryResult, rows: range) -> None:
     if len(found.duality_gaps):
         most = f"{found.duality_gaps.max():.1e}"
         out.print(f"duality gap at most {most} of the objective's range", style="dim")
+    _warn(out, found.warnings)
+
+
+def labels(found: LabelResult, rows: range) -> None:
+    """Show the labels of each document, in the order in which they were picked."""
+    out = console()
+    columns = (">document", ">rank", ">label", *(["name"] if found.names else []))
+    grid = table(*columns, ">score", ">selection score")
+    for position, (row, count) in enumerate(zip(rows, found.counts.tolist(), strict=True)):
+        if count == 0:
+            grid.add_row(str(row), "none")
+        for rank in range(count):
+            grid.add_row(
+                str(row) if rank == 0 else "",
+                str(rank + 1),
+                str(found.labels[position, rank]),
+                *([escape(found.names[position][rank])] if found.names else []),
+                f"{found.scores[position, rank]:.4f}",
+                f"{found.selection_scores[position, rank]:.4f}",
+            )
+    out.print(grid)
+    used = found.parameters
+    voters = f" of {used.neighbours}, {used.vote}" if used.neighbours else ""
+    out.print(
+        f"generation {found.generation}: {used.mode}{voters}, {used.search} search, "
+        f"{used.selector} selector, diversity {used.diversity:g}, "
+        f"candidates_limit {used.candidates_limit}",
+        style="dim",
+    )
     _warn(out, found.warnings)
 
 
@@ -132,11 +179,42 @@ def index(info: IndexInfo) -> None:
         for what, has in (("categories", info.has_categories), ("sub-topics", info.has_subtopics))
         if has
     ]
-    out.print(f"{' and '.join(kept) or 'no categories or sub-topics'} kept with the rows\n")
+    out.print(f"{' and '.join(kept) or 'no categories or sub-topics'} kept with the rows")
+    if info.labels is not None:
+        out.print(_labels(info.labels))
+    out.print()
     out.print(_choices(info), "", _costs(info), "", _arrays(info))
     if info.query_default is not None:
         out.print(f"\nQuery takes, unless it is told otherwise: {_default(info.query_default)}")
     _warn(out, info.warnings)
+
+
+def _labels(info: LabelInfo) -> str:
+    """Say what labels there are, what scores them, and how that went."""
+    kept = [
+        what
+        for what, has in (
+            ("names", info.has_names),
+            ("a hierarchy", info.has_hierarchy),
+            ("those of every row", info.has_label_sets),
+        )
+        if has
+    ]
+    told = f"{info.label_count:,} labels, {', '.join(kept) or 'nothing'} kept with them"
+    if not info.rank:
+        return f"{told}; no label model: neighbours vote"
+    if info.parameters is None:
+        told = f"{told}; label factors of rank {info.rank} from elsewhere"
+    else:
+        told = (
+            f"{told}; a label model of rank {info.rank}, regularisation "
+            f"{info.parameters['regularisation']:g}, {len(info.losses)} iterations, "
+            f"loss {info.losses[0]:,.4g} to {info.losses[-1]:,.4g}"
+        )
+    found = {cost.search: cost for cost in info.search_costs}.get(info.auto_search or "exact")
+    if found is None:
+        return told
+    return f"{told}; auto search means {found.search}, {found.microseconds:,.0f} µs a document"
 
 
 def _default(default: QueryDefault) -> str:

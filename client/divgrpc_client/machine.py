@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 
-from divgrpc.types import QueryResult
+from divgrpc.types import LabelResult, QueryResult
 
 
 def show(value: object) -> None:
@@ -26,15 +26,41 @@ def show_result(result: QueryResult, rows: range) -> None:
     )
 
 
-def _row(result: QueryResult, position: int, row: int) -> dict[str, object]:
+def show_labels(result: LabelResult, rows: range) -> None:
+    """Print the labels of some documents of a file, as `show_result` does."""
+    show(
+        {
+            "generation": result.generation,
+            "parameters": result.parameters,
+            "warnings": result.warnings,
+            "results": [
+                {
+                    "row": row,
+                    "labels": result.labels[position, : result.counts[position]],
+                    **({"names": result.names[position]} if result.names else {}),
+                    **_found(result, position),
+                }
+                for position, row in enumerate(rows)
+            ],
+        }
+    )
+
+
+def _found(result: QueryResult | LabelResult, position: int) -> dict[str, object]:
     count = int(result.counts[position])
     stats = result.stats
     return {
-        "row": row,
-        "ids": result.ids[position, :count],
         "scores": result.scores[position, :count],
         "selection_scores": result.selection_scores[position, :count],
         **{field.name: getattr(stats, field.name)[position] for field in dataclasses.fields(stats)},
+    }
+
+
+def _row(result: QueryResult, position: int, row: int) -> dict[str, object]:
+    return {
+        "row": row,
+        "ids": result.ids[position, : result.counts[position]],
+        **_found(result, position),
         **({"duality_gap": result.duality_gaps[position]} if len(result.duality_gaps) else {}),
     }
 

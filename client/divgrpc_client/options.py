@@ -1,4 +1,4 @@
-"""What a caller can set on a query, a build, an evaluation: a table each, a sentence per option.
+"""What a caller can set on a query, a build, an evaluation, a prediction: a table each.
 
 The methods of both clients take these as keyword arguments, and the command line makes its options
 from them. Names, types and meanings are the core's (`divgrpc.parameters`); what is left out is left
@@ -13,16 +13,19 @@ from typing import Annotated, Any, Final, ParamSpec, TypedDict, TypeVar, get_arg
 
 from divgrpc.evaluation import Grid
 from divgrpc.evaluation.grid import Limits
-from divgrpc.parameters import BuildParameters, QueryParameters
+from divgrpc.label_parameters import PredictParameters
+from divgrpc.parameters import BuildParameters, LabelParameters, QueryParameters
 from divgrpc.types import (
     HashFamily,
     Hyperplanes,
     Metric,
+    Mode,
     Rounding,
     Sampling,
     Search,
     Selector,
     Variant,
+    Vote,
     ZeroVectors,
 )
 
@@ -62,6 +65,28 @@ class BuildOptions(TypedDict, total=False):
     target_recall: Annotated[float, "share of the true neighbours that probing is tuned for"]
     zero_vectors: Annotated[ZeroVectors, "what becomes of zero vectors under cosine"]
     seed: Annotated[int, "of every random choice; same seed, same arrays, not same timings"]
+    # Of the label model leml.
+    rank: Annotated[int | None, "numbers for a label; default: chosen on rows held out"]
+    regularisation: Annotated[float | None, "weight of the factors' squares; default: chosen too"]
+    iterations: Annotated[int | None, "of the training, at most; default: chosen too"]
+    inner_iterations: Annotated[int, "steps of conjugate gradients in each of them, at most"]
+    tolerance: Annotated[float, "training ends where the loss falls by a smaller share"]
+
+
+class PredictOptions(TypedDict, total=False):
+    """How labels are predicted."""
+
+    top_k: Annotated[int, "how many labels a document gets at most"]
+    threshold: Annotated[float | None, "the least score of a label, or share of the votes"]
+    diversity: Annotated[float, "0: the best labels, or nearest neighbours; 1: diversity alone"]
+    selector: Annotated[Selector, "what picks among the candidates"]
+    search: Annotated[Search, "how labels, or neighbours, are found"]
+    hash_limit: Annotated[int | None, "most labels the hash stage hands on; 0: no limit"]
+    candidates_limit: Annotated[int | None, "best labels the selector sees; 0: no limit"]
+    mode: Annotated[Mode, "search among label factors, or let neighbours vote"]
+    neighbours: Annotated[int, "how many vote, in neighbour_vote"]
+    vote: Annotated[Vote, "what a neighbour's vote weighs, in neighbour_vote"]
+    seed: Annotated[int, "of the draws; same seed, same answer"]
 
 
 class GridOptions(TypedDict, total=False):
@@ -78,10 +103,15 @@ class GridOptions(TypedDict, total=False):
 
 
 QUERY_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(QueryParameters)}
-BUILD_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(BuildParameters)}
+PREDICT_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(PredictParameters)}
+# A label model is trained with the seed of the build.
+BUILD_DEFAULTS: Final[dict[str, object]] = {
+    f.name: f.default for f in (*fields(LabelParameters), *fields(BuildParameters))
+}
 GRID_DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in fields(Grid)}
 _DEFAULTS: Final[dict[type, dict[str, object]]] = {
     QueryOptions: QUERY_DEFAULTS,
+    PredictOptions: PREDICT_DEFAULTS,
     BuildOptions: BUILD_DEFAULTS,
     GridOptions: GRID_DEFAULTS,
 }

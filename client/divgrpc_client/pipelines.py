@@ -19,7 +19,7 @@ from divgrpc_protos.v1 import query_pb2
 
 
 class Pipeline:
-    """One call of `query_stream`; raises as `Batch` does for options that cannot be sent."""
+    """One call of `query_stream`; raises as `QueryBatch` does for options that cannot be sent."""
 
     def __init__(self, name: str, options: QueryOptions, in_flight: int) -> None:
         self.in_flight = arguments.count("in_flight", in_flight)

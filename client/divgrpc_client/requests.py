@@ -6,7 +6,7 @@ The client sends what the caller set and lets the server judge it; only what the
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Final, TypeVar
+from typing import Final, TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -14,15 +14,17 @@ from google.protobuf.message import Message
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.options import (
     BUILD_DEFAULTS,
+    PREDICT_DEFAULTS,
     QUERY_DEFAULTS,
     BuildOptions,
+    PredictOptions,
     QueryOptions,
     refuse_unknown,
 )
 from divgrpc_client.vectors import encode
 from divgrpc_protos import words
 from divgrpc_protos.arrays import Matrix
-from divgrpc_protos.v1 import index_pb2, query_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
 
 MessageT = TypeVar("MessageT", bound=Message)
 
@@ -41,10 +43,26 @@ def query_fields(name: str, options: QueryOptions) -> dict[str, object]:
 
     Raises `InvalidArgumentError` for a value it cannot carry, TypeError for an unknown option.
     """
-    refuse_unknown(QueryOptions, options)
-    _refuse_stand_ins(query_pb2.QueryRequest.DESCRIPTOR, options, QUERY_DEFAULTS)
-    fields = {"index": name, **_with_enums(query_pb2.QueryRequest.DESCRIPTOR, options)}
-    build_message(query_pb2.QueryRequest, fields)
+    return _fields(query_pb2.QueryRequest, name, QueryOptions, options, QUERY_DEFAULTS)
+
+
+def predict_fields(name: str, options: PredictOptions) -> dict[str, object]:
+    """Return the fields of a PredictLabelsRequest but the documents, as `query_fields` does."""
+    kind = predict_pb2.PredictLabelsRequest
+    return _fields(kind, name, PredictOptions, options, PREDICT_DEFAULTS)
+
+
+def _fields(
+    kind: type[Message],
+    name: str,
+    table: type,
+    options: Mapping[str, object],
+    defaults: Mapping[str, object],
+) -> dict[str, object]:
+    refuse_unknown(table, options)
+    _refuse_stand_ins(kind, options, defaults)
+    fields = {"index": name, **_with_enums(kind, options)}
+    build_message(kind, fields)
     return fields
 
 
@@ -55,20 +73,44 @@ def query(
     return query_pb2.QueryRequest(queries=encode(queries, start, stop), **fields)  # type: ignore[arg-type]  # checked when the fields were made
 
 
+def predict(
+    fields: Mapping[str, object], documents: Matrix, start: int, stop: int
+) -> predict_pb2.PredictLabelsRequest:
+    """Return the request for rows `start` to `stop`; `fields` are those of `predict_fields`."""
+    return predict_pb2.PredictLabelsRequest(documents=encode(documents, start, stop), **fields)  # type: ignore[arg-type]  # checked when the fields were made
+
+
 def build_header(
-    name: str, options: BuildOptions, *, replace: bool, expected_rows: int
+    name: str,
+    options: BuildOptions,
+    *,
+    replace: bool,
+    expected_rows: int,
+    plan: labels_pb2.LabelPlan | None = None,
 ) -> index_pb2.BuildRequest:
     """Return the message that opens a build; raises as `query_fields` does."""
     refuse_unknown(BuildOptions, options)
-    kind = index_pb2.BuildParameters
-    _refuse_stand_ins(kind.DESCRIPTOR, options, BUILD_DEFAULTS)
     header = build_message(index_pb2.BuildHeader, {"index": name})
-    header.parameters.CopyFrom(build_message(kind, _with_enums(kind.DESCRIPTOR, options)))
+    header.parameters.CopyFrom(_part(index_pb2.BuildParameters, options))
+    if plan is not None:
+        header.labels.CopyFrom(plan)
+    # The seed is that of the build.
+    unseeded = {name: value for name, value in options.items() if name != "seed"}
+    of_labels = _part(labels_pb2.LabelParameters, unseeded)
+    if of_labels.ListFields():
+        header.labels.parameters.CopyFrom(of_labels)
     if not isinstance(replace, bool):
         raise _unfit("replace", FieldDescriptor.CPPTYPE_BOOL, replace)
     header.replace = replace
     header.expected_rows = expected_rows
     return index_pb2.BuildRequest(header=header)
+
+
+def _part(kind: type[MessageT], options: Mapping[str, object]) -> MessageT:
+    """Return the message of those options that are its fields."""
+    own = {name: value for name, value in options.items() if name in kind.DESCRIPTOR.fields_by_name}
+    _refuse_stand_ins(kind, own, BUILD_DEFAULTS)
+    return build_message(kind, _with_enums(kind, own))
 
 
 def next_page(response: index_pb2.ListIndexesResponse) -> index_pb2.ListIndexesRequest | None:
@@ -103,12 +145,12 @@ def _unfit(name: str, expected: int, value: object) -> InvalidArgumentError:
 
 
 def _refuse_stand_ins(
-    kind: Descriptor, options: Mapping[str, object], defaults: Mapping[str, object]
+    kind: type[Message], options: Mapping[str, object], defaults: Mapping[str, object]
 ) -> None:
     # The wire would carry True as 1, which no caller means by a count, and would leave out None,
     # which the core takes only where it is the default. Words are looked up, so neither passes.
     for name, value in options.items():
-        expected = kind.fields_by_name[name].cpp_type
+        expected = kind.DESCRIPTOR.fields_by_name[name].cpp_type
         if expected == FieldDescriptor.CPPTYPE_ENUM:
             continue
         truth = isinstance(value, bool) and expected != FieldDescriptor.CPPTYPE_BOOL
@@ -121,9 +163,9 @@ def _enums(kind: Descriptor) -> dict[str, FieldDescriptor]:
     return {field.name: field for field in kind.fields if field.enum_type is not None}
 
 
-def _with_enums(kind: Descriptor, options: Mapping[str, object]) -> dict[str, object]:
+def _with_enums(kind: type[Message], options: Mapping[str, object]) -> dict[str, object]:
     wire = dict(options)
-    for name, field in _enums(kind).items():
+    for name, field in _enums(cast(Descriptor, kind.DESCRIPTOR)).items():
         if name in wire:
             wire[name] = enum_value(field, wire[name])
     return wire

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar, cast
 
 import numpy as np
@@ -12,17 +13,22 @@ from google.protobuf.message import Message
 from divgrpc.types import (
     ArrayInfo,
     Choice,
+    CountArray,
+    EffectiveLabelParameters,
     EffectiveParameters,
     IndexInfo,
+    LabelInfo,
+    LabelResult,
     Progress,
     QueryDefault,
     QueryResult,
     QueryStats,
     SearchCost,
+    TrainingProgress,
     WarningInfo,
 )
 from divgrpc_protos import words
-from divgrpc_protos.v1 import index_pb2, query_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
 
 NumberT = TypeVar("NumberT", bound=np.generic)
 
@@ -48,17 +54,13 @@ class ServerInfo:
 def query_result(response: query_pb2.QueryResponse) -> QueryResult:
     """Return the columns of a response as (nq, k) arrays, padded where fewer than k were found."""
     parameters = effective(response.parameters)
-    offsets = np.array(response.offsets, np.int64)
-    rows, k = max(0, len(offsets) - 1), parameters.k
-    counts = np.diff(offsets).astype(np.uint32) if rows else np.empty(0, np.uint32)
-    ids = np.array(response.ids, np.int64)
-    scores = np.array(response.scores, np.float32)
-    selection_scores = np.array(response.selection_scores, np.float32)
-    filled = None if len(ids) == rows * k else np.arange(k) < counts[:, None]
+    counts, filled, shape = _layout(response.offsets, parameters.k)
     return QueryResult(
-        ids=_rows(ids, filled, (rows, k), -1),
-        scores=_rows(scores, filled, (rows, k), np.nan),
-        selection_scores=_rows(selection_scores, filled, (rows, k), np.nan),
+        ids=_rows(np.array(response.ids, np.int64), filled, shape, -1),
+        scores=_rows(np.array(response.scores, np.float32), filled, shape, np.nan),
+        selection_scores=_rows(
+            np.array(response.selection_scores, np.float32), filled, shape, np.nan
+        ),
         counts=counts,
         generation=response.generation,
         stats=_stats(response.stats),
@@ -68,42 +70,48 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
     )
 
 
+def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
+    """Return the columns of a response as (nq, top_k) arrays, padded where there are fewer."""
+    parameters = _effective_of_labels(response.parameters)
+    counts, filled, shape = _layout(response.offsets, parameters.top_k)
+    names: tuple[tuple[str, ...], ...] = ()
+    if response.HasField("names"):
+        values, offsets = response.names.values, response.offsets
+        names = tuple(tuple(values[start:stop]) for start, stop in pairwise(offsets))
+    return LabelResult(
+        labels=_rows(np.array(response.labels, np.int64), filled, shape, -1),
+        scores=_rows(np.array(response.scores, np.float32), filled, shape, np.nan),
+        selection_scores=_rows(
+            np.array(response.selection_scores, np.float32), filled, shape, np.nan
+        ),
+        counts=counts,
+        generation=response.generation,
+        stats=_stats(response.stats),
+        parameters=parameters,
+        warnings=_warnings(response.warnings),
+        names=names,
+    )
+
+
+def _layout(
+    offsets: Sequence[int], k: int
+) -> tuple[CountArray, npt.NDArray[np.bool_], tuple[int, int]]:
+    """Return how many entries each row has, where they stand in (nq, k), and that shape."""
+    counts = np.diff(np.array(offsets, np.int64)).astype(np.uint32)
+    return counts, np.arange(k) < counts[:, None], (len(counts), k)
+
+
 def _rows(
     values: npt.NDArray[NumberT],
-    filled: npt.NDArray[np.bool_] | None,
+    filled: npt.NDArray[np.bool_],
     shape: tuple[int, int],
     missing: float,
 ) -> npt.NDArray[NumberT]:
-    if filled is None:
+    if values.size == filled.size:
         return values.reshape(shape)
     matrix = np.full(shape, missing, values.dtype)
     matrix[filled] = values
     return matrix
-
-
-def joined(parts: Sequence[QueryResult]) -> QueryResult:
-    """Join the results of one batch that travelled in several requests to one generation."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-
-    def rows(field: str) -> Any:  # noqa: ANN401  # one field's arrays, whatever their type
-        return np.concatenate([getattr(part, field) for part in parts])
-
-    def counted(field: str) -> Any:  # noqa: ANN401  # as above
-        return np.concatenate([getattr(part.stats, field) for part in parts])
-
-    return QueryResult(
-        ids=rows("ids"),
-        scores=rows("scores"),
-        selection_scores=rows("selection_scores"),
-        counts=rows("counts"),
-        generation=first.generation,
-        stats=QueryStats(*(counted(name) for name in QueryStats.__dataclass_fields__)),
-        parameters=first.parameters,
-        warnings=tuple(dict.fromkeys(w for part in parts for w in part.warnings)),
-        duality_gaps=rows("duality_gaps"),
-    )
 
 
 def _stats(stats: query_pb2.QueryStats) -> QueryStats:
@@ -132,6 +140,24 @@ def effective(message: query_pb2.EffectiveParameters) -> EffectiveParameters:
     )
 
 
+def _effective_of_labels(
+    message: predict_pb2.EffectiveLabelParameters,
+) -> EffectiveLabelParameters:
+    return EffectiveLabelParameters(
+        top_k=message.top_k,
+        threshold=message.threshold if message.HasField("threshold") else None,
+        mode=word(message, "mode"),
+        neighbours=message.neighbours,
+        vote=word(message, "vote"),
+        diversity=message.diversity,
+        selector=word(message, "selector"),
+        search=word(message, "search"),
+        hash_limit=message.hash_limit,
+        candidates_limit=message.candidates_limit,
+        seed=message.seed,
+    )
+
+
 def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
     """Return an index's description."""
     return IndexInfo(
@@ -143,10 +169,7 @@ def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
         code_bits=message.code_bits,
         n_probes=message.n_probes,
         auto_search=word(message, "auto_search"),
-        search_costs=tuple(
-            SearchCost(word(cost, "search"), cost.recall, cost.microseconds)
-            for cost in message.search_costs
-        ),
+        search_costs=_costs(message.search_costs),
         has_categories=message.has_categories,
         has_subtopics=message.has_subtopics,
         arrays=tuple(
@@ -158,6 +181,26 @@ def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
         choices=tuple(Choice(c.parameter, c.value, c.reason) for c in message.choices),
         warnings=_warnings(message.warnings),
         query_default=_query_default(message),
+        labels=_label_info(message.labels) if message.HasField("labels") else None,
+    )
+
+
+def _costs(costs: Iterable[query_pb2.SearchCost]) -> tuple[SearchCost, ...]:
+    return tuple(SearchCost(word(cost, "search"), cost.recall, cost.microseconds) for cost in costs)
+
+
+def _label_info(message: labels_pb2.LabelInfo) -> LabelInfo:
+    told = message.parameters
+    return LabelInfo(
+        label_count=message.label_count,
+        rank=message.rank,
+        has_label_sets=message.has_label_sets,
+        has_names=message.has_names,
+        has_hierarchy=message.has_hierarchy,
+        parameters={field.name: value for field, value in told.ListFields()} or None,
+        losses=tuple(message.losses),
+        auto_search=word(message, "auto_search") if message.auto_search else None,
+        search_costs=_costs(message.search_costs),
     )
 
 
@@ -177,13 +220,10 @@ def _query_default(message: index_pb2.IndexInfo) -> QueryDefault | None:
 
 
 def progress(message: index_pb2.BuildProgress) -> Progress:
-    """Return how far a build has come."""
-    return Progress(
-        stage=message.stage,
-        rows_done=message.rows_done,
-        rows_total=message.rows_total,
-        seconds_left=message.seconds_left if message.HasField("seconds_left") else None,
-    )
+    """Return how far a build has come: a `TrainingProgress` once there is a loss."""
+    left = message.seconds_left if message.HasField("seconds_left") else None
+    told = (message.stage, message.rows_done, message.rows_total, left)
+    return TrainingProgress(*told, message.loss) if message.HasField("loss") else Progress(*told)
 
 
 def server_info(message: index_pb2.GetServerInfoResponse) -> ServerInfo:

@@ -4,9 +4,9 @@ No I/O. Rows are cut, converted and copied one chunk at a time, so that a memory
 size needs no more memory than a chunk.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,10 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc.types import IndexInfo, Progress
 from divgrpc_client import requests, responses
+from divgrpc_client.labelling import Labelling, ModelLike, told
 from divgrpc_client.options import BuildOptions
 from divgrpc_client.vectors import VectorsLike, as_matrix, encode, row_ends
-from divgrpc_protos.arrays import Matrix, row_count
+from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
 from divgrpc_protos.v1 import index_pb2
 
 Column: TypeAlias = npt.NDArray[np.integer]
@@ -25,17 +26,26 @@ Column: TypeAlias = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One build: its header, its rows, and what is known of each row."""
+    """One build: its header, its rows, what is known of each row, and what is told of labels."""
 
     header: index_pb2.BuildRequest
     vectors: Matrix
     columns: dict[str, Column]
+    labelling: Labelling
 
     def chunks(self, chunk_bytes: int) -> Iterator[index_pb2.BuildRequest]:
-        """Yield the rows in messages of about `chunk_bytes`, then the commit."""
-        start = 0
-        for stop in row_ends(self.vectors, chunk_bytes):
+        """Yield what is told of labels, then rows, in messages of that size, then the commit."""
+        for piece in self.labelling.chunks(chunk_bytes):
+            yield index_pb2.BuildRequest(label_chunk=piece)
+        start, sets = 0, self.labelling.sets
+        # No chunk has too many bytes of either.
+        ends = row_ends(self.vectors, chunk_bytes)
+        if sets is not None:
+            ends = sorted({*ends, *row_ends(sets, chunk_bytes)})
+        for stop in ends:
             chunk = index_pb2.BuildChunk(vectors=encode(self.vectors, start, stop))
+            if sets is not None:
+                chunk.labels.CopyFrom(encode_label_sets(cast(Csr, take(sets, start, stop))))
             for name, column in self.columns.items():
                 getattr(chunk, name).extend(column[start:stop].tolist())
             yield index_pb2.BuildRequest(chunk=chunk)
@@ -73,6 +83,11 @@ def upload(
     categories: npt.ArrayLike | None,
     subtopics: npt.ArrayLike | None,
     replace: bool,
+    labels: VectorsLike | None = None,
+    label_model: ModelLike = None,
+    label_names: Sequence[str] | None = None,
+    hierarchy: npt.ArrayLike | None = None,
+    roots: Sequence[int] | None = None,
 ) -> Upload:
     """Check shapes and types and return the upload.
 
@@ -90,8 +105,18 @@ def upload(
         for field, values, dtype in given
         if values is not None
     }
-    header = requests.build_header(name, options, replace=replace, expected_rows=rows)
-    return Upload(header, matrix, columns)
+    labelling = told(
+        rows,
+        labels=labels,
+        label_model=label_model,
+        label_names=label_names,
+        hierarchy=hierarchy,
+        roots=roots,
+    )
+    header = requests.build_header(
+        name, options, replace=replace, expected_rows=rows, plan=labelling.plan
+    )
+    return Upload(header, matrix, columns, labelling)
 
 
 def _column(field: str, values: npt.ArrayLike, rows: int, dtype: np.dtype[np.integer]) -> Column:

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc_protos.v1 import vectors_pb2
+from divgrpc_protos.v1 import labels_pb2, vectors_pb2
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -99,10 +99,34 @@ def decode(vectors: vectors_pb2.Vectors) -> npt.NDArray[np.float32] | Csr:
     """
     kind = vectors.WhichOneof("kind")
     if kind == "dense":
-        return _decode_dense(vectors.dense)
+        return decode_dense(vectors.dense)
     if kind == "sparse":
         return _decode_csr(vectors.sparse)
     raise MatrixError("", "one of dense and sparse must be set")
+
+
+def encode_label_sets(sets: Csr) -> labels_pb2.LabelSets:
+    """Wrap the labels of rows: the columns of what is not 0, whatever it is."""
+    kept = sets.data != 0
+    ends = np.concatenate(([0], np.cumsum(kept)))[sets.indptr]
+    return labels_pb2.LabelSets(
+        label_count=sets.cols, offsets=ends.tolist(), ids=sets.indices[kept].tolist()
+    )
+
+
+def decode_label_sets(sets: labels_pb2.LabelSets) -> Csr:
+    """Return the labels of rows as rows of ones.
+
+    Raises `MatrixError` where the columns disagree.
+    """
+    offsets, ids = np.array(sets.offsets, np.int64), np.array(sets.ids, np.uint32)
+    if not len(offsets):
+        raise MatrixError("offsets", "offsets must be one more than the rows, got none")
+    _check_indptr("offsets", offsets)
+    if offsets[-1] != len(ids):
+        raise MatrixError("offsets", f"offsets must end at the {len(ids)} ids, got {offsets[-1]}")
+    _check_indices("ids", ids, offsets, f"label_count = {sets.label_count}", sets.label_count)
+    return Csr(offsets, ids, np.ones(len(ids), np.float32), sets.label_count)
 
 
 def _dtype(field: str, dtype: int) -> np.dtype[np.floating]:
@@ -118,7 +142,8 @@ def _numbers(field: str, data: bytes, dtype: np.dtype[_T], count: int) -> npt.ND
     return np.frombuffer(data, dtype)
 
 
-def _decode_dense(matrix: vectors_pb2.DenseMatrix) -> npt.NDArray[np.float32]:
+def decode_dense(matrix: vectors_pb2.DenseMatrix) -> npt.NDArray[np.float32]:
+    """Return a (rows, cols) float32 array; raises `MatrixError` as `decode` does."""
     dtype = _dtype("dense", matrix.dtype)
     rows, cols = matrix.rows, matrix.cols
     if matrix.data and matrix.values:
@@ -139,9 +164,7 @@ def _decode_dense(matrix: vectors_pb2.DenseMatrix) -> npt.NDArray[np.float32]:
 def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
     dtype = _dtype("sparse", matrix.dtype)
     indptr = _numbers("sparse.indptr", matrix.indptr, np.dtype("<i8"), matrix.rows + 1)
-    # Compared, not subtracted: differences of int64 may overflow.
-    if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
-        raise MatrixError("sparse.indptr", "sparse.indptr must begin at 0 and never decrease")
+    _check_indptr("sparse.indptr", indptr)
     nnz = int(indptr[-1])
     stored = len(matrix.data) // dtype.itemsize
     if len(matrix.indices) == 4 * stored != 4 * nnz:  # the other two agree
@@ -150,16 +173,25 @@ def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
         )
     indices = _numbers("sparse.indices", matrix.indices, np.dtype("<u4"), nnz)
     data = _numbers("sparse.data", matrix.data, dtype, nnz)
-    if nnz and int(indices.max()) >= matrix.cols:
-        raise MatrixError(
-            "sparse.indices",
-            f"sparse.indices must be below cols = {matrix.cols}, got {int(indices.max())}",
-        )
+    _check_indices("sparse.indices", indices, indptr, f"cols = {matrix.cols}", matrix.cols)
+    return Csr(indptr, indices, data.astype(np.float32, copy=False), matrix.cols)
+
+
+def _check_indptr(field: str, indptr: npt.NDArray[np.int64]) -> None:
+    # Compared, not subtracted: differences of int64 may overflow.
+    if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
+        raise MatrixError(field, f"{field} must begin at 0 and never decrease")
+
+
+def _check_indices(
+    field: str, indices: npt.NDArray[np.uint32], indptr: npt.NDArray[np.int64], most: str, cols: int
+) -> None:
+    """Refuse columns that are not below `cols`, called `most`, or do not ascend within a row."""
+    nnz = len(indices)
+    if nnz and int(indices.max()) >= cols:
+        raise MatrixError(field, f"{field} must be below {most}, got {int(indices.max())}")
     steps_up = np.diff(indices.astype(np.int64)) > 0
     row_starts = indptr[1:-1]
     steps_up[row_starts[(row_starts > 0) & (row_starts < nnz)] - 1] = True
     if not steps_up.all():
-        raise MatrixError(
-            "sparse.indices", "sparse.indices must be strictly increasing within each row"
-        )
-    return Csr(indptr, indices, data.astype(np.float32, copy=False), matrix.cols)
+        raise MatrixError(field, f"{field} must be strictly increasing within each row")

@@ -23,7 +23,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage import staging
 from divgrpc.types import IndexInfo, Progress
-from divgrpc_protos.v1 import index_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2
 from divgrpc_server import control, frames, logs, messages, uploads
 from divgrpc_server.statuses import explain
 from divgrpc_server.uploads import Part, Whole
@@ -35,10 +35,12 @@ _PROGRESS_SECONDS: Final = 0.1
 
 
 class Upload:
-    """The messages of one Build call: a header, chunks, a commit, and nothing else."""
+    """The messages of one Build call: a header, label chunks, chunks, a commit, nothing else."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
+        # What was read and is still to be looked at; None is the end.
+        self._ahead: list[index_pb2.BuildRequest | None] = []
 
     def header(self) -> index_pb2.BuildHeader:
         """Return the first message; raises `InvalidArgumentError` where it is no header."""
@@ -46,6 +48,14 @@ class Upload:
         if request is None or request.WhichOneof("step") != "header":
             raise InvalidArgumentError("header", "the first message must be a header")
         return request.header
+
+    def label_chunks(self) -> Iterator[labels_pb2.LabelChunk]:
+        """Yield what is told of labels, up to the first message of another kind."""
+        while (request := self._next()) is not None:
+            if request.WhichOneof("step") != "label_chunk":
+                break
+            yield request.label_chunk
+        self._ahead.append(request)
 
     def chunks(self) -> Iterator[index_pb2.BuildChunk]:
         """Yield the chunks up to the commit, whose count of rows must be theirs."""
@@ -60,13 +70,17 @@ class Upload:
                 return
             elif step == "header":
                 raise InvalidArgumentError("header", "there must be one header, got a second")
+            elif step == "label_chunk":
+                raise InvalidArgumentError("label_chunk", "label chunks must come before any rows")
             else:
                 raise InvalidArgumentError(
-                    "step", "a message must hold one of header, chunk and commit"
+                    "step", "a message must hold one of header, label_chunk, chunk and commit"
                 )
         raise InvalidArgumentError("commit", "the upload must end with a commit")
 
     def _next(self) -> index_pb2.BuildRequest | None:
+        if self._ahead:
+            return self._ahead.pop()
         part, payload = uploads.receive(self._link)
         return None if part == Part.END else index_pb2.BuildRequest.FromString(payload)
 
@@ -129,9 +143,19 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
         # Loading the compiler takes longer than all of the above, and the first chunks meanwhile
         # fill the socket.
         from divgrpc.building import IndexBuilder
+        from divgrpc_server.label_uploads import LabelPieces
 
+        with LabelPieces(header, stage.folder) as pieces:
+            for piece in upload.label_chunks():
+                pieces.add(piece)
+            plan = pieces.plan()
         builder = IndexBuilder(
-            stage, parameters, expected_rows=expected, on_progress=events.progress, name=name
+            stage,
+            parameters,
+            expected_rows=expected,
+            on_progress=events.progress,
+            name=name,
+            labels=plan,
         )
         rows, layout = 0, None
         for chunk in upload.chunks():
@@ -155,7 +179,7 @@ def _append(
     builder: "IndexBuilder", chunk: index_pb2.BuildChunk, before: _Layout | None
 ) -> _Layout:
     """Hand a chunk on; returns its layout, which must be that of the chunks before."""
-    from divgrpc_server import requests  # as late as the compiler that it loads
+    from divgrpc_server import label_uploads, requests  # as late as the compiler that they load
 
     vectors = requests.parse_vectors("vectors", chunk.vectors)
     found = _Layout(chunk.vectors.WhichOneof("kind"), int(vectors.shape[1]))
@@ -174,6 +198,7 @@ def _append(
             ids=np.array(chunk.ids, np.int64) if chunk.ids else None,
             categories=np.array(chunk.categories, np.int32) if chunk.categories else None,
             subtopics=np.array(chunk.subtopics, np.int32) if chunk.subtopics else None,
+            labels=label_uploads.parse_label_sets(chunk, len(vectors)),
         )
     else:
         _check_no_labels(chunk)
@@ -186,6 +211,8 @@ def _check_no_labels(chunk: index_pb2.BuildChunk) -> None:
         count = len(getattr(chunk, field))
         if count:
             raise InvalidArgumentError(field, f"{field} must be one per row, got {count} for none")
+    if chunk.labels.ids:
+        raise InvalidArgumentError("labels.ids", "labels.ids must be of rows, got some for none")
 
 
 def _rows(chunk: index_pb2.BuildChunk) -> int:

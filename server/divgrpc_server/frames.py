@@ -55,6 +55,7 @@ class Op(IntEnum):
     PLAN = 8  # payload a `pieces.Head` and an EvaluateRequest: check it; answered with JSON
     PIECE = 9  # payload the same of one setting and some queries; answered with float64, always
     RELEASE = 10  # payload the number of an evaluation, which is over; not answered
+    PREDICT = 11  # payload PredictLabelsRequest, answered with PredictLabelsResponse
 
 
 class Outcome(IntEnum):

@@ -1,4 +1,4 @@
-"""One query inside a worker: parsed, answered in pieces, packed.
+"""One query, or documents to label, inside a worker: parsed, answered in pieces, packed.
 
 A batch of many rows is answered a few milliseconds at a time, so that a worker can see to small
 queries in between. All pieces use the index object that the first one found, so every row of an
@@ -8,16 +8,17 @@ answer is of one generation, and the answer is the one that the core gives to th
 import contextlib
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, Generic
 
 import numpy as np
 from google.rpc import status_pb2
 
 from divgrpc.index import Index
+from divgrpc.joining import ResultT, joined
 from divgrpc.parameters import LIMITS
-from divgrpc.types import QueryResult, QueryStats, Selector, WarningInfo
+from divgrpc.types import LabelResult, QueryResult, Selector
 from divgrpc.vectors import Rows, SparseRows
-from divgrpc_protos.v1 import query_pb2
+from divgrpc_protos.v1 import predict_pb2, query_pb2
 from divgrpc_server import messages, requests
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.logs import Logger
@@ -59,8 +60,8 @@ class Pace:
         self._next = end
 
 
-class Job:
-    """A query being answered; made by `parse`."""
+class Job(Generic[ResultT]):
+    """Rows being answered; made by `parse`. What is asked of an index is for the kinds of it."""
 
     # Small packets wait for batches, with the front, where another worker can take them.
     holds_up: Final = True
@@ -69,58 +70,116 @@ class Job:
     generation: Final = 0
     dropped: Final = None
 
-    def __init__(self, request: Request, correlation_id: int, query: requests.Query) -> None:
+    def __init__(self, request: Request, name: str, rows: Rows, selector: Selector) -> None:
         self.id = request.id
         self.deadline = request.deadline
         self.tag = request.tag
-        self.name = query.name
+        self.name = name
         self.withdrawn = False
-        self._query = query
-        self._parameters = query.parameters
         self._op = request.op
-        self._correlation_id = correlation_id
+        self._rows = rows
         self._index: Index | None = None
-        self._pace = Pace(query.queries, query.parameters.selector)
-        self._pieces: list[QueryResult] = []
+        self._pace = Pace(rows, selector)
+        self._done = 0
+        self._pieces: list[ResultT] = []
 
     def start(self, index: Index) -> Reply | None:
         """Answer from `index`; None where there are more rows than one piece, and `go_on` follows.
 
         Raises what the core raises, and `ReplyTooLargeError` before any work is done in vain.
         """
-        queries = self._query.queries
-        self._parameters = self._query.over(index.default)
-        messages.check_reply_size(len(queries), min(self._parameters.k, index.rows))
-        if self._pace.stop() == len(queries):
-            return self._pack(index.answer(queries, self._parameters))
+        messages.check_reply_size(len(self._rows), self._most(index))
+        if self._pace.stop() == len(self._rows):
+            return self._reply(self._answer(index, self._rows))
         # A bad row must be found before work is spent on the others, and be called by its number.
-        index.check_queries(queries)
+        self._check(index)
         self._index = index
         return None
 
     def go_on(self) -> Reply | None:
         """Answer the next few rows; returns the whole result after the last ones."""
         assert self._index is not None  # noqa: S101  # start comes first
-        queries, done = self._query.queries, sum(len(piece.ids) for piece in self._pieces)
         with self._pace.step() as end:
-            self._pieces.append(self._index.answer(queries[done:end], self._parameters))
-        return self._pack(join(self._pieces)) if end == len(queries) else None
+            self._pieces.append(self._answer(self._index, self._rows[self._done : end]))
+        self._done = end
+        return self._reply(joined(self._pieces)) if end == len(self._rows) else None
 
-    def _pack(self, result: QueryResult) -> Reply:
-        payload = messages.pack_result(result)
-        if self._op == Op.STREAM:
-            payload = messages.pack_stream_answer(self._correlation_id, payload)
+    def _reply(self, result: ResultT) -> Reply:
+        payload = self._pack(result)
         if len(payload) > LIMITS["message_bytes_max"]:
             raise messages.reply_too_large()
         return Reply(self.id, Outcome.ANSWER, payload)
 
     def pack_error(self, error: Exception, log: Logger) -> Reply:
         """Return the reply that carries an error."""
-        status = explain(error, self.tag, log)
-        return _pack_status(self.id, self._op, self._correlation_id, status)
+        return _pack_status(self.id, self._op, 0, explain(error, self.tag, log))
+
+    def _most(self, index: Index) -> int:
+        """Make ready to ask `index`; returns how many entries a row may have."""
+        raise NotImplementedError
+
+    def _check(self, index: Index) -> None:
+        """Raise what is wrong with any row."""
+        raise NotImplementedError
+
+    def _answer(self, index: Index, rows: Rows) -> ResultT:
+        raise NotImplementedError
+
+    def _pack(self, result: ResultT) -> bytes:
+        raise NotImplementedError
 
 
-def parse(request: Request, log: Logger) -> Job | Reply:
+class QueryJob(Job[QueryResult]):
+    """A query, of a call of its own or of a stream."""
+
+    def __init__(self, request: Request, correlation_id: int, query: requests.Query) -> None:
+        super().__init__(request, query.name, query.queries, query.parameters.selector)
+        self._query = query
+        self._parameters = query.parameters
+        self._correlation_id = correlation_id
+
+    def pack_error(self, error: Exception, log: Logger) -> Reply:
+        """Return the reply that carries an error."""
+        return _pack_status(self.id, self._op, self._correlation_id, explain(error, self.tag, log))
+
+    def _most(self, index: Index) -> int:
+        self._parameters = self._query.over(index.default)
+        return min(self._parameters.k, index.rows)
+
+    def _check(self, index: Index) -> None:
+        index.check_queries(self._rows)
+
+    def _answer(self, index: Index, rows: Rows) -> QueryResult:
+        return index.answer(rows, self._parameters)
+
+    def _pack(self, result: QueryResult) -> bytes:
+        payload = messages.pack_result(result)
+        if self._op == Op.STREAM:
+            return messages.pack_stream_answer(self._correlation_id, payload)
+        return payload
+
+
+class PredictJob(Job[LabelResult]):
+    """Documents to label."""
+
+    def __init__(self, request: Request, prediction: requests.Prediction) -> None:
+        self._parameters = prediction.parameters
+        super().__init__(request, prediction.name, prediction.documents, self._parameters.selector)
+
+    def _most(self, index: Index) -> int:
+        return min(self._parameters.top_k, index.labels.count if index.labels else 0)
+
+    def _check(self, index: Index) -> None:
+        index.check_documents(self._rows, self._parameters)
+
+    def _answer(self, index: Index, rows: Rows) -> LabelResult:
+        return index.predict(rows, self._parameters)
+
+    def _pack(self, result: LabelResult) -> bytes:
+        return messages.pack_labels(result)
+
+
+def parse(request: Request, log: Logger) -> QueryJob | PredictJob | Reply:
     """Return the job that a request asks for, or the reply that says what is wrong with it."""
     correlation_id = 0
     op = request.op
@@ -128,17 +187,20 @@ def parse(request: Request, log: Logger) -> Job | Reply:
         error = OutOfMemoryError("a worker has no descriptor left for the request")
         return _pack_status(request.id, op, 0, explain(error, request.tag, log))
     try:
+        if op == Op.PREDICT:
+            message = predict_pb2.PredictLabelsRequest.FromString(request.payload)
+            return PredictJob(request, requests.parse_prediction(message))
         if op == Op.STREAM:
             # A message that cannot be parsed has no correlation id: it ends the stream.
             op = Op.QUERY
-            message = query_pb2.QueryStreamRequest.FromString(request.payload)
-            op, correlation_id = Op.STREAM, message.correlation_id
-            query = requests.parse_query(message.query)
+            item = query_pb2.QueryStreamRequest.FromString(request.payload)
+            op, correlation_id = Op.STREAM, item.correlation_id
+            query = requests.parse_query(item.query)
         else:
             query = requests.parse_query(query_pb2.QueryRequest.FromString(request.payload))
     except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
         return _pack_status(request.id, op, correlation_id, explain(error, request.tag, log))
-    return Job(request, correlation_id, query)
+    return QueryJob(request, correlation_id, query)
 
 
 def _pack_status(number: int, op: int, correlation_id: int, status: status_pb2.Status) -> Reply:
@@ -146,42 +208,3 @@ def _pack_status(number: int, op: int, correlation_id: int, status: status_pb2.S
         answer = query_pb2.QueryStreamResponse(correlation_id=correlation_id, error=status)
         return Reply(number, Outcome.ANSWER, answer.SerializeToString())
     return Reply(number, Outcome.STATUS, status.SerializeToString())
-
-
-def join(pieces: list[QueryResult]) -> QueryResult:
-    """Return the result of the rows of all pieces, which are of one index and its parameters."""
-    first = pieces[0]
-    if len(pieces) == 1:
-        return first
-    counts = np.concatenate([piece.counts for piece in pieces])
-    return QueryResult(
-        ids=np.concatenate([piece.ids for piece in pieces]),
-        scores=np.concatenate([piece.scores for piece in pieces]),
-        selection_scores=np.concatenate([piece.selection_scores for piece in pieces]),
-        counts=counts,
-        generation=first.generation,
-        stats=QueryStats(
-            points_hashed=np.concatenate([piece.stats.points_hashed for piece in pieces]),
-            buckets_probed=np.concatenate([piece.stats.buckets_probed for piece in pieces]),
-            points_scored=np.concatenate([piece.stats.points_scored for piece in pieces]),
-            candidates=np.concatenate([piece.stats.candidates for piece in pieces]),
-        ),
-        parameters=first.parameters,
-        warnings=_join_warnings(pieces, counts),
-        duality_gaps=np.concatenate([piece.duality_gaps for piece in pieces]),
-    )
-
-
-def _join_warnings(
-    pieces: list[QueryResult], counts: "np.typing.NDArray[np.uint32]"
-) -> tuple[WarningInfo, ...]:
-    found = {warning.code: warning for piece in pieces for warning in piece.warnings}
-    short = found.get("FEWER_THAN_K_FOUND")
-    if short:
-        # The one warning that counts rows: each piece counted its own.
-        k = pieces[0].parameters.k
-        sentence = (
-            f"{np.count_nonzero(counts < k)} of {len(counts)} rows have fewer than {k} results"
-        )
-        found[short.code] = WarningInfo(short.code, sentence, short.field)
-    return tuple(found.values())

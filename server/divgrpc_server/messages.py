@@ -4,35 +4,46 @@ Used wherever protobuf is spoken: by workers, builders, and fronts for what they
 so it loads nothing that computes. What queries ask and the rows that come are read in `requests`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from google.protobuf.descriptor import Descriptor
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.types import (
+    CountArray,
+    EffectiveLabelParameters,
     EffectiveParameters,
     IndexInfo,
+    LabelInfo,
+    LabelResult,
     Progress,
     QueryDefault,
     QueryResult,
+    QueryStats,
+    SearchCost,
+    TrainingProgress,
     WarningInfo,
 )
 from divgrpc_protos import words
-from divgrpc_protos.v1 import index_pb2, query_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
 from divgrpc_server.statuses import ReplyTooLargeError
 
 _BUILD: Final = index_pb2.BuildParameters.DESCRIPTOR
 _EFFECTIVE: Final = query_pb2.EffectiveParameters.DESCRIPTOR
 _INFO: Final = index_pb2.IndexInfo.DESCRIPTOR
 _DEFAULT: Final = index_pb2.QueryDefault.DESCRIPTOR
-_COST: Final = index_pb2.SearchCost.DESCRIPTOR
+_COST: Final = query_pb2.SearchCost.DESCRIPTOR
+_LABELS: Final = labels_pb2.LabelInfo.DESCRIPTOR
+_PREDICTED: Final = predict_pb2.EffectiveLabelParameters.DESCRIPTOR
 _EFFECTIVE_WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
+_PREDICTED_WORDS: Final = ("mode", "vote", "selector", "search")
 _DEFAULT_WORDS: Final = ("selector", "variant", "search", "rounding")
 _BUILD_WORDS: Final = ("metric", "hash_family", "hyperplanes", "zero_vectors")
 _BUILD_NUMBERS: Final = (
@@ -62,31 +73,72 @@ def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameter
 
 def pack_result(result: QueryResult) -> bytes:
     """Return the QueryResponse."""
-    counts = result.counts
-    offsets = [0, *accumulate(counts.tolist())]
-    ids, scores, selection_scores = result.ids, result.scores, result.selection_scores
-    if offsets[-1] < ids.size:
-        found = np.arange(ids.shape[1]) < counts[:, None]
-        ids, scores, selection_scores = ids[found], scores[found], selection_scores[found]
-    stats = result.stats
+    offsets, columns = _columns(result.counts, result.ids, result.scores, result.selection_scores)
+    ids, scores, selection_scores = columns
     response = query_pb2.QueryResponse(
         generation=result.generation,
         offsets=offsets,
-        ids=ids.ravel().tolist(),
-        scores=scores.ravel().tolist(),
-        selection_scores=selection_scores.ravel().tolist(),
-        stats=query_pb2.QueryStats(
-            points_hashed=stats.points_hashed.tolist(),
-            buckets_probed=stats.buckets_probed.tolist(),
-            points_scored=stats.points_scored.tolist(),
-            candidates=stats.candidates.tolist(),
-        ),
+        ids=ids,
+        scores=scores,
+        selection_scores=selection_scores,
+        stats=_stats(result.stats),
         parameters=effective(result.parameters),
         duality_gaps=result.duality_gaps.tolist(),
     )
     if result.warnings:
         response.warnings.extend(_warning(warning) for warning in result.warnings)
     return response.SerializeToString()
+
+
+def pack_labels(result: LabelResult) -> bytes:
+    """Return the PredictLabelsResponse."""
+    offsets, columns = _columns(
+        result.counts, result.labels, result.scores, result.selection_scores
+    )
+    labels, scores, selection_scores = columns
+    response = predict_pb2.PredictLabelsResponse(
+        generation=result.generation,
+        offsets=offsets,
+        labels=labels,
+        scores=scores,
+        selection_scores=selection_scores,
+        stats=_stats(result.stats),
+        parameters=_effective_of_labels(result.parameters),
+        warnings=[_warning(warning) for warning in result.warnings],
+    )
+    if result.names:
+        response.names.values.extend(chain.from_iterable(result.names))
+        response.names.SetInParent()
+    return response.SerializeToString()
+
+
+def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], list[list[Any]]]:
+    """Return the offsets of the rows of tables (nq, k), and what is found in each, row by row."""
+    offsets = [0, *accumulate(counts.tolist())]
+    width = tables[0].shape[1]
+    if offsets[-1] < tables[0].size:
+        found = np.arange(width) < counts[:, None]
+        tables = tuple(table[found] for table in tables)
+    return offsets, [table.ravel().tolist() for table in tables]
+
+
+def _stats(stats: QueryStats) -> query_pb2.QueryStats:
+    return query_pb2.QueryStats(
+        points_hashed=stats.points_hashed.tolist(),
+        buckets_probed=stats.buckets_probed.tolist(),
+        points_scored=stats.points_scored.tolist(),
+        candidates=stats.candidates.tolist(),
+    )
+
+
+@lru_cache(maxsize=1024)
+def _effective_of_labels(
+    parameters: EffectiveLabelParameters,
+) -> predict_pb2.EffectiveLabelParameters:
+    told = asdict(parameters)
+    for name in _PREDICTED_WORDS:
+        told[name] = _number(_PREDICTED, name, told[name])
+    return predict_pb2.EffectiveLabelParameters(**told)
 
 
 def pack_stream_answer(correlation_id: int, response: bytes) -> bytes:
@@ -135,14 +187,7 @@ def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
         code_bits=info.code_bits,
         n_probes=info.n_probes,
         auto_search=_number(_INFO, "auto_search", info.auto_search),
-        search_costs=[
-            index_pb2.SearchCost(
-                search=_number(_COST, "search", cost.search),
-                recall=cost.recall,
-                microseconds=cost.microseconds,
-            )
-            for cost in info.search_costs
-        ],
+        search_costs=_costs(info.search_costs),
         has_categories=info.has_categories,
         has_subtopics=info.has_subtopics,
         arrays=[
@@ -159,7 +204,39 @@ def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
         ],
         warnings=[_warning(warning) for warning in info.warnings],
         query_default=_query_default(info.query_default),
+        labels=_label_info(info.labels),
     )
+
+
+def _costs(costs: Sequence[SearchCost]) -> list[query_pb2.SearchCost]:
+    return [
+        query_pb2.SearchCost(
+            search=_number(_COST, "search", cost.search),
+            recall=cost.recall,
+            microseconds=cost.microseconds,
+        )
+        for cost in costs
+    ]
+
+
+def _label_info(info: LabelInfo | None) -> labels_pb2.LabelInfo | None:
+    if info is None:
+        return None
+    message = labels_pb2.LabelInfo(
+        label_count=info.label_count,
+        rank=info.rank,
+        has_label_sets=info.has_label_sets,
+        has_names=info.has_names,
+        has_hierarchy=info.has_hierarchy,
+        losses=info.losses,
+        search_costs=_costs(info.search_costs),
+    )
+    if info.parameters is not None:
+        for name, value in info.parameters.items():
+            setattr(message.parameters, name, value)
+    if info.auto_search is not None:
+        message.auto_search = _number(_LABELS, "auto_search", info.auto_search)
+    return message
 
 
 def _query_default(default: QueryDefault | None) -> index_pb2.QueryDefault | None:
@@ -178,6 +255,7 @@ def pack_progress(progress: Progress) -> index_pb2.BuildProgress:
         rows_done=progress.rows_done,
         rows_total=progress.rows_total,
         seconds_left=progress.seconds_left,
+        loss=progress.loss if isinstance(progress, TrainingProgress) else None,
     )
 
 

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from divgrpc_protos.v1 import evaluate_pb2, query_pb2
+from divgrpc_protos.v1 import evaluate_pb2, predict_pb2, query_pb2
 from divgrpc_server import tasks
 from divgrpc_server.frames import Op
 
@@ -66,6 +66,8 @@ def index_of(op: int, payload: bytes) -> str:
             return query_pb2.QueryStreamRequest.FromString(payload).query.index
         if op in (Op.PIECE, Op.PLAN):
             return evaluate_pb2.EvaluateRequest.FromString(tasks.without_head(payload)).index
+        if op == Op.PREDICT:
+            return predict_pb2.PredictLabelsRequest.FromString(payload).index
         return query_pb2.QueryRequest.FromString(payload).index
     except DecodeError:
         return ""

@@ -1,4 +1,4 @@
-"""What callers send as the core takes it: a query with its rows, and the rows of an upload.
+"""What callers send as the core takes it: queries and documents, and the rows of an upload.
 
 Used by workers and builders; `divgrpc.vectors` brings the compiler with it. Errors name the field
 as the .proto spells it, such as ``queries.sparse.indices``.
@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.label_parameters import PredictParameters
 from divgrpc.parameters import (
     LIMITS,
     QueryParameters,
@@ -19,7 +20,7 @@ from divgrpc.parameters import (
 from divgrpc.types import QueryDefault
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
-from divgrpc_protos.v1 import query_pb2, vectors_pb2
+from divgrpc_protos.v1 import predict_pb2, query_pb2, vectors_pb2
 from divgrpc_server.messages import word
 
 _QUERY: Final = query_pb2.QueryRequest.DESCRIPTOR
@@ -33,6 +34,19 @@ _NUMBERS: Final = (
     "seed",
 )
 _WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
+
+
+_PREDICT: Final = predict_pb2.PredictLabelsRequest.DESCRIPTOR
+_PREDICT_NUMBERS: Final = (
+    "top_k",
+    "threshold",
+    "diversity",
+    "hash_limit",
+    "candidates_limit",
+    "neighbours",
+    "seed",
+)
+_PREDICT_WORDS: Final = ("selector", "search", "mode", "vote")
 
 
 class Query(NamedTuple):
@@ -66,15 +80,43 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
         (request.selector, request.variant, request.search, request.sampling, request.rounding),
     )
     check_index_name(request.index)
-    queries = parse_vectors("queries", request.queries)
-    if not len(queries):
-        raise InvalidArgumentError("queries", "queries must hold at least one row, got 0")
-    if len(queries) > LIMITS["query_rows_max"]:
+    return Query(request.index, _asked_rows("queries", request.queries), parameters, named)
+
+
+class Prediction(NamedTuple):
+    """Documents to label as the core takes them."""
+
+    name: str
+    documents: Rows
+    parameters: PredictParameters
+
+
+def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:
+    """Return what a PredictLabelsRequest asks for; raises as `parse_query` does."""
+    given = {name: getattr(request, name) for name in _PREDICT_NUMBERS if request.HasField(name)}
+    for name in _PREDICT_WORDS:
+        given[name] = word(_PREDICT, name, getattr(request, name))
+    parameters = _predict_parameters(
+        tuple((name, value) for name, value in given.items() if value is not None)
+    )
+    check_index_name(request.index)
+    return Prediction(request.index, _asked_rows("documents", request.documents), parameters)
+
+
+@lru_cache(maxsize=1024)
+def _predict_parameters(named: tuple[tuple[str, Any], ...]) -> PredictParameters:
+    return PredictParameters(**dict(named))
+
+
+def _asked_rows(field: str, vectors: vectors_pb2.Vectors) -> Rows:
+    rows = parse_vectors(field, vectors)
+    if not len(rows):
+        raise InvalidArgumentError(field, f"{field} must hold at least one row, got 0")
+    if len(rows) > LIMITS["query_rows_max"]:
         raise InvalidArgumentError(
-            "queries",
-            f"queries must hold at most {LIMITS['query_rows_max']} rows, got {len(queries)}",
+            field, f"{field} must hold at most {LIMITS['query_rows_max']} rows, got {len(rows)}"
         )
-    return Query(request.index, queries, parameters, named)
+    return rows
 
 
 # The same few settings come with nearly every call of a service, and checking them costs as much as

@@ -18,7 +18,6 @@ import grpc
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
-from divgrpc.errors import UnsupportedError
 from divgrpc_protos.v1 import diverse_index_pb2
 from divgrpc_server.builds import Builds, RefusedError
 from divgrpc_server.catalog import Catalog
@@ -72,7 +71,8 @@ class Service:
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Query": unary(self._query),
+                "Query": unary(self._from_pool("Query", Op.QUERY)),
+                "PredictLabels": unary(self._from_pool("PredictLabels", Op.PREDICT)),
                 "QueryStream": stream(self._query_stream),
                 "Build": stream(self._build),
                 "GetIndex": unary(self._from_catalog("GetIndex", catalog.get_index)),
@@ -81,7 +81,6 @@ class Service:
                 "GetServerInfo": unary(
                     self._from_catalog("GetServerInfo", catalog.get_server_info)
                 ),
-                "PredictLabels": unary(self._not_yet("PredictLabels")),
                 "Evaluate": grpc.unary_stream_rpc_method_handler(self._evaluate),
             },
         )
@@ -91,21 +90,26 @@ class Service:
         for stream in self._streams:
             stream.drain()
 
-    async def _query(self, request: bytes, context: _Context) -> bytes:
-        # The hot path: `_run` in one piece.
-        begun = time.monotonic()
-        request_id = self._request_id(context)
-        remaining = context.time_remaining()
-        deadline = math.inf if remaining is None else begun + remaining
-        try:
-            reply = await self._pool.answer(Op.QUERY, request, deadline, request_id)
-        except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
-            await self._fail(context, "Query", begun, request_id, error)
-        if reply.outcome == Outcome.STATUS:
-            refused = RefusedError(status_pb2.Status.FromString(reply.payload))
-            await self._fail(context, "Query", begun, request_id, refused)
-        self._access.add("Query", "OK", time.monotonic() - begun, request_id, context.peer())
-        return reply.payload
+    def _from_pool(
+        self, method: str, op: Op
+    ) -> Callable[[bytes, _Context], Coroutine[Any, Any, bytes]]:
+        async def handle(request: bytes, context: _Context) -> bytes:
+            # The hot path: `_run` in one piece.
+            begun = time.monotonic()
+            request_id = self._request_id(context)
+            remaining = context.time_remaining()
+            deadline = math.inf if remaining is None else begun + remaining
+            try:
+                reply = await self._pool.answer(op, request, deadline, request_id)
+            except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
+                await self._fail(context, method, begun, request_id, error)
+            if reply.outcome == Outcome.STATUS:
+                refused = RefusedError(status_pb2.Status.FromString(reply.payload))
+                await self._fail(context, method, begun, request_id, refused)
+            self._access.add(method, "OK", time.monotonic() - begun, request_id, context.peer())
+            return reply.payload
+
+        return handle
 
     async def _query_stream(self, _: object, context: _Context) -> None:
         async def serve(request_id: str, deadline: float) -> None:
@@ -142,15 +146,6 @@ class Service:
         async def handle(request: bytes, context: _Context) -> bytes:
             async def serve(_: str, __: float) -> bytes:
                 return await answer(request)
-
-            return await self._run(method, context, serve)
-
-        return handle
-
-    def _not_yet(self, method: str) -> Callable[[bytes, _Context], Coroutine[Any, Any, bytes]]:
-        async def handle(_: bytes, context: _Context) -> bytes:
-            async def serve(_: str, __: float) -> bytes:
-                raise UnsupportedError("", f"{method} is not there yet in this version")
 
             return await self._run(method, context, serve)
 

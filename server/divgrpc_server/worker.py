@@ -24,7 +24,7 @@ from divgrpc.kernels import compiling
 from divgrpc.warming import warm_kernels
 from divgrpc_server import control, frames, jobs, logs, pieces
 from divgrpc_server.frames import Op, Outcome, Reply, Request
-from divgrpc_server.jobs import Job
+from divgrpc_server.jobs import PredictJob, QueryJob
 from divgrpc_server.pieces import PieceJob, PlanJob
 from divgrpc_server.shelf import Shelf
 from divgrpc_server.statuses import LateError
@@ -37,7 +37,7 @@ _ALIVE_SECONDS: Final = 1.0
 # A front's batches here, above which its packets wait with it, where another worker can take them.
 _BATCHES_MAX: Final = 1
 
-Work = Job | PlanJob | PieceJob
+Work = QueryJob | PredictJob | PlanJob | PieceJob
 
 
 class Front:
@@ -65,7 +65,7 @@ class Front:
             self.gone = True
             return []
         requests = list(frames.unpack_requests(packet, memfd))
-        if requests[0].op not in (Op.QUERY, Op.STREAM, Op.LOST):
+        if requests[0].op not in (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST):
             return requests  # notes travel by themselves
         self.packets.append(requests)
         self.pending.update((request.id, request) for request in requests)

@@ -34,7 +34,7 @@ from divgrpc.types import FloatArray
 from divgrpc_client import Client
 from divgrpc_client.options import QueryOptions
 from divgrpc_client.vectors import as_matrix, encode
-from divgrpc_protos.v1 import evaluate_pb2, experimental_pb2, index_pb2, query_pb2, vectors_pb2
+from divgrpc_protos.v1 import evaluate_pb2, index_pb2, predict_pb2, query_pb2, vectors_pb2
 from running import RunningServer, eventually
 from served import random_points
 
@@ -163,7 +163,7 @@ class Seeds:
         """Return the one request of any other method."""
         match method:
             case "PredictLabels":
-                return experimental_pb2.PredictLabelsRequest(
+                return predict_pb2.PredictLabelsRequest(
                     index="dense", documents=self._matrices[0], top_k=3, seed=1
                 )
             case "Evaluate":

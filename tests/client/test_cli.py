@@ -16,7 +16,7 @@ from sklearn.datasets import dump_svmlight_file
 
 import divgrpc
 from divgrpc.parameters import BuildParameters, QueryParameters
-from divgrpc_client import Client, cli, display
+from divgrpc_client import Client, cli, display, verbs
 from ran import Ran, read_terminal, start
 from running import RunningServer
 from scripted import ScriptedIndex
@@ -225,7 +225,7 @@ def test_target_comes_from_the_environment(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without --target the server of DIVGRPC_TARGET is asked."""
-    monkeypatch.setenv(cli.TARGET_VARIABLE, server.target)
+    monkeypatch.setenv(verbs.TARGET_VARIABLE, server.target)
     assert cli.main(["ls", "--json"]) == 0
     assert isinstance(json.loads(capsys.readouterr().out), list)
 

@@ -59,12 +59,14 @@ def test_type_checkers_know_every_option(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
-@pytest.mark.parametrize("method", ["build", "query", "query_stream"])
+@pytest.mark.parametrize("method", ["build", "query", "query_stream", "predict_labels"])
 def test_help_spells_every_option_out(client: type, method: str) -> None:
     """`help` shows each option with its default and a sentence on it."""
     shown = inspect.signature(getattr(client, method))
-    table = options.BuildOptions if method == "build" else options.QueryOptions
-    defaults = options.BUILD_DEFAULTS if method == "build" else options.QUERY_DEFAULTS
+    table, defaults = {
+        "build": (options.BuildOptions, options.BUILD_DEFAULTS),
+        "predict_labels": (options.PredictOptions, options.PREDICT_DEFAULTS),
+    }.get(method, (options.QueryOptions, options.QUERY_DEFAULTS))
     text = inspect.getdoc(getattr(client, method)) or ""
     for name, (_, sentence) in options.explained(table).items():
         assert shown.parameters[name].default == defaults[name]

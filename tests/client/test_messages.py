@@ -12,7 +12,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
 from divgrpc_client import uploads
-from divgrpc_client.batches import MESSAGE_BYTES, Batch
+from divgrpc_client.batches import MESSAGE_BYTES, QueryBatch
 from divgrpc_client.options import BUILD_DEFAULTS, QUERY_DEFAULTS, BuildOptions, QueryOptions
 from divgrpc_client.requests import build_header, query_fields
 from divgrpc_client.vectors import VectorsLike, as_matrix, encode, row_ends
@@ -26,7 +26,7 @@ QUERY = [1.0, 2.0]
 
 def sent(queries: VectorsLike, **options: Any) -> query_pb2.QueryRequest:  # noqa: ANN401  # any option, wrong ones too
     """Return the first request of a query, as the server will read it."""
-    request = Batch("images", queries, cast(QueryOptions, options)).next_request()
+    request = QueryBatch("images", queries, cast(QueryOptions, options)).next_request()
     assert request is not None
     return query_pb2.QueryRequest.FromString(request.SerializeToString())
 
@@ -188,7 +188,7 @@ def test_strided_arrays_travel_whole() -> None:
 def test_what_is_no_matrix_is_refused(queries: Any) -> None:  # noqa: ANN401  # anything but vectors
     """Scalars, cubes, ragged rows, texts, objects, complex numbers and dates are refused."""
     with pytest.raises(InvalidArgumentError, match="queries") as caught:
-        Batch("images", queries, {})
+        QueryBatch("images", queries, {})
     assert caught.value.field == "queries"
 
 
@@ -258,7 +258,7 @@ def test_what_is_no_sparse_matrix_is_refused(matrix: Any) -> None:  # noqa: ANN4
     assert caught.value.field == "vectors"
 
 
-def results_of(batch: Batch, generations: list[int]) -> tuple[list[int], QueryResult | None]:
+def results_of(batch: QueryBatch, generations: list[int]) -> tuple[list[int], QueryResult | None]:
     """Answer a batch; returns how many rows each request had, and the result."""
     asked = []
     while (request := batch.next_request()) is not None:
@@ -273,7 +273,7 @@ def test_large_batches_are_cut_and_joined() -> None:
     """A batch above the message limit travels in parts and comes back as one result, in order."""
     queries = np.zeros((3000, 1000), np.float32)
     queries[:, 0] = np.arange(3000)
-    asked, result = results_of(Batch("images", queries, {}), [4])
+    asked, result = results_of(QueryBatch("images", queries, {}), [4])
     assert len(asked) == 3
     assert result is not None
     assert result.ids[:, 0].tolist() == list(range(0, 30000, 10))
@@ -284,16 +284,16 @@ def test_large_batches_are_cut_and_joined() -> None:
 def test_large_answers_are_asked_for_in_parts() -> None:
     """A batch whose answer would be above the limit is cut, however small its vectors are."""
     for k in (10_000, cast(int, np.int64(10_000))):
-        asked, _ = results_of(Batch("images", np.zeros((100, 2)), {"k": k}), [1])
+        asked, _ = results_of(QueryBatch("images", np.zeros((100, 2)), {"k": k}), [1])
         assert max(asked) * 10_000 * 17 < MESSAGE_BYTES
         assert sum(asked) == 100
     many = np.zeros((LIMITS["query_rows_max"] + 1, 2))
-    assert results_of(Batch("images", many, {}), [1])[0] == [LIMITS["query_rows_max"], 1]
+    assert results_of(QueryBatch("images", many, {}), [1])[0] == [LIMITS["query_rows_max"], 1]
 
 
 def test_parts_of_an_older_generation_are_asked_again() -> None:
     """When an index is replaced between two parts, the older answers are asked anew."""
-    asked, result = results_of(Batch("images", np.zeros((3000, 1000)), {}), [1, 1, 2])
+    asked, result = results_of(QueryBatch("images", np.zeros((3000, 1000)), {}), [1, 1, 2])
     assert len(asked) == 5
     assert result is not None
     assert result.generation == 2
@@ -301,7 +301,7 @@ def test_parts_of_an_older_generation_are_asked_again() -> None:
 
 def test_an_index_that_never_rests_has_no_answer() -> None:
     """When it is replaced over and over, the batch gives up instead of mixing generations."""
-    batch = Batch("images", np.zeros((3000, 1000)), {})
+    batch = QueryBatch("images", np.zeros((3000, 1000)), {})
     asked, result = results_of(batch, list(range(1, 100)))
     assert result is None
     assert len(asked) < 20
@@ -317,7 +317,7 @@ def test_fewer_results_are_padded() -> None:
         selection_scores=[1, 2, 3],
         parameters=query_pb2.EffectiveParameters(k=2),
     )
-    batch = Batch("images", np.zeros((3, 2)), {})
+    batch = QueryBatch("images", np.zeros((3, 2)), {})
     batch.next_request()
     batch.accept(response)
     result = batch.result()

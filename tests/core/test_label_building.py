@@ -12,7 +12,7 @@ from scipy import sparse
 from divgrpc.building import IndexBuilder
 from divgrpc.errors import IndexDamagedError, InvalidArgumentError
 from divgrpc.index import Index
-from divgrpc.label_parameters import LabelPlan
+from divgrpc.label_plans import LabelPlan
 from divgrpc.labels import train
 from divgrpc.manifest import Manifest
 from divgrpc.metrics.hierarchy import LabelTree

@@ -166,13 +166,6 @@ def test_a_method_that_does_not_exist(channel: grpc.Channel) -> None:
     assert caught.value.code() == UNIMPLEMENTED
 
 
-def test_experimental_methods_say_so(channel: grpc.Channel) -> None:
-    """PredictLabels is declared, and answers UNIMPLEMENTED with details."""
-    with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, "PredictLabels")(b"", timeout=10)
-    assert details_of(caught.value).code == UNIMPLEMENTED
-
-
 @pytest.mark.parametrize(
     "path",
     [

@@ -16,7 +16,7 @@ from divgrpc_client.responses import query_result
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server import requests
 from divgrpc_server.frames import Op, Request
-from divgrpc_server.jobs import Job
+from divgrpc_server.jobs import QueryJob
 from running import RunningServer
 
 # No components and no orthogonal blocks, which take their time in so many dimensions.
@@ -37,7 +37,7 @@ def few_numbers(rows: int, each: int, seed: int) -> csr_array:
 def pieces(index: Index, queries: SparseRows) -> tuple[list[int], FloatArray]:
     """Answer a batch as a worker does; returns how many rows each piece had, and the scores."""
     query = requests.Query("any", queries, QueryParameters(k=2), (("k", 2),))
-    job = Job(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
+    job = QueryJob(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
     ends = [0]
     reply = job.start(index)
     while reply is None:

@@ -4,8 +4,8 @@ import grpc
 import warnings
 
 from divgrpc_protos.v1 import evaluate_pb2 as divgrpc__protos_dot_v1_dot_evaluate__pb2
-from divgrpc_protos.v1 import experimental_pb2 as divgrpc__protos_dot_v1_dot_experimental__pb2
 from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
+from divgrpc_protos.v1 import predict_pb2 as divgrpc__protos_dot_v1_dot_predict__pb2
 from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
 
 GRPC_GENERATED_VERSION = '1.76.0'
@@ -55,8 +55,8 @@ class DiverseIndexStub(object):
                 _registered_method=True)
         self.PredictLabels = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/PredictLabels',
-                request_serializer=divgrpc__protos_dot_v1_dot_experimental__pb2.PredictLabelsRequest.SerializeToString,
-                response_deserializer=divgrpc__protos_dot_v1_dot_experimental__pb2.PredictLabelsResponse.FromString,
+                request_serializer=divgrpc__protos_dot_v1_dot_predict__pb2.PredictLabelsRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_predict__pb2.PredictLabelsResponse.FromString,
                 _registered_method=True)
         self.Evaluate = channel.unary_stream(
                 '/divgrpc.v1.DiverseIndex/Evaluate',
@@ -113,7 +113,7 @@ class DiverseIndexServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def PredictLabels(self, request, context):
-        """EXPERIMENTAL: answers UNIMPLEMENTED. Diverse labels for documents.
+        """Gives documents diverse labels, of those that the index was built with. Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -176,8 +176,8 @@ def add_DiverseIndexServicer_to_server(servicer, server):
             ),
             'PredictLabels': grpc.unary_unary_rpc_method_handler(
                     servicer.PredictLabels,
-                    request_deserializer=divgrpc__protos_dot_v1_dot_experimental__pb2.PredictLabelsRequest.FromString,
-                    response_serializer=divgrpc__protos_dot_v1_dot_experimental__pb2.PredictLabelsResponse.SerializeToString,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_predict__pb2.PredictLabelsRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_predict__pb2.PredictLabelsResponse.SerializeToString,
             ),
             'Evaluate': grpc.unary_stream_rpc_method_handler(
                     servicer.Evaluate,
@@ -312,8 +312,8 @@ class DiverseIndex(object):
             request,
             target,
             '/divgrpc.v1.DiverseIndex/PredictLabels',
-            divgrpc__protos_dot_v1_dot_experimental__pb2.PredictLabelsRequest.SerializeToString,
-            divgrpc__protos_dot_v1_dot_experimental__pb2.PredictLabelsResponse.FromString,
+            divgrpc__protos_dot_v1_dot_predict__pb2.PredictLabelsRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_predict__pb2.PredictLabelsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -25,8 +25,8 @@ Message size: 4 MiB, gRPC's own default, in both directions.
 import abc
 import collections.abc
 import divgrpc_protos.v1.evaluate_pb2
-import divgrpc_protos.v1.experimental_pb2
 import divgrpc_protos.v1.index_pb2
+import divgrpc_protos.v1.predict_pb2
 import divgrpc_protos.v1.query_pb2
 import grpc
 import grpc.aio
@@ -98,16 +98,16 @@ _DiverseIndexQueryStreamType = typing_extensions.TypeVar(
 _DiverseIndexPredictLabelsType = typing_extensions.TypeVar(
     '_DiverseIndexPredictLabelsType',
     grpc.UnaryUnaryMultiCallable[
-        divgrpc_protos.v1.experimental_pb2.PredictLabelsRequest,
-        divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse,
+        divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
+        divgrpc_protos.v1.predict_pb2.PredictLabelsResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        divgrpc_protos.v1.experimental_pb2.PredictLabelsRequest,
-        divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse,
+        divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
+        divgrpc_protos.v1.predict_pb2.PredictLabelsResponse,
     ],
     default=grpc.UnaryUnaryMultiCallable[
-        divgrpc_protos.v1.experimental_pb2.PredictLabelsRequest,
-        divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse,
+        divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
+        divgrpc_protos.v1.predict_pb2.PredictLabelsResponse,
     ],
 )
 
@@ -209,8 +209,8 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
             divgrpc_protos.v1.query_pb2.QueryStreamResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
-            divgrpc_protos.v1.experimental_pb2.PredictLabelsRequest,
-            divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse,
+            divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
+            divgrpc_protos.v1.predict_pb2.PredictLabelsResponse,
         ],
         grpc.UnaryStreamMultiCallable[
             divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
@@ -249,8 +249,8 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
             divgrpc_protos.v1.query_pb2.QueryStreamResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
-            divgrpc_protos.v1.experimental_pb2.PredictLabelsRequest,
-            divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse,
+            divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
+            divgrpc_protos.v1.predict_pb2.PredictLabelsResponse,
         ],
         grpc.aio.UnaryStreamMultiCallable[
             divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
@@ -287,7 +287,7 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
     """The same, pipelined on one call: cheaper per query than unary calls."""
 
     PredictLabels: _DiverseIndexPredictLabelsType
-    """EXPERIMENTAL: answers UNIMPLEMENTED. Diverse labels for documents."""
+    """Gives documents diverse labels, of those that the index was built with. Safe to retry."""
 
     Evaluate: _DiverseIndexEvaluateType
     """Measures what diversity costs and gains on the caller's own queries: every setting of a grid,
@@ -321,8 +321,8 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
         divgrpc_protos.v1.query_pb2.QueryStreamResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
-        divgrpc_protos.v1.experimental_pb2.PredictLabelsRequest,
-        divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse,
+        divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
+        divgrpc_protos.v1.predict_pb2.PredictLabelsResponse,
     ],
     grpc.aio.UnaryStreamMultiCallable[
         divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
@@ -379,10 +379,10 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def PredictLabels(
         self,
-        request: divgrpc_protos.v1.experimental_pb2.PredictLabelsRequest,
+        request: divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
         context: _ServicerContext,
-    ) -> typing.Union[divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse, collections.abc.Awaitable[divgrpc_protos.v1.experimental_pb2.PredictLabelsResponse]]:
-        """EXPERIMENTAL: answers UNIMPLEMENTED. Diverse labels for documents."""
+    ) -> typing.Union[divgrpc_protos.v1.predict_pb2.PredictLabelsResponse, collections.abc.Awaitable[divgrpc_protos.v1.predict_pb2.PredictLabelsResponse]]:
+        """Gives documents diverse labels, of those that the index was built with. Safe to retry."""
 
     @abc.abstractmethod
     def Evaluate(

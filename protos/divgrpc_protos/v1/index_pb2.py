@@ -22,11 +22,12 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from divgrpc_protos.v1 import labels_pb2 as divgrpc__protos_dot_v1_dot_labels__pb2
 from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
 from divgrpc_protos.v1 import vectors_pb2 as divgrpc__protos_dot_v1_dot_vectors__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ivgrpc_protos/v1/index.proto\x12\ndivgrpc.v1\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\x9b\x03\n\x0f\x42uildParameters\x12\"\n\x06metric\x18\x01 \x01(\x0e\x32\x12.divgrpc.v1.Metric\x12+\n\x0bhash_family\x18\x02 \x01(\x0e\x32\x16.divgrpc.v1.HashFamily\x12,\n\x0bhyperplanes\x18\x03 \x01(\x0e\x32\x17.divgrpc.v1.Hyperplanes\x12\x14\n\x07\x63\x65ntred\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x15\n\x08n_tables\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x06n_bits\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x19\n\x0cn_components\x18\x07 \x01(\rH\x03\x88\x01\x01\x12\x1a\n\rtarget_recall\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12-\n\x0czero_vectors\x18\t \x01(\x0e\x32\x17.divgrpc.v1.ZeroVectors\x12\x11\n\x04seed\x18\n \x01(\x04H\x05\x88\x01\x01\x42\n\n\x08_centredB\x0b\n\t_n_tablesB\t\n\x07_n_bitsB\x0f\n\r_n_componentsB\x10\n\x0e_target_recallB\x07\n\x05_seed\"\x8c\x01\n\x0b\x42uildHeader\x12\r\n\x05index\x18\x01 \x01(\t\x12/\n\nparameters\x18\x02 \x01(\x0b\x32\x1b.divgrpc.v1.BuildParameters\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x1a\n\rexpected_rows\x18\x04 \x01(\x04H\x00\x88\x01\x01\x42\x10\n\x0e_expected_rows\"f\n\nBuildChunk\x12$\n\x07vectors\x18\x01 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x0b\n\x03ids\x18\x02 \x03(\x03\x12\x12\n\ncategories\x18\x03 \x03(\x05\x12\x11\n\tsubtopics\x18\x04 \x03(\x05\"\x1b\n\x0b\x42uildCommit\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"\x95\x01\n\x0c\x42uildRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.divgrpc.v1.BuildHeaderH\x00\x12\'\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x16.divgrpc.v1.BuildChunkH\x00\x12)\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x17.divgrpc.v1.BuildCommitH\x00\x42\x06\n\x04step\"$\n\rBuildAccepted\x12\x13\n\x0b\x63hunk_bytes\x18\x01 \x01(\r\"q\n\rBuildProgress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x11\n\trows_done\x18\x02 \x01(\x04\x12\x12\n\nrows_total\x18\x03 \x01(\x04\x12\x19\n\x0cseconds_left\x18\x04 \x01(\x01H\x00\x88\x01\x01\x42\x0f\n\r_seconds_left\"\x9d\x01\n\rBuildResponse\x12-\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x19.divgrpc.v1.BuildAcceptedH\x00\x12-\n\x08progress\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.BuildProgressH\x00\x12%\n\x04\x64one\x18\x03 \x01(\x0b\x32\x15.divgrpc.v1.IndexInfoH\x00\x42\x07\n\x05\x65vent\"F\n\tArrayInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\"V\n\nSearchCost\x12\"\n\x06search\x18\x01 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x0e\n\x06recall\x18\x02 \x01(\x01\x12\x14\n\x0cmicroseconds\x18\x03 \x01(\x01\":\n\x06\x43hoice\x12\x11\n\tparameter\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x97\x02\n\x0cQueryDefault\x12\x11\n\tdiversity\x18\x01 \x01(\x01\x12&\n\x08selector\x18\x02 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x07variant\x18\x03 \x01(\x0e\x32\x13.divgrpc.v1.Variant\x12\"\n\x06search\x18\x04 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x17\n\nhash_limit\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12&\n\x08rounding\x18\x07 \x01(\x0e\x32\x14.divgrpc.v1.RoundingB\r\n\x0b_hash_limitB\x13\n\x11_candidates_limit\"\x83\x04\n\tIndexInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0c\n\x04\x64ims\x18\x04 \x01(\r\x12/\n\nparameters\x18\x05 \x01(\x0b\x32\x1b.divgrpc.v1.BuildParameters\x12\x11\n\tcode_bits\x18\x06 \x01(\r\x12\x10\n\x08n_probes\x18\x07 \x01(\r\x12\'\n\x0b\x61uto_search\x18\x08 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12,\n\x0csearch_costs\x18\t \x03(\x0b\x32\x16.divgrpc.v1.SearchCost\x12\x16\n\x0ehas_categories\x18\n \x01(\x08\x12\x15\n\rhas_subtopics\x18\x0b \x01(\x08\x12%\n\x06\x61rrays\x18\x0c \x03(\x0b\x32\x15.divgrpc.v1.ArrayInfo\x12\"\n\x06points\x18\x0e \x01(\x0e\x32\x12.divgrpc.v1.Points\x12\x10\n\x08nonzeros\x18\x0f \x01(\x04\x12#\n\x07\x63hoices\x18\x10 \x03(\x0b\x32\x12.divgrpc.v1.Choice\x12)\n\x08warnings\x18\r \x03(\x0b\x32\x17.divgrpc.v1.WarningInfo\x12/\n\rquery_default\x18\x11 \x01(\x0b\x32\x18.divgrpc.v1.QueryDefault\" \n\x0fGetIndexRequest\x12\r\n\x05index\x18\x01 \x01(\t\"8\n\x10GetIndexResponse\x12$\n\x05index\x18\x01 \x01(\x0b\x32\x15.divgrpc.v1.IndexInfo\";\n\x12ListIndexesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"V\n\x13ListIndexesResponse\x12&\n\x07indexes\x18\x01 \x03(\x0b\x32\x15.divgrpc.v1.IndexInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x12\x44\x65leteIndexRequest\x12\r\n\x05index\x18\x01 \x01(\t\")\n\x13\x44\x65leteIndexResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"\x16\n\x14GetServerInfoRequest\"\xea\x02\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07\x64urable\x18\x02 \x01(\x08\x12\x0e\n\x06\x66ronts\x18\x03 \x01(\r\x12\x15\n\rworkers_ready\x18\x04 \x01(\r\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x15\n\rkernels_ready\x18\x06 \x01(\x08\x12=\n\x06limits\x18\x07 \x03(\x0b\x32-.divgrpc.v1.GetServerInfoResponse.LimitsEntry\x12\x41\n\x08versions\x18\x08 \x03(\x0b\x32/.divgrpc.v1.GetServerInfoResponse.VersionsEntry\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*c\n\x06Metric\x12\x16\n\x12METRIC_UNSPECIFIED\x10\x00\x12\x11\n\rMETRIC_COSINE\x10\x01\x12\x14\n\x10METRIC_EUCLIDEAN\x10\x02\x12\x18\n\x14METRIC_INNER_PRODUCT\x10\x03*\xa3\x01\n\nHashFamily\x12\x1b\n\x17HASH_FAMILY_UNSPECIFIED\x10\x00\x12\x17\n\x13HASH_FAMILY_LSH_DIV\x10\x01\x12\x18\n\x14HASH_FAMILY_LSH_SDIV\x10\x02\x12\x18\n\x14HASH_FAMILY_PCA_HASH\x10\x03\x12\x15\n\x11HASH_FAMILY_CELLS\x10\x04\x12\x14\n\x10HASH_FAMILY_AUTO\x10\x05*E\n\x06Points\x12\x16\n\x12POINTS_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOINTS_DENSE\x10\x01\x12\x11\n\rPOINTS_SPARSE\x10\x02*`\n\x0bHyperplanes\x12\x1b\n\x17HYPERPLANES_UNSPECIFIED\x10\x00\x12\x1a\n\x16HYPERPLANES_ORTHOGONAL\x10\x01\x12\x18\n\x14HYPERPLANES_GAUSSIAN\x10\x02*[\n\x0bZeroVectors\x12\x1c\n\x18ZERO_VECTORS_UNSPECIFIED\x10\x00\x12\x17\n\x13ZERO_VECTORS_REJECT\x10\x01\x12\x15\n\x11ZERO_VECTORS_SKIP\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ivgrpc_protos/v1/index.proto\x12\ndivgrpc.v1\x1a\x1e\x64ivgrpc_protos/v1/labels.proto\x1a\x1d\x64ivgrpc_protos/v1/query.proto\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\"\x9b\x03\n\x0f\x42uildParameters\x12\"\n\x06metric\x18\x01 \x01(\x0e\x32\x12.divgrpc.v1.Metric\x12+\n\x0bhash_family\x18\x02 \x01(\x0e\x32\x16.divgrpc.v1.HashFamily\x12,\n\x0bhyperplanes\x18\x03 \x01(\x0e\x32\x17.divgrpc.v1.Hyperplanes\x12\x14\n\x07\x63\x65ntred\x18\x04 \x01(\x08H\x00\x88\x01\x01\x12\x15\n\x08n_tables\x18\x05 \x01(\rH\x01\x88\x01\x01\x12\x13\n\x06n_bits\x18\x06 \x01(\rH\x02\x88\x01\x01\x12\x19\n\x0cn_components\x18\x07 \x01(\rH\x03\x88\x01\x01\x12\x1a\n\rtarget_recall\x18\x08 \x01(\x01H\x04\x88\x01\x01\x12-\n\x0czero_vectors\x18\t \x01(\x0e\x32\x17.divgrpc.v1.ZeroVectors\x12\x11\n\x04seed\x18\n \x01(\x04H\x05\x88\x01\x01\x42\n\n\x08_centredB\x0b\n\t_n_tablesB\t\n\x07_n_bitsB\x0f\n\r_n_componentsB\x10\n\x0e_target_recallB\x07\n\x05_seed\"\xb3\x01\n\x0b\x42uildHeader\x12\r\n\x05index\x18\x01 \x01(\t\x12/\n\nparameters\x18\x02 \x01(\x0b\x32\x1b.divgrpc.v1.BuildParameters\x12\x0f\n\x07replace\x18\x03 \x01(\x08\x12\x1a\n\rexpected_rows\x18\x04 \x01(\x04H\x00\x88\x01\x01\x12%\n\x06labels\x18\x05 \x01(\x0b\x32\x15.divgrpc.v1.LabelPlanB\x10\n\x0e_expected_rows\"\x8d\x01\n\nBuildChunk\x12$\n\x07vectors\x18\x01 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x0b\n\x03ids\x18\x02 \x03(\x03\x12\x12\n\ncategories\x18\x03 \x03(\x05\x12\x11\n\tsubtopics\x18\x04 \x03(\x05\x12%\n\x06labels\x18\x05 \x01(\x0b\x32\x15.divgrpc.v1.LabelSets\"\x1b\n\x0b\x42uildCommit\x12\x0c\n\x04rows\x18\x01 \x01(\x04\"\xc4\x01\n\x0c\x42uildRequest\x12)\n\x06header\x18\x01 \x01(\x0b\x32\x17.divgrpc.v1.BuildHeaderH\x00\x12\'\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x16.divgrpc.v1.BuildChunkH\x00\x12)\n\x06\x63ommit\x18\x03 \x01(\x0b\x32\x17.divgrpc.v1.BuildCommitH\x00\x12-\n\x0blabel_chunk\x18\x04 \x01(\x0b\x32\x16.divgrpc.v1.LabelChunkH\x00\x42\x06\n\x04step\"$\n\rBuildAccepted\x12\x13\n\x0b\x63hunk_bytes\x18\x01 \x01(\r\"\x8d\x01\n\rBuildProgress\x12\r\n\x05stage\x18\x01 \x01(\t\x12\x11\n\trows_done\x18\x02 \x01(\x04\x12\x12\n\nrows_total\x18\x03 \x01(\x04\x12\x19\n\x0cseconds_left\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x11\n\x04loss\x18\x05 \x01(\x01H\x01\x88\x01\x01\x42\x0f\n\r_seconds_leftB\x07\n\x05_loss\"\x9d\x01\n\rBuildResponse\x12-\n\x08\x61\x63\x63\x65pted\x18\x01 \x01(\x0b\x32\x19.divgrpc.v1.BuildAcceptedH\x00\x12-\n\x08progress\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.BuildProgressH\x00\x12%\n\x04\x64one\x18\x03 \x01(\x0b\x32\x15.divgrpc.v1.IndexInfoH\x00\x42\x07\n\x05\x65vent\"F\n\tArrayInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05\x64type\x18\x02 \x01(\t\x12\r\n\x05shape\x18\x03 \x03(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x04\":\n\x06\x43hoice\x12\x11\n\tparameter\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x97\x02\n\x0cQueryDefault\x12\x11\n\tdiversity\x18\x01 \x01(\x01\x12&\n\x08selector\x18\x02 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x07variant\x18\x03 \x01(\x0e\x32\x13.divgrpc.v1.Variant\x12\"\n\x06search\x18\x04 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x17\n\nhash_limit\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\x06 \x01(\x04H\x01\x88\x01\x01\x12&\n\x08rounding\x18\x07 \x01(\x0e\x32\x14.divgrpc.v1.RoundingB\r\n\x0b_hash_limitB\x13\n\x11_candidates_limit\"\xaa\x04\n\tIndexInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x12\n\ngeneration\x18\x02 \x01(\x04\x12\x0c\n\x04rows\x18\x03 \x01(\x04\x12\x0c\n\x04\x64ims\x18\x04 \x01(\r\x12/\n\nparameters\x18\x05 \x01(\x0b\x32\x1b.divgrpc.v1.BuildParameters\x12\x11\n\tcode_bits\x18\x06 \x01(\r\x12\x10\n\x08n_probes\x18\x07 \x01(\r\x12\'\n\x0b\x61uto_search\x18\x08 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12,\n\x0csearch_costs\x18\t \x03(\x0b\x32\x16.divgrpc.v1.SearchCost\x12\x16\n\x0ehas_categories\x18\n \x01(\x08\x12\x15\n\rhas_subtopics\x18\x0b \x01(\x08\x12%\n\x06\x61rrays\x18\x0c \x03(\x0b\x32\x15.divgrpc.v1.ArrayInfo\x12\"\n\x06points\x18\x0e \x01(\x0e\x32\x12.divgrpc.v1.Points\x12\x10\n\x08nonzeros\x18\x0f \x01(\x04\x12#\n\x07\x63hoices\x18\x10 \x03(\x0b\x32\x12.divgrpc.v1.Choice\x12)\n\x08warnings\x18\r \x03(\x0b\x32\x17.divgrpc.v1.WarningInfo\x12/\n\rquery_default\x18\x11 \x01(\x0b\x32\x18.divgrpc.v1.QueryDefault\x12%\n\x06labels\x18\x12 \x01(\x0b\x32\x15.divgrpc.v1.LabelInfo\" \n\x0fGetIndexRequest\x12\r\n\x05index\x18\x01 \x01(\t\"8\n\x10GetIndexResponse\x12$\n\x05index\x18\x01 \x01(\x0b\x32\x15.divgrpc.v1.IndexInfo\";\n\x12ListIndexesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\x05\x12\x12\n\npage_token\x18\x02 \x01(\t\"V\n\x13ListIndexesResponse\x12&\n\x07indexes\x18\x01 \x03(\x0b\x32\x15.divgrpc.v1.IndexInfo\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"#\n\x12\x44\x65leteIndexRequest\x12\r\n\x05index\x18\x01 \x01(\t\")\n\x13\x44\x65leteIndexResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\"\x16\n\x14GetServerInfoRequest\"\xea\x02\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0f\n\x07\x64urable\x18\x02 \x01(\x08\x12\x0e\n\x06\x66ronts\x18\x03 \x01(\r\x12\x15\n\rworkers_ready\x18\x04 \x01(\r\x12\x0f\n\x07workers\x18\x05 \x01(\r\x12\x15\n\rkernels_ready\x18\x06 \x01(\x08\x12=\n\x06limits\x18\x07 \x03(\x0b\x32-.divgrpc.v1.GetServerInfoResponse.LimitsEntry\x12\x41\n\x08versions\x18\x08 \x03(\x0b\x32/.divgrpc.v1.GetServerInfoResponse.VersionsEntry\x1a-\n\x0bLimitsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\x1a/\n\rVersionsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01*c\n\x06Metric\x12\x16\n\x12METRIC_UNSPECIFIED\x10\x00\x12\x11\n\rMETRIC_COSINE\x10\x01\x12\x14\n\x10METRIC_EUCLIDEAN\x10\x02\x12\x18\n\x14METRIC_INNER_PRODUCT\x10\x03*\xa3\x01\n\nHashFamily\x12\x1b\n\x17HASH_FAMILY_UNSPECIFIED\x10\x00\x12\x17\n\x13HASH_FAMILY_LSH_DIV\x10\x01\x12\x18\n\x14HASH_FAMILY_LSH_SDIV\x10\x02\x12\x18\n\x14HASH_FAMILY_PCA_HASH\x10\x03\x12\x15\n\x11HASH_FAMILY_CELLS\x10\x04\x12\x14\n\x10HASH_FAMILY_AUTO\x10\x05*E\n\x06Points\x12\x16\n\x12POINTS_UNSPECIFIED\x10\x00\x12\x10\n\x0cPOINTS_DENSE\x10\x01\x12\x11\n\rPOINTS_SPARSE\x10\x02*`\n\x0bHyperplanes\x12\x1b\n\x17HYPERPLANES_UNSPECIFIED\x10\x00\x12\x1a\n\x16HYPERPLANES_ORTHOGONAL\x10\x01\x12\x18\n\x14HYPERPLANES_GAUSSIAN\x10\x02*[\n\x0bZeroVectors\x12\x1c\n\x18ZERO_VECTORS_UNSPECIFIED\x10\x00\x12\x17\n\x13ZERO_VECTORS_REJECT\x10\x01\x12\x15\n\x11ZERO_VECTORS_SKIP\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,60 +38,58 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_options = b'8\001'
   _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._loaded_options = None
   _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_options = b'8\001'
-  _globals['_METRIC']._serialized_start=2994
-  _globals['_METRIC']._serialized_end=3093
-  _globals['_HASHFAMILY']._serialized_start=3096
-  _globals['_HASHFAMILY']._serialized_end=3259
-  _globals['_POINTS']._serialized_start=3261
-  _globals['_POINTS']._serialized_end=3330
-  _globals['_HYPERPLANES']._serialized_start=3332
-  _globals['_HYPERPLANES']._serialized_end=3428
-  _globals['_ZEROVECTORS']._serialized_start=3430
-  _globals['_ZEROVECTORS']._serialized_end=3521
-  _globals['_BUILDPARAMETERS']._serialized_start=110
-  _globals['_BUILDPARAMETERS']._serialized_end=521
-  _globals['_BUILDHEADER']._serialized_start=524
-  _globals['_BUILDHEADER']._serialized_end=664
-  _globals['_BUILDCHUNK']._serialized_start=666
-  _globals['_BUILDCHUNK']._serialized_end=768
-  _globals['_BUILDCOMMIT']._serialized_start=770
-  _globals['_BUILDCOMMIT']._serialized_end=797
-  _globals['_BUILDREQUEST']._serialized_start=800
-  _globals['_BUILDREQUEST']._serialized_end=949
-  _globals['_BUILDACCEPTED']._serialized_start=951
-  _globals['_BUILDACCEPTED']._serialized_end=987
-  _globals['_BUILDPROGRESS']._serialized_start=989
-  _globals['_BUILDPROGRESS']._serialized_end=1102
-  _globals['_BUILDRESPONSE']._serialized_start=1105
-  _globals['_BUILDRESPONSE']._serialized_end=1262
-  _globals['_ARRAYINFO']._serialized_start=1264
-  _globals['_ARRAYINFO']._serialized_end=1334
-  _globals['_SEARCHCOST']._serialized_start=1336
-  _globals['_SEARCHCOST']._serialized_end=1422
-  _globals['_CHOICE']._serialized_start=1424
-  _globals['_CHOICE']._serialized_end=1482
-  _globals['_QUERYDEFAULT']._serialized_start=1485
-  _globals['_QUERYDEFAULT']._serialized_end=1764
-  _globals['_INDEXINFO']._serialized_start=1767
-  _globals['_INDEXINFO']._serialized_end=2282
-  _globals['_GETINDEXREQUEST']._serialized_start=2284
-  _globals['_GETINDEXREQUEST']._serialized_end=2316
-  _globals['_GETINDEXRESPONSE']._serialized_start=2318
-  _globals['_GETINDEXRESPONSE']._serialized_end=2374
-  _globals['_LISTINDEXESREQUEST']._serialized_start=2376
-  _globals['_LISTINDEXESREQUEST']._serialized_end=2435
-  _globals['_LISTINDEXESRESPONSE']._serialized_start=2437
-  _globals['_LISTINDEXESRESPONSE']._serialized_end=2523
-  _globals['_DELETEINDEXREQUEST']._serialized_start=2525
-  _globals['_DELETEINDEXREQUEST']._serialized_end=2560
-  _globals['_DELETEINDEXRESPONSE']._serialized_start=2562
-  _globals['_DELETEINDEXRESPONSE']._serialized_end=2603
-  _globals['_GETSERVERINFOREQUEST']._serialized_start=2605
-  _globals['_GETSERVERINFOREQUEST']._serialized_end=2627
-  _globals['_GETSERVERINFORESPONSE']._serialized_start=2630
-  _globals['_GETSERVERINFORESPONSE']._serialized_end=2992
-  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_start=2898
-  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_end=2943
-  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_start=2945
-  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_end=2992
+  _globals['_METRIC']._serialized_start=3132
+  _globals['_METRIC']._serialized_end=3231
+  _globals['_HASHFAMILY']._serialized_start=3234
+  _globals['_HASHFAMILY']._serialized_end=3397
+  _globals['_POINTS']._serialized_start=3399
+  _globals['_POINTS']._serialized_end=3468
+  _globals['_HYPERPLANES']._serialized_start=3470
+  _globals['_HYPERPLANES']._serialized_end=3566
+  _globals['_ZEROVECTORS']._serialized_start=3568
+  _globals['_ZEROVECTORS']._serialized_end=3659
+  _globals['_BUILDPARAMETERS']._serialized_start=142
+  _globals['_BUILDPARAMETERS']._serialized_end=553
+  _globals['_BUILDHEADER']._serialized_start=556
+  _globals['_BUILDHEADER']._serialized_end=735
+  _globals['_BUILDCHUNK']._serialized_start=738
+  _globals['_BUILDCHUNK']._serialized_end=879
+  _globals['_BUILDCOMMIT']._serialized_start=881
+  _globals['_BUILDCOMMIT']._serialized_end=908
+  _globals['_BUILDREQUEST']._serialized_start=911
+  _globals['_BUILDREQUEST']._serialized_end=1107
+  _globals['_BUILDACCEPTED']._serialized_start=1109
+  _globals['_BUILDACCEPTED']._serialized_end=1145
+  _globals['_BUILDPROGRESS']._serialized_start=1148
+  _globals['_BUILDPROGRESS']._serialized_end=1289
+  _globals['_BUILDRESPONSE']._serialized_start=1292
+  _globals['_BUILDRESPONSE']._serialized_end=1449
+  _globals['_ARRAYINFO']._serialized_start=1451
+  _globals['_ARRAYINFO']._serialized_end=1521
+  _globals['_CHOICE']._serialized_start=1523
+  _globals['_CHOICE']._serialized_end=1581
+  _globals['_QUERYDEFAULT']._serialized_start=1584
+  _globals['_QUERYDEFAULT']._serialized_end=1863
+  _globals['_INDEXINFO']._serialized_start=1866
+  _globals['_INDEXINFO']._serialized_end=2420
+  _globals['_GETINDEXREQUEST']._serialized_start=2422
+  _globals['_GETINDEXREQUEST']._serialized_end=2454
+  _globals['_GETINDEXRESPONSE']._serialized_start=2456
+  _globals['_GETINDEXRESPONSE']._serialized_end=2512
+  _globals['_LISTINDEXESREQUEST']._serialized_start=2514
+  _globals['_LISTINDEXESREQUEST']._serialized_end=2573
+  _globals['_LISTINDEXESRESPONSE']._serialized_start=2575
+  _globals['_LISTINDEXESRESPONSE']._serialized_end=2661
+  _globals['_DELETEINDEXREQUEST']._serialized_start=2663
+  _globals['_DELETEINDEXREQUEST']._serialized_end=2698
+  _globals['_DELETEINDEXRESPONSE']._serialized_start=2700
+  _globals['_DELETEINDEXRESPONSE']._serialized_end=2741
+  _globals['_GETSERVERINFOREQUEST']._serialized_start=2743
+  _globals['_GETSERVERINFOREQUEST']._serialized_end=2765
+  _globals['_GETSERVERINFORESPONSE']._serialized_start=2768
+  _globals['_GETSERVERINFORESPONSE']._serialized_end=3130
+  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_start=3036
+  _globals['_GETSERVERINFORESPONSE_LIMITSENTRY']._serialized_end=3081
+  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_start=3083
+  _globals['_GETSERVERINFORESPONSE_VERSIONSENTRY']._serialized_end=3130
 # @@protoc_insertion_point(module_scope)

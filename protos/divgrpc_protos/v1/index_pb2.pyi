@@ -5,6 +5,7 @@ Indexes: how one is built, described, listed and deleted; and what a server says
 
 import builtins
 import collections.abc
+import divgrpc_protos.v1.labels_pb2
 import divgrpc_protos.v1.query_pb2
 import divgrpc_protos.v1.vectors_pb2
 import google.protobuf.descriptor
@@ -262,6 +263,7 @@ class BuildHeader(google.protobuf.message.Message):
     PARAMETERS_FIELD_NUMBER: builtins.int
     REPLACE_FIELD_NUMBER: builtins.int
     EXPECTED_ROWS_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
     index: builtins.str
     """`[a-z0-9][a-z0-9_-]{0,62}`."""
     replace: builtins.bool
@@ -270,6 +272,10 @@ class BuildHeader(google.protobuf.message.Message):
     """How many rows will come, if known: space is reserved first, and progress has an end."""
     @property
     def parameters(self) -> Global___BuildParameters: ...
+    @property
+    def labels(self) -> divgrpc_protos.v1.labels_pb2.LabelPlan:
+        """What is to become of labels; may be unset where none come, or nothing but those of the rows."""
+
     def __init__(
         self,
         *,
@@ -277,9 +283,10 @@ class BuildHeader(google.protobuf.message.Message):
         parameters: Global___BuildParameters | None = ...,
         replace: builtins.bool = ...,
         expected_rows: builtins.int | None = ...,
+        labels: divgrpc_protos.v1.labels_pb2.LabelPlan | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_expected_rows", b"_expected_rows", "expected_rows", b"expected_rows", "parameters", b"parameters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_expected_rows", b"_expected_rows", "expected_rows", b"expected_rows", "index", b"index", "parameters", b"parameters", "replace", b"replace"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_expected_rows", b"_expected_rows", "expected_rows", b"expected_rows", "labels", b"labels", "parameters", b"parameters"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_expected_rows", b"_expected_rows", "expected_rows", b"expected_rows", "index", b"index", "labels", b"labels", "parameters", b"parameters", "replace", b"replace"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_expected_rows", b"_expected_rows"]) -> typing.Literal["expected_rows"] | None: ...
 
 Global___BuildHeader: typing_extensions.TypeAlias = BuildHeader
@@ -294,6 +301,7 @@ class BuildChunk(google.protobuf.message.Message):
     IDS_FIELD_NUMBER: builtins.int
     CATEGORIES_FIELD_NUMBER: builtins.int
     SUBTOPICS_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
     @property
     def vectors(self) -> divgrpc_protos.v1.vectors_pb2.Vectors:
         """All chunks of a build are dense, or all are sparse; so are the points of the index."""
@@ -312,6 +320,10 @@ class BuildChunk(google.protobuf.message.Message):
     def subtopics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """One sub-topic per row (what should vary among results), -1 for none. In every chunk or in none."""
 
+    @property
+    def labels(self) -> divgrpc_protos.v1.labels_pb2.LabelSets:
+        """The labels of each row. In every chunk or in none."""
+
     def __init__(
         self,
         *,
@@ -319,9 +331,10 @@ class BuildChunk(google.protobuf.message.Message):
         ids: collections.abc.Iterable[builtins.int] | None = ...,
         categories: collections.abc.Iterable[builtins.int] | None = ...,
         subtopics: collections.abc.Iterable[builtins.int] | None = ...,
+        labels: divgrpc_protos.v1.labels_pb2.LabelSets | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["vectors", b"vectors"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["categories", b"categories", "ids", b"ids", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["labels", b"labels", "vectors", b"vectors"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["categories", b"categories", "ids", b"ids", "labels", b"labels", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
 
 Global___BuildChunk: typing_extensions.TypeAlias = BuildChunk
 
@@ -345,29 +358,35 @@ Global___BuildCommit: typing_extensions.TypeAlias = BuildCommit
 
 @typing.final
 class BuildRequest(google.protobuf.message.Message):
-    """One step of an upload: a header, then chunks, then a commit."""
+    """One step of an upload: a header, then pieces of what is told of labels, then chunks of rows, then a
+    commit.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     HEADER_FIELD_NUMBER: builtins.int
     CHUNK_FIELD_NUMBER: builtins.int
     COMMIT_FIELD_NUMBER: builtins.int
+    LABEL_CHUNK_FIELD_NUMBER: builtins.int
     @property
     def header(self) -> Global___BuildHeader: ...
     @property
     def chunk(self) -> Global___BuildChunk: ...
     @property
     def commit(self) -> Global___BuildCommit: ...
+    @property
+    def label_chunk(self) -> divgrpc_protos.v1.labels_pb2.LabelChunk: ...
     def __init__(
         self,
         *,
         header: Global___BuildHeader | None = ...,
         chunk: Global___BuildChunk | None = ...,
         commit: Global___BuildCommit | None = ...,
+        label_chunk: divgrpc_protos.v1.labels_pb2.LabelChunk | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "commit", b"commit", "header", b"header", "step", b"step"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "commit", b"commit", "header", b"header", "step", b"step"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["step", b"step"]) -> typing.Literal["header", "chunk", "commit"] | None: ...
+    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "commit", b"commit", "header", b"header", "label_chunk", b"label_chunk", "step", b"step"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "commit", b"commit", "header", b"header", "label_chunk", b"label_chunk", "step", b"step"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["step", b"step"]) -> typing.Literal["header", "chunk", "commit", "label_chunk"] | None: ...
 
 Global___BuildRequest: typing_extensions.TypeAlias = BuildRequest
 
@@ -399,13 +418,18 @@ class BuildProgress(google.protobuf.message.Message):
     ROWS_DONE_FIELD_NUMBER: builtins.int
     ROWS_TOTAL_FIELD_NUMBER: builtins.int
     SECONDS_LEFT_FIELD_NUMBER: builtins.int
+    LOSS_FIELD_NUMBER: builtins.int
     stage: builtins.str
-    """receiving, components, hashing, tables, tuning, writing."""
+    """receiving, components, hashing, tables, tuning, writing; with labels also choosing label
+    parameters, training labels, and of the index over the label factors label hashing and so on.
+    """
     rows_done: builtins.int
     rows_total: builtins.int
     """0 where unknown."""
     seconds_left: builtins.float
     """An estimate for what is left of the stage; unset where there is none yet."""
+    loss: builtins.float
+    """What the last iteration of a training came to; unset before the first has ended."""
     def __init__(
         self,
         *,
@@ -413,9 +437,13 @@ class BuildProgress(google.protobuf.message.Message):
         rows_done: builtins.int = ...,
         rows_total: builtins.int = ...,
         seconds_left: builtins.float | None = ...,
+        loss: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_seconds_left", b"_seconds_left", "seconds_left", b"seconds_left"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_seconds_left", b"_seconds_left", "rows_done", b"rows_done", "rows_total", b"rows_total", "seconds_left", b"seconds_left", "stage", b"stage"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_loss", b"_loss", "_seconds_left", b"_seconds_left", "loss", b"loss", "seconds_left", b"seconds_left"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_loss", b"_loss", "_seconds_left", b"_seconds_left", "loss", b"loss", "rows_done", b"rows_done", "rows_total", b"rows_total", "seconds_left", b"seconds_left", "stage", b"stage"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_loss", b"_loss"]) -> typing.Literal["loss"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seconds_left", b"_seconds_left"]) -> typing.Literal["seconds_left"] | None: ...
 
 Global___BuildProgress: typing_extensions.TypeAlias = BuildProgress
@@ -476,31 +504,6 @@ class ArrayInfo(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["bytes", b"bytes", "dtype", b"dtype", "name", b"name", "shape", b"shape"]) -> None: ...
 
 Global___ArrayInfo: typing_extensions.TypeAlias = ArrayInfo
-
-@typing.final
-class SearchCost(google.protobuf.message.Message):
-    """What Build measured of one way to search, on points left out of their own neighbours."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    SEARCH_FIELD_NUMBER: builtins.int
-    RECALL_FIELD_NUMBER: builtins.int
-    MICROSECONDS_FIELD_NUMBER: builtins.int
-    search: divgrpc_protos.v1.query_pb2.Search.ValueType
-    recall: builtins.float
-    """Share of the true ten nearest neighbours among the hashed points, at the default limits."""
-    microseconds: builtins.float
-    """Median time of one query on one thread of the machine that built the index."""
-    def __init__(
-        self,
-        *,
-        search: divgrpc_protos.v1.query_pb2.Search.ValueType = ...,
-        recall: builtins.float = ...,
-        microseconds: builtins.float = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["microseconds", b"microseconds", "recall", b"recall", "search", b"search"]) -> None: ...
-
-Global___SearchCost: typing_extensions.TypeAlias = SearchCost
 
 @typing.final
 class Choice(google.protobuf.message.Message):
@@ -594,6 +597,7 @@ class IndexInfo(google.protobuf.message.Message):
     CHOICES_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
     QUERY_DEFAULT_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
     name: builtins.str
     generation: builtins.int
     rows: builtins.int
@@ -614,7 +618,7 @@ class IndexInfo(google.protobuf.message.Message):
         """The parameters it was built with, defaults filled in and `auto` resolved."""
 
     @property
-    def search_costs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___SearchCost]: ...
+    def search_costs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[divgrpc_protos.v1.query_pb2.SearchCost]: ...
     @property
     def arrays(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ArrayInfo]: ...
     @property
@@ -627,6 +631,10 @@ class IndexInfo(google.protobuf.message.Message):
     def query_default(self) -> Global___QueryDefault:
         """Unset where Evaluate has set none."""
 
+    @property
+    def labels(self) -> divgrpc_protos.v1.labels_pb2.LabelInfo:
+        """Unset where it was built without."""
+
     def __init__(
         self,
         *,
@@ -638,7 +646,7 @@ class IndexInfo(google.protobuf.message.Message):
         code_bits: builtins.int = ...,
         n_probes: builtins.int = ...,
         auto_search: divgrpc_protos.v1.query_pb2.Search.ValueType = ...,
-        search_costs: collections.abc.Iterable[Global___SearchCost] | None = ...,
+        search_costs: collections.abc.Iterable[divgrpc_protos.v1.query_pb2.SearchCost] | None = ...,
         has_categories: builtins.bool = ...,
         has_subtopics: builtins.bool = ...,
         arrays: collections.abc.Iterable[Global___ArrayInfo] | None = ...,
@@ -647,9 +655,10 @@ class IndexInfo(google.protobuf.message.Message):
         choices: collections.abc.Iterable[Global___Choice] | None = ...,
         warnings: collections.abc.Iterable[divgrpc_protos.v1.query_pb2.WarningInfo] | None = ...,
         query_default: Global___QueryDefault | None = ...,
+        labels: divgrpc_protos.v1.labels_pb2.LabelInfo | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["parameters", b"parameters", "query_default", b"query_default"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["arrays", b"arrays", "auto_search", b"auto_search", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["labels", b"labels", "parameters", b"parameters", "query_default", b"query_default"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["arrays", b"arrays", "auto_search", b"auto_search", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "warnings", b"warnings"]) -> None: ...
 
 Global___IndexInfo: typing_extensions.TypeAlias = IndexInfo
 

@@ -373,6 +373,31 @@ class EffectiveParameters(google.protobuf.message.Message):
 Global___EffectiveParameters: typing_extensions.TypeAlias = EffectiveParameters
 
 @typing.final
+class SearchCost(google.protobuf.message.Message):
+    """What Build measured of one way to search, on points left out of their own neighbours."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEARCH_FIELD_NUMBER: builtins.int
+    RECALL_FIELD_NUMBER: builtins.int
+    MICROSECONDS_FIELD_NUMBER: builtins.int
+    search: Global___Search.ValueType
+    recall: builtins.float
+    """Share of the true ten nearest neighbours among the hashed points, at the default limits."""
+    microseconds: builtins.float
+    """Median time of one query on one thread of the machine that built the index."""
+    def __init__(
+        self,
+        *,
+        search: Global___Search.ValueType = ...,
+        recall: builtins.float = ...,
+        microseconds: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["microseconds", b"microseconds", "recall", b"recall", "search", b"search"]) -> None: ...
+
+Global___SearchCost: typing_extensions.TypeAlias = SearchCost
+
+@typing.final
 class QueryStats(google.protobuf.message.Message):
     """What happened, one number per query row."""
 
@@ -421,7 +446,8 @@ class WarningInfo(google.protobuf.message.Message):
     FIELD_FIELD_NUMBER: builtins.int
     code: builtins.str
     """UPPER_SNAKE_CASE, stable, for machines: CANDIDATES_LIMIT_EQUALS_K, HASH_LIMIT_EQUALS_K,
-    FEWER_THAN_K_FOUND, FEWER_THAN_K_POINTS, TARGET_RECALL_MISSED, ZERO_VECTORS_SKIPPED.
+    FEWER_THAN_K_FOUND, FEWER_THAN_K_POINTS, FEWER_THAN_TOP_K_FOUND, FEWER_THAN_TOP_K_LABELS,
+    TARGET_RECALL_MISSED, ZERO_VECTORS_SKIPPED, LABELS_OUTSIDE_HIERARCHY.
     """
     message: builtins.str
     """A sentence for people."""

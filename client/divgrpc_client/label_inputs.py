@@ -1,0 +1,128 @@
+"""Documents and labels as the command line names them: files to what the client takes."""
+
+import argparse
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client.files import read_vectors
+from divgrpc_client.label_files import read_labelled, read_split
+from divgrpc_client.sparse_files import IndexBase
+from divgrpc_protos.arrays import Csr, Matrix, row_count
+
+# Files that hold a matrix and nothing else; all others are text, a document with its labels a line.
+_MATRICES: Final = (".npy", ".npz", ".fvecs")
+_LEML: Final = "leml"
+
+
+def is_text(path: Path) -> bool:
+    """Tell whether a file has a document a line, so that columns it does not use are not there."""
+    return path.suffix not in _MATRICES
+
+
+def read_documents(path: Path, arguments: argparse.Namespace) -> tuple[Matrix, Matrix | None]:
+    """Return the documents of a file, and their labels where it has them.
+
+    Raises `InvalidArgumentError` as `read_vectors` and `read_labelled` do.
+    """
+    base: IndexBase = arguments.index_base
+    if not is_text(path):
+        return read_vectors(path, arguments.key, base=base, dims=arguments.dims), None
+    if arguments.key is not None:
+        raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")
+    return read_labelled(path, base=base, dims=arguments.dims)
+
+
+def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, Any]]:
+    """Return the file that a build is of, its rows, and what is told of labels beside them."""
+    if (arguments.file is None) == (arguments.features is None):
+        raise InvalidArgumentError("file", "rows come from FILE or from --features, one of both")
+    labels: Matrix | None = None
+    if arguments.features is None:
+        path = Path(arguments.file)
+        rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
+    else:
+        path = Path(arguments.features)
+        rows, labels = read_documents(path, arguments)
+    if arguments.labels is not None:
+        labels = read_vectors(Path(arguments.labels))
+    chosen = split_rows(arguments, row_count(rows))
+    if chosen is not None:
+        rows, labels = picked(rows, chosen), None if labels is None else picked(labels, chosen)
+    names, edges = arguments.label_names, arguments.hierarchy
+    told = {
+        "labels": labels,
+        "label_model": _model(arguments.label_model),
+        "label_names": None if names is None else read_names(Path(names)),
+        "hierarchy": None if edges is None else read_edges(Path(edges)),
+        "roots": arguments.roots,
+    }
+    return path, rows, told
+
+
+def read_names(path: Path) -> list[str]:
+    """Return the lines of a text file, the first that of label 0."""
+    try:
+        return path.read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(
+            "label_names", f"{path} must hold a name a line: {error}"
+        ) from None
+
+
+def read_edges(path: Path) -> npt.NDArray[np.integer]:
+    """Return the edges (m, 2), parent and child, of an .npy or of a text file, two numbers a line.
+
+    Raises `InvalidArgumentError` naming the first line that is anything else.
+    """
+    if path.suffix == ".npy":
+        return np.asarray(read_vectors(path))
+    edges = []
+    try:
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            words = line.partition("#")[0].replace(",", " ").split()
+            if words:
+                if len(words) != 2 or not all(word.isdecimal() for word in words):
+                    raise InvalidArgumentError(
+                        "hierarchy", f"{path} line {number} is not: parent child"
+                    )
+                edges.append([int(word) for word in words])
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError("hierarchy", f"{path} cannot be read: {error}") from None
+    return np.array(edges, np.int64).reshape(-1, 2)
+
+
+def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
+    """Return some rows of a matrix, in the order given."""
+    if not isinstance(matrix, Csr):
+        return matrix[rows]
+    counts = np.diff(matrix.indptr)[rows]
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    places = np.arange(ends[-1]) + np.repeat(matrix.indptr[rows] - ends[:-1], counts)
+    return Csr(ends, matrix.indices[places], matrix.data[places], matrix.cols)
+
+
+def split_rows(arguments: argparse.Namespace, count: int) -> npt.NDArray[np.int64] | None:
+    """Return the rows that --split takes of so many, None where it is not given."""
+    if arguments.split is None:
+        return None
+    # A file, and after a colon the number of one of its columns.
+    name, colon, column = arguments.split.rpartition(":")
+    if colon and column.isdecimal():
+        return read_split(Path(name), count, int(column))
+    return read_split(Path(arguments.split), count)
+
+
+def _model(given: list[str] | None) -> Any:  # noqa: ANN401  # what `Client.build` takes
+    if given is None:
+        return None
+    if given == [_LEML]:
+        return _LEML
+    if len(given) != 2:
+        raise InvalidArgumentError(
+            "label_model", "--label-model takes leml, or two files: label factors and feature map"
+        )
+    return tuple(read_vectors(Path(name)) for name in given)

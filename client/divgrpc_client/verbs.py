@@ -1,0 +1,159 @@
+"""What every command of the command line takes, and what it takes from the tables of options."""
+
+import argparse
+import os
+from collections.abc import Sequence
+from types import NoneType
+from typing import Any, Final, Literal, get_args, get_origin
+
+from divgrpc.evaluation.grid import Limits
+from divgrpc_client import commands
+from divgrpc_client.files import FORMATS
+from divgrpc_client.options import GRID_DEFAULTS, explained
+
+TARGET_VARIABLE: Final = "DIVGRPC_TARGET"
+TARGET_DEFAULT: Final = "127.0.0.1:50051"
+
+
+def add(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type for these
+    """Add a command that does `run`, with what all commands take; `text` is its help."""
+    verb: argparse.ArgumentParser = verbs.add_parser(
+        name,
+        help=text.strip().splitlines()[0],
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verb.set_defaults(run=run)
+    verb.add_argument(
+        "--target",
+        default=os.environ.get(TARGET_VARIABLE, TARGET_DEFAULT),
+        help=f"host:port of the server (${TARGET_VARIABLE}; default {TARGET_DEFAULT})",
+    )
+    verb.add_argument(
+        "--timeout",
+        type=float,
+        metavar="SECONDS",
+        help=f"of a request (default {commands.TIMEOUT_SECONDS:g}; none for build and evaluate)",
+    )
+    verb.add_argument("--json", action="store_true", help="print JSON, errors too")
+    return verb
+
+
+def add_named(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Let a command take the name of an index."""
+    verb.add_argument("name", metavar="NAME", help="name of the index")
+    return verb
+
+
+def add_with_file(
+    verb: argparse.ArgumentParser,
+    told: str = f"one vector per row: {FORMATS}",
+    nargs: str | None = None,
+) -> None:
+    """Let a command take the name of an index and a file of rows."""
+    add_named(verb)
+    verb.add_argument("file", metavar="FILE", nargs=nargs, help=told)
+    verb.add_argument("--key", help="array of an .npz; needed where it has several matrices")
+    verb.add_argument(
+        "--index-base",
+        choices=["auto", "0", "1"],
+        default="auto",
+        help="first column of an svmlight file (default auto: 0 if it has a column 0, else 1)",
+    )
+    verb.add_argument(
+        "--dims",
+        type=int,
+        metavar="N",
+        help="columns of an svmlight file (default: those of the index, or all that it shows)",
+    )
+
+
+def add_labels(verb: argparse.ArgumentParser) -> None:
+    """Let a build take labels."""
+    group = verb.add_argument_group("labels, for divgrpc predict")
+    group.add_argument(
+        "--features",
+        metavar="FILE",
+        help="instead of FILE: documents, as a matrix, or as text with the labels of each before "
+        "its features (Extreme Classification's format, with or without header, or svmlight)",
+    )
+    group.add_argument(
+        "--labels",
+        metavar="FILE",
+        help="a matrix (rows, L), such as scipy's .npz: what is not 0",
+    )
+    add_split(group)
+    group.add_argument("--label-names", metavar="TEXT", help="a name a line, the first of label 0")
+    group.add_argument(
+        "--hierarchy",
+        metavar="EDGES",
+        help="parent and child, two numbers a line or an .npy; those below L are the labels",
+    )
+    group.add_argument("--roots", type=int, nargs="+", metavar="N", help="where it begins")
+    group.add_argument(
+        "--label-model",
+        nargs="+",
+        metavar="MODEL",
+        help="leml, to train one; or two files, label factors and feature map; "
+        "without it neighbours vote",
+    )
+
+
+def add_split(verb: "argparse._ActionsContainer") -> None:
+    """Let a command take a list of the rows of a file."""
+    verb.add_argument(
+        "--split",
+        metavar="TEXT[:COLUMN]",
+        help="take the rows that a column of this file lists, counted from 1",
+    )
+
+
+def add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, object]) -> None:
+    """Let a command take the options of a table."""
+    # What is not given is not in the namespace, and so not on the wire.
+    group = verb.add_argument_group(f"what {verb.prog.split()[-1]} does")
+    for name, (kind, sentence) in explained(table).items():
+        flags = [f"--{name.replace('_', '-')}"]
+        if len(name) == 1:
+            flags.insert(0, f"-{name}")
+        told = f"{sentence}{_told(defaults[name])}"
+        how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": told}
+        if kind is bool:
+            group.add_argument(*flags, action=argparse.BooleanOptionalAction, **how)
+        elif get_origin(kind) is Sequence:
+            (each,) = get_args(kind)
+            group.add_argument(*flags, nargs="+", **_each(name, each), **how)
+        elif get_origin(kind) is Literal:
+            group.add_argument(*flags, choices=get_args(kind), **how)
+        else:
+            group.add_argument(*flags, type=_plain(kind), metavar="N", **how)
+
+
+def _each(axis: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
+    """Say how the values of a list are read."""
+    if axis == "limits":
+        return {"type": _limits, "metavar": "HASH:CANDIDATES"}
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind)}
+    return {"type": kind, "metavar": "N"}
+
+
+def _told(default: object) -> str:
+    if default in (None, GRID_DEFAULTS["limits"]):
+        return ""
+    words = default if isinstance(default, tuple) else (default,)
+    return f" (default {' '.join(map(str, words))})"
+
+
+def _plain(kind: Any) -> type[int] | type[float]:  # noqa: ANN401  # a type, or a type or None
+    members = [member for member in get_args(kind) or (kind,) if member is not NoneType]
+    return int if members == [int] else float
+
+
+def _limits(text: str) -> Limits:
+    """Read HASH:CANDIDATES; what is left out is the default."""
+    hash_limit, candidates_limit = (int(part) if part else None for part in text.split(":"))
+    return hash_limit, candidates_limit
+
+
+_limits.__name__ = "HASH:CANDIDATES"  # what argparse calls it

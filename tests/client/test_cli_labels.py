@@ -1,0 +1,202 @@
+"""Labels on the command line: built from files, predicted, shown, and refused by file and line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import labelled
+from divgrpc_client import Client, cli
+from ran import Ran
+from running import RunningServer
+
+TRAIN, ASKED = labelled.documents(200), labelled.documents(5, seed=1)
+LEML = ("--label-model", "leml", "--rank", "4", "--regularisation", "1", "--iterations", "2")
+
+
+@pytest.fixture
+def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run a command on the session's server and return how it ended."""
+
+    def run(*arguments: object) -> Ran:
+        verb, *rest = map(str, arguments)
+        try:
+            code = cli.main([verb, "--target", server.target, "--timeout", "30", *rest])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ran(code, *capsys.readouterr())
+
+    return run
+
+
+def text_of(documents: sparse.csr_array, labels: sparse.csr_array, *, header: bool) -> str:
+    """Return documents with labels in the Extreme Classification format."""
+    lines = [f"{documents.shape[0]} {documents.shape[1]} {labels.shape[1]}"] if header else []
+    for row in range(documents.shape[0]):
+        own = labels[[row]].indices.tolist()
+        words = documents[[row]]
+        pairs = zip(words.indices.tolist(), words.data.tolist(), strict=True)
+        lines.append(f"{','.join(map(str, own))} {' '.join(f'{i}:{v:.9g}' for i, v in pairs)}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write documents and labels in every format, with names, a hierarchy and a split."""
+    folder = tmp_path_factory.mktemp("labels")
+    labels = labelled.labels_of(TRAIN)
+    (folder / "train.txt").write_text(text_of(TRAIN, labels, header=True))
+    (folder / "asked.txt").write_text(
+        text_of(ASKED, sparse.csr_array((5, labelled.LABELS)), header=False)
+    )
+    sparse.save_npz(folder / "x.npz", TRAIN)
+    sparse.save_npz(folder / "y.npz", labels.astype(np.float32))
+    (folder / "names.txt").write_text("\n".join(f"[n] {i}" for i in range(labelled.LABELS)))
+    edges = labelled.edges()
+    (folder / "edges.txt").write_text("".join(f"{a}\t{b}\n" for a, b in edges))
+    np.save(folder / "edges.npy", edges)
+    (folder / "split.txt").write_text("".join(f"{n + 1} {200 - n}\n" for n in range(150)))
+    for name, factor in zip(("h", "v"), labelled.factors(), strict=True):
+        np.save(folder / f"{name}.npy", factor)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(server: RunningServer, folder: Path) -> str:
+    """Build an index from a text file, with all that there can be beside it."""
+    told = ("--label-names", folder / "names.txt", "--hierarchy", folder / "edges.txt")
+    roots = ("--roots", labelled.LABELS, labelled.LABELS + 1)
+    words = ("build", "papers", "--target", server.target, "--features", folder / "train.txt")
+    assert cli.main([str(word) for word in (*words, *LEML, *told, *roots)]) == 0
+    return "papers"
+
+
+def test_a_labelled_index_is_described(run: Callable[..., Ran], index: str) -> None:
+    """`info` tells of labels, their model and how it was trained; so does its JSON."""
+    shown = " ".join(run("info", index).out.split())
+    assert f"{labelled.LABELS} labels, names, a hierarchy, those of every row kept" in shown
+    assert "a label model of rank 4, regularisation 1, 2 iterations, loss " in shown
+    assert "auto search means" in shown
+    told = json.loads(run("info", index, "--json").out)
+    assert told["labels"]["label_count"] == labelled.LABELS
+    assert told["labels"]["parameters"]["rank"] == 4
+
+
+def test_predictions_for_people(run: Callable[..., Ran], index: str, folder: Path) -> None:
+    """A row for each label, with its name, and a line on how they were found."""
+    told = run("predict", index, folder / "asked.txt", "--top-k", "3")
+    assert told.code == 0
+    head, *lines = told.out.splitlines()
+    assert head.split() == ["document", "rank", "label", "name", "score", "selection", "score"]
+    assert len(lines) == 5 * 3 + 1
+    document, rank, label, name, number, *_ = lines[0].split()
+    assert (document, rank) == ("0", "1")
+    assert (name, number) == ("[n]", label)
+    assert "embedding" in lines[-1]
+    told = run("predict", index, folder / "asked.txt", "--threshold", "1e9")
+    assert "none" in told.out
+    assert "FEWER_THAN_TOP_K_FOUND" in told.out
+
+
+@pytest.mark.parametrize("mode", ["embedding", "neighbour_vote"])
+def test_predictions_for_machines(
+    run: Callable[..., Ran], client: Client, index: str, folder: Path, mode: str
+) -> None:
+    """JSON has what the client has, of the rows that were chosen."""
+    asked = ("--rows", "1:4", "--mode", mode, "--top-k", "4", "--json")
+    told = json.loads(run("predict", index, folder / "asked.txt", *asked).out)
+    found = client.predict_labels(index, ASKED[1:4], mode=mode, top_k=4)  # type: ignore[arg-type]
+    assert [row["row"] for row in told["results"]] == [1, 2, 3]
+    assert [row["labels"] for row in told["results"]] == found.labels.tolist()
+    assert [row["scores"] for row in told["results"]] == found.scores.tolist()
+    assert [tuple(row["names"]) for row in told["results"]] == list(found.names)
+    assert told["parameters"]["mode"] == mode
+
+
+def test_pairs_of_matrices(run: Callable[..., Ran], client: Client, folder: Path) -> None:
+    """Features and labels of two files give the index that one text gives."""
+    files = ("--features", folder / "x.npz", "--labels", folder / "y.npz")
+    edges = ("--hierarchy", folder / "edges.npy", "--roots", labelled.LABELS, labelled.LABELS + 1)
+    told = run("build", "pairs", *files, *LEML, *edges)
+    assert told.code == 0
+    assert "labels" in told.out
+    ours, theirs = (client.get_index(name).labels for name in ("pairs", "papers"))
+    assert ours is not None
+    assert theirs is not None
+    assert ours.losses == theirs.losses
+    assert (ours.has_names, ours.has_hierarchy) == (False, True)
+    assert run("predict", "pairs", folder / "x.npz", "--rows", "3").code == 0
+
+
+def test_a_split_takes_some_documents(
+    run: Callable[..., Ran], client: Client, folder: Path
+) -> None:
+    """A column of a file of splits says which, for a build and for a prediction."""
+    split = folder / "split.txt"
+    words = ("--features", folder / "train.txt", "--json")
+    told = json.loads(run("build", "split", *words, "--split", f"{split}:1").out)
+    assert told["rows"] == 150
+    assert told["labels"]["rank"] == 0
+    told = run("predict", "split", folder / "train.txt", "--split", split, "--rows", "2", "--mode",
+               "neighbour_vote", "--json")  # fmt: skip
+    last = client.predict_labels("split", TRAIN[[2]], mode="neighbour_vote")
+    assert json.loads(told.out)["results"][0]["labels"] == last.labels[0].tolist()
+
+
+def test_factors_from_files(run: Callable[..., Ran], client: Client, folder: Path) -> None:
+    """Two files are label factors and feature map."""
+    model = ("--label-model", folder / "h.npy", folder / "v.npy")
+    assert run("build", "factors", folder / "x.npz", *model).code == 0
+    info = client.get_index("factors").labels
+    assert info is not None
+    assert (info.rank, info.parameters) == (labelled.RANK, None)
+    assert "from elsewhere" in run("info", "factors").out
+    told = run("predict", "factors", folder / "x.npz", "--mode", "neighbour_vote", "--rows", "0")
+    assert told.code == 1
+    assert "no labels of its points" in told.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("x.npz", "--features", "x.npz"), "--features"),
+        ((), "--features"),
+        (("--features", "nowhere.txt"), "nowhere.txt"),
+        (("--features", "names.txt"), "line 1 is not: label,label"),
+        (("--features", "train.txt", "--hierarchy", "names.txt"), "line 1 is not: parent child"),
+        (("--features", "train.txt", "--hierarchy", "nowhere"), "nowhere cannot be read"),
+        (("--features", "train.txt", "--label-names", "nowhere"), "nowhere"),
+        (("--features", "train.txt", "--label-model", "lemon"), "--label-model takes leml"),
+        (("--features", "train.txt", "--key", "x"), "only an .npz"),
+        (("--features", "train.txt", "--split", "split.txt:2"), "no column 2"),
+        (("--features", "x.npz", "--labels", "h.npy"), "one row per vector, 200"),
+        (("--features", "train.txt", "--dims", "3"), "more than 3"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_be_read_is_said(
+    run: Callable[..., Ran],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    """The file and its line, or the option, before anything is sent."""
+    monkeypatch.chdir(folder)
+    told = run("build", "wrong", *words)
+    assert told.code == 2
+    assert said in told.err
+
+
+def test_help_teaches(run: Callable[..., Ran]) -> None:
+    """Both commands show how they are used, and every option."""
+    told = run("predict", "--help")
+    assert told.code == 0
+    for word in ("divgrpc predict papers test.txt", "--threshold", "--neighbours", "--split"):
+        assert word in told.out
+    told = run("build", "--help")
+    for word in ("--label-model leml", "--features", "--hierarchy", "--rank", "--tolerance"):
+        assert word in told.out

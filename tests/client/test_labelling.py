@@ -1,0 +1,140 @@
+"""What a build is told of labels: refused before it is sent, and cut to what messages hold."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client import labelling, uploads
+from divgrpc_protos import arrays
+from divgrpc_protos.v1 import index_pb2, labels_pb2
+
+ROWS, LABELS = 50, 30
+Y = np.eye(LABELS)[np.arange(ROWS) % LABELS]
+NAMES = [f"é{number}" for number in range(LABELS)]
+EDGES = np.column_stack([np.full(LABELS, LABELS), np.arange(LABELS)])
+FACTORS, MAP = np.arange(LABELS * 2.0).reshape(LABELS, 2), np.ones((4, 2))
+
+
+def prepared(**told: Any) -> uploads.Upload:  # noqa: ANN401  # wrong ones too
+    """Prepare an upload with no options."""
+    columns = {"ids": None, "categories": None, "subtopics": None}
+    return uploads.upload("a", np.ones((ROWS, 4)), {}, replace=False, **columns, **told)
+
+
+def steps(limit: int, **told: Any) -> list[index_pb2.BuildRequest]:  # noqa: ANN401  # as above
+    """Return the messages of an upload but the header, pieces first."""
+    made = list(prepared(**told).chunks(limit))
+    kinds = [str(step.WhichOneof("step")) for step in made]
+    assert kinds == sorted(kinds, key=["label_chunk", "chunk", "commit"].index)
+    return made
+
+
+def pieces(limit: int, **told: Any) -> list[labels_pb2.LabelChunk]:  # noqa: ANN401  # as above
+    """Return the pieces of what is told of labels."""
+    return [step.label_chunk for step in steps(limit, **told) if step.HasField("label_chunk")]
+
+
+@pytest.mark.parametrize(
+    ("told", "field"),
+    [
+        ({"labels": Y[1:]}, "labels"),
+        ({"labels": Y[0]}, "labels"),
+        ({"labels": [["a"]] * ROWS}, "labels"),
+        ({"label_model": "LEML"}, "label_model"),
+        ({"label_model": "factors"}, "label_model"),
+        ({"label_model": (FACTORS,)}, "label_model"),
+        ({"label_model": FACTORS}, "label_model"),
+        ({"label_model": (FACTORS[0], MAP)}, "label_factors"),
+        ({"label_model": (FACTORS, sparse.csr_array(MAP))}, "feature_map"),
+        ({"label_names": ["a", 1]}, "label_names"),
+        ({"label_names": ["a", "\ud800"]}, "label_names"),
+        ({"hierarchy": EDGES[0]}, "hierarchy"),
+        ({"hierarchy": EDGES - 1}, "hierarchy"),
+        ({"hierarchy": EDGES + 0.5}, "hierarchy"),
+        ({"hierarchy": EDGES + 2**32}, "hierarchy"),
+        ({"hierarchy": EDGES, "roots": []}, "roots"),
+        ({"hierarchy": EDGES, "roots": ["a"]}, "roots"),
+        ({"roots": [0]}, "roots"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_cannot_be_told_is_named(told: dict[str, Any], field: str) -> None:
+    """Wrong shapes, types and words are refused before anything is sent, with the field."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        prepared(**told)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize("limit", [1, 64, 2**20])
+def test_pieces_are_cut_and_come_in_order(limit: int) -> None:
+    """However small they are, joined they are what was told."""
+    told = {"label_model": (FACTORS, MAP), "label_names": NAMES, "hierarchy": EDGES}
+    made = pieces(limit, **told, roots=[30, 7, 9])
+    # A row, a name, an edge each; or some; or all of a kind.
+    assert len(made) == {1: 3 * LABELS + len(MAP), 64: 15, 2**20: 4}[limit]
+    factors = [piece.label_factors for piece in made if piece.HasField("label_factors")]
+    maps = [piece.feature_map for piece in made if piece.HasField("feature_map")]
+    assert np.array_equal(np.concatenate(list(map(arrays.decode_dense, factors))), FACTORS)
+    assert np.array_equal(np.concatenate(list(map(arrays.decode_dense, maps))), MAP)
+    assert [name for piece in made for name in piece.label_names.values] == NAMES
+    parents = [node for piece in made for node in piece.hierarchy.parents]
+    children = [node for piece in made for node in piece.hierarchy.children]
+    assert np.array_equal(np.column_stack([parents, children]), EDGES)
+    assert [node for piece in made for node in piece.hierarchy.roots] == [30, 7, 9]
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [
+        Y,
+        sparse.csr_array(Y),
+        sparse.coo_array(Y * 0.5),
+        sparse.csr_array((np.array([0, *[1] * ROWS]), (np.r_[3, :ROWS], np.r_[9, :ROWS] % LABELS))),
+    ],
+    ids=["dense", "csr", "coo", "stored-zero"],
+)
+@pytest.mark.parametrize("limit", [1, 100, 2**20])
+def test_labels_travel_with_their_rows(labels: Any, limit: int) -> None:  # noqa: ANN401  # any matrix
+    """What is not 0 is a label; no chunk has too many bytes of vectors, nor of labels."""
+    found = []
+    for step in steps(limit, labels=labels):
+        if step.HasField("chunk"):
+            own = arrays.decode_label_sets(step.chunk.labels)
+            assert arrays.row_count(own) == step.chunk.vectors.dense.rows
+            assert own.cols == LABELS
+            found += [
+                own.indices[a:b].tolist() for a, b in zip(own.indptr, own.indptr[1:], strict=False)
+            ]
+    assert found == [[row % LABELS] for row in range(ROWS)]
+
+
+def test_nothing_told_is_nothing_sent() -> None:
+    """Without labels a build is what it was before there were any."""
+    upload = prepared()
+    assert not upload.header.header.HasField("labels") or not upload.header.header.labels.ByteSize()
+    assert not pieces(2**20)
+    assert not steps(2**20)[0].chunk.HasField("labels")
+
+
+def test_empty_things_are_told() -> None:
+    """What is given and empty is not the same as not given: the server refuses it."""
+    made = pieces(64, label_names=[], hierarchy=np.empty((0, 2)))
+    assert [piece.HasField("label_names") for piece in made] == [True, False]
+    assert [piece.HasField("hierarchy") for piece in made] == [False, True]
+
+
+def test_a_model_is_known_by_its_parts() -> None:
+    """A label model of the core travels whole, with its offset."""
+    from divgrpc.labels import LabelModel
+
+    model = LabelModel(
+        FACTORS.astype(np.float32), MAP.astype(np.float32), np.array([1, 2], np.float32), True
+    )
+    plan = labelling.told(
+        1, labels=None, label_model=model, label_names=None, hierarchy=None, roots=None
+    ).plan
+    assert (list(plan.offset), plan.unit_rows) == ([1, 2], True)
+    assert plan.model == labels_pb2.LABEL_MODEL_FACTORS

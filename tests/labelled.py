@@ -1,0 +1,58 @@
+"""Documents with labels for tests, and everything else that a build can be told of them."""
+
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from divgrpc.types import FloatArray
+
+DOCUMENTS, FEATURES, LABELS, RANK = 700, 40, 130, 8
+
+
+def documents(rows: int = DOCUMENTS, *, seed: int = 0) -> sparse.csr_array:
+    """Return bags of words (rows, FEATURES), each with one word at least."""
+    rng = np.random.default_rng(seed)
+    given = rng.random((rows, FEATURES)) * (rng.random((rows, FEATURES)) < 0.2)
+    given[np.arange(rows), rng.integers(0, FEATURES, rows)] += 1
+    return sparse.csr_array(given.astype(np.float32))
+
+
+def labels_of(given: sparse.csr_array, *, seed: int = 9) -> sparse.csr_array:
+    """Return labels (rows, LABELS) that follow from the words; some documents have none."""
+    rng = np.random.default_rng(seed)
+    scores = given @ rng.standard_normal((FEATURES, LABELS))
+    return sparse.csr_array(scores > 2.2)
+
+
+def factors(*, seed: int = 4) -> tuple[FloatArray, FloatArray]:
+    """Return label factors (LABELS, RANK), some long and most short, and a feature map."""
+    rng = np.random.default_rng(seed)
+    lengths = (1 + rng.permutation(LABELS)) ** -0.7
+    return (
+        (rng.standard_normal((LABELS, RANK)) * lengths[:, None]).astype(np.float32),
+        rng.standard_normal((FEATURES, RANK)).astype(np.float32),
+    )
+
+
+def edges(*, seed: int = 5) -> np.typing.NDArray[np.int64]:
+    """Return a hierarchy with a cycle, nodes of two parents and labels that it does not reach."""
+    rng = np.random.default_rng(seed)
+    groups = LABELS + np.arange(12)
+    below = np.column_stack([rng.choice(groups[2:], LABELS), np.arange(LABELS)])[:-7]
+    above = np.column_stack([groups[rng.integers(0, 2, 10)], groups[2:]])
+    return np.vstack([above, below, below[:9] - [1, 0], [[0, groups[3]]]])
+
+
+def everything() -> dict[str, Any]:
+    """Return what a build with all there is of labels is told, quickly trained."""
+    return {
+        "labels": labels_of(documents()),
+        "label_model": "leml",
+        "label_names": [f"label {number} é" for number in range(LABELS)],
+        "hierarchy": edges(),
+        "roots": [LABELS, LABELS + 1],
+        "rank": RANK,
+        "regularisation": 1.0,
+        "iterations": 3,
+    }

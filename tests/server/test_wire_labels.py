@@ -1,0 +1,199 @@
+"""Labels over the wire: built and predicted as in process, byte for byte."""
+
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import labelled
+from divgrpc import Index
+from divgrpc.labels import LabelModel
+from divgrpc.metrics import LabelTree
+from divgrpc.types import LabelResult, Progress, Search, Selector, TrainingProgress
+from divgrpc_client import Client
+from running import RunningServer
+
+NAME = "labelled"
+X = labelled.documents()
+ASKED = labelled.documents(60, seed=1)
+MODES = ("embedding", "neighbour_vote")
+
+
+@pytest.fixture(scope="module")
+def told() -> list[Progress]:
+    """Hold what a build tells of its progress."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def core(server: RunningServer, client: Client, told: list[Progress]) -> Index:
+    """Build an index with labels over the wire, and open its folder in this process."""
+    info = client.build(
+        NAME, X, ids=np.arange(len(X.indptr) - 1) * 3, progress=told.append, **labelled.everything()
+    )
+    index = Index.open(Path(server.folder, "data", NAME))
+    assert client.get_index(NAME) == info == index.info
+    return index
+
+
+def assert_same(wire: LabelResult, core: LabelResult) -> None:
+    """Compare everything that a result holds, numbers by their bytes."""
+    for name in ("labels", "scores", "selection_scores", "counts"):
+        ours, theirs = getattr(wire, name), getattr(core, name)
+        assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape), name
+        assert ours.tobytes() == theirs.tobytes(), name
+    for field in fields(core.stats):
+        ours, theirs = getattr(wire.stats, field.name), getattr(core.stats, field.name)
+        assert np.array_equal(ours, theirs), field.name
+    assert wire.names == core.names
+    assert (wire.generation, wire.parameters) == (core.generation, core.parameters)
+    assert wire.warnings == core.warnings
+
+
+def test_a_build_over_the_wire_is_one_in_process(core: Index) -> None:
+    """Every array is the same but for those that measure time."""
+    here = Index.build(X, ids=np.arange(len(X.indptr) - 1) * 3, **labelled.everything())
+    assert core.manifest.arrays == here.manifest.arrays
+    theirs, ours = core.manifest.labels, here.manifest.labels
+    assert theirs is not None
+    assert ours is not None
+    assert (theirs.parameters, theirs.losses) == (ours.parameters, ours.losses)
+    assert core.labels is not None
+    assert core.labels.tree is not None
+    parents, children = np.transpose(labelled.edges())
+    roots = [labelled.LABELS, labelled.LABELS + 1]
+    tree = LabelTree.of_edges(parents, children, labelled.LABELS, roots)
+    assert np.array_equal(core.labels.tree.ancestors, tree.ancestors)
+    assert {w.code for w in core.info.warnings} == {"LABELS_OUTSIDE_HIERARCHY"}
+
+
+def test_an_index_tells_of_its_labels(core: Index, client: Client) -> None:
+    """How many labels, of which rank, trained how, found by which search."""
+    info = client.get_index(NAME).labels
+    assert info is not None
+    assert (info.label_count, info.rank) == (labelled.LABELS, labelled.RANK)
+    assert info.has_label_sets
+    assert info.has_names
+    assert info.has_hierarchy
+    assert info.parameters is not None
+    assert info.parameters["regularisation"] == 1.0
+    assert len(info.losses) == info.parameters["iterations"] == 3
+    assert info.auto_search is not None
+    assert info.search_costs
+    assert info == core.info.labels
+
+
+def test_progress_tells_of_the_training(core: Index, told: list[Progress]) -> None:
+    """Its stage, how far it is, and the loss once there is one."""
+    assert core.labels is not None
+    training = [step for step in told if step.stage == "training labels"]
+    assert training
+    assert all(step.rows_total == 4 * labelled.DOCUMENTS for step in training)
+    stages = list(dict.fromkeys(step.stage for step in told))
+    assert stages.index("training labels") > stages.index("receiving")
+    losses = [step.loss for step in told if isinstance(step, TrainingProgress)]
+    assert all(loss is not None and loss > 0 for loss in losses)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("search", get_args(Search))
+def test_the_wire_predicts_what_the_core_predicts(
+    core: Index, client: Client, search: str, mode: str
+) -> None:
+    """Every search and selector in both modes, sparse and dense documents, one or many."""
+    for selector in get_args(Selector):
+        options: dict[str, Any] = {
+            "mode": mode,
+            "search": search,
+            "selector": selector,
+            "seed": 5,
+            "top_k": 4,
+            "hash_limit": 80,
+            "candidates_limit": 20,
+            "diversity": 0.4,
+        }
+        for asked in (ASKED, ASKED.toarray(), ASKED[7:8]):
+            assert_same(
+                client.predict_labels(NAME, asked, **options), core.predict_labels(asked, **options)
+            )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"top_k": 1},
+        {"top_k": 2_000},
+        {"diversity": 0.0},
+        {"diversity": 1.0},
+        {"threshold": 0.1},
+        {"threshold": 0.0, "top_k": 50},
+        {"threshold": 1e6},
+        {"candidates_limit": 5},
+        {"hash_limit": 0, "candidates_limit": 0},
+        {"mode": "neighbour_vote", "neighbours": 3, "vote": "plain"},
+        {"mode": "neighbour_vote", "neighbours": 1000, "candidates_limit": 0, "threshold": 0.2},
+        {"seed": 2**64 - 1, "hash_limit": 40, "search": "tables"},
+    ],
+    ids=str,
+)
+def test_every_option_travels(core: Index, client: Client, options: dict[str, Any]) -> None:
+    """Options, documents without labels, names and warnings arrive as the core has them."""
+    assert_same(
+        client.predict_labels(NAME, ASKED, **options), core.predict_labels(ASKED, **options)
+    )
+    vector = ASKED.toarray()[3]
+    assert_same(
+        client.predict_labels(NAME, vector, **options), core.predict_labels(vector, **options)
+    )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_large_batch_is_one_answer(core: Index, client: Client, mode: Any) -> None:  # noqa: ANN401  # a Mode
+    """A batch of several messages, cut into pieces by the worker, is what the core answers."""
+    half = labelled.documents(150, seed=2)
+    many = sparse.vstack([half, half], format="csr")
+    once = core.predict_labels(half, mode=mode, top_k=90)
+    found = client.predict_labels(NAME, many, mode=mode, top_k=90)
+    assert found.labels.tobytes() == 2 * once.labels.tobytes()
+    assert found.scores.tobytes() == 2 * once.scores.tobytes()
+    assert found.names == 2 * once.names
+    codes = [warning.code for warning in found.warnings]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize("model", ["pair", "model"])
+def test_factors_can_be_brought(server: RunningServer, client: Client, model: str) -> None:
+    """A pair of factors, or a model with an offset, travels in pieces and predicts the same."""
+    pair = labelled.factors()
+    given: Any = pair
+    if model == "model":
+        offset = np.arange(labelled.RANK, dtype=np.float32)
+        given = LabelModel(*pair, offset, unit_rows=True)
+    info = client.build("brought", X, label_model=given, replace=True)
+    assert info.labels is not None
+    assert (info.labels.rank, info.labels.has_label_sets) == (labelled.RANK, False)
+    assert info.labels.parameters is None
+    here = Index.build(X, label_model=given)
+    there = Index.open(Path(server.folder, "data", "brought"))
+    assert there.manifest.arrays == here.manifest.arrays
+    # Which search auto takes was measured.
+    found = client.predict_labels("brought", ASKED, search="exact")
+    assert found.names == ()
+    assert found.scores.tobytes() == here.predict_labels(ASKED, search="exact").scores.tobytes()
+
+
+def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
+    """Without a model the labels of the rows are kept, dense ones too, and neighbours vote."""
+    dense = labelled.labels_of(X).toarray().astype(np.float32)
+    client.build("votes", X.toarray(), labels=dense, replace=True)
+    there = Index.open(Path(server.folder, "data", "votes"))
+    assert there.manifest.labels is not None
+    assert there.manifest.labels.rank == 0
+    options: dict[str, Any] = {"mode": "neighbour_vote", "top_k": 3}
+    assert_same(
+        client.predict_labels("votes", ASKED, **options), there.predict_labels(ASKED, **options)
+    )
