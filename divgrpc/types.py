@@ -354,6 +354,7 @@ class EvaluateLabelRow:
     empty where the index does not know how frequent labels are. `coverage_at` has no interval: a
     label that is drawn twice is found once. `documents` were asked; `empty` of them got no label,
     `short` fewer than top_k. `scored`: points scored exactly, labels or neighbours, the mean.
+    `is_default`: the threshold of this choice is kept with the index now, for its mode.
 
     `values`, where asked for, are the numbers per document, (nq,) float64 each.
     """
@@ -377,4 +378,5 @@ class EvaluateLabelRow:
     scored: float
     on_front: bool = False
     by_fold: tuple[int, ...] = ()
+    is_default: bool = False
     values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)

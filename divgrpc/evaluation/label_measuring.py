@@ -5,13 +5,14 @@ for the times. It knows nothing of the true labels: `label_tallying` judges by t
 """
 
 import time
+from collections.abc import Generator
 from typing import Any, Final, Protocol
 
 import numpy as np
 
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.metrics import LabelTree, Values
-from divgrpc.types import IntArray, LabelResult
+from divgrpc.types import IntArray, LabelResult, Mode
 
 # What a piece knows of every document, before its labels in the order in which they were picked.
 TAKEN: Final = ("drank", "scored", "microseconds")
@@ -58,6 +59,12 @@ class Predictor(Protocol):
     def predict(self, documents: Documents, parameters: PredictParameters) -> LabelResult:
         """Predict the labels of documents."""
 
+    def check_documents(self, documents: Documents, parameters: PredictParameters) -> None:
+        """Raise what `predict` would raise for them."""
+
+    def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
+        """Keep a threshold."""
+
 
 class LabelPiece:
     """A setting over a block of documents, to be predicted some at a time."""
@@ -85,6 +92,11 @@ class LabelPiece:
             scored[row] = result.stats.points_scored[0]
             labels[:, row] = result.labels[0]
         self.done = stop
+
+    def measuring(self) -> Generator[None, None, Values]:
+        """Return what `measured` returns; it is little beside the predictions."""
+        yield
+        return self.measured()
 
     def measured(self) -> Values:
         """Return (len(TAKEN) + top_k, nq) float64: what is known of every document.

@@ -1,25 +1,23 @@
 """An evaluation of predicted labels in this process: pieces one after the other."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.evaluation.label_measuring import LabelPiece, Predictor
-from divgrpc.evaluation.label_tallying import Known, LabelTally
-from divgrpc.evaluation.planning import check_size
+from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask
+from divgrpc.evaluation.label_tallying import LabelTally
 from divgrpc.evaluation.running import PIECE_QUERIES, Clock
-from divgrpc.label_parameters import PredictParameters
+from divgrpc.kept import NO_LABELS
 from divgrpc.labels.model import as_labels
 from divgrpc.metrics import inverse_propensities
+from divgrpc.metrics.labelling import SparseLabels
 from divgrpc.predicting import document_rows
 from divgrpc.types import EvaluateLabelRow, Progress
-from divgrpc.vectors import Rows, RowsLike, prepare
+from divgrpc.vectors import Rows, RowsLike
 
-# Labels that are kept until the end, each in eight bytes.
-LABELS_MAX: Final = 10_000_000
 # Fewer points have no propensities: see `inverse_propensities`.
 _POINTS_LEAST: Final = 3
 
@@ -31,6 +29,7 @@ def evaluate_labels(
     *,
     grid: LabelGrid | None = None,
     folds: int = FOLDS,
+    set_default: bool = False,
     per_document: bool = False,
     progress: Callable[[Progress], object] | None = None,
 ) -> Iterator[EvaluateLabelRow]:
@@ -38,46 +37,44 @@ def evaluate_labels(
 
     What is not 0 in `labels` (nq, L) is a true label. Rows of all settings come in the grid's
     order, then one for each choice by `folds`: for every mode, selector, search and top_k the dial,
-    limits and threshold with the greatest mean h, or f-score where the index has no hierarchy.
+    limits and threshold with the greatest mean h, or f-score where the index has no hierarchy. With
+    `set_default` the threshold of the best choice of each mode is kept with the index.
     `per_document`: rows have the numbers of every document. `progress` is called as it goes on.
 
     Everything is checked before any work: raises `InvalidArgumentError` with the field, and
     `UnfitIndexError` where the index lacks the model or the labels that a mode needs.
     """
-    grid = LabelGrid() if grid is None else grid
     rows = document_rows(documents, index.dims)
-    # Only for what it raises; a prediction scales its own copy.
-    prepare("documents", rows, "inner_product")
-    settings = grid.settings()
-    check_size("documents", len(rows), len(settings), folds)
-    kept = len(rows) * sum(setting.top_k for setting in settings)
-    if kept > LABELS_MAX:
-        raise InvalidArgumentError(
-            "grid", f"settings times documents times top_k must be at most {LABELS_MAX}, got {kept}"
-        )
-    known = _known(index, rows, labels, settings)
+    task = LabelTask(
+        grid=LabelGrid() if grid is None else grid,
+        documents=len(rows),
+        folds=folds,
+        set_default=set_default,
+        per_document=per_document,
+    )
+    truth = as_labels(labels, len(rows))
     tell = progress or (lambda _: None)
-    return _run(index, rows, settings, replace(known, folds=folds, per_document=per_document), tell)
+    return _run(index, (rows, truth), task, plan_labels(index, rows, truth, task), tell)
 
 
-def _known(
-    index: Predictor, rows: Rows, labels: RowsLike, settings: Sequence[PredictParameters]
-) -> Known:
-    """Return what predictions are judged by; raises what the index cannot do."""
+def plan_labels(
+    index: Predictor, documents: Rows, truth: SparseLabels, task: LabelTask
+) -> LabelOutlook:
+    """Check a task, documents and true labels against an index; raises as `evaluate_labels`."""
     known = index.labels
     if known is None:
-        raise UnfitIndexError("mode", "the index has no labels; Build takes them")
-    truth = as_labels(labels, len(rows))
-    if truth.dims != known.count:
+        raise UnfitIndexError("mode", NO_LABELS)
+    if truth.shape[1] != known.count:
         raise InvalidArgumentError(
-            "labels", f"labels must have {known.count} columns, one per label, got {truth.dims}"
+            "labels", f"labels must have {known.count} columns, one per label, got {truth.shape[1]}"
         )
+    settings = task.grid.settings()
+    for setting in {each.mode: each for each in settings}.values():
+        index.check_documents(documents, setting)
     counts, enough = known.point_counts, index.rows >= _POINTS_LEAST
-    return Known(
+    return LabelOutlook(
         generation=index.generation,
-        searches=[setting.search for setting in settings],
-        parameters=[index.predict(rows[:1], setting).parameters for setting in settings],
-        truth=truth,
+        resolved=tuple(index.predict(documents[:1], each).parameters for each in settings),
         goal="f_score" if known.tree is None else "h_score",
         inverse=inverse_propensities(counts, index.rows) if counts is not None and enough else None,
     )
@@ -85,12 +82,14 @@ def _known(
 
 def _run(
     index: Predictor,
-    documents: Rows,
-    settings: Sequence[PredictParameters],
-    known: Known,
+    given: tuple[Rows, SparseLabels],
+    task: LabelTask,
+    outlook: LabelOutlook,
     tell: Callable[[Progress], object],
 ) -> Iterator[EvaluateLabelRow]:
-    tally = LabelTally(known)
+    documents, truth = given
+    settings = task.grid.settings()
+    tally = LabelTally(task, outlook, truth)
     clock = Clock(len(settings) * len(documents))
     for number, setting in enumerate(settings):
         for start in range(0, len(documents), PIECE_QUERIES):
@@ -99,4 +98,7 @@ def _run(
             piece.answer(piece.rows)
             tally.add(number, start, piece.measured())
     tell(clock.progress(len(settings) * len(documents)))
-    yield from tally.rows()
+    rows, thresholds = tally.rows()
+    for mode, threshold in thresholds.items():
+        index.set_threshold(threshold, mode)
+    yield from rows

@@ -1,13 +1,14 @@
 """Predicted labels judged by the true ones: rows, choices, the front."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
 from divgrpc.evaluation.folds import Choice, choices_of, deal_folds
 from divgrpc.evaluation.label_measuring import TAKEN
+from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask
 from divgrpc.evaluation.tallying import COLUMNS_AT_ONCE, DRAWS, fronts, summary
 from divgrpc.metrics import (
     JudgedLabels,
@@ -23,66 +24,56 @@ from divgrpc.metrics import (
     recall_at,
 )
 from divgrpc.metrics.labelling import SparseLabels
-from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, Interval, Search
+from divgrpc.types import EvaluateLabelRow, Interval, Mode
 
 LABEL_METRICS: Final = ("precision", "recall", "f_score", "ndcg", "drank", "h_score")
 # What is known of every document at a setting.
 LABEL_COLUMNS: Final = (*LABEL_METRICS, "scored", "microseconds", "found")
-
-Goal = Literal["h_score", "f_score"]
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """What predictions are judged by, and what was asked.
-
-    `searches` and `parameters` have one for each of s settings: the search that was asked for, and
-    what the parameters came to. `truth` (nq, L) are the true labels; `inverse` (L,) what
-    `inverse_propensities` gives, None where it is not known. `folds` of 0: nothing is chosen.
-    """
-
-    generation: int
-    searches: Sequence[Search]
-    parameters: Sequence[EffectiveLabelParameters]
-    truth: SparseLabels
-    goal: Goal
-    inverse: Values | None
-    folds: int = 0
-    per_document: bool = False
-
-    def measure(self, table: Values) -> tuple[JudgedLabels, dict[str, Values]]:
-        """Return a table as it is judged, and `LABEL_COLUMNS` (nq,) of it."""
-        judged = JudgedLabels.of(table[len(TAKEN) :].T.astype(np.int64), self.truth)
-        drank, scored, times = table[: len(TAKEN)]
-        measured = measure_labels(judged, lambda _: drank)
-        if self.goal != "h_score":
-            measured["h_score"] = np.full(len(drank), np.nan)
-        more = {"scored": scored, "microseconds": times, "found": judged.found.astype(np.float64)}
-        return judged, {name: (measured | more)[name] for name in LABEL_COLUMNS}
+# By their modes; None is none.
+Thresholds = dict[Mode, float | None]
 
 
 class LabelTally:
-    """The table of an evaluation of labels."""
+    """The table of an evaluation of labels; `truth` (nq, L) are the true ones."""
 
-    def __init__(self, known: Known) -> None:
-        self._known = known
-        documents = known.truth.shape[0]
+    def __init__(self, task: LabelTask, outlook: LabelOutlook, truth: SparseLabels) -> None:
+        self._task = task
+        self._outlook = outlook
+        self._truth = truth
+        self._settings = task.grid.settings()
         self._tables = [
-            np.full((len(TAKEN) + each.top_k, documents), np.nan) for each in known.parameters
+            np.full((len(TAKEN) + each.top_k, task.documents), np.nan) for each in self._settings
         ]
 
     def add(self, setting: int, start: int, measured: Values) -> None:
         """Take what a piece measured of the documents from `start` on."""
         self._tables[setting][:, start : start + measured.shape[1]] = measured
 
-    def rows(self) -> Iterator[EvaluateLabelRow]:
-        """Yield a row for every setting, then one for every choice."""
-        known, tables = self._known, self._tables
-        columns = [known.measure(table)[1] for table in tables]
-        goals = np.stack([each[known.goal] for each in columns])
+    def rows(self) -> tuple[list[EvaluateLabelRow], Thresholds]:
+        """Return a row for every setting, then one for every choice; and thresholds to be kept.
+
+        Those are of the choices whose documents, each at its fold's setting, have the greatest mean
+        of the goal, one for each mode; there are none where the task sets none.
+        """
+        rows = list(self._rows())
+        if not self._task.set_default:
+            return rows, {}
+        best: dict[Mode, EvaluateLabelRow] = {}
+        for row in (row for row in rows if row.by_fold):
+            mode = row.parameters.mode
+            if mode not in best or _reached(row) > _reached(best[mode]):
+                best[mode] = row
+        for row in best.values():
+            rows[row.number] = replace(row, is_default=True)
+        return rows, {mode: row.parameters.threshold for mode, row in best.items()}
+
+    def _rows(self) -> Iterator[EvaluateLabelRow]:
+        tables = self._tables
+        columns = [self._measure(table)[1] for table in tables]
+        goals = np.stack([each[self._outlook.goal] for each in columns])
         times = np.stack([each["microseconds"] for each in columns])
-        front = fronts([each.top_k for each in known.parameters], goals, times)
-        choices = list(self._choices(goals)) if known.folds else []
+        front = fronts([each.top_k for each in self._settings], goals, times)
+        choices = list(self._choices(goals)) if self._task.folds else []
         every = [*tables, *(_chosen(tables, choice) for choice in choices)]
         for number, intervals in enumerate(self._intervals(every)):
             own = number < len(tables)
@@ -93,10 +84,8 @@ class LabelTally:
 
     def _choices(self, goals: Values) -> Iterable[Choice]:
         """Choose dial, limits and threshold of every mode, selector and search, at every top_k."""
-        known = self._known
-        folds = deal_folds(np.zeros(goals.shape[1], np.int64), known.folds)
-        pairs = zip(known.parameters, known.searches, strict=True)
-        kinds = [(each.mode, each.selector, search, each.top_k) for each, search in pairs]
+        folds = deal_folds(np.zeros(goals.shape[1], np.int64), self._task.folds)
+        kinds = [(each.mode, each.selector, each.search, each.top_k) for each in self._settings]
         return choices_of(kinds, goals, folds)
 
     def _intervals(self, tables: Sequence[Values]) -> Iterator[list[Interval]]:
@@ -112,16 +101,26 @@ class LabelTally:
             yield from ([next(found) for _ in own.T] for own, _ in waiting)
             waiting.clear()
 
+    def _measure(self, table: Values) -> tuple[JudgedLabels, dict[str, Values]]:
+        """Return a table as it is judged, and `LABEL_COLUMNS` (nq,) of it."""
+        judged = JudgedLabels.of(table[len(TAKEN) :].T.astype(np.int64), self._truth)
+        drank, scored, times = table[: len(TAKEN)]
+        measured = measure_labels(judged, lambda _: drank)
+        if self._outlook.goal != "h_score":
+            measured["h_score"] = np.full(len(drank), np.nan)
+        more = {"scored": scored, "microseconds": times, "found": judged.found.astype(np.float64)}
+        return judged, {name: (measured | more)[name] for name in LABEL_COLUMNS}
+
     def _ratios(self, table: Values) -> tuple[Values, Values]:
         """Return what is divided for a row (nq, m): `LABEL_METRICS`, then what is at 1 to top_k."""
-        judged, measured = self._known.measure(table)
+        judged, measured = self._measure(table)
         means = [np.stack([measured[name] for name in LABEL_METRICS], axis=1)]
         means += [precision_at(judged), recall_at(judged), ndcg_at(judged)]
         values = np.concatenate(means, axis=1)
         applies = ~np.isnan(values)
         gained, possible = [np.where(applies, values, 0.0)], [applies.astype(np.float64)]
-        if self._known.inverse is not None:
-            worth, most = propensity_gains(judged, self._known.inverse)
+        if self._outlook.inverse is not None:
+            worth, most = propensity_gains(judged, self._outlook.inverse)
             gained.append(worth)
             possible.append(most)
         return np.concatenate(gained, axis=1), np.concatenate(possible, axis=1)
@@ -135,18 +134,18 @@ class LabelTally:
         *,
         on_front: bool,
     ) -> EvaluateLabelRow:
-        known, setting = self._known, number if choice is None else choice.overall
-        judged, measured = known.measure(table)
-        found, top_k = measured["found"], known.parameters[setting].top_k
+        setting = number if choice is None else choice.overall
+        judged, measured = self._measure(table)
+        found, top_k = measured["found"], self._settings[setting].top_k
         starts = range(len(LABEL_METRICS), len(intervals), top_k)
         parts = [tuple(intervals[start : start + top_k]) for start in starts]
         means = np.array([[mean(measured[name])] for name in ("precision", "drank")])
         return EvaluateLabelRow(
             number=number,
-            generation=known.generation,
-            search=known.searches[setting],
-            parameters=known.parameters[setting],
-            goal=known.goal,
+            generation=self._outlook.generation,
+            search=self._settings[setting].search,
+            parameters=self._outlook.resolved[setting],
+            goal=self._outlook.goal,
             metrics=dict(zip(LABEL_METRICS, intervals, strict=False)),
             precision_at=parts[0],
             recall_at=parts[1],
@@ -161,8 +160,12 @@ class LabelTally:
             scored=mean(measured["scored"]),
             on_front=on_front,
             by_fold=() if choice is None else choice.by_fold,
-            values=measured if known.per_document else {},
+            values=measured if self._task.per_document else {},
         )
+
+
+def _reached(row: EvaluateLabelRow) -> float:
+    return row.metrics[row.goal].value
 
 
 def _chosen(tables: Sequence[Values], choice: Choice) -> Values:

@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from scipy import sparse
 
 import reference_metrics as reference
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
-from divgrpc.evaluation import label_running
+from divgrpc.evaluation import label_planning
 from divgrpc.evaluation.folds import deal_folds
 from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
@@ -277,7 +277,7 @@ def test_what_is_wrong_is_refused_at_once(index: Index, monkeypatch: pytest.Monk
     assert field(folds=1) == "folds"
     assert field(folds=ASKED + 1) == "folds"
     with monkeypatch.context() as patched:
-        patched.setattr(label_running, "LABELS_MAX", 5 * ASKED)
+        patched.setattr(label_planning, "LABELS_MAX", 5 * ASKED)
         assert field() == "grid"
     with pytest.raises(UnfitIndexError):
         evaluate_labels(Index.build(X[:POINTS]), X[POINTS:], Y[POINTS:])
@@ -286,3 +286,30 @@ def test_what_is_wrong_is_refused_at_once(index: Index, monkeypatch: pytest.Monk
     votes = LabelGrid(modes=("neighbour_vote",))
     with pytest.raises(UnfitIndexError):
         evaluate_labels(built(labels=None), X[POINTS:], Y[POINTS:], grid=votes)
+
+
+def test_the_best_threshold_of_each_mode_is_kept() -> None:
+    """That of the choice with the greatest goal; what comes without one has it then."""
+    index = built()
+    grid = replace(GRID, searches=("exact",))
+    found = evaluated(index, grid=grid, set_default=True)
+    plain = evaluated(built(), grid=grid)
+    assert not any(row.is_default for row in plain)
+    for mode in grid.modes:
+        choices = [row for row in plain if row.by_fold and row.parameters.mode == mode]
+        best = max(choices, key=lambda row: row.metrics["h_score"].value)
+        (kept,) = (row for row in found if row.is_default and row.parameters.mode == mode)
+        assert (kept.number, kept.parameters) == (best.number, best.parameters)
+        assert index.defaults.thresholds.get(mode) == kept.parameters.threshold
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"folds": 0}, {"grid": replace(GRID, top_ks=(3, 4))}, {"grid": LabelGrid()}],
+    ids=["no folds", "two top_ks", "no threshold"],
+)
+def test_a_default_needs_something_to_choose(index: Index, told: dict[str, Any]) -> None:
+    """Folds, one top_k, a threshold."""
+    with pytest.raises(InvalidArgumentError) as refused:
+        evaluated(index, **({"grid": GRID, "set_default": True} | told))
+    assert refused.value.field == "set_default"
