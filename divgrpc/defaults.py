@@ -12,7 +12,8 @@ import json
 import math
 import os
 import zlib
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
@@ -29,6 +30,15 @@ _REMEDY: Final = f"without its file, <generation>{SUFFIX}, the built-in defaults
 def default_path(generation: Path) -> Path:
     """Return where the default of a generation's folder is kept."""
     return generation.with_name(generation.name + SUFFIX)
+
+
+def changed(defaults: Defaults, changes: Mapping[str, Any]) -> Defaults:
+    """Return defaults with some fields changed; of `thresholds` those named, where None is none."""
+    if "thresholds" in changes:
+        merged = {**defaults.thresholds, **changes["thresholds"]}
+        known = {mode: least for mode, least in merged.items() if least is not None}
+        changes = {**changes, "thresholds": known}
+    return replace(defaults, **changes)
 
 
 def read_defaults(generation: Path, manifest: Manifest) -> Defaults:

@@ -1,9 +1,9 @@
 """A generation as it is kept: which one it is, and what is taken where a caller names nothing."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from divgrpc.defaults import changed
 from divgrpc.errors import UnfitIndexError
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.manifest import Manifest
@@ -52,15 +52,13 @@ class KeptIndex:
         if self._manifest.labels is None:
             raise UnfitIndexError("mode", NO_LABELS)
         asked = PredictParameters(mode=mode, threshold=threshold)
-        thresholds = {**self.defaults.thresholds, mode: asked.threshold}
-        known = {each: least for each, least in thresholds.items() if least is not None}
-        self._keep(thresholds=known)
+        self._keep(thresholds={mode: asked.threshold})
 
-    def _keep(self, **changed: Any) -> None:  # noqa: ANN401  # fields of `Defaults`
+    def _keep(self, **changes: Any) -> None:  # noqa: ANN401  # fields of `Defaults`
         if self._folder is None:
-            self.defaults = replace(self.defaults, **changed)
+            self.defaults = changed(self.defaults, changes)
         else:
-            self.defaults = IndexFolder(self._folder).set_defaults(self._manifest, **changed)
+            self.defaults = IndexFolder(self._folder).set_defaults(self._manifest, **changes)
 
     @property
     def default(self) -> QueryDefault | None:

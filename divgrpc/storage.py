@@ -39,7 +39,7 @@ from divgrpc.array_files import (
     open_array,
     room_reported,
 )
-from divgrpc.defaults import default_path, is_default, read_defaults, write_defaults
+from divgrpc.defaults import changed, default_path, is_default, read_defaults, write_defaults
 from divgrpc.errors import (
     BuildUnderWayError,
     IndexChangedError,
@@ -113,7 +113,7 @@ class IndexFolder:
         """Map the current generation; `verify` compares every checksum."""
         return self._of_current(lambda folder: open_generation(folder, verify=verify))
 
-    def set_defaults(self, manifest: Manifest, **changed: Any) -> Defaults:  # noqa: ANN401  # fields
+    def set_defaults(self, manifest: Manifest, **changes: Any) -> Defaults:  # noqa: ANN401  # fields
         """Set some of the `Defaults`, what is taken where the caller names nothing; returns all.
 
         `manifest` is that of the generation it is for. Every reader sees it at once: the pointer's
@@ -124,7 +124,7 @@ class IndexFolder:
             generation = self.path / str(self.current())
             if read_manifest(generation) != manifest:
                 raise IndexChangedError(f"index {self.name!r} was replaced meanwhile")
-            defaults = replace(read_defaults(generation, manifest), **changed)
+            defaults = changed(read_defaults(generation, manifest), changes)
             write_defaults(generation, manifest, defaults)
             _sync_folder(self.path)
             os.utime(self._pointer, ns=(time.time_ns(), time.time_ns()))

@@ -1,4 +1,4 @@
-"""A front's side of Evaluate: a plan from every worker, pieces dealt to all, rows put together.
+"""A front's side of evaluations: a plan from every worker, pieces dealt to all, rows put together.
 
 Theory of operation. Every worker that is up checks the whole request and keeps the generation it
 finds open until the evaluation is over, so that a build meanwhile changes nothing. Then the queries
@@ -7,6 +7,7 @@ little beside it, short enough that all workers end together. A piece carries al
 any worker can answer it, and one whose worker died is asked of another as a query is. There are as
 many pieces under way as all workers together take; what comes back is put into a table, and the
 rows are made of it in a thread. The costliest settings go first: what is left for the end is short.
+What differs between queries and documents with labels is in `dealing`.
 """
 
 import asyncio
@@ -14,26 +15,20 @@ import itertools
 import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from google.rpc import status_pb2
 
 from divgrpc.errors import IndexChangedError, UnavailableError
-from divgrpc.evaluation import COLUMNS, Asked, Clock, Plan, Tally, Task
-from divgrpc.parameters import QueryParameters
+from divgrpc.evaluation import Clock
 from divgrpc.storage import IndexFolder, read_manifest
-from divgrpc.types import EvaluateRow, QueryDefault
-from divgrpc_protos import arrays
-from divgrpc_protos.arrays import Matrix
-from divgrpc_protos.v1 import evaluate_pb2
-from divgrpc_server import tasks
 from divgrpc_server.builds import RefusedError
 from divgrpc_server.crew import PIECES_MAX, Call
+from divgrpc_server.dealing import Dealt, Made
 from divgrpc_server.frames import Op, Outcome, Reply
 from divgrpc_server.pool import Pool
 from divgrpc_server.statuses import EvaluationsFullError
@@ -49,7 +44,6 @@ _QUERIES_MAX: Final = 128
 _RESULTS_MAX: Final = 2**15
 # How often workers are asked anew where a build was published between their answers.
 _ROUNDS_MAX: Final = 4
-_TIMES: Final = COLUMNS.index("microseconds")
 
 Write = Callable[[bytes], Awaitable[None]]
 
@@ -62,7 +56,7 @@ class _Block(NamedTuple):
 
 
 class Evaluations:
-    """Serves Evaluate calls, a few at a time."""
+    """Serves Evaluate and EvaluateLabels calls, a few at a time."""
 
     def __init__(self, root: Path, pool: Pool) -> None:
         self._root = root
@@ -70,8 +64,15 @@ class Evaluations:
         self._runs = itertools.count(1)
         self._under_way = 0
 
-    async def serve(self, payload: bytes, write: Write, deadline: float, request_id: str) -> None:
-        """Serve one call to its end.
+    async def serve(
+        self,
+        read: Callable[[bytes], Dealt],
+        payload: bytes,
+        write: Write,
+        deadline: float,
+        request_id: str,
+    ) -> None:
+        """Serve one call to its end; `read` is the class in `dealing` that its request is for.
 
         Raises `RefusedError` with what workers say, and errors of ours. Being cancelled, by a
         caller who left or whose deadline passed, withdraws every piece.
@@ -81,81 +82,71 @@ class Evaluations:
         self._under_way += 1
         run = next(self._runs)
         try:
-            one = _Evaluation(self._pool, payload, write, (run, deadline, request_id))
-            rows, default = await one.run()
-            for row in (row for row in rows if not row.by_fold):
-                await write(tasks.pack_row(row))
-            if default is not None:
-                await asyncio.to_thread(self._set_default, one.name, one.generation, default)
-            for row in (row for row in rows if row.by_fold):
-                await write(tasks.pack_row(row))
+            dealt = read(payload)
+            one = _Evaluation(self._pool, dealt, write, (run, deadline, request_id))
+            made = await one.run()
+            for row in made.settings:
+                await write(row)
+            if made.defaults:
+                told = dealt.name, one.generation, made.defaults
+                await asyncio.to_thread(self._set_defaults, *told)
+            for row in made.choices:
+                await write(row)
         finally:
             self._under_way -= 1
             self._pool.release(run.to_bytes(8, "little"))
 
-    def _set_default(self, name: str, generation: int, default: QueryDefault) -> None:
+    def _set_defaults(self, name: str, generation: int, changes: Mapping[str, Any]) -> None:
         folder = IndexFolder(self._root / name)
         if folder.current() != generation:
             raise IndexChangedError(f"index {name!r} was replaced while it was evaluated")
-        folder.set_defaults(read_manifest(folder.path / str(generation)), query=default)
+        folder.set_defaults(read_manifest(folder.path / str(generation)), **changes)
 
 
 class _Evaluation:
-    """One call: its request, its plan, its table."""
+    """One call: what it deals out, and what has come of that."""
 
     def __init__(
-        self, pool: Pool, payload: bytes, write: Write, ours: tuple[int, float, str]
+        self, pool: Pool, dealt: Dealt, write: Write, ours: tuple[int, float, str]
     ) -> None:
         self._pool = pool
+        self._dealt = dealt
         self._write = write
         self._run, self._deadline, self._request_id = ours
-        self._request = evaluate_pb2.EvaluateRequest.FromString(payload)
-        self._queries: Matrix = arrays.decode(self._request.queries)
-        count = arrays.row_count(self._queries)
-        self._task: Task = tasks.parse_task(self._request, count)
-        self._asked: Asked = tasks.parse_asked(self._request, count)
-        self._settings = self._task.grid.settings()
         self.generation = 0
-        # Of every kind of setting, how long a query takes, once that is known. The dial is no part
-        # of a kind: it changes what is picked, and hardly how long that takes.
-        self._microseconds: dict[QueryParameters, float] = {}
-        self._kinds = [replace(setting, diversity=0.0) for setting in self._settings]
+        # Of every kind of setting, how long a row takes, once that is known.
+        self._microseconds: dict[Hashable, float] = {}
         self._calls: dict[int, Call] = {}
         self._replies: deque[tuple[int, _Block, Reply]] = deque()
         self._heard = asyncio.Event()
 
-    @property
-    def name(self) -> str:
-        """The index that is evaluated."""
-        return self._request.index
-
-    async def run(self) -> tuple[list[EvaluateRow], QueryDefault | None]:
-        """Return the rows, and the default to be set."""
-        plan = await self._plan()
-        self.generation = plan.generation
-        tally = Tally(self._task, plan, self._asked.numbers())
+    async def run(self) -> Made:
+        """Return the rows, and the defaults to be set."""
+        await self._plan()
         try:
-            await self._work(plan, tally)
+            await self._work()
         finally:
             for call in self._calls.values():
                 self._pool.withdraw(call)
-        return await asyncio.to_thread(tally.rows)
+        return await asyncio.to_thread(self._dealt.made)
 
-    async def _plan(self) -> Plan:
+    async def _plan(self) -> None:
         """Have every worker check the request, until all have found the same generation."""
-        payload = Head(self._run, 0).pack(self._request)
+        payload = Head(self._run, 0).pack(self._dealt.request)
         for _ in range(_ROUNDS_MAX):
             replies = await self._pool.ask_all(Op.PLAN, payload, self._deadline, self._request_id)
             if not replies:
                 raise UnavailableError("no worker is up")
-            plans = [tasks.unpack_plan(_payload(reply)) for reply in replies]
-            if len({plan.generation for plan in plans}) == 1:
-                return plans[0]
-        raise IndexChangedError(f"index {self.name!r} is replaced again and again")
+            found = {self._dealt.plan(_payload(reply)) for reply in replies}
+            if len(found) == 1:
+                (self.generation,) = found
+                return
+        raise IndexChangedError(f"index {self._dealt.name!r} is replaced again and again")
 
-    async def _work(self, plan: Plan, tally: Tally) -> None:
-        blocks, numbers = self._blocks(plan), itertools.count()
-        clock = Clock(len(self._settings) * self._task.queries)
+    async def _work(self) -> None:
+        dealt = self._dealt
+        blocks, numbers = self._blocks(), itertools.count()
+        clock = Clock(len(dealt.settings) * dealt.rows)
         done, told = 0, -math.inf
         while True:
             room = PIECES_MAX * max(1, self._pool.workers) - len(self._calls)
@@ -165,7 +156,7 @@ class _Evaluation:
                 break
             if time.monotonic() - told >= _PROGRESS_SECONDS:
                 told = time.monotonic()
-                await self._write(tasks.pack_progress(clock.progress(done)))
+                await self._write(dealt.progress(clock.progress(done)))
             with suppress(TimeoutError):
                 # No longer: a caller who hears nothing takes us for dead.
                 await asyncio.wait_for(self._heard.wait(), _PROGRESS_SECONDS)
@@ -173,43 +164,29 @@ class _Evaluation:
             while self._replies:
                 number, block, reply = self._replies.popleft()
                 self._calls.pop(number, None)
-                measured = tasks.unpack_measured(_payload(reply))
-                tally.add(block.setting, block.rows.start, measured)
-                self._microseconds[self._kinds[block.setting]] = float(measured[_TIMES].mean())
-                done += measured.shape[1]
-        await self._write(tasks.pack_progress(clock.progress(done)))
+                spent = dealt.take(block.setting, block.rows.start, _payload(reply))
+                self._microseconds[dealt.kind(block.setting)] = spent
+                done += block.rows.stop - block.rows.start
+        await self._write(dealt.progress(clock.progress(done)))
 
-    def _blocks(self, plan: Plan) -> Iterator[_Block]:
+    def _blocks(self) -> Iterator[_Block]:
         """Cut the work into pieces, the costliest settings first."""
-        cost = [
-            (
-                each.search == "exact",
-                each.selector != "nearest" and not each.candidates_limit,
-                each.k,
-            )
-            for each in plan.resolved
-        ]
-        for setting in sorted(range(len(cost)), key=cost.__getitem__, reverse=True):
+        dealt = self._dealt
+        for setting in sorted(range(len(dealt.settings)), key=dealt.cost, reverse=True):
             start = 0
-            while start < self._task.queries:
-                stop = min(self._task.queries, start + self._size(setting))
+            while start < dealt.rows:
+                stop = min(dealt.rows, start + self._size(setting))
                 yield _Block(setting, slice(start, stop))
                 start = stop
 
     def _size(self, setting: int) -> int:
-        each = self._microseconds.get(self._kinds[setting])
+        each = self._microseconds.get(self._dealt.kind(setting))
         wanted = _FIRST_QUERIES if each is None else _PIECE_SECONDS * 1e6 // max(each, 1.0)
-        most = min(_QUERIES_MAX, _RESULTS_MAX // self._settings[setting].k)
+        most = min(_QUERIES_MAX, _RESULTS_MAX // self._dealt.width(setting))
         return int(max(1, min(most, wanted)))
 
     def _deal(self, number: int, block: _Block) -> None:
-        rows = block.rows
-        request = tasks.piece_of(
-            self.name,
-            self._settings[block.setting],
-            self._asked[rows],
-            arrays.encode(arrays.take(self._queries, rows.start, rows.stop)),
-        )
+        request = self._dealt.piece(block.setting, block.rows)
         payload = Head(self._run, self.generation).pack(request)
         deliver = partial(self._deliver, number, block)
         call = self._pool.submit(Op.PIECE, payload, self._deadline, self._request_id, deliver)

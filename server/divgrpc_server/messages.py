@@ -103,7 +103,7 @@ def pack_labels(result: LabelResult) -> bytes:
         scores=scores,
         selection_scores=selection_scores,
         stats=_stats(result.stats),
-        parameters=_effective_of_labels(result.parameters),
+        parameters=effective_of_labels(result.parameters),
         warnings=[_warning(warning) for warning in result.warnings],
     )
     if result.names:
@@ -132,9 +132,10 @@ def _stats(stats: QueryStats) -> query_pb2.QueryStats:
 
 
 @lru_cache(maxsize=1024)
-def _effective_of_labels(
+def effective_of_labels(
     parameters: EffectiveLabelParameters,
 ) -> predict_pb2.EffectiveLabelParameters:
+    """Return the parameters labels were predicted with."""
     told = asdict(parameters)
     for name in _PREDICTED_WORDS:
         told[name] = _number(_PREDICTED, name, told[name])

@@ -5,14 +5,20 @@ groups all points of an index by category at first; a piece answers few queries 
 """
 
 import threading
+from collections.abc import Callable
 from functools import cached_property
+from typing import NamedTuple
 
 from divgrpc import evaluation
 from divgrpc.errors import IndexChangedError
-from divgrpc.evaluation import Asked, Task
+from divgrpc.evaluation.label_measuring import LabelPiece
+from divgrpc.evaluation.label_running import plan_labels
 from divgrpc.index import Index
+from divgrpc.label_parameters import PredictParameters
+from divgrpc.parameters import QueryParameters
 from divgrpc.vectors import Rows
-from divgrpc_server import requests, tasks
+from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
+from divgrpc_server import label_tasks, requests, tasks
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.jobs import Pace
 from divgrpc_server.logs import Logger
@@ -23,22 +29,30 @@ from divgrpc_server.tasks import Head
 _ROUND_SECONDS = 0.002
 
 
+class _Given(NamedTuple):
+    """A request as it was read: what checks it, packed, and what answers its one setting."""
+
+    name: str
+    rows: Rows
+    settings: list[QueryParameters] | list[PredictParameters]
+    plan: Callable[[Index], bytes]
+    piece: Callable[[Index], evaluation.Piece | LabelPiece]
+
+
 class _Work:
     """What a plan and a piece have in common."""
 
     # Small packets do not wait for these as they do for batches.
     holds_up = False
 
-    def __init__(
-        self, request: Request, head: Head, name: str, given: tuple[Rows, Asked, Task]
-    ) -> None:
+    def __init__(self, request: Request, head: Head, given: _Given) -> None:
         self.id = request.id
         self.deadline = request.deadline
         self.head = head
-        self.name = name
+        self.name = given.name
         self.withdrawn = False
         self._tag = request.tag
-        self._queries, self._asked, self._task = given
+        self._given = given
 
     @property
     def run(self) -> int:
@@ -73,8 +87,7 @@ class PlanJob(_Work):
 
     def _check(self, index: Index) -> None:
         try:
-            plan = evaluation.plan(index, self._queries, self._asked, self._task)
-            self._payload = tasks.pack_plan(plan)
+            self._payload = self._given.plan(index)
         except Exception as error:  # noqa: BLE001  # the edge of a thread: the worker raises it
             self._error = error
 
@@ -89,15 +102,15 @@ class PlanJob(_Work):
 
 
 class PieceJob(_Work):
-    """One setting over some queries."""
+    """One setting over some queries or documents."""
 
     def start(self, index: Index) -> None:
         """Begin; raises `IndexChangedError` where this is not the generation of the evaluation."""
         if index.generation != self.generation:
             raise IndexChangedError("the index was replaced while it was evaluated")
-        (setting,) = self._task.grid.settings()
-        self._piece = evaluation.Piece(index, self._queries, self._asked, setting)
-        self._pace = Pace(self._queries, setting.selector)
+        (setting,) = self._given.settings
+        self._piece = self._given.piece(index)
+        self._pace = Pace(self._given.rows, setting.selector)
         self._measuring = self._piece.measuring()
 
     def go_on(self) -> Reply | None:
@@ -121,13 +134,47 @@ def parse(request: Request, log: Logger) -> PlanJob | PieceJob | Reply:
         return _refusal(request.id, lost, request.tag, log)
     try:
         head, message = tasks.unpack(request.payload)
-        queries = requests.parse_vectors("queries", message.queries)
-        task = tasks.parse_task(message, len(queries))
-        asked = tasks.parse_asked(message, len(queries))
+        given = (
+            _queries(message)
+            if isinstance(message, evaluate_pb2.EvaluateRequest)
+            else _labels(message)
+        )
     except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
         return _refusal(request.id, error, request.tag, log)
     kind = PlanJob if request.op == Op.PLAN else PieceJob
-    return kind(request, head, message.index, (queries, asked, task))
+    return kind(request, head, given)
+
+
+def _queries(message: evaluate_pb2.EvaluateRequest) -> _Given:
+    queries = requests.parse_vectors("queries", message.queries)
+    task = tasks.parse_task(message, len(queries))
+    asked = tasks.parse_asked(message, len(queries))
+    settings = task.grid.settings()
+    return _Given(
+        message.index,
+        queries,
+        settings,
+        lambda index: tasks.pack_plan(evaluation.plan(index, queries, asked, task)),
+        lambda index: evaluation.Piece(index, queries, asked, settings[0]),
+    )
+
+
+def _labels(message: evaluate_labels_pb2.EvaluateLabelsRequest) -> _Given:
+    documents = requests.parse_vectors("documents", message.documents)
+    task = label_tasks.parse_task(message, len(documents))
+    settings = task.grid.settings()
+
+    def plan(index: Index) -> bytes:
+        truth = label_tasks.parse_truth(message, len(documents))
+        return label_tasks.pack_outlook(plan_labels(index, documents, truth, task))
+
+    return _Given(
+        message.index,
+        documents,
+        settings,
+        plan,
+        lambda index: LabelPiece(index, documents, settings[0]),
+    )
 
 
 def _refusal(number: int, error: Exception, tag: str, log: Logger) -> Reply:

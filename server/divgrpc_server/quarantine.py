@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from divgrpc_protos.v1 import evaluate_pb2, predict_pb2, query_pb2
+from divgrpc_protos.v1 import predict_pb2, query_pb2
 from divgrpc_server import tasks
 from divgrpc_server.frames import Op
 
@@ -65,11 +65,11 @@ def index_of(op: int, payload: bytes) -> str:
         if op == Op.STREAM:
             return query_pb2.QueryStreamRequest.FromString(payload).query.index
         if op in (Op.PIECE, Op.PLAN):
-            return evaluate_pb2.EvaluateRequest.FromString(tasks.without_head(payload)).index
+            return tasks.unpack(payload)[1].index
         if op == Op.PREDICT:
             return predict_pb2.PredictLabelsRequest.FromString(payload).index
         return query_pb2.QueryRequest.FromString(payload).index
-    except DecodeError:
+    except (DecodeError, IndexError):
         return ""
 
 

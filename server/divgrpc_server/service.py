@@ -22,6 +22,7 @@ from divgrpc_protos.v1 import diverse_index_pb2
 from divgrpc_server.builds import Builds, RefusedError
 from divgrpc_server.catalog import Catalog
 from divgrpc_server.config import Config
+from divgrpc_server.dealing import Dealt, DealtDocuments, DealtQueries
 from divgrpc_server.evaluations import Evaluations
 from divgrpc_server.frames import Op, Outcome
 from divgrpc_server.logs import AccessLog, Logger
@@ -67,6 +68,7 @@ class Service:
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the service for a server to register."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        server_stream = grpc.unary_stream_rpc_method_handler
         catalog = self._catalog
         return grpc.method_handlers_generic_handler(
             SERVICE,
@@ -81,7 +83,8 @@ class Service:
                 "GetServerInfo": unary(
                     self._from_catalog("GetServerInfo", catalog.get_server_info)
                 ),
-                "Evaluate": grpc.unary_stream_rpc_method_handler(self._evaluate),
+                "Evaluate": server_stream(self._evaluate("Evaluate", DealtQueries)),
+                "EvaluateLabels": server_stream(self._evaluate("EvaluateLabels", DealtDocuments)),
             },
         )
 
@@ -134,11 +137,17 @@ class Service:
 
         await self._run("Build", context, serve)
 
-    async def _evaluate(self, request: bytes, context: _Context) -> None:
-        async def serve(request_id: str, deadline: float) -> None:
-            await self._evaluations.serve(request, context.write, deadline, request_id)
+    def _evaluate(
+        self, method: str, read: Callable[[bytes], Dealt]
+    ) -> Callable[[bytes, _Context], Coroutine[Any, Any, None]]:
+        async def handle(request: bytes, context: _Context) -> None:
+            async def serve(request_id: str, deadline: float) -> None:
+                write = context.write
+                await self._evaluations.serve(read, request, write, deadline, request_id)
 
-        await self._run("Evaluate", context, serve)
+            await self._run(method, context, serve)
+
+        return handle
 
     def _from_catalog(
         self, method: str, answer: Callable[[bytes], Awaitable[bytes]]

@@ -1,12 +1,14 @@
 """Evaluate's messages as the core takes them, rows as messages, and what front and worker exchange.
 
-Used by fronts and workers, so it loads nothing that computes.
+What stands before all of them, and what EvaluateLabels has in common; the rest of that is in
+`label_tasks`. Used by fronts and workers, so it loads nothing that computes.
 """
 
 import json
 import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, get_args
 
 import numpy as np
 
@@ -16,10 +18,9 @@ from divgrpc.metrics import Values
 from divgrpc.parameters import QueryParameters, check_index_name
 from divgrpc.types import EffectiveParameters, EvaluateRow, Progress
 from divgrpc_protos import words
-from divgrpc_protos.v1 import evaluate_pb2
+from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server.messages import effective, word
 
-_REQUEST: Final = evaluate_pb2.EvaluateRequest.DESCRIPTOR
 _ROW: Final = evaluate_pb2.EvaluateRow.DESCRIPTOR
 _WORDS: Final = {
     "selectors": "selector",
@@ -40,10 +41,12 @@ _PLAIN: Final = (
     "is_default",
 )
 _HEAD: Final = struct.Struct("<QQ")
+Asking = evaluate_pb2.EvaluateRequest | evaluate_labels_pb2.EvaluateLabelsRequest
+_KINDS: Final[tuple[type[Asking], ...]] = get_args(Asking)
 
 
 class Head(NamedTuple):
-    """What stands before an EvaluateRequest between front and worker.
+    """What stands before a request between front and worker, and a byte that tells its kind.
 
     `run`: the evaluation that it is part of, for which a worker keeps its generation open;
     `generation`: which one that is, 0 where the worker is to say.
@@ -52,19 +55,20 @@ class Head(NamedTuple):
     run: int
     generation: int
 
-    def pack(self, request: evaluate_pb2.EvaluateRequest) -> bytes:
+    def pack(self, request: Asking) -> bytes:
         """Return what `unpack` reads."""
-        return _HEAD.pack(*self) + request.SerializeToString()
+        kind = _KINDS.index(type(request))
+        return _HEAD.pack(*self) + bytes([kind]) + request.SerializeToString()
 
 
-def unpack(payload: bytes) -> tuple[Head, evaluate_pb2.EvaluateRequest]:
+def unpack(payload: bytes) -> tuple[Head, Asking]:
     """Return what another process of ours packed."""
-    request = evaluate_pb2.EvaluateRequest.FromString(payload[_HEAD.size :])
-    return Head(*_HEAD.unpack_from(payload)), request
+    message = _KINDS[payload[_HEAD.size]].FromString(payload[_HEAD.size + 1 :])
+    return Head(*_HEAD.unpack_from(payload)), message
 
 
 def without_head(payload: bytes) -> bytes:
-    """Return the request alone: what is the same whenever it is asked."""
+    """Return what is the same whenever it is asked."""
     return payload[_HEAD.size :]
 
 
@@ -74,7 +78,7 @@ def parse_task(request: evaluate_pb2.EvaluateRequest, queries: int) -> Task:
     Raises `InvalidArgumentError` with the field named.
     """
     check_index_name(request.index)
-    axes = _axes(request)
+    axes = axes_of(request, _WORDS, _NUMBERS)
     if not axes:
         raise InvalidArgumentError("grid", "the grid is empty: give an axis of it some values")
     if request.HasField("seed"):
@@ -89,11 +93,14 @@ def parse_task(request: evaluate_pb2.EvaluateRequest, queries: int) -> Task:
     )
 
 
-def _axes(request: evaluate_pb2.EvaluateRequest) -> dict[str, Any]:
-    """Return the axes that have values."""
-    axes: dict[str, Any] = {name: tuple(getattr(request, name)) for name in _NUMBERS}
-    for name in _WORDS:
-        found = [word(_REQUEST, name, value) for value in getattr(request, name)]
+def axes_of(request: Asking, of_words: Iterable[str], of_numbers: Iterable[str]) -> dict[str, Any]:
+    """Return the axes that have values: those of words, those of numbers, and limits.
+
+    Raises `InvalidArgumentError` with the axis as its field.
+    """
+    axes: dict[str, Any] = {name: tuple(getattr(request, name)) for name in of_numbers}
+    for name in of_words:
+        found = [word(request.DESCRIPTOR, name, value) for value in getattr(request, name)]
         if None in found:
             raise InvalidArgumentError(name, f"{name} must not have an unspecified value")
         axes[name] = tuple(found)
@@ -136,10 +143,15 @@ def piece_of(
         seed=setting.seed,
         folds=0,
     )
-    for axis, parameter in _WORDS.items():
-        value = words.to_enum(_REQUEST.fields_by_name[axis], getattr(setting, parameter))
-        getattr(request, axis).append(value)
+    add_words(request, _WORDS, setting)
     return request
+
+
+def add_words(request: Asking, axes: Mapping[str, str], setting: object) -> None:
+    """Give each of the axes of words the one value of its parameter."""
+    fields = request.DESCRIPTOR.fields_by_name
+    for axis, parameter in axes.items():
+        getattr(request, axis).append(words.to_enum(fields[axis], getattr(setting, parameter)))
 
 
 def pack_plan(plan: Plan) -> bytes:
@@ -159,19 +171,18 @@ def pack_measured(measured: Values) -> bytes:
     return np.ascontiguousarray(measured, "<f8").tobytes()
 
 
-def unpack_measured(payload: bytes) -> Values:
-    """Return (len(COLUMNS), nq) float64: what a piece found."""
-    return np.frombuffer(payload, "<f8").reshape(len(COLUMNS), -1)
+def unpack_measured(payload: bytes, columns: int = len(COLUMNS)) -> Values:
+    """Return (columns, nq) float64: what a piece found."""
+    return np.frombuffer(payload, "<f8").reshape(columns, -1)
 
 
-def pack_progress(progress: Progress) -> bytes:
-    """Return the EvaluateResponse that says how far an evaluation has come."""
-    told = evaluate_pb2.EvaluateProgress(
+def progress_of(progress: Progress) -> evaluate_pb2.EvaluateProgress:
+    """Return the message that says how far an evaluation has come."""
+    return evaluate_pb2.EvaluateProgress(
         queries_done=progress.rows_done,
         queries_total=progress.rows_total,
         seconds_left=progress.seconds_left,
     )
-    return evaluate_pb2.EvaluateResponse(progress=told).SerializeToString()
 
 
 def pack_row(row: EvaluateRow) -> bytes:

@@ -23,18 +23,19 @@ _sym_db = _symbol_database.Default()
 
 
 from divgrpc_protos.v1 import evaluate_pb2 as divgrpc__protos_dot_v1_dot_evaluate__pb2
+from divgrpc_protos.v1 import evaluate_labels_pb2 as divgrpc__protos_dot_v1_dot_evaluate__labels__pb2
 from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
 from divgrpc_protos.v1 import predict_pb2 as divgrpc__protos_dot_v1_dot_predict__pb2
 from divgrpc_protos.v1 import query_pb2 as divgrpc__protos_dot_v1_dot_query__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%divgrpc_protos/v1/diverse_index.proto\x12\ndivgrpc.v1\x1a divgrpc_protos/v1/evaluate.proto\x1a\x1d\x64ivgrpc_protos/v1/index.proto\x1a\x1f\x64ivgrpc_protos/v1/predict.proto\x1a\x1d\x64ivgrpc_protos/v1/query.proto2\xbe\x05\n\x0c\x44iverseIndex\x12@\n\x05\x42uild\x12\x18.divgrpc.v1.BuildRequest\x1a\x19.divgrpc.v1.BuildResponse(\x01\x30\x01\x12<\n\x05Query\x12\x18.divgrpc.v1.QueryRequest\x1a\x19.divgrpc.v1.QueryResponse\x12R\n\x0bQueryStream\x12\x1e.divgrpc.v1.QueryStreamRequest\x1a\x1f.divgrpc.v1.QueryStreamResponse(\x01\x30\x01\x12T\n\rPredictLabels\x12 .divgrpc.v1.PredictLabelsRequest\x1a!.divgrpc.v1.PredictLabelsResponse\x12G\n\x08\x45valuate\x12\x1b.divgrpc.v1.EvaluateRequest\x1a\x1c.divgrpc.v1.EvaluateResponse0\x01\x12\x45\n\x08GetIndex\x12\x1b.divgrpc.v1.GetIndexRequest\x1a\x1c.divgrpc.v1.GetIndexResponse\x12N\n\x0bListIndexes\x12\x1e.divgrpc.v1.ListIndexesRequest\x1a\x1f.divgrpc.v1.ListIndexesResponse\x12N\n\x0b\x44\x65leteIndex\x12\x1e.divgrpc.v1.DeleteIndexRequest\x1a\x1f.divgrpc.v1.DeleteIndexResponse\x12T\n\rGetServerInfo\x12 .divgrpc.v1.GetServerInfoRequest\x1a!.divgrpc.v1.GetServerInfoResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%divgrpc_protos/v1/diverse_index.proto\x12\ndivgrpc.v1\x1a divgrpc_protos/v1/evaluate.proto\x1a\'divgrpc_protos/v1/evaluate_labels.proto\x1a\x1d\x64ivgrpc_protos/v1/index.proto\x1a\x1f\x64ivgrpc_protos/v1/predict.proto\x1a\x1d\x64ivgrpc_protos/v1/query.proto2\x99\x06\n\x0c\x44iverseIndex\x12@\n\x05\x42uild\x12\x18.divgrpc.v1.BuildRequest\x1a\x19.divgrpc.v1.BuildResponse(\x01\x30\x01\x12<\n\x05Query\x12\x18.divgrpc.v1.QueryRequest\x1a\x19.divgrpc.v1.QueryResponse\x12R\n\x0bQueryStream\x12\x1e.divgrpc.v1.QueryStreamRequest\x1a\x1f.divgrpc.v1.QueryStreamResponse(\x01\x30\x01\x12T\n\rPredictLabels\x12 .divgrpc.v1.PredictLabelsRequest\x1a!.divgrpc.v1.PredictLabelsResponse\x12G\n\x08\x45valuate\x12\x1b.divgrpc.v1.EvaluateRequest\x1a\x1c.divgrpc.v1.EvaluateResponse0\x01\x12Y\n\x0e\x45valuateLabels\x12!.divgrpc.v1.EvaluateLabelsRequest\x1a\".divgrpc.v1.EvaluateLabelsResponse0\x01\x12\x45\n\x08GetIndex\x12\x1b.divgrpc.v1.GetIndexRequest\x1a\x1c.divgrpc.v1.GetIndexResponse\x12N\n\x0bListIndexes\x12\x1e.divgrpc.v1.ListIndexesRequest\x1a\x1f.divgrpc.v1.ListIndexesResponse\x12N\n\x0b\x44\x65leteIndex\x12\x1e.divgrpc.v1.DeleteIndexRequest\x1a\x1f.divgrpc.v1.DeleteIndexResponse\x12T\n\rGetServerInfo\x12 .divgrpc.v1.GetServerInfoRequest\x1a!.divgrpc.v1.GetServerInfoResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'divgrpc_protos.v1.diverse_index_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DIVERSEINDEX']._serialized_start=183
-  _globals['_DIVERSEINDEX']._serialized_end=885
+  _globals['_DIVERSEINDEX']._serialized_start=224
+  _globals['_DIVERSEINDEX']._serialized_end=1017
 # @@protoc_insertion_point(module_scope)

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from divgrpc_protos.v1 import evaluate_labels_pb2 as divgrpc__protos_dot_v1_dot_evaluate__labels__pb2
 from divgrpc_protos.v1 import evaluate_pb2 as divgrpc__protos_dot_v1_dot_evaluate__pb2
 from divgrpc_protos.v1 import index_pb2 as divgrpc__protos_dot_v1_dot_index__pb2
 from divgrpc_protos.v1 import predict_pb2 as divgrpc__protos_dot_v1_dot_predict__pb2
@@ -62,6 +63,11 @@ class DiverseIndexStub(object):
                 '/divgrpc.v1.DiverseIndex/Evaluate',
                 request_serializer=divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateResponse.FromString,
+                _registered_method=True)
+        self.EvaluateLabels = channel.unary_stream(
+                '/divgrpc.v1.DiverseIndex/EvaluateLabels',
+                request_serializer=divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsResponse.FromString,
                 _registered_method=True)
         self.GetIndex = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/GetIndex',
@@ -128,6 +134,14 @@ class DiverseIndexServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def EvaluateLabels(self, request, context):
+        """The same of predicted labels, on documents whose labels are known; the thresholds that are best
+        can become those of the index.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetIndex(self, request, context):
         """Says what an index is and what Build made of it.
         """
@@ -183,6 +197,11 @@ def add_DiverseIndexServicer_to_server(servicer, server):
                     servicer.Evaluate,
                     request_deserializer=divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateResponse.SerializeToString,
+            ),
+            'EvaluateLabels': grpc.unary_stream_rpc_method_handler(
+                    servicer.EvaluateLabels,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsResponse.SerializeToString,
             ),
             'GetIndex': grpc.unary_unary_rpc_method_handler(
                     servicer.GetIndex,
@@ -341,6 +360,33 @@ class DiverseIndex(object):
             '/divgrpc.v1.DiverseIndex/Evaluate',
             divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateRequest.SerializeToString,
             divgrpc__protos_dot_v1_dot_evaluate__pb2.EvaluateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def EvaluateLabels(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/EvaluateLabels',
+            divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_evaluate__labels__pb2.EvaluateLabelsResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,7 @@ Message size: 4 MiB, gRPC's own default, in both directions.
 
 import abc
 import collections.abc
+import divgrpc_protos.v1.evaluate_labels_pb2
 import divgrpc_protos.v1.evaluate_pb2
 import divgrpc_protos.v1.index_pb2
 import divgrpc_protos.v1.predict_pb2
@@ -127,6 +128,22 @@ _DiverseIndexEvaluateType = typing_extensions.TypeVar(
     ],
 )
 
+_DiverseIndexEvaluateLabelsType = typing_extensions.TypeVar(
+    '_DiverseIndexEvaluateLabelsType',
+    grpc.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
+        divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
+        divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse,
+    ],
+    default=grpc.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
+        divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse,
+    ],
+)
+
 _DiverseIndexGetIndexType = typing_extensions.TypeVar(
     '_DiverseIndexGetIndexType',
     grpc.UnaryUnaryMultiCallable[
@@ -191,7 +208,7 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
-class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
+class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
     """Named indexes: build them, ask them, look after them."""
 
     @typing.overload
@@ -215,6 +232,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
         grpc.UnaryStreamMultiCallable[
             divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
             divgrpc_protos.v1.evaluate_pb2.EvaluateResponse,
+        ],
+        grpc.UnaryStreamMultiCallable[
+            divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
+            divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.index_pb2.GetIndexRequest,
@@ -256,6 +277,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
             divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
             divgrpc_protos.v1.evaluate_pb2.EvaluateResponse,
         ],
+        grpc.aio.UnaryStreamMultiCallable[
+            divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
+            divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse,
+        ],
         grpc.aio.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.index_pb2.GetIndexRequest,
             divgrpc_protos.v1.index_pb2.GetIndexResponse,
@@ -295,6 +320,11 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
     before all is checked; cancelling the call ends the work. Small queries do not wait for it.
     """
 
+    EvaluateLabels: _DiverseIndexEvaluateLabelsType
+    """The same of predicted labels, on documents whose labels are known; the thresholds that are best
+    can become those of the index.
+    """
+
     GetIndex: _DiverseIndexGetIndexType
     """Says what an index is and what Build made of it."""
 
@@ -327,6 +357,10 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.UnaryStreamMultiCallable[
         divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
         divgrpc_protos.v1.evaluate_pb2.EvaluateResponse,
+    ],
+    grpc.aio.UnaryStreamMultiCallable[
+        divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
+        divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.index_pb2.GetIndexRequest,
@@ -393,6 +427,16 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         """Measures what diversity costs and gains on the caller's own queries: every setting of a grid,
         and the best by cross-validation, which can become the default for Query. Nothing is done
         before all is checked; cancelling the call ends the work. Small queries do not wait for it.
+        """
+
+    @abc.abstractmethod
+    def EvaluateLabels(
+        self,
+        request: divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse]]:
+        """The same of predicted labels, on documents whose labels are known; the thresholds that are best
+        can become those of the index.
         """
 
     @abc.abstractmethod
