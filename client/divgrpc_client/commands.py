@@ -257,6 +257,10 @@ def paper_table1(arguments: argparse.Namespace) -> int:
             option = name.replace("_", "-")
             raise InvalidArgumentError(name, f"--from measures nothing: leave --{option} out")
         return report.again(Path(arguments.source), out, json_path)
+    for name in ("per_category", "seeds"):
+        if arguments.quick and getattr(arguments, name) is not None:
+            option = name.replace("_", "-")
+            raise InvalidArgumentError(name, f"--quick asks few: leave --{option} out")
     return report.run(
         report.chosen(arguments.sets, arguments.data),
         arguments.data,

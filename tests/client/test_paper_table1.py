@@ -51,6 +51,7 @@ def test_quick_run_on_digits(
         (["--from", "x.json", "--per-category", "9"], "leave --per-category out"),
         (["--from", "x.json", "--quick"], "leave --quick out"),
         (["--from", "x.json"], "x.json: No such file"),
+        (["--quick", "--seeds", "2"], "leave --seeds out"),
         (["--sets", "newsgroups20"], "sets need their folder"),
     ],
 )

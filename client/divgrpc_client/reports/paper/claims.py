@@ -249,9 +249,10 @@ def grows_slowly(growths: Sequence[Growth]) -> Verdict:
             f"hash_limit by epsilon = 1: {each.limits[0]:,} to {each.limits[-1]:,}"
         )
     return Verdict(
-        "hashed points grow as n^(1/(1+epsilon))",
+        "hashed points grow as n^(1/(1+epsilon)), more slowly than n",
         together(verdicts),
-        f"{_listed(told)} The intervals are over queries alone: one hash seed was asked.",
+        f"{_listed(told)} Epsilon is what the exponent found makes it; the intervals are "
+        "over queries alone: one hash seed was asked.",
     )
 
 

@@ -135,6 +135,7 @@ def _plain_gain(kept: Kept) -> dict[str, Any]:
         "best": claims.named(kept.best),
         "best_h": kept.best.h.value,
         "share": None if kept.share is None else kept.share._asdict(),
+        "than_best": kept.than_best,
         "than_greedy": kept.than_greedy,
         "than_exact": kept.than_exact,
     }
