@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from divgrpc.building import IndexBuilder
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.kept import NO_LABELS, KeptIndex
 from divgrpc.label_parameters import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
 from divgrpc.label_plans import Labelling, LabelPlan
-from divgrpc.manifest import Manifest
 from divgrpc.metrics import Labels, ListDistances, Topics, Values
 from divgrpc.metrics.distances import list_distances_stepwise
 from divgrpc.parameters import (
@@ -36,13 +36,11 @@ from divgrpc.types import (
     EffectiveParameters,
     HashFamily,
     Hyperplanes,
-    IndexInfo,
     IntArray,
     LabelResult,
     Metric,
     Mode,
     Progress,
-    QueryDefault,
     QueryResult,
     QueryStats,
     Rounding,
@@ -70,17 +68,13 @@ def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
     return query
 
 
-class Index:
+class Index(KeptIndex):
     """One generation of an index, in memory or mapped from its folder; any thread may query it."""
 
     def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
         """Take a generation; `folder` is that of the index, where it is kept in one."""
+        super().__init__(generation, name, folder)
         manifest = generation.manifest
-        self._manifest = manifest
-        self._name = name
-        self._folder = folder
-        # What `query` takes where its caller names nothing; see `set_default`.
-        self.default: QueryDefault | None = generation.default
         self._arrays = generation.arrays
         self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
         # None where the index was built without labels.
@@ -153,42 +147,6 @@ class Index:
             return cls(open_generation(folder), folder.parent.name, folder.parent)
         return cls(IndexFolder(folder).open(), folder.name, folder)
 
-    @property
-    def info(self) -> IndexInfo:
-        """What the index was asked to be, and what Build made of it."""
-        return self._manifest.info(self._name, self.default)
-
-    @property
-    def manifest(self) -> Manifest:
-        """What tells this generation from any other."""
-        return self._manifest
-
-    def set_default(self, default: QueryDefault | None) -> None:
-        """Set what Query takes on this generation where the caller names nothing.
-
-        What a query names itself goes before it. It is kept with the index, where that is in a
-        folder, and whoever serves it there uses it at once. None takes it back. Raises
-        `IndexChangedError` where another generation serves by now, and `BuildUnderWayError`.
-        """
-        if self._folder is not None:
-            IndexFolder(self._folder).set_default(self._manifest, default)
-        self.default = default
-
-    @property
-    def generation(self) -> int:
-        """The number of this build."""
-        return self._manifest.generation
-
-    @property
-    def rows(self) -> int:
-        """How many points there are."""
-        return self._manifest.rows
-
-    @property
-    def dims(self) -> int:
-        """How many dimensions they have."""
-        return self._manifest.dims
-
     @_over_default
     def query(
         self,
@@ -252,27 +210,25 @@ class Index:
         `InvalidArgumentError` with the field named, and `UnfitIndexError` where the index was built
         without a label model, or in the mode `neighbour_vote` without labels.
         """
-        return self.predict(
-            documents,
-            PredictParameters(
-                top_k=top_k,
-                threshold=threshold,
-                diversity=diversity,
-                selector=selector,
-                search=search,
-                hash_limit=hash_limit,
-                candidates_limit=candidates_limit,
-                mode=mode,
-                neighbours=neighbours,
-                vote=vote,
-                seed=seed,
-            ),
+        asked = PredictParameters(
+            top_k=top_k,
+            threshold=threshold,
+            diversity=diversity,
+            selector=selector,
+            search=search,
+            hash_limit=hash_limit,
+            candidates_limit=candidates_limit,
+            mode=mode,
+            neighbours=neighbours,
+            vote=vote,
+            seed=seed,
         )
+        return self.predict(documents, asked.with_threshold(self.defaults.thresholds))
 
     def predict(self, documents: RowsLike, parameters: PredictParameters) -> LabelResult:
-        """Do what `predict_labels` does, with the parameters in one object."""
+        """Do what `predict_labels` does, as `parameters` alone say: no threshold that is kept."""
         if self.labels is None:
-            raise UnfitIndexError("mode", "the index has no labels; Build takes them")
+            raise UnfitIndexError("mode", NO_LABELS)
         rows = document_rows(documents, self.dims)
         if parameters.mode == "embedding":
             found = self.labels.predict(rows, parameters)

@@ -1,8 +1,9 @@
 """What PredictLabels can be told: the parameters, their defaults; loads nothing that computes."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, get_args
+from typing import Final, Self, get_args
 
 from divgrpc.parameters import (
     LIMITS,
@@ -28,7 +29,8 @@ DEFAULT_NEIGHBOURS: Final = 10
 class PredictParameters:
     """How labels are predicted; None means the default that a query has.
 
-    `top_k` labels at most, of at least the score `threshold`. In the mode `embedding` the other
+    `top_k` labels at most, of at least the score `threshold`: None takes what is kept with the
+    index (`Index.set_threshold`), if anything is. In the mode `embedding` the other
     parameters are those of a query for labels; in `neighbour_vote` those of a query for so many
     `neighbours`, each of which has a `vote`, and the `top_k` labels of most votes are the answer.
     """
@@ -66,6 +68,12 @@ class PredictParameters:
             candidates_limit=self.candidates_limit,
             seed=self.seed,
         )
+
+    def with_threshold(self, thresholds: Mapping[Mode, float]) -> Self:
+        """Return the same with the threshold of its mode, where it has none of its own."""
+        if self.threshold is not None or self.mode not in thresholds:
+            return self
+        return replace(self, threshold=thresholds[self.mode])
 
     def effective(self, query: EffectiveParameters) -> EffectiveLabelParameters:
         """Return the same with what its query came to."""

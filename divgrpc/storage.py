@@ -4,7 +4,7 @@ Theory of operation. An index is a folder; beside it, hidden, stand what builds 
 
     <root>/<name>/CURRENT              the number of the generation that serves
     <root>/<name>/<number>/            manifest.json and one .npy file per array, never changed
-    <root>/<name>/<number>.default.json  what Query takes there (`divgrpc.defaults`)
+    <root>/<name>/<number>.default.json  what is taken there unsaid (`divgrpc.defaults`)
     <root>/.<name>.staging-<random>/   a generation being written
     <root>/.<name>.lock                held (flock) by whoever builds or deletes
 
@@ -25,9 +25,9 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy.typing as npt
 
@@ -39,7 +39,7 @@ from divgrpc.array_files import (
     open_array,
     room_reported,
 )
-from divgrpc.defaults import default_path, is_default, read_default, write_default
+from divgrpc.defaults import default_path, is_default, read_defaults, write_defaults
 from divgrpc.errors import (
     BuildUnderWayError,
     IndexChangedError,
@@ -50,7 +50,7 @@ from divgrpc.errors import (
 )
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import INDEX_NAME
-from divgrpc.types import IndexInfo, QueryDefault
+from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
 MANIFEST: Final = "manifest.json"
@@ -60,11 +60,11 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One build of an index: its manifest and arrays, read-only, and its default for Query."""
+    """One build of an index: its manifest and arrays, read-only, and its defaults."""
 
     manifest: Manifest
     arrays: dict[str, Array]
-    default: QueryDefault | None = None
+    defaults: Defaults = field(default_factory=Defaults)
 
 
 class IndexFolder:
@@ -105,7 +105,7 @@ class IndexFolder:
 
         def read(folder: Path) -> IndexInfo:
             manifest = read_manifest(folder)
-            return manifest.info(self.name, read_default(folder, manifest))
+            return manifest.info(self.name, read_defaults(folder, manifest))
 
         return self._of_current(read)
 
@@ -113,8 +113,8 @@ class IndexFolder:
         """Map the current generation; `verify` compares every checksum."""
         return self._of_current(lambda folder: open_generation(folder, verify=verify))
 
-    def set_default(self, manifest: Manifest, default: QueryDefault | None) -> None:
-        """Set what Query takes where the caller names nothing; None: what it takes anywhere.
+    def set_defaults(self, manifest: Manifest, **changed: Any) -> Defaults:  # noqa: ANN401  # fields
+        """Set some of the `Defaults`, what is taken where the caller names nothing; returns all.
 
         `manifest` is that of the generation it is for. Every reader sees it at once: the pointer's
         stamp changes. Raises `IndexChangedError` where another generation serves, and
@@ -124,9 +124,11 @@ class IndexFolder:
             generation = self.path / str(self.current())
             if read_manifest(generation) != manifest:
                 raise IndexChangedError(f"index {self.name!r} was replaced meanwhile")
-            write_default(generation, manifest, default)
+            defaults = replace(read_defaults(generation, manifest), **changed)
+            write_defaults(generation, manifest, defaults)
             _sync_folder(self.path)
             os.utime(self._pointer, ns=(time.time_ns(), time.time_ns()))
+        return defaults
 
     def delete(self) -> int:
         """Remove the index, damaged or not, and return the generation that served last."""
@@ -176,7 +178,7 @@ def open_generation(folder: Path, *, verify: bool = True) -> Generation:
         name: open_array(folder / f"{name}.npy", entry, verify=verify)
         for name, entry in manifest.arrays.items()
     }
-    return Generation(manifest, arrays, read_default(folder, manifest))
+    return Generation(manifest, arrays, read_defaults(folder, manifest))
 
 
 def list_indexes(root: Path) -> list[str]:

@@ -223,11 +223,13 @@ def reach(
 ) -> tuple[int, int]:
     """Return before which row the `wanted` greatest products surely stand, and how many are scored.
 
-    All rows and none where the latter half is more than half as long as the longest.
+    All rows and none where the latter half is more than half as long as the longest, and where more
+    than one row in 32 would be scored.
     """
-    if bounds is None or 2 * bounds[len(bounds) // 2] >= bounds[0]:
-        return len(rows), 0
     block, looked_at = 256, 8
+    few = 32 * max(looked_at * wanted, block) <= len(rows)
+    if bounds is None or not few or 2 * bounds[len(bounds) // 2] >= bounds[0]:
+        return len(rows), 0
     scored = min(len(rows), ceil(looked_at * wanted / block) * block)
     products = sorted((rows[:scored].astype(float) @ query.astype(float)).tolist(), reverse=True)
     stop = scored

@@ -47,7 +47,9 @@ Queries = Any
 class Evaluable(Protocol):
     """As much of `divgrpc.Index` as an evaluation asks."""
 
-    default: QueryDefault | None
+    @property
+    def default(self) -> QueryDefault | None:
+        """What Query takes where its caller names nothing."""
 
     @property
     def topics(self) -> Topics:

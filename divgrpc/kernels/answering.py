@@ -19,6 +19,7 @@ from divgrpc.kernels.scoring import (
     sort_nearest,
     take_nearest,
     within,
+    worth_looking,
 )
 from divgrpc.kernels.selection import greedy, scale_costs
 from divgrpc.kernels.sparse import clear, dense_square, spread
@@ -66,7 +67,8 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
         if plan[0] != EXACT:
             project_query(queries, query, hashing, scratch[11], scratch[2])
         stop, looked = n, 0
-        if falling and (plan[0] == SCAN or plan[0] == SCAN_HAMMING):
+        scanned = plan[0] == SCAN or plan[0] == SCAN_HAMMING
+        if falling and scanned and worth_looking(bounds, _needed(plan, n), n):
             stop, looked = reach(points[0], target, at, bounds, _needed(plan, n), distances)
         sure, count, probed = find(hashing, tables, cells, plan, ids, stop, looked, scratch)
         if plan[7] == HASHED:

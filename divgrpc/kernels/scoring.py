@@ -17,6 +17,8 @@ _GROUP = 16
 BOUND_ROWS = 256
 # Of so many times as many long rows as are wanted the best are wanted nearly all.
 _LOOKED_AT = 8
+# To look at more than one row in so many first would be slower than to scan all codes.
+_FEW = 32
 # Rows asked for ahead: hashed points lie anywhere in memory, and waiting for them one by one takes
 # most of the time.
 _AHEAD = 4
@@ -117,6 +119,12 @@ def reach(vectors, target, at, bounds, wanted, distances):
         else:
             low = middle + 1
     return min(n, low * BOUND_ROWS), scored
+
+
+@kernel
+def worth_looking(bounds, wanted, n):
+    """Tell whether `reach` pays: rows fall early, and it looks at a small part of them."""
+    return ends_early(bounds) and _FEW * max(_LOOKED_AT * wanted, BOUND_ROWS) <= n
 
 
 @kernel

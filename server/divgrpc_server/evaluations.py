@@ -97,7 +97,7 @@ class Evaluations:
         folder = IndexFolder(self._root / name)
         if folder.current() != generation:
             raise IndexChangedError(f"index {name!r} was replaced while it was evaluated")
-        folder.set_default(read_manifest(folder.path / str(generation)), default)
+        folder.set_defaults(read_manifest(folder.path / str(generation)), query=default)
 
 
 class _Evaluation:

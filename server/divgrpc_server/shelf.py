@@ -18,7 +18,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
-from divgrpc.defaults import read_default
+from divgrpc.defaults import read_defaults
 from divgrpc.errors import DivgrpcError, IndexNotFoundError
 from divgrpc.index import Index
 from divgrpc.manifest import Manifest
@@ -169,11 +169,11 @@ class Shelf:
         )
 
     def _renew_default(self, entry: _Entry, index: Index, stamp: Stamp) -> None:
-        """Take the default for Query that was set on the generation that is open."""
+        """Take the defaults that were set on the generation that is open."""
         entry.stamp, entry.opening = stamp, None
         try:
             generation = entry.folder.path / str(index.generation)
-            index.default = read_default(generation, index.manifest)
+            index.defaults = read_defaults(generation, index.manifest)
         except DivgrpcError as error:
             entry.index, entry.error, entry.failed_at = None, error, time.monotonic()
 

@@ -123,10 +123,10 @@ def test_relaxing_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.usefixtures("digits")
 def test_labels_run_small(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ridge, LEML and three kinds of votes, each with its diversity."""
+    """Ridge, LEML twice and three kinds of votes, each with its diversity."""
     rows = labels.run(told(labels))["rows"]
     assert isinstance(rows, list)
-    assert len(rows) == 5
+    assert len(rows) == 6
     assert all(row["precisions"][0] > 90 and 0 < row["h"] < 1 for row in rows)
     assert "digits, LEML" in capsys.readouterr().out
 

@@ -155,8 +155,8 @@ def test_a_scan_ends_where_labels_are_too_short(
 ) -> None:
     """As the twin: of rows that may count, those whose codes are best, the longest known."""
     rng = np.random.default_rng(1)
-    lengths = rng.permutation((1 + np.arange(2_000)) ** -0.8)
-    built = Index.build(X, label_model=(rng.standard_normal((2_000, 6)) * lengths[:, None], MAP))
+    lengths = rng.permutation((1 + np.arange(9_000)) ** -0.8)
+    built = Index.build(X, label_model=(rng.standard_normal((9_000, 6)) * lengths[:, None], MAP))
     told: dict[str, Any] = {"search": search, "diversity": diversity, "top_k": 3}
     told |= {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
     found = built.predict_labels(X[:8], **told)

@@ -181,6 +181,28 @@ def test_the_asynchronous_client_is_the_same(server: RunningServer, core: Index)
     assert_same(found, there.predict_labels(ASKED, top_k=3, search="exact"))
 
 
+def test_a_kept_threshold_is_the_default(
+    server: RunningServer, client: Client, core: Index
+) -> None:
+    """What is set on the generation holds for whoever names none, at once, in every piece."""
+    kept = Index.open(Path(server.folder, "data", NAME))
+    kept.set_threshold(0.2)
+    try:
+        found = client.predict_labels(NAME, ASKED)
+        assert found.parameters.threshold == 0.2
+        assert_same(found, core.predict_labels(ASKED, threshold=0.2))
+        assert client.predict_labels(NAME, ASKED, threshold=0.1).parameters.threshold == 0.1
+        voted = client.predict_labels(NAME, ASKED, mode="neighbour_vote")
+        assert voted.parameters.threshold is None
+        info = client.get_index(NAME)
+        assert info == kept.info
+        assert info.labels is not None
+        assert info.labels.thresholds == {"embedding": 0.2}
+    finally:
+        kept.set_threshold(None)
+    assert client.predict_labels(NAME, ASKED).parameters.threshold is None
+
+
 def test_calls_are_in_the_log(server: RunningServer, core: Index, client: Client) -> None:
     """A prediction has its access line, with the caller's request id."""
     client.predict_labels(NAME, ASKED, request_id="labels-please")

@@ -1,0 +1,182 @@
+"""The least score of a label: chosen by folds beside a twin, kept with the index, named over."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc.errors import IndexDamagedError, InvalidArgumentError, UnfitIndexError
+from divgrpc.index import Index
+from divgrpc.label_parameters import PredictParameters
+from divgrpc.parameters import LIMITS
+from divgrpc.thresholds import TRIED, choose_threshold
+from divgrpc.types import IntArray, Mode, QueryDefault
+
+RNG = np.random.default_rng(5)
+X = RNG.random((40, 8)).astype("f4")
+Y = sparse.csr_array((X @ RNG.standard_normal((8, 12)) > 0.6).astype("f4"))
+FACTORS, MAP = RNG.standard_normal((12, 3)), RNG.standard_normal((8, 3))
+# Two levels, so that dranks differ.
+EDGES = [(12 + label // 4, label) for label in range(12)] + [(15, 12), (15, 13), (15, 14)]
+MODES: list[Mode] = ["embedding", "neighbour_vote"]
+
+
+def built(**told: Any) -> Index:  # noqa: ANN401  # what a build is told
+    """Return an index with labels, a model and a hierarchy."""
+    given = {"labels": Y, "label_model": (FACTORS, MAP), "hierarchy": EDGES}
+    return Index.build(X, **(given | told))
+
+
+def value(index: Index, labels: IntArray, row: int) -> float:
+    """Return h, or f where there is no hierarchy, of what one document was given."""
+    assert index.labels is not None
+    mine = [int(label) for label in labels if label >= 0]
+    true = set(np.flatnonzero(Y[[row]].toarray()[0]).tolist())
+    right = sum(label in true for label in mine)
+    precision = right / max(1, len(mine))
+    if index.labels.tree is None:
+        other = right / max(1, len(true))
+    else:
+        other = float(index.labels.tree.drank(labels[np.newaxis])[0])
+    return 2 * precision * other / (precision + other) if precision + other else 0.0
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("hierarchy", [EDGES, None])
+def test_the_threshold_is_the_best_by_folds(mode: Mode, hierarchy: list[tuple[int, int]]) -> None:
+    """Every threshold tried on every document, as folds deal them: the twin takes the same."""
+    index, asked = built(hierarchy=hierarchy), PredictParameters(mode=mode, diversity=0.2)
+    tried = [-2.0, 0.0, 0.1, 0.3, 0.5, 1.5]
+    found = choose_threshold(index, X, Y, asked, thresholds=tried[::-1], folds=4)
+    reached = np.array(
+        [
+            [
+                value(index, labels, row)
+                for row, labels in enumerate(
+                    index.predict_labels(X, mode=mode, diversity=0.2, threshold=t).labels
+                )
+            ]
+            for t in tried
+        ]
+    )
+    fold = np.arange(len(X)) % 4
+    by_fold = [int(np.argmax(reached[:, fold != each].mean(axis=1))) for each in range(4)]
+    assert found.by_fold == tuple(tried[number] for number in by_fold)
+    assert found.threshold == tried[int(np.argmax(reached.mean(axis=1)))]
+    own = [reached[by_fold[each], row] for row, each in enumerate(fold)]
+    assert found.value == pytest.approx(np.mean(own))
+    plain = index.predict_labels(X, mode=mode, diversity=0.2).labels
+    assert found.plain == pytest.approx(
+        np.mean([value(index, *each[::-1]) for each in enumerate(plain)])
+    )
+    assert found.measure == ("f_score" if hierarchy is None else "h_score")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_quantiles_are_tried_unless_told(mode: Mode) -> None:
+    """What is chosen is a score that came, and never worse on all documents than none at all."""
+    index, asked = built(), PredictParameters(mode=mode)
+    found = choose_threshold(index, X, Y, asked)
+    scores = index.predict_labels(X, mode=mode).scores
+    assert np.float32(found.threshold) in scores
+    told = index.predict_labels(X, mode=mode, threshold=found.threshold).labels
+    assert np.mean([value(index, row, at) for at, row in enumerate(told)]) >= found.plain - 1e-9
+    assert len({*found.by_fold}) <= TRIED
+    assert choose_threshold(built(), X, Y, asked) == found
+    assert index.defaults.thresholds == {}
+
+
+def test_documents_come_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More documents than a call takes are asked for in parts."""
+    whole = choose_threshold(built(), X, Y)
+    monkeypatch.setitem(LIMITS, "query_rows_max", 7)
+    assert choose_threshold(built(), sparse.csr_array(X), Y.toarray()) == whole
+
+
+def test_a_kept_threshold_is_taken_unless_named(tmp_path: Path) -> None:
+    """Each mode has its own; what a call names goes before; whoever opens the index has it."""
+    folder = tmp_path / "kept"
+    index = built(path=folder)
+    found = choose_threshold(index, X, Y, keep=True)
+    index.set_threshold(0.4, "neighbour_vote")
+    thresholds = {"embedding": found.threshold, "neighbour_vote": 0.4}
+    for each in (index, Index.open(folder), Index.open(folder / "1")):
+        assert each.defaults.thresholds == thresholds
+        for mode in MODES:
+            used = each.predict_labels(X, mode=mode)
+            assert used.parameters.threshold == thresholds[mode]
+            named = built().predict_labels(X, mode=mode, threshold=thresholds[mode])
+            assert used.labels.tolist() == named.labels.tolist()
+            least = each.predict_labels(X, mode=mode, threshold=-9.0)
+            assert least.parameters.threshold == -9
+    again = choose_threshold(index, X, Y)
+    assert (again.threshold, again.plain) == (found.threshold, found.plain)
+
+
+def test_defaults_do_not_undo_one_another(tmp_path: Path) -> None:
+    """That of Query and the thresholds are set and taken back apart, by whoever has it open."""
+    folder, default = tmp_path / "kept", QueryDefault(0.8, "mmr", "corrected", "exact")
+    index = built(path=folder)
+    other = Index.open(folder)
+    index.set_threshold(0.5)
+    other.set_default(default)
+    assert Index.open(folder).defaults.thresholds == {"embedding": 0.5}
+    assert Index.open(folder).default == default
+    index.set_threshold(None)
+    assert index.default == default
+    index.set_default(None)
+    assert sorted(path.name for path in folder.iterdir()) == ["1", "CURRENT"]
+    memory = built()
+    memory.set_threshold(0.5)
+    memory.set_default(default)
+    assert memory.predict_labels(X).parameters.threshold == 0.5
+
+
+def test_a_new_build_begins_without(tmp_path: Path) -> None:
+    """Scores of another model are others."""
+    built(path=tmp_path / "kept").set_threshold(0.5)
+    assert built(path=tmp_path / "kept", replace=True).defaults.thresholds == {}
+    assert Index.open(tmp_path / "kept").defaults.thresholds == {}
+
+
+@pytest.mark.parametrize("thresholds", [{"votes": 0.5}, {"embedding": None}, [1], 3])
+def test_damage_is_told(tmp_path: Path, thresholds: object) -> None:
+    """A file that no call could take is damage."""
+    built(path=tmp_path / "kept").set_threshold(0.5)
+    path = tmp_path / "kept" / "1.default.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"thresholds": thresholds}))
+    with pytest.raises(IndexDamagedError):
+        Index.open(tmp_path / "kept")
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("labels", {"labels": Y[:, :5]}),
+        ("labels", {"labels": Y[:7]}),
+        ("documents", {"documents": X[:, :3]}),
+        ("thresholds", {"thresholds": []}),
+        ("threshold", {"thresholds": [np.nan]}),
+        ("folds", {"folds": 1}),
+        ("folds", {"folds": 41}),
+    ],
+)
+def test_what_cannot_be_is_named(field: str, told: dict[str, Any]) -> None:
+    """Every argument that does not fit is an error with its name."""
+    given: dict[str, Any] = {"documents": X, "labels": Y}
+    with pytest.raises(InvalidArgumentError) as error:
+        choose_threshold(built(), **(given | told))
+    assert error.value.field == field
+
+
+def test_an_index_without_labels_has_no_threshold() -> None:
+    """Neither chosen nor set."""
+    with pytest.raises(UnfitIndexError):
+        choose_threshold(Index.build(X), X, Y)
+    with pytest.raises(UnfitIndexError):
+        Index.build(X).set_threshold(0.5)
+    with pytest.raises(InvalidArgumentError, match="threshold"):
+        built().set_threshold(float("nan"))
