@@ -210,28 +210,25 @@ class Index(KeptIndex):
         `InvalidArgumentError` with the field named, and `UnfitIndexError` where the index was built
         without a label model, or in the mode `neighbour_vote` without labels.
         """
-        return self.predict(
-            documents,
-            PredictParameters(
-                top_k=top_k,
-                threshold=threshold,
-                diversity=diversity,
-                selector=selector,
-                search=search,
-                hash_limit=hash_limit,
-                candidates_limit=candidates_limit,
-                mode=mode,
-                neighbours=neighbours,
-                vote=vote,
-                seed=seed,
-            ),
+        asked = PredictParameters(
+            top_k=top_k,
+            threshold=threshold,
+            diversity=diversity,
+            selector=selector,
+            search=search,
+            hash_limit=hash_limit,
+            candidates_limit=candidates_limit,
+            mode=mode,
+            neighbours=neighbours,
+            vote=vote,
+            seed=seed,
         )
+        return self.predict(documents, asked.with_threshold(self.defaults.thresholds))
 
     def predict(self, documents: RowsLike, parameters: PredictParameters) -> LabelResult:
-        """Do what `predict_labels` does, with the parameters in one object."""
+        """Do what `predict_labels` does, as `parameters` alone say: no threshold that is kept."""
         if self.labels is None:
             raise UnfitIndexError("mode", NO_LABELS)
-        parameters = parameters.with_threshold(self.defaults.thresholds)
         rows = document_rows(documents, self.dims)
         if parameters.mode == "embedding":
             found = self.labels.predict(rows, parameters)

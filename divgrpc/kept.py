@@ -27,7 +27,7 @@ class KeptIndex:
     @property
     def info(self) -> IndexInfo:
         """What the index was asked to be, and what Build made of it."""
-        return self._manifest.info(self._name, self.default)
+        return self._manifest.info(self._name, self.defaults)
 
     @property
     def manifest(self) -> Manifest:

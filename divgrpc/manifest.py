@@ -17,10 +17,10 @@ from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.types import (
     ArrayInfo,
     Choice,
+    Defaults,
     IndexInfo,
     LabelInfo,
     Points,
-    QueryDefault,
     Search,
     SearchCost,
     WarningInfo,
@@ -127,8 +127,9 @@ class Manifest:
             }
         )
 
-    def info(self, name: str, query_default: QueryDefault | None = None) -> IndexInfo:
-        """Return the same for callers, under the index's name and with its default for Query."""
+    def info(self, name: str, defaults: Defaults | None = None) -> IndexInfo:
+        """Return the same for callers, under the index's name and with its defaults."""
+        kept = defaults or Defaults()
         return IndexInfo(
             name=name,
             generation=self.generation,
@@ -149,11 +150,11 @@ class Manifest:
             nonzeros=self.nonzeros,
             choices=self.choices,
             warnings=self.warnings,
-            query_default=query_default,
-            labels=self._label_info(),
+            query_default=kept.query,
+            labels=self._label_info(kept),
         )
 
-    def _label_info(self) -> LabelInfo | None:
+    def _label_info(self, defaults: Defaults) -> LabelInfo | None:
         section = self.labels
         if section is None:
             return None
@@ -168,6 +169,7 @@ class Manifest:
             losses=section.losses,
             auto_search=None if index is None else index.auto_search,
             search_costs=() if index is None else index.search_costs,
+            thresholds=dict(defaults.thresholds),
         )
 
 

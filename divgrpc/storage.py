@@ -105,7 +105,7 @@ class IndexFolder:
 
         def read(folder: Path) -> IndexInfo:
             manifest = read_manifest(folder)
-            return manifest.info(self.name, read_defaults(folder, manifest).query)
+            return manifest.info(self.name, read_defaults(folder, manifest))
 
         return self._of_current(read)
 

@@ -193,24 +193,13 @@ class QueryDefault:
 
 
 @dataclass(frozen=True, slots=True)
-class Defaults:
-    """What a generation is asked with where the caller names nothing: None and nothing at first.
-
-    `query` is for Query. `thresholds` are the least scores of PredictLabels, for the modes that
-    have one: a product and a share of votes are not alike.
-    """
-
-    query: QueryDefault | None = None
-    thresholds: Mapping[Mode, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class LabelInfo:
     """The labels of an index as they stand; `rank` is 0 without a model, and `auto_search` None.
 
     `has_label_sets`: the points have labels, so that neighbours can vote. `parameters`, by their
     names, are what the model was trained with, None where it was brought; `losses` what the loss
     was after each iteration. `auto_search` and `search_costs` are of the search for labels.
+    `thresholds` are the least scores that are kept with the generation, as `Defaults` has them.
     """
 
     label_count: int
@@ -222,6 +211,19 @@ class LabelInfo:
     losses: tuple[float, ...] = ()
     auto_search: Search | None = None
     search_costs: tuple[SearchCost, ...] = ()
+    thresholds: Mapping[Mode, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """What a generation is asked with where the caller names nothing: None and nothing at first.
+
+    `query` is for Query. `thresholds` are the least scores of PredictLabels, for the modes that
+    have one: a product and a share of votes are not alike.
+    """
+
+    query: QueryDefault | None = None
+    thresholds: Mapping[Mode, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,10 @@ from divgrpc.index import Index
 from divgrpc.kernels import compiling
 from divgrpc.labels import train
 from divgrpc.parameters import BuildParameters, LabelParameters
+from divgrpc.predicting import embed
 from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.stores import MemoryStore
-from divgrpc.vectors import SparseRows
+from divgrpc.vectors import SparseRows, as_rows
 
 _OTHER_PROCESS: Final = "from divgrpc.searching import compile_selection; compile_selection()"
 
@@ -74,4 +75,5 @@ def _run_every_kernel() -> None:
             index.query(SparseRows.of(sparse.csr_array(points)), search="tables")
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
+        embed(as_rows("documents", vectors, 8), points, points[0], unit=True)
     train(sparse.csr_array(points), points, LabelParameters(rank=2, iterations=1))

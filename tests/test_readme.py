@@ -12,6 +12,9 @@ import pytest
 from google.protobuf import json_format
 from google.rpc import code_pb2
 
+import labelled
+from divgrpc.label_parameters import PredictParameters
+from divgrpc.label_plans import Labelling
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc_client import Client
 from divgrpc_protos.v1 import query_pb2
@@ -69,6 +72,32 @@ def test_commands_run(server: RunningServer, tmp_path: Path) -> None:
         assert ran.stdout, command
 
 
+def test_label_commands_run(server: RunningServer, tmp_path: Path) -> None:
+    """So do those of the section on labels."""
+    documents = labelled.documents(80)
+    lines = [
+        f"{row % 7},{7 + row % 5} "
+        + " ".join(f"{word}:1" for word in documents[[row]].indices.tolist())
+        for row in range(80)
+    ]
+    for name, some in (
+        ("train.txt", lines),
+        ("test.txt", lines[:9]),
+        ("names.txt", "abcdefghijkl"),
+    ):
+        (tmp_path / name).write_text("\n".join(some))
+    commands = re.findall(r"^    divgrpc (.*)$", _section("Labels"), re.MULTILINE)
+    assert [command.split()[0] for command in commands] == ["build", "predict", "predict", "info"]
+    program = str(Path(sys.executable).parent / "divgrpc")
+    for command in commands:
+        words = [*command.replace("papers", "told").split(), "--target", server.target]
+        ran = subprocess.run(
+            [program, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert ran.returncode == 0, f"{command}: {ran.stderr}"
+        assert ran.stdout, command
+
+
 def test_grpcurl_request_is_answered(server: RunningServer) -> None:
     """The request that the README writes in JSON is a QueryRequest, and gets its five results."""
     told = re.search(r"-d '(\{.*?\})' \\", README, re.DOTALL)
@@ -90,6 +119,18 @@ def test_parameters_are_all_there() -> None:
         assert {name: told[name].lower() for name in fixed} == {
             name: value.lower() for name, value in fixed.items()
         }
+
+
+def test_label_parameters_are_all_there() -> None:
+    """So have those of labels."""
+    build, predict = _section("Labels").split("`predict_labels` takes")
+    own = {name for name, _ in _first_cells(build)}
+    assert own == {"labels", *Labelling.__annotations__}
+    told = dict(_first_cells(predict))
+    defaults = {field.name: field.default for field in dataclasses.fields(PredictParameters)}
+    assert set(told) == set(defaults)
+    for name in ("top_k", "mode"):
+        assert told[name] == str(defaults[name])
 
 
 def test_server_options_are_all_there() -> None:

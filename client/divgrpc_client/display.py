@@ -201,6 +201,8 @@ def _labels(info: LabelInfo) -> str:
         if has
     ]
     told = f"{info.label_count:,} labels, {', '.join(kept) or 'nothing'} kept with them"
+    for mode, least in info.thresholds.items():
+        told = f"{told}; {mode} takes a threshold of {least:.4g}"
     if not info.rank:
         return f"{told}; no label model: neighbours vote"
     if info.parameters is None:

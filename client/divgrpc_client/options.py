@@ -77,7 +77,7 @@ class PredictOptions(TypedDict, total=False):
     """How labels are predicted."""
 
     top_k: Annotated[int, "how many labels a document gets at most"]
-    threshold: Annotated[float | None, "the least score of a label, or share of the votes"]
+    threshold: Annotated[float | None, "the least score, or share of the votes; default: as kept"]
     diversity: Annotated[float, "0: the best labels, or nearest neighbours; 1: diversity alone"]
     selector: Annotated[Selector, "what picks among the candidates"]
     search: Annotated[Search, "how labels, or neighbours, are found"]

@@ -19,6 +19,7 @@ from divgrpc.types import (
     IndexInfo,
     LabelInfo,
     LabelResult,
+    Mode,
     Progress,
     QueryDefault,
     QueryResult,
@@ -201,6 +202,7 @@ def _label_info(message: labels_pb2.LabelInfo) -> LabelInfo:
         losses=tuple(message.losses),
         auto_search=word(message, "auto_search") if message.auto_search else None,
         search_costs=_costs(message.search_costs),
+        thresholds=cast(dict[Mode, float], dict(message.thresholds)),
     )
 
 

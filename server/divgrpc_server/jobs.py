@@ -167,6 +167,8 @@ class PredictJob(Job[LabelResult]):
         super().__init__(request, prediction.name, prediction.documents, self._parameters.selector)
 
     def _most(self, index: Index) -> int:
+        # As it is now, for all pieces.
+        self._parameters = self._parameters.with_threshold(index.defaults.thresholds)
         return min(self._parameters.top_k, index.labels.count if index.labels else 0)
 
     def _check(self, index: Index) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from itertools import accumulate, chain
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -231,6 +231,7 @@ def _label_info(info: LabelInfo | None) -> labels_pb2.LabelInfo | None:
         has_hierarchy=info.has_hierarchy,
         losses=info.losses,
         search_costs=_costs(info.search_costs),
+        thresholds=cast(Mapping[str, float], info.thresholds),
     )
     if info.parameters is not None:
         for name, value in info.parameters.items():

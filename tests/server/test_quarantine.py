@@ -2,7 +2,7 @@
 
 import pytest
 
-from divgrpc_protos.v1 import query_pb2
+from divgrpc_protos.v1 import predict_pb2, query_pb2
 from divgrpc_server import quarantine
 from divgrpc_server.frames import Op
 from divgrpc_server.quarantine import Quarantine, index_of
@@ -37,10 +37,19 @@ def test_a_stream_gives_a_query_another_number() -> None:
     assert not held.holds(Op.STREAM, stream_query(1, k=4))
 
 
+def test_documents_to_label_are_known_again() -> None:
+    """So is the index that they are for."""
+    held = Quarantine(lambda _: None)
+    request = predict_pb2.PredictLabelsRequest(index="papers", top_k=3).SerializeToString()
+    assert index_of(Op.PREDICT, request) == "papers"
+    held.add(Op.PREDICT, request)
+    assert held.holds(Op.PREDICT, request)
+
+
 def test_bytes_that_are_no_message_are_known_again() -> None:
     """Even what cannot be parsed has a fingerprint, and an index of no name."""
     held = Quarantine(lambda _: None)
-    for op in (Op.QUERY, Op.STREAM):
+    for op in (Op.QUERY, Op.STREAM, Op.PREDICT):
         assert index_of(op, b"\xff") == ""
         held.add(op, b"\xff")
         assert held.holds(op, b"\xff")

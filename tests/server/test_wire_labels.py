@@ -1,5 +1,6 @@
 """Labels over the wire: built and predicted as in process, byte for byte."""
 
+import asyncio
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -13,8 +14,8 @@ from divgrpc import Index
 from divgrpc.labels import LabelModel
 from divgrpc.metrics import LabelTree
 from divgrpc.types import LabelResult, Progress, Search, Selector, TrainingProgress
-from divgrpc_client import Client
-from running import RunningServer
+from divgrpc_client import AsyncClient, Client
+from running import RunningServer, eventually
 
 NAME = "labelled"
 X = labelled.documents()
@@ -163,6 +164,52 @@ def test_a_large_batch_is_one_answer(core: Index, client: Client, mode: Any) -> 
     assert found.names == 2 * once.names
     codes = [warning.code for warning in found.warnings]
     assert len(codes) == len(set(codes))
+
+
+def test_the_asynchronous_client_is_the_same(server: RunningServer, core: Index) -> None:
+    """It builds and predicts as its twin does."""
+
+    async def run() -> LabelResult:
+        async with AsyncClient(server.target, timeout=30) as client:
+            info = await client.build("awaited", X, replace=True, **labelled.everything())
+            assert info.labels is not None
+            assert info.labels.losses == core.info.labels.losses  # type: ignore[union-attr]
+            return await client.predict_labels("awaited", ASKED, top_k=3, search="exact")
+
+    found = asyncio.run(run())
+    there = Index.open(Path(server.folder, "data", "awaited"))
+    assert_same(found, there.predict_labels(ASKED, top_k=3, search="exact"))
+
+
+def test_a_kept_threshold_is_the_default(
+    server: RunningServer, client: Client, core: Index
+) -> None:
+    """What is set on the generation holds for whoever names none, at once, in every piece."""
+    kept = Index.open(Path(server.folder, "data", NAME))
+    kept.set_threshold(0.2)
+    try:
+        found = client.predict_labels(NAME, ASKED)
+        assert found.parameters.threshold == 0.2
+        assert_same(found, core.predict_labels(ASKED, threshold=0.2))
+        assert client.predict_labels(NAME, ASKED, threshold=0.1).parameters.threshold == 0.1
+        voted = client.predict_labels(NAME, ASKED, mode="neighbour_vote")
+        assert voted.parameters.threshold is None
+        info = client.get_index(NAME)
+        assert info == kept.info
+        assert info.labels is not None
+        assert info.labels.thresholds == {"embedding": 0.2}
+    finally:
+        kept.set_threshold(None)
+    assert client.predict_labels(NAME, ASKED).parameters.threshold is None
+
+
+def test_calls_are_in_the_log(server: RunningServer, core: Index, client: Client) -> None:
+    """A prediction has its access line, with the caller's request id."""
+    client.predict_labels(NAME, ASKED, request_id="labels-please")
+    assert core.labels is not None
+    eventually(lambda: "labels-please" in server.log)
+    line = next(line for line in server.log.splitlines() if "labels-please" in line)
+    assert "PredictLabels" in line
 
 
 @pytest.mark.parametrize("model", ["pair", "model"])

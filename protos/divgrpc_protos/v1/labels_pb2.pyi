@@ -265,6 +265,22 @@ class LabelInfo(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class ThresholdsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.float
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.float = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     LABEL_COUNT_FIELD_NUMBER: builtins.int
     RANK_FIELD_NUMBER: builtins.int
     HAS_LABEL_SETS_FIELD_NUMBER: builtins.int
@@ -274,6 +290,7 @@ class LabelInfo(google.protobuf.message.Message):
     LOSSES_FIELD_NUMBER: builtins.int
     AUTO_SEARCH_FIELD_NUMBER: builtins.int
     SEARCH_COSTS_FIELD_NUMBER: builtins.int
+    THRESHOLDS_FIELD_NUMBER: builtins.int
     label_count: builtins.int
     rank: builtins.int
     """Numbers that stand for a label; 0 where there is no model."""
@@ -293,6 +310,12 @@ class LabelInfo(google.protobuf.message.Message):
 
     @property
     def search_costs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[divgrpc_protos.v1.query_pb2.SearchCost]: ...
+    @property
+    def thresholds(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.float]:
+        """The least scores that PredictLabels takes where a request names none, by the word of the mode;
+        kept with the generation.
+        """
+
     def __init__(
         self,
         *,
@@ -305,8 +328,9 @@ class LabelInfo(google.protobuf.message.Message):
         losses: collections.abc.Iterable[builtins.float] | None = ...,
         auto_search: divgrpc_protos.v1.query_pb2.Search.ValueType = ...,
         search_costs: collections.abc.Iterable[divgrpc_protos.v1.query_pb2.SearchCost] | None = ...,
+        thresholds: collections.abc.Mapping[builtins.str, builtins.float] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["parameters", b"parameters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["auto_search", b"auto_search", "has_hierarchy", b"has_hierarchy", "has_label_sets", b"has_label_sets", "has_names", b"has_names", "label_count", b"label_count", "losses", b"losses", "parameters", b"parameters", "rank", b"rank", "search_costs", b"search_costs"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["auto_search", b"auto_search", "has_hierarchy", b"has_hierarchy", "has_label_sets", b"has_label_sets", "has_names", b"has_names", "label_count", b"label_count", "losses", b"losses", "parameters", b"parameters", "rank", b"rank", "search_costs", b"search_costs", "thresholds", b"thresholds"]) -> None: ...
 
 Global___LabelInfo: typing_extensions.TypeAlias = LabelInfo

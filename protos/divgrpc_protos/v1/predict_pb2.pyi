@@ -94,7 +94,9 @@ class PredictLabelsRequest(google.protobuf.message.Message):
     top_k: builtins.int
     """How many labels a document gets at most, 1 to the server's `k_max`. Default 5."""
     threshold: builtins.float
-    """The least score of a label: a product, or a share of the votes. Default: no limit."""
+    """The least score of a label: a product, or a share of the votes. Default: what is kept with the
+    index (LabelInfo.thresholds), else no limit.
+    """
     diversity: builtins.float
     """As in QueryRequest: of the search for labels in the mode embedding, of that for neighbours in
     the other. So for the four fields that follow. Default 0.3.
