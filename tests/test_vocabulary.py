@@ -10,12 +10,21 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 
 from divgrpc import types
 from divgrpc.evaluation import Grid, evaluate
+from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.index import Index
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.label_plans import Labelling
 from divgrpc.parameters import LIMITS, BuildParameters, LabelParameters, QueryParameters
 from divgrpc_client import AsyncClient, Client, ServerInfo
-from divgrpc_protos.v1 import evaluate_pb2, index_pb2, labels_pb2, predict_pb2, query_pb2
+from divgrpc_protos.v1 import (
+    evaluate_labels_pb2,
+    evaluate_pb2,
+    index_pb2,
+    labels_pb2,
+    predict_pb2,
+    query_pb2,
+)
 
 # What only one side has: where the data go in, and what a call over a network needs.
 CORE_BUILD = {"path"}
@@ -94,6 +103,16 @@ def test_evaluate_takes_the_same_everywhere(client: type) -> None:
     assert set(names(evaluate_pb2.EvaluateRequest.DESCRIPTOR)) == told
 
 
+@pytest.mark.parametrize("client", [Client, AsyncClient])
+def test_evaluate_labels_takes_the_same_everywhere(client: type) -> None:
+    """As Evaluate."""
+    core = parameters(evaluate_labels, without={"grid"}) | table(LabelGrid)
+    call = client.evaluate_labels  # type: ignore[attr-defined]  # both clients have it
+    assert parameters(call, without=CLIENT_CALL) == core
+    told = set(core) - {"progress"} | {"index", "documents", "labels"}
+    assert set(names(evaluate_labels_pb2.EvaluateLabelsRequest.DESCRIPTOR)) == told
+
+
 def optional(field: FieldDescriptor) -> bool:
     """Tell whether the wire knows if a field is set."""
     return field.has_presence or field.enum_type is not None
@@ -156,6 +175,7 @@ def test_choices_are_spelled_alike(word: str, field: str) -> None:
         (types.TrainingProgress, index_pb2.BuildProgress),
         (types.QueryDefault, index_pb2.QueryDefault),
         (types.EvaluateRow, evaluate_pb2.EvaluateRow),
+        (types.EvaluateLabelRow, evaluate_labels_pb2.EvaluateLabelRow),
         (types.LabelInfo, labels_pb2.LabelInfo),
         (types.EffectiveLabelParameters, predict_pb2.EffectiveLabelParameters),
         (types.WarningInfo, query_pb2.WarningInfo),

@@ -9,7 +9,14 @@ It loads grpc, protobuf and numpy; neither numba nor scipy.
 """
 
 from divgrpc.errors import DivgrpcError
-from divgrpc.types import EvaluateRow, IndexInfo, LabelResult, Progress, QueryResult
+from divgrpc.types import (
+    EvaluateLabelRow,
+    EvaluateRow,
+    IndexInfo,
+    LabelResult,
+    Progress,
+    QueryResult,
+)
 from divgrpc_client.async_client import AsyncClient
 from divgrpc_client.client import Client
 from divgrpc_client.errors import ClientStateError, RpcError
@@ -20,6 +27,7 @@ __all__ = [
     "Client",
     "ClientStateError",
     "DivgrpcError",
+    "EvaluateLabelRow",
     "EvaluateRow",
     "IndexInfo",
     "LabelResult",

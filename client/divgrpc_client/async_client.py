@@ -13,17 +13,26 @@ import grpc.aio
 import numpy.typing as npt
 
 from divgrpc.evaluation import FOLDS
-from divgrpc.types import EvaluateRow, IndexInfo, LabelResult, Progress, QueryResult
+from divgrpc.types import (
+    EvaluateLabelRow,
+    EvaluateRow,
+    IndexInfo,
+    LabelResult,
+    Progress,
+    QueryResult,
+)
 from divgrpc_client import arguments, async_streams, health, responses, uploads
 from divgrpc_client.batches import PredictBatch, QueryBatch
 from divgrpc_client.calls import Call
 from divgrpc_client.channels import ChannelOption, Pool, Settings
 from divgrpc_client.errors import ClientStateError
 from divgrpc_client.evaluations import Evaluation
+from divgrpc_client.label_evaluations import LabelEvaluation
 from divgrpc_client.labelling import ModelLike
 from divgrpc_client.options import (
     BuildOptions,
     GridOptions,
+    LabelGridOptions,
     PredictOptions,
     QueryOptions,
     spelled_out,
@@ -273,8 +282,34 @@ class AsyncClient:
             progress=progress,
         )
         call = Call("Evaluate", self._target, timeout=timeout, request_id=request_id)
-        stub = self._connection().stub
-        return async_streams.evaluate(stub, call, evaluation, self._idle_timeout)
+        method = self._connection().stub.Evaluate
+        return async_streams.evaluate(method, call, evaluation, self._idle_timeout)
+
+    @spelled_out
+    def evaluate_labels(
+        self,
+        name: str,
+        documents: VectorsLike,
+        labels: VectorsLike,
+        *,
+        folds: int = FOLDS,
+        set_default: bool = False,
+        per_document: bool = False,
+        progress: Callable[[Progress], object] | None = None,
+        timeout: float | None = None,
+        request_id: str | None = None,
+        **options: Unpack[LabelGridOptions],
+    ) -> AsyncIterator[EvaluateLabelRow]:
+        """Return what each setting of a prediction reaches on `documents` (rows, dims).
+
+        What is not 0 in `labels` (rows, L) is a true label. All as in `evaluate`, but one message
+        must hold both, and `set_default` keeps the threshold of the best choice of each mode.
+        """
+        rest = {"folds": folds, "set_default": set_default, "per_document": per_document}
+        evaluation = LabelEvaluation(name, documents, labels, options, rest, progress=progress)
+        call = Call("EvaluateLabels", self._target, timeout=timeout, request_id=request_id)
+        method = self._connection().stub.EvaluateLabels
+        return async_streams.evaluate(method, call, evaluation, self._idle_timeout)
 
     async def get_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None

@@ -1,4 +1,4 @@
-"""Build, QueryStream and Evaluate on grpc.aio; the twin of `divgrpc_client.streams`.
+"""Build, QueryStream and evaluations on grpc.aio; the twin of `divgrpc_client.streams`.
 
 gRPC draws the requests in a task of its own while the caller's task reads the responses.
 """
@@ -11,9 +11,9 @@ import grpc
 import grpc.aio
 from google.rpc.status_pb2 import Status
 
-from divgrpc.types import EvaluateRow, IndexInfo, Progress, QueryResult
+from divgrpc.types import IndexInfo, Progress, QueryResult
 from divgrpc_client.calls import Call
-from divgrpc_client.evaluations import Evaluation
+from divgrpc_client.evaluations import Asking, RequestT, ResponseT_contra, RowT_co
 from divgrpc_client.feeds import AsyncFeed
 from divgrpc_client.first_status import FirstStatus
 from divgrpc_client.pipelines import Pipeline
@@ -106,13 +106,16 @@ async def query(
 
 
 async def evaluate(
-    stub: "DiverseIndexAsyncStub", call: Call, evaluation: Evaluation, idle_timeout: float
-) -> AsyncIterator[EvaluateRow]:
-    """Send the queries, tell of progress, and yield rows; who stops asking ends the call."""
+    method: "grpc.aio.UnaryStreamMultiCallable[RequestT, ResponseT_contra]",
+    call: Call,
+    evaluation: Asking[RequestT, ResponseT_contra, RowT_co],
+    idle_timeout: float,
+) -> AsyncIterator[RowT_co]:
+    """Send what is evaluated, tell of progress, and yield rows; who stops asking ends the call."""
     for message in evaluation.messages:
         evaluation.begin()
         watchdog = AsyncWatchdog(idle_timeout, lambda: True)
-        rpc = stub.Evaluate(message, timeout=call.seconds_left(), metadata=call.metadata)
+        rpc = method(message, timeout=call.seconds_left(), metadata=call.metadata)
         try:
             async for response in watchdog.watched(rpc):
                 for row in evaluation.take(response):

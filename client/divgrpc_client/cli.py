@@ -23,19 +23,23 @@ from divgrpc_client.files import FORMATS
 from divgrpc_client.options import (
     BUILD_DEFAULTS,
     GRID_DEFAULTS,
+    LABEL_GRID_DEFAULTS,
     PREDICT_DEFAULTS,
     QUERY_DEFAULTS,
     BuildOptions,
     GridOptions,
+    LabelGridOptions,
     PredictOptions,
     QueryOptions,
 )
 from divgrpc_client.paper_verbs import add_paper
 from divgrpc_client.verbs import (
     add,
+    add_labelled,
     add_labels,
     add_named,
     add_options,
+    add_reading,
     add_split,
     add_with_file,
 )
@@ -90,6 +94,15 @@ Try settings on the rows of FILE, and show what each reaches: accuracy, diversit
       --searches tables exact --limits 800:200 0:0 --diversities 0.1 0.3 0.5
   divgrpc evaluate images queries.npy --categories y.npy --set-default
   divgrpc evaluate images queries.npy --categories y.npy --report report.html --titles names.txt
+"""
+_EVALUATE_LABELS: Final = """\
+Try settings of divgrpc predict on documents whose labels are known, and show what each reaches.
+
+  divgrpc evaluate-labels papers --features test.txt
+  divgrpc evaluate-labels papers --features X.npz --labels Y.npz --rows :1000 --csv
+  divgrpc evaluate-labels papers --features test.txt --selectors nearest greedy mmr --top-ks 5 \\
+      --modes embedding neighbour_vote --diversities 0.1 0.3 --thresholds none 0.2 0.3
+  divgrpc evaluate-labels papers --features test.txt --thresholds 0.1 0.2 0.3 --set-default
 """
 _DEMO: Final = """\
 Start a server, index 1,797 images of digits, ask it for even and for odd ones, and put plain
@@ -176,6 +189,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_query(verbs)
     _add_predict(verbs)
     _add_evaluate(verbs)
+    _add_evaluate_labels(verbs)
     add(verbs, "ls", commands.ls, "List the indexes.")
     add_named(add(verbs, "info", commands.info, "Show what an index is and why it is so."))
     add_named(add(verbs, "rm", commands.rm, "Delete an index."))
@@ -223,16 +237,31 @@ def _add_evaluate(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type
     verb.add_argument(
         "--relevant", metavar="TEXT", help="instead: the relevant ids of each row, a line of a file"
     )
+    _add_choosing(verb, "let Query take what is chosen from now on")
+    verb.add_argument("--per-query", action="store_true", help="with --json: figures per query too")
+    _add_report(verb)
+    add_options(verb, GridOptions, GRID_DEFAULTS)
+
+
+def _add_evaluate_labels(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    verb = add(verbs, "evaluate-labels", commands.evaluate_labels, _EVALUATE_LABELS)
+    add_named(verb)
+    add_labelled(verb)
+    add_reading(verb)
+    verb.add_argument("--rows", metavar="START:STOP", help="go by these rows of them alone")
+    _add_choosing(verb, "keep the best threshold of each mode with the index")
+    verb.add_argument(
+        "--per-document", action="store_true", help="with --json: figures per document too"
+    )
+    add_options(verb, LabelGridOptions, LABEL_GRID_DEFAULTS)
+
+
+def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:
     verb.add_argument(
         "--folds", type=int, default=FOLDS, metavar="N", help=f"to choose by (default {FOLDS})"
     )
-    verb.add_argument(
-        "--set-default", action="store_true", help="let Query take what is chosen from now on"
-    )
-    verb.add_argument("--per-query", action="store_true", help="with --json: figures per query too")
+    verb.add_argument("--set-default", action="store_true", help=set_default)
     verb.add_argument("--csv", action="store_true", help="print CSV")
-    _add_report(verb)
-    add_options(verb, GridOptions, GRID_DEFAULTS)
 
 
 def _add_report(verb: argparse.ArgumentParser) -> None:

@@ -14,7 +14,13 @@ from divgrpc.types import EvaluateRow, Progress
 from divgrpc_client import label_inputs, machine
 from divgrpc_client.client import Client
 from divgrpc_client.files import read_column, read_lists, read_vectors
-from divgrpc_client.options import BuildOptions, GridOptions, PredictOptions, QueryOptions
+from divgrpc_client.options import (
+    BuildOptions,
+    GridOptions,
+    LabelGridOptions,
+    PredictOptions,
+    QueryOptions,
+)
 from divgrpc_client.sparse_files import SVMLIGHT
 from divgrpc_protos.arrays import Csr, Matrix, row_count, take
 
@@ -136,13 +142,50 @@ def evaluate(arguments: argparse.Namespace) -> None:
             report.write(client, rows, queries, categories=categories, relevant=relevant)
 
 
+def evaluate_labels(arguments: argparse.Namespace) -> None:
+    """Try a grid of predictions on documents whose labels are known."""
+    from divgrpc_client import evaluation_tables, label_tables
+
+    documents, labels = label_inputs.read_labelled_documents(arguments)
+    if labels is None:
+        raise InvalidArgumentError("labels", "--labels has them where --features are a matrix")
+    chosen = _rows(arguments.rows, row_count(documents))
+    documents = take(documents, chosen.start, chosen.stop)
+    labels = take(labels, chosen.start, chosen.stop)
+    with _client(arguments) as client:
+        if label_inputs.is_text(Path(arguments.features)) and arguments.dims is None:
+            info = client.get_index(arguments.name)
+            documents = _widened(documents, info.dims)
+            if arguments.labels is None and info.labels is not None:
+                labels = _widened(labels, info.labels.label_count)
+        with _bar(arguments, "documents") as progress:
+            found = client.evaluate_labels(
+                arguments.name,
+                documents,
+                labels,
+                folds=arguments.folds,
+                set_default=arguments.set_default,
+                per_document=arguments.per_document,
+                progress=progress,
+                timeout=arguments.timeout,
+                **_given(arguments, LabelGridOptions),
+            )
+            rows = list(found)
+    if arguments.json:
+        evaluation_tables.show_json(rows)
+    elif arguments.csv:
+        evaluation_tables.show_csv(list(map(label_tables.cells, rows)))
+    else:
+        label_tables.show(rows)
+
+
 def _show(arguments: argparse.Namespace, rows: Sequence[EvaluateRow]) -> None:
     from divgrpc_client import evaluation_tables
 
     if arguments.json:
         evaluation_tables.show_json(rows)
     elif arguments.csv:
-        evaluation_tables.show_csv(rows)
+        evaluation_tables.show_csv(list(map(evaluation_tables.cells, rows)))
     else:
         evaluation_tables.show(rows)
 

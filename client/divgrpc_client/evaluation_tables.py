@@ -3,14 +3,14 @@
 import csv
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
 import numpy as np
 from rich.table import Table
 
-from divgrpc.types import EffectiveParameters, EvaluateRow
+from divgrpc.types import EffectiveParameters, EvaluateLabelRow, EvaluateRow
 from divgrpc_client import display, machine
 
 # The paper's columns, and what they are called there.
@@ -71,7 +71,7 @@ def method(used: EffectiveParameters) -> str:
     return " ".join([used.selector, *words])
 
 
-def stage(row: EvaluateRow) -> str:
+def stage(row: EvaluateRow | EvaluateLabelRow) -> str:
     """Return where candidates come from: the search asked for, and its limits."""
     used = row.parameters
     return f"{row.search} {_limit(used.hash_limit)}:{_limit(used.candidates_limit)}"
@@ -93,7 +93,7 @@ def figure(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.3f}"
 
 
-def show_json(rows: Sequence[EvaluateRow]) -> None:
+def show_json(rows: Sequence[EvaluateRow] | Sequence[EvaluateLabelRow]) -> None:
     """Print all that is known of the rows; what does not apply is null."""
     machine.show({"rows": [_plain(asdict(row)) for row in rows]})
 
@@ -110,28 +110,28 @@ def _plain(value: Any) -> Any:  # noqa: ANN401  # whatever a row holds
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def show_csv(rows: Sequence[EvaluateRow]) -> None:
-    """Print a line for each row, every metric with its interval; what does not apply is empty."""
+def show_csv(lines: Sequence[Mapping[str, object]]) -> None:
+    """Print a line for each row, as `cells` gives it; what does not apply is empty."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    for number, row in enumerate(rows):
-        cells = _cells(row)
+    for number, line in enumerate(lines):
         if number == 0:
-            writer.writerow(cells)
-        writer.writerow("" if each != each else each for each in cells.values())  # noqa: PLR0124  # NaN
+            writer.writerow(line)
+        writer.writerow("" if each != each else each for each in line.values())  # noqa: PLR0124  # NaN
 
 
-def _cells(row: EvaluateRow) -> dict[str, object]:
+def cells(row: EvaluateRow) -> dict[str, object]:
+    """Return the cells of a line of CSV by their heads, every metric with its interval."""
     used: EffectiveParameters = row.parameters
-    cells: dict[str, object] = {
+    told: dict[str, object] = {
         "number": row.number,
         "generation": row.generation,
         "search": row.search,
     }
-    cells |= {name: getattr(used, name) for name in _PARAMETERS}
+    told |= {name: getattr(used, name) for name in _PARAMETERS}
     for name, interval in row.metrics.items():
-        cells |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
-    cells |= {"h_of_means": row.h_of_means}
-    cells |= {f"microseconds_{name}": each for name, each in row.microseconds._asdict().items()}
+        told |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    told |= {"h_of_means": row.h_of_means}
+    told |= {f"microseconds_{name}": each for name, each in row.microseconds._asdict().items()}
     plain = ("queries", "empty", "short", "on_front", "is_default")
-    cells |= {name: getattr(row, name) for name in plain}
-    return cells | {"by_fold": " ".join(map(str, row.by_fold))}
+    told |= {name: getattr(row, name) for name in plain}
+    return told | {"by_fold": " ".join(map(str, row.by_fold))}

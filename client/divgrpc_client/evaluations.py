@@ -1,13 +1,15 @@
 """Evaluate on the caller's side: its requests, its events, its rows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from google.protobuf.descriptor import Descriptor
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import COLUMNS, LEAST_WITH_H, Grid, Plan, Tally, Task
+from divgrpc.evaluation.running import STAGE
 from divgrpc.types import EvaluateRow, Interval, Microseconds, Progress
 from divgrpc_client import requests, responses
 from divgrpc_client.batches import MESSAGE_BYTES
@@ -17,8 +19,27 @@ from divgrpc_protos.arrays import row_count
 from divgrpc_protos.v1 import evaluate_pb2
 
 Tell = Callable[[Progress], object]
-_STAGE: Final = "evaluating"
 _REQUEST: Final = evaluate_pb2.EvaluateRequest.DESCRIPTOR
+
+
+RequestT = TypeVar("RequestT")
+ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
+RowT_co = TypeVar("RowT_co", covariant=True)
+
+
+class Asking(Protocol[RequestT, ResponseT_contra, RowT_co]):
+    """One call of an evaluation, whatever of: what to send, and what becomes of the events."""
+
+    messages: list[RequestT]
+
+    def begin(self) -> None:
+        """Say that the next of `messages` is sent."""
+
+    def take(self, response: ResponseT_contra) -> Iterator[RowT_co]:
+        """Take an event, and yield the rows that it is."""
+
+    def rows(self) -> Sequence[RowT_co] | None:
+        """Return the rows that are made here; None where the index was replaced meanwhile."""
 
 
 class Evaluation:
@@ -54,7 +75,11 @@ class Evaluation:
             "per_query": per_query,
         }
         self._tell = progress or (lambda _: None)
-        axes = {axis: _axis(axis, self._told[axis]) for axis in self._told if axis != "seed"}
+        axes = {
+            axis: axis_values(_REQUEST, axis, self._told[axis])
+            for axis in self._told
+            if axis != "seed"
+        }
         self._fields: dict[str, object] = {"index": name, "seed": self._told["seed"], **axes}
         whole = self._request(0, self._count, self._rest)
         self.messages = [whole]
@@ -122,10 +147,10 @@ class Evaluation:
         else:
             total = self._count * len(self._task.grid.settings())
         done = before + told.queries_done
-        left = told.seconds_left if told.HasField("seconds_left") else None
+        left = progress_of(told).seconds_left
         if left is not None and told.queries_total > told.queries_done:
             left *= (total - done) / (told.queries_total - told.queries_done)
-        self._tell(Progress(_STAGE, done, total, left))
+        self._tell(Progress(STAGE, done, total, left))
 
     def begin(self) -> None:
         """Say that the next of `messages` is sent."""
@@ -158,6 +183,12 @@ class Evaluation:
         return tally.rows()[0]
 
 
+def progress_of(message: evaluate_pb2.EvaluateProgress) -> Progress:
+    """Return how far one message's evaluation has come."""
+    left = message.seconds_left if message.HasField("seconds_left") else None
+    return Progress(STAGE, message.queries_done, message.queries_total, left)
+
+
 def _asked(
     categories: npt.ArrayLike | None, relevant: Sequence[npt.ArrayLike] | None
 ) -> dict[str, list[Any]]:
@@ -179,8 +210,11 @@ def _whole(field: str, numbers: npt.ArrayLike) -> list[int]:
     return found
 
 
-def _axis(axis: str, values: Any) -> list[object]:  # noqa: ANN401  # whatever a caller takes for a list
-    """Return an axis as the wire has it, where an empty one would be the default."""
+def axis_values(request: Descriptor, axis: str, values: Any) -> list[Any]:  # noqa: ANN401  # whatever a caller takes for a list
+    """Return an axis as the wire has it, where an empty one would be the default.
+
+    Raises `InvalidArgumentError` with the axis as its field. None is a threshold's alone.
+    """
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise InvalidArgumentError(axis, f"{axis} must be a list of values")
     given: list[Any] = [
@@ -190,10 +224,11 @@ def _axis(axis: str, values: Any) -> list[object]:  # noqa: ANN401  # whatever a
         raise InvalidArgumentError(axis, f"{axis} must have a value at least")
     if axis == "limits":
         return [_limits(pair) for pair in given]
-    field = _REQUEST.fields_by_name[axis]
+    field = request.fields_by_name[axis]
     if field.enum_type is not None:
         return [requests.enum_value(field, word) for word in given]
-    if any(isinstance(value, bool) or value is None for value in given):
+    known = [each for each in given if each is not None or axis != "thresholds"]
+    if any(isinstance(value, bool) or value is None for value in known):
         raise InvalidArgumentError(axis, f"{axis} must be numbers, got {given!r}")
     return given
 

@@ -40,18 +40,13 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
     """Return the file that a build is of, its rows, and what is told of labels beside them."""
     if (arguments.file is None) == (arguments.features is None):
         raise InvalidArgumentError("file", "rows come from FILE or from --features, one of both")
-    labels: Matrix | None = None
     if arguments.features is None:
         path = Path(arguments.file)
         rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
+        rows, labels = _labelled(arguments, rows, None)
     else:
         path = Path(arguments.features)
-        rows, labels = read_documents(path, arguments)
-    if arguments.labels is not None:
-        labels = read_vectors(Path(arguments.labels))
-    chosen = split_rows(arguments, row_count(rows))
-    if chosen is not None:
-        rows, labels = picked(rows, chosen), None if labels is None else picked(labels, chosen)
+        rows, labels = read_labelled_documents(arguments)
     names, edges = arguments.label_names, arguments.hierarchy
     told = {
         "labels": labels,
@@ -61,6 +56,23 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
         "roots": arguments.roots,
     }
     return path, rows, told
+
+
+def read_labelled_documents(arguments: argparse.Namespace) -> tuple[Matrix, Matrix | None]:
+    """Return the documents of --features, and their labels, those of --labels if it is given."""
+    return _labelled(arguments, *read_documents(Path(arguments.features), arguments))
+
+
+def _labelled(
+    arguments: argparse.Namespace, rows: Matrix, labels: Matrix | None
+) -> tuple[Matrix, Matrix | None]:
+    """Return what --labels and --split make of rows and labels."""
+    if arguments.labels is not None:
+        labels = read_vectors(Path(arguments.labels))
+    chosen = split_rows(arguments, row_count(rows))
+    if chosen is None:
+        return rows, labels
+    return picked(rows, chosen), None if labels is None else picked(labels, chosen)
 
 
 def read_names(path: Path) -> list[str]:

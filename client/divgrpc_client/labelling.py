@@ -115,7 +115,7 @@ def told(
     if roots is not None and not tops:
         raise InvalidArgumentError("roots", "roots must be at least one, or not given")
     return Labelling(
-        sets=None if labels is None else _sets(labels, rows),
+        sets=None if labels is None else label_sets(labels, rows),
         plan=plan,
         factors=factors,
         names=None if label_names is None else tuple(map(_name, label_names)),
@@ -124,11 +124,12 @@ def told(
     )
 
 
-def _sets(labels: VectorsLike, rows: int) -> Csr:
+def label_sets(labels: VectorsLike, rows: int, each: str = "vector") -> Csr:
+    """Return the labels of so many rows; raises `InvalidArgumentError` where there are others."""
     matrix = as_matrix("labels", labels)
     if row_count(matrix) != rows:
         raise InvalidArgumentError(
-            "labels", f"labels must have one row per vector, {rows}, got {row_count(matrix)}"
+            "labels", f"labels must have one row per {each}, {rows}, got {row_count(matrix)}"
         )
     if isinstance(matrix, Csr):
         return matrix

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final, ParamSpec, TypedDict, TypeVar, get_arg
 
 from divgrpc.evaluation import Grid
 from divgrpc.evaluation.grid import Limits
+from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.parameters import BuildParameters, LabelParameters, QueryParameters
 from divgrpc.types import (
@@ -102,6 +103,21 @@ class GridOptions(TypedDict, total=False):
     seed: Annotated[int, "of the draws; same seed, same answers"]
 
 
+class LabelGridOptions(TypedDict, total=False):
+    """The same of predicted labels; `neighbours`, `vote` and `seed` are those of all settings."""
+
+    modes: Annotated[Sequence[Mode], "search among label factors, or let neighbours vote"]
+    selectors: Annotated[Sequence[Selector], "what picks among the candidates"]
+    searches: Annotated[Sequence[Search], "how labels, or neighbours, are found"]
+    limits: Annotated[Sequence[Limits], "pairs of hash_limit and candidates_limit; 0: no limit"]
+    thresholds: Annotated[Sequence[float | None], "least scores; none: what the index keeps"]
+    diversities: Annotated[Sequence[float], "dials, 0 to 1"]
+    top_ks: Annotated[Sequence[int], "how many labels a document gets at most"]
+    neighbours: Annotated[int, "how many vote, in neighbour_vote"]
+    vote: Annotated[Vote, "what a neighbour's vote weighs, in neighbour_vote"]
+    seed: Annotated[int, "of the draws; same seed, same answers"]
+
+
 QUERY_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(QueryParameters)}
 PREDICT_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(PredictParameters)}
 # A label model is trained with the seed of the build.
@@ -109,11 +125,13 @@ BUILD_DEFAULTS: Final[dict[str, object]] = {
     f.name: f.default for f in (*fields(LabelParameters), *fields(BuildParameters))
 }
 GRID_DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in fields(Grid)}
+LABEL_GRID_DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in fields(LabelGrid)}
 _DEFAULTS: Final[dict[type, dict[str, object]]] = {
     QueryOptions: QUERY_DEFAULTS,
     PredictOptions: PREDICT_DEFAULTS,
     BuildOptions: BUILD_DEFAULTS,
     GridOptions: GRID_DEFAULTS,
+    LabelGridOptions: LABEL_GRID_DEFAULTS,
 }
 
 

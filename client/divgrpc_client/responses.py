@@ -73,7 +73,7 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
 
 def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
     """Return the columns of a response as (nq, top_k) arrays, padded where there are fewer."""
-    parameters = _effective_of_labels(response.parameters)
+    parameters = effective_of_labels(response.parameters)
     counts, filled, shape = _layout(response.offsets, parameters.top_k)
     names: tuple[tuple[str, ...], ...] = ()
     if response.HasField("names"):
@@ -141,9 +141,10 @@ def effective(message: query_pb2.EffectiveParameters) -> EffectiveParameters:
     )
 
 
-def _effective_of_labels(
+def effective_of_labels(
     message: predict_pb2.EffectiveLabelParameters,
 ) -> EffectiveLabelParameters:
+    """Return the parameters labels were predicted with."""
     return EffectiveLabelParameters(
         top_k=message.top_k,
         threshold=message.threshold if message.HasField("threshold") else None,

@@ -1,4 +1,4 @@
-"""Build, QueryStream and Evaluate on grpc's sync stack.
+"""Build, QueryStream and evaluations on grpc's sync stack.
 
 gRPC draws the requests on a thread of its own while the caller's thread reads the responses. The
 two meet in a queue (Build's chunks wait for `accepted`) or a semaphore (a stream's window); both
@@ -12,9 +12,9 @@ from queue import SimpleQueue
 import grpc
 from google.rpc.status_pb2 import Status
 
-from divgrpc.types import EvaluateRow, IndexInfo, Progress, QueryResult
+from divgrpc.types import IndexInfo, Progress, QueryResult
 from divgrpc_client.calls import Call
-from divgrpc_client.evaluations import Evaluation
+from divgrpc_client.evaluations import Asking, RequestT, ResponseT_contra, RowT_co
 from divgrpc_client.feeds import Feed
 from divgrpc_client.pipelines import Pipeline
 from divgrpc_client.stalls import StallError, Watchdog
@@ -99,13 +99,16 @@ def query(
 
 
 def evaluate(
-    stub: DiverseIndexStub, call: Call, evaluation: Evaluation, idle_timeout: float
-) -> Iterator[EvaluateRow]:
-    """Send the queries, tell of progress, and yield rows; who stops asking ends the call."""
+    method: "grpc.UnaryStreamMultiCallable[RequestT, ResponseT_contra]",
+    call: Call,
+    evaluation: Asking[RequestT, ResponseT_contra, RowT_co],
+    idle_timeout: float,
+) -> Iterator[RowT_co]:
+    """Send what is evaluated, tell of progress, and yield rows; who stops asking ends the call."""
     for message in evaluation.messages:
         evaluation.begin()
         with Watchdog(idle_timeout, lambda: True) as watchdog:
-            rpc = stub.Evaluate(message, timeout=call.seconds_left(), metadata=call.metadata)
+            rpc = method(message, timeout=call.seconds_left(), metadata=call.metadata)
             try:
                 for response in watchdog.watched(rpc):
                     yield from evaluation.take(response)

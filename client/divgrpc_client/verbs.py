@@ -53,6 +53,11 @@ def add_with_file(
     """Let a command take the name of an index and a file of rows."""
     add_named(verb)
     verb.add_argument("file", metavar="FILE", nargs=nargs, help=told)
+    add_reading(verb)
+
+
+def add_reading(verb: argparse.ArgumentParser) -> None:
+    """Let a command be told how to read a file of rows."""
     verb.add_argument("--key", help="array of an .npz; needed where it has several matrices")
     verb.add_argument(
         "--index-base",
@@ -71,18 +76,7 @@ def add_with_file(
 def add_labels(verb: argparse.ArgumentParser) -> None:
     """Let a build take labels."""
     group = verb.add_argument_group("labels, for divgrpc predict")
-    group.add_argument(
-        "--features",
-        metavar="FILE",
-        help="instead of FILE: documents, as a matrix, or as text with the labels of each before "
-        "its features (Extreme Classification's format, with or without header, or svmlight)",
-    )
-    group.add_argument(
-        "--labels",
-        metavar="FILE",
-        help="a matrix (rows, L), such as scipy's .npz: what is not 0",
-    )
-    add_split(group)
+    add_labelled(group, "instead of FILE: ")
     group.add_argument("--label-names", metavar="TEXT", help="a name a line, the first of label 0")
     group.add_argument(
         "--hierarchy",
@@ -97,6 +91,23 @@ def add_labels(verb: argparse.ArgumentParser) -> None:
         help="leml, to train one; or two files, label factors and feature map; "
         "without it neighbours vote",
     )
+
+
+def add_labelled(verb: "argparse._ActionsContainer", instead: str = "") -> None:
+    """Let a command take documents and their labels; without `instead` it must be given them."""
+    verb.add_argument(
+        "--features",
+        metavar="FILE",
+        required=not instead,
+        help=f"{instead}documents, as a matrix, or as text with the labels of each before "
+        "its features (Extreme Classification's format, with or without header, or svmlight)",
+    )
+    verb.add_argument(
+        "--labels",
+        metavar="FILE",
+        help="a matrix (rows, L), such as scipy's .npz: what is not 0",
+    )
+    add_split(verb)
 
 
 def add_split(verb: "argparse._ActionsContainer") -> None:
@@ -133,13 +144,15 @@ def _each(axis: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
     """Say how the values of a list are read."""
     if axis == "limits":
         return {"type": _limits, "metavar": "HASH:CANDIDATES"}
+    if axis == "thresholds":
+        return {"type": _threshold, "metavar": "N"}
     if get_origin(kind) is Literal:
         return {"choices": get_args(kind)}
     return {"type": kind, "metavar": "N"}
 
 
 def _told(default: object) -> str:
-    if default in (None, GRID_DEFAULTS["limits"]):
+    if default in (None, (None,), GRID_DEFAULTS["limits"]):
         return ""
     words = default if isinstance(default, tuple) else (default,)
     return f" (default {' '.join(map(str, words))})"
@@ -148,6 +161,14 @@ def _told(default: object) -> str:
 def _plain(kind: Any) -> type[int] | type[float]:  # noqa: ANN401  # a type, or a type or None
     members = [member for member in get_args(kind) or (kind,) if member is not NoneType]
     return int if members == [int] else float
+
+
+def _threshold(text: str) -> float | None:
+    """Read a threshold; `none` is what the index keeps."""
+    return None if text == "none" else float(text)
+
+
+_threshold.__name__ = "number or none"  # what argparse calls it
 
 
 def _limits(text: str) -> Limits:

@@ -52,8 +52,8 @@ class Op(IntEnum):
     CANCEL = 5  # no payload: nobody waits for this id any more; not answered
     RECHECK = 6  # payload the name of an index: a worker died of it, maybe; not answered
     LOST = 7  # never sent: the receiver had no descriptor left to take the payload's file with
-    PLAN = 8  # payload a `pieces.Head` and an EvaluateRequest: check it; answered with JSON
-    PIECE = 9  # payload the same of one setting and some queries; answered with float64, always
+    PLAN = 8  # payload a `tasks.Head` and what it may stand before: check it; answered with JSON
+    PIECE = 9  # payload the same of one setting and some rows; answered with float64, always
     RELEASE = 10  # payload the number of an evaluation, which is over; not answered
     PREDICT = 11  # payload PredictLabelsRequest, answered with PredictLabelsResponse
 

@@ -117,7 +117,7 @@ def test_what_does_not_apply(capsys: pytest.CaptureFixture[str], client: Client)
     evaluation_tables.show_json(rows)
     told = json.loads(capsys.readouterr().out)["rows"]
     assert told[0]["metrics"]["h_score"] == {"value": None, "low": None, "high": None}
-    evaluation_tables.show_csv(rows)
+    evaluation_tables.show_csv(list(map(evaluation_tables.cells, rows)))
     assert next(csv.DictReader(io.StringIO(capsys.readouterr().out)))["h_score"] == ""
     evaluation_tables.show(rows)
     assert "row 0: 0 queries without a result, 2 short of k" in capsys.readouterr().out

@@ -1,8 +1,11 @@
 """Labels on the command line: built from files, predicted, shown, and refused by file and line."""
 
+import csv
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -157,6 +160,42 @@ def test_factors_from_files(run: Callable[..., Ran], client: Client, folder: Pat
     told = run("predict", "factors", folder / "x.npz", "--mode", "neighbour_vote", "--rows", "0")
     assert told.code == 1
     assert "no labels of its points" in told.err
+
+
+def test_settings_are_tried(
+    run: Callable[..., Ran], index: str, client: Client, folder: Path
+) -> None:
+    """A table for people, JSON and CSV with all there is; --set-default keeps the threshold."""
+    words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz",
+             "--rows", ":60", "--selectors", "greedy", "--diversities", "0.2", "--top-ks", "4",
+             "--thresholds", "none", "0.3")  # fmt: skip
+    shown = run(*words).out
+    for word in ("embedding greedy 0.2 auto", "from 0.3", "held out", "P@k", "PSP@k", "Pareto"):
+        assert word in shown
+    rows = json.loads(run(*words, "--json", "--per-document").out)["rows"]
+    documents, labels = TRAIN[:60], labelled.labels_of(TRAIN)[:60]
+    told: dict[str, Any] = {"selectors": ["greedy"], "diversities": [0.2], "top_ks": [4]}
+    found = list(client.evaluate_labels(index, documents, labels, thresholds=[None, 0.3], **told))
+    assert [row["by_fold"] for row in rows] == [list(row.by_fold) for row in found]
+    assert [row["metrics"]["h_score"]["value"] for row in rows] == [
+        row.metrics["h_score"].value for row in found
+    ]
+    assert len(rows[0]["values"]["precision"]) == 60
+    lines = list(csv.DictReader(io.StringIO(run(*words, "--csv").out)))
+    assert [line["threshold"] for line in lines[:2]] == ["", "0.3"]
+    assert lines[0]["precision_at"].split() == [str(each.value) for each in found[0].precision_at]
+    text = ("--features", folder / "train.txt", "--rows", ":60", "--thresholds", "0.3")
+    told_of = run("evaluate-labels", index, *text, "--set-default", "--diversities", "0.5")
+    assert "the threshold of embedding is now 0.3" in told_of.out
+    assert client.predict_labels(index, documents[:1]).parameters.threshold == 0.3
+
+
+def test_labels_to_judge_by_are_needed(run: Callable[..., Ran], index: str, folder: Path) -> None:
+    """A matrix has none; nor has the command line, without --features."""
+    told = run("evaluate-labels", index, "--features", folder / "x.npz")
+    assert (told.code, "--labels" in told.err) == (2, True)
+    told = run("evaluate-labels", index)
+    assert (told.code, "--features" in told.err) == (2, True)
 
 
 @pytest.mark.parametrize(

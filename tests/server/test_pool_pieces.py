@@ -3,7 +3,7 @@
 import asyncio
 from functools import partial
 
-from divgrpc_protos.v1 import evaluate_pb2
+from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server.crew import PIECES_MAX, Call
 from divgrpc_server.frames import Op, Outcome, Reply
 from divgrpc_server.quarantine import Quarantine, index_of
@@ -122,3 +122,10 @@ def test_a_piece_is_known_again() -> None:
     assert index_of(Op.PIECE, Head(2, 5).pack(request)) == "one"
     request.ks.append(4)
     assert not held.holds(Op.PIECE, Head(1, 5).pack(request))
+
+
+def test_whose_piece_it_was_is_told_of_labels_too() -> None:
+    """The index is looked at again where a worker died of either kind; nonsense is nobody's."""
+    request = evaluate_labels_pb2.EvaluateLabelsRequest(index="two")
+    assert index_of(Op.PIECE, Head(1, 5).pack(request)) == "two"
+    assert index_of(Op.PIECE, b"") == ""

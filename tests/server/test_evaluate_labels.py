@@ -1,0 +1,261 @@
+"""EvaluateLabels over the wire: what it gives, what it refuses, and what becomes of it."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from scipy import sparse
+
+import labelled
+from details import details_of
+from divgrpc import Index
+from divgrpc.errors import IndexNotFoundError, InvalidArgumentError, UnfitIndexError
+from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.label_running import evaluate_labels
+from divgrpc.types import EvaluateLabelRow, Progress
+from divgrpc_client import AsyncClient, Client, RpcError
+from divgrpc_protos.arrays import encode_dense
+from divgrpc_protos.v1 import evaluate_labels_pb2, predict_pb2, query_pb2
+from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from raw import unary_stream
+from running import RunningServer, eventually
+
+NAME = "judged"
+X = labelled.documents()
+ASKED = labelled.documents(150, seed=1)
+TRUTH = labelled.labels_of(ASKED)
+GRID: dict[str, Any] = {
+    "modes": ("embedding", "neighbour_vote"),
+    "selectors": ("nearest", "greedy"),
+    "searches": ("auto", "exact"),
+    "limits": ((None, None), (60, 30)),
+    "thresholds": (None, 0.3),
+    "diversities": (0.2, 0.8),
+    "top_ks": (4,),
+    "neighbours": 7,
+    "vote": "plain",
+    "seed": 5,
+}
+ONE: dict[str, Any] = {"selectors": ("greedy",), "diversities": (0.3,)}
+# Long enough for something to happen meanwhile.
+LONG: dict[str, Any] = {"searches": ("exact",), "diversities": np.linspace(0, 1, 60)}
+# Times, and what depends on them.
+OF_ITS_OWN = {"microseconds", "on_front", "values", "metrics"}
+
+
+@pytest.fixture(scope="module")
+def core(server: RunningServer, client: Client) -> Index:
+    """Build an index with labels over the wire, and open its folder in this process."""
+    client.build(NAME, X, **labelled.everything())
+    return Index.open(Path(server.folder, "data", NAME))
+
+
+def assert_same(wire: list[EvaluateLabelRow], core: list[EvaluateLabelRow]) -> None:
+    """Compare everything but times, and what depends on them."""
+    assert len(wire) == len(core)
+    for ours, theirs in zip(wire, core, strict=True):
+        for name in {field.name for field in fields(ours)} - OF_ITS_OWN:
+            assert getattr(ours, name) == getattr(theirs, name), name
+        for name in ("metrics", "values"):
+            told, expected = getattr(ours, name), getattr(theirs, name)
+            assert list(told) == list(expected)
+            for column in set(told) - {"microseconds"}:
+                np.testing.assert_array_equal(told[column], expected[column])
+        assert ours.microseconds.p50 > 0
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_the_wire_gives_what_the_core_gives(client: Client, core: Index, dense: bool) -> None:
+    """Every figure of every row and choice but the times, whichever worker measured it."""
+    seen: list[Progress] = []
+    asked, truth = (ASKED.toarray(), TRUTH.toarray()) if dense else (ASKED, TRUTH)
+    told: dict[str, Any] = {"folds": 4, "per_document": dense}
+    wire = list(client.evaluate_labels(NAME, asked, truth, progress=seen.append, **GRID, **told))
+    assert_same(wire, list(evaluate_labels(core, asked, truth, grid=LabelGrid(**GRID), **told)))
+    settings = len(LabelGrid(**GRID).settings())
+    assert sum(not row.by_fold for row in wire) == settings
+    assert seen[-1].rows_done == seen[-1].rows_total == settings * ASKED.shape[0]
+    assert {each.stage for each in seen} == {"evaluating"}
+
+
+def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
+    """And nothing is known of how frequent labels are, or how far apart, where that is so."""
+
+    async def evaluated(name: str) -> list[EvaluateLabelRow]:
+        async with AsyncClient(server.target) as client:
+            found = client.evaluate_labels(name, ASKED, TRUTH, folds=0, **ONE)
+            return [row async for row in found]
+
+    told: dict[str, Any] = {"folds": 0, "grid": LabelGrid(**ONE)}
+    assert_same(asyncio.run(evaluated(NAME)), list(evaluate_labels(core, ASKED, TRUTH, **told)))
+    with Client(server.target) as client:
+        client.build("bare", X, label_model=labelled.factors())
+    (row,) = asyncio.run(evaluated("bare"))
+    assert (row.goal, row.propensity_scored_at) == ("f_score", ())
+    assert np.isnan(row.metrics["drank"].value)
+
+
+def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> None:
+    """Those of the choices that say so, each for its mode; predictions have them at once."""
+    client.build("kept", X, **labelled.everything())
+    folder = Path(server.folder, "data", "kept")
+    before = Index.open(folder)
+    grid = GRID | {"searches": ("exact",), "thresholds": (0.2, 0.6)}
+    rows = list(client.evaluate_labels("kept", ASKED, TRUTH, set_default=True, **grid))
+    assert_same(
+        rows, list(evaluate_labels(before, ASKED, TRUTH, grid=LabelGrid(**grid), set_default=True))
+    )
+    kept = {row.parameters.mode: row.parameters.threshold for row in rows if row.is_default}
+    assert set(kept) == set(grid["modes"])
+    assert Index.open(folder).defaults.thresholds == kept
+    for mode, threshold in kept.items():
+        assert client.predict_labels("kept", ASKED, mode=mode).parameters.threshold == threshold
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("labels.offsets", {"labels": {}}),
+    ("labels.offsets", {"labels": {"label_count": 130, "offsets": [0, 1], "ids": [3]}}),
+    ("labels.offsets", {"labels": {"label_count": 130, "offsets": [0, 1, 3], "ids": [3]}}),
+    ("labels.ids", {"labels": {"label_count": 130, "offsets": [0, 1, 2], "ids": [3, 130]}}),
+    ("labels", {"labels": {"label_count": 130, "offsets": [0, 0, 0]}}),
+    ("labels", {"labels": {"label_count": 131, "offsets": [0, 1, 2], "ids": [3, 4]}}),
+    ("grid", {"selectors": []}),
+    ("grid", {"diversities": [0.5] * 1001}),
+    ("top_ks", {"top_ks": [0]}),
+    ("diversities", {"diversities": [1.5]}),
+    ("thresholds", {"thresholds": [{"threshold": np.nan}]}),
+    ("modes", {"modes": [99]}),
+    ("modes", {"modes": [0]}),
+    ("searches", {"searches": [77]}),
+    ("vote", {"vote": 9}),
+    ("neighbours", {"neighbours": 0}),
+    ("limits", {"limits": [{"hash_limit": 1}]}),
+    ("folds", {"folds": 3}),
+    ("folds", {"folds": 1}),
+    ("set_default", {"set_default": True, "folds": 0}),
+    ("set_default", {"set_default": True}),
+    ("set_default", {"set_default": True, "thresholds": [{"threshold": 0}], "top_ks": [2, 3]}),
+    ("documents", {"documents": encode_dense(np.ones((2, labelled.FEATURES + 1)))}),
+    ("documents", {"documents": encode_dense(np.zeros((2, labelled.FEATURES)))}),
+    ("documents", {"documents": encode_dense(np.zeros((0, labelled.FEATURES)))}),
+    ("index", {"index": "NO"}),
+]
+
+
+@pytest.mark.usefixtures("core")
+@pytest.mark.parametrize(("field", "given"), BAD)
+def test_what_is_wrong_is_named(stub: DiverseIndexStub, field: str, given: dict[str, Any]) -> None:
+    """INVALID_ARGUMENT with the field, and before any message."""
+    told: dict[str, Any] = {
+        "index": NAME,
+        "documents": encode_dense(np.ones((2, labelled.FEATURES))),
+        "labels": {"label_count": labelled.LABELS, "offsets": [0, 1, 3], "ids": [3, 0, 129]},
+        "modes": [predict_pb2.PREDICTION_MODE_EMBEDDING],
+        "selectors": [query_pb2.SELECTOR_GREEDY],
+        "folds": 2,
+    }
+    if given.get("selectors") == []:
+        told.pop("modes")
+    with pytest.raises(grpc.RpcError) as caught:
+        list(
+            stub.EvaluateLabels(
+                evaluate_labels_pb2.EvaluateLabelsRequest(**told | given), timeout=30
+            )
+        )
+    details = details_of(caught.value)
+    assert details.code == grpc.StatusCode.INVALID_ARGUMENT
+    assert details.fields == (field,)
+
+
+def test_bytes_that_are_no_request(channel: grpc.Channel) -> None:
+    """They are INVALID_ARGUMENT."""
+    with pytest.raises(grpc.RpcError) as caught:
+        list(unary_stream(channel, "EvaluateLabels")(b"\xff\xff", timeout=10))
+    assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
+
+
+def test_what_an_index_lacks(client: Client) -> None:
+    """FAILED_PRECONDITION: labels, a model, labels to vote with; NOT_FOUND: the index."""
+    client.build("unlabelled", X, replace=True)
+    client.build("voting", X, labels=labelled.labels_of(X), replace=True)
+    client.build("modelled", X, label_model=labelled.factors(), replace=True)
+    for name, mode in (
+        ("unlabelled", "embedding"),
+        ("voting", "embedding"),
+        ("modelled", "neighbour_vote"),
+    ):
+        told: dict[str, Any] = {"modes": (mode,)}
+        with pytest.raises(UnfitIndexError) as unfit:
+            list(client.evaluate_labels(name, ASKED, TRUTH, **told))
+        assert isinstance(unfit.value, RpcError)
+        assert unfit.value.code == grpc.StatusCode.FAILED_PRECONDITION
+        assert unfit.value.field == "mode"
+    with pytest.raises(IndexNotFoundError):
+        list(client.evaluate_labels("nobody", ASKED, TRUTH))
+
+
+def test_the_client_refuses_what_the_wire_cannot_carry(client: Client) -> None:
+    """Empty axes would be defaults on the wire; a message has its size."""
+    for field, given in (
+        ("top_ks", []),
+        ("modes", "embedding"),
+        ("modes", ["nearby"]),
+        ("diversities", [None]),
+        ("thresholds", ["much"]),
+        ("thresholds", [True]),
+        ("vote", "loud"),
+        ("neighbours", "many"),
+        ("folds", "many"),
+        ("labels", TRUTH[:-1]),
+        ("documents", np.ones((150, 10_000))),
+    ):
+        told: dict[str, Any] = {"documents": ASKED, "labels": TRUTH, field: given}
+        with pytest.raises(InvalidArgumentError) as refused:
+            client.evaluate_labels(NAME, **told)
+        assert not isinstance(refused.value, RpcError)
+        assert refused.value.field == field
+    with pytest.raises(TypeError, match="ks"):
+        client.evaluate_labels(NAME, ASKED, TRUTH, ks=[3])  # type: ignore[call-arg]
+
+
+@pytest.fixture
+def long_call(client: Client, core: Index) -> Iterator[Iterator[EvaluateLabelRow]]:
+    """Begin an evaluation that is not over soon."""
+    del core
+    many = sparse.vstack([ASKED] * 10).tocsr(), sparse.vstack([TRUTH] * 10).tocsr()
+    begun = threading.Event()
+    rows = client.evaluate_labels(NAME, *many, progress=lambda _: begun.set(), timeout=4, **LONG)
+    thread = threading.Thread(target=_exhaust, args=(rows,), daemon=True)
+    thread.start()
+    assert begun.wait(20)
+    yield rows
+    thread.join(60)
+
+
+def _exhaust(rows: Iterator[EvaluateLabelRow]) -> None:
+    with suppress(RpcError):
+        list(rows)
+
+
+@pytest.mark.usefixtures("long_call")
+def test_small_calls_go_between(client: Client) -> None:
+    """An evaluation under way leaves room for predictions, and for one more evaluation."""
+    assert client.predict_labels(NAME, ASKED[:1]).labels.shape == (1, 5)
+    assert list(client.evaluate_labels(NAME, ASKED[:9], TRUTH[:9], folds=0, **ONE))
+
+
+def test_a_deadline_ends_it(client: Client, core: Index) -> None:
+    """DEADLINE_EXCEEDED, and the server serves on."""
+    del core
+    many = sparse.vstack([ASKED] * 40).tocsr(), sparse.vstack([TRUTH] * 40).tocsr()
+    with pytest.raises(RpcError) as late:
+        list(client.evaluate_labels(NAME, *many, timeout=0.3, **LONG))
+    assert late.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
+    eventually(lambda: bool(list(client.evaluate_labels(NAME, ASKED[:5], TRUTH[:5], **ONE))))
