@@ -182,12 +182,28 @@ def scan_hamming(codes, code, stop, scores, maxima):
         end = min(stop, start + BLOCK)
         block = scores[start:end]
         block[:] = np.int32(0)
-        for w in range(words):
+        w = 0
+        while w + 4 <= words:
+            _differ_in_four_words(codes, code, w, start, block)
+            w += 4
+        while w < words:
             mine = code[w]
             word = codes[w, start:end]
             for i in range(block.shape[0]):
                 block[i] -= np.int32(popcount(word[i] ^ mine))
+            w += 1
         _group_maxima(block, maxima, start // GROUP)
+
+
+@kernel
+def _differ_in_four_words(codes, code, w, start, block):
+    mine, second, third, fourth = code[w], code[w + 1], code[w + 2], code[w + 3]
+    end = start + block.shape[0]
+    a, b = codes[w, start:end], codes[w + 1, start:end]
+    c, d = codes[w + 2, start:end], codes[w + 3, start:end]
+    for i in range(block.shape[0]):
+        half = popcount(a[i] ^ mine) + popcount(b[i] ^ second)
+        block[i] -= np.int32(half + popcount(c[i] ^ third) + popcount(d[i] ^ fourth))
 
 
 @kernel

@@ -30,7 +30,7 @@ _NOISE: Final = 0.6
 _ZIPF: Final = 0.9
 _BATCH: Final = 256
 # Family, search and hash limit, the defaults where that is None.
-_SEARCHES: Final[Sequence[tuple[HashFamily, Search, int | None]]] = (
+SEARCHES: Final[Sequence[tuple[HashFamily, Search, int | None]]] = (
     ("lsh_sdiv", "auto", None),
     ("lsh_sdiv", "auto", 400),
     ("lsh_sdiv", "scan_hamming", 400),
@@ -112,11 +112,11 @@ def _rows(lengths: Lengths, arguments: argparse.Namespace) -> Iterator[Row]:
     askings: dict[str, Asking] = {plain: partial(_products, made)}
     scored = {plain: 1.0, batched: 1.0}
     feature_map = np.eye(arguments.rank, dtype=np.float32)
-    for family in dict.fromkeys(family for family, _, _ in _SEARCHES):
+    for family in dict.fromkeys(family for family, _, _ in SEARCHES):
         index = Index.build(
             made.embedded, hash_family=family, label_model=(made.factors, feature_map)
         )
-        for _, search, limit in (each for each in _SEARCHES if each[0] == family):
+        for _, search, limit in (each for each in SEARCHES if each[0] == family):
             name = f"{family}, {search}, " + (f"hash limit {limit}" if limit else "default limits")
             told: dict[str, Any] = {"search": search}
             if limit:

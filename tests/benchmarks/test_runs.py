@@ -13,6 +13,7 @@ from benchmarks import (
     evaluate,
     footprint,
     gain,
+    label_speed,
     labels,
     memory,
     metrics,
@@ -129,6 +130,18 @@ def test_labels_run_small(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(rows) == 6
     assert all(row["precisions"][0] > 90 and 0 < row["h"] < 1 for row in rows)
     assert "digits, LEML" in capsys.readouterr().out
+
+
+def test_label_speed_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """Products, every search and a batch, on factors of both kinds; an exact search finds all."""
+    rows = label_speed.run(told(label_speed, "--labels=3000", "--rank=16", "--documents=12"))[
+        "rows"
+    ]
+    assert isinstance(rows, list)
+    assert len(rows) == 2 * (2 + len(label_speed.SEARCHES))
+    assert all(row["overlap"] == 1 for row in rows if "exact" in row["name"])
+    assert all(0 < row["scored"] <= 1 for row in rows)
+    assert "sgemv" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("digits")
