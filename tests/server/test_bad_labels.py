@@ -160,14 +160,14 @@ def test_an_answer_too_large_for_a_message(stub: DiverseIndexStub, client: Clien
     """RESOURCE_EXHAUSTED says so before any work is done; names are counted when they are there."""
     wide = np.ones((9_000, 2), np.float32)
     names = ["x" * LIMITS["label_name_bytes_max"]] * 9_000
-    client.build("wide", X, label_model=(wide, MAP), label_names=names, replace=True)
+    client.build("wide-labels", X, label_model=(wide, MAP), label_names=names, replace=True)
     for top_k in (9_000, 60):
         documents = encode_dense(np.tile(X, (3, 1)))
-        details = refused(stub, index="wide", documents=documents, top_k=top_k)
+        details = refused(stub, index="wide-labels", documents=documents, top_k=top_k)
         assert details.code == EXHAUSTED
         assert details.reason == "REPLY_TOO_LARGE"
     # The client cuts the batch to what a message holds.
-    found = client.predict_labels("wide", np.tile(X, (3, 1)), top_k=60)
+    found = client.predict_labels("wide-labels", np.tile(X, (3, 1)), top_k=60)
     assert found.names == (tuple(names[:60]),) * 90
 
 

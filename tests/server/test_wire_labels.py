@@ -17,7 +17,7 @@ from divgrpc.types import LabelResult, Progress, Search, Selector, TrainingProgr
 from divgrpc_client import AsyncClient, Client
 from running import RunningServer, eventually
 
-NAME = "labelled"
+NAME = "wire-labels"
 X = labelled.documents()
 ASKED = labelled.documents(60, seed=1)
 MODES = ("embedding", "neighbour_vote")
