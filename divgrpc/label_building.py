@@ -62,6 +62,8 @@ class LabelBuilder:
                 "labels", f"labels must have one row per vector, {rows}, got {len(given)}"
             )
         _check_count("labels", given.shape[1])
+        if not np.isfinite(given.values if isinstance(given, SparseRows) else given).all():
+            raise InvalidArgumentError("labels", "labels must be finite")
         matrix = given.matrix if isinstance(given, SparseRows) else sparse.csr_array(given)
         matrix.eliminate_zeros()
         return SparseRows.of(matrix)
@@ -148,6 +150,10 @@ class LabelBuilder:
         self._put("label_tree.parents", tree.parents.astype(np.int32))
         self._put("label_tree.depths", tree.depths.astype(np.int32))
         unknown = len(tree.unknown)
+        if unknown == count:
+            raise InvalidArgumentError(
+                "hierarchy", f"hierarchy must reach labels, 0 to {count - 1}, from its roots"
+            )
         if unknown:
             sentence = f"{unknown} of {count} labels are not reached from the hierarchy's roots"
             self.warnings += (WarningInfo("LABELS_OUTSIDE_HIERARCHY", sentence, "hierarchy"),)

@@ -106,6 +106,11 @@ class LabelPlan:
         if self.hierarchy is None:
             return None
         edges = np.asarray(self.hierarchy)
+        most = LIMITS["hierarchy_nodes_max"]
+        if edges.size and edges.max() >= most:
+            raise InvalidArgumentError(
+                "hierarchy", f"hierarchy must have nodes below {most}, got {edges.max()}"
+            )
         return LabelTree.of_edges(edges[:, 0], edges[:, 1], label_count, self.roots)
 
 

@@ -29,6 +29,9 @@ _HEADER: Final = re.compile(rb"\s*(\d+)\s+(\d+)\s+(\d+)\s*")
 _LINE: Final = re.compile(
     rb"(\d+(?:\s*,\s*\d+)*)?(?:(?:^|\s+)qid:\d+)?((?:(?:^|\s+)\d+:[^\s:_]+)*)\s*"
 )
+# What float32 and int64 hold.
+_VALUE_MOST: Final = float(np.finfo(np.float32).max)
+_DIGITS: Final = 19
 _SHAPE: Final = "label,label,... feature:value feature:value ..."
 
 
@@ -58,6 +61,8 @@ def read_labelled(
     sizes = _Sizes()
     for number, line in _lines(path):
         if number == 1 and (header := _HEADER.fullmatch(line)):
+            if max(map(len, header.groups())) >= _DIGITS:
+                raise _wrong(path, "line 1: a number is far too long")
             sizes = _Sizes(*map(int, header.groups()))
             if max(sizes) > COLUMN_MAX:
                 raise _wrong(path, f"line 1: more than {COLUMN_MAX} of something are too many")
@@ -69,11 +74,13 @@ def read_labelled(
         own, pairs = found[1] or b"", found[2].replace(b":", b" ").split()
         try:
             values = [*map(float, pairs[1::2])]
+            numbers = [int(label) for label in own.split(b",") if label]
+            features, first = [*map(int, pairs[::2])], int(base == "1")
         except ValueError:
-            raise _wrong(path, f"line {number}: a value is no number") from None
-        numbers = [int(label) for label in own.split(b",") if label]
+            raise _wrong(path, f"line {number}: a number is none, or far too long") from None
+        if not all(abs(value) <= _VALUE_MOST for value in values):
+            raise _wrong(path, f"line {number}: a value is not finite") from None
         labels.add(path, number, numbers, most=sizes.labels)
-        features, first = [*map(int, pairs[::2])], int(base == "1")
         documents.add(path, number, features, values, most=sizes.features, first=first)
     if sizes.documents not in (-1, documents.count):
         announced = f"{sizes.documents} documents"
@@ -98,9 +105,10 @@ def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.in
             continue
         if not 0 <= column < len(words):
             raise _wrong(path, f"line {number} has {len(words)} columns, and no column {column}")
-        if not words[column].isdigit() or not 1 <= int(words[column]) <= documents:
+        word = words[column]
+        if not (word.isdigit() and len(word) < _DIGITS) or not 1 <= int(word) <= documents:
             raise _wrong(path, f"line {number} must have a number from 1 to {documents}")
-        rows.append(int(words[column]) - 1)
+        rows.append(int(word) - 1)
     return np.array(rows, np.int64)
 
 

@@ -76,9 +76,9 @@ def _labelled(
 
 
 def read_names(path: Path) -> list[str]:
-    """Return the lines of a text file, the first that of label 0."""
+    """Return the lines of a text file, the first that of label 0; only line feeds end them."""
     try:
-        return path.read_text(encoding="utf-8").splitlines()
+        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, ValueError) as error:
         raise InvalidArgumentError(
             "label_names", f"{path} must hold a name a line: {error}"
@@ -97,7 +97,7 @@ def read_edges(path: Path) -> npt.NDArray[np.integer]:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             words = line.partition("#")[0].replace(",", " ").split()
             if words:
-                if len(words) != 2 or not all(word.isdecimal() for word in words):
+                if len(words) != 2 or not all(map(_is_number, words)):
                     raise InvalidArgumentError(
                         "hierarchy", f"{path} line {number} is not: parent child"
                     )
@@ -105,6 +105,11 @@ def read_edges(path: Path) -> npt.NDArray[np.integer]:
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError("hierarchy", f"{path} cannot be read: {error}") from None
     return np.array(edges, np.int64).reshape(-1, 2)
+
+
+def _is_number(word: str) -> bool:
+    """Tell what an int64 holds."""
+    return word.isdecimal() and len(word) < 19
 
 
 def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:

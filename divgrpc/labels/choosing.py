@@ -28,6 +28,8 @@ REGULARISATIONS: Final = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 RANK_MOST: Final = 200
 ITERATIONS_MOST: Final = 10
 _FIRST: Final = REGULARISATIONS.index(1.0)
+# All of them, and one of half the rank.
+_TRIALS_MOST: Final = len(REGULARISATIONS) + 1
 # Of a score: less is chance, on so few rows.
 _CLEARLY: Final = 0.002
 # Less is not worth another iteration.
@@ -132,7 +134,9 @@ class _HeldOut:
         self._products = Products(documents[trained], labels[trained])
         self._asked, self._truth = documents[asked], labels[asked]
         self._given, self._tick = given, tick
-        self._factors = start(self._products, min(rank, *self._products.shape), rng, tick)
+        self._factors = start(
+            self._products, min(rank, *self._products.shape), rng, lambda _: tick(0.0)
+        )
         self.trials: list[Trial] = []
 
     def trial(self, regularisation: float, rank: int) -> Trial:
@@ -143,7 +147,7 @@ class _HeldOut:
         )
         best = Trial(rank, regularisation, 1, -1.0)
         for iteration in range(1, (self._given.iterations or ITERATIONS_MOST) + 1):
-            training.iterate(lambda _: self._tick(0.0))
+            training.iterate(lambda _: self._tick(len(self.trials) / _TRIALS_MOST))
             if self._given.iterations not in (None, iteration):
                 continue
             score = self._score(training)

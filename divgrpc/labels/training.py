@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from divgrpc.labels.choosing import Trial, choose
 from divgrpc.labels.leml import Alternation, start
@@ -12,7 +13,7 @@ from divgrpc.labels.model import LabelModel, as_documents, as_labels
 from divgrpc.labels.products import Products
 from divgrpc.parameters import LabelParameters
 from divgrpc.types import Progress, TrainingProgress
-from divgrpc.vectors import RowsLike
+from divgrpc.vectors import Rows, RowsLike, SparseRows
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,6 +47,14 @@ def train(
     truth = as_labels(labels, len(rows))
     given = parameters or LabelParameters()
     reported = _Reports(len(rows), on_progress)
+    # Products of BLAS are small here: its threads wait for one another, on a busy machine for long.
+    with threadpool_limits(1, user_api="blas"):
+        return _trained(rows, truth, given, reported)
+
+
+def _trained(
+    rows: Rows, truth: SparseRows, given: LabelParameters, reported: "_Reports"
+) -> TrainedLabels:
     chosen = choose(rows, truth, given, reported.choosing)
     products = Products(rows, truth)
     rng = np.random.default_rng((given.seed, 2))
@@ -71,7 +80,7 @@ def train(
 
 
 class _Reports:
-    """Progress of both stages: of the first it is not known how much there is to do.
+    """Progress of both stages: the first may end before all of it is done.
 
     In the second, the start of the factors is as much as an iteration.
     """
@@ -83,9 +92,9 @@ class _Reports:
         self._done, self._total = 0, 1
         self._loss: float | None = None
 
-    def choosing(self, _: float) -> None:
-        """Say that settings are being tried."""
-        self._on_progress(TrainingProgress("choosing", 0, 0))
+    def choosing(self, share: float) -> None:
+        """Say how many settings have been tried, as a share of the most that may be."""
+        self._on_progress(TrainingProgress("choosing", round(share * self._rows), self._rows))
 
     def begin(self, iterations: int) -> None:
         """Start the clock of the training itself."""
