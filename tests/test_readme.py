@@ -93,7 +93,7 @@ def test_label_commands_run(server: RunningServer, tmp_path: Path) -> None:
     assert [command.split()[0] for command in commands] == verbs
     program = str(Path(sys.executable).parent / "divgrpc")
     for command in commands:
-        words = [*command.replace("papers", "told").split(), "--target", server.target]
+        words = [*command.replace("papers", "readme-labels").split(), "--target", server.target]
         ran = subprocess.run(
             [program, *words], cwd=tmp_path, capture_output=True, text=True, check=False
         )

@@ -89,7 +89,8 @@ def test_what_is_sent(target: str, script: ScriptedIndex, awaited: bool) -> None
         roundings=[query_pb2.ROUNDING_EXCHANGE],
     )
     assert script.metadata["x-request-id"] == "mine"
-    assert 0 < script.seconds_left <= 9
+    # Clocks of two processes: what is left may come out a little longer.
+    assert 0 < script.seconds_left <= 9.5
 
 
 def test_failures_are_ours(target: str, script: ScriptedIndex, awaited: bool) -> None:

@@ -27,7 +27,7 @@ from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from raw import unary_stream
 from running import RunningServer, eventually
 
-NAME = "judged"
+NAME = "labels-judged"
 X = labelled.documents()
 ASKED = labelled.documents(150, seed=1)
 TRUTH = labelled.labels_of(ASKED)
@@ -104,11 +104,11 @@ def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
 
 def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> None:
     """Those of the choices that say so, each for its mode; predictions have them at once."""
-    client.build("kept", X, **labelled.everything())
-    folder = Path(server.folder, "data", "kept")
+    client.build("labels-kept", X, **labelled.everything())
+    folder = Path(server.folder, "data", "labels-kept")
     before = Index.open(folder)
     grid = GRID | {"searches": ("exact",), "thresholds": (0.2, 0.6)}
-    rows = list(client.evaluate_labels("kept", ASKED, TRUTH, set_default=True, **grid))
+    rows = list(client.evaluate_labels("labels-kept", ASKED, TRUTH, set_default=True, **grid))
     assert_same(
         rows, list(evaluate_labels(before, ASKED, TRUTH, grid=LabelGrid(**grid), set_default=True))
     )
@@ -116,7 +116,9 @@ def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> 
     assert set(kept) == set(grid["modes"])
     assert Index.open(folder).defaults.thresholds == kept
     for mode, threshold in kept.items():
-        assert client.predict_labels("kept", ASKED, mode=mode).parameters.threshold == threshold
+        assert (
+            client.predict_labels("labels-kept", ASKED, mode=mode).parameters.threshold == threshold
+        )
 
 
 BAD: list[tuple[str, dict[str, Any]]] = [
