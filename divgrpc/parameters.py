@@ -21,12 +21,12 @@ from divgrpc.types import (
     HashFamily,
     Hyperplanes,
     Metric,
-    Points,
     QueryDefault,
     Rounding,
     Sampling,
     Search,
     Selector,
+    Sought,
     Variant,
     WarningInfo,
     ZeroVectors,
@@ -70,8 +70,13 @@ LIMITS: Final = {
 
 DEFAULT_K: Final = 10
 CODE_BITS: Final = 256
-MIN_CANDIDATES: Final = 200
-MIN_SPARSE_HASHED: Final = 1_000
+# The fewest candidates and hashed points of a default, by what is sought. Codes of sparse rows say
+# less, and of labels fewer are asked for.
+_FEWEST: Final[Mapping[Sought, tuple[int, int]]] = {
+    "dense": (200, 0),
+    "sparse": (200, 1_000),
+    "labels": (50, 400),
+}
 # Times that qp_relax may go over all candidates, as if it picked so many.
 RELAX_PASSES: Final = 100
 
@@ -292,7 +297,7 @@ class QueryParameters:
         rows: int,
         auto_search: Search,
         dims: int = 1,
-        points: Points = "dense",
+        sought: Sought = "dense",
         nonzeros: int | None = None,
     ) -> EffectiveParameters:
         """Fill in the defaults for an index of `rows` points of `dims` dimensions.
@@ -300,11 +305,11 @@ class QueryParameters:
         `nonzeros` counts the numbers that all points store, where they are sparse. Raises
         `InvalidArgumentError` where k times the candidates is above its limit.
         """
+        fewest, fewest_hashed = _FEWEST[sought]
         most = self._limit(dims) // self.k
-        default_candidates = min(max(MIN_CANDIDATES, 10 * self.k), max(self.k, most))
+        default_candidates = min(max(fewest, 10 * self.k), max(self.k, most))
         candidates = default_candidates if self.candidates_limit is None else self.candidates_limit
-        least = MIN_SPARSE_HASHED if points == "sparse" else 0
-        hashed = self._hashed(rows, max(4 * (candidates or default_candidates), least))
+        hashed = self._hashed(rows, max(4 * (candidates or default_candidates), fewest_hashed))
         search = self.search
         if search == "auto":
             search = "exact" if hashed == 0 or hashed >= rows else auto_search

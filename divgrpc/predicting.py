@@ -107,7 +107,7 @@ class IndexedLabels:
     def resolve(self, parameters: PredictParameters) -> EffectiveParameters:
         """Fill in the defaults of a search for labels; raises `UnfitIndexError` without a model."""
         index = self._index
-        wanted = parameters.query.resolve(index.rows, index.auto_search, index.dims)
+        wanted = parameters.query.resolve(index.rows, index.auto_search, index.dims, "labels")
         if parameters.threshold is None:
             return wanted
         # What is below it never comes before the selector. Distances are minus the products.

@@ -16,7 +16,7 @@ import numpy as np
 from divgrpc.parameters import QueryParameters
 from divgrpc.searching import Searcher
 from divgrpc.threads import on_all_cores
-from divgrpc.types import EffectiveParameters, IntArray, Points, Search, SearchCost
+from divgrpc.types import EffectiveParameters, IntArray, Search, SearchCost, Sought
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows
 
 Report = Callable[[int, int], None]
@@ -58,7 +58,7 @@ def tune(
 ) -> Tuned:
     """Choose the number of probes and the search for `auto`.
 
-    `queries` are a sample of what will be asked, where that is known; else points are asked for.
+    `queries` are a sample of what will be asked of label factors; without, points are asked for.
     `report` gets rows done and rows in all, 0 for unknown, often enough to show life.
 
     Probes: the fewest that reach `target_recall`; where the hash limit keeps every number below it,
@@ -125,6 +125,7 @@ class _Sample:
     recalls: dict[tuple[Search, int], float]
     own: IntArray
     neighbours: IntArray
+    sought: Sought
 
     @classmethod
     def draw(cls, searcher: Searcher, seed: int, report: Report, given: Rows | None) -> "_Sample":
@@ -143,7 +144,10 @@ class _Sample:
         elif len(searcher.ids):
             rows = searcher.ids[rows]
         searcher.release()
-        return cls(searcher, queries, report, {}, rows, nearest)
+        sought: Sought = "sparse" if isinstance(points, SparseRows) else "dense"
+        if given is not None:
+            sought = "labels"
+        return cls(searcher, queries, report, {}, rows, nearest, sought)
 
     def recall(self, search: Search, n_probes: int) -> float:
         """Return the mean share of true neighbours found; 1 where a point has none."""
@@ -222,9 +226,8 @@ class _Sample:
         return self.queries[number : number + 1]
 
     def _wanted(self, search: Search) -> EffectiveParameters:
-        points = self.searcher.points
-        kind: Points = "sparse" if isinstance(points, SparseRows) else "dense"
-        return QueryParameters(search=search).resolve(len(points), "exact", 1, kind)
+        rows = len(self.searcher.points)
+        return QueryParameters(search=search).resolve(rows, "exact", 1, self.sought)
 
 
 def _share(wanted: IntArray, found: IntArray) -> float:

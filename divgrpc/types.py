@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Points = Literal["dense", "sparse"]
+Sought = Literal["dense", "sparse", "labels"]
 Metric = Literal["cosine", "euclidean", "inner_product"]
 HashFamily = Literal["lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto"]
 Hyperplanes = Literal["orthogonal", "gaussian"]

@@ -122,6 +122,10 @@ def test_defaults_are_those_of_the_design() -> None:
     assert (sparse.candidates_limit, sparse.hash_limit) == (200, 1000)
     larger = QueryParameters(k=100).resolve(1_000_000, "scan")
     assert (larger.candidates_limit, larger.hash_limit) == (1000, 4000)
+    labels = QueryParameters(k=5).resolve(1_000_000, "scan", sought="labels")
+    assert (labels.candidates_limit, labels.hash_limit) == (50, 400)
+    many = QueryParameters(k=20).resolve(1_000_000, "scan", sought="labels")
+    assert (many.candidates_limit, many.hash_limit) == (200, 800)
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 1e300])

@@ -106,7 +106,9 @@ class PredictLabelsRequest(google.protobuf.message.Message):
     search: divgrpc_protos.v1.query_pb2.Search.ValueType
     """Default auto."""
     hash_limit: builtins.int
+    """Default max(400, 4 * candidates_limit) in the mode embedding."""
     candidates_limit: builtins.int
+    """Default max(50, 10 * top_k) in the mode embedding."""
     mode: Global___PredictionMode.ValueType
     """Default embedding."""
     neighbours: builtins.int
