@@ -43,7 +43,9 @@ LIMITS: Final = {
     "dpp_k_times_candidates_max": 10_000_000,
     # Times the dimensions: what a selector computes for one query row, some seconds at most.
     "k_candidates_dims_max": 2**35,
+    # Of dense rows, and of sparse ones, which cost what they store.
     "dims_max": 65_536,
+    "sparse_dims_max": 2**22,
     "rows_max": 2**31 - 1,
     "query_rows_max": 10_000,
     "n_tables_max": 256,
