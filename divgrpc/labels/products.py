@@ -104,7 +104,7 @@ def without_empty(documents: Matrix) -> tuple[Matrix, IntArray | None]:
     """
     if not isinstance(documents, SparseRows):
         return documents, None
-    columns = np.unique(documents.indices)
+    columns = np.unique(documents.indices).astype(np.int64)
     if 2 * len(columns) > documents.dims:
         return documents, None
     renamed = np.searchsorted(columns, documents.indices).astype(np.int32)
