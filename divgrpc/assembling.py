@@ -4,6 +4,8 @@ An index is assembled once over its points and, where it has a label model, once
 factors: the same steps in another part of the store.
 """
 
+import numpy as np
+
 from divgrpc.array_files import Array
 from divgrpc.encoding import Report, encode_points
 from divgrpc.manifest import Manifest
@@ -41,19 +43,23 @@ def assemble(
         lambda done, total: report("tuning", done, total),
         queries,
     )
-    sparse = isinstance(points, SparseRows)
+    rows, dims = points.shape
+    nonzeros, widest = rows * dims, dims
+    if isinstance(points, SparseRows):
+        nonzeros, widest = len(points.values), int(np.diff(points.indptr).max())
     return Manifest(
         generation=0,
-        rows=len(points),
-        dims=points.shape[1],
-        points="sparse" if sparse else "dense",
-        nonzeros=len(points.values) if isinstance(points, SparseRows) else points.size,
+        rows=rows,
+        dims=dims,
+        points="sparse" if isinstance(points, SparseRows) else "dense",
+        nonzeros=nonzeros,
+        widest_row=widest,
         parameters=parameters,
         code_bits=encoded.code_bits,
         n_probes=tuned.n_probes,
         auto_search=tuned.auto_search,
         search_costs=tuned.search_costs,
-        choices=choices(asked, encoded, tuned, len(points), points.shape[1]),
+        choices=choices(asked, encoded, tuned, rows, dims),
         warnings=_warnings(tuned, parameters.target_recall),
         arrays={},
     )

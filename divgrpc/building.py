@@ -158,9 +158,12 @@ class IndexBuilder:
 
     def _begin(self, block: Rows, kinds: frozenset[str]) -> None:
         dims = block.shape[1]
-        if not 1 <= dims <= LIMITS["dims_max"]:
+        kind, limit = "", "dims_max"
+        if isinstance(block, SparseRows):
+            kind, limit = "sparse ", "sparse_dims_max"
+        if not 1 <= dims <= LIMITS[limit]:
             raise InvalidArgumentError(
-                "vectors", f"vectors must have 1 to {LIMITS['dims_max']} columns, got {dims}"
+                "vectors", f"{kind}vectors must have 1 to {LIMITS[limit]} columns, got {dims}"
             )
         # Refuse what the parameters ask of the dimensions before rows are sent.
         hashing.fill_defaults(self._parameters, 1, dims)

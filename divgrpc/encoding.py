@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from threadpoolctl import threadpool_limits
 
 from divgrpc import cells, hashing
 from divgrpc.array_files import Array, release
@@ -92,9 +93,13 @@ class _Encoder:
         self._report("components", 0, self._rows)
         if self._parameters.centred:
             self._centre = self._mean()
-        hyperplanes = hashing.draw_hyperplanes(
-            self._parameters, self._points, self._centre, self.bits, self._sketch
-        )
+        # Beside sparse rows BLAS has little to do, and on a busy machine its threads wait for one
+        # another a hundred times as long as it takes.
+        threads = 1 if isinstance(self._points, SparseRows) else None
+        with threadpool_limits(threads, user_api="blas"):
+            hyperplanes = hashing.draw_hyperplanes(
+                self._parameters, self._points, self._centre, self.bits, self._sketch
+            )
         self._put("hyperplanes", hyperplanes)
         self._put("thresholds", self._sketch.of_dense(self._centre) @ hyperplanes)
         if len(self._sketch.places):

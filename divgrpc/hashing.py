@@ -26,7 +26,7 @@ from divgrpc.kernels import hashing as kernels
 from divgrpc.parameters import CODE_BITS, BuildParameters
 from divgrpc.sketching import CountSketch, dims_after
 from divgrpc.types import FloatArray, HashFamily, Points
-from divgrpc.vectors import Rows, SparseRows
+from divgrpc.vectors import Rows, SparseRows, mean_width
 
 WORD: Final = 64
 _MAX_COMPONENTS: Final = 200
@@ -34,6 +34,7 @@ _MAX_COMPONENTS: Final = 200
 # does not see.
 _SAMPLE_ROWS: Final = 50_000
 _SAMPLE_FLOATS: Final = 1 << 24
+_SAMPLE_STORED: Final = 1 << 22
 _SUFFICIENT_ROWS: Final = 4_096
 # Up to this many dimensions the second moments are cheaper than sketching.
 _GRAM_DIMS: Final = 2_048
@@ -233,7 +234,7 @@ def _components(
     sketch: CountSketch,
 ) -> npt.NDArray[np.float64]:
     """Return the principal components of sketched rows, of a sample where they are many."""
-    sample = _SAMPLE_ROWS if isinstance(vectors, SparseRows) else _sample_rows(sketch.dims)
+    sample = _sample_rows(vectors, sketch.dims)
     if len(vectors) > sample:
         chosen = np.sort(rng.choice(len(vectors), sample, replace=False))
         vectors = sketch.of_some(vectors, chosen)
@@ -268,9 +269,15 @@ def principal_components(
     return _leading(_image(vectors, centre, narrow), narrow, count)
 
 
-def _sample_rows(dims: int) -> int:
-    """Return how many rows of dense points components are computed from: 128 MiB at most."""
-    return max(min(dims, _SUFFICIENT_ROWS), min(_SAMPLE_ROWS, _SAMPLE_FLOATS // dims))
+def _sample_rows(vectors: Rows, dims: int) -> int:
+    """Return how many rows components are computed from, sketched to `dims` columns.
+
+    They hold 2^24 numbers at most; 2^22 where they are sparse, as each takes many times longer.
+    """
+    most = _SAMPLE_FLOATS // dims
+    if isinstance(vectors, SparseRows):
+        most = _SAMPLE_STORED // mean_width(vectors)
+    return max(min(dims, _SUFFICIENT_ROWS), min(_SAMPLE_ROWS, most))
 
 
 def _image(vectors: Rows, centre: FloatArray, basis: FloatArray) -> npt.NDArray[np.floating]:

@@ -284,7 +284,7 @@ class Index(KeptIndex):
         return parameters.resolve(
             manifest.rows,
             manifest.auto_search,
-            manifest.dims,
+            manifest.widest_row,
             manifest.points,
             manifest.nonzeros if manifest.points == "sparse" else None,
         )

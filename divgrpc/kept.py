@@ -79,3 +79,8 @@ class KeptIndex:
     def dims(self) -> int:
         """How many dimensions they have."""
         return self._manifest.dims
+
+    @property
+    def widest_row(self) -> int:
+        """How many numbers a point stores at most: all dimensions where points are dense."""
+        return self._manifest.widest_row

@@ -61,13 +61,17 @@ class LabelSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One generation: its parameters with defaults filled in, its findings and its arrays."""
+    """One generation: its parameters with defaults filled in, its findings and its arrays.
+
+    `widest_row`: the most numbers that a row stores, `dims` where points are dense.
+    """
 
     generation: int
     rows: int
     dims: int
     points: Points
     nonzeros: int
+    widest_row: int
     parameters: BuildParameters
     code_bits: int
     n_probes: int
@@ -110,7 +114,8 @@ class Manifest:
     def of_section(cls, document: dict[str, Any]) -> "Manifest":
         """Take what a document says, of whatever version, its checksum left off."""
         of_version_1 = {"nonzeros": document["rows"] * document["dims"], "choices": ()}
-        document = of_version_1 | {"labels": None} | document
+        later = {"labels": None, "widest_row": document["dims"]}
+        document = of_version_1 | later | document
         known = {field.name: document[field.name] for field in fields(cls)}
         return cls(
             **known

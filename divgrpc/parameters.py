@@ -43,7 +43,9 @@ LIMITS: Final = {
     "dpp_k_times_candidates_max": 10_000_000,
     # Times the dimensions: what a selector computes for one query row, some seconds at most.
     "k_candidates_dims_max": 2**35,
+    # Of dense rows, and of sparse ones, which cost what they store.
     "dims_max": 65_536,
+    "sparse_dims_max": 2**22,
     "rows_max": 2**31 - 1,
     "query_rows_max": 10_000,
     "n_tables_max": 256,
@@ -296,17 +298,17 @@ class QueryParameters:
         self,
         rows: int,
         auto_search: Search,
-        dims: int = 1,
+        width: int = 1,
         sought: Sought = "dense",
         nonzeros: int | None = None,
     ) -> EffectiveParameters:
-        """Fill in the defaults for an index of `rows` points of `dims` dimensions.
+        """Fill in the defaults for an index of `rows` points of at most `width` numbers each.
 
         `nonzeros` counts the numbers that all points store, where they are sparse. Raises
         `InvalidArgumentError` where k times the candidates is above its limit.
         """
         fewest, fewest_hashed = _FEWEST[sought]
-        most = self._limit(dims) // self.k
+        most = self._limit(width) // self.k
         default_candidates = min(max(fewest, 10 * self.k), max(self.k, most))
         candidates = default_candidates if self.candidates_limit is None else self.candidates_limit
         hashed = self._hashed(rows, max(4 * (candidates or default_candidates), fewest_hashed))
@@ -315,8 +317,9 @@ class QueryParameters:
             search = "exact" if hashed == 0 or hashed >= rows else auto_search
         seen = min(candidates or rows, hashed or rows, rows)
         # Sparse candidates together hold no more numbers than all points do.
-        width = dims if nonzeros is None else min(dims, -(-nonzeros // seen))
-        limit = self._limit(max(1, width))
+        if nonzeros is not None:
+            width = min(width, -(-nonzeros // seen))
+        limit = self._limit(width)
         if self.k * seen > limit:
             each = f"{width} dimensions" if nonzeros is None else f"{width} numbers each"
             raise InvalidArgumentError(
@@ -347,7 +350,7 @@ class QueryParameters:
 
     def _limit(self, width: int) -> int:
         """Return how much k times the candidates may be, where each holds so many numbers."""
-        limit = LIMITS["k_times_candidates_max"]
+        limit, width = LIMITS["k_times_candidates_max"], max(1, width)
         if self.selector == "nearest":
             return limit
         if self.selector == "dpp":

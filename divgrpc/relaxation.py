@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from divgrpc.kernels import pairs, relaxing, scoring, sparse
 from divgrpc.types import FloatArray, IntArray
+from divgrpc.vectors import SparseRows
 
 # Of the objective's range: the duality gap to reach.
 TOLERANCE: Final = 1e-3
@@ -65,6 +66,26 @@ class Candidates:
         return Candidates(
             self.points, self.inverses, self.rows[places], self.costs[places], self.scratch
         )
+
+    def compact(self) -> "Candidates":
+        """Return the same in columns of their own, where sparse rows leave most columns empty.
+
+        What goes over columns, as means do, then costs what candidates store.
+        """
+        vectors, indptr, indices, values, squares = self.points
+        dims = vectors.shape[1]
+        if not len(indptr) or (indptr[self.rows + 1] - indptr[self.rows]).sum() >= dims:
+            return self
+        own = SparseRows(indptr, indices, values, dims)[self.rows]
+        columns, renamed = np.unique(own.indices, return_inverse=True)
+        none = np.empty((0, len(columns)), np.float32)
+        points = (none, own.indptr, renamed.astype(np.int32), own.values, squares[self.rows])
+        inverses = self.inverses[self.rows] if len(self.inverses) else self.inverses
+        for array in (*points, inverses):
+            # Kernels are compiled for arrays that cannot be written.
+            array.setflags(write=False)
+        rows = np.arange(len(self.rows), dtype=np.int32)
+        return Candidates(points, inverses, rows, self.costs, self.scratch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,6 +19,9 @@ MAX_PROBES: Final = 4_096
 # Stored values of sparse candidates that are linked by column at most.
 _MAX_LINKS: Final = 1 << 18
 
+# From so many dimensions on a row that is spread out leaves the processor's nearer caches.
+_MARKED_FROM: Final = 1 << 17
+
 
 @dataclass(slots=True)
 class Scratch:
@@ -36,6 +39,7 @@ class Scratch:
     sketched: FloatArray
     sparse: bool
     links: tuple[Any, ...]
+    marks: npt.NDArray[np.uint64]
     dots: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
     far: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     apart: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
@@ -63,6 +67,7 @@ class Scratch:
             np.empty((1, hashed_dims), np.float32),
             sparse,
             _links_scratch(dims if sparse else 0, _MAX_LINKS if sparse else 0),
+            np.zeros(-(-dims // 64) if sparse and dims >= _MARKED_FROM else 0, np.uint64),
         )
 
     def make_room(self, seen: int, k: int) -> None:
@@ -111,6 +116,7 @@ class Scratch:
             self.costs,
             self.picked,
             self.sketched,
+            self.marks,
         )
 
 

@@ -131,6 +131,7 @@ def qp_relax(among: Candidates, wanted: EffectiveParameters) -> Picks:
     if k == 1:
         return Picks(np.zeros(1, np.int64), np.ones(1, np.float32), 0.0)
     beta = 1.0 if wanted.variant == "printed" else wanted.diversity
+    among = among.compact()
     relaxed = relax(among, k, relevance, beta)
     places = round_up(relaxed.shares, k)
     if wanted.rounding == "exchange":

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.vectors import Rows, SparseRows, release_rows, take
+from divgrpc.vectors import Rows, SparseRows, joined, release_rows, take
 
 # From so many dimensions on; what embeddings have is hashed as it is.
 FROM_DIMS: Final = 8_193
@@ -53,19 +53,24 @@ class CountSketch:
         if not len(self.places):
             return rows
         if isinstance(rows, SparseRows):
-            return SparseRows.of(sparse.csr_array(rows.matrix @ self._matrix))
+            # Columns are renamed, so that what it costs follows the stored numbers, not `d`.
+            places = self.places[rows.indices]
+            added = places >= 0
+            values = np.where(added, rows.values, -rows.values)
+            sums = np.where(added, places, ~places)
+            shape = (len(rows), self.dims)
+            return SparseRows.of(sparse.csr_array((values, sums, rows.indptr), shape=shape))
         return self.of_dense(rows)
 
     def of_some(self, rows: Rows, numbers: IntArray) -> Rows:
         """Return the sketch of some rows, ascending; few are held as they are at a time."""
-        if isinstance(rows, SparseRows) or not len(self.places):
-            return self(take(rows, numbers))
-        sketched = np.empty((len(numbers), self.dims), np.float32)
-        for start in range(0, len(numbers), _TAKEN_AT_ONCE):
-            part = slice(start, start + _TAKEN_AT_ONCE)
-            sketched[part] = self.of_dense(rows[numbers[part]])
+        if not len(self.places):
+            return take(rows, numbers)
+        parts = []
+        for start in range(0, max(1, len(numbers)), _TAKEN_AT_ONCE):
+            parts.append(self(rows[numbers[start : start + _TAKEN_AT_ONCE]]))
             release_rows(rows)
-        return sketched
+        return joined(parts)
 
     def of_dense(self, rows: FloatArray) -> FloatArray:
         """Return the same of dense rows, or of one alone: (..., d) to (..., dims)."""

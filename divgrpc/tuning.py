@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import Final
 
 import numpy as np
+from scipy import sparse
 
 from divgrpc.parameters import QueryParameters
 from divgrpc.searching import Searcher
@@ -237,12 +238,16 @@ def _share(wanted: IntArray, found: IntArray) -> float:
 def _nearest_rows(searcher: Searcher, queries: Rows, count: int, report: Report) -> IntArray:
     """Return the rows of the `count` nearest points to each query, (nq, count), unordered."""
     points = searcher.points
-    wanted = queries.matrix.toarray() if isinstance(queries, SparseRows) else queries
     centre = np.zeros(searcher.dims, np.float32)
-    if searcher.metric == "euclidean" and not isinstance(points, SparseRows):
+    if isinstance(queries, SparseRows):
+        # Never spread out: a sample of wide rows would be a gigabyte.
+        back = sparse.csr_array(queries.matrix.T)
+    elif searcher.metric == "euclidean":
         # Far from the origin the differences between products would be lost in rounding.
-        centre = wanted.mean(axis=0)
-        wanted = wanted - centre
+        centre = queries.mean(axis=0)
+        back = (queries - centre).T
+    else:
+        back = queries.T
     rows = np.empty((len(queries), 0), np.int64)
     gains = np.empty((len(queries), 0), np.float32)
     at_once = max(count, block_rows(points))
@@ -250,7 +255,7 @@ def _nearest_rows(searcher: Searcher, queries: Rows, count: int, report: Report)
         block = points[start : start + at_once]
         if not isinstance(block, SparseRows) and centre.any():
             block = block - centre
-        products = (block @ wanted.T).T
+        products = (block @ back).T
         if searcher.metric == "euclidean":
             # Half a squared distance, less what all points have alike.
             products = products - np.square(lengths(block)) / 2

@@ -68,13 +68,13 @@ class SparseRows:
     def __getitem__(self, rows: slice | npt.NDArray[np.generic]) -> "SparseRows":
         """Return some rows: consecutive ones share memory, those of an array are copied."""
         if not isinstance(rows, slice):
-            taken = self.matrix[rows]
-            return SparseRows(
-                taken.indptr.astype(np.int64),
-                taken.indices.astype(np.int32, copy=False),
-                taken.data,
-                self.dims,
-            )
+            # scipy's own would look at every row there is, however few are wanted.
+            numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+            starts = self.indptr[numbers]
+            sizes = self.indptr[numbers + 1] - starts
+            indptr = np.concatenate(([0], np.cumsum(sizes)))
+            places = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], sizes)
+            return SparseRows(indptr, self.indices[places], self.values[places], self.dims)
         start, stop, step = rows.indices(len(self))
         if step != 1:
             return self[np.arange(start, stop, step)]
@@ -86,8 +86,11 @@ class SparseRows:
             self.dims,
         )
 
-    def __matmul__(self, other: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-        return np.asarray(self.matrix @ other)
+    def __matmul__(
+        self, other: npt.NDArray[np.floating] | sparse.csr_array
+    ) -> npt.NDArray[np.floating]:
+        product = self.matrix @ other
+        return np.asarray(product.toarray() if sparse.issparse(product) else product)
 
 
 Rows: TypeAlias = FloatArray | SparseRows
@@ -145,11 +148,11 @@ def take(rows: Rows, numbers: IntArray) -> Rows:
         numbers[at : at + _TAKEN_AT_ONCE] for at in range(0, max(1, len(numbers)), _TAKEN_AT_ONCE)
     ]
     if isinstance(rows, SparseRows):
-        matrices = []
+        parts: list[Rows] = []
         for chunk in chunks:
-            matrices.append(rows[chunk].matrix)
+            parts.append(rows[chunk])
             release_rows(rows)
-        return SparseRows.of(sparse.csr_array(sparse.vstack(matrices)))
+        return joined(parts)
     taken = np.empty((len(numbers), rows.shape[1]), np.float32)
     for number, chunk in enumerate(chunks):
         start = number * _TAKEN_AT_ONCE
@@ -158,11 +161,32 @@ def take(rows: Rows, numbers: IntArray) -> Rows:
     return taken
 
 
+def joined(parts: list[Rows]) -> Rows:
+    """Return rows of one kind, one part after the other, one part at least."""
+    dense = [part for part in parts if not isinstance(part, SparseRows)]
+    if dense:
+        return np.concatenate(dense)
+    thin = [part for part in parts if isinstance(part, SparseRows)]
+    ends = np.cumsum([0, *(len(part.indices) for part in thin)])
+    starts = [part.indptr[:-1] + end for part, end in zip(thin, ends[:-1], strict=True)]
+    return SparseRows(
+        np.concatenate([*starts, ends[-1:]]),
+        np.concatenate([part.indices for part in thin]),
+        np.concatenate([part.values for part in thin]),
+        thin[0].dims,
+    )
+
+
 def block_rows(rows: Rows) -> int:
-    """Return how many rows pass through memory at a time: 8,192, or 32 MiB of dense ones."""
+    """Return how many rows pass through memory at a time: 8,192, or what holds 2^23 numbers."""
+    return max(1, min(_BLOCK_ROWS, _BLOCK_FLOATS // mean_width(rows)))
+
+
+def mean_width(rows: Rows) -> int:
+    """Return how many numbers a row holds on the average, rounded up, at least 1."""
     if isinstance(rows, SparseRows):
-        return _BLOCK_ROWS
-    return max(1, min(_BLOCK_ROWS, _BLOCK_FLOATS // int(rows.shape[1])))
+        return max(1, -(-len(rows.indices) // max(1, len(rows))))
+    return int(rows.shape[1])
 
 
 def release_rows(rows: Rows) -> None:

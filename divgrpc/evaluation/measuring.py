@@ -60,8 +60,8 @@ class Evaluable(Protocol):
         """The number of this build."""
 
     @property
-    def dims(self) -> int:
-        """How many dimensions points have."""
+    def widest_row(self) -> int:
+        """How many numbers a point stores at most."""
 
     def check_queries(self, queries: Queries) -> None:
         """Raise what is wrong with queries."""

@@ -94,6 +94,8 @@ def plan(index: Evaluable, queries: Queries, asked: Asked, task: Task) -> Plan:
     settings = task.grid.settings()
     most = LIMITS["k_candidates_dims_max"]
     # What it takes to compare every result with every other.
-    if max(each.k for each in settings) ** 2 * index.dims > most:
-        raise InvalidArgumentError("ks", f"ks squared times dimensions must be at most {most}")
+    if max(each.k for each in settings) ** 2 * index.widest_row > most:
+        raise InvalidArgumentError(
+            "ks", f"ks squared times the numbers of a point must be at most {most}"
+        )
     return Plan(index.generation, tuple(map(index.resolve, settings)), chooses)

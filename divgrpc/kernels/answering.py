@@ -15,6 +15,7 @@ from divgrpc.kernels.scoring import (
     reach,
     score_all,
     score_longest,
+    score_marked,
     score_rows,
     sort_nearest,
     take_nearest,
@@ -22,7 +23,14 @@ from divgrpc.kernels.scoring import (
     worth_looking,
 )
 from divgrpc.kernels.selection import greedy, scale_costs
-from divgrpc.kernels.sparse import clear, dense_square, spread
+from divgrpc.kernels.sparse import (
+    clear,
+    dense_square,
+    mark,
+    sparse_square,
+    spread,
+    unmark,
+)
 
 NEAREST = 0
 GREEDY = 1
@@ -53,7 +61,7 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
     float32, code (B / 64, 1) and planes (4, B / 64) uint64, scan scratch (scores, maxima,
     histogram int32, minima float32), probing scratch, cells scratch (numbers int32, distances
     float32, found int32), selection scratch (see `greedy`), costs float32, picked int64, sketched
-    (1, m) float32.
+    (1, m) float32, marks (ceil(d / 64),) uint64 of zeros or empty (see `sparse.marked_dot`).
     `results`: ids (nq, k) int64, scores and selection scores (nq, k) float32, counts (nq,) uint32,
     stats (4, nq) uint32: hashed, probed, scored, candidates.
     """
@@ -63,7 +71,7 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
     n = rows.shape[0]
     statistics, falling = results[4], ends_early(bounds) and not cells[5].shape[0]
     for query in range(results[3].shape[0]):
-        target, at = _spread_query(queries, query, spread_out)
+        target, at = _spread_query(queries, query, spread_out, scratch[12])
         if plan[0] != EXACT:
             project_query(queries, query, hashing, scratch[11], scratch[2])
         stop, looked = n, 0
@@ -72,14 +80,13 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
             stop, looked = reach(points[0], target, at, bounds, _needed(plan, n), distances)
         sure, count, probed = find(hashing, tables, cells, plan, ids, stop, looked, scratch)
         if plan[7] == HASHED:
-            _clear_query(queries, query, spread_out)
+            _clear_query(queries, query, spread_out, scratch[12])
             every = count == EVERY
             count = min(stop if every else count, results[0].shape[1])
             for i in range(count):
                 results[0][query, i] = id_of(ids, i if every else rows[i])
             results[3][query] = count
             continue
-        square = dense_square(target, at) if points[1].shape[0] else 0.0
         if count == EVERY:
             scored = n
             hashed = min(n, hash_limit) if hash_limit else n
@@ -87,17 +94,17 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
             if bounds.shape[0]:
                 scored = score_longest(points[0], target, at, bounds, count, distances)
             else:
-                score_all(points, target, at, square, product, distances)
+                _score_found(points, queries, query, target, at, product, EVERY, scratch)
             count = take_nearest(distances[:scored], count, rows)
         else:
-            score_rows(points, target, at, square, product, rows, count, distances)
+            _score_found(points, queries, query, target, at, product, count, scratch)
             scored = looked + count
             hashed = min(count, hash_limit) if hash_limit else count
             if hashed < count:
                 # Only the ties of a scan with sampling "nearest" come to this.
                 sort_nearest(rows, distances, sure, count, hashed - sure, ids)
                 count = hashed
-        _clear_query(queries, query, spread_out)
+        _clear_query(queries, query, spread_out, scratch[12])
         count = within(rows, distances, count, max_distance)
         candidates = min(count, hashed, candidates_limit or hashed)
         wanted = min(candidates, plan[3]) if plan[7] == NEAREST else candidates
@@ -119,20 +126,44 @@ def _needed(plan, n):
 
 
 @part
-def _spread_query(queries, query, target):
+def _spread_query(queries, query, target, marks):
     """Return (matrix, row) where the query stands as a dense row."""
     dense, indptr, indices, values = queries
     if not indptr.shape[0]:
         return dense, query
     spread(indices, values, indptr[query], indptr[query + 1], target)
+    if marks.shape[0]:
+        mark(indices, indptr[query], indptr[query + 1], marks)
     return target, 0
 
 
 @part
-def _clear_query(queries, query, target):
+def _clear_query(queries, query, target, marks):
     indptr, indices = queries[1], queries[2]
     if indptr.shape[0]:
         clear(indices, indptr[query], indptr[query + 1], target)
+        if marks.shape[0]:
+            unmark(indices, indptr[query], indptr[query + 1], marks)
+
+
+@part
+def _score_found(points, queries, query, target, at, product, count, scratch):
+    """Write how far the scratch's first `count` rows are, or EVERY row, into its distances."""
+    rows, distances, marks = scratch[0], scratch[1], scratch[12]
+    dense, indptr, indices, values = queries
+    square = 0.0
+    if points[1].shape[0]:
+        if indptr.shape[0]:
+            start, stop = indptr[query], indptr[query + 1]
+            square = sparse_square(indices, values, start, stop, dense.shape[1])
+        else:
+            square = dense_square(target, at)
+    if marks.shape[0] and indptr.shape[0]:
+        score_marked(points, target, marks, square, product, rows, count, distances)
+    elif count == EVERY:
+        score_all(points, target, at, square, product, distances)
+    else:
+        score_rows(points, target, at, square, product, rows, count, distances)
 
 
 @part

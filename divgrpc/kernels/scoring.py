@@ -7,7 +7,7 @@ import numpy as np
 from divgrpc.kernels.compiling import kernel
 from divgrpc.kernels.lanes import prefetch_row, prefetch_run, row_distance, row_dot
 from divgrpc.kernels.sampling import id_of, kth_smallest, mix
-from divgrpc.kernels.sparse import sparse_distance
+from divgrpc.kernels.sparse import distance_from_dot, marked_dot, sparse_distance
 
 # Ranges up to this many are sorted by insertion.
 _SHORT = 16
@@ -66,6 +66,23 @@ def score_all(points, target, at, square, product, distances):
     else:
         for row in range(distances.shape[0]):
             distances[row] = row_distance(vectors, row, target, at)
+
+
+@kernel
+def score_marked(points, target, marks, square, product, rows, count, distances):
+    """Do for sparse points what `score_rows` does, or `score_all` where `count` is below 0.
+
+    The query is row 0 of `target`, its columns the `marks`: see `sparse.marked_dot`.
+    """
+    _, indptr, indices, values, squares = points
+    for i in range(count if count >= 0 else distances.shape[0]):
+        row = np.int64(rows[i]) if count >= 0 else i
+        if i + _AHEAD < count:
+            start, stop = indptr[rows[i + _AHEAD]], indptr[rows[i + _AHEAD] + 1]
+            prefetch_run(indices, start, stop)
+            prefetch_run(values, start, stop)
+        dot = marked_dot(indices, values, indptr[row], indptr[row + 1], target, marks)
+        distances[i] = distance_from_dot(dot, squares[row], square, product)
 
 
 @kernel

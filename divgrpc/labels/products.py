@@ -14,7 +14,7 @@ from scipy import sparse
 
 from divgrpc.kernels import factoring
 from divgrpc.threads import on_all_cores
-from divgrpc.types import FloatArray
+from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
 Matrix: TypeAlias = FloatArray | SparseRows
@@ -94,6 +94,21 @@ def second_moments(rows: FloatArray) -> npt.NDArray[np.float64]:
         block = rows[start : start + _BLOCK_ROWS]
         total += block.T @ block
     return total
+
+
+def without_empty(documents: Matrix) -> tuple[Matrix, IntArray | None]:
+    """Return documents in the columns that they have anything in, and which these are, ascending.
+
+    None where that is most of them, or all: then documents are left as they are. Of a few with
+    millions of columns a model is trained in the time that their own take.
+    """
+    if not isinstance(documents, SparseRows):
+        return documents, None
+    columns = np.unique(documents.indices).astype(np.int64)
+    if 2 * len(columns) > documents.dims:
+        return documents, None
+    renamed = np.searchsorted(columns, documents.indices).astype(np.int32)
+    return SparseRows(documents.indptr, renamed, documents.values, len(columns)), columns
 
 
 def _transposed(matrix: Matrix) -> Matrix:

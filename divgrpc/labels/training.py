@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_limits
 from divgrpc.labels.choosing import Trial, choose
 from divgrpc.labels.leml import Alternation, start
 from divgrpc.labels.model import LabelModel, as_documents, as_labels
-from divgrpc.labels.products import Products
+from divgrpc.labels.products import Products, without_empty
 from divgrpc.parameters import LabelParameters
 from divgrpc.types import Progress, TrainingProgress
 from divgrpc.vectors import Rows, RowsLike, SparseRows
@@ -55,6 +55,8 @@ def train(
 def _trained(
     rows: Rows, truth: SparseRows, given: LabelParameters, reported: "_Reports"
 ) -> TrainedLabels:
+    dims = rows.shape[1]
+    rows, columns = without_empty(rows)
     chosen = choose(rows, truth, given, reported.choosing)
     products = Products(rows, truth)
     rng = np.random.default_rng((given.seed, 2))
@@ -67,9 +69,12 @@ def _trained(
         reported.end_iteration(losses[-1])
         if len(losses) > 1 and losses[-2] - losses[-1] < given.tolerance * losses[-2]:
             break
-    model = LabelModel(
-        training.label_factors, training.feature_map[:-1], training.feature_map[-1], unit_rows=True
-    )
+    feature_map = training.feature_map
+    if columns is not None:
+        # What no document has stays at none, as regularisation has it.
+        feature_map = np.zeros((dims, chosen.rank), np.float32)
+        feature_map[columns] = training.feature_map
+    model = LabelModel(training.label_factors, feature_map[:-1], feature_map[-1], unit_rows=True)
     filled = replace(
         given,
         rank=chosen.rank,

@@ -6,7 +6,6 @@ Euclidean distance c it is 1 / (1 + c/s), s being the mean c of the neighbours.
 """
 
 import numpy as np
-from scipy import sparse
 
 from divgrpc.labels.model import best_of_pairs
 from divgrpc.types import CountArray, FloatArray, IntArray, Metric
@@ -32,12 +31,13 @@ def most_voted(
 ) -> tuple[IntArray, FloatArray]:
     """Return labels and shares (m, count) of the votes of rows `found` (m, k), -1 for none."""
     there = found >= 0
-    weights = np.where(there, weights, 0)
-    totals = weights.sum(axis=1, dtype=np.float64)
-    ends = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
-    matrix = sparse.csr_array((weights[there], found[there], ends), shape=(len(found), len(labels)))
-    votes = sparse.csr_array(matrix.astype(np.float64) @ labels.matrix)
-    rows = np.repeat(np.arange(len(found)), np.diff(votes.indptr))
-    voted = votes.data > 0
-    shares = votes.data[voted] / totals[rows[voted]]
-    return best_of_pairs(rows[voted], votes.indices[voted], shares, len(found), count)
+    totals = np.where(there, weights, 0).sum(axis=1, dtype=np.float64)
+    # The voters' own labels and nothing else: a product would go over all labels and all rows.
+    own = labels[found[there]]
+    sizes = np.diff(own.indptr)
+    voters = np.repeat(np.nonzero(there)[0], sizes)
+    pairs, places = np.unique(voters * labels.dims + own.indices, return_inverse=True)
+    votes = np.bincount(places, np.repeat(weights[there], sizes) * own.values, len(pairs))
+    rows, voted = pairs // labels.dims, votes > 0
+    shares = votes[voted] / totals[rows[voted]]
+    return best_of_pairs(rows[voted], pairs[voted] % labels.dims, shares, len(found), count)

@@ -150,10 +150,10 @@ def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
         raise InvalidArgumentError(path, f"{field}: {error}") from None
     if not isinstance(matrix, arrays.Csr):
         return matrix
-    if matrix.cols > LIMITS["dims_max"]:
+    if matrix.cols > LIMITS["sparse_dims_max"]:
         raise InvalidArgumentError(
             f"{field}.sparse.cols",
-            f"{field}.sparse.cols must be at most {LIMITS['dims_max']}, got {matrix.cols}",
+            f"{field}.sparse.cols must be at most {LIMITS['sparse_dims_max']}, got {matrix.cols}",
         )
     # The kernels know writable arrays alone, and a message's bytes are not.
     return SparseRows(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from divgrpc.types import Interval, Mode
 from divgrpc_client import cli
@@ -57,7 +58,7 @@ def test_quick_run_on_digits(
     assert len(found["epsilon"]) == 1 + 2 * 2 * len(EPSILONS)
     limits = [each["hash_limit"] for each in found["epsilon"] if each["mode"] == "neighbour_vote"]
     assert limits[: len(EPSILONS)] == sorted(limits[: len(EPSILONS)], reverse=True)
-    assert len(found["times"]) == 3 + 2 * len(FAMILIES)
+    assert len(found["times"]) == 4 + 4 * len(FAMILIES)
     html = out.read_text()
     for words in ("the paper's own", "2PD/(P+D)", "h against ε", "cannot be told"):
         assert words.replace("'", "&#39;") in html
@@ -98,20 +99,27 @@ def test_without_a_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_times_of_given_factors() -> None:
-    """Every method by embedding, of everything and by hashing, with what it found right."""
+    """Every method in both modes, of everything and by hashing, with what it found right."""
     rng = np.random.default_rng(0)
     factors = rng.standard_normal((400, 12)).astype("f4")
     asked = rng.standard_normal((30, 12)).astype("f4")
     truth = np.zeros((30, 400), "f4")
     truth[np.arange(30)[:, None], np.argsort(-asked @ factors.T, axis=1)[:, :5]] = 1
-    made = MadeUp(asked, truth, factors)
-    found = list(label_times(made))
-    assert [each.method for each in found] == ["LEML", "MMR", "Greedy", *np.repeat([*FAMILIES], 2)]
+    # Documents of which each is asked again, with its own labels.
+    bags = sparse.csr_array(np.where(rng.random((30, 60)) < 0.2, 1, 0) + np.eye(30, 60), dtype="f4")
+    labels = sparse.csr_array(truth)
+    found = list(label_times(MadeUp(bags, labels, bags, labels, asked, factors)))
+    hashed = [*np.repeat([*FAMILIES], 2)]
+    names = ["LEML", "MMR", "Greedy", *hashed, "nearest", *hashed]
+    assert [each.method for each in found] == names
+    assert [each.mode for each in found] == ["embedding"] * 9 + ["neighbour_vote"] * 7
     assert (found[0].precision, found[0].scored, found[0].documents) == (1.0, 1.0, 30)
+    assert (found[0].among, found[9].among, found[9].scored) == (400, 30, 1.0)
     assert (found[1].documents, found[2].documents) == (20, 20)
     assert all(0 < each.scored <= 1 and each.microseconds > 0 for each in found)
-    verdict = label_claims.everything([], found)[-2]
-    assert verdict.holds is not None
+    verdicts = [each for each in label_claims.everything([], found) if "its size" in each.claim]
+    assert len(verdicts) == 4
+    assert all(each.holds is not None for each in verdicts)
 
 
 def row(
@@ -197,11 +205,13 @@ def test_claims_of_times() -> None:
     assert said[on_data] is False
     assert said[f"{on_data}, at its size"] is None
     times = [
-        TimedLabels("LEML", EVERYTHING, 500, 9, 2_500, 0.5, 1),
-        TimedLabels("LSH-SDiv", PAPERS, 500, 9, 200, 0.5, 0.1),
-        TimedLabels("LSH-SDiv", DEFAULT, 500, 9, 100, 0.5, 0.1),
+        TimedLabels("LEML", "embedding", EVERYTHING, 500, 9, 2_500, 0.5, 1),
+        TimedLabels("LSH-SDiv", "embedding", PAPERS, 500, 9, 200, 0.5, 0.1),
+        TimedLabels("LSH-SDiv", "embedding", DEFAULT, 500, 9, 100, 0.5, 0.1),
+        TimedLabels("LSH-SDiv", "neighbour_vote", DEFAULT, 700, 9, 200, 0.5, 0.1),
     ]
     assert holds(rows, f"{on_data}, at its size", times) is True
+    assert holds(rows, f"{claim} as fast as LEML, votes, at its size", times) is False
 
 
 def test_h_that_cannot_be() -> None:

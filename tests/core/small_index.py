@@ -23,6 +23,7 @@ def manifest() -> Manifest:
         dims=DIMS,
         points="dense",
         nonzeros=ROWS * DIMS,
+        widest_row=DIMS,
         parameters=BuildParameters(n_tables=2, n_bits=8, n_components=3, seed=2**64 - 1),
         code_bits=64,
         n_probes=4,

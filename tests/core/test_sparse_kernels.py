@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import reference
 import reference_kernels
 from core.twins import links_of
-from divgrpc.kernels import normalising, sparse
+from divgrpc.kernels import normalising, scoring, sparse
 from divgrpc.types import FloatArray
 
 examples = settings(deadline=None, derandomize=True, max_examples=80)
@@ -65,6 +65,38 @@ def test_sparse_dot_is_the_product(seed: int, dims: int) -> None:
     found = sparse.sparse_dot(rows[1], rows[2], int(rows[0][1]), int(rows[0][2]), targets, 0)
     assert abs(found - truth) < 1e-13
     assert abs(sparse.dense_square(targets, 0) - reference.dot(targets[0], targets[0])) < 1e-13
+
+
+@examples
+@given(seed=seeds, dims=st.integers(1, 200), share=st.floats(0, 1), asked=st.floats(0, 1))
+def test_columns_that_are_not_marked_change_no_bit(
+    seed: int, dims: int, share: float, asked: float
+) -> None:
+    """Products, distances of some rows and of all, and a query's square: as without marks."""
+    indptr, indices, values = drawn(seed, 5, dims, share)
+    query = drawn(seed + 1, 1, dims, asked)
+    target, marks = made_dense(query, dims), np.zeros(-(-dims // 64), np.uint64)
+    sparse.mark(query[1], 0, len(query[1]), marks)
+    for row in range(5):
+        part = slice(int(indptr[row]), int(indptr[row + 1]))
+        found = sparse.marked_dot(indices, values, part.start, part.stop, target, marks)
+        assert found == reference_kernels.sparse_dot(indices[part], values[part], target[0])
+    square = sparse.sparse_square(query[1], query[2], 0, len(query[1]), dims)
+    assert square == sparse.dense_square(target, 0)
+    squares = np.empty(5)
+    normalising.squares_sparse(indptr, values, squares)
+    points = (target[:0], indptr, indices, values, squares)
+    order = np.random.default_rng(seed).permutation(5)[:4].astype(np.int32)
+    for product in (False, True):
+        found, truth = np.full((2, 5), 9, np.float32)
+        scoring.score_marked(points, target, marks, square, product, order, 4, found)
+        scoring.score_rows(points, target, 0, square, product, order, 4, truth)
+        assert found.tobytes() == truth.tobytes()
+        scoring.score_marked(points, target, marks, square, product, order, -1, found)
+        scoring.score_all(points, target, 0, square, product, truth)
+        assert found.tobytes() == truth.tobytes()
+    sparse.unmark(query[1], 0, len(query[1]), marks)
+    assert not marks.any()
 
 
 @examples

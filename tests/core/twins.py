@@ -11,7 +11,7 @@ from scipy import sparse
 import reference
 import reference_kernels
 from divgrpc.index import Index
-from divgrpc.types import EffectiveParameters, FloatArray, QueryResult
+from divgrpc.types import EffectiveParameters, FloatArray, IntArray, QueryResult
 from divgrpc.vectors import SparseRows
 
 
@@ -23,8 +23,8 @@ def dense(rows: object) -> FloatArray:
     return matrix.astype(np.float32)
 
 
-def points_of(index: Index) -> reference.Points:
-    """Return what the twins need of an index."""
+def points_of(index: Index, columns: IntArray | None = None) -> reference.Points:
+    """Return what the twins need of an index; of some columns, where all others are empty."""
     arrays, parameters = index._arrays, index._manifest.parameters
     codes, terms = arrays["codes"], arrays.get("scan_terms")
     cells = None
@@ -41,10 +41,14 @@ def points_of(index: Index) -> reference.Points:
                 places[cell.start : cell.stop].tolist() for cell in ranges(arrays["cell_starts"])
             ],
         )
+    rows = index._searcher.points
+    if columns is not None:
+        assert isinstance(rows, SparseRows)
+        rows = SparseRows.of(sparse.csr_array(rows.matrix[:, columns]))
     return reference.Points(
-        vectors=dense(index._searcher.points),
+        vectors=dense(rows),
         ids=arrays.get("ids", np.arange(index.rows)),
-        hyperplanes=_unsketched(arrays),
+        hyperplanes=_unsketched(arrays, columns),
         thresholds=arrays["thresholds"],
         bits=reference_kernels.unpack(codes),
         n_tables=parameters.n_tables or 0,
@@ -57,12 +61,13 @@ def points_of(index: Index) -> reference.Points:
     )
 
 
-def _unsketched(arrays: Mapping[str, npt.NDArray[Any]]) -> FloatArray:
+def _unsketched(arrays: Mapping[str, npt.NDArray[Any]], columns: IntArray | None) -> FloatArray:
     """Return the hyperplanes (d, B) over all dimensions: that of a sum, or less it, for each."""
     planes: FloatArray = arrays["hyperplanes"]
     if "sketch" not in arrays:
-        return planes
-    return np.array([planes[s] if s >= 0 else -planes[~s] for s in arrays["sketch"]])
+        return planes if columns is None else planes[columns]
+    places = arrays["sketch"] if columns is None else arrays["sketch"][columns]
+    return np.array([planes[s] if s >= 0 else -planes[~s] for s in places])
 
 
 def ranges(starts: npt.NDArray[np.integer[Any]]) -> list[range]:

@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 
 from details import Details, details_of, details_of_status
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.parameters import LIMITS
 from divgrpc_client import Client
 from divgrpc_protos.v1 import index_pb2, query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
@@ -111,7 +112,7 @@ def names(client: Client, served: Served) -> dict[str, str]:
         (rows([0, 1], [0], data=bytes(3)), ".sparse.data"),
         (rows([0, 1], [0], dtype=vectors_pb2.DTYPE_FLOAT16), ".sparse.data"),
         (rows([0, 1], [0], dtype=99), ".sparse.dtype"),
-        (rows([0, 1], [0], cols=65_537), ".sparse.cols"),
+        (rows([0, 1], [0], cols=LIMITS["sparse_dims_max"] + 1), ".sparse.cols"),
         (rows([0, 1], [0], cols=2**31), ".sparse.cols"),
         (rows([0, 1], [2**31], cols=2**32 - 1), ".sparse.cols"),
         (rows([0, 0], [], cols=0), ""),

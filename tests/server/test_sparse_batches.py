@@ -21,7 +21,7 @@ from running import RunningServer
 
 # No components and no orthogonal blocks, which take their time in so many dimensions.
 RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
-WIDE = LIMITS["dims_max"]
+WIDE = LIMITS["sparse_dims_max"]
 
 
 def few_numbers(rows: int, each: int, seed: int) -> csr_array:
@@ -68,7 +68,7 @@ def peak_bytes(pid: int) -> int:
 
 
 def test_sparse_queries_are_never_spread_out(server: RunningServer, client: Client) -> None:
-    """Four thousand rows of 65,536 dimensions, a gigabyte if spread, cost a few megabytes."""
+    """Four thousand rows of 4,194,304 dimensions, 64 GiB if spread, cost a few megabytes."""
     client.build("wide-sparse", few_numbers(300, 20, 1), **RANDOM)
     queries = few_numbers(4_000, 20, 2)
     client.query("wide-sparse", queries[:100])

@@ -168,12 +168,12 @@ def _by_epsilon(points: Sequence[AtEpsilon]) -> Figures:
 
 
 def _times(times: Sequence[TimedLabels]) -> Table:
-    heads = ("documents", "time", "x LEML", f"P@{TOP_K}", "labels scored")
-    columns = [Column("method, setting", numeric=False), *map(Column, heads)]
+    heads = ("documents", "time", "x LEML", f"P@{TOP_K}", "scored")
+    columns = [Column("method, mode, setting", numeric=False), *map(Column, heads)]
     base = times[0].microseconds
     lines = [
         (
-            f"{each.method}, {each.setting}",
+            f"{each.method}, {MODES[each.mode]}, {each.setting}",
             f"{each.documents:,}",
             charts.time_words(each.microseconds),
             f"{base / each.microseconds:.1f}",
@@ -182,5 +182,9 @@ def _times(times: Sequence[TimedLabels]) -> Table:
         )
         for each in times
     ]
-    caption = f"Median times by embedding on a set made up, {times[0].labels:,} labels."
+    sizes = {each.mode: f"{each.among:,}" for each in times}
+    among = " and ".join(
+        f"{size} {'labels' if mode == 'embedding' else 'documents'}" for mode, size in sizes.items()
+    )
+    caption = f"Median times on a set made up, to choose from {among}; of these the share scored."
     return Table(caption, columns, [Body(lines)])

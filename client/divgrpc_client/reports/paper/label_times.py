@@ -1,24 +1,28 @@
 """Times of Table 2 at the paper's size, on a set that is made up: see `labelled`.
 
-The model is the planted one, of the paper's rank, so nothing is trained. What stands for a document
-is given, so nothing of the time is embedding but one small product. Labels are scored, all of them
-or those that hashing finds, one document at a time on one thread, at one dial.
+By embedding: the model is the planted one, of the paper's rank, so nothing is trained. What stands
+for a document is given, so nothing of the time is embedding but one small product. Labels are
+scored, all of them or those that hashing finds. By votes: the documents themselves are indexed, as
+sparse as they are, and all of them are scored or those that hashing finds. Both one document at a
+time on one thread, at one dial.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import product
+from typing import Final
 
 import numpy as np
 
 import divgrpc
 from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
-from divgrpc.types import FloatArray
+from divgrpc.types import FloatArray, Mode
 from divgrpc_client.reports.paper.label_rows import (
     DEFAULT,
     EVERYTHING,
     FAMILIES,
+    MODES,
     PAPERS,
     TOP_K,
     WITHOUT_HASHING,
@@ -30,6 +34,7 @@ from divgrpc_client.reports.paper.labelled import (
     DOCUMENTS,
     FEATURES,
     LABELS,
+    Csr,
     labelled_documents,
 )
 
@@ -42,20 +47,31 @@ _FEW: Final = 20
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MadeUp:
-    """What stands for documents, `asked` (nq, r), their `truth` (nq, L), label factors (L, r)."""
+    """The documents (n, d) and labels (n, L), what is asked, and the model that is planted.
 
-    asked: FloatArray
-    truth: Any
+    `asked` (nq, d) with its `truth` (nq, L), `embedded` (nq, r) and `label_factors` (L, r).
+    """
+
+    documents: Csr
+    labels: Csr
+    asked: Csr
+    truth: Csr
+    embedded: FloatArray
     label_factors: FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class TimedLabels:
-    """The median time of a document, in microseconds, P@5, and the share of labels scored."""
+    """The median time of a document, in microseconds, P@5, and the share of what is scored.
+
+    `among` are the labels, or in the mode `neighbour_vote` the documents, that may be; `documents`
+    were asked.
+    """
 
     method: str
+    mode: Mode
     setting: str
-    labels: int
+    among: int
     documents: int
     microseconds: float
     precision: float
@@ -66,44 +82,46 @@ def made_up(documents: int, features: int, labels: int, rank: int, asked: int) -
     """Make up a set; at the paper's size some twenty seconds, and some gigabytes."""
     made = labelled_documents(documents, features, labels, asked)
     factors, feature_map = made.planted(rank)
-    return MadeUp(made.asked @ feature_map, made.truth, factors)
+    embedded = made.asked @ feature_map
+    return MadeUp(made.documents, made.labels, made.asked, made.truth, embedded, factors)
 
 
 def label_times(made: MadeUp) -> Iterator[TimedLabels]:
-    """Yield the times of every method that predicts by embedding."""
+    """Yield the times of every method, by embedding and then by votes.
+
+    An index of all documents takes most of a minute to build, and there is one at a time.
+    """
     rank = made.label_factors.shape[1]
-    feature_map, first = np.eye(rank, dtype=np.float32), True
-    for family in FAMILIES:
-        for setting in (PAPERS, DEFAULT):
-            index = divgrpc.Index.build(
-                made.asked,
-                label_model=(made.label_factors, feature_map),
-                **built_as(family, setting, rank),
-            )
-            if first:
-                exhaustive = [each for each in WITHOUT_HASHING if each.mode == "embedding"]
-                yield from (_timed(index, made, asking) for asking in exhaustive)
-                first = False
-            yield from (
-                _timed(index, made, asking)
-                for asking in hashing(family, setting)
-                if asking.mode == "embedding"
-            )
+    model = (made.label_factors, np.eye(rank, dtype=np.float32))
+    for mode in MODES:
+        asked = [each for each in WITHOUT_HASHING if each.mode == mode]
+        for family, setting in product(FAMILIES, (PAPERS, DEFAULT)):
+            if mode == "embedding":
+                told = built_as(family, setting, rank)
+                index = divgrpc.Index.build(made.embedded, label_model=model, **told)
+            else:
+                told = built_as(family, setting, made.documents.shape[1])
+                index = divgrpc.Index.build(made.documents, labels=made.labels, **told)
+            asked += [each for each in hashing(family, setting) if each.mode == mode]
+            yield from (_timed(index, made, asking) for asking in asked)
+            asked = []
 
 
 def _timed(index: divgrpc.Index, made: MadeUp, asking: Asking) -> TimedLabels:
     slow = asking.setting == EVERYTHING and asking.selector != "nearest"
     rows = slice(0, _FEW if slow else None)
     grid = asking.grid() | {"thresholds": (None,), "diversities": (_DIAL,)}
-    (row,) = evaluate_labels(
-        index, made.asked[rows], made.truth[rows], grid=LabelGrid(**grid), folds=0
-    )
+    by_embedding = asking.mode == "embedding"
+    asked = made.embedded if by_embedding else made.asked
+    (row,) = evaluate_labels(index, asked[rows], made.truth[rows], grid=LabelGrid(**grid), folds=0)
+    among = made.labels.shape[1 if by_embedding else 0]
     return TimedLabels(
         asking.method,
+        asking.mode,
         asking.setting,
-        len(made.label_factors),
+        among,
         row.documents,
         row.microseconds.p50,
         row.precision_at[TOP_K - 1].value,
-        row.scored / len(made.label_factors),
+        row.scored / among,
     )

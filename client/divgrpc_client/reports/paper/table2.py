@@ -171,8 +171,9 @@ def show(console: Console, report: Report) -> None:
         console.print(f"{verdict.word.upper()}: {verdict.claim}", style="bold")
         console.print(f"  {verdict.sentence}\n")
     for each in report.times:
+        things = "labels" if each.mode == "embedding" else "documents"
         console.print(
-            f"{each.labels:,} labels made up, {each.method}, {each.setting}: "
+            f"{each.among:,} {things} made up, {each.method}, {MODES[each.mode]}, {each.setting}: "
             f"{each.microseconds:,.0f} µs, P@5 {each.precision:.3f}, {each.scored:.2%} scored"
         )
     console.print(", ".join(f"{name} {value}" for name, value in report.facts.items()), style="dim")

@@ -1,0 +1,256 @@
+"""Sparse rows of millions of columns: the same answers, for what their stored numbers cost.
+
+Few columns are used, wherever they lie, so that the twins can look at those alone.
+"""
+
+import tracemalloc
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from core.mixed import METRICS, SELECTIONS, drawn, queries
+from core.twins import check_row, points_of, same_bytes
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.evaluation import evaluate
+from divgrpc.evaluation.grid import Grid
+from divgrpc.index import Index
+from divgrpc.labels import train
+from divgrpc.parameters import LIMITS, LabelParameters
+from divgrpc.relaxation import Candidates
+from divgrpc.storage import Generation
+from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
+from divgrpc.vectors import SparseRows
+from divgrpc.voting import neighbour_vote
+
+WIDE = LIMITS["sparse_dims_max"]
+USED = 20
+COLUMNS: IntArray = np.sort(
+    np.concatenate(
+        ([0, WIDE - 1], np.random.default_rng(8).choice(WIDE - 2, USED - 2, replace=False) + 1)
+    )
+)
+# No components and no orthogonal blocks, which take their time.
+RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}
+SEARCHES: list[Search] = ["tables", "scan", "scan_hamming", "exact"]
+
+
+def widened(rows: FloatArray) -> sparse.csr_array:
+    """Return rows (n, USED) as rows of as many columns as there may be."""
+    thin = sparse.csr_array(rows)
+    return sparse.csr_array((thin.data, COLUMNS[thin.indices], thin.indptr), (len(rows), WIDE))
+
+
+@cache
+def both(metric: Metric) -> tuple[Index, Index]:
+    """Return an index of wide rows, and one of the same in the columns that they use."""
+    points = drawn(240, USED, 1, metric)
+    return (
+        Index.build(widened(points), metric=metric, **RANDOM),
+        Index.build(sparse.csr_array(points), metric=metric, **RANDOM),
+    )
+
+
+def labelled(rows: int, seed: int) -> tuple[FloatArray, sparse.csr_array]:
+    """Return documents (rows, USED) and labels that follow from them."""
+    rng = np.random.default_rng(seed)
+    documents = rng.random((rows, USED)) * (rng.random((rows, USED)) < 0.3)
+    documents[:, 0] += 0.1
+    scores = documents @ np.random.default_rng(2).standard_normal((USED, 9))
+    return documents.astype(np.float32), sparse.csr_array(scores > 0.4)
+
+
+def test_there_is_a_greatest_number_of_columns() -> None:
+    """One more is refused, as one more than dense rows may have is of those."""
+    one = sparse.csr_array(([1.0], [WIDE], [0, 1]), (1, WIDE + 1))
+    with pytest.raises(InvalidArgumentError, match=f"sparse vectors .* 1 to {WIDE}") as caught:
+        Index.build(one)
+    assert caught.value.field == "vectors"
+    index = Index.build(sparse.csr_array(([2.0], [WIDE - 1], [0, 1]), (1, WIDE)), **RANDOM)
+    assert (index.dims, index.rows) == (WIDE, 1)
+    for query in (sparse.csr_array(([3.0], [WIDE - 1], [0, 1]), (1, WIDE)), np.eye(1, WIDE)):
+        found = index.query(query, k=1)
+        assert found.scores.tolist() == [[query.sum() == 3]]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "cells"])
+def test_wide_rows_are_answered_as_their_twins_are(family: HashFamily, metric: Metric) -> None:
+    """Every search, with some selectors, centred where that is legal."""
+    points, asked = drawn(120, USED, 1, metric), queries(3, metric)
+    index = Index.build(
+        widened(points),
+        metric=metric,
+        hash_family=family,
+        hyperplanes="gaussian",
+        centred=metric == "euclidean",
+        n_components=8,
+    )
+    twin = points_of(index, COLUMNS)
+    for number, search in enumerate(SEARCHES):
+        for selector, variant in SELECTIONS[number::4]:
+            result = index.query(
+                widened(asked),
+                k=4,
+                selector=selector,
+                variant=variant,
+                search=search,
+                hash_limit=40,
+                candidates_limit=20,
+            )
+            for row, query in enumerate(asked):
+                check_row(twin, query, result, row)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(("selector", "variant"), SELECTIONS)
+def test_columns_that_nobody_has_change_nothing(
+    selector: Selector, variant: Variant, metric: Metric
+) -> None:
+    """To the bit, for batches and single rows; `qp_relax` sums its means over other places."""
+    wide, narrow = both(metric)
+    asked = queries(5, metric)
+    told: Any = {"k": 6, "selector": selector, "variant": variant, "search": "exact"}
+    theirs = narrow.query(sparse.csr_array(asked), **told)
+    ours = wide.query(widened(asked), **told)
+    if selector == "qp_relax":
+        assert ours.ids.tolist() == theirs.ids.tolist()
+        assert np.allclose(ours.selection_scores, theirs.selection_scores, atol=1e-4)
+        assert ours.scores.tobytes() == theirs.scores.tobytes()
+    else:
+        assert same_bytes(ours, theirs)
+    again = wide.query(widened(asked[3:4]), **told)
+    assert again.ids.tobytes() == ours.ids[3:4].tobytes()
+
+
+@pytest.mark.parametrize(("selector", "variant"), SELECTIONS)
+def test_a_query_makes_nothing_as_long_as_a_row_could_be(
+    selector: Selector, variant: Variant
+) -> None:
+    """What it allocates is less than a third of a wide row, once a thread has its memory."""
+    index, asked = both("cosine")[0], widened(queries(2, "cosine"))
+    told: Any = {"k": 6, "selector": selector, "variant": variant}
+    index.query(asked[:1], **told)
+    tracemalloc.start()
+    try:
+        index.query(asked[1:], **told)
+        assert tracemalloc.get_traced_memory()[1] < 4 * WIDE / 3
+    finally:
+        tracemalloc.stop()
+
+
+def test_relaxed_candidates_have_columns_of_their_own() -> None:
+    """Means are as long as what they store; where that is more than all columns, as they were."""
+    for index, columns in zip(both("inner_product"), (USED, None), strict=True):
+        searcher = index._searcher
+        rows = np.arange(200, dtype=np.int32)
+        costs = np.zeros(200, np.float32)
+        among = Candidates(searcher._points, searcher._named[1], rows, costs, ())
+        compact = among.compact()
+        assert (compact is among) == (columns is None)
+        assert compact.points[0].shape == (0, USED)
+        assert (
+            compact.inverses.tolist() == among.inverses[rows if columns else slice(None)].tolist()
+        )
+
+
+def test_defaults_go_by_what_rows_store() -> None:
+    """A hundred results are chosen from a thousand candidates, however many columns are empty."""
+    wide, narrow = both("cosine")
+    assert wide.widest_row == narrow.widest_row <= USED
+    for index in (wide, narrow):
+        result = index.query(index._searcher.points[:1], k=100)
+        assert result.parameters.candidates_limit == 1_000
+    points, topics = widened(drawn(30, USED, 1, "cosine")), np.arange(30) % 3
+    index = Index.build(points, categories=topics, subtopics=np.arange(30) % 5, **RANDOM)
+    rows = list(evaluate(index, points[:4], topics[:4], grid=Grid(ks=(100,)), folds=0))
+    assert {row.queries for row in rows} == {4}
+    manifest = replace(index.manifest, widest_row=WIDE)
+    full = Index(Generation(manifest, index._arrays))
+    with pytest.raises(InvalidArgumentError, match="squared") as caught:
+        next(evaluate(full, points[:4], topics[:4], grid=Grid(ks=(100,)), folds=0))
+    assert caught.value.field == "ks"
+
+
+def test_tuning_finds_what_it_finds_in_few_columns() -> None:
+    """The true neighbours of the sample are the same, so an exact search costs no recall."""
+    for metric in METRICS:
+        wide, narrow = both(metric)
+        assert wide.info.nonzeros == narrow.info.nonzeros
+        by_search = {cost.search: cost for cost in wide.info.search_costs}
+        assert by_search["scan"].recall > 0.9
+
+
+def test_a_model_is_trained_in_the_columns_that_are_used(tmp_path: Path) -> None:
+    """The feature map is that of few columns, and zero in all others; kept, opened, asked."""
+    documents, labels = labelled(200, 0)
+    parameters = LabelParameters(rank=4, regularisation=1.0, iterations=2)
+    narrow = train(sparse.csr_array(documents), labels, parameters).model
+    model = train(widened(documents), labels, parameters).model
+    assert model.feature_map.shape == (WIDE, 4)
+    assert np.array_equal(np.flatnonzero(model.feature_map.any(axis=1)), COLUMNS)
+    assert np.allclose(
+        model.feature_map[COLUMNS] @ model.label_factors.T,
+        narrow.feature_map @ narrow.label_factors.T,
+        atol=1e-4,
+    )
+    told: Any = {"labels": labels, "rank": 4, "regularisation": 1.0, "iterations": 2} | RANDOM
+    Index.build(widened(documents), label_model="leml", path=tmp_path / "wide", **told)
+    index = Index.open(tmp_path / "wide")
+    asked, _ = labelled(30, 1)
+    few = Index.build(sparse.csr_array(documents), label_model="leml", **told)
+    for mode in ("embedding", "neighbour_vote"):
+        ours = index.predict_labels(widened(asked), mode=mode, search="exact")
+        theirs = few.predict_labels(sparse.csr_array(asked), mode=mode, search="exact")
+        assert (ours.labels == theirs.labels).mean() > 0.95
+        assert np.allclose(np.sort(ours.scores), np.sort(theirs.scores), atol=1e-3)
+
+
+def test_a_model_may_be_chosen_for_wide_rows() -> None:
+    """Nothing is told, so that rank and regularisation are tried on rows held out."""
+    documents, labels = labelled(60, 3)
+    trained = train(widened(documents), labels)
+    assert trained.parameters.rank is not None
+    assert len(trained.trials) > 1
+    assert trained.model.dims == WIDE
+
+
+def test_factors_of_wide_rows_can_be_brought() -> None:
+    """A pair of them embeds as it does in few columns; votes need no model."""
+    documents, labels = labelled(100, 0)
+    rng = np.random.default_rng(1)
+    factors = rng.standard_normal((labels.shape[1], 3)).astype(np.float32)
+    narrow_map = rng.standard_normal((USED, 3)).astype(np.float32)
+    wide_map = np.zeros((WIDE, 3), np.float32)
+    wide_map[COLUMNS] = narrow_map
+    asked, _ = labelled(8, 1)
+    wide = Index.build(widened(documents), labels=labels, label_model=(factors, wide_map), **RANDOM)
+    thin = sparse.csr_array(documents)
+    narrow = Index.build(thin, labels=labels, label_model=(factors, narrow_map), **RANDOM)
+    ours = wide.predict_labels(widened(asked))
+    theirs = narrow.predict_labels(sparse.csr_array(asked))
+    assert ours.labels.tobytes() == theirs.labels.tobytes()
+    assert ours.scores.tobytes() == theirs.scores.tobytes()
+    voted = neighbour_vote(wide, widened(asked), labels, top_k=3)
+    votes = neighbour_vote(narrow, sparse.csr_array(asked), labels, top_k=3)
+    assert voted.labels.shape == votes.labels.shape
+    short = wide_map[:-1]
+    with pytest.raises(InvalidArgumentError, match=f"{WIDE} rows") as caught:
+        Index.build(widened(documents), label_model=(factors, short), **RANDOM)
+    assert caught.value.field == "label_model"
+
+
+def test_rows_that_are_taken_are_those_of_scipy() -> None:
+    """By number in any order, more than once or not at all, and by what is to stay."""
+    rows = SparseRows.of(widened(drawn(30, USED, 1, "euclidean")))
+    rng = np.random.default_rng(0)
+    for numbers in (rng.integers(0, 30, 50), np.empty(0, np.int64), rng.random(30) < 0.5):
+        taken, truth = rows[numbers], rows.matrix[numbers]
+        assert taken.shape == truth.shape
+        assert taken.indptr.tolist() == truth.indptr.tolist()
+        assert taken.indices.tolist() == truth.indices.tolist()
+        assert taken.values.tobytes() == truth.data.tobytes()

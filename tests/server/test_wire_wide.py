@@ -1,0 +1,69 @@
+"""Sparse rows of as many columns as there may be, over the wire: as in process, byte for byte."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import labelled
+from divgrpc import Index
+from divgrpc.parameters import LIMITS
+from divgrpc.types import FloatArray, Mode
+from divgrpc_client import Client
+from running import RunningServer
+
+WIDE = LIMITS["sparse_dims_max"]
+# The first and the last column are among those that are used.
+COLUMNS = np.linspace(0, WIDE - 1, labelled.FEATURES).astype(np.int64)
+
+
+def widened(rows: sparse.csr_array) -> sparse.csr_array:
+    """Return rows of few columns as rows of as many as there may be."""
+    arrays = (rows.data, COLUMNS[rows.indices], rows.indptr)
+    return sparse.csr_array(arrays, (rows.shape[0], WIDE))
+
+
+X = widened(labelled.documents(300))
+ASKED = widened(labelled.documents(40, seed=1))
+
+
+def brought() -> tuple[FloatArray, FloatArray]:
+    """Return label factors, and a feature map of all columns."""
+    factors, few = labelled.factors()
+    feature_map = np.zeros((WIDE, labelled.RANK), np.float32)
+    feature_map[COLUMNS] = few
+    return factors, feature_map
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"label_model": "leml", "rank": 8, "regularisation": 1.0, "iterations": 2},
+        {"label_model": brought},
+        {},
+    ],
+    ids=["trained", "brought", "votes"],
+)
+def test_wide_rows_are_built_asked_and_labelled(
+    server: RunningServer, client: Client, told: dict[str, Any]
+) -> None:
+    """With a model and without: neighbours and labels are those of the index in process."""
+    given = told | {"labels": labelled.labels_of(labelled.documents(300))}
+    if callable(given.get("label_model")):
+        given["label_model"] = brought()
+    info = client.build("wide", X, replace=True, **given)
+    index = Index.open(Path(server.folder, "data", "wide"))
+    assert (info.dims, info.points, info) == (WIDE, "sparse", index.info)
+    for search in ("auto", "scan", "exact"):
+        wire = client.query("wide", ASKED, k=4, search=search)
+        core = index.query(ASKED, k=4, search=search)
+        assert wire.ids.tobytes() == core.ids.tobytes()
+        assert wire.scores.tobytes() == core.scores.tobytes()
+    modes: tuple[Mode, ...] = get_args(Mode) if told else ("neighbour_vote",)
+    for mode in modes:
+        labels = client.predict_labels("wide", ASKED, mode=mode)
+        here = index.predict_labels(ASKED, mode=mode)
+        assert labels.labels.tobytes() == here.labels.tobytes()
+        assert labels.scores.tobytes() == here.scores.tobytes()
