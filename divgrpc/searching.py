@@ -263,8 +263,7 @@ class Searcher:
         if scratch is None:
             words, points = self._hashing[2].shape
             hashed_dims = len(self._hashing[0])
-            is_sparse = len(self._points[1]) > 0
-            scratch = Scratch.empty(points, self.dims, words, hashed_dims, sparse=is_sparse)
+            scratch = Scratch.empty(points, self.dims, words, hashed_dims)
             self._local.scratch = scratch
         scratch.make_room(seen, k)
         n_cells = len(self._cells[2])
@@ -282,7 +281,7 @@ def compile_selection() -> None:
     """Compile the selectors alone: what a second process can do beside a first."""
     points = _laid_out({"vectors": _frozen(np.eye(4, dtype=np.float32))}, _POINTS, 4)
     inverses = _laid_out({}, _NAMED, 4)[1]
-    scratch = Scratch.empty(4, 4, 1, 4, sparse=False)
+    scratch = Scratch.empty(4, 4, 1, 4)
     scratch.make_room(4, 2)
     rows, costs, picked = scratch.rows, scratch.costs, scratch.picked
     rows[:], costs[:] = np.arange(4), 1

@@ -22,7 +22,7 @@ from divgrpc.kernels.scoring import (
     worth_looking,
 )
 from divgrpc.kernels.selection import greedy, scale_costs
-from divgrpc.kernels.sparse import clear, dense_square, spread
+from divgrpc.kernels.sparse import clear, dense_square, sparse_square, spread
 
 NEAREST = 0
 GREEDY = 1
@@ -79,7 +79,7 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
                 results[0][query, i] = id_of(ids, i if every else rows[i])
             results[3][query] = count
             continue
-        square = dense_square(target, at) if points[1].shape[0] else 0.0
+        square = _query_square(queries, query) if points[1].shape[0] else 0.0
         if count == EVERY:
             scored = n
             hashed = min(n, hash_limit) if hash_limit else n
@@ -126,6 +126,15 @@ def _spread_query(queries, query, target):
         return dense, query
     spread(indices, values, indptr[query], indptr[query + 1], target)
     return target, 0
+
+
+@part
+def _query_square(queries, query):
+    """Return the squared length of a query, in float64."""
+    dense, indptr, indices, values = queries
+    if indptr.shape[0]:
+        return sparse_square(indices, values, indptr[query], indptr[query + 1], dense.shape[1])
+    return dense_square(dense, query)
 
 
 @part

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.lanes import prefetch_row, prefetch_run, row_distance, row_dot
+from divgrpc.kernels.lanes import prefetch_row, row_distance, row_dot
 from divgrpc.kernels.sampling import id_of, kth_smallest, mix
 from divgrpc.kernels.sparse import sparse_distance
 
@@ -36,11 +36,8 @@ def score_rows(points, target, at, square, product, rows, count, distances):
     vectors, indptr = points[0], points[1]
     if indptr.shape[0]:
         for i in range(count):
-            if i + _AHEAD < count:
-                start, stop = indptr[rows[i + _AHEAD]], indptr[rows[i + _AHEAD] + 1]
-                prefetch_run(points[2], start, stop)
-                prefetch_run(points[3], start, stop)
-            distances[i] = sparse_distance(points, np.int64(rows[i]), target, at, square, product)
+            row, following = np.int64(rows[i]), np.int64(rows[min(i + _AHEAD, count - 1)])
+            distances[i] = sparse_distance(points, row, following, target, at, square, product)
         return
     # One loop each: with the choice inside, the loops take half as long again.
     if product:
@@ -59,7 +56,7 @@ def score_all(points, target, at, square, product, distances):
     vectors, indptr = points[0], points[1]
     if indptr.shape[0]:
         for row in range(distances.shape[0]):
-            distances[row] = sparse_distance(points, row, target, at, square, product)
+            distances[row] = sparse_distance(points, row, row, target, at, square, product)
     elif product:
         for row in range(distances.shape[0]):
             distances[row] = -row_dot(vectors, row, target, at)
