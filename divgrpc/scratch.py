@@ -16,9 +16,6 @@ from divgrpc.types import FloatArray, IntArray
 # Probes that one query may look at: the room of the heap.
 MAX_PROBES: Final = 4_096
 
-# Stored values of sparse candidates that are linked by column at most.
-_MAX_LINKS: Final = 1 << 18
-
 # From so many dimensions on a row that is spread out leaves the processor's nearer caches.
 _MARKED_FROM: Final = 1 << 17
 
@@ -37,10 +34,7 @@ class Scratch:
     cells: tuple[Any, ...]
     target: FloatArray
     sketched: FloatArray
-    sparse: bool
-    links: tuple[Any, ...]
     marks: npt.NDArray[np.uint64]
-    dots: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
     far: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     apart: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     costs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
@@ -48,7 +42,7 @@ class Scratch:
 
     @classmethod
     def empty(
-        cls, points: int, dims: int, words: int, hashed_dims: int, *, sparse: bool
+        cls, points: int, dims: int, words: int, hashed_dims: int, *, sparse: bool = False
     ) -> "Scratch":
         """Return memory for that many points, dimensions, and words of a code.
 
@@ -65,8 +59,6 @@ class Scratch:
             _cells_scratch(0, 0),
             np.zeros((1, dims), np.float32),
             np.empty((1, hashed_dims), np.float32),
-            sparse,
-            _links_scratch(dims if sparse else 0, _MAX_LINKS if sparse else 0),
             np.zeros(-(-dims // 64) if sparse and dims >= _MARKED_FROM else 0, np.uint64),
         )
 
@@ -76,7 +68,6 @@ class Scratch:
             self.apart = np.empty(seen, np.float32)
             self.costs = np.empty(seen, np.float32)
             self.far = np.empty(seen, np.float32)
-            self.dots = np.empty(seen if self.sparse else 0, np.float64)
         if len(self.picked) < k:
             self.picked = np.empty(k, np.int64)
 
@@ -99,7 +90,7 @@ class Scratch:
     @property
     def selection(self) -> tuple[Any, ...]:
         """What selectors write into; see `kernels.selection.greedy`."""
-        return (self.far, self.target, self.apart, self.links, self.dots)
+        return (self.far, self.target, self.apart)
 
     def as_tuple(self) -> tuple[Any, ...]:
         """Return everything in the order of `kernels.answering.answer`."""
@@ -151,12 +142,3 @@ def _probing_scratch(n_tables: int, n_bits: int, room: int, points: int) -> tupl
 
 def _cells_scratch(cells: int, points: int) -> tuple[Any, ...]:
     return (np.empty(cells, np.int32), np.empty(cells, np.float32), np.empty(points, np.int32))
-
-
-def _links_scratch(dims: int, room: int) -> tuple[Any, ...]:
-    return (
-        np.full(dims, -1, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.float32),
-    )

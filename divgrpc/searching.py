@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.array_files import Array, release
-from divgrpc.kernels import answering, finding, selection
+from divgrpc.kernels import answering, finding, scanning, scoring, selection
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch
@@ -263,8 +263,8 @@ class Searcher:
         if scratch is None:
             words, points = self._hashing[2].shape
             hashed_dims = len(self._hashing[0])
-            is_sparse = len(self._points[1]) > 0
-            scratch = Scratch.empty(points, self.dims, words, hashed_dims, sparse=is_sparse)
+            sparse = isinstance(self.points, SparseRows)
+            scratch = Scratch.empty(points, self.dims, words, hashed_dims, sparse=sparse)
             self._local.scratch = scratch
         scratch.make_room(seen, k)
         n_cells = len(self._cells[2])
@@ -278,16 +278,34 @@ class Searcher:
         return scratch
 
 
-def compile_selection() -> None:
-    """Compile the selectors alone: what a second process can do beside a first."""
+def compile_beside() -> None:
+    """Compile much of what `answering.answer` needs: what a second process can do beside a first.
+
+    The first compiles it from the hash stage on, so this one begins at the other end.
+    """
     points = _laid_out({"vectors": _frozen(np.eye(4, dtype=np.float32))}, _POINTS, 4)
-    inverses = _laid_out({}, _NAMED, 4)[1]
-    scratch = Scratch.empty(4, 4, 1, 4, sparse=False)
+    ids, inverses, _ = _laid_out({}, _NAMED, 4)
+    scratch = Scratch.empty(4, 4, 1, 4)
     scratch.make_room(4, 2)
-    rows, costs, picked = scratch.rows, scratch.costs, scratch.picked
+    scratch.make_scanning()
+    rows, costs, picked = scratch.rows, scratch.distances, scratch.picked
     rows[:], costs[:] = np.arange(4), 1
     one, room = np.float32(1), scratch.selection
     selection.greedy(points, inverses, rows, costs, 4, 2, one, 0, room, picked, costs.copy())
+    scoring.score_rows(points, scratch.target, 0, 0.0, False, rows, 4, costs)
+    scoring.score_all(points, scratch.target, 0, 0.0, False, costs)
+    longest = _frozen(np.ones(1, np.float32))
+    scoring.score_longest(points[0], scratch.target, 0, longest, 2, costs)
+    codes, terms = _frozen(np.zeros((1, 4), np.uint64)), _frozen(np.zeros((2, 4), np.float32))
+    scores, maxima, _, minima = scratch.scanning
+    # A column, as where more than one word leaves it.
+    code = np.zeros((2, 2), np.uint64)[:, 0]
+    scanning.scan_hamming(codes, code, 4, scores, maxima)
+    scratch.planes[:] = 0
+    scanning.scan_estimates(codes, scratch.planes, one, 0, terms, 4, scores, costs, minima)
+    scanning.put_known(costs[:1].copy(), 4, costs, minima)
+    scanning.take_least(costs, minima, 4, 2, rows)
+    scoring.sort_nearest(rows, costs, 0, 4, 2, ids)
     among = Candidates(points, inverses, rows, costs, room)
     for selector in ONE_BY_ONE:
         select(among, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")

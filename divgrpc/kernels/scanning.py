@@ -83,7 +83,10 @@ def scan_estimates(codes, planes, unit, total, terms, stop, scores, estimates, m
 @kernel
 def put_known(known, stop, estimates, minima):
     """Put distances that are known in place of the first estimates; arguments as above."""
-    estimates[: known.shape[0]] = known
+    # An assignment of arrays would bring numba's message of shapes that differ, which takes two
+    # seconds to compile.
+    for i in range(known.shape[0]):
+        estimates[i] = known[i]
     for start in range(0, known.shape[0], BLOCK):
         first = start // BLOCK * COLUMN
         block = estimates[start : min(stop, start + BLOCK)]
@@ -124,7 +127,8 @@ def take_least(estimates, minima, stop, wanted, rows):
     moved = np.empty(found, np.float32)
     for i in range(found):
         moved[i] = estimates[rows[i]]
-    estimates[:found] = moved
+    for i in range(found):
+        estimates[i] = moved[i]
     return found
 
 

@@ -23,6 +23,7 @@ from benchmarks import (
     rivals,
     selectors,
     shares,
+    start,
     sweeps,
     training,
     trees,
@@ -99,7 +100,7 @@ def test_what_trees_find_goes_to_our_selector() -> None:
             order = np.lexsort((np.arange(500), far))[:count].astype(np.int32)
             return order[None], far[order][None]
 
-    scratch = Scratch.empty(500, 9, 4, 9, sparse=False)
+    scratch = Scratch.empty(500, 9, 4, 9)
     each = trees.Trees(800, Library(), index._searcher._points, scratch)
     query = rows[:1]
     for variant in sweeps.VARIANTS:
@@ -288,3 +289,15 @@ def test_evaluate_runs_small() -> None:
     assert [row["workers"] for row in rows] == [1]
     assert rows[0]["seconds"] > 0
     assert rows[0]["ratio"] == pytest.approx(rows[0]["seconds"] / rows[0]["query_seconds"])
+
+
+def test_starts_are_judged_by_their_kind() -> None:
+    """Warm ones within two seconds, whatever number of indexes; a cold one within twenty."""
+    many = start.MANY.format(7)
+    seen = {start.WARM: [1.0, 3.0, 1.5], many: [2.5], start.COLD: [19.0]}
+    rows = list(start.rows_of(seen, many))
+    assert [(row.name, row.least, row.median, row.target) for row in rows] == [
+        (start.WARM, 1.0, 1.5, 2.0),
+        (many, 2.5, 2.5, 2.0),
+        (start.COLD, 19.0, 19.0, 20.0),
+    ]

@@ -54,7 +54,7 @@ class Trees:
         searcher: Any = index._searcher
         told = {"algorithm": _KD_TREE, "trees": _TREES}
         library = cv2.flann_Index(searcher.points, told)
-        scratch = Scratch.empty(index.rows, index.dims, 4, index.dims, sparse=False)
+        scratch = Scratch.empty(index.rows, index.dims, 4, index.dims)
         scratch.make_room(_CANDIDATES, _CANDIDATES)
         kept = (searcher._points, scratch)
         return {f"{NAME}, {checks:,} checks": cls(checks, library, *kept) for checks in CHECKS}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import reference
 import reference_kernels
-from core.twins import kernel_points, links_of
+from core.twins import kernel_points
 from divgrpc.kernels import scoring, selection
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import EffectiveParameters
@@ -102,16 +102,13 @@ class Case:
             selection.scale_costs(costs.copy(), len(order), costs)
         return costs
 
-    def select(
-        self, wanted: EffectiveParameters, rows: list[int], *, linked: bool = True
-    ) -> tuple[list[int], list[float]]:
+    def select(self, wanted: EffectiveParameters, rows: list[int]) -> tuple[list[int], list[float]]:
         """Run the kernel over these candidate rows, nearest first, as an index does."""
         order = np.array(reference.nearest_rows(self.points(), self.query, rows), np.int32)
         count, k, dims = len(order), wanted.k, self.vectors.shape[1]
         points = kernel_points(self.vectors, stored_sparse=self.stored_sparse)
         picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
         zeros = np.zeros((1, dims), np.float32)
-        links = links_of(dims, count * dims if self.stored_sparse and linked else 0)
         chosen = selection.greedy(
             points,
             self.inverses(),
@@ -125,8 +122,6 @@ class Case:
                 np.empty(count, np.float32),
                 zeros,
                 np.empty(count, np.float32),
-                links,
-                np.empty(count),
             ),
             picked,
             values,
@@ -134,7 +129,6 @@ class Case:
         assert chosen == min(k, count)
         assert (picked[chosen:] == -1).all()
         assert not zeros.any()
-        assert (links[0] == -1).all()
         return order[picked[:chosen]].tolist(), values[:chosen].tolist()
 
 
@@ -307,20 +301,6 @@ def test_few_candidates_are_all_picked(rule: Rule, rows: list[int]) -> None:
     picks, _ = case.select(parameters(5, 0.4, rule), rows)
     assert sorted(picks) == rows
     check_steps(case, parameters(5, 0.4, rule), rows)
-
-
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("metric", METRICS)
-def test_sparse_candidates_are_linked_or_not_with_one_result(rule: Rule, metric: Metrics) -> None:
-    """In lists by column or row by row, sums differ in the last digit of float64 at most."""
-    case = Case.draw(6, 50, 31, 0, metric, stored_sparse=True)
-    case.vectors[np.random.default_rng(6).random(case.vectors.shape) < 0.6] = 0
-    wanted = parameters(20, 0.5, rule)
-    linked = case.select(wanted, list(range(50)))
-    scattered = case.select(wanted, list(range(50)), linked=False)
-    assert linked[0] == scattered[0]
-    assert np.abs(np.subtract(linked[1], scattered[1])).max() < case.room
-    check_steps(case, wanted, list(range(50)))
 
 
 def test_k_of_one_is_the_nearest() -> None:

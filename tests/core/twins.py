@@ -174,13 +174,3 @@ def kernel_points(vectors: FloatArray, *, stored_sparse: bool = False) -> tuple[
     for array in arrays:
         array.setflags(write=False)
     return arrays
-
-
-def links_of(dims: int, room: int) -> tuple[Any, ...]:
-    """Return empty lists by column with room for this many values, as kernels take them."""
-    return (
-        np.full(dims, -1, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.float32),
-    )
