@@ -12,6 +12,7 @@ from scipy import sparse
 
 from benchmarks import (
     evaluate,
+    finders,
     footprint,
     gain,
     label_speed,
@@ -20,7 +21,6 @@ from benchmarks import (
     metrics,
     peers,
     relaxing,
-    rivals,
     selectors,
     shares,
     sweeps,
@@ -164,19 +164,21 @@ def test_label_speed_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("digits")
-@pytest.mark.parametrize("absent", [[], ["hnswlib"]])
+@pytest.mark.parametrize("absent", [[], ["hnswlib", "faiss", "pyversity", "langchain_core"]])
 def test_peers_run_small(monkeypatch: pytest.MonkeyPatch, absent: list[str]) -> None:
-    """Everyone's fastest is there, and a run without a rival ends well."""
-    gone = absent or rivals.missing()
-    monkeypatch.setattr(rivals, "missing", lambda: gone)
-    words = "--k 5 --queries 10 --tuning 5 --diversity 0.3 --gap 0.8 --links 8"
-    result = peers.run(told(peers, *words.split(), "--ef-construction", "50"))
-    rows = result["rows"]
-    assert isinstance(rows, list)
-    assert {"lsh_div", "lsh_sdiv", "exact pass"} <= {row["name"] for row in rows}
-    assert all(row["gap"] >= row["wanted"] for row in rows)
-    faster = [row["faster"] for row in rows if row["name"] == "lsh_div"]
-    assert faster == [None] if gone else faster[0] > 0
+    """Everyone's fastest is there, on real and on made points, and a run without others ends."""
+    gone = absent or finders.missing()
+    monkeypatch.setattr(finders, "missing", lambda: gone)
+    words = "--points real 2000 --k 5 --queries 10 --tuning 5 --diversity 0.3 --gap 0.7 --links 8"
+    sets = peers.run(told(peers, *words.split(), "--ef-construction", "50"))["sets"]
+    assert isinstance(sets, list)
+    for each in sets:
+        names = {row["name"] for row in each["rows"]}
+        assert {"lsh_div", "lsh_sdiv", "exact pass", "greedy over all points"} <= names
+        assert ("faiss IVF-PQ + our greedy" in names) == ("faiss" not in gone)
+        ratios = {row["name"]: row for row in each["ratios"] if row["objective"] == "J"}
+        assert all(row["gap"] >= 0.7 and row["greedy"] > 0 for row in ratios.values())
+        assert (ratios["lsh_div"]["faiss"] is None) == ("faiss" in gone)
 
 
 @pytest.mark.usefixtures("digits")
