@@ -20,6 +20,7 @@ from benchmarks import (
     quality,
     relaxing,
     selectors,
+    service,
     training,
     wire,
 )
@@ -33,6 +34,7 @@ _RUNS = {
     "relaxing": relaxing,
     "peers": peers,
     "wire": wire,
+    "service": service,
     "memory": memory,
     "evaluate": evaluate,
     "labels": labels,

@@ -3,6 +3,7 @@
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +13,7 @@ from divgrpc.metrics import Labels
 from divgrpc.types import FloatArray, IntArray
 from divgrpc_client.reports.topics import sha256
 
+REAL: Final = "real"
 _FILE = "cifar100_dense256.npz"
 
 
@@ -58,6 +60,11 @@ def load(reported: int, tuning: int) -> Points:
         labels=Labels.of(categories[indexed], subtopics[indexed]),
         asked=categories[~indexed][:reported],
     )
+
+
+def told(which: str, reported: int, tuning: int) -> Points:
+    """Read the data set where `REAL` is asked for, or make as many points as a number says."""
+    return load(reported, tuning) if which == REAL else made(int(which), reported, tuning)
 
 
 def made(count: int, reported: int, tuning: int) -> Points:

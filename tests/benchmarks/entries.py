@@ -53,8 +53,8 @@ class Contestant(Protocol):
         """What it stands on, by the name under which building was recorded."""
 
     @property
-    def follower(self) -> Follower:
-        """What picks, or a twin of it."""
+    def tuned(self) -> Follower:
+        """What dials are set with: what picks, or a faster one with the same picks."""
 
     def ladders(self) -> Sequence[Sequence[Effort]]:
         """Return efforts to try, each ladder upwards."""
@@ -73,6 +73,12 @@ class Pair:
     finder: Finder
     follower: Follower
     k: int
+    twin: Follower | None = None
+
+    @property
+    def tuned(self) -> Follower:
+        """What picks, or its twin."""
+        return self.twin or self.follower
 
     @property
     def name(self) -> str:
@@ -104,7 +110,7 @@ class Ours:
 
     name: str
     index: Index
-    follower: Follower
+    tuned: Follower
     k: int
     selector: Selector = "greedy"
     exact: bool = False
@@ -178,6 +184,8 @@ class Entry:
     name: str
     configuration: str
     built: str
+    count: int
+    effort: Effort
     dial: float
     gap: float
     h: float
@@ -238,7 +246,7 @@ class Target:
 
     def entry(self, contestant: Contestant, count: int, effort: Effort) -> Entry | None:
         """Ask the reported queries; None where fewer than k are found for one of them."""
-        queries, dial = self.reported.queries, self.dial(contestant.follower, count)[0]
+        queries, dial = self.reported.queries, self.dial(contestant.tuned, count)[0]
 
         def ask(number: int) -> IntArray:
             return contestant.pick(queries[number], count, effort, dial)
@@ -251,14 +259,36 @@ class Target:
         rows = np.array(picks)
         told = contestant.describe(effort, count)
         gap, h = self.reported.gap(rows), self.h(rows)
-        return Entry(contestant.name, told, contestant.built, dial, gap, h, taken * 1e6, ask)
+        return Entry(
+            contestant.name,
+            told,
+            contestant.built,
+            count,
+            effort,
+            dial,
+            gap,
+            h,
+            taken * 1e6,
+            ask,
+        )
 
     def over_all(
         self, name: str, rows: IntArray, dial: float, pick: Callable[[FloatArray], IntArray]
     ) -> Entry:
         """Return what picks among all points, whose `rows` (nq, k) are known."""
         gap, h, queries = self.reported.gap(rows), self.h(rows), self.reported.queries
-        return Entry(name, "", "", dial, gap, h, np.inf, lambda number: pick(queries[number]))
+        return Entry(
+            name,
+            "",
+            "",
+            len(self.points.base),
+            (),
+            dial,
+            gap,
+            h,
+            np.inf,
+            lambda number: pick(queries[number]),
+        )
 
     def h(self, rows: IntArray) -> float:
         """Return h of picks (nq, k) for the reported queries; NaN where there are no labels."""
@@ -269,7 +299,7 @@ class Target:
     def entries(self, contestant: Contestant) -> Iterator[Entry]:
         """Yield configurations: effort rises until the gap is closed, or for too long."""
         least = np.inf
-        for count in self.counts(contestant.follower):
+        for count in self.counts(contestant.tuned):
             for ladder in contestant.ladders():
                 for effort in ladder:
                     entry = self.entry(contestant, count, effort)

@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Final
 
 from threadpoolctl import threadpool_limits
@@ -32,7 +32,6 @@ from divgrpc.index import Index
 from divgrpc.kernels import selection
 from divgrpc.warming import warm_kernels
 
-REAL: Final = "real"
 # Of each kind, those that were the fastest while the gap was taken.
 _FINALISTS: Final = 2
 # Ours take a moment, in which a disturbance would show; a graph takes long.
@@ -48,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--points",
         nargs="+",
-        default=[REAL],
+        default=[datasets.REAL],
         help='"real" for the data set, or how many to make; 10000 300000 1000000 (default real)',
     )
     parser.add_argument("--k", type=int, default=10, help="results per query (default 10)")
@@ -68,7 +67,7 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
 
 def _on(told: str, arguments: argparse.Namespace) -> dict[str, object]:
     asked = (arguments.queries, arguments.tuning)
-    points = datasets.load(*asked) if told == REAL else datasets.made(int(told), *asked)
+    points = datasets.told(told, *asked)
     show(f"\n## Peers: k = {arguments.k} on {points.name}\n")
     show(facts(points.described()) + "\n")
     for name in finders.missing():
@@ -80,13 +79,12 @@ def _on(told: str, arguments: argparse.Namespace) -> dict[str, object]:
     rows: list[Row] = []
     targets: list[tuple[float, Objective]] = [(each, "J") for each in arguments.diversity]
     targets.append((sorted(arguments.diversity)[len(arguments.diversity) // 2], "MMR"))
-    with threadpool_limits(1):
-        for at in targets:
-            with threadpool_limits(None):
-                target = Target.of(points, arguments.k, arguments.gap, at)
+    for at in targets:
+        target = Target.of(points, arguments.k, arguments.gap, at)
+        with threadpool_limits(1):
             tried = [each for who in field.contestants(at[1]) for each in target.entries(who)]
             rows += _fastest(target, tried, field)
-            entries += tried
+        entries += tried
     ratios = choosing.ratios(rows, FAMILIES)
     show("How many times the speed of others, at equal quality\n")
     show(peers_tables.ratios_drawn(ratios) + "\n")
@@ -141,24 +139,27 @@ class _Field:
         """Return everyone who competes for an objective."""
         absent, base = finders.missing(), self.points.base
         first = next(iter(self.indexes.values()))
-        own = rivals.Ours.over(first, selection.MARGINAL if objective == "J" else selection.MMR)
-        ours = partial(Ours, follower=own, k=self.k, selector=own.selector)
+        own = rivals.Ours.over(first, selection.MARGINAL) if objective == "J" else self.mmr
+        ours = partial(Ours, tuned=own, k=self.k, selector=own.selector)
         everyone: list[Contestant] = [
             ours(name=name, index=index) for name, index in self.indexes.items()
         ]
         everyone.append(ours(name=EXACT, index=first, exact=True))
-        strategies = rivals.STRATEGIES if objective == "J" else ("mmr",)
-        pick: list[rivals.Follower] = [own]
-        if "pyversity" not in absent:
-            pick += [rivals.Pyversity(base, strategy) for strategy in strategies]
         for finder in self.finders:
-            if finder.kind == "hnswlib":
-                everyone += [Pair(finder, follower, self.k) for follower in pick]
-            elif finder.kind != "exact numpy":
+            if not isinstance(finder, Flat):
                 everyone.append(Pair(finder, own, self.k))
             elif "langchain_core" not in absent:
-                everyone.append(Pair(finder, rivals.LangChain(base), self.k))
+                everyone.append(Pair(finder, rivals.LangChain(base), self.k, self.mmr))
+        for graph in self.graphs if "pyversity" not in absent else ():
+            everyone.append(Pair(graph, rivals.Pyversity(base, "mmr"), self.k, self.mmr))
+            if objective == "J":
+                everyone.append(Pair(graph, rivals.Pyversity(base, "msd"), self.k))
         return everyone
+
+    @cached_property
+    def mmr(self) -> rivals.Ours:
+        """Our MMR: others' pick the same, and more slowly."""
+        return rivals.Ours.over(next(iter(self.indexes.values())), selection.MMR)
 
 
 def _indexes(points: Points) -> tuple[dict[str, Index], dict[str, Built]]:
@@ -196,7 +197,7 @@ def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> list[Row]
     """Time the fastest that close the gap, print and return their rows."""
     asked = target.reported
     wanted, finalists = choosing.finalists(tried, target.wanted, _FINALISTS)
-    finalists += _everything(target)
+    finalists += _everything(target, field.mmr)
     show(f"{asked.objective} at diversity {asked.diversity}: fastest of each kind to close ")
     show(f"{wanted:.3f} of the gap; below, those that close less\n")
     askings = {entry: entry.ask for entry in finalists}
@@ -222,13 +223,13 @@ def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> list[Row]
     return rows
 
 
-def _everything(target: Target) -> Iterator[Entry]:
+def _everything(target: Target, mmr: rivals.Ours) -> Iterator[Entry]:
     """Yield greedy and MMR over all points, MMR for J at its dial for the most candidates."""
     asked, k, everything = target.reported, target.k, Everything.of(target.points.base)
     dial = asked.diversity
     if asked.objective == "J":
         rows = truth.greedy(asked.base, asked.queries, k, dial)
         yield target.over_all(GREEDY, rows, dial, lambda row: everything.greedy(row, k, dial))
-        dial = target.dial(rivals.Pyversity(asked.base, "mmr"), target.pool[0].shape[1])[0]
+        dial = target.dial(mmr, target.pool[0].shape[1])[0]
     rows = truth.mmr(asked.base, asked.queries, k, dial)
     yield target.over_all(MMR, rows, dial, lambda row: everything.mmr(row, k, dial))

@@ -17,7 +17,6 @@ from divgrpc.scratch import Scratch
 from divgrpc.types import FloatArray, IntArray, Selector
 
 Strategy = Literal["msd", "mmr"]
-STRATEGIES: Final[tuple[Strategy, ...]] = ("msd", "mmr")
 _NONE: Final = np.empty(0, np.float32)
 
 
