@@ -68,18 +68,15 @@ def told(which: str, reported: int, tuning: int) -> Points:
 
 
 def made(count: int, reported: int, tuning: int) -> Points:
-    """Make so many points on a manifold: a cluster is a sub-topic."""
+    """Make so many points on a manifold; they have no labels that would mean anything."""
     manifold = Manifold.of()
-    base, clusters = manifold.points(count)
-    queries, theirs = manifold.queries(reported + tuning)
+    queries = manifold.queries(reported + tuning)
     return Points(
         name="made points on a manifold",
         sha256=f"seed {manifold.seed}",
-        base=base,
+        base=manifold.points(count),
         queries=queries[:reported],
         tuning=queries[reported:],
-        labels=Labels.of(manifold.categories[clusters], clusters),
-        asked=manifold.categories[theirs[:reported]],
     )
 
 

@@ -23,7 +23,7 @@ from benchmarks.turns import Asking
 from divgrpc.index import Index
 from divgrpc.metrics import gap_closed, h_score, judge, mean
 from divgrpc.parameters import QueryParameters
-from divgrpc.types import FloatArray, IntArray, Selector
+from divgrpc.types import FloatArray, IntArray, Search, Selector
 
 # J, or what MMR itself maximises: then the dial is the target, on both sides.
 Objective = Literal["J", "MMR"]
@@ -106,27 +106,28 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Ours:
-    """divgrpc in process; `exact` for one pass over all points."""
+    """divgrpc in process: an index of some family, built under a name, and a search."""
 
     name: str
+    built: str
     index: Index
     tuned: Follower
     k: int
+    search: Search = "auto"
     selector: Selector = "greedy"
-    exact: bool = False
-
-    @property
-    def built(self) -> str:
-        """Its own name."""
-        return self.name
 
     def ladders(self) -> Sequence[Sequence[Effort]]:
         """One: hashed points for each candidate."""
-        return [[(1.0,)] if self.exact else [(float(hashed),) for hashed in HASHED]]
+        if "exact" in {self.search, self.search == "auto" and self.index.info.auto_search}:
+            return [[(1.0,)]]
+        return [[(float(hashed),) for hashed in HASHED]]
 
     def describe(self, effort: Effort, count: int) -> str:
-        """Name both limits."""
-        return f"{count:,}" if self.exact else f"{count:,} of {round(effort[0] * count):,} hashed"
+        """Name the search and both limits."""
+        searched = f"auto ({self.index.info.auto_search})" if self.search == "auto" else self.search
+        hashed = f" of {round(effort[0] * count):,}" if "exact" not in searched else ""
+        built = self.built.removeprefix(self.name).removeprefix(", ")
+        return ", ".join(filter(None, (built, searched, f"{count:,}{hashed}")))
 
     def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
         """Return the k rows for a query (d,)."""
@@ -140,7 +141,7 @@ class Ours:
             diversity=dial,
             selector=self.selector,
             variant="marginal",
-            search="exact" if self.exact else "auto",
+            search=self.search,
             candidates_limit=count,
             hash_limit=min(self.index.rows, round(effort[0] * count)),
         )

@@ -7,8 +7,7 @@ those of one cluster, and any index finds them. How hard these are shows hnswlib
 ef, which goes with every figure.
 
 Rows come in blocks, each from a random stream of its own: the first n are the same whatever n is,
-and no more than some blocks are in memory at a time. Clusters are the sub-topics; the nearest of 20
-anchors among their centres is their category.
+and no more than some blocks are in memory at a time.
 """
 
 import os
@@ -27,7 +26,6 @@ DIMS: Final = 128
 LATENT: Final = 24
 _HIDDEN: Final = 96
 _CLUSTERS: Final = 2_000
-_CATEGORIES: Final = 20
 # Of the n-th largest cluster: n to the minus this.
 _POWER: Final = 0.8
 # Of a cluster in latent dimensions, where centres are normal; how far the bend goes; of the noise.
@@ -36,19 +34,15 @@ _BEND: Final = 1.5
 _NOISE: Final = 0.08
 _BLOCK: Final = 1 << 14
 
-# Rows of unit length (n, dims) float32, and the cluster of each (n,).
-Drawn = tuple[FloatArray, IntArray]
-
 
 @dataclass(frozen=True, eq=False)
 class Manifold:
-    """Where points are drawn from; `categories` (clusters,) of each cluster."""
+    """Where points are drawn from: centres (clusters, LATENT), two layers, shares of clusters."""
 
     seed: int
     centres: FloatArray
     layers: tuple[FloatArray, FloatArray]
     shares: FloatArray
-    categories: IntArray
 
     @classmethod
     def of(cls, seed: int = 0, dims: int = DIMS) -> Self:
@@ -60,58 +54,58 @@ class Manifold:
             random.standard_normal((_HIDDEN, dims), np.float32) / _HIDDEN**0.5,
         )
         shares = np.arange(1, _CLUSTERS + 1) ** -_POWER
-        anchors = centres[random.choice(_CLUSTERS, _CATEGORIES, replace=False)]
-        far = ((centres[:, None] - anchors[None]) ** 2).sum(axis=2)
         inner, outer = (layer.astype(np.float32) for layer in layers)
-        return cls(seed, centres, (inner, outer), shares / shares.sum(), far.argmin(axis=1))
+        return cls(seed, centres, (inner, outer), shares / shares.sum())
 
-    def points(self, count: int) -> Drawn:
-        """Return the first `count` points, in memory."""
-        rows = np.empty((count, self.layers[1].shape[1]), np.float32)
-        return rows, self._fill(rows, 0)
+    def points(self, count: int) -> FloatArray:
+        """Return the first `count` points (count, dims), of unit length, in memory."""
+        return self._fill(np.empty((count, self.dims), np.float32), 0)
 
-    def queries(self, count: int) -> Drawn:
+    def queries(self, count: int) -> FloatArray:
         """Return the first `count` queries: as the points are, from another stream."""
-        rows = np.empty((count, self.layers[1].shape[1]), np.float32)
-        return rows, self._fill(rows, 1)
+        return self._fill(np.empty((count, self.dims), np.float32), 1)
 
     def write(self, path: Path, count: int) -> FloatArray:
         """Write the first `count` points as a .npy file, block by block, and return it mapped."""
-        shape = (count, self.layers[1].shape[1])
-        rows = np.lib.format.open_memmap(path, "w+", np.float32, shape)
+        rows = np.lib.format.open_memmap(path, "w+", np.float32, (count, self.dims))
         self._fill(rows, 0)
         rows.flush()
         mapped: FloatArray = np.load(path, mmap_mode="r")
         return mapped
 
-    def _fill(self, rows: FloatArray, stream: int) -> IntArray:
-        """Fill all rows from a stream and return their clusters."""
-        clusters = np.empty(len(rows), np.int64)
+    @property
+    def dims(self) -> int:
+        """Of points and queries."""
+        return len(self.layers[1].T)
+
+    def clusters(self, random: np.random.Generator) -> IntArray:
+        """Draw the clusters of a block."""
+        return random.choice(len(self.shares), _BLOCK, p=self.shares)
+
+    def _fill(self, rows: FloatArray, stream: int) -> FloatArray:
+        """Fill all rows from a stream, and return them."""
 
         def fill(begin: int) -> None:
-            some = slice(begin, min(begin + _BLOCK, len(rows)))
-            drawn, theirs = self._block(stream, begin // _BLOCK)
-            rows[some], clusters[some] = drawn[: some.stop - begin], theirs[: some.stop - begin]
+            some = rows[begin : begin + _BLOCK]
+            some[:] = self._block(np.random.default_rng([self.seed, stream, begin]))[: len(some)]
 
         with threadpool_limits(1), ThreadPoolExecutor(os.cpu_count()) as pool:
             for _ in pool.map(fill, range(0, len(rows), _BLOCK)):
                 pass
-        return clusters
+        return rows
 
-    def _block(self, stream: int, number: int) -> Drawn:
-        random = np.random.default_rng([self.seed, stream, number])
-        clusters = random.choice(len(self.shares), _BLOCK, p=self.shares)
+    def _block(self, random: np.random.Generator) -> FloatArray:
         place = random.standard_normal((_BLOCK, LATENT), np.float32)
         place *= np.float32(_SPREAD)
-        place += self.centres[clusters]
+        place += self.centres[self.clusters(random)]
         inner, outer = self.layers
         hidden = place @ inner
         np.tanh(hidden, out=hidden)
-        rows = random.standard_normal((_BLOCK, outer.shape[1]), np.float32)
+        rows = random.standard_normal((_BLOCK, self.dims), np.float32)
         rows *= np.float32(_NOISE)
         rows += hidden @ outer
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        return rows, clusters
+        return rows
 
 
 def blocks(rows: FloatArray) -> Iterator[tuple[int, FloatArray]]:

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, partial
+from itertools import product
 from typing import Final
 
 from threadpoolctl import threadpool_limits
@@ -30,6 +31,7 @@ from benchmarks.turns import take_turns
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.kernels import selection
+from divgrpc.types import Search
 from divgrpc.warming import warm_kernels
 
 # Of each kind, those that were the fastest while the gap was taken.
@@ -39,6 +41,9 @@ _BUILDS: Final = 3
 _BUILDS_SECONDS: Final = 3.0
 # For a block of queries, of which there are eight: all points take half a second at a million.
 _PATIENCE: Final = 2.0
+# Of the ten nearest, for which a build tunes its probes; and how its index is searched.
+_RECALLS: Final = (0.9, 0.99)
+_SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan")
 _EF: Final = (10, 20, 50, 100, 200, 400, 800)
 
 
@@ -142,9 +147,11 @@ class _Field:
         own = rivals.Ours.over(first, selection.MARGINAL) if objective == "J" else self.mmr
         ours = partial(Ours, tuned=own, k=self.k, selector=own.selector)
         everyone: list[Contestant] = [
-            ours(name=name, index=index) for name, index in self.indexes.items()
+            ours(name.split(",")[0], name, index, search=search)
+            for name, index in self.indexes.items()
+            for search in (("auto",) if name.startswith("auto") else _SEARCHES)
         ]
-        everyone.append(ours(name=EXACT, index=first, exact=True))
+        everyone.append(ours(EXACT, "", first, search="exact"))
         for finder in self.finders:
             if not isinstance(finder, Flat):
                 everyone.append(Pair(finder, own, self.k))
@@ -165,18 +172,20 @@ class _Field:
 def _indexes(points: Points) -> tuple[dict[str, Index], dict[str, Built]]:
     indexes: dict[str, Index] = {}
     built: dict[str, Built] = {}
-    for family in FAMILIES:
+    for family, recall in product(FAMILIES, _RECALLS):
+        name = f"{family}, recall {recall}"
+        build = partial(Index.build, points.base, hash_family=family, target_recall=recall)
         times: list[float] = []
         try:
             while len(times) < _BUILDS and sum(times) < _BUILDS_SECONDS:
                 begun = time.perf_counter()
-                indexes[family] = Index.build(points.base, hash_family=family)
+                indexes[name] = build()
                 times.append(time.perf_counter() - begun)
         except UnsupportedError as error:
             show(f"{family}: {error}")
             continue
-        size = sum(array.bytes for array in indexes[family].info.arrays)
-        built[family] = Built(statistics.median(times), size - points.base.nbytes)
+        size = sum(array.bytes for array in indexes[name].info.arrays)
+        built[name] = Built(statistics.median(times), size - points.base.nbytes)
     return indexes, built
 
 

@@ -112,7 +112,7 @@ def _settings(
     """Return the fastest of ours, then of theirs, that closes the gap."""
     target = Target.of(points, arguments.k, arguments.gap, (arguments.diversity, "J"))
     pyversity = rivals.Pyversity(points.base, "msd")
-    ours = Ours(_OURS, index, rivals.Ours.over(index), arguments.k)
+    ours = Ours(_OURS, _OURS, index, rivals.Ours.over(index), arguments.k)
     everyone: list[Contestant] = [ours, *(Pair(graph, pyversity, arguments.k) for graph in graphs)]
     with threadpool_limits(1):
         tried = [entry for each in everyone for entry in target.entries(each)]
