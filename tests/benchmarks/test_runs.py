@@ -17,6 +17,7 @@ from benchmarks import (
     gain,
     label_speed,
     labels,
+    large,
     memory,
     metrics,
     peers,
@@ -179,6 +180,43 @@ def test_peers_run_small(monkeypatch: pytest.MonkeyPatch, absent: list[str]) -> 
         ratios = {row["name"]: row for row in each["ratios"] if row["objective"] == "J"}
         assert all(row["gap"] >= 0.7 and row["greedy"] > 0 for row in ratios.values())
         assert (ratios["lsh_div"]["faiss"] is None) == ("faiss" in gone)
+
+
+@pytest.mark.parametrize("absent", [[], ["faiss"]])
+def test_large_runs_small(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: list[str]
+) -> None:
+    """Every search of every size has a row, and cost grows with the number of points."""
+    gone = absent or finders.missing()
+    monkeypatch.setattr(finders, "missing", lambda: gone)
+    monkeypatch.setattr(large, "_REFERENCE", 1_000)
+    words = "--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5"
+    result = large.run(told(large, *words.split(), "--folder", str(tmp_path)))
+    rows, slopes = result["rows"], result["exponents"]
+    assert isinstance(rows, list)
+    assert isinstance(slopes, dict)
+    names = {row["name"] for row in rows if row["points"] == 4_000}
+    assert {"lsh_div, tables", "lsh_div, scan", "auto, auto"} <= names
+    assert len(names) == 3 + ("faiss" not in gone)
+    assert all(row["on_top"] > 0 for row in rows)
+    assert all(row["recall"] >= 0.5 for row in rows if "tables" not in row["name"])
+    assert "auto, the faster" in slopes
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exponents_are_of_what_reaches_the_recall() -> None:
+    """Cost like the root of n has one half; what misses the recall at a size has none."""
+
+    def row(name: str, points: int, cost: float, *, reached: bool = True) -> large.Row:
+        return large.Row(points, name, 1, 0.95, reached, cost, 1.0, 1.0, 1, 0.1)
+
+    rows = [row("auto, auto", n, n**0.5) for n in (10**4, 10**5, 10**6)]
+    rows += [row("cells, scan", n, n, reached=n < 10**6) for n in (10**4, 10**5, 10**6)]
+    rows += [row("cells, tables", n, n**0.25) for n in (10**4, 10**5, 10**6)]
+    slopes = large.exponents(rows)
+    assert slopes["auto, auto"] == pytest.approx(0.5)
+    assert slopes["cells, tables"] == slopes["cells, the faster"] == pytest.approx(0.25)
+    assert "cells, scan" not in slopes
 
 
 @pytest.mark.usefixtures("digits")
