@@ -6,9 +6,10 @@ times the factor of its effort is what a graph looks at, or what a code's candid
 """
 
 import importlib.util
+import math
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
@@ -201,7 +202,7 @@ def faiss_factories(rows: int, dims: int) -> dict[str, tuple[str, tuple[str, ...
     at 128 dimensions; lists are some four roots of n, and never fewer than 39 points each.
     """
     most = max(1, rows // 39)
-    lists = min(most, 1 << round(np.log2(4 * rows**0.5)))
+    lists = min(most, 1 << round(math.log2(4 * rows**0.5)))
     coarse = min(most, 1024)
     whole, half = (_divisor(dims, parts) for parts in (128, 64))
     refined = ("nprobe", "k_factor")
@@ -215,11 +216,12 @@ def faiss_factories(rows: int, dims: int) -> dict[str, tuple[str, tuple[str, ...
     }
 
 
-def build_faiss(base: FloatArray) -> Iterator[Faiss]:
-    """Build every kind of faiss with all cores, and leave it with one thread."""
+def build_faiss(base: FloatArray, kinds: Collection[str]) -> Iterator[Faiss]:
+    """Build these kinds of faiss with all cores, and leave it with one thread."""
     import faiss
 
-    for kind, (told, axes) in faiss_factories(*base.shape).items():
+    factories = faiss_factories(*base.shape)
+    for kind, (told, axes) in ((kind, factories[kind]) for kind in kinds):
         faiss.omp_set_num_threads(os.cpu_count() or 1)
         begun = time.perf_counter()
         index: Any = faiss.index_factory(base.shape[1], told)
@@ -251,4 +253,4 @@ def _size(index: Any) -> int:  # noqa: ANN401  # faiss has no types
 
 def _divisor(dims: int, most: int) -> int:
     """Return the largest power of two that divides both."""
-    return int(np.gcd(dims, most))
+    return math.gcd(dims, most)

@@ -31,7 +31,7 @@ from benchmarks.turns import take_turns
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.kernels import selection
-from divgrpc.types import Search
+from divgrpc.types import HashFamily, Search
 from divgrpc.warming import warm_kernels
 
 # Of each kind, those that were the fastest while the gap was taken.
@@ -60,6 +60,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tuning", type=int, default=100, help="queries for dials (default 100)")
     parser.add_argument("--diversity", type=float, nargs="+", default=[0.1, 0.3, 0.5])
     parser.add_argument("--gap", type=float, default=0.97, help="to be closed (default 0.97)")
+    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
+    kinds = list(finders.faiss_factories(1, 1))
+    parser.add_argument("--faiss", nargs="*", default=kinds, choices=kinds, help="(default all)")
     parser.add_argument("--links", type=int, nargs="+", default=[8, 16, 32], help="M of hnswlib")
     parser.add_argument("--ef-construction", type=int, nargs="+", default=[100, 200])
 
@@ -120,7 +123,7 @@ class _Field:
     @classmethod
     def build(cls, points: Points, arguments: argparse.Namespace) -> "_Field":
         """Build ours, then theirs, one after the other with all cores."""
-        indexes, built = _indexes(points)
+        indexes, built = _indexes(points, arguments.families)
         absent = finders.missing()
         theirs: list[Finder] = [Flat(points.base)]
         if "hnswlib" not in absent:
@@ -130,7 +133,7 @@ class _Field:
                 for ef_construction in arguments.ef_construction
             ]
         if "faiss" not in absent:
-            theirs += finders.build_faiss(points.base)
+            theirs += finders.build_faiss(points.base, arguments.faiss)
         for each in theirs:
             built[f"{each.kind}, {each.told}"] = Built(each.seconds, each.bytes)
         return cls(points, arguments.k, indexes, theirs, built)
@@ -169,10 +172,12 @@ class _Field:
         return rivals.Ours.over(next(iter(self.indexes.values())), selection.MMR)
 
 
-def _indexes(points: Points) -> tuple[dict[str, Index], dict[str, Built]]:
+def _indexes(
+    points: Points, families: Sequence[HashFamily]
+) -> tuple[dict[str, Index], dict[str, Built]]:
     indexes: dict[str, Index] = {}
     built: dict[str, Built] = {}
-    for family, recall in product(FAMILIES, _RECALLS):
+    for family, recall in product(families, _RECALLS):
         name = f"{family}, recall {recall}"
         build = partial(Index.build, points.base, hash_family=family, target_recall=recall)
         times: list[float] = []
