@@ -1,4 +1,4 @@
-"""Closed loops of raw calls: so many in flight, each sent when one before it was answered.
+"""Closed loops of raw calls, each sent when one before it was answered; and an open loop.
 
 Requests are serialised before the clock starts, so that the caller costs as little as it can. A
 closed loop waits with the server; its percentiles are those of calls that were sent, not of users
@@ -8,18 +8,24 @@ who would have come. That suits cost per call, which is what it is for.
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from grpc import aio
 from hdrh.histogram import HdrHistogram
 
 from benchmarks.processes import Program
 
+Call: TypeAlias = "aio.UnaryUnaryMultiCallable[bytes, bytes]"
+
 QUERY = "/divgrpc.v1.DiverseIndex/Query"
 QUERY_STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
 _PERCENTILES = (50, 90, 99, 99.9)
 _WARM_UP = 0.5
+# Channels of a process share a connection to an address, unless told not to.
+_OWN = (("grpc.use_local_subchannel_pool", 1),)
 _MICROSECONDS_MAX = 10_000_000
 
 
@@ -33,15 +39,37 @@ class Load:
     latency: dict[float, float]
 
 
-async def unary(
-    program: Program, requests: Sequence[bytes], in_flight: int, seconds: float
-) -> Load:
-    """Call Query in a closed loop on one channel, after a warm-up that counts for nothing."""
+async def one(program: Program, request: bytes) -> bytes:
+    """Return the reply to one call."""
     async with aio.insecure_channel(program.address) as channel:
         call: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(QUERY)
+        return await call(request, timeout=10)
+
+
+@asynccontextmanager
+async def _calls(program: Program, channels: int) -> AsyncIterator[Iterator[Call]]:
+    """Open so many connections; each call that is made goes to the next."""
+    async with AsyncExitStack() as stack:
+        opened = [
+            await stack.enter_async_context(aio.insecure_channel(program.address, options=_OWN))
+            for _ in range(channels)
+        ]
+        yield itertools.cycle([channel.unary_unary(QUERY) for channel in opened])
+
+
+async def unary(
+    program: Program,
+    requests: Sequence[bytes],
+    in_flight: int,
+    seconds: float,
+    channels: int = 1,
+) -> Load:
+    """Call Query in a closed loop, after a warm-up that counts for nothing."""
+    async with _calls(program, channels) as calls:
         source = itertools.cycle(requests)
 
         async def one(histogram: HdrHistogram, stop: float) -> None:
+            call = next(calls)
             while time.perf_counter() < stop:
                 begun = time.perf_counter()
                 await call(next(source), timeout=10)
@@ -51,6 +79,35 @@ async def unary(
             histogram = HdrHistogram(1, _MICROSECONDS_MAX, 3)
             begun = time.perf_counter()
             await asyncio.gather(*(one(histogram, begun + length) for _ in range(in_flight)))
+            return histogram, time.perf_counter() - begun
+
+        await loop(_WARM_UP)
+        before = program.cpu_seconds()
+        histogram, taken = await loop(seconds)
+        after = program.cpu_seconds()
+    return _load(histogram.get_total_count(), taken, before, after, histogram)
+
+
+async def paced(
+    program: Program, requests: Sequence[bytes], rate: float, seconds: float, channels: int = 1
+) -> Load:
+    """Call Query so many times a second, whatever comes back; latency from when a call was due."""
+    async with _calls(program, channels) as calls:
+        source = itertools.cycle(requests)
+
+        async def one(histogram: HdrHistogram, due: float) -> None:
+            await next(calls)(next(source), timeout=10)
+            histogram.record_value(round((time.perf_counter() - due) * 1e6))
+
+        async def loop(length: float) -> tuple[HdrHistogram, float]:
+            histogram = HdrHistogram(1, _MICROSECONDS_MAX, 3)
+            begun = time.perf_counter()
+            sent: list[asyncio.Task[None]] = []
+            for number in range(round(length * rate)):
+                due = begun + number / rate
+                await asyncio.sleep(max(0.0, due - time.perf_counter()))
+                sent.append(asyncio.create_task(one(histogram, due)))
+            await asyncio.gather(*sent)
             return histogram, time.perf_counter() - begun
 
         await loop(_WARM_UP)

@@ -1,9 +1,11 @@
 """Programs under measurement: started here, stopped here, their CPU time read from /proc."""
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -43,6 +45,29 @@ def echo(reply_bytes: int) -> Iterator[Program]:
             yield Program(address, {"front": (process.pid,)})
         finally:
             _stop(process)
+
+
+@contextmanager
+def by_hand(
+    folder: Path, processes: int, *, ef: int, fetched: int, dial: float
+) -> Iterator[Program]:
+    """Run as many of the services written by hand, on one port, with what `folder` holds."""
+    options = ["--ef", str(ef), "--fetched", str(fetched), "--dial", str(dial)]
+    command = [sys.executable, "-m", "benchmarks.by_hand", str(folder), *options]
+    with socket.socket() as port, ExitStack() as stack:
+        # Held, so that nobody else gets it; only who listens gets connections.
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        port.bind(("127.0.0.1", 0))
+        command += ["--port", str(port.getsockname()[1])]
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        pids, address = [], ""
+        for _ in range(processes):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+            stack.callback(_stop, process)
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            pids.append(process.pid)
+        yield Program(address, {"service": tuple(pids)})
 
 
 @contextmanager

@@ -12,15 +12,16 @@ from scipy import sparse
 
 from benchmarks import (
     evaluate,
+    finders,
     footprint,
     gain,
     label_speed,
     labels,
+    large,
     memory,
     metrics,
     peers,
     relaxing,
-    rivals,
     selectors,
     shares,
     start,
@@ -165,19 +166,58 @@ def test_label_speed_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("digits")
-@pytest.mark.parametrize("absent", [[], ["hnswlib"]])
+@pytest.mark.parametrize("absent", [[], ["hnswlib", "faiss", "pyversity", "langchain_core"]])
 def test_peers_run_small(monkeypatch: pytest.MonkeyPatch, absent: list[str]) -> None:
-    """Everyone's fastest is there, and a run without a rival ends well."""
-    gone = absent or rivals.missing()
-    monkeypatch.setattr(rivals, "missing", lambda: gone)
-    words = "--k 5 --queries 10 --tuning 5 --diversity 0.3 --gap 0.8 --links 8"
-    result = peers.run(told(peers, *words.split(), "--ef-construction", "50"))
-    rows = result["rows"]
+    """Everyone's fastest is there, on real and on made points, and a run without others ends."""
+    gone = absent or finders.missing()
+    monkeypatch.setattr(finders, "missing", lambda: gone)
+    words = "--points real 2000 --k 5 --queries 10 --tuning 5 --diversity 0.3 --gap 0.7 --links 8"
+    sets = peers.run(told(peers, *words.split(), "--ef-construction", "50"))["sets"]
+    assert isinstance(sets, list)
+    for each in sets:
+        names = {row["name"] for row in each["rows"]}
+        assert {"lsh_div", "lsh_sdiv", "exact pass", "greedy over all points"} <= names
+        assert ("faiss IVF-PQ + our greedy" in names) == ("faiss" not in gone)
+        ratios = {row["name"]: row for row in each["ratios"] if row["objective"] == "J"}
+        assert all(row["gap"] >= 0.7 and row["greedy"] > 0 for row in ratios.values())
+        assert (ratios["lsh_div"]["faiss"] is None) == ("faiss" in gone)
+
+
+@pytest.mark.parametrize("absent", [[], ["faiss"]])
+def test_large_runs_small(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: list[str]
+) -> None:
+    """Every search of every size has a row, and cost grows with the number of points."""
+    gone = absent or finders.missing()
+    monkeypatch.setattr(finders, "missing", lambda: gone)
+    monkeypatch.setattr(large, "_REFERENCE", 1_000)
+    words = "--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5"
+    result = large.run(told(large, *words.split(), "--folder", str(tmp_path)))
+    rows, slopes = result["rows"], result["exponents"]
     assert isinstance(rows, list)
-    assert {"lsh_div", "lsh_sdiv", "exact pass"} <= {row["name"] for row in rows}
-    assert all(row["gap"] >= row["wanted"] for row in rows)
-    faster = [row["faster"] for row in rows if row["name"] == "lsh_div"]
-    assert faster == [None] if gone else faster[0] > 0
+    assert isinstance(slopes, dict)
+    names = {row["name"] for row in rows if row["points"] == 4_000}
+    assert {"lsh_div, tables", "lsh_div, scan", "auto, auto"} <= names
+    assert len(names) == 3 + ("faiss" not in gone)
+    assert all(row["on_top"] > 0 for row in rows)
+    assert all(row["recall"] >= 0.5 for row in rows if "tables" not in row["name"])
+    assert "auto, the faster" in slopes
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exponents_are_of_what_reaches_the_recall() -> None:
+    """Cost like the root of n has one half; what misses the recall at a size has none."""
+
+    def row(name: str, points: int, cost: float, *, reached: bool = True) -> large.Row:
+        return large.Row(points, name, 1, 0.95, reached, cost, 1.0, 1.0, 1, 0.1)
+
+    rows = [row("auto, auto", n, n**0.5) for n in (10**4, 10**5, 10**6)]
+    rows += [row("cells, scan", n, n, reached=n < 10**6) for n in (10**4, 10**5, 10**6)]
+    rows += [row("cells, tables", n, n**0.25) for n in (10**4, 10**5, 10**6)]
+    slopes = large.exponents(rows)
+    assert slopes["auto, auto"] == pytest.approx(0.5)
+    assert slopes["cells, tables"] == slopes["cells, the faster"] == pytest.approx(0.25)
+    assert "cells, scan" not in slopes
 
 
 @pytest.mark.usefixtures("digits")

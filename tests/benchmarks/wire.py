@@ -18,8 +18,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from grpc import aio
-
 from benchmarks import datasets, load
 from benchmarks.load import Load
 from benchmarks.processes import Program, echo, server
@@ -92,9 +90,7 @@ async def _check(
     """Return the size of a reply, after seeing that every server gives the core's answer."""
     size = 0
     for program in programs.values():
-        async with aio.insecure_channel(program.address) as channel:
-            call: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(load.QUERY)
-            reply = await call(requests[0], timeout=10)
+        reply = await load.one(program, requests[0])
         ids = list(query_pb2.QueryResponse.FromString(reply).ids)
         if ids != index.query(queries[:1]).ids[0].tolist():
             raise RuntimeError("the server's answer is not the core's")
