@@ -40,6 +40,7 @@ class LabelTally:
         self._task = task
         self._outlook = outlook
         self._truth = truth
+        self._inverse = outlook.inverse()
         self._settings = task.grid.settings()
         self._tables = [
             np.full((len(TAKEN) + each.top_k, task.documents), np.nan) for each in self._settings
@@ -119,8 +120,8 @@ class LabelTally:
         values = np.concatenate(means, axis=1)
         applies = ~np.isnan(values)
         gained, possible = [np.where(applies, values, 0.0)], [applies.astype(np.float64)]
-        if self._outlook.inverse is not None:
-            worth, most = propensity_gains(judged, self._outlook.inverse)
+        if self._inverse is not None:
+            worth, most = propensity_gains(judged, self._inverse)
             gained.append(worth)
             possible.append(most)
         return np.concatenate(gained, axis=1), np.concatenate(possible, axis=1)
@@ -161,6 +162,7 @@ class LabelTally:
             on_front=on_front,
             by_fold=() if choice is None else choice.by_fold,
             values=measured if self._task.per_document else {},
+            labels=judged.labels if self._task.per_document else None,
         )
 
 

@@ -22,7 +22,10 @@ _LABEL_TIMES: Final = TAKEN.index("microseconds")
 
 
 class Made(NamedTuple):
-    """What came of an evaluation: messages of rows, and fields of `Defaults` to be set first."""
+    """What came of an evaluation: messages, of settings and what goes before, and of choices.
+
+    `defaults` are fields of `Defaults`, to be set before the choices are told.
+    """
 
     settings: list[bytes]
     choices: list[bytes]
@@ -146,7 +149,7 @@ class DealtDocuments:
         self._documents = arrays.decode(self.request.documents)
         self.rows = arrays.row_count(self._documents)
         self._task = label_tasks.parse_task(self.request, self.rows)
-        self._truth = label_tasks.parse_truth(self.request, self.rows)
+        self._truth = label_tasks.parse_truth(self.request, self._task)
         self.settings = self._task.grid.settings()
         self._kinds = [replace(each, diversity=0.0, threshold=None) for each in self.settings]
 
@@ -200,7 +203,11 @@ class DealtDocuments:
         """Return rows and thresholds."""
         rows, thresholds = self._tally.rows()
         defaults = {"thresholds": thresholds} if thresholds else {}
-        return _made(rows, label_tasks.pack_row, defaults)
+        made = _made(rows, label_tasks.pack_row, defaults)
+        if not self._task.per_document:
+            return made
+        known = label_tasks.pack_frequencies(self._outlook, self._truth)
+        return made._replace(settings=known + made.settings)
 
 
 _Row = TypeVar("_Row", EvaluateRow, EvaluateLabelRow)
