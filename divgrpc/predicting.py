@@ -108,10 +108,10 @@ class IndexedLabels:
         """Fill in the defaults of a search for labels; raises `UnfitIndexError` without a model."""
         index = self._index
         wanted = parameters.query.resolve(index.rows, index.auto_search, index.dims)
-        if parameters.threshold is None:
+        if parameters.least is None:
             return wanted
         # What is below it never comes before the selector. Distances are minus the products.
-        return replace(wanted, max_distance=-parameters.threshold)
+        return replace(wanted, max_distance=-parameters.least)
 
     def check(self, documents: Rows) -> None:
         """Raise what embedding these would raise; they are written over."""
@@ -149,7 +149,7 @@ class IndexedLabels:
             weights = weigh(answers.scores, answers.counts, self._metric)
         width = min(parameters.top_k, self.count)
         labels, shares = most_voted(neighbours, weights, self._sets, width)
-        voted = prediction(labels, shares, parameters.top_k, parameters.threshold)
+        voted = prediction(labels, shares, parameters.top_k, parameters.least)
         return Found(voted.labels, voted.scores, voted.scores, voted.counts, answers.stats, query)
 
     def result(self, found: Found, parameters: PredictParameters, generation: int) -> LabelResult:

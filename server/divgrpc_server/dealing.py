@@ -183,10 +183,8 @@ class DealtDocuments:
 
     def piece(self, setting: int, rows: slice) -> tasks.Asking:
         """Return the request for some documents."""
-        # With the threshold that was found: what is kept with the index may change meanwhile.
-        asked = replace(self.settings[setting], threshold=self._outlook.resolved[setting].threshold)
         documents = arrays.encode(arrays.take(self._documents, rows.start, rows.stop))
-        return label_tasks.piece_of(self.name, asked, documents)
+        return label_tasks.piece_of(self.name, self.settings[setting], documents)
 
     def take(self, setting: int, start: int, payload: bytes) -> float:
         """Take what was measured."""

@@ -188,6 +188,9 @@ def test_settings_are_tried(
     told_of = run("evaluate-labels", index, *text, "--set-default", "--diversities", "0.5")
     assert "the threshold of embedding is now 0.3" in told_of.out
     assert client.predict_labels(index, documents[:1]).parameters.threshold == 0.3
+    for least, kept in ((), 0.3), (("--threshold", "none"), None), (("--threshold", "0.1"), 0.1):
+        found = json.loads(run("predict", index, folder / "asked.txt", "--json", *least).out)
+        assert found["parameters"]["threshold"] == kept
 
 
 def test_labels_to_judge_by_are_needed(run: Callable[..., Ran], index: str, folder: Path) -> None:

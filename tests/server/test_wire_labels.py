@@ -1,6 +1,7 @@
 """Labels over the wire: built and predicted as in process, byte for byte."""
 
 import asyncio
+import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -194,6 +195,13 @@ def test_a_kept_threshold_is_the_default(
         assert client.predict_labels(NAME, ASKED, threshold=0.1).parameters.threshold == 0.1
         voted = client.predict_labels(NAME, ASKED, mode="neighbour_vote")
         assert voted.parameters.threshold is None
+        every = client.predict_labels(NAME, ASKED, threshold=-math.inf)
+        assert_same(every, core.predict_labels(ASKED))
+        assert every.parameters.threshold is None
+        (row,) = client.evaluate_labels(
+            NAME, ASKED, labelled.labels_of(ASKED), selectors=["nearest"], folds=0
+        )
+        assert row.parameters.threshold is None
         info = client.get_index(NAME)
         assert info == kept.info
         assert info.labels is not None
