@@ -12,6 +12,7 @@ from scipy import sparse
 
 import labelled
 from divgrpc import Index
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels import LabelModel
 from divgrpc.metrics import LabelTree
 from divgrpc.types import LabelResult, Progress, Search, Selector, TrainingProgress
@@ -252,3 +253,13 @@ def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
     assert_same(
         client.predict_labels("votes", ASKED, **options), there.predict_labels(ASKED, **options)
     )
+
+
+def test_a_document_that_overflows_is_called_by_its_number(client: Client) -> None:
+    """Its row in the call, whatever piece it comes in."""
+    factors, feature_map = labelled.factors()
+    client.build("long-factors", X, label_model=(factors, feature_map * 1e10), replace=True)
+    documents = np.tile(ASKED.toarray(), (20, 1))
+    documents[777] *= 1e8
+    with pytest.raises(InvalidArgumentError, match=r"documents row 777\b"):
+        client.predict_labels("long-factors", documents)
