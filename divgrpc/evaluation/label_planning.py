@@ -13,8 +13,11 @@ from divgrpc.metrics import Values, inverse_propensities
 from divgrpc.parameters import LIMITS
 from divgrpc.types import EffectiveLabelParameters, IntArray
 
-# Labels that are kept until the end, each in eight bytes.
+# Labels that are kept until the end, each in eight bytes; of one setting, which take ten times that
+# when they are judged; and ranks of all settings, each of which has four intervals.
 LABELS_MAX: Final = 10_000_000
+JUDGED_MAX: Final = 1_000_000
+RANKS_MAX: Final = 20_000
 # Fewer points have no propensities: see `inverse_propensities`.
 _POINTS_LEAST: Final = 3
 # What a row takes in a message: at every rank four intervals, of each document nine numbers and
@@ -45,6 +48,11 @@ class LabelTask:
     def __post_init__(self) -> None:
         settings = self.grid.settings()
         check_folds("documents", self.documents, self.folds)
+        ranks = sum(setting.top_k for setting in settings)
+        if ranks > RANKS_MAX:
+            raise InvalidArgumentError(
+                "grid", f"settings times top_k must be at most {RANKS_MAX}, got {ranks}"
+            )
         if not self.set_default:
             return
         if not self.folds:
@@ -60,12 +68,15 @@ class LabelTask:
         """Return the task; raises `InvalidArgumentError` where it is too much for one call."""
         settings = self.grid.settings()
         check_size("documents", self.documents, len(settings))
-        kept = self.documents * sum(setting.top_k for setting in settings)
-        if kept > LABELS_MAX:
-            raise InvalidArgumentError(
-                "grid",
-                f"settings times documents times top_k must be at most {LABELS_MAX}, got {kept}",
-            )
+        top_ks = [setting.top_k for setting in settings]
+        for what, ranks, most in (
+            ("documents times top_k", max(top_ks), JUDGED_MAX),
+            ("settings times documents times top_k", sum(top_ks), LABELS_MAX),
+        ):
+            if self.documents * ranks > most:
+                raise InvalidArgumentError(
+                    "grid", f"{what} must be at most {most}, got {self.documents * ranks}"
+                )
         return self
 
 
@@ -78,7 +89,7 @@ def told_max(top_k: int) -> int:
 def documents_max(settings: Sequence[PredictParameters], *, told: bool) -> int:
     """Return how many documents one call may ask at all settings; `told`: with `per_document`."""
     top_ks = [setting.top_k for setting in settings]
-    most = min(rows_max(len(settings)), LABELS_MAX // sum(top_ks))
+    most = min(rows_max(len(settings)), JUDGED_MAX // max(top_ks), LABELS_MAX // sum(top_ks))
     return min(most, told_max(max(top_ks))) if told else most
 
 

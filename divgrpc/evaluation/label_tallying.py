@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from divgrpc.evaluation.folds import Choice, choices_of, deal_folds
 from divgrpc.evaluation.label_measuring import TAKEN
 from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask
-from divgrpc.evaluation.tallying import COLUMNS_AT_ONCE, DRAWS, fronts, summary
+from divgrpc.evaluation.tallying import DRAWS, columns_at_once, fronts, summary
 from divgrpc.metrics import (
     JudgedLabels,
     Values,
@@ -92,13 +93,17 @@ class LabelTally:
     def _intervals(self, tables: Sequence[Values]) -> Iterator[list[Interval]]:
         """Yield the intervals of every table's columns; all see the same draws of documents."""
         waiting: list[tuple[Values, Values]] = []
+        most = columns_at_once(self._task.documents)
         for number, table in enumerate(tables):
             waiting.append(self._ratios(table))
             width = sum(gained.shape[1] for gained, _ in waiting)
-            if width < COLUMNS_AT_ONCE and number < len(tables) - 1:
+            if width < most and number < len(tables) - 1:
                 continue
             gained, possible = (np.concatenate(side, axis=1) for side in zip(*waiting, strict=True))
-            found = iter(ratio_intervals(gained, possible, draws=DRAWS))
+            found = chain.from_iterable(
+                ratio_intervals(gained[:, own], possible[:, own], draws=DRAWS)
+                for own in _columns(gained.shape[1], most)
+            )
             yield from ([next(found) for _ in own.T] for own, _ in waiting)
             waiting.clear()
 
@@ -164,6 +169,11 @@ class LabelTally:
             values=measured if self._task.per_document else {},
             labels=judged.labels if self._task.per_document else None,
         )
+
+
+def _columns(count: int, most: int) -> Iterator[slice]:
+    """Yield so many columns, at most some at once."""
+    return (slice(start, start + most) for start in range(0, count, most))
 
 
 def _reached(row: EvaluateLabelRow) -> float:
