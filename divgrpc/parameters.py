@@ -117,15 +117,15 @@ def check_integer(owner: object, field: str, low: int, high: int) -> int:
     return number
 
 
-def check_number(owner: object, field: str) -> float:
-    """Check a finite number and leave it as Python's own."""
+def check_number(owner: object, field: str, *, allowed: float | None = None) -> float:
+    """Check a finite number, or the one `allowed` that is not, and leave it as Python's own."""
     value = getattr(owner, field)
     # What float() takes is too much: it reads texts and truth values.
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidArgumentError(field, f"{field} must be a number, got {value!r}")
     # Minus zero is zero: equal parameters must not differ in an answer that names them.
     number = float(value) + 0.0
-    if not math.isfinite(number):
+    if not math.isfinite(number) and number != allowed:
         raise InvalidArgumentError(field, f"{field} must be finite, got {number}")
     object.__setattr__(owner, field, number)
     return number

@@ -20,13 +20,12 @@ from divgrpc.types import (
     IntArray,
     Metric,
 )
-from divgrpc.vectors import Rows, SparseRows
+from divgrpc.vectors import Rows, SparseRows, within_float32
 
 # How far from its true distance a point may seem to be: rounding of two unit vectors. Without it a
 # limit of 0 would lose points that equal the query but for their length.
 _ROUNDING: Final = 1e-12
 
-_FARTHEST: Final = float(np.finfo(np.float32).max)
 
 _SEARCHES: Final = {
     "exact": finding.EXACT,
@@ -248,7 +247,7 @@ class Searcher:
             wanted.k,
             wanted.hash_limit,
             wanted.candidates_limit,
-            np.float32(np.inf if limit is None else min(limit + _ROUNDING, _FARTHEST)),
+            np.float32(np.inf if limit is None else within_float32(limit + _ROUNDING)),
             step,
             np.float32(1 - wanted.diversity),
             selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],

@@ -359,7 +359,8 @@ class EvaluateLabelRow:
     `short` fewer than top_k. `scored`: points scored exactly, labels or neighbours, the mean.
     `is_default`: the threshold of this choice is kept with the index now, for its mode.
 
-    `values`, where asked for, are the numbers per document, (nq,) float64 each.
+    `values`, where asked for, are the numbers per document, (nq,) float64 each, and `labels` (nq,
+    top_k) int64 those that it got, in the order in which they were picked, -1 for none.
     """
 
     number: int
@@ -383,3 +384,4 @@ class EvaluateLabelRow:
     by_fold: tuple[int, ...] = ()
     is_default: bool = False
     values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    labels: IntArray | None = None

@@ -21,8 +21,8 @@ from divgrpc_client.options import (
     PredictOptions,
     QueryOptions,
 )
-from divgrpc_client.sparse_files import SVMLIGHT
-from divgrpc_protos.arrays import Csr, Matrix, row_count, take
+from divgrpc_client.sparse_files import SVMLIGHT, widened
+from divgrpc_protos.arrays import Matrix, row_count, take
 
 if TYPE_CHECKING:
     from divgrpc_client.reports.evaluation_command import EvaluationReport
@@ -75,7 +75,7 @@ def query(arguments: argparse.Namespace) -> None:
     shown = _bar(arguments) if len(rows) > _ROWS_AT_A_TIME else nullcontext()
     with _client(arguments) as client, shown as progress:
         if path.suffix in SVMLIGHT and arguments.dims is None:
-            queries = _widened(queries, client.get_index(arguments.name).dims)
+            queries = widened(queries, client.get_index(arguments.name).dims)
         options = _given(arguments, QueryOptions)
         ask = partial(client.query, arguments.name, timeout=arguments.timeout, **options)
         result = _ask(arguments.name, ask, queries, progress)
@@ -91,15 +91,14 @@ def predict(arguments: argparse.Namespace) -> None:
     """Give the documents of a file labels."""
     path = Path(arguments.file)
     documents, _ = label_inputs.read_documents(path, arguments)
-    numbers = label_inputs.split_rows(arguments, row_count(documents))
-    if numbers is not None:
-        documents = label_inputs.picked(documents, numbers)
+    documents, numbers = label_inputs.split(arguments, documents)
     rows = _rows(arguments.rows, row_count(documents))
     documents = take(documents, rows.start, rows.stop)
     shown = _bar(arguments, "documents") if len(rows) > _ROWS_AT_A_TIME else nullcontext()
     with _client(arguments) as client, shown as progress:
-        if label_inputs.is_text(path) and arguments.dims is None:
-            documents = _widened(documents, client.get_index(arguments.name).dims)
+        if label_inputs.is_text(path):
+            info = client.get_index(arguments.name)
+            documents = label_inputs.for_index(path, arguments, documents, numbers[rows], info.dims)
         options = _given(arguments, PredictOptions)
         ask = partial(client.predict_labels, arguments.name, timeout=arguments.timeout, **options)
         result = _ask(arguments.name, ask, documents, progress)
@@ -120,7 +119,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     relevant = None if arguments.relevant is None else read_lists(Path(arguments.relevant))
     with _client(arguments) as client:
         if path.suffix in SVMLIGHT and arguments.dims is None:
-            queries = _widened(queries, client.get_index(arguments.name).dims)
+            queries = widened(queries, client.get_index(arguments.name).dims)
         with _bar(arguments, "queries") as progress:
             rows = list(
                 client.evaluate(
@@ -146,18 +145,20 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
     """Try a grid of predictions on documents whose labels are known."""
     from divgrpc_client import evaluation_tables, label_tables
 
-    documents, labels = label_inputs.read_labelled_documents(arguments)
+    documents, labels, numbers = label_inputs.read_labelled_documents(arguments)
     if labels is None:
         raise InvalidArgumentError("labels", "--labels has them where --features are a matrix")
     chosen = _rows(arguments.rows, row_count(documents))
     documents = take(documents, chosen.start, chosen.stop)
     labels = take(labels, chosen.start, chosen.stop)
     with _client(arguments) as client:
-        if label_inputs.is_text(Path(arguments.features)) and arguments.dims is None:
+        if label_inputs.is_text(path := Path(arguments.features)):
             info = client.get_index(arguments.name)
-            documents = _widened(documents, info.dims)
+            documents = label_inputs.for_index(
+                path, arguments, documents, numbers[chosen], info.dims
+            )
             if arguments.labels is None and info.labels is not None:
-                labels = _widened(labels, info.labels.label_count)
+                labels = widened(labels, info.labels.label_count)
         with _bar(arguments, "documents") as progress:
             found = client.evaluate_labels(
                 arguments.name,
@@ -209,13 +210,6 @@ def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
 
 def _read(path: Path, arguments: argparse.Namespace) -> Matrix:
     return read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
-
-
-def _widened(queries: Matrix, dims: int) -> Matrix:
-    """Give svmlight rows the columns of the index: their file shows only those it uses."""
-    if isinstance(queries, Csr) and queries.cols < dims:
-        return queries._replace(cols=dims)
-    return queries
 
 
 def _ask(

@@ -94,8 +94,8 @@ class PredictLabelsRequest(google.protobuf.message.Message):
     top_k: builtins.int
     """How many labels a document gets at most, 1 to the server's `k_max`. Default 5."""
     threshold: builtins.float
-    """The least score of a label: a product, or a share of the votes. Default: what is kept with the
-    index (LabelInfo.thresholds), else no limit.
+    """The least score of a label: a product, or a share of the votes. Minus infinity: no limit,
+    whatever is kept with the index. Default: what is kept (LabelInfo.thresholds), else no limit.
     """
     diversity: builtins.float
     """As in QueryRequest: of the search for labels in the mode embedding, of that for neighbours in
