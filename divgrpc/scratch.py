@@ -99,7 +99,7 @@ class Scratch:
     @property
     def selection(self) -> tuple[Any, ...]:
         """What selectors write into; see `kernels.selection.greedy`."""
-        return (self.far, self.target, self.apart, self.links, self.dots)
+        return (self.far, self.target, self.apart, self.links, self.dots, self.marks)
 
     def as_tuple(self) -> tuple[Any, ...]:
         """Return everything in the order of `kernels.answering.answer`."""
@@ -116,7 +116,6 @@ class Scratch:
             self.costs,
             self.picked,
             self.sketched,
-            self.marks,
         )
 
 

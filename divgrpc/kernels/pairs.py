@@ -9,9 +9,12 @@ from divgrpc.kernels.sparse import (
     distance_from_dot,
     link,
     linked_dots,
+    mark,
+    marked_dot,
     sparse_dot,
     spread,
     unlink,
+    unmark,
 )
 
 
@@ -74,14 +77,23 @@ def _far_dense(vectors, inverses, rows, count, row, far):
 @part
 def _far_sparse(points, inverses, rows, count, row, linked, scratch, far):
     _, indptr, indices, values, squares = points
-    _, target, _, links, dots = scratch
+    _, target, _, links, dots, marks = scratch
+    start, stop = indptr[row], indptr[row + 1]
     if linked:
         linked_dots(points, row, count, links, dots)
+    elif marks.shape[0]:
+        spread(indices, values, start, stop, target)
+        mark(indices, start, stop, marks)
+        for i in range(count):
+            first, end = indptr[rows[i]], indptr[rows[i] + 1]
+            dots[i] = marked_dot(indices, values, first, end, target, marks)
+        unmark(indices, start, stop, marks)
+        clear(indices, start, stop, target)
     else:
-        spread(indices, values, indptr[row], indptr[row + 1], target)
+        spread(indices, values, start, stop, target)
         for i in range(count):
             dots[i] = sparse_dot(indices, values, indptr[rows[i]], indptr[rows[i] + 1], target, 0)
-        clear(indices, indptr[row], indptr[row + 1], target)
+        clear(indices, start, stop, target)
     for i in range(count):
         if inverses.shape[0]:
             far[i] = np.float32(1) - np.float32(dots[i]) * inverses[rows[i]] * inverses[row]

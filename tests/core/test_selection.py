@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import reference
 import reference_kernels
-from core.twins import kernel_points, links_of
+from core.twins import kernel_points, room_of
 from divgrpc.kernels import scoring, selection
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import EffectiveParameters
@@ -103,15 +103,17 @@ class Case:
         return costs
 
     def select(
-        self, wanted: EffectiveParameters, rows: list[int], *, linked: bool = True
+        self, wanted: EffectiveParameters, rows: list[int], **held: bool
     ) -> tuple[list[int], list[float]]:
-        """Run the kernel over these candidate rows, nearest first, as an index does."""
+        """Run the kernel over these candidate rows, nearest first, as an index does.
+
+        `held`: see `twins.room_of`.
+        """
         order = np.array(reference.nearest_rows(self.points(), self.query, rows), np.int32)
-        count, k, dims = len(order), wanted.k, self.vectors.shape[1]
+        count, k = len(order), wanted.k
         points = kernel_points(self.vectors, stored_sparse=self.stored_sparse)
         picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
-        zeros = np.zeros((1, dims), np.float32)
-        links = links_of(dims, count * dims if self.stored_sparse and linked else 0)
+        room = room_of(count, points, **held)
         chosen = selection.greedy(
             points,
             self.inverses(),
@@ -121,20 +123,15 @@ class Case:
             k,
             np.float32(1 - wanted.diversity),
             CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
-            (
-                np.empty(count, np.float32),
-                zeros,
-                np.empty(count, np.float32),
-                links,
-                np.empty(count),
-            ),
+            room,
             picked,
             values,
         )
         assert chosen == min(k, count)
         assert (picked[chosen:] == -1).all()
-        assert not zeros.any()
-        assert (links[0] == -1).all()
+        assert not room[1].any()
+        assert (room[3][0] == -1).all()
+        assert not room[5].any()
         return order[picked[:chosen]].tolist(), values[:chosen].tolist()
 
 
@@ -320,6 +317,7 @@ def test_sparse_candidates_are_linked_or_not_with_one_result(rule: Rule, metric:
     scattered = case.select(wanted, list(range(50)), linked=False)
     assert linked[0] == scattered[0]
     assert np.abs(np.subtract(linked[1], scattered[1])).max() < case.room
+    assert case.select(wanted, list(range(50)), linked=False, marked=True) == scattered
     check_steps(case, wanted, list(range(50)))
 
 

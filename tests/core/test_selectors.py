@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import reference
 import reference_selectors
 from core.test_selection import METRICS, Case, Metrics
-from core.twins import kernel_points, links_of
+from core.twins import kernel_points, room_of
 from divgrpc.kernels import diversifying, pairs, scoring
 from divgrpc.parameters import QueryParameters
 from divgrpc.relaxation import Candidates
@@ -24,13 +24,6 @@ seeds = st.integers(0, 2**32 - 1)
 SELECTORS: list[Selector] = ["rerank", "max_sum", "dpp"]
 
 
-def scratch_for(case: Case, *, linked: bool) -> tuple[Any, ...]:
-    count, dims = case.vectors.shape
-    links = links_of(dims, count * dims if case.stored_sparse and linked else 0)
-    zeros = np.zeros((1, dims), np.float32)
-    return np.empty(count, np.float32), zeros, np.empty(0, np.float32), links, np.empty(count)
-
-
 def candidates_of(case: Case, *, linked: bool = True) -> Candidates:
     """Return all points of a case, nearest first, with their distances."""
     count = len(case.vectors)
@@ -39,7 +32,9 @@ def candidates_of(case: Case, *, linked: bool = True) -> Candidates:
     distances, square = np.empty(count, np.float32), reference.dot(case.query, case.query)
     product, target = case.metric == "inner_product", case.query[np.newaxis]
     scoring.score_rows(points, target, 0, square, product, order, count, distances)
-    return Candidates(points, case.inverses(), order, distances, scratch_for(case, linked=linked))
+    return Candidates(
+        points, case.inverses(), order, distances, room_of(count, points, linked=linked)
+    )
 
 
 def parameters(k: int, diversity: float, selector: Selector) -> EffectiveParameters:

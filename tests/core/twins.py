@@ -184,3 +184,18 @@ def links_of(dims: int, room: int) -> tuple[Any, ...]:
         np.empty(room, np.int32),
         np.empty(room, np.float32),
     )
+
+
+def room_of(
+    count: int, points: tuple[Any, ...], *, linked: bool = True, marked: bool = False
+) -> tuple[Any, ...]:
+    """Return what selectors of `count` candidates write into, with lists, or marks, or neither."""
+    dims, is_sparse = points[0].shape[1], len(points[1]) > 0
+    return (
+        np.empty(count, np.float32),
+        np.zeros((1, dims), np.float32),
+        np.empty(count, np.float32),
+        links_of(dims, count * dims if is_sparse and linked else 0),
+        np.empty(count),
+        np.zeros(-(-dims // 64) if is_sparse and marked else 0, np.uint64),
+    )
