@@ -90,7 +90,7 @@ class Scratch:
     @property
     def selection(self) -> tuple[Any, ...]:
         """What selectors write into; see `kernels.selection.greedy`."""
-        return (self.far, self.target, self.apart)
+        return (self.far, self.target, self.apart, self.marks)
 
     def as_tuple(self) -> tuple[Any, ...]:
         """Return everything in the order of `kernels.answering.answer`."""
@@ -107,7 +107,6 @@ class Scratch:
             self.costs,
             self.picked,
             self.sketched,
-            self.marks,
         )
 
 

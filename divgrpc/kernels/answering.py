@@ -61,17 +61,17 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
     float32, code (B / 64, 1) and planes (4, B / 64) uint64, scan scratch (scores, maxima,
     histogram int32, minima float32), probing scratch, cells scratch (numbers int32, distances
     float32, found int32), selection scratch (see `greedy`), costs float32, picked int64, sketched
-    (1, m) float32, marks (ceil(d / 64),) uint64 of zeros or empty (see `sparse.marked_dot`).
+    (1, m) float32.
     `results`: ids (nq, k) int64, scores and selection scores (nq, k) float32, counts (nq,) uint32,
     stats (4, nq) uint32: hashed, probed, scored, candidates.
     """
     ids, bounds, product = named[0], named[2], plan[12]
     hash_limit, candidates_limit, max_distance = plan[4], plan[5], plan[6]
-    rows, distances, spread_out = scratch[0], scratch[1], scratch[8][1]
+    rows, distances = scratch[0], scratch[1]
     n = rows.shape[0]
     statistics, falling = results[4], ends_early(bounds) and not cells[5].shape[0]
     for query in range(results[3].shape[0]):
-        target, at = _spread_query(queries, query, spread_out, scratch[12])
+        target, at = _spread_query(queries, query, scratch[8])
         if plan[0] != EXACT:
             project_query(queries, query, hashing, scratch[11], scratch[2])
         stop, looked = n, 0
@@ -80,7 +80,7 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
             stop, looked = reach(points[0], target, at, bounds, _needed(plan, n), distances)
         sure, count, probed = find(hashing, tables, cells, plan, ids, stop, looked, scratch)
         if plan[7] == HASHED:
-            _clear_query(queries, query, spread_out, scratch[12])
+            _clear_query(queries, query, scratch[8])
             every = count == EVERY
             count = min(stop if every else count, results[0].shape[1])
             for i in range(count):
@@ -104,7 +104,7 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
                 # Only the ties of a scan with sampling "nearest" come to this.
                 sort_nearest(rows, distances, sure, count, hashed - sure, ids)
                 count = hashed
-        _clear_query(queries, query, spread_out, scratch[12])
+        _clear_query(queries, query, scratch[8])
         count = within(rows, distances, count, max_distance)
         candidates = min(count, hashed, candidates_limit or hashed)
         wanted = min(candidates, plan[3]) if plan[7] == NEAREST else candidates
@@ -126,9 +126,10 @@ def _needed(plan, n):
 
 
 @part
-def _spread_query(queries, query, target, marks):
-    """Return (matrix, row) where the query stands as a dense row."""
+def _spread_query(queries, query, room):
+    """Return (matrix, row) where the query stands as a dense row; `room` is of selections."""
     dense, indptr, indices, values = queries
+    target, marks = room[1], room[3]
     if not indptr.shape[0]:
         return dense, query
     spread(indices, values, indptr[query], indptr[query + 1], target)
@@ -138,10 +139,10 @@ def _spread_query(queries, query, target, marks):
 
 
 @part
-def _clear_query(queries, query, target, marks):
-    indptr, indices = queries[1], queries[2]
+def _clear_query(queries, query, room):
+    indptr, indices, marks = queries[1], queries[2], room[3]
     if indptr.shape[0]:
-        clear(indices, indptr[query], indptr[query + 1], target)
+        clear(indices, indptr[query], indptr[query + 1], room[1])
         if marks.shape[0]:
             unmark(indices, indptr[query], indptr[query + 1], marks)
 
@@ -149,7 +150,7 @@ def _clear_query(queries, query, target, marks):
 @part
 def _score_found(points, queries, query, target, at, product, count, scratch):
     """Write how far the scratch's first `count` rows are, or EVERY row, into its distances."""
-    rows, distances, marks = scratch[0], scratch[1], scratch[12]
+    rows, distances, marks = scratch[0], scratch[1], scratch[8][3]
     dense, indptr, indices, values = queries
     square = 0.0
     if points[1].shape[0]:

@@ -4,7 +4,15 @@ import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.lanes import row_distance, row_distances, row_dot, row_dots
-from divgrpc.kernels.sparse import clear, distance_from_dot, sparse_dot, spread
+from divgrpc.kernels.sparse import (
+    clear,
+    distance_from_dot,
+    mark,
+    marked_dot,
+    sparse_dot,
+    spread,
+    unmark,
+)
 
 # Candidates asked for ahead: see `scoring`.
 _AHEAD = 4
@@ -20,7 +28,7 @@ def far_from(points, inverses, rows, count, pick, scratch, far):
     """
     row = rows[pick]
     if points[1].shape[0]:
-        _far_sparse(points, inverses, rows, count, row, scratch[1], far)
+        _far_sparse(points, inverses, rows, count, row, scratch, far)
     else:
         _far_dense(points[0], inverses, rows, count, row, far)
     far[pick] = np.float32(0)
@@ -51,16 +59,25 @@ def _far_dense(vectors, inverses, rows, count, row, far):
 
 
 @part
-def _far_sparse(points, inverses, rows, count, row, target, far):
+def _far_sparse(points, inverses, rows, count, row, scratch, far):
     _, indptr, indices, values, squares = points
+    target, marks, sums = scratch[1], scratch[3], np.zeros(16, np.float64)
     spread(indices, values, indptr[row], indptr[row + 1], target)
+    if marks.shape[0]:
+        mark(indices, indptr[row], indptr[row + 1], marks)
     for i in range(count):
         other, ahead = rows[i], indptr[rows[min(i + _AHEAD, count - 1)]]
-        dot = sparse_dot(indices, values, indptr[other], indptr[other + 1], ahead, target, 0)
+        start, stop = indptr[other], indptr[other + 1]
+        if marks.shape[0]:
+            dot = marked_dot(indices, values, start, stop, target, marks, sums)
+        else:
+            dot = sparse_dot(indices, values, start, stop, ahead, target, 0)
         if inverses.shape[0]:
             far[i] = np.float32(1) - np.float32(dot) * inverses[other] * inverses[row]
         else:
             far[i] = distance_from_dot(dot, squares[other], squares[row], False)
+    if marks.shape[0]:
+        unmark(indices, indptr[row], indptr[row + 1], marks)
     clear(indices, indptr[row], indptr[row + 1], target)
 
 

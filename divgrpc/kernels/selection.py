@@ -57,11 +57,11 @@ def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, pi
     `points` as for `score_rows`. `rows` and `costs` (count,) are in the order of distance, then
     id, so that the first of equals wins. How far apart two points are says `pairs.far_from`, with
     `inverses` (n,) float32 or empty. `scratch`: far (count,) float32, target (1, d) float32 of
-    zeros, apart (count,) float32. `picked` int64 gets positions among the candidates, `gains`
-    float32 what was maximised: minus lambda times the cost, plus the weighted distances from those
-    picked before.
+    zeros, apart (count,) float32, marks uint64 of zeros, or empty: see `sparse.marked_dot`.
+    `picked` int64 gets positions among the candidates, `gains` float32 what was maximised: minus
+    lambda times the cost, plus the weighted distances from those picked before.
     """
-    far, _, apart = scratch
+    far, apart = scratch[0], scratch[2]
     k = min(k, count)
     apart[:count] = np.float32(0)
     # A least distance only shrinks: it is brought up to date where the candidate would be picked.

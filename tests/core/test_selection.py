@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import reference
 import reference_kernels
-from core.twins import kernel_points
+from core.twins import kernel_points, room_of
 from divgrpc.kernels import scoring, selection
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import EffectiveParameters
@@ -102,13 +102,15 @@ class Case:
             selection.scale_costs(costs.copy(), len(order), costs)
         return costs
 
-    def select(self, wanted: EffectiveParameters, rows: list[int]) -> tuple[list[int], list[float]]:
+    def select(
+        self, wanted: EffectiveParameters, rows: list[int], *, marked: bool = False
+    ) -> tuple[list[int], list[float]]:
         """Run the kernel over these candidate rows, nearest first, as an index does."""
         order = np.array(reference.nearest_rows(self.points(), self.query, rows), np.int32)
-        count, k, dims = len(order), wanted.k, self.vectors.shape[1]
+        count, k = len(order), wanted.k
         points = kernel_points(self.vectors, stored_sparse=self.stored_sparse)
         picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
-        zeros = np.zeros((1, dims), np.float32)
+        room = room_of(count, points, marked=marked)
         chosen = selection.greedy(
             points,
             self.inverses(),
@@ -118,17 +120,14 @@ class Case:
             k,
             np.float32(1 - wanted.diversity),
             CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
-            (
-                np.empty(count, np.float32),
-                zeros,
-                np.empty(count, np.float32),
-            ),
+            room,
             picked,
             values,
         )
         assert chosen == min(k, count)
         assert (picked[chosen:] == -1).all()
-        assert not zeros.any()
+        assert not room[1].any()
+        assert not room[3].any()
         return order[picked[:chosen]].tolist(), values[:chosen].tolist()
 
 
@@ -291,6 +290,15 @@ def test_marginal_ends_lower_than_corrected_on_average() -> None:
     assert means["marginal"] < means["corrected"] < means["nearest"]
     assert reference.gap_closed(means["marginal"], means["nearest"], means["marginal"]) == 1
     assert 0 < reference.gap_closed(means["corrected"], means["nearest"], means["marginal"]) < 1
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("rule", RULES)
+def test_marks_of_columns_change_no_pick(rule: Rule, metric: Metrics) -> None:
+    """Sparse candidates are compared by the columns of a pick, or by all, with one result."""
+    case = Case.draw(11, 50, 30, 0.1, metric, stored_sparse=True)
+    wanted = parameters(8, 0.4, rule)
+    assert case.select(wanted, list(range(50)), marked=True) == case.select(wanted, list(range(50)))
 
 
 @pytest.mark.parametrize("rule", RULES)

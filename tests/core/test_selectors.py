@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import reference
 import reference_selectors
 from core.test_selection import METRICS, Case, Metrics
-from core.twins import kernel_points
+from core.twins import kernel_points, room_of
 from divgrpc.kernels import diversifying, pairs, scoring
 from divgrpc.parameters import QueryParameters
 from divgrpc.relaxation import Candidates
@@ -24,12 +24,6 @@ seeds = st.integers(0, 2**32 - 1)
 SELECTORS: list[Selector] = ["rerank", "max_sum", "dpp"]
 
 
-def scratch_for(case: Case) -> tuple[Any, ...]:
-    count, dims = case.vectors.shape
-    zeros = np.zeros((1, dims), np.float32)
-    return np.empty(count, np.float32), zeros, np.empty(0, np.float32)
-
-
 def candidates_of(case: Case) -> Candidates:
     """Return all points of a case, nearest first, with their distances."""
     count = len(case.vectors)
@@ -38,7 +32,7 @@ def candidates_of(case: Case) -> Candidates:
     distances, square = np.empty(count, np.float32), reference.dot(case.query, case.query)
     product, target = case.metric == "inner_product", case.query[np.newaxis]
     scoring.score_rows(points, target, 0, square, product, order, count, distances)
-    return Candidates(points, case.inverses(), order, distances, scratch_for(case))
+    return Candidates(points, case.inverses(), order, distances, room_of(count, points))
 
 
 def parameters(k: int, diversity: float, selector: Selector) -> EffectiveParameters:

@@ -174,3 +174,14 @@ def kernel_points(vectors: FloatArray, *, stored_sparse: bool = False) -> tuple[
     for array in arrays:
         array.setflags(write=False)
     return arrays
+
+
+def room_of(count: int, points: tuple[Any, ...], *, marked: bool = False) -> tuple[Any, ...]:
+    """Return what selectors of `count` candidates write into, with marks of columns or without."""
+    dims, is_sparse = points[0].shape[1], len(points[1]) > 0
+    return (
+        np.empty(count, np.float32),
+        np.zeros((1, dims), np.float32),
+        np.empty(count, np.float32),
+        np.zeros(-(-dims // 64) if is_sparse and marked else 0, np.uint64),
+    )
