@@ -1,13 +1,15 @@
-"""Closed loops of raw calls: so many in flight, each sent when one before it was answered.
+"""Loops of raw calls. Closed: so many in flight, each sent when one before it was answered.
 
 Requests are serialised before the clock starts, so that the caller costs as little as it can. A
 closed loop waits with the server; its percentiles are those of calls that were sent, not of users
-who would have come. That suits cost per call, which is what it is for.
+who would have come. That suits cost per call, which is what it is for. An open loop sends at its
+rate whatever comes back, and counts latency from when a call was to be sent.
 """
 
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,7 +22,13 @@ QUERY = "/divgrpc.v1.DiverseIndex/Query"
 QUERY_STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
 _PERCENTILES = (50, 90, 99, 99.9)
 _WARM_UP = 0.5
-_MICROSECONDS_MAX = 10_000_000
+_MICROSECONDS_MAX = 60_000_000
+# Channels with equal arguments would share one connection.
+_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+# Calls sent in a row, at most, when the loop is behind.
+_TURN = 8
+# What was answered after the last call was sent: with it a full queue would count for goodput.
+_AFTERWARDS = "OK, afterwards"
 
 
 @dataclass(frozen=True)
@@ -31,6 +39,26 @@ class Load:
     per_second: float
     cpu: dict[str, float]
     latency: dict[float, float]
+
+
+@dataclass(frozen=True)
+class Offered:
+    """What an open loop saw: calls by status code, and `latency` of those that were answered.
+
+    `lateness` is the 99th percentile of how late calls were sent, where 50 ms and more void the
+    figures: the caller was at its end. All in microseconds.
+    """
+
+    rate: float
+    seconds: float
+    codes: Counter[str]
+    latency: dict[float, float]
+    lateness: float
+
+    @property
+    def goodput(self) -> float:
+        """Calls answered a second, while calls were sent; what came afterwards counts for none."""
+        return self.codes["OK"] / self.seconds
 
 
 async def unary(
@@ -58,6 +86,48 @@ async def unary(
         histogram, taken = await loop(seconds)
         after = program.cpu_seconds()
     return _load(histogram.get_total_count(), taken, before, after, histogram)
+
+
+async def open_loop(
+    program: Program,
+    requests: Sequence[bytes],
+    rate: float,
+    seconds: float,
+    *,
+    timeout: float,
+    channels: int = 4,
+) -> Offered:
+    """Call Query so many times a second for some seconds, each with a deadline of its own."""
+    opened = [aio.insecure_channel(program.address, _OWN_CONNECTION) for _ in range(channels)]
+    methods: list[aio.UnaryUnaryMultiCallable[bytes, bytes]]
+    methods = [channel.unary_unary(QUERY) for channel in opened]
+    answered, late = (HdrHistogram(1, _MICROSECONDS_MAX, 3) for _ in range(2))
+    codes: Counter[str] = Counter()
+
+    async def one(number: int, due: float) -> None:
+        late.record_value(max(1, round((time.perf_counter() - due) * 1e6)))
+        try:
+            await methods[number % channels](requests[number % len(requests)], timeout=timeout)
+        except aio.AioRpcError as error:
+            codes[error.code().name] += 1
+        else:
+            codes["OK" if time.perf_counter() < begun + seconds else _AFTERWARDS] += 1
+            answered.record_value(round((time.perf_counter() - due) * 1e6))
+
+    calls, begun = [], time.perf_counter()
+    for number in range(round(rate * seconds)):
+        due = begun + number / rate
+        if (early := due - time.perf_counter()) > 0:
+            await asyncio.sleep(early)
+        elif number % _TURN == 0:
+            await asyncio.sleep(0)  # behind: what has come back must be read all the same
+        calls.append(asyncio.ensure_future(one(number, due)))
+    await asyncio.gather(*calls)
+    for channel in opened:
+        await channel.close()
+    latency = {p: float(answered.get_value_at_percentile(p)) for p in _PERCENTILES}
+    lateness = float(late.get_value_at_percentile(99))
+    return Offered(rate, seconds, codes, latency, lateness)
 
 
 async def stream(
