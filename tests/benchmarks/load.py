@@ -10,9 +10,10 @@ import asyncio
 import itertools
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 
+import grpc
 from grpc import aio
 from hdrh.histogram import HdrHistogram
 
@@ -23,8 +24,10 @@ QUERY_STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
 _PERCENTILES = (50, 90, 99, 99.9)
 _WARM_UP = 0.5
 _MICROSECONDS_MAX = 60_000_000
+# Refused, and told when to come again.
+REFUSED_UNTIL = "RESOURCE_EXHAUSTED, RetryInfo"
 # Channels with equal arguments would share one connection.
-_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 # Calls sent in a row, at most, when the loop is behind.
 _TURN = 8
 # What was answered after the last call was sent: with it a full queue would count for goodput.
@@ -98,7 +101,7 @@ async def open_loop(
     channels: int = 4,
 ) -> Offered:
     """Call Query so many times a second for some seconds, each with a deadline of its own."""
-    opened = [aio.insecure_channel(program.address, _OWN_CONNECTION) for _ in range(channels)]
+    opened = [aio.insecure_channel(program.address, OWN_CONNECTION) for _ in range(channels)]
     methods: list[aio.UnaryUnaryMultiCallable[bytes, bytes]]
     methods = [channel.unary_unary(QUERY) for channel in opened]
     answered, late = (HdrHistogram(1, _MICROSECONDS_MAX, 3) for _ in range(2))
@@ -109,25 +112,39 @@ async def open_loop(
         try:
             await methods[number % channels](requests[number % len(requests)], timeout=timeout)
         except aio.AioRpcError as error:
-            codes[error.code().name] += 1
+            told = any(b"RetryInfo" in _bytes(value) for _, value in error.trailing_metadata())
+            refused = told and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            codes[REFUSED_UNTIL if refused else error.code().name] += 1
         else:
             codes["OK" if time.perf_counter() < begun + seconds else _AFTERWARDS] += 1
             answered.record_value(round((time.perf_counter() - due) * 1e6))
 
-    calls, begun = [], time.perf_counter()
-    for number in range(round(rate * seconds)):
-        due = begun + number / rate
-        if (early := due - time.perf_counter()) > 0:
-            await asyncio.sleep(early)
-        elif number % _TURN == 0:
-            await asyncio.sleep(0)  # behind: what has come back must be read all the same
-        calls.append(asyncio.ensure_future(one(number, due)))
-    await asyncio.gather(*calls)
+    begun = time.perf_counter()
+    await _send_on_time(one, begun, rate, round(rate * seconds))
     for channel in opened:
         await channel.close()
     latency = {p: float(answered.get_value_at_percentile(p)) for p in _PERCENTILES}
     lateness = float(late.get_value_at_percentile(99))
     return Offered(rate, seconds, codes, latency, lateness)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+async def _send_on_time(
+    send: Callable[[int, float], Coroutine[None, None, None]], begun: float, rate: float, count: int
+) -> None:
+    """Begin so many calls, each when it is due, and wait for all."""
+    calls = []
+    for number in range(count):
+        due = begun + number / rate
+        if (early := due - time.perf_counter()) > 0:
+            await asyncio.sleep(early)
+        elif number % _TURN == 0:
+            await asyncio.sleep(0)  # behind: what has come back must be read all the same
+        calls.append(asyncio.ensure_future(send(number, due)))
+    await asyncio.gather(*calls)
 
 
 async def stream(

@@ -18,6 +18,7 @@ from benchmarks import (
     labels,
     memory,
     metrics,
+    overload,
     peers,
     relaxing,
     rivals,
@@ -288,3 +289,13 @@ def test_evaluate_runs_small() -> None:
     assert [row["workers"] for row in rows] == [1]
     assert rows[0]["seconds"] > 0
     assert rows[0]["ratio"] == pytest.approx(rows[0]["seconds"] / rows[0]["query_seconds"])
+
+
+@pytest.mark.usefixtures("digits")
+def test_overload_end_to_end() -> None:
+    """Every rate has its row, all calls are accounted for, and beside them others were answered."""
+    words = ("--times", "0.5", "1", "--seconds", "0.3", "--rounds", "1", "--rows", "100")
+    rows = overload.run(told(overload, *words))["rows"]
+    assert isinstance(rows, list)
+    assert [row["times_capacity"] for row in rows] == [0.5, 1]
+    assert all(row["health"] > 0 and row["admin"] > 0 for row in rows)
