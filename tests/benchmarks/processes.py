@@ -34,6 +34,12 @@ def cpu_seconds(pid: int) -> float:
     return total / 1e9
 
 
+def peak_bytes(pid: int) -> int:
+    """Return the most memory that a process has held at a time."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
 @contextmanager
 def echo(reply_bytes: int) -> Iterator[Program]:
     """Run the empty echo: it reads a request and answers with that many bytes."""

@@ -23,7 +23,7 @@ from benchmarks import choosing, datasets, finders, load, rivals
 from benchmarks.datasets import Points
 from benchmarks.entries import Contestant, Entry, Ours, Pair, Target
 from benchmarks.finders import Graph
-from benchmarks.load import Load
+from benchmarks.load import Load, Offered
 from benchmarks.processes import Program, by_hand, server
 from benchmarks.tables import facts, show, table
 from divgrpc.index import Index
@@ -35,6 +35,8 @@ _INDEX: Final = "bench"
 _OURS, _THEIRS = "divgrpc", "by hand"
 # Connections, so that every process of a port gets some.
 _CHANNELS: Final = 16
+# Seconds that a call may take.
+_PATIENCE: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -152,28 +154,37 @@ async def _take_turns(
     programs: Mapping[str, Program],
     requests: Mapping[str, Sequence[bytes]],
     arguments: argparse.Namespace,
-) -> dict[tuple[str, str], list[Load]]:
+) -> tuple[dict[str, list[Load]], dict[str, list[Offered]]]:
     """Return what each service saw: closed loops in turns, then open ones at one rate."""
-    seen: dict[tuple[str, str], list[Load]] = defaultdict(list)
+    busy: dict[str, list[Load]] = defaultdict(list)
+    calm: dict[str, list[Offered]] = defaultdict(list)
     for _ in range(arguments.rounds):
         for name, program in programs.items():
             told = (program, requests[name], arguments.in_flight, arguments.seconds)
-            seen[name, "closed"].append(await load.unary(*told, channels=_CHANNELS))
-    rate = max(each.per_second for each in seen[_THEIRS, "closed"]) / 2
+            busy[name].append(await load.unary(*told, channels=_CHANNELS))
+    rate = max(each.per_second for each in busy[_THEIRS]) / 2
     for _ in range(arguments.rounds):
         for name, program in programs.items():
-            paced = (program, requests[name], rate, arguments.seconds)
-            seen[name, "open"].append(await load.paced(*paced, channels=_CHANNELS))
-    return seen
+            offered = await load.open_loop(
+                program,
+                requests[name],
+                rate,
+                arguments.seconds,
+                timeout=_PATIENCE,
+                channels=_CHANNELS,
+            )
+            calm[name].append(offered)
+    return busy, calm
 
 
 def _rows(
-    seen: Mapping[tuple[str, str], Sequence[Load]], entries: Mapping[str, Entry]
+    seen: tuple[Mapping[str, Sequence[Load]], Mapping[str, Sequence[Offered]]],
+    entries: Mapping[str, Entry],
 ) -> list[Row]:
     rows = []
     for name, entry in entries.items():
-        busy = min(seen[name, "closed"], key=lambda each: sum(each.cpu.values()))
-        calm = min(seen[name, "open"], key=lambda each: each.latency[99])
+        busy = min(seen[0][name], key=lambda each: sum(each.cpu.values()))
+        calm = min(seen[1][name], key=lambda each: each.latency[99])
         rows.append(
             Row(
                 name=name,
@@ -181,7 +192,7 @@ def _rows(
                 gap=entry.gap,
                 calls_per_second=busy.per_second,
                 cpu=sum(busy.cpu.values()),
-                rate=calm.per_second,
+                rate=calm.goodput,
                 p50=calm.latency[50],
                 p99=calm.latency[99],
             )

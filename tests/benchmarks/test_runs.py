@@ -20,6 +20,7 @@ from benchmarks import (
     large,
     memory,
     metrics,
+    overload,
     peers,
     relaxing,
     selectors,
@@ -341,3 +342,13 @@ def test_starts_are_judged_by_their_kind() -> None:
         (many, 2.5, 2.5, 2.0),
         (start.COLD, 19.0, 19.0, 20.0),
     ]
+
+
+@pytest.mark.usefixtures("digits")
+def test_overload_end_to_end() -> None:
+    """Every rate has its row, all calls are accounted for, and beside them others were answered."""
+    words = ("--times", "0.5", "1", "--seconds", "0.3", "--rounds", "1", "--rows", "100")
+    rows = overload.run(told(overload, *words))["rows"]
+    assert isinstance(rows, list)
+    assert [row["times_capacity"] for row in rows] == [0.5, 1]
+    assert all(row["health"] > 0 and row["admin"] > 0 for row in rows)
