@@ -230,27 +230,32 @@ def take_largest(scores, maxima, low, histogram, wanted, rows):
     """
     # `wanted` groups have a maximum of at least this, hence as many points a score.
     floor = _boundary(maxima, maxima.shape[0], wanted, low, histogram)
-    found = 0
+    if floor == low:
+        floor = _boundary(scores, scores.shape[0], wanted, low, histogram)
+    # Written whether it counts or not, here and below: branches would be guessed wrong.
+    groups, found = np.empty(maxima.shape[0], np.int32), 0
     for group in range(maxima.shape[0]):
-        if maxima[group] >= floor:
-            for i in range(group * GROUP, min(scores.shape[0], (group + 1) * GROUP)):
-                if scores[i] >= floor:
-                    rows[found] = i
-                    found += 1
+        groups[found] = group
+        found += maxima[group] >= floor
+    taken, found = groups[:found], 0
+    for group in taken:
+        for i in range(group * GROUP, min(scores.shape[0], (group + 1) * GROUP)):
+            rows[found] = i
+            found += scores[i] >= floor
     boundary = _boundary_of(scores, rows, found, wanted, low, histogram)
     sure = 0
     for i in range(found):
         row = rows[i]
-        if scores[row] > boundary:
-            # Ties move behind; both parts stay in the order of rows' first finding.
-            rows[i] = rows[sure]
-            rows[sure] = row
-            sure += 1
+        # What is not above the boundary moves behind, in no order that matters.
+        rows[i] = rows[sure]
+        rows[sure] = row
+        sure += scores[row] > boundary
     count = sure
     for i in range(sure, found):
-        if scores[rows[i]] == boundary:
-            rows[count] = rows[i]
-            count += 1
+        row = rows[i]
+        rows[i] = rows[count]
+        rows[count] = row
+        count += scores[row] == boundary
     return sure, count
 
 

@@ -21,7 +21,7 @@ _LOOKED_AT = 8
 _FEW = 32
 # Rows asked for ahead: hashed points lie anywhere in memory, and waiting for them one by one takes
 # most of the time.
-_AHEAD = 4
+_AHEAD = 8
 
 
 @kernel
