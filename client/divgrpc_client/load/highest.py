@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from divgrpc_client.load.results import Report, build_report, figure, void_reasons
+from divgrpc_client.load.results import Report, all_sent, build_report, figure
 from divgrpc_client.load.schedules import constant
 from divgrpc_client.load.sessions import Session, Tell, Trialled
 from divgrpc_client.load.thresholds import Threshold
@@ -12,6 +12,8 @@ from divgrpc_client.load.thresholds import Threshold
 # A rate is found when the next one that fails is at most so much higher.
 _CLOSE_ENOUGH: Final = 1.05
 _TRIALS_MAX: Final = 24
+# Less say nothing of a percentile.
+_CALLS_LEAST: Final = 20
 # A latency says nothing where calls fail: what is refused at once would make any rate hold.
 _ERRORS_MOST: Final = 0.001
 
@@ -25,21 +27,24 @@ class Tried:
     void: bool = False
 
 
-def search(try_rate: Callable[[float], Tried], begin: float) -> list[Tried]:
+def search(try_rate: Callable[[float], Tried], begin: float, least: float = 1.0) -> list[Tried]:
     """Try rates from `begin` on until the highest that holds is known to a twentieth.
 
-    A void trial bounds the search as one that fails does: nothing is known beyond it.
+    None below `least` is tried but the first. A void trial bounds the search as one that fails
+    does: nothing is known beyond it.
     """
     tried: list[Tried] = []
     low, high = 0.0, float("inf")
     rate = begin
-    while len(tried) < _TRIALS_MAX and high > low * _CLOSE_ENOUGH and rate >= 1:
+    while len(tried) < _TRIALS_MAX and high > low * _CLOSE_ENOUGH:
         tried.append(try_rate(rate))
         if tried[-1].held:
             low = rate
         else:
             high = rate
         rate = _next(low, high)
+        if rate < least:
+            break
     return tried
 
 
@@ -70,15 +75,18 @@ def find_highest_rate(
         trials[rate] = session.run(constant(rate, seconds), tell=tell)
         return _judged(session, trials[rate], objectives, rate)
 
-    tried = [one for one in search(try_rate, begin) if one.rate in trials]
+    tried = [one for one in search(try_rate, begin, _CALLS_LEAST / seconds) if one.rate in trials]
     held = [one.rate for one in tried if one.held]
     best = trials[max(held) if held else min(trials)]
     report = build_report(session, best)
     report["interrupted"] = any(trial.interrupted for trial in trials.values())
+    void = any(one.void for one in tried)
+    # A rate that held did so in spite of its generator.
+    report["void"] = [] if held or not void else report["void"]
     report["search"] = {
         "objectives": [objective.text for objective in objectives],
         "rate": max(held, default=0.0),
-        "bound_by_generator": any(one.void for one in tried),
+        "bound_by_generator": void,
         "trials": [
             {
                 "rate": one.rate,
@@ -96,11 +104,12 @@ def find_highest_rate(
 
 
 def _judged(session: Session, trial: Trialled, objectives: list[Threshold], rate: float) -> Tried:
+    """Judge a trial; being sent late only makes a call slower, so a trial may hold all the same."""
     report = build_report(session, trial)
     held = (
         not trial.interrupted
         and all(objective.holds(figure(report, objective.name)) for objective in objectives)
         and trial.recording.codes.errors <= _ERRORS_MOST
+        and all_sent(trial)
     )
-    void = bool(void_reasons(trial))
-    return Tried(rate, held and not void, void)
+    return Tried(rate, held, void=not held and bool(report["void"]))

@@ -127,7 +127,7 @@ def _asked(report: Report) -> list[Part]:
     )
     busy = ", ".join(f"{share:.0%}" for share in report["generators_busy"])
     return [
-        f"{setting['loop'].capitalize()} loop on {setting['target']}: {steps}; {rest}. "
+        f"{setting['loop'].capitalize()}, on {setting['target']}: {steps}; {rest}. "
         f"Load generators were busy {busy} of the time.",
         _table("The mix", ("call", "share", "different messages", "bytes of one"), mix),
     ]

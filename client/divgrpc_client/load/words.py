@@ -34,9 +34,7 @@ def told(name: str, value: float | None) -> str:
 def summary(report: Report) -> str:
     """Say in a sentence or two what came of a run."""
     setting, latency = report["setting"], report["latency"]
-    kind = f"{setting['loop']} loop"
-    if setting["arrivals"]:
-        kind += f", {setting['arrivals']} arrivals"
+    kind = f"{setting['loop'].capitalize()}"
     return (
         f"{kind}: {report['calls']:,} calls in {report['seconds']:,.1f} s, "
         f"{report['offered']:,.1f} a second offered, {report['rate']:,.1f} answered OK; "
@@ -51,7 +49,7 @@ def notes(report: Report) -> Iterator[str]:
         yield f"VOID: the generator was the bottleneck. {'; '.join(report['void'])}."
     if report["interrupted"]:
         yield "Interrupted: these are the figures up to then."
-    if report["setting"]["arrivals"] is None:
+    if report["setting"]["closed"]:
         yield (
             "Closed loop: every call waits for the one before it, so a server that stalls is asked "
             "less meanwhile, and these percentiles are not those that users would see."
@@ -68,11 +66,10 @@ def notes(report: Report) -> Iterator[str]:
 
 def latencies(report: Report) -> list[Line]:
     """Return the rows of the table of times: all calls, then each kind where there are several."""
-    rows = [
-        ("latency, from when due", report["latency"]),
-        ("service time, from when sent", report["service_time"]),
-        ("lateness of sending", report["lateness"]),
-    ]
+    rows = [("latency, from when due", report["latency"])]
+    if not report["setting"]["closed"]:
+        rows.append(("service time, from when sent", report["service_time"]))
+        rows.append(("lateness of sending", report["lateness"]))
     if len(report["by_call"]) > 1:
         rows += [(own["call"], own["latency"]) for own in report["by_call"]]
     return [(name, *(ms(times[p]) for p in SHOWN)) for name, times in rows]
@@ -146,7 +143,7 @@ def differences(one: Report, other: Report) -> list[str]:
             found.append(f"{letter} is void: {'; '.join(report['void'])}")
     found += [
         f"they differ in {name}"
-        for name in ("loop", "arrivals", "schedule", "retries", "timeout", "mix")
+        for name in ("loop", "schedule", "retries", "timeout", "mix")
         if one["setting"][name] != other["setting"][name]
     ]
     if one["environment"]["processor"] != other["environment"]["processor"]:
