@@ -54,10 +54,11 @@ class Fleet:
 
     def run(
         self, trial: Trial, hear: Callable[[int, Sent], None], tick: Callable[[], None]
-    ) -> None:
+    ) -> bool:
         """Run a trial: `hear` gets what each process tells, `tick` is called ten times a second.
 
-        Always ends. Raises `UnavailableError` where a process dies or says nothing any more.
+        Returns whether all processes came to its end; those that do not are killed when it is
+        overdue, and no trial can follow. Raises `UnavailableError` where a process dies.
         """
         for connection in self._connections:
             connection.send(trial)
@@ -72,7 +73,10 @@ class Fleet:
                     hear(waiting[cast(Connection, ready)], told)
             tick()
             if time.monotonic() > trial.begin + longest:
-                raise UnavailableError("a load generator did not end when its last call was due")
+                for place in waiting.values():
+                    self._processes[place].kill()
+                return False
+        return True
 
     def _start(self, task: Task) -> None:
         ours, theirs = multiprocessing.Pipe()

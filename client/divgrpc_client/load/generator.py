@@ -32,6 +32,7 @@ _FLUSH_SECONDS: Final = 0.05
 _BACKOFF_SECONDS: Final = 0.05
 # How long a stop may go unheard between two calls.
 _LOOK_SECONDS: Final = 0.25
+_BEHIND_MOST: Final = 2.0
 _PICKS: Final = 2**16
 
 Pick: TypeAlias = tuple[int, int]
@@ -86,12 +87,14 @@ class Generator:
     async def _open(self, trial: Trial) -> None:
         under_way: set[asyncio.Task[None]] = set()
         clock, begin, most = time.monotonic, trial.begin, self._task.max_in_flight
+        last = begin + trial.schedule.seconds + _BEHIND_MOST
         for number, due, (kind, message) in self._arrivals(trial):
             while (wait := begin + due - clock()) > _LOOK_SECONDS and not self._stopped.is_set():
                 await asyncio.sleep(_LOOK_SECONDS)
             # Where the loop is late it still has to hear the answers.
             await asyncio.sleep(max(wait, 0))
-            if self._stopped.is_set():
+            # One that is hopelessly behind leaves the rest: the run is void, and ends.
+            if self._stopped.is_set() or clock() > last:
                 break
             if self._in_flight >= most:
                 now = clock()

@@ -52,6 +52,8 @@ def void_reasons(trialled: Trialled) -> list[str]:
     late, latency = (t.percentile(_LATE_PERCENTILE) or 0.0 for t in (times, recording.latency))
     if late > _LATE_MOST and late > _LATE_SHARE * latency:
         reasons.append(f"{told}: p99 {late / 1e3:.1f} ms, of a latency of {latency / 1e3:.1f} ms")
+    if not trialled.ended:
+        reasons.append("a load generator was not done long after its last call was due")
     if not all_sent(trialled):
         due = trialled.schedule.calls
         reasons.append(f"{recording.codes.total:,} calls were made of {due:,.0f} that were due")
@@ -66,8 +68,7 @@ def all_sent(trialled: Trialled) -> bool:
         return True
     # Of a random schedule the number itself varies; four standard deviations are no accident.
     due = trialled.schedule.calls
-    total: int = trialled.recording.codes.total
-    return total >= due * _SENT_LEAST - 4 * due**0.5
+    return trialled.recording.codes.total >= due * _SENT_LEAST - 4 * math.sqrt(due)
 
 
 def figure(report: Report, name: str) -> float | None:

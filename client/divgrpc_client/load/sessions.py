@@ -80,6 +80,7 @@ class Trialled:
     closed: int
     recording: Recording
     interrupted: bool = False
+    ended: bool = True
     server: list[Second] = field(default_factory=list)
     used: dict[str, Use] = field(default_factory=dict)
 
@@ -164,7 +165,7 @@ class Session:
                 self._fleet.stop()
             observer.look()
 
-        self._fleet.run(trial, hear, tick)
+        trialled.ended = self._fleet.run(trial, hear, tick)
         observer.finish()
         return trialled
 
