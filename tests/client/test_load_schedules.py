@@ -6,7 +6,7 @@ import multiprocessing
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.errors import InvalidArgumentError
@@ -43,6 +43,7 @@ def test_a_constant_rate_is_even(rate: float) -> None:
     assert due[-1] < 4
 
 
+@settings(deadline=None, derandomize=True, max_examples=40)
 @given(st.lists(_STEPS, min_size=1, max_size=4))
 def test_even_arrivals_follow_the_rates(steps: list[Step]) -> None:
     """Call number i is due when the area below the rates is i."""

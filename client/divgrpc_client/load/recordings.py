@@ -24,10 +24,12 @@ _NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode} | {NOT_SE
 
 
 class Times:
-    """A distribution of times, in microseconds."""
+    """A distribution of times, in microseconds; `encoded` is what it was before, as text."""
 
-    def __init__(self) -> None:
+    def __init__(self, encoded: str = "") -> None:
         self.histogram = HdrHistogram(1, _HIGHEST, _DIGITS)
+        if encoded:
+            self.histogram.decode_and_add(encoded)
 
     def add(self, seconds: npt.NDArray[np.float64]) -> None:
         """Record times."""

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 import divgrpc
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.load.recordings import Recording
+from divgrpc_client.load.recordings import Recording, Times
 from divgrpc_client.load.sessions import Session, Trialled
 from divgrpc_client.load.thresholds import Threshold, is_time, percentile
 
@@ -74,13 +74,12 @@ def all_sent(trialled: Trialled) -> bool:
 def figure(report: Report, name: str) -> float | None:
     """Return the figure that a threshold names; None where it was not measured."""
     if is_time(name):
-        times = report["service_time" if name.startswith("service_") else "latency"]
+        prefix = "service_" if name.startswith("service_") else ""
         plain = name.removeprefix("service_")
-        found: float | None = times.get(plain)
         number = percentile(plain)
-        if found is None and number is not None:
-            # The curve has a point at or above every percentile that the count bears.
-            found = next((value for p, value in report["curve"] if p >= number), times["max"])
+        if number is not None:
+            return Times(report[f"{prefix}histogram"]).percentile(number)
+        found: float | None = report["service_time" if prefix else "latency"][plain]
         return found
     if name == "quality":
         return report["quality"]["same_ids"] if report["quality"] else None
@@ -145,6 +144,7 @@ def build_report(session: Session, trialled: Trialled) -> Report:
         "curve": recording.latency.curve(),
         "service_curve": recording.service.curve(),
         "histogram": recording.latency.encoded(),
+        "service_histogram": recording.service.encoded(),
         "server_use": {role: asdict(use) for role, use in trialled.used.items()},
         "quality": None,
         "thresholds": [],
