@@ -18,6 +18,7 @@ LEAD_SECONDS: Final = 0.2
 # Of a process, beyond the deadline of its last call.
 _GRACE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.1
+_START_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 5.0
 
 
@@ -33,6 +34,11 @@ class Fleet:
         try:
             for task in self._tasks:
                 self._start(task)
+            # None may be late because it is still starting.
+            for connection in self._connections:
+                if not connection.poll(_START_SECONDS):
+                    raise UnavailableError("a load generator did not start")
+                _received(connection)
         except BaseException:
             self._stop()
             raise

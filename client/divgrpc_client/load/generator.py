@@ -1,7 +1,7 @@
 """One process that makes calls: `python -m divgrpc_client.load.generator FD`.
 
 It gets a `Task` with all messages first, then one `Trial` after the other, each answered by `Sent`
-every few milliseconds and an `Ended`; None stops a trial. The loop that sends does as little as it
+every few milliseconds; an `Ended` says that it is done with either; None stops a trial. The loop that sends does as little as it
 can: it takes the next due time from a list, waits, and starts a call; what a call saw is one tuple
 in a list.
 """
@@ -61,6 +61,9 @@ class Generator:
             [channel.unary_unary(f"/{SERVICE}/{method}") for method in task.methods]
             for channel in channels
         ]
+        for channel in channels:
+            # By the first call it has connected.
+            channel.get_state(try_to_connect=True)
         self._seen = _Seen()
         self._in_flight = 0
         self._stopped = asyncio.Event()
@@ -216,6 +219,7 @@ async def main(connection: Connection) -> None:
         told = await heard.get()
         if isinstance(told, Task):
             generator = Generator(told, connection)
+            connection.send(Ended())
             # Neither the messages nor what is imported is ever garbage.
             gc.freeze()
         elif generator is not None:

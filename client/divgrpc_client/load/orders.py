@@ -71,4 +71,4 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A trial is over, every call of it answered or given up."""
+    """A task is ready to be done; or a trial is over, every call of it answered or given up."""
