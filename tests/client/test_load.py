@@ -49,7 +49,7 @@ class Stalling(ScriptedIndex):
         return super().Query(request, context)
 
 
-def once(act: Callable[[], object]) -> Callable[[Trialled], None]:
+def once(act: Callable[[], object]) -> Callable[[Trialled], object]:
     """Return what does something when the run is first looked at, which is when it begins."""
     acts = [act]
     return lambda _: acts.pop()() if acts else None

@@ -213,7 +213,8 @@ def test_calls_that_were_not_made_make_a_run_void() -> None:
 def test_thresholds_are_read_and_judged(text: str, name: str, bound: float, held: bool) -> None:
     """A bound holds or not by the figure it names; what was not measured does not hold."""
     threshold = parse_threshold(text)
-    assert (threshold.name, threshold.bound) == (name, pytest.approx(bound))
+    assert threshold.name == name
+    assert threshold.bound == pytest.approx(bound)
     (one,) = judged(report(calls(0.01, 400)), [threshold])
     assert (one["text"], one["held"]) == (text, held)
 

@@ -36,9 +36,7 @@ class Fleet:
                 self._start(task)
             # None may be late because it is still starting.
             for connection in self._connections:
-                if not connection.poll(_START_SECONDS):
-                    raise UnavailableError("a load generator did not start")
-                _received(connection)
+                _received(connection, _START_SECONDS)
         except BaseException:
             self._stop()
             raise
@@ -107,8 +105,10 @@ class Fleet:
                 process.wait()
 
 
-def _received(connection: Connection) -> Sent | Ended:
+def _received(connection: Connection, seconds: float | None = None) -> Sent | Ended:
     try:
+        if not connection.poll(seconds):
+            raise UnavailableError("a load generator did not start")
         told: Sent | Ended = connection.recv()
     except (EOFError, OSError):
         raise UnavailableError("a load generator died; its last words are above") from None

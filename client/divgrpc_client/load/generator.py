@@ -1,9 +1,9 @@
 """One process that makes calls: `python -m divgrpc_client.load.generator FD`.
 
 It gets a `Task` with all messages first, then one `Trial` after the other, each answered by `Sent`
-every few milliseconds; an `Ended` says that it is done with either; None stops a trial. The loop that sends does as little as it
-can: it takes the next due time from a list, waits, and starts a call; what a call saw is one tuple
-in a list.
+every few milliseconds; an `Ended` says that it is done with either; None stops a trial. The loop
+that sends does as little as it can: it takes the next due time from a list, waits, and starts a
+call; what a call saw is one tuple in a list.
 """
 
 import asyncio

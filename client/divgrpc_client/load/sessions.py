@@ -85,7 +85,7 @@ class Trialled:
     used: dict[str, Use] = field(default_factory=dict)
 
 
-Tell: TypeAlias = Callable[[Trialled], None]
+Tell: TypeAlias = Callable[[Trialled], object]
 
 
 class Session:
