@@ -278,7 +278,8 @@ def load(arguments: argparse.Namespace) -> int:
     try:
         from divgrpc_client.load import command
     except ModuleNotFoundError as error:
-        raise UnsupportedError("load", f"load needs {error.name}: install divgrpc[load]") from None
+        missing = str(error.name).partition(".")[0]
+        raise UnsupportedError("load", f"load needs {missing}: install divgrpc[load]") from None
     return command.run(arguments)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from divgrpc_client.load.recordings import Recording
 from divgrpc_client.load.results import Report, all_sent, build_report, figure
 from divgrpc_client.load.schedules import constant
 from divgrpc_client.load.sessions import Session, Tell, Trialled
@@ -87,20 +88,20 @@ def find_highest_rate(
         "objectives": [objective.text for objective in objectives],
         "rate": max(held, default=0.0),
         "bound_by_generator": void,
-        "trials": [
-            {
-                "rate": one.rate,
-                "held": one.held,
-                "void": one.void,
-                "answered": trial.recording.rate,
-                "errors": trial.recording.codes.errors,
-                "latency": trial.recording.latency.figures(),
-            }
-            for one in tried
-            for trial in [trials[one.rate]]
-        ],
+        "trials": [_told(one, trials[one.rate].recording) for one in tried],
     }
     return report, best
+
+
+def _told(tried: Tried, recording: Recording) -> dict[str, object]:
+    return {
+        "rate": tried.rate,
+        "held": tried.held,
+        "void": tried.void,
+        "answered": recording.rate,
+        "errors": recording.codes.errors,
+        "latency": recording.latency.figures(),
+    }
 
 
 def _judged(session: Session, trial: Trialled, objectives: list[Threshold], rate: float) -> Tried:

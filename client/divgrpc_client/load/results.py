@@ -112,34 +112,12 @@ def build_report(session: Session, trialled: Trialled) -> Report:
         "environment": environment(),
         "server": None if session.server is None else asdict(session.server),
         "seconds": round(recording.seconds, 3),
-        "calls": recording.codes.total,
-        "offered": recording.codes.total / recording.seconds if recording.seconds else 0.0,
-        "rate": recording.rate,
-        "rows_rate": sum(
-            call.batch * codes.answered
-            for call, (_, codes) in zip(session.calls, recording.by_call, strict=True)
-        )
-        / max(recording.seconds, 1e-9),
-        "errors": recording.codes.errors,
-        "codes": recording.codes.named(),
-        "retries": recording.retried.total,
-        "retried_calls": recording.retried_calls,
-        "retried_codes": recording.retried.named(),
+        **_counts(session, recording),
         "latency": recording.latency.figures(),
         "service_time": recording.service.figures(),
         "lateness": recording.lateness.figures(),
         "loop_lag": recording.lag.figures(),
         "generators_busy": [round(busy, 3) for busy in _busy(recording)],
-        "by_call": [
-            {
-                "call": call.name,
-                "calls": codes.total,
-                "errors": codes.errors,
-                "codes": codes.named(),
-                "latency": times.figures(),
-            }
-            for call, (times, codes) in zip(session.calls, recording.by_call, strict=True)
-        ],
         "by_second": seconds,
         "curve": recording.latency.curve(),
         "service_curve": recording.service.curve(),
@@ -149,6 +127,32 @@ def build_report(session: Session, trialled: Trialled) -> Report:
         "quality": None,
         "thresholds": [],
         "search": None,
+    }
+
+
+def _counts(session: Session, recording: Recording) -> dict[str, object]:
+    kinds = list(zip(session.calls, recording.by_call, strict=True))
+    return {
+        "calls": recording.codes.total,
+        "offered": recording.codes.total / recording.seconds if recording.seconds else 0.0,
+        "rate": recording.rate,
+        "rows_rate": sum(call.batch * codes.answered for call, (_, codes) in kinds)
+        / max(recording.seconds, 1e-9),
+        "errors": recording.codes.errors,
+        "codes": recording.codes.named(),
+        "retries": recording.retried.total,
+        "retried_calls": recording.retried_calls,
+        "retried_codes": recording.retried.named(),
+        "by_call": [
+            {
+                "call": call.name,
+                "calls": codes.total,
+                "errors": codes.errors,
+                "codes": codes.named(),
+                "latency": times.figures(),
+            }
+            for call, (times, codes) in kinds
+        ],
     }
 
 
