@@ -32,7 +32,7 @@ _FLUSH_SECONDS: Final = 0.05
 _BACKOFF_SECONDS: Final = 0.05
 # How long a stop may go unheard between two calls.
 _LOOK_SECONDS: Final = 0.25
-_BEHIND_MOST: Final = 2.0
+_BEHIND_MOST: Final = 5.0
 _PICKS: Final = 2**16
 
 Pick: TypeAlias = tuple[int, int]
