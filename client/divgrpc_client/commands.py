@@ -13,7 +13,7 @@ from divgrpc.joining import ResultT, joined
 from divgrpc.types import EvaluateRow, Progress
 from divgrpc_client import label_inputs, machine
 from divgrpc_client.client import Client
-from divgrpc_client.files import read_column, read_lists, read_vectors
+from divgrpc_client.files import pick_rows, read_column, read_lists, read_vectors
 from divgrpc_client.options import (
     BuildOptions,
     GridOptions,
@@ -70,7 +70,7 @@ def query(arguments: argparse.Namespace) -> None:
     """Ask an index about the rows of a file."""
     path = Path(arguments.file)
     queries = _read(path, arguments)
-    rows = _rows(arguments.rows, row_count(queries))
+    rows = pick_rows(arguments.rows, row_count(queries))
     queries = take(queries, rows.start, rows.stop)
     shown = _bar(arguments) if len(rows) > _ROWS_AT_A_TIME else nullcontext()
     with _client(arguments) as client, shown as progress:
@@ -92,7 +92,7 @@ def predict(arguments: argparse.Namespace) -> None:
     path = Path(arguments.file)
     documents, _ = label_inputs.read_documents(path, arguments)
     documents, numbers = label_inputs.split(arguments, documents)
-    rows = _rows(arguments.rows, row_count(documents))
+    rows = pick_rows(arguments.rows, row_count(documents))
     documents = take(documents, rows.start, rows.stop)
     shown = _bar(arguments, "documents") if len(rows) > _ROWS_AT_A_TIME else nullcontext()
     with _client(arguments) as client, shown as progress:
@@ -148,7 +148,7 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
     documents, labels, numbers = label_inputs.read_labelled_documents(arguments)
     if labels is None:
         raise InvalidArgumentError("labels", "--labels has them where --features are a matrix")
-    chosen = _rows(arguments.rows, row_count(documents))
+    chosen = pick_rows(arguments.rows, row_count(documents))
     documents = take(documents, chosen.start, chosen.stop)
     labels = take(labels, chosen.start, chosen.stop)
     with _client(arguments) as client:
@@ -267,6 +267,16 @@ def rm(arguments: argparse.Namespace) -> None:
         sys.stdout.write(f"deleted {arguments.name}, last served as generation {generation}\n")
 
 
+def load(arguments: argparse.Namespace) -> int:
+    """Put load on a server; returns the exit code."""
+    try:
+        from divgrpc_client.load import command
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        raise UnsupportedError("load", f"load needs {missing}: install divgrpc[load]") from None
+    return command.run(arguments)
+
+
 def demo(arguments: argparse.Namespace) -> int:
     """Run the demonstration; returns its exit code."""
     try:
@@ -349,22 +359,3 @@ def _client(arguments: argparse.Namespace) -> Client:
 
 def _given(arguments: argparse.Namespace, table: type) -> Any:  # noqa: ANN401  # that TypedDict
     return {name: getattr(arguments, name) for name in table.__annotations__ if name in arguments}
-
-
-def _rows(text: str | None, count: int) -> range:
-    # As Python slices: 3:5, :10, -2:, or one row by its number.
-    if text is None:
-        return range(count)
-    first, colon, last = text.partition(":")
-    try:
-        start, stop = (int(part) if part else None for part in (first, last))
-    except ValueError:
-        raise InvalidArgumentError(
-            "rows", f"rows must be START:STOP or a number, got {text!r}"
-        ) from None
-    if not colon and start is not None:
-        stop = start + 1 if start != -1 else None
-    chosen = range(count)[start:stop]
-    if not chosen:
-        raise InvalidArgumentError("rows", f"rows {text!r} are none of the file's {count}")
-    return chosen
