@@ -63,7 +63,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
     kinds = list(finders.faiss_factories(1, 1))
     parser.add_argument("--faiss", nargs="*", default=kinds, choices=kinds, help="(default all)")
-    parser.add_argument("--links", type=int, nargs="+", default=[8, 16, 32], help="M of hnswlib")
+    parser.add_argument("--links", type=int, nargs="*", default=[8, 16, 32], help="M of hnswlib")
     parser.add_argument("--ef-construction", type=int, nargs="+", default=[100, 200])
 
 
