@@ -39,8 +39,8 @@ _FINALISTS: Final = 2
 # Ours take a moment, in which a disturbance would show; a graph takes long.
 _BUILDS: Final = 3
 _BUILDS_SECONDS: Final = 3.0
-# For a block of queries, of which there are eight: all points take half a second at a million.
-_PATIENCE: Final = 2.0
+# For a block of queries, of which there are eight: all points take a fifth of a second at a million.
+_PATIENCE: Final = 0.5
 # Of the ten nearest, for which a build tunes its probes; and how its index is searched.
 _RECALLS: Final = (0.9, 0.99)
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan")
