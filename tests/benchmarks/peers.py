@@ -39,7 +39,7 @@ _FINALISTS: Final = 2
 # Ours take a moment, in which a disturbance would show; a graph takes long.
 _BUILDS: Final = 3
 _BUILDS_SECONDS: Final = 3.0
-# For a block of queries, of which there are eight: all points take a fifth of a second at a million.
+# For a block of queries, of which there are eight: all points of a million take a fifth of one.
 _PATIENCE: Final = 0.5
 # Of the ten nearest, for which a build tunes its probes; and how its index is searched.
 _RECALLS: Final = (0.9, 0.99)
