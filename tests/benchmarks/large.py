@@ -37,6 +37,7 @@ from divgrpc.warming import warm_kernels
 
 _CANDIDATES: Final = 50
 _HASHED: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_GAIN: Final = 0.001
 _WORKERS: Final = 2
 _REFERENCE: Final = 100_000
 _PATIENCE: Final = 3.0
@@ -69,6 +70,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--k", type=int, default=10, help="results per query (default 10)")
     parser.add_argument("--queries", type=int, default=200, help="queries asked (default 200)")
     parser.add_argument("--recall", type=float, default=0.95, help="to be reached (default .95)")
+    parser.add_argument(
+        "--target-recall", type=float, default=0.99, help="that Build tunes for (default .99)"
+    )
     parser.add_argument("--folder", type=Path, help="for up to 17 GB (default: a temporary one)")
 
 
@@ -97,7 +101,7 @@ class _Large:
         self._folder, self._told, self._manifold = folder, arguments, Manifold.of()
         self._queries = self._manifold.queries(arguments.queries)
         points = self._manifold.points(_REFERENCE)
-        index = Index.build(points, hash_family="auto", target_recall=arguments.recall)
+        index = Index.build(points, hash_family="auto", target_recall=arguments.target_recall)
         near = truth.nearest(points, self._queries, _CANDIDATES)[0]
         hashed = self._widen(index, "auto", near, 0)[0]
         self._reference = self._asking(index, "auto", hashed)
@@ -123,7 +127,7 @@ class _Large:
 
     def _build(self, points: FloatArray, family: HashFamily, folder: Path) -> Index:
         ids = np.arange(_FIRST_ID, len(points) + _FIRST_ID)
-        told = {"hash_family": family, "target_recall": self._told.recall}
+        told = {"hash_family": family, "target_recall": self._told.target_recall}
         return Index.build(points, ids=ids, path=folder / "index", **told)
 
     def _searched(
@@ -157,8 +161,9 @@ class _Large:
             )
             ids = index.answer(self._queries, told).ids - first_id
             pairs = zip(ids, near, strict=True)
-            found = float(np.mean([np.isin(*pair).mean() for pair in pairs]))
-            if found >= self._told.recall:
+            before, found = found, float(np.mean([np.isin(*pair).mean() for pair in pairs]))
+            # Where probes are too few, more points from the same buckets do not help.
+            if found >= self._told.recall or found < before + _GAIN:
                 break
         return hashed, found
 

@@ -70,10 +70,9 @@ def front_drawn(front: Sequence[Mapping[str, Any]]) -> str:
     """Draw a Pareto front; `front` as `choosing.front` returns it."""
     by = "gap" if front and "gap" in front[0] else "h"
     return table(
-        ("side", "who", by, "queries/s"),
+        ("who", by, "queries/s"),
         [
             (
-                row["side"],
                 f"{row['name']}: {row['configuration']}",
                 f"{row[by]:.3f}",
                 f"{row['per_second']:,.0f}",

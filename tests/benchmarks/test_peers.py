@@ -1,15 +1,17 @@
 """What the figures of `peers` rest on: the points made, the truth about them, and who is chosen."""
 
+import argparse
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks import choosing, truth
+from benchmarks import choosing, finders, service, truth
 from benchmarks.choosing import GREEDY, Row
 from benchmarks.entries import Entry
 from benchmarks.exhaustive import Everything
 from benchmarks.finders import faiss_factories
+from benchmarks.load import Load
 from benchmarks.manifold import Manifold
 from benchmarks.objective import mean_mmr
 from divgrpc.types import FloatArray
@@ -140,3 +142,23 @@ def test_kinds_of_faiss_fit_the_data() -> None:
     small = {kind: told for kind, (told, _) in faiss_factories(1_000, 48).items()}
     assert small["faiss IVF"] == "IVF25,Flat"
     assert small["faiss IVF-PQ"] == "IVF25,PQ16x4fs,RFlat"
+
+
+def test_a_service_is_shown_by_its_quietest_rounds() -> None:
+    """CPU is of the round that used least, p99 of the open round that had the least."""
+
+    def load(cpu: float, p99: float) -> Load:
+        return Load(1, 10.0, {"front": cpu, "worker": 1.0}, {50.0: 1.0, 99.0: p99})
+
+    seen = {("a", "closed"): [load(5, 1), load(3, 2)], ("a", "open"): [load(1, 9), load(2, 8)]}
+    [found] = service._rows(seen, {"a": entry("a", 0.97, 1.0)})
+    assert (found.cpu, found.p99) == (4, 8)
+
+
+def test_a_service_without_others_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where hnswlib is not installed there is nothing to compare with, and no row."""
+    monkeypatch.setattr(finders, "missing", lambda: ["hnswlib"])
+    parser = argparse.ArgumentParser()
+    service.add_arguments(parser)
+    words = ["--points", "100", "--queries", "2", "--tuning", "2"]
+    assert service.run(parser.parse_args(words))["rows"] == []
