@@ -1,6 +1,7 @@
 """What the figures of `peers` rest on: the points made, the truth about them, and who is chosen."""
 
 import argparse
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from benchmarks.choosing import GREEDY, Row
 from benchmarks.entries import Entry
 from benchmarks.exhaustive import Everything
 from benchmarks.finders import faiss_factories
-from benchmarks.load import Load
+from benchmarks.load import Load, Offered
 from benchmarks.manifold import Manifold
 from benchmarks.objective import mean_mmr
 from divgrpc.types import FloatArray
@@ -150,8 +151,11 @@ def test_a_service_is_shown_by_its_quietest_rounds() -> None:
     def load(cpu: float, p99: float) -> Load:
         return Load(1, 10.0, {"front": cpu, "worker": 1.0}, {50.0: 1.0, 99.0: p99})
 
-    seen = {("a", "closed"): [load(5, 1), load(3, 2)], ("a", "open"): [load(1, 9), load(2, 8)]}
-    [found] = service._rows(seen, {"a": entry("a", 0.97, 1.0)})
+    def offered(p99: float) -> Offered:
+        return Offered(10.0, 1.0, Counter(OK=10), {50: 1.0, 99: p99}, 0.0)
+
+    busy, calm = {"a": [load(5, 1), load(3, 2)]}, {"a": [offered(9), offered(8)]}
+    [found] = service._rows((busy, calm), {"a": entry("a", 0.97, 1.0)})
     assert (found.cpu, found.p99) == (4, 8)
 
 
