@@ -317,8 +317,7 @@ class QueryParameters:
             search = "exact" if hashed == 0 or hashed >= rows else auto_search
         seen = min(candidates or rows, hashed or rows, rows)
         # Sparse candidates together hold no more numbers than all points do.
-        if nonzeros is not None:
-            width = min(width, -(-nonzeros // seen))
+        width = width if nonzeros is None else min(width, -(-nonzeros // seen))
         limit = self._limit(width)
         if self.k * seen > limit:
             each = f"{width} dimensions" if nonzeros is None else f"{width} numbers each"

@@ -15,6 +15,7 @@ from scipy import sparse
 
 from core.mixed import METRICS, SELECTIONS, drawn, queries
 from core.twins import check_row, points_of, same_bytes
+from divgrpc import hashing
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
@@ -22,9 +23,10 @@ from divgrpc.index import Index
 from divgrpc.labels import train
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.relaxation import Candidates
+from divgrpc.sketching import SUMS
 from divgrpc.storage import Generation
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
-from divgrpc.vectors import SparseRows
+from divgrpc.vectors import SparseRows, block_rows, joined, mean_width
 from divgrpc.voting import neighbour_vote
 
 WIDE = LIMITS["sparse_dims_max"]
@@ -244,6 +246,21 @@ def test_factors_of_wide_rows_can_be_brought() -> None:
     assert caught.value.field == "label_model"
 
 
+@pytest.mark.parametrize(
+    ("stored", "block", "sample"), [(1, 8_192, 50_000), (200, 8_192, 20_971), (10_000, 838, 4_096)]
+)
+def test_what_passes_through_memory_is_bounded_by_numbers(
+    stored: int, block: int, sample: int
+) -> None:
+    """However many a row stores: blocks hold some 2^23 of them, what components come of 2^22."""
+    count = 60_000
+    none = np.broadcast_to(np.int32(0), count * stored)
+    rows = SparseRows(np.arange(count + 1) * stored, none, np.empty(0, np.float32), WIDE)
+    assert mean_width(rows) == stored
+    assert block_rows(rows) == block
+    assert hashing._sample_rows(rows, SUMS) == sample
+
+
 def test_rows_that_are_taken_are_those_of_scipy() -> None:
     """By number in any order, more than once or not at all, and by what is to stay."""
     rows = SparseRows.of(widened(drawn(30, USED, 1, "euclidean")))
@@ -254,3 +271,7 @@ def test_rows_that_are_taken_are_those_of_scipy() -> None:
         assert taken.indptr.tolist() == truth.indptr.tolist()
         assert taken.indices.tolist() == truth.indices.tolist()
         assert taken.values.tobytes() == truth.data.tobytes()
+        again = joined([taken[:3], taken[3:3], taken[3:]])
+        assert isinstance(again, SparseRows)
+        assert again.indptr.tolist() == taken.indptr.tolist()
+        assert again.indices.tolist() == taken.indices.tolist()
