@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from benchmarks import (
+    build,
     environment,
     evaluate,
     gain,
@@ -35,6 +36,7 @@ _RUNS = {
     "peers": peers,
     "wire": wire,
     "overload": overload,
+    "build": build,
     "memory": memory,
     "evaluate": evaluate,
     "labels": labels,
