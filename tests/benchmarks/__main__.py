@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from benchmarks import (
+    build,
     environment,
     evaluate,
     gain,
@@ -41,6 +42,7 @@ _RUNS = {
     "service": service,
     "large": large,
     "overload": overload,
+    "build": build,
     "memory": memory,
     "evaluate": evaluate,
     "labels": labels,

@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 
 from benchmarks import (
+    build,
     evaluate,
     finders,
     footprint,
@@ -354,3 +355,12 @@ def test_overload_end_to_end() -> None:
     assert isinstance(rows, list)
     assert [row["times_capacity"] for row in rows] == [0.5, 1]
     assert all(row["health"] > 0 and row["admin"] > 0 for row in rows)
+
+
+@pytest.mark.usefixtures("digits")
+def test_build_end_to_end() -> None:
+    """The caller hears of every stage that is timed."""
+    rounds = build.run(told(build, "--points", "20000", "--dims", "8", "--rounds", "1"))["rounds"]
+    assert isinstance(rounds, list)
+    assert "hashing" in rounds[0]["stages"]
+    assert rounds[0]["whole"] == pytest.approx(sum(rounds[0]["stages"].values()))
