@@ -100,11 +100,14 @@ def test_documents_too_many_for_a_message(
     blank = sparse.csr_array((40, labelled.LABELS), dtype=bool)
     documents, truth = sparse.vstack([ASKED, ASKED[:40]]), sparse.vstack([TRUTH, blank])
     told: dict[str, Any] = {"folds": 4, "per_document": True}
+    fewer = GRID | {"searches": ("auto",), "limits": ((None, None),)}
     wire = list(
-        client.evaluate_labels(NAME, documents, truth, progress=seen.append, **GRID, **told)
+        client.evaluate_labels(NAME, documents, truth, progress=seen.append, **fewer, **told)
     )
-    assert_same(wire, list(evaluate_labels(core, documents, truth, grid=LabelGrid(**GRID), **told)))
-    settings = len(LabelGrid(**GRID).settings())
+    assert_same(
+        wire, list(evaluate_labels(core, documents, truth, grid=LabelGrid(**fewer), **told))
+    )
+    settings = len(LabelGrid(**fewer).settings())
     assert seen[-1].rows_done == seen[-1].rows_total == settings * documents.shape[0]
     assert all(a.rows_done <= b.rows_done for a, b in pairwise(seen))
 
@@ -150,16 +153,18 @@ def test_more_documents_than_one_call_may_ask(
     assert_same(list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE)), whole)
 
 
-def test_a_row_fits_a_message(client: Client, core: Index, stub: DiverseIndexStub) -> None:
-    """What would not is refused, or asked in several messages; without figures it is one."""
-    del core
-    top_k = 10_000
+def test_a_row_fits_a_message(
+    client: Client, core: Index, stub: DiverseIndexStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would not is refused; the client asks it in several messages."""
+    top_k = 5_000
     most = told_max(top_k)
     documents = sparse.vstack([ASKED] * 2)[: most + 30]
     request = evaluate_labels_pb2.EvaluateLabelsRequest(
         index=NAME,
         documents=encode_dense(documents.toarray()),
         labels=LabelSets(label_count=labelled.LABELS, offsets=[0] * (most + 31)),
+        selectors=[query_pb2.SELECTOR_NEAREST],
         top_ks=[top_k],
         folds=0,
         per_document=True,
@@ -167,14 +172,10 @@ def test_a_row_fits_a_message(client: Client, core: Index, stub: DiverseIndexStu
     with pytest.raises(grpc.RpcError) as caught:
         list(stub.EvaluateLabels(request, timeout=30))
     assert details_of(caught.value).fields == ("per_document",)
-    truth = labelled.labels_of(documents)
-    told: dict[str, Any] = {"folds": 0, "top_ks": (top_k,), **ONE}
-    (row,) = client.evaluate_labels(NAME, documents, truth, per_document=True, **told)
-    assert row.labels is not None
-    assert row.labels.shape == (most + 30, top_k)
-    (plain,) = client.evaluate_labels(NAME, documents, truth, **told)
-    assert plain.labels is None
-    assert plain.metrics == row.metrics
+    monkeypatch.setattr(label_planning, "told_max", lambda _: 70)
+    parts = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, per_document=True, **ONE))
+    told: dict[str, Any] = {"folds": 0, "per_document": True, "grid": LabelGrid(**ONE)}
+    assert_same(parts, list(evaluate_labels(core, ASKED, TRUTH, **told)))
 
 
 def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
