@@ -256,6 +256,7 @@ class QueryParameters:
     sampling: Sampling = "uniform"
     seed: int = 0
     rounding: Rounding = "exchange"
+    n_probes: int | None = None
 
     def __post_init__(self) -> None:
         check_integer(self, "k", 1, LIMITS["k_max"])
@@ -269,10 +270,11 @@ class QueryParameters:
         check_choice("sampling", self.sampling, get_args(Sampling))
         check_choice("rounding", self.rounding, get_args(Rounding))
         check_integer(self, "seed", 0, SEED_MAX)
-        if self.hash_limit is not None:
-            self._check_limit("hash_limit")
-        if self.candidates_limit is not None:
-            self._check_limit("candidates_limit")
+        for field in ("hash_limit", "candidates_limit"):
+            if getattr(self, field) is not None:
+                self._check_limit(field)
+        if self.n_probes is not None:
+            check_integer(self, "n_probes", 1, LIMITS["rows_max"])
         if self.epsilon is not None:
             if self.hash_limit is not None:
                 raise InvalidArgumentError(
@@ -301,31 +303,30 @@ class QueryParameters:
         width: int = 1,
         sought: Sought = "dense",
         nonzeros: int | None = None,
+        *,
+        probes: tuple[int, int] = (1, LIMITS["rows_max"]),
     ) -> EffectiveParameters:
         """Fill in the defaults for an index of `rows` points of at most `width` numbers each.
 
-        `nonzeros` counts the numbers that all points store, where they are sparse. Raises
-        `InvalidArgumentError` where k times the candidates is above its limit.
+        `nonzeros` counts the numbers that all points store, where they are sparse; `probes` are as
+        many as Build tuned, and at most. Raises `InvalidArgumentError` where k times the candidates
+        is above its limit.
         """
         fewest, fewest_hashed = _FEWEST[sought]
         most = self._limit(width) // self.k
         default_candidates = min(max(fewest, 10 * self.k), max(self.k, most))
         candidates = default_candidates if self.candidates_limit is None else self.candidates_limit
         hashed = self._hashed(rows, max(4 * (candidates or default_candidates), fewest_hashed))
-        search = self.search
-        if search == "auto":
-            search = "exact" if hashed == 0 or hashed >= rows else auto_search
+        by_rule: Search = "exact" if hashed == 0 or hashed >= rows else auto_search
+        search = by_rule if self.search == "auto" else self.search
         seen = min(candidates or rows, hashed or rows, rows)
         # Sparse candidates together hold no more numbers than all points do.
         width = width if nonzeros is None else min(width, -(-nonzeros // seen))
         limit = self._limit(width)
         if self.k * seen > limit:
             each = f"{width} dimensions" if nonzeros is None else f"{width} numbers each"
-            raise InvalidArgumentError(
-                "candidates_limit",
-                f"k times the candidates must be at most {limit} at {each}, "
-                f"got {self.k} times {seen}",
-            )
+            told = f"at most {limit} at {each}, got {self.k} times {seen}"
+            raise InvalidArgumentError("candidates_limit", f"k times the candidates must be {told}")
         return EffectiveParameters(
             k=self.k,
             diversity=self.diversity,
@@ -338,6 +339,7 @@ class QueryParameters:
             sampling=self.sampling,
             seed=self.seed,
             rounding=self.rounding,
+            n_probes=min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,
         )
 
     def _hashed(self, rows: int, default: int) -> int:

@@ -109,7 +109,10 @@ class IndexedLabels:
     def resolve(self, parameters: PredictParameters) -> EffectiveParameters:
         """Fill in the defaults of a search for labels; raises `UnfitIndexError` without a model."""
         index = self._index
-        wanted = parameters.query.resolve(index.rows, index.auto_search, index.dims, "labels")
+        probes = index.n_probes, self._searcher.max_probes
+        wanted = parameters.query.resolve(
+            index.rows, index.auto_search, index.dims, "labels", probes=probes
+        )
         if parameters.least is None:
             return wanted
         # What is below it never comes before the selector. Distances are minus the products.
@@ -136,7 +139,6 @@ class IndexedLabels:
         answers = self._searcher.answer(
             self._embedded(documents),
             wanted,
-            n_probes=self._index.n_probes,
             at_least=self._searcher.enough(wanted) if parameters.search == "auto" else 0,
         )
         return Found(

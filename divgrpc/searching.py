@@ -172,9 +172,7 @@ class Searcher:
         candidates = wanted.candidates_limit or wanted.k
         return int(min(candidates, wanted.hash_limit or points, points))
 
-    def answer(
-        self, queries: Rows, wanted: EffectiveParameters, *, n_probes: int, at_least: int = 0
-    ) -> Answers:
+    def answer(self, queries: Rows, wanted: EffectiveParameters, *, at_least: int = 0) -> Answers:
         """Answer rows that are prepared for the metric.
 
         `at_least` hashed points are found where there are so many: by probing on, then by a scan.
@@ -188,9 +186,9 @@ class Searcher:
         nearest = wanted.selector == "nearest" or (relevance_alone and not printed)
         if wanted.selector not in ONE_BY_ONE or nearest:
             step = answering.NEAREST if nearest else answering.GREEDY
-            self._run(queries, self._plan(wanted, step, n_probes, at_least), seen, answers)
+            self._run(queries, self._plan(wanted, step, at_least), seen, answers)
         else:
-            plan = self._plan(wanted, answering.CANDIDATES, n_probes, at_least)
+            plan = self._plan(wanted, answering.CANDIDATES, at_least)
             for row in range(len(queries)):
                 # Kernels are compiled for whole arrays, not for parts of others.
                 alone = _empty_answers(1, wanted.k, gaps=len(answers.gaps) > 0)
@@ -216,10 +214,10 @@ class Searcher:
         if len(alone.gaps):
             alone.gaps[0] = picks.gap
 
-    def hashed(self, queries: Rows, wanted: EffectiveParameters, n_probes: int) -> list[IntArray]:
+    def hashed(self, queries: Rows, wanted: EffectiveParameters) -> list[IntArray]:
         """Return the ids of the points that each query has hashed: at most `hash_limit`."""
         answers = _empty_answers(len(queries), wanted.hash_limit)
-        self._run(queries, self._plan(wanted, answering.HASHED, n_probes, 0), 0, answers)
+        self._run(queries, self._plan(wanted, answering.HASHED, 0), 0, answers)
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
     def _run(self, queries: Rows, plan: tuple[Any, ...], seen: int, answers: "Answers") -> None:
@@ -236,13 +234,11 @@ class Searcher:
             (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
         )
 
-    def _plan(
-        self, wanted: EffectiveParameters, step: int, n_probes: int, at_least: int
-    ) -> tuple[Any, ...]:
+    def _plan(self, wanted: EffectiveParameters, step: int, at_least: int) -> tuple[Any, ...]:
         limit = wanted.max_distance
         return (
             _SEARCHES[wanted.search],
-            n_probes,
+            wanted.n_probes,
             at_least,
             wanted.k,
             wanted.hash_limit,

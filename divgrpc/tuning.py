@@ -163,14 +163,14 @@ class _Sample:
         return self.recalls[search, n_probes]
 
     def _recall(self, search: Search, n_probes: int) -> float:
-        wanted = self._wanted(search)
+        wanted = self._wanted(search, n_probes)
         # Every thread has memory that grows with the points, and every query holds pages of them.
         large = len(self.searcher.points) > _LARGE
         at_once = 1 if large else _ASKED_AT_ONCE
 
         def shares(start: int) -> list[float]:
             part = slice(start, start + at_once)
-            found = self.searcher.hashed(self.queries[part], wanted, n_probes)
+            found = self.searcher.hashed(self.queries[part], wanted)
             self.searcher.release()
             rows = zip(self.own[part], self.neighbours[part], found, strict=True)
             return [_share(truth[truth != own][:NEIGHBOURS], ids) for own, truth, ids in rows]
@@ -188,7 +188,7 @@ class _Sample:
         Finding the hashed points is timed as it is, scoring as many and selecting from them on the
         first points, which lie side by side: a mapped index is not read to be timed.
         """
-        wanted, searcher = self._wanted(search), self.searcher
+        wanted, searcher = self._wanted(search, n_probes), self.searcher
         points = len(searcher.points)
         if search == "exact":
             if searcher.ends_early:
@@ -196,7 +196,7 @@ class _Sample:
             # A pass takes as long as there are points, and need not be made over all of them.
             count = min(points, _TIMED_POINTS)
             return round(self._exact_microseconds(searcher.of_first(count)) * points / count, 1)
-        finding = self._median(lambda query: searcher.hashed(query, wanted, n_probes))
+        finding = self._median(lambda query: searcher.hashed(query, wanted))
         return round(finding + self.scoring, 1)
 
     @cached_property
@@ -213,7 +213,7 @@ class _Sample:
 
     def _exact_microseconds(self, searcher: Searcher) -> float:
         wanted = self._wanted("exact")
-        return self._median(lambda query: searcher.answer(query, wanted, n_probes=0))
+        return self._median(lambda query: searcher.answer(query, wanted))
 
     def _median(self, call: Callable[[Rows], object]) -> float:
         times: list[float] = []
@@ -230,9 +230,9 @@ class _Sample:
     def _query(self, number: int) -> Rows:
         return self.queries[number : number + 1]
 
-    def _wanted(self, search: Search) -> EffectiveParameters:
-        rows = len(self.searcher.points)
-        return QueryParameters(search=search).resolve(rows, "exact", 1, self.sought)
+    def _wanted(self, search: Search, n_probes: int = 1) -> EffectiveParameters:
+        rows, told = len(self.searcher.points), QueryParameters(search=search, n_probes=n_probes)
+        return told.resolve(rows, "exact", 1, self.sought)
 
 
 def _seconds(call: Callable[[Rows], object], query: Rows) -> float:

@@ -47,7 +47,8 @@ class WarningInfo:
 class EffectiveParameters:
     """The parameters a query was answered with: defaults filled in, `auto` resolved.
 
-    `hash_limit` and `candidates_limit` of 0 mean no limit, as does a `max_distance` of None.
+    `hash_limit` and `candidates_limit` of 0 mean no limit, as does a `max_distance` of None;
+    `n_probes` is 0 for a search that looks at no buckets or cells.
     """
 
     k: int
@@ -61,6 +62,7 @@ class EffectiveParameters:
     sampling: Sampling
     seed: int
     rounding: Rounding
+    n_probes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)

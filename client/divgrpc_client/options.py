@@ -51,6 +51,7 @@ class QueryOptions(TypedDict, total=False):
     sampling: Annotated[Sampling, "which points stay when the hash stage finds too many"]
     seed: Annotated[int, "of the draws; same seed, same answer"]
     rounding: Annotated[Rounding, "how qp_relax's shares become k results"]
+    n_probes: Annotated[int | None, "buckets, or cells, that tables look at; default: as tuned"]
 
 
 class BuildOptions(TypedDict, total=False):

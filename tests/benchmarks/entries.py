@@ -30,6 +30,8 @@ Objective = Literal["J", "MMR"]
 FETCHED: Final = (25, 50, 75, 100, 150, 200, 300, 500, 1_000, 2_000, 4_000)
 # Hashed points for each candidate.
 HASHED: Final = (1, 2, 4, 8, 16)
+# Of the probes that Build tuned.
+PROBED: Final = (0.25, 0.5, 1, 2, 4)
 # Numbers of candidates tried, the first of them too few.
 _TRIED: Final = 5
 # Of the gap: what other queries may close more than those that dials are set on.
@@ -117,17 +119,23 @@ class Ours:
     selector: Selector = "greedy"
 
     def ladders(self) -> Sequence[Sequence[Effort]]:
-        """One: hashed points for each candidate."""
-        if "exact" in {self.search, self.search == "auto" and self.index.info.auto_search}:
+        """Hashed points for each candidate go up, or probes do for each number of them."""
+        info = self.index.info
+        search = info.auto_search if self.search == "auto" else self.search
+        if search == "exact":
             return [[(1.0,)]]
-        return [[(float(hashed),) for hashed in HASHED]]
+        if search != "tables":
+            return [[(float(hashed),) for hashed in HASHED]]
+        probes = sorted({max(1, round(part * info.n_probes)) for part in PROBED})
+        return [[(float(hashed), float(each)) for each in probes] for hashed in HASHED]
 
     def describe(self, effort: Effort, count: int) -> str:
-        """Name the search and both limits."""
+        """Name the search, both limits, and the probes of tables."""
         searched = f"auto ({self.index.info.auto_search})" if self.search == "auto" else self.search
         hashed = f" of {round(effort[0] * count):,}" if "exact" not in searched else ""
+        probed = f"{effort[1]:,.0f} probes" if len(effort) > 1 else ""
         built = self.built.removeprefix(self.name).removeprefix(", ")
-        return ", ".join(filter(None, (built, searched, f"{count:,}{hashed}")))
+        return ", ".join(filter(None, (built, searched, f"{count:,}{hashed}", probed)))
 
     def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
         """Return the k rows for a query (d,)."""
@@ -144,6 +152,7 @@ class Ours:
             search=self.search,
             candidates_limit=count,
             hash_limit=min(self.index.rows, round(effort[0] * count)),
+            n_probes=int(effort[1]) if len(effort) > 1 else None,
         )
 
 

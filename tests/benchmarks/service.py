@@ -132,6 +132,7 @@ def _requests(points: Points, ours: Entry, k: int) -> list[bytes]:
             variant=query_pb2.VARIANT_MARGINAL,
             candidates_limit=ours.count,
             hash_limit=round(ours.effort[0] * ours.count),
+            n_probes=int(ours.effort[1]) if len(ours.effort) > 1 else None,
         ).SerializeToString()
         for row in points.queries
     ]

@@ -80,7 +80,6 @@ class Case:
             bits=np.empty((len(self.vectors), 0), np.bool_),
             n_tables=0,
             n_bits=0,
-            n_probes=0,
             metric=self.metric,
         )
 

@@ -53,7 +53,6 @@ def points_of(index: Index, columns: IntArray | None = None) -> reference.Points
         bits=reference_kernels.unpack(codes),
         n_tables=parameters.n_tables or 0,
         n_bits=parameters.n_bits or 0,
-        n_probes=index.info.n_probes,
         metric=parameters.metric,
         terms=terms,
         cells=cells,
