@@ -45,6 +45,9 @@ _VARIANTS: Final = {
 }
 
 
+# Points that there is room for where cells are searched, before any query needs more.
+_FIRST_ROOM: Final = 1 << 12
+
 # Arrays in the order in which kernels take them: name, type, and the shape of one that is not
 # there, where "d" is the number of dimensions.
 _Layout = tuple[tuple[str, type[np.generic], tuple[int | str, ...]], ...]
@@ -221,18 +224,22 @@ class Searcher:
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
     def _run(self, queries: Rows, plan: tuple[Any, ...], seen: int, answers: "Answers") -> None:
-        scratch = self._scratch(plan[0], seen, plan[3], plan[2])
-        answering.answer(
-            self._points,
-            self._named,
-            self._hashing,
-            self._tables,
-            self._cells,
-            plan,
-            as_queries(queries),
-            scratch.as_tuple(),
-            (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
-        )
+        room, points = _FIRST_ROOM, self._hashing[2].shape[1]
+        while room:
+            scratch = self._scratch(plan, seen, min(room, points))
+            lacking = answering.answer(
+                self._points,
+                self._named,
+                self._hashing,
+                self._tables,
+                self._cells,
+                plan,
+                as_queries(queries),
+                scratch.as_tuple(),
+                (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
+            )
+            # More than is asked for: the next query may well need a little more again.
+            room = 2 * lacking
 
     def _plan(self, wanted: EffectiveParameters, step: int, at_least: int) -> tuple[Any, ...]:
         limit = wanted.max_distance
@@ -253,23 +260,26 @@ class Searcher:
             _METRICS[self.metric],
         )
 
-    def _scratch(self, search: int, seen: int, k: int, at_least: int) -> "Scratch":
+    def _scratch(self, plan: tuple[Any, ...], seen: int, room: int) -> "Scratch":
+        """Return this thread's memory: with cells for `room` points, otherwise for all of them."""
+        search, at_least, k = plan[0], plan[2], plan[3]
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
-            words, points = self._hashing[2].shape
-            hashed_dims = len(self._hashing[0])
+            words, hashed_dims = len(self._hashing[2]), len(self._hashing[0])
             sparse = isinstance(self.points, SparseRows)
-            scratch = Scratch.empty(points, self.dims, words, hashed_dims, sparse=sparse)
+            scratch = Scratch.empty(0, self.dims, words, hashed_dims, sparse=sparse)
             self._local.scratch = scratch
-        scratch.make_room(seen, k)
-        n_cells = len(self._cells[2])
-        if search == finding.TABLES:
-            if n_cells:
-                scratch.make_cells(n_cells + len(self._cells[0]))
-            else:
-                scratch.make_probing(self._n_tables, self._n_bits)
-        if search != finding.EXACT and (search != finding.TABLES or at_least or n_cells):
-            scratch.make_scanning()
+        n_cells, points = len(self._cells[2]), self._hashing[2].shape[1]
+        by_cells = search == finding.TABLES and n_cells > 0
+        room = room if by_cells else points
+        scratch.make_points(room)
+        scratch.make_room(min(seen, len(scratch.rows)), k)
+        if by_cells:
+            scratch.make_cells(n_cells + len(self._cells[0]), room)
+        elif search == finding.TABLES:
+            scratch.make_probing(self._n_tables, self._n_bits)
+        if search != finding.EXACT and (search != finding.TABLES or at_least or by_cells):
+            scratch.make_scanning(room)
         return scratch
 
 
@@ -282,7 +292,7 @@ def compile_beside() -> None:
     ids, inverses, _ = _laid_out({}, _NAMED, 4)
     scratch = Scratch.empty(4, 4, 1, 4)
     scratch.make_room(4, 2)
-    scratch.make_scanning()
+    scratch.make_scanning(4)
     rows, costs, picked = scratch.rows, scratch.distances, scratch.picked
     rows[:], costs[:] = np.arange(4), 1
     one, room = np.float32(1), scratch.selection
@@ -292,12 +302,12 @@ def compile_beside() -> None:
     longest = _frozen(np.ones(1, np.float32))
     scoring.score_longest(points[0], scratch.target, 0, longest, 2, costs)
     codes, terms = _frozen(np.zeros((1, 4), np.uint64)), _frozen(np.zeros((2, 4), np.float32))
-    scores, maxima, _, minima = scratch.scanning
+    scores, (maxima, _, minima, block) = scratch.scores, scratch.scanning
     # A column, as where more than one word leaves it.
     code = np.zeros((2, 2), np.uint64)[:, 0]
     scanning.scan_hamming(codes, code, 4, scores, maxima)
     scratch.planes[:] = 0
-    scanning.scan_estimates(codes, scratch.planes, one, 0, terms, 4, scores, costs, minima)
+    scanning.scan_estimates(codes, scratch.planes, one, 0, terms, 4, block, costs, minima)
     scanning.put_known(costs[:1].copy(), 4, costs, minima)
     scanning.take_least(costs, minima, 4, 2, rows)
     scoring.sort_nearest(rows, costs, 0, 4, 2, ids)

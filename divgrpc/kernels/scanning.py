@@ -64,18 +64,28 @@ def estimate(scores, unit, total, terms, start, estimates):
 
 
 @kernel
-def scan_estimates(codes, planes, unit, total, terms, stop, scores, estimates, minima):
+def estimate_run(codes, planes, unit, total, terms, start, stop, block, estimates):
+    """Write the estimates of the points from start to stop; `block` (BLOCK,) int32 is scratch."""
+    for at in range(start, stop, BLOCK):
+        end = min(stop, at + BLOCK)
+        scores = block[: end - at]
+        _score_block(codes, planes, at, scores)
+        estimate(scores, unit, total, terms, at, estimates[at - start : end - start])
+
+
+@kernel
+def scan_estimates(codes, planes, unit, total, terms, stop, block, estimates, minima):
     """Write the estimated distances of the first `stop` points, and the least of every group.
 
     A group is every COLUMN-th point of a block, so that minima of many groups are one run of
     instructions; `minima` (ceil(n / BLOCK) * COLUMN,) float32 gets infinity where there is none.
-    `scores` (n,) int32 is written over; other arguments as for `scan_asymmetric` and `estimate`.
+    `block` (BLOCK,) int32 is scratch; other arguments as for `scan_asymmetric` and `estimate`.
     """
     for start in range(0, stop, BLOCK):
         end = min(stop, start + BLOCK)
-        block, found = scores[: end - start], estimates[start:end]
-        _score_block(codes, planes, start, block)
-        estimate(block, unit, total, terms, start, found)
+        scores, found = block[: end - start], estimates[start:end]
+        _score_block(codes, planes, start, scores)
+        estimate(scores, unit, total, terms, start, found)
         first = start // BLOCK * COLUMN
         _column_minima(found, minima[first : first + COLUMN])
 

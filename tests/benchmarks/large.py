@@ -233,10 +233,10 @@ def on_top(index: Index) -> float:
 
 
 def _bytes(held: Any) -> int:  # noqa: ANN401  # arrays in tuples in tuples
-    """Count the bytes of arrays, in tuples however deep."""
+    """Count the bytes of arrays, in tuples however deep, but not of views: another has them."""
     if isinstance(held, tuple):
         return sum(map(_bytes, held))
-    return int(getattr(held, "nbytes", 0))
+    return int(held.nbytes) if held.base is None else 0
 
 
 def exponents(rows: Sequence[Row]) -> dict[str, float]:
