@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from divgrpc_client.load.watching import cpu_seconds
 from running import RunningServer
 
 _STOP_SECONDS = 15
@@ -22,14 +23,6 @@ class Program:
     def cpu_seconds(self) -> dict[str, float]:
         """Return the CPU time used so far, by role."""
         return {role: sum(map(cpu_seconds, pids)) for role, pids in self.roles.items()}
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process's threads, by the scheduler's own nanoseconds."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total += int((task / "schedstat").read_text().split()[0])
-    return total / 1e9
 
 
 @contextmanager
