@@ -9,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from divgrpc_client.load.watching import cpu_seconds
 from running import RunningServer
 
 _STOP_SECONDS = 15
@@ -24,14 +25,6 @@ class Program:
     def cpu_seconds(self) -> dict[str, float]:
         """Return the CPU time used so far, by role."""
         return {role: sum(map(cpu_seconds, pids)) for role, pids in self.roles.items()}
-
-
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process's threads, by the scheduler's own nanoseconds."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total += int((task / "schedstat").read_text().split()[0])
-    return total / 1e9
 
 
 def peak_bytes(pid: int) -> int:

@@ -23,29 +23,27 @@ from ran import Ran, start
 from running import RunningServer, eventually
 from scripted import ScriptedIndex, serving
 
-STALL_SECONDS = 1.5
+STALL_SECONDS, STALLS_AFTER = 1.5, 40
 QUERIES = np.eye(6, dtype=np.float32)
 QUICK = Settings(warm_up=0, channels=2, seed=1)
 
 
 class Stalling(ScriptedIndex):
-    """Answers at once, but for one stall, in which everybody waits."""
+    """Answers at once, but for one stall, in which everybody waits, after so many queries."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._open = threading.Event()
-        self._open.set()
-
-    def stall(self) -> None:
-        """Answer nobody for a while from now on."""
-        self._open.clear()
-        threading.Timer(STALL_SECONDS, self._open.set).start()
+        self.gate = threading.Event()
+        self.gate.set()
 
     def Query(  # noqa: N802  # the contract's name
         self, request: query_pb2.QueryRequest, context: grpc.ServicerContext
     ) -> query_pb2.QueryResponse:
         """Wait for the stall's end, then answer."""
-        self._open.wait(20)
+        if len(self.queries) == STALLS_AFTER and self.gate.is_set():
+            self.gate.clear()
+            threading.Timer(STALL_SECONDS, self.gate.set).start()
+        self.gate.wait(20)
         return super().Query(request, context)
 
 
@@ -66,7 +64,6 @@ def test_a_stall_is_seen_by_those_who_would_have_come(closed: int) -> None:
             constant(40, 4),
             QUICK,
             closed=closed,
-            tell=once(script.stall),
         )
     half = STALL_SECONDS * 1e6 / 2
     assert report["latency"]["max"] > half
@@ -98,12 +95,17 @@ def test_retries_are_counted_apart(script: ScriptedIndex, target: str) -> None:
     assert report["latency"]["max"] >= 1e5  # the first pause is 0.1 s
 
 
-def test_what_has_no_room_is_not_sent(script: ScriptedIndex, target: str) -> None:
+def test_what_has_no_room_is_not_sent() -> None:
     """A server that answers nothing gets so many calls and no more; the run ends all the same."""
+    script = Stalling()
     settings = Settings(warm_up=0, max_in_flight=3, timeout=1)
-    with Session(target, [Call("images", QUERIES)], settings) as session:
-        script.silent = True
+    with (
+        serving(script) as target,
+        Session(target, [Call("images", QUERIES)], settings) as session,
+    ):
+        script.gate.clear()
         report = build_report(session, session.run(constant(50, 2)))
+        script.gate.set()
     assert report["calls"] == 100
     assert report["codes"]["NOT_SENT"] > 50
     assert 3 <= report["codes"]["DEADLINE_EXCEEDED"] <= 12
