@@ -29,8 +29,8 @@ def assemble(
 ) -> Manifest:
     """Encode `points` (n, d), tune, and return what came of it: no number and no arrays yet.
 
-    `queries` are a sample of what will be asked, where that is known. `report` gets stage, rows
-    done and rows in all.
+    `queries` are a sample of what will be asked, where the points are label factors. `report` gets
+    stage, rows done and rows in all.
     """
     encoded = encode_points(store, asked, points, report)
     parameters = encoded.parameters

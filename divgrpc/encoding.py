@@ -6,6 +6,7 @@ place, so that a staged build holds a few blocks of private memory whatever its 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ from divgrpc.types import FloatArray, Points
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows, take
 
 Report = Callable[[str, int, int], None]
+# Projections made at a time: 2 MiB of them are still in the cache when their signs are taken.
+_MARGINS_AT_ONCE: Final = 2**19
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +116,18 @@ class _Encoder:
         if self._parameters.metric != "cosine":
             terms = self._create("scan_terms", np.float32, (2, self._rows))
         numbers = np.empty(self._rows if partition else 0, np.int32)
+        at_once = max(1, _MARGINS_AT_ONCE // self.bits)
         self._report("hashing", 0, self._rows)
         for start, block in self._blocks():
-            stop = start + len(block)
-            margins = self._margins(block)
-            hashing.encode(margins, codes, start)
-            if terms is not None:
-                terms[:, start:stop] = self._terms(block, margins)
-            if partition is not None:
-                numbers[start:stop] = partition.assign(margins[:, : partition.width])
+            for at in range(0, len(block), at_once):
+                part = block[at : at + at_once]
+                first, stop = start + at, start + at + len(part)
+                margins = self._margins(part)
+                hashing.encode(margins, codes, first)
+                if terms is not None:
+                    terms[:, first:stop] = self._terms(part, margins)
+                if partition is not None:
+                    numbers[first:stop] = partition.assign(margins[:, : partition.width])
             self._report("hashing", stop, self._rows)
         return numbers
 
@@ -188,7 +194,9 @@ class _Encoder:
 
     def _margins(self, block: Rows) -> FloatArray:
         projected: FloatArray = self._sketch(block) @ self.arrays["hyperplanes"]
-        projected -= self.arrays["thresholds"]
+        thresholds = self.arrays["thresholds"]
+        if thresholds.any():
+            projected -= thresholds
         return projected
 
     def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.floating]:

@@ -164,6 +164,7 @@ class Index(KeptIndex):
         sampling: Sampling = "uniform",
         seed: int = 0,
         rounding: Rounding = "exchange",
+        n_probes: int | None = None,
     ) -> QueryResult:
         """Return `k` diverse results for each row of `queries`, (nq, d) or one vector (d,).
 
@@ -185,6 +186,7 @@ class Index(KeptIndex):
                 sampling=sampling,
                 seed=seed,
                 rounding=rounding,
+                n_probes=n_probes,
             ),
         )
 
@@ -287,6 +289,7 @@ class Index(KeptIndex):
             manifest.widest_row,
             manifest.points,
             manifest.nonzeros if manifest.points == "sparse" else None,
+            probes=(manifest.n_probes, self._searcher.max_probes),
         )
 
     def _search(
@@ -295,7 +298,6 @@ class Index(KeptIndex):
         return self._searcher.answer(
             rows,
             wanted,
-            n_probes=self._manifest.n_probes,
             at_least=self._searcher.enough(wanted) if parameters.search == "auto" else 0,
         )
 

@@ -52,7 +52,7 @@ class KeptIndex:
         if self._manifest.labels is None:
             raise UnfitIndexError("mode", NO_LABELS)
         asked = PredictParameters(mode=mode, threshold=threshold)
-        self._keep(thresholds={mode: asked.threshold})
+        self._keep(thresholds={mode: asked.least})
 
     def _keep(self, **changes: Any) -> None:  # noqa: ANN401  # fields of `Defaults`
         if self._folder is None:

@@ -154,8 +154,12 @@ class LabelBuilder:
             raise InvalidArgumentError(
                 "hierarchy", f"hierarchy must reach labels, 0 to {count - 1}, from its roots"
             )
-        if unknown:
+        parents, children = np.asarray(self._plan.hierarchy).T
+        ends = int((np.setdiff1d(children, parents) >= count).sum())
+        if unknown or ends:
             sentence = f"{unknown} of {count} labels are not reached from the hierarchy's roots"
+            if ends:
+                sentence += f", and {ends} of its nodes are neither labels nor parents"
             self.warnings += (WarningInfo("LABELS_OUTSIDE_HIERARCHY", sentence, "hierarchy"),)
 
     def _index(
@@ -170,6 +174,7 @@ class LabelBuilder:
         self._put("label_offset", model.offset)
         part, factors = Part(self._store, INDEX), model.label_factors
         prepare("label_factors", factors, "inner_product")
+        self._warn_of_zeros(int((~factors.any(axis=1)).sum()), model.label_count)
         lengths = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
         order = np.argsort(-lengths, kind="stable")
         part.begin("vectors", np.float32, (model.rank,), len(order))
@@ -190,6 +195,16 @@ class LabelBuilder:
             queries=sample,
         )
         return replace(section, rank=model.rank, unit_rows=model.unit_rows, index=manifest)
+
+    def _warn_of_zeros(self, zeros: int, count: int) -> None:
+        """Refuse label factors that are all zeros, warn where some labels' are."""
+        if zeros == count:
+            raise InvalidArgumentError(
+                "label_model", "label_model must have label factors that are not all zeros"
+            )
+        if zeros:
+            sentence = f"{zeros} of {count} labels have factors of zeros: no document scores them"
+            self.warnings += (WarningInfo("ZERO_LABEL_FACTORS", sentence, "label_model"),)
 
     def _put(self, name: str, array: Array) -> None:
         self._store.begin(name, array.dtype, array.shape[1:], len(array))

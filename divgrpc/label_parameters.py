@@ -1,5 +1,6 @@
 """What PredictLabels can be told: the parameters, their defaults; loads nothing that computes."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -30,9 +31,10 @@ class PredictParameters:
     """How labels are predicted; None means the default that a query has.
 
     `top_k` labels at most, of at least the score `threshold`: None takes what is kept with the
-    index (`Index.set_threshold`), if anything is. In the mode `embedding` the other
-    parameters are those of a query for labels; in `neighbour_vote` those of a query for so many
-    `neighbours`, each of which has a `vote`, and the `top_k` labels of most votes are the answer.
+    index (`Index.set_threshold`), if anything is, and minus infinity none, whatever is kept. In the
+    mode `embedding` the other parameters are those of a query for labels; in `neighbour_vote` those
+    of a query for so many `neighbours`, each of which has a `vote`, and the `top_k` labels of most
+    votes are the answer.
     """
 
     top_k: int = DEFAULT_TOP_K
@@ -50,7 +52,7 @@ class PredictParameters:
     def __post_init__(self) -> None:
         check_integer(self, "top_k", 1, LIMITS["k_max"])
         if self.threshold is not None:
-            check_number(self, "threshold")
+            check_number(self, "threshold", allowed=-math.inf)
         check_choice("mode", self.mode, get_args(Mode))
         check_integer(self, "neighbours", 1, LIMITS["neighbours_max"])
         check_choice("vote", self.vote, get_args(Vote))
@@ -69,6 +71,11 @@ class PredictParameters:
             seed=self.seed,
         )
 
+    @property
+    def least(self) -> float | None:
+        """The least score, None for none."""
+        return None if self.threshold == -math.inf else self.threshold
+
     def with_threshold(self, thresholds: Mapping[Mode, float]) -> Self:
         """Return the same with the threshold of its mode, where it has none of its own."""
         if self.threshold is not None or self.mode not in thresholds:
@@ -79,7 +86,7 @@ class PredictParameters:
         """Return the same with what its query came to."""
         return EffectiveLabelParameters(
             top_k=self.top_k,
-            threshold=self.threshold,
+            threshold=self.least,
             mode=self.mode,
             neighbours=0 if self.mode == "embedding" else self.neighbours,
             vote=self.vote,

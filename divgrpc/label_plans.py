@@ -1,6 +1,6 @@
 """What a build is told of labels, beside the rows of them that come with the points."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeAlias, TypedDict, Unpack
 
@@ -14,6 +14,15 @@ from divgrpc.parameters import LIMITS, LabelParameters, check_choice
 
 # "leml", factors (L, r) and (d, r) from elsewhere, a model, or none.
 LabelModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelModel | None
+
+
+def check_trained(model: object, told: Iterable[str]) -> None:
+    """Raise `InvalidArgumentError`, with the first as its field, for parameters that train none."""
+    for name in told:
+        if model != "leml":
+            raise InvalidArgumentError(
+                name, f'{name} goes with label_model="leml", which is trained; nothing else is'
+            )
 
 
 def as_label_model(given: LabelModelLike) -> LabelModel | str | None:
@@ -88,13 +97,15 @@ class LabelPlan:
         names, hierarchy, roots = (
             given.pop(name, None) for name in ("label_names", "hierarchy", "roots")
         )
-        return cls(
+        plan = cls(
             model=model,
             parameters=LabelParameters(seed=seed, **given),
             names=names,
             hierarchy=hierarchy,
             roots=roots,
         )
+        check_trained(model, (name for name, value in given.items() if value is not None))
+        return plan
 
     @property
     def is_empty(self) -> bool:

@@ -21,12 +21,12 @@ from divgrpc.types import (
     HashFamily,
     Hyperplanes,
     Metric,
-    Points,
     QueryDefault,
     Rounding,
     Sampling,
     Search,
     Selector,
+    Sought,
     Variant,
     WarningInfo,
     ZeroVectors,
@@ -72,8 +72,13 @@ LIMITS: Final = {
 
 DEFAULT_K: Final = 10
 CODE_BITS: Final = 256
-MIN_CANDIDATES: Final = 200
-MIN_SPARSE_HASHED: Final = 1_000
+# The fewest candidates and hashed points of a default, by what is sought. Codes of sparse rows say
+# less, and of labels fewer are asked for.
+_FEWEST: Final[Mapping[Sought, tuple[int, int]]] = {
+    "dense": (200, 0),
+    "sparse": (200, 1_000),
+    "labels": (50, 400),
+}
 # Times that qp_relax may go over all candidates, as if it picked so many.
 RELAX_PASSES: Final = 100
 
@@ -112,15 +117,15 @@ def check_integer(owner: object, field: str, low: int, high: int) -> int:
     return number
 
 
-def check_number(owner: object, field: str) -> float:
-    """Check a finite number and leave it as Python's own."""
+def check_number(owner: object, field: str, *, allowed: float | None = None) -> float:
+    """Check a finite number, or the one `allowed` that is not, and leave it as Python's own."""
     value = getattr(owner, field)
     # What float() takes is too much: it reads texts and truth values.
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidArgumentError(field, f"{field} must be a number, got {value!r}")
     # Minus zero is zero: equal parameters must not differ in an answer that names them.
     number = float(value) + 0.0
-    if not math.isfinite(number):
+    if not math.isfinite(number) and number != allowed:
         raise InvalidArgumentError(field, f"{field} must be finite, got {number}")
     object.__setattr__(owner, field, number)
     return number
@@ -251,6 +256,7 @@ class QueryParameters:
     sampling: Sampling = "uniform"
     seed: int = 0
     rounding: Rounding = "exchange"
+    n_probes: int | None = None
 
     def __post_init__(self) -> None:
         check_integer(self, "k", 1, LIMITS["k_max"])
@@ -264,10 +270,11 @@ class QueryParameters:
         check_choice("sampling", self.sampling, get_args(Sampling))
         check_choice("rounding", self.rounding, get_args(Rounding))
         check_integer(self, "seed", 0, SEED_MAX)
-        if self.hash_limit is not None:
-            self._check_limit("hash_limit")
-        if self.candidates_limit is not None:
-            self._check_limit("candidates_limit")
+        for field in ("hash_limit", "candidates_limit"):
+            if getattr(self, field) is not None:
+                self._check_limit(field)
+        if self.n_probes is not None:
+            check_integer(self, "n_probes", 1, LIMITS["rows_max"])
         if self.epsilon is not None:
             if self.hash_limit is not None:
                 raise InvalidArgumentError(
@@ -294,33 +301,32 @@ class QueryParameters:
         rows: int,
         auto_search: Search,
         width: int = 1,
-        points: Points = "dense",
+        sought: Sought = "dense",
         nonzeros: int | None = None,
+        *,
+        probes: tuple[int, int] = (1, LIMITS["rows_max"]),
     ) -> EffectiveParameters:
         """Fill in the defaults for an index of `rows` points of at most `width` numbers each.
 
-        `nonzeros` counts the numbers that all points store, where they are sparse. Raises
-        `InvalidArgumentError` where k times the candidates is above its limit.
+        `nonzeros` counts the numbers that all points store, where they are sparse; `probes` are as
+        many as Build tuned, and at most. Raises `InvalidArgumentError` where k times the candidates
+        is above its limit.
         """
+        fewest, fewest_hashed = _FEWEST[sought]
         most = self._limit(width) // self.k
-        default_candidates = min(max(MIN_CANDIDATES, 10 * self.k), max(self.k, most))
+        default_candidates = min(max(fewest, 10 * self.k), max(self.k, most))
         candidates = default_candidates if self.candidates_limit is None else self.candidates_limit
-        least = MIN_SPARSE_HASHED if points == "sparse" else 0
-        hashed = self._hashed(rows, max(4 * (candidates or default_candidates), least))
-        search = self.search
-        if search == "auto":
-            search = "exact" if hashed == 0 or hashed >= rows else auto_search
+        hashed = self._hashed(rows, max(4 * (candidates or default_candidates), fewest_hashed))
+        by_rule: Search = "exact" if hashed == 0 or hashed >= rows else auto_search
+        search = by_rule if self.search == "auto" else self.search
         seen = min(candidates or rows, hashed or rows, rows)
         # Sparse candidates together hold no more numbers than all points do.
         width = width if nonzeros is None else min(width, -(-nonzeros // seen))
         limit = self._limit(width)
         if self.k * seen > limit:
             each = f"{width} dimensions" if nonzeros is None else f"{width} numbers each"
-            raise InvalidArgumentError(
-                "candidates_limit",
-                f"k times the candidates must be at most {limit} at {each}, "
-                f"got {self.k} times {seen}",
-            )
+            told = f"at most {limit} at {each}, got {self.k} times {seen}"
+            raise InvalidArgumentError("candidates_limit", f"k times the candidates must be {told}")
         return EffectiveParameters(
             k=self.k,
             diversity=self.diversity,
@@ -333,6 +339,7 @@ class QueryParameters:
             sampling=self.sampling,
             seed=self.seed,
             rounding=self.rounding,
+            n_probes=min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,
         )
 
     def _hashed(self, rows: int, default: int) -> int:

@@ -8,7 +8,7 @@ found as any points are, by an index of its own over the label factors; then a s
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 
@@ -36,6 +36,8 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare
 
 # Where the arrays of the index over label factors stand among those of a generation.
 INDEX = "label_index."
+# So that a check of many documents holds few of them.
+_CHECKED_AT_ONCE: Final = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,29 +109,36 @@ class IndexedLabels:
     def resolve(self, parameters: PredictParameters) -> EffectiveParameters:
         """Fill in the defaults of a search for labels; raises `UnfitIndexError` without a model."""
         index = self._index
-        wanted = parameters.query.resolve(index.rows, index.auto_search, index.dims)
-        if parameters.threshold is None:
+        probes = index.n_probes, self._searcher.max_probes
+        wanted = parameters.query.resolve(
+            index.rows, index.auto_search, index.dims, "labels", probes=probes
+        )
+        if parameters.least is None:
             return wanted
         # What is below it never comes before the selector. Distances are minus the products.
-        return replace(wanted, max_distance=-parameters.threshold)
+        return replace(wanted, max_distance=-parameters.least)
 
     def check(self, documents: Rows) -> None:
-        """Raise what embedding these would raise; they are written over."""
-        prepare("documents", documents, "cosine" if self._section.unit_rows else "inner_product")
+        """Raise what embedding these would raise, with their own numbers; they are written over."""
+        _ = self._index
+        for start in range(0, len(documents), _CHECKED_AT_ONCE):
+            self._embedded(documents[start : start + _CHECKED_AT_ONCE], first_row=start)
 
-    def predict(self, documents: Rows, parameters: PredictParameters) -> Found:
-        """Return the labels whose products with the embedded documents are selected."""
-        wanted = self.resolve(parameters)
-        embedded = embed(
+    def _embedded(self, documents: Rows, *, first_row: int = 0) -> FloatArray:
+        return embed(
             documents,
             self._arrays["feature_map"],
             self._arrays["label_offset"],
             unit=self._section.unit_rows,
+            first_row=first_row,
         )
+
+    def predict(self, documents: Rows, parameters: PredictParameters) -> Found:
+        """Return the labels whose products with the embedded documents are selected."""
+        wanted = self.resolve(parameters)
         answers = self._searcher.answer(
-            embedded,
+            self._embedded(documents),
             wanted,
-            n_probes=self._index.n_probes,
             at_least=self._searcher.enough(wanted) if parameters.search == "auto" else 0,
         )
         return Found(
@@ -149,7 +158,7 @@ class IndexedLabels:
             weights = weigh(answers.scores, answers.counts, self._metric)
         width = min(parameters.top_k, self.count)
         labels, shares = most_voted(neighbours, weights, self._sets, width)
-        voted = prediction(labels, shares, parameters.top_k, parameters.threshold)
+        voted = prediction(labels, shares, parameters.top_k, parameters.least)
         return Found(voted.labels, voted.scores, voted.scores, voted.counts, answers.stats, query)
 
     def result(self, found: Found, parameters: PredictParameters, generation: int) -> LabelResult:
@@ -202,19 +211,25 @@ def document_rows(documents: RowsLike, dims: int) -> Rows:
 
 
 def embed(
-    documents: Rows, feature_map: FloatArray, offset: FloatArray, *, unit: bool
+    documents: Rows,
+    feature_map: FloatArray,
+    offset: FloatArray,
+    *,
+    unit: bool,
+    first_row: int = 0,
 ) -> FloatArray:
     """Return what stands for each document (nq, d): (nq, r), the same whatever it is asked with.
 
     `documents` are written over. `unit`: they are scaled to unit length first. Raises
-    `InvalidArgumentError`, with the field `documents`, for what is not finite.
+    `InvalidArgumentError`, with the field `documents`, for what is not finite, or too long once it
+    is embedded; `first_row` is the number of the first there.
     """
-    prepare("documents", documents, "cosine" if unit else "inner_product")
+    prepare("documents", documents, "cosine" if unit else "inner_product", first_row=first_row)
     embedded = np.empty((len(documents), len(offset)), np.float32)
     arrays = (feature_map.view(), offset.view())
     for array in arrays:
         # Kernels are compiled for arrays that cannot be written.
         array.setflags(write=False)
     hashing.embed(as_queries(documents), *arrays, embedded)
-    prepare("documents", embedded, "inner_product")
+    prepare("documents", embedded, "inner_product", first_row=first_row)
     return embedded

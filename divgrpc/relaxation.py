@@ -203,12 +203,11 @@ def exchange(among: Candidates, chosen: IntArray, relevance: float, beta: float)
 
     The objective is that of `relax` with shares of 0 and 1. It ends early after eight rounds.
     """
-    linked = pairs.hold(among.points, among.rows, len(among), among.scratch)
 
     def far_from(place: int) -> Shares:
         far = np.empty(len(among), np.float32)
         pairs.far_from(
-            among.points, among.inverses, among.rows, len(among), place, linked, among.scratch, far
+            among.points, among.inverses, among.rows, len(among), place, among.scratch, far
         )
         return far.astype(np.float64)
 
@@ -230,5 +229,4 @@ def exchange(among: Candidates, chosen: IntArray, relevance: float, beta: float)
                 chosen[i] = best
         if (chosen == before).all():
             break
-    pairs.let_go(among.points, among.rows, len(among), linked, among.scratch)
     return chosen

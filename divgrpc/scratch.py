@@ -1,7 +1,8 @@
 """Memory that queries write into.
 
-It belongs to a thread: kernels write into it without a lock. It grows with the number of points,
-and what only one way to search needs is made when that way is first taken.
+It belongs to a thread: kernels write into it without a lock. What only one way to search needs is
+made when that way is first taken, and there is room for as many points as a query had to look at:
+all of them where it was exact or a scan, else those in the cells or buckets that it probed.
 """
 
 from dataclasses import dataclass, field
@@ -16,9 +17,6 @@ from divgrpc.types import FloatArray, IntArray
 # Probes that one query may look at: the room of the heap.
 MAX_PROBES: Final = 4_096
 
-# Stored values of sparse candidates that are linked by column at most.
-_MAX_LINKS: Final = 1 << 18
-
 # From so many dimensions on a row that is spread out leaves the processor's nearer caches.
 _MARKED_FROM: Final = 1 << 17
 
@@ -29,6 +27,7 @@ class Scratch:
 
     rows: npt.NDArray[np.int32]
     distances: FloatArray
+    scores: npt.NDArray[np.int32]
     projections: FloatArray
     code: npt.NDArray[np.uint64]
     planes: npt.NDArray[np.uint64]
@@ -37,10 +36,7 @@ class Scratch:
     cells: tuple[Any, ...]
     target: FloatArray
     sketched: FloatArray
-    sparse: bool
-    links: tuple[Any, ...]
     marks: npt.NDArray[np.uint64]
-    dots: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0, np.float64))
     far: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     apart: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     costs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
@@ -48,15 +44,17 @@ class Scratch:
 
     @classmethod
     def empty(
-        cls, points: int, dims: int, words: int, hashed_dims: int, *, sparse: bool
+        cls, points: int, dims: int, words: int, hashed_dims: int, *, sparse: bool = False
     ) -> "Scratch":
         """Return memory for that many points, dimensions, and words of a code.
 
         `hashed_dims` is how many dimensions are left to be hashed.
         """
+        distances = np.empty(points, np.float32)
         return cls(
             np.empty(points, np.int32),
-            np.empty(points, np.float32),
+            distances,
+            distances.view(np.int32),
             np.empty(64 * words, np.float32),
             np.empty((words, 1), np.uint64),
             np.empty((4, words), np.uint64),
@@ -65,10 +63,18 @@ class Scratch:
             _cells_scratch(0, 0),
             np.zeros((1, dims), np.float32),
             np.empty((1, hashed_dims), np.float32),
-            sparse,
-            _links_scratch(dims if sparse else 0, _MAX_LINKS if sparse else 0),
             np.zeros(-(-dims // 64) if sparse and dims >= _MARKED_FROM else 0, np.uint64),
         )
+
+    def make_points(self, points: int) -> None:
+        """Make room for the numbers and distances of so many points.
+
+        Scores of codes are over before a distance is written: they share one memory.
+        """
+        if len(self.rows) < points:
+            self.rows = np.empty(points, np.int32)
+            self.distances = np.empty(points, np.float32)
+            self.scores = self.distances.view(np.int32)
 
     def make_room(self, seen: int, k: int) -> None:
         """Make room for `seen` candidates and `k` picks."""
@@ -76,14 +82,13 @@ class Scratch:
             self.apart = np.empty(seen, np.float32)
             self.costs = np.empty(seen, np.float32)
             self.far = np.empty(seen, np.float32)
-            self.dots = np.empty(seen if self.sparse else 0, np.float64)
         if len(self.picked) < k:
             self.picked = np.empty(k, np.int64)
 
-    def make_scanning(self) -> None:
-        """Make what a scan of all codes needs."""
-        if not len(self.scanning[0]):
-            self.scanning = _scanning_scratch(len(self.rows), len(self.code))
+    def make_scanning(self, points: int) -> None:
+        """Make what a scan of so many codes needs."""
+        if len(self.scanning[0]) * scanning.GROUP < points:
+            self.scanning = _scanning_scratch(points, len(self.code))
 
     def make_probing(self, n_tables: int, n_bits: int) -> None:
         """Make what a search through tables needs."""
@@ -91,15 +96,15 @@ class Scratch:
             room = n_tables + 2 * MAX_PROBES
             self.probing = _probing_scratch(n_tables, n_bits, room, len(self.rows))
 
-    def make_cells(self, cells: int) -> None:
-        """Make what a search through cells needs, coarse ones counted too."""
-        if not len(self.cells[0]):
-            self.cells = _cells_scratch(cells, len(self.rows))
+    def make_cells(self, cells: int, points: int) -> None:
+        """Make what a search needs through cells, coarse ones too, that brings so many points."""
+        if len(self.cells[2]) < points:
+            self.cells = _cells_scratch(cells, points)
 
     @property
     def selection(self) -> tuple[Any, ...]:
         """What selectors write into; see `kernels.selection.greedy`."""
-        return (self.far, self.target, self.apart, self.links, self.dots, self.marks)
+        return (self.far, self.target, self.apart, self.marks)
 
     def as_tuple(self) -> tuple[Any, ...]:
         """Return everything in the order of `kernels.answering.answer`."""
@@ -109,7 +114,7 @@ class Scratch:
             self.projections,
             self.code,
             self.planes,
-            self.scanning,
+            (self.scores, *self.scanning),
             self.probing,
             self.cells,
             self.selection,
@@ -120,14 +125,14 @@ class Scratch:
 
 
 def _scanning_scratch(points: int, words: int) -> tuple[Any, ...]:
-    groups = -(-points // scanning.GROUP)
+    # Of a group a scan keeps the largest score or the least estimate, never both.
+    minima = np.empty(-(-points // scanning.BLOCK) * scanning.COLUMN, np.float32)
     levels = 14 * 64 * words + 1
-    columns = -(-points // scanning.BLOCK) * scanning.COLUMN
     return (
-        np.empty(points, np.int32),
-        np.empty(groups, np.int32),
+        minima.view(np.int32),
         np.empty(levels, np.int32),
-        np.empty(columns, np.float32),
+        minima,
+        np.empty(scanning.BLOCK, np.int32),
     )
 
 
@@ -150,12 +155,3 @@ def _probing_scratch(n_tables: int, n_bits: int, room: int, points: int) -> tupl
 
 def _cells_scratch(cells: int, points: int) -> tuple[Any, ...]:
     return (np.empty(cells, np.int32), np.empty(cells, np.float32), np.empty(points, np.int32))
-
-
-def _links_scratch(dims: int, room: int) -> tuple[Any, ...]:
-    return (
-        np.full(dims, -1, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.float32),
-    )

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.array_files import Array, release
-from divgrpc.kernels import answering, finding, selection
+from divgrpc.kernels import answering, finding, scanning, scoring, selection
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch
@@ -20,13 +20,12 @@ from divgrpc.types import (
     IntArray,
     Metric,
 )
-from divgrpc.vectors import Rows, SparseRows
+from divgrpc.vectors import Rows, SparseRows, within_float32
 
 # How far from its true distance a point may seem to be: rounding of two unit vectors. Without it a
 # limit of 0 would lose points that equal the query but for their length.
 _ROUNDING: Final = 1e-12
 
-_FARTHEST: Final = float(np.finfo(np.float32).max)
 
 _SEARCHES: Final = {
     "exact": finding.EXACT,
@@ -45,6 +44,9 @@ _VARIANTS: Final = {
     "marginal": selection.MARGINAL,
 }
 
+
+# Points that there is room for where cells are searched, before any query needs more.
+_FIRST_ROOM: Final = 1 << 12
 
 # Arrays in the order in which kernels take them: name, type, and the shape of one that is not
 # there, where "d" is the number of dimensions.
@@ -173,9 +175,7 @@ class Searcher:
         candidates = wanted.candidates_limit or wanted.k
         return int(min(candidates, wanted.hash_limit or points, points))
 
-    def answer(
-        self, queries: Rows, wanted: EffectiveParameters, *, n_probes: int, at_least: int = 0
-    ) -> Answers:
+    def answer(self, queries: Rows, wanted: EffectiveParameters, *, at_least: int = 0) -> Answers:
         """Answer rows that are prepared for the metric.
 
         `at_least` hashed points are found where there are so many: by probing on, then by a scan.
@@ -189,9 +189,9 @@ class Searcher:
         nearest = wanted.selector == "nearest" or (relevance_alone and not printed)
         if wanted.selector not in ONE_BY_ONE or nearest:
             step = answering.NEAREST if nearest else answering.GREEDY
-            self._run(queries, self._plan(wanted, step, n_probes, at_least), seen, answers)
+            self._run(queries, self._plan(wanted, step, at_least), seen, answers)
         else:
-            plan = self._plan(wanted, answering.CANDIDATES, n_probes, at_least)
+            plan = self._plan(wanted, answering.CANDIDATES, at_least)
             for row in range(len(queries)):
                 # Kernels are compiled for whole arrays, not for parts of others.
                 alone = _empty_answers(1, wanted.k, gaps=len(answers.gaps) > 0)
@@ -217,38 +217,40 @@ class Searcher:
         if len(alone.gaps):
             alone.gaps[0] = picks.gap
 
-    def hashed(self, queries: Rows, wanted: EffectiveParameters, n_probes: int) -> list[IntArray]:
+    def hashed(self, queries: Rows, wanted: EffectiveParameters) -> list[IntArray]:
         """Return the ids of the points that each query has hashed: at most `hash_limit`."""
         answers = _empty_answers(len(queries), wanted.hash_limit)
-        self._run(queries, self._plan(wanted, answering.HASHED, n_probes, 0), 0, answers)
+        self._run(queries, self._plan(wanted, answering.HASHED, 0), 0, answers)
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
     def _run(self, queries: Rows, plan: tuple[Any, ...], seen: int, answers: "Answers") -> None:
-        scratch = self._scratch(plan[0], seen, plan[3], plan[2])
-        answering.answer(
-            self._points,
-            self._named,
-            self._hashing,
-            self._tables,
-            self._cells,
-            plan,
-            as_queries(queries),
-            scratch.as_tuple(),
-            (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
-        )
+        room, points = _FIRST_ROOM, self._hashing[2].shape[1]
+        while room:
+            scratch = self._scratch(plan, seen, min(room, points))
+            lacking = answering.answer(
+                self._points,
+                self._named,
+                self._hashing,
+                self._tables,
+                self._cells,
+                plan,
+                as_queries(queries),
+                scratch.as_tuple(),
+                (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
+            )
+            # More than is asked for: the next query may well need a little more again.
+            room = 2 * lacking
 
-    def _plan(
-        self, wanted: EffectiveParameters, step: int, n_probes: int, at_least: int
-    ) -> tuple[Any, ...]:
+    def _plan(self, wanted: EffectiveParameters, step: int, at_least: int) -> tuple[Any, ...]:
         limit = wanted.max_distance
         return (
             _SEARCHES[wanted.search],
-            n_probes,
+            wanted.n_probes,
             at_least,
             wanted.k,
             wanted.hash_limit,
             wanted.candidates_limit,
-            np.float32(np.inf if limit is None else min(limit + _ROUNDING, _FARTHEST)),
+            np.float32(np.inf if limit is None else within_float32(limit + _ROUNDING)),
             step,
             np.float32(1 - wanted.diversity),
             selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],
@@ -258,36 +260,57 @@ class Searcher:
             _METRICS[self.metric],
         )
 
-    def _scratch(self, search: int, seen: int, k: int, at_least: int) -> "Scratch":
+    def _scratch(self, plan: tuple[Any, ...], seen: int, room: int) -> "Scratch":
+        """Return this thread's memory: with cells for `room` points, otherwise for all of them."""
+        search, at_least, k = plan[0], plan[2], plan[3]
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
-            words, points = self._hashing[2].shape
-            hashed_dims = len(self._hashing[0])
-            is_sparse = len(self._points[1]) > 0
-            scratch = Scratch.empty(points, self.dims, words, hashed_dims, sparse=is_sparse)
+            words, hashed_dims = len(self._hashing[2]), len(self._hashing[0])
+            sparse = isinstance(self.points, SparseRows)
+            scratch = Scratch.empty(0, self.dims, words, hashed_dims, sparse=sparse)
             self._local.scratch = scratch
-        scratch.make_room(seen, k)
-        n_cells = len(self._cells[2])
-        if search == finding.TABLES:
-            if n_cells:
-                scratch.make_cells(n_cells + len(self._cells[0]))
-            else:
-                scratch.make_probing(self._n_tables, self._n_bits)
-        if search != finding.EXACT and (search != finding.TABLES or at_least or n_cells):
-            scratch.make_scanning()
+        n_cells, points = len(self._cells[2]), self._hashing[2].shape[1]
+        by_cells = search == finding.TABLES and n_cells > 0
+        room = room if by_cells else points
+        scratch.make_points(room)
+        scratch.make_room(min(seen, len(scratch.rows)), k)
+        if by_cells:
+            scratch.make_cells(n_cells + len(self._cells[0]), room)
+        elif search == finding.TABLES:
+            scratch.make_probing(self._n_tables, self._n_bits)
+        if search != finding.EXACT and (search != finding.TABLES or at_least or by_cells):
+            scratch.make_scanning(room)
         return scratch
 
 
-def compile_selection() -> None:
-    """Compile the selectors alone: what a second process can do beside a first."""
+def compile_beside() -> None:
+    """Compile much of what `answering.answer` needs: what a second process can do beside a first.
+
+    The first compiles it from the hash stage on, so this one begins at the other end.
+    """
     points = _laid_out({"vectors": _frozen(np.eye(4, dtype=np.float32))}, _POINTS, 4)
-    inverses = _laid_out({}, _NAMED, 4)[1]
-    scratch = Scratch.empty(4, 4, 1, 4, sparse=False)
+    ids, inverses, _ = _laid_out({}, _NAMED, 4)
+    scratch = Scratch.empty(4, 4, 1, 4)
     scratch.make_room(4, 2)
-    rows, costs, picked = scratch.rows, scratch.costs, scratch.picked
+    scratch.make_scanning(4)
+    rows, costs, picked = scratch.rows, scratch.distances, scratch.picked
     rows[:], costs[:] = np.arange(4), 1
     one, room = np.float32(1), scratch.selection
     selection.greedy(points, inverses, rows, costs, 4, 2, one, 0, room, picked, costs.copy())
+    scoring.score_rows(points, scratch.target, 0, 0.0, False, rows, 4, costs)
+    scoring.score_all(points, scratch.target, 0, 0.0, False, costs)
+    longest = _frozen(np.ones(1, np.float32))
+    scoring.score_longest(points[0], scratch.target, 0, longest, 2, costs)
+    codes, terms = _frozen(np.zeros((1, 4), np.uint64)), _frozen(np.zeros((2, 4), np.float32))
+    scores, (maxima, _, minima, block) = scratch.scores, scratch.scanning
+    # A column, as where more than one word leaves it.
+    code = np.zeros((2, 2), np.uint64)[:, 0]
+    scanning.scan_hamming(codes, code, 4, scores, maxima)
+    scratch.planes[:] = 0
+    scanning.scan_estimates(codes, scratch.planes, one, 0, terms, 4, block, costs, minima)
+    scanning.put_known(costs[:1].copy(), 4, costs, minima)
+    scanning.take_least(costs, minima, 4, 2, rows)
+    scoring.sort_nearest(rows, costs, 0, 4, 2, ids)
     among = Candidates(points, inverses, rows, costs, room)
     for selector in ONE_BY_ONE:
         select(among, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")

@@ -25,8 +25,6 @@ from divgrpc.vectors import Rows, RowsLike, as_rows
 
 # Thresholds that are tried where none are named, so many quantiles of the scores.
 TRIED: Final = 20
-# No score is below it: None would take what is kept with the index.
-_NONE: Final = -float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def choose_threshold(
     rows = as_rows("documents", documents, index.dims)
     truth = _Truth.of(labels, len(rows), index.labels)
     dealt = deal_folds(np.zeros(len(rows), np.int64), folds)
-    found, scores = _predicted(index, rows, asked, _NONE)
+    found, scores = _predicted(index, rows, asked, None)
     tried = _tried(scores[found >= 0]) if thresholds is None else np.unique(thresholds)
     if not len(tried):
         raise InvalidArgumentError("thresholds", "thresholds must be one at least")
@@ -115,7 +113,7 @@ class _Truth:
 
 
 def _predicted(
-    index: Index, rows: Rows, asked: PredictParameters, threshold: float
+    index: Index, rows: Rows, asked: PredictParameters, threshold: float | None
 ) -> tuple[IntArray, Values]:
     """Return labels (nq, top_k) and their scores, batch by batch."""
     told = replace(asked, threshold=threshold)

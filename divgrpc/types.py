@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 Points = Literal["dense", "sparse"]
+Sought = Literal["dense", "sparse", "labels"]
 Metric = Literal["cosine", "euclidean", "inner_product"]
 HashFamily = Literal["lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto"]
 Hyperplanes = Literal["orthogonal", "gaussian"]
@@ -46,7 +47,8 @@ class WarningInfo:
 class EffectiveParameters:
     """The parameters a query was answered with: defaults filled in, `auto` resolved.
 
-    `hash_limit` and `candidates_limit` of 0 mean no limit, as does a `max_distance` of None.
+    `hash_limit` and `candidates_limit` of 0 mean no limit, as does a `max_distance` of None;
+    `n_probes` is 0 for a search that looks at no buckets or cells.
     """
 
     k: int
@@ -60,6 +62,7 @@ class EffectiveParameters:
     sampling: Sampling
     seed: int
     rounding: Rounding
+    n_probes: int
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -358,7 +361,8 @@ class EvaluateLabelRow:
     `short` fewer than top_k. `scored`: points scored exactly, labels or neighbours, the mean.
     `is_default`: the threshold of this choice is kept with the index now, for its mode.
 
-    `values`, where asked for, are the numbers per document, (nq,) float64 each.
+    `values`, where asked for, are the numbers per document, (nq,) float64 each, and `labels` (nq,
+    top_k) int64 those that it got, in the order in which they were picked, -1 for none.
     """
 
     number: int
@@ -382,3 +386,4 @@ class EvaluateLabelRow:
     by_fold: tuple[int, ...] = ()
     is_default: bool = False
     values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    labels: IntArray | None = None

@@ -22,11 +22,17 @@ _TAKEN_AT_ONCE: Final = 256
 _BLOCK_ROWS: Final = 8_192
 _BLOCK_FLOATS: Final = 1 << 23
 
+_FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 _MALFORMED: Final = {
     normalising.BAD_INDPTR: ("indptr", "must begin at 0, never decrease and end at the values"),
     normalising.BAD_ORDER: ("indices", "must be strictly increasing within each row"),
     normalising.BAD_RANGE: ("indices", "must be from 0 to the number of columns less one"),
 }
+
+
+def within_float32(number: float) -> np.float32:
+    """Return the nearest finite float32: a limit beyond all scores stays one, without a warning."""
+    return np.float32(min(max(number, -_FLOAT32_MAX), _FLOAT32_MAX))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

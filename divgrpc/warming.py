@@ -1,7 +1,7 @@
 """Kernels made ready before the first query: compiled, or loaded as an earlier process left them.
 
-A process compiles one kernel at a time. Where nothing is kept yet a second process compiles the
-selection meanwhile, which the first finds ready when it comes to it.
+A process compiles one kernel at a time. Where nothing is kept yet a second process begins at the
+other end meanwhile, and the first finds ready what it comes to.
 """
 
 import contextlib
@@ -20,11 +20,13 @@ from divgrpc.kernels import compiling
 from divgrpc.labels import train
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.predicting import embed
+from divgrpc.searching import compile_beside
 from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.stores import MemoryStore
+from divgrpc.types import FloatArray
 from divgrpc.vectors import SparseRows, as_rows
 
-_OTHER_PROCESS: Final = "from divgrpc.searching import compile_selection; compile_selection()"
+_OTHER_PROCESS: Final = "from divgrpc.warming import compile_other_end; compile_other_end()"
 
 
 def warm_kernels() -> None:
@@ -34,7 +36,7 @@ def warm_kernels() -> None:
     """
     try:
         alone = compiling.is_warm() or len(os.sched_getaffinity(0)) < 2 or not sys.executable
-        with contextlib.nullcontext() if alone else _selection_beside():
+        with contextlib.nullcontext() if alone else _other_beside():
             _run_every_kernel()
     except Exception:  # noqa: BLE001  # numba reads its cache by unpickling: anything can come of it
         compiling.forget()
@@ -43,7 +45,7 @@ def warm_kernels() -> None:
 
 
 @contextlib.contextmanager
-def _selection_beside() -> Iterator[None]:
+def _other_beside() -> Iterator[None]:
     """Let another process compile meanwhile; whatever it does not come to is compiled here."""
     try:
         other = subprocess.Popen(  # noqa: S603  # our own words
@@ -75,5 +77,17 @@ def _run_every_kernel() -> None:
             index.query(SparseRows.of(sparse.csr_array(points)), search="tables")
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
+    _predict_and_train(points)
+
+
+def compile_other_end() -> None:
+    """Compile what `warm_kernels` comes to last, where another process runs it."""
+    compile_beside()
+    _predict_and_train(np.eye(8, dtype=np.float32))
+
+
+def _predict_and_train(points: FloatArray) -> None:
+    sparse_points = sparse.csr_array(points)
+    for vectors in (points, sparse_points):
         embed(as_rows("documents", vectors, 8), points, points[0], unit=True)
-    train(sparse.csr_array(points), points, LabelParameters(rank=2, iterations=1))
+    train(sparse_points, points, LabelParameters(rank=2, iterations=1))

@@ -57,6 +57,7 @@ def made_row(
             sampling="uniform",
             seed=0,
             rounding="exchange",
+            n_probes=8 if search == "tables" else 0,
         ),
         metrics={
             name: Interval(value, value - 0.1, value + 0.1)

@@ -46,6 +46,15 @@ class Front:
             if packet != (0, 0, []):
                 return packet
 
+    def hear_credit(self) -> Packet:
+        """Wait for a credit; with it all replies since, for those that took long come before it."""
+        replies: list[Reply] = []
+        while True:
+            packet = self.hear()
+            replies += packet.replies
+            if packet.small or packet.large:
+                return packet._replace(replies=replies)
+
     def answer(self) -> Reply:
         """Wait for the one reply that is due."""
         while not (replies := self.hear().replies):

@@ -45,8 +45,8 @@ class Points:
 
     `vectors` (n, d), unit rows under cosine; `ids` (n,); `hyperplanes` (d, code_bits), one per
     column; `thresholds` (code_bits,); `bits` (n, code_bits) the stored codes, by row. Table t's key
-    is made of the `n_bits` bits from t * n_bits on; a search over tables looks up `n_probes`
-    buckets, or as many `cells`. `terms` (2, n) make distances of scores, where codes alone do not.
+    is made of the `n_bits` bits from t * n_bits on. `terms` (2, n) make distances of scores, where
+    codes alone do not.
     """
 
     vectors: Floats
@@ -56,7 +56,6 @@ class Points:
     bits: Bits
     n_tables: int
     n_bits: int
-    n_probes: int
     metric: Metric = "cosine"
     terms: Floats | None = None
     cells: Cells | None = None
@@ -144,7 +143,7 @@ def hashed_by_tables(
     found: list[int] = []
     looked_up = 0
     for table, bucket in probes(query_margins, points.n_tables, points.n_bits):
-        if looked_up >= points.n_probes and len(found) >= at_least:
+        if looked_up >= parameters.n_probes and len(found) >= at_least:
             break
         looked_up += 1
         new = [row for row in tables[table].get(bucket, []) if row not in found]
@@ -251,7 +250,7 @@ def hashed_by_cells(
     Twice as many are taken until they hold `at_least` points. Of too many points those stay whose
     codes are best.
     """
-    wanted = min(points.n_probes, len(cells.centres))
+    wanted = min(parameters.n_probes, len(cells.centres))
     while True:
         taken = nearest_cells(points, cells, query, wanted)
         found = [row for cell in taken for row in cells.members[cell]]

@@ -57,12 +57,26 @@ def _fixed_order_sum(terms: Singles) -> np.float32:
 def sparse_dot(indices: npt.NDArray[np.int32], values: Singles, dense: Singles) -> float:
     """Return the inner product of a sparse row and a dense one in float64.
 
-    Stored value i goes to sum i % 4, what is left of four to the first; sums are added in pairs.
+    Stored value i goes to sum i % 16; sums are added in halves, then what is left of sixteen.
     """
+    sums = np.zeros(16)
+    products = [float(v) * float(dense[i]) for i, v in zip(indices, values, strict=True)]
+    whole = len(products) // 16 * 16
+    for i, product in enumerate(products[:whole]):
+        sums[i % 16] += product
+    while len(sums) > 1:
+        sums = sums[: len(sums) // 2] + sums[len(sums) // 2 :]
+    total = float(sums[0])
+    for product in products[whole:]:
+        total += product
+    return total
+
+
+def dense_square(row: Singles) -> float:
+    """Return the squared length of a row, number j in sum j % 4; see `kernels.sparse`."""
     sums = [0.0, 0.0, 0.0, 0.0]
-    for i, (index, value) in enumerate(zip(indices, values, strict=True)):
-        whole = i < len(values) // 4 * 4
-        sums[i % 4 if whole else 0] += float(value) * float(dense[index])
+    for j, number in enumerate(row.tolist()):
+        sums[j % 4 if j < len(row) // 4 * 4 else 0] += number * number
     return (sums[0] + sums[1]) + (sums[2] + sums[3])
 
 

@@ -270,16 +270,9 @@ class AsyncClient:
         several, and cannot set a default. Whoever stops asking for rows ends the call. There is no
         deadline, only the limit on standing still.
         """
+        rest = {"folds": folds, "set_default": set_default, "per_query": per_query}
         evaluation = Evaluation(
-            name,
-            queries,
-            categories,
-            options,
-            relevant=relevant,
-            folds=folds,
-            set_default=set_default,
-            per_query=per_query,
-            progress=progress,
+            name, queries, categories, options, rest, relevant=relevant, progress=progress
         )
         call = Call("Evaluate", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.Evaluate
@@ -302,8 +295,9 @@ class AsyncClient:
     ) -> AsyncIterator[EvaluateLabelRow]:
         """Return what each setting of a prediction reaches on `documents` (rows, dims).
 
-        What is not 0 in `labels` (rows, L) is a true label. All as in `evaluate`, but one message
-        must hold both, and `set_default` keeps the threshold of the best choice of each mode.
+        What is not 0 in `labels` (rows, L) is a true label. All as in `evaluate`, but `set_default`
+        keeps the threshold of the best choice of each mode, and with `per_document` rows have the
+        numbers and the labels of every document.
         """
         rest = {"folds": folds, "set_default": set_default, "per_document": per_document}
         evaluation = LabelEvaluation(name, documents, labels, options, rest, progress=progress)

@@ -13,7 +13,7 @@ from google.rpc.status_pb2 import Status
 
 from divgrpc.types import IndexInfo, Progress, QueryResult
 from divgrpc_client.calls import Call
-from divgrpc_client.evaluations import Asking, RequestT, ResponseT_contra, RowT_co
+from divgrpc_client.evaluation_parts import EvaluationParts, RequestT, ResponseT, RowT
 from divgrpc_client.feeds import AsyncFeed
 from divgrpc_client.first_status import FirstStatus
 from divgrpc_client.pipelines import Pipeline
@@ -106,14 +106,13 @@ async def query(
 
 
 async def evaluate(
-    method: "grpc.aio.UnaryStreamMultiCallable[RequestT, ResponseT_contra]",
+    method: "grpc.aio.UnaryStreamMultiCallable[RequestT, ResponseT]",
     call: Call,
-    evaluation: Asking[RequestT, ResponseT_contra, RowT_co],
+    evaluation: EvaluationParts[RequestT, ResponseT, RowT],
     idle_timeout: float,
-) -> AsyncIterator[RowT_co]:
+) -> AsyncIterator[RowT]:
     """Send what is evaluated, tell of progress, and yield rows; who stops asking ends the call."""
-    for message in evaluation.messages:
-        evaluation.begin()
+    for message in evaluation.messages():
         watchdog = AsyncWatchdog(idle_timeout, lambda: True)
         rpc = method(message, timeout=call.seconds_left(), metadata=call.metadata)
         try:
@@ -126,10 +125,9 @@ async def evaluate(
             raise call.failed(error) from error
         finally:
             rpc.cancel()
-    rows = evaluation.rows()
-    if rows is None:
-        raise call.unsettled()
-    for row in rows:
+        if evaluation.is_torn:
+            raise call.unsettled()
+    for row in evaluation.rows():
         yield row
 
 

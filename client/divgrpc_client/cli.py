@@ -3,6 +3,8 @@
 0    done
 1    the server said no or could not be reached, or what came of it could not be written
 2    the command itself is wrong: an unknown option, an unreadable file
+3    load missed what was required of it
+4    load says nothing of the server: it was void
 130  interrupted; a build under way was cancelled
 """
 
@@ -20,6 +22,7 @@ from divgrpc.evaluation import FOLDS
 from divgrpc_client import commands
 from divgrpc_client.errors import RpcError
 from divgrpc_client.files import FORMATS
+from divgrpc_client.load_verb import add_load
 from divgrpc_client.options import (
     BUILD_DEFAULTS,
     GRID_DEFAULTS,
@@ -193,6 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     add(verbs, "ls", commands.ls, "List the indexes.")
     add_named(add(verbs, "info", commands.info, "Show what an index is and why it is so."))
     add_named(add(verbs, "rm", commands.rm, "Delete an index."))
+    add_load(verbs)
     _add_demo(verbs)
     add_paper(verbs)
     return parser

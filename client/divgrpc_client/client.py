@@ -261,16 +261,9 @@ class Client:
         several, and cannot set a default. Whoever stops asking for rows ends the call. There is no
         deadline, only the limit on standing still.
         """
+        rest = {"folds": folds, "set_default": set_default, "per_query": per_query}
         evaluation = Evaluation(
-            name,
-            queries,
-            categories,
-            options,
-            relevant=relevant,
-            folds=folds,
-            set_default=set_default,
-            per_query=per_query,
-            progress=progress,
+            name, queries, categories, options, rest, relevant=relevant, progress=progress
         )
         call = Call("Evaluate", self._target, timeout=timeout, request_id=request_id)
         method = self._pool.take().stub.Evaluate
@@ -293,8 +286,9 @@ class Client:
     ) -> Iterator[EvaluateLabelRow]:
         """Return what each setting of a prediction reaches on `documents` (rows, dims).
 
-        What is not 0 in `labels` (rows, L) is a true label. All as in `evaluate`, but one message
-        must hold both, and `set_default` keeps the threshold of the best choice of each mode.
+        What is not 0 in `labels` (rows, L) is a true label. All as in `evaluate`, but `set_default`
+        keeps the threshold of the best choice of each mode, and with `per_document` rows have the
+        numbers and the labels of every document.
         """
         rest = {"folds": folds, "set_default": set_default, "per_document": per_document}
         evaluation = LabelEvaluation(name, documents, labels, options, rest, progress=progress)

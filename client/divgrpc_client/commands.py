@@ -13,7 +13,7 @@ from divgrpc.joining import ResultT, joined
 from divgrpc.types import EvaluateRow, Progress
 from divgrpc_client import label_inputs, machine
 from divgrpc_client.client import Client
-from divgrpc_client.files import read_column, read_lists, read_vectors
+from divgrpc_client.files import pick_rows, read_column, read_lists, read_vectors
 from divgrpc_client.options import (
     BuildOptions,
     GridOptions,
@@ -21,8 +21,8 @@ from divgrpc_client.options import (
     PredictOptions,
     QueryOptions,
 )
-from divgrpc_client.sparse_files import SVMLIGHT
-from divgrpc_protos.arrays import Csr, Matrix, row_count, take
+from divgrpc_client.sparse_files import SVMLIGHT, widened
+from divgrpc_protos.arrays import Matrix, row_count, take
 
 if TYPE_CHECKING:
     from divgrpc_client.reports.evaluation_command import EvaluationReport
@@ -70,12 +70,12 @@ def query(arguments: argparse.Namespace) -> None:
     """Ask an index about the rows of a file."""
     path = Path(arguments.file)
     queries = _read(path, arguments)
-    rows = _rows(arguments.rows, row_count(queries))
+    rows = pick_rows(arguments.rows, row_count(queries))
     queries = take(queries, rows.start, rows.stop)
     shown = _bar(arguments) if len(rows) > _ROWS_AT_A_TIME else nullcontext()
     with _client(arguments) as client, shown as progress:
         if path.suffix in SVMLIGHT and arguments.dims is None:
-            queries = _widened(queries, client.get_index(arguments.name).dims)
+            queries = widened(queries, client.get_index(arguments.name).dims)
         options = _given(arguments, QueryOptions)
         ask = partial(client.query, arguments.name, timeout=arguments.timeout, **options)
         result = _ask(arguments.name, ask, queries, progress)
@@ -91,15 +91,14 @@ def predict(arguments: argparse.Namespace) -> None:
     """Give the documents of a file labels."""
     path = Path(arguments.file)
     documents, _ = label_inputs.read_documents(path, arguments)
-    numbers = label_inputs.split_rows(arguments, row_count(documents))
-    if numbers is not None:
-        documents = label_inputs.picked(documents, numbers)
-    rows = _rows(arguments.rows, row_count(documents))
+    documents, numbers = label_inputs.split(arguments, documents)
+    rows = pick_rows(arguments.rows, row_count(documents))
     documents = take(documents, rows.start, rows.stop)
     shown = _bar(arguments, "documents") if len(rows) > _ROWS_AT_A_TIME else nullcontext()
     with _client(arguments) as client, shown as progress:
-        if label_inputs.is_text(path) and arguments.dims is None:
-            documents = _widened(documents, client.get_index(arguments.name).dims)
+        if label_inputs.is_text(path):
+            info = client.get_index(arguments.name)
+            documents = label_inputs.for_index(path, arguments, documents, numbers[rows], info.dims)
         options = _given(arguments, PredictOptions)
         ask = partial(client.predict_labels, arguments.name, timeout=arguments.timeout, **options)
         result = _ask(arguments.name, ask, documents, progress)
@@ -120,7 +119,7 @@ def evaluate(arguments: argparse.Namespace) -> None:
     relevant = None if arguments.relevant is None else read_lists(Path(arguments.relevant))
     with _client(arguments) as client:
         if path.suffix in SVMLIGHT and arguments.dims is None:
-            queries = _widened(queries, client.get_index(arguments.name).dims)
+            queries = widened(queries, client.get_index(arguments.name).dims)
         with _bar(arguments, "queries") as progress:
             rows = list(
                 client.evaluate(
@@ -146,18 +145,20 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
     """Try a grid of predictions on documents whose labels are known."""
     from divgrpc_client import evaluation_tables, label_tables
 
-    documents, labels = label_inputs.read_labelled_documents(arguments)
+    documents, labels, numbers = label_inputs.read_labelled_documents(arguments)
     if labels is None:
         raise InvalidArgumentError("labels", "--labels has them where --features are a matrix")
-    chosen = _rows(arguments.rows, row_count(documents))
+    chosen = pick_rows(arguments.rows, row_count(documents))
     documents = take(documents, chosen.start, chosen.stop)
     labels = take(labels, chosen.start, chosen.stop)
     with _client(arguments) as client:
-        if label_inputs.is_text(Path(arguments.features)) and arguments.dims is None:
+        if label_inputs.is_text(path := Path(arguments.features)):
             info = client.get_index(arguments.name)
-            documents = _widened(documents, info.dims)
+            documents = label_inputs.for_index(
+                path, arguments, documents, numbers[chosen], info.dims
+            )
             if arguments.labels is None and info.labels is not None:
-                labels = _widened(labels, info.labels.label_count)
+                labels = widened(labels, info.labels.label_count)
         with _bar(arguments, "documents") as progress:
             found = client.evaluate_labels(
                 arguments.name,
@@ -209,13 +210,6 @@ def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
 
 def _read(path: Path, arguments: argparse.Namespace) -> Matrix:
     return read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
-
-
-def _widened(queries: Matrix, dims: int) -> Matrix:
-    """Give svmlight rows the columns of the index: their file shows only those it uses."""
-    if isinstance(queries, Csr) and queries.cols < dims:
-        return queries._replace(cols=dims)
-    return queries
 
 
 def _ask(
@@ -271,6 +265,16 @@ def rm(arguments: argparse.Namespace) -> None:
         machine.show({"name": arguments.name, "generation": generation})
     else:
         sys.stdout.write(f"deleted {arguments.name}, last served as generation {generation}\n")
+
+
+def load(arguments: argparse.Namespace) -> int:
+    """Put load on a server; returns the exit code."""
+    try:
+        from divgrpc_client.load import command
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        raise UnsupportedError("load", f"load needs {missing}: install divgrpc[load]") from None
+    return command.run(arguments)
 
 
 def demo(arguments: argparse.Namespace) -> int:
@@ -355,22 +359,3 @@ def _client(arguments: argparse.Namespace) -> Client:
 
 def _given(arguments: argparse.Namespace, table: type) -> Any:  # noqa: ANN401  # that TypedDict
     return {name: getattr(arguments, name) for name in table.__annotations__ if name in arguments}
-
-
-def _rows(text: str | None, count: int) -> range:
-    # As Python slices: 3:5, :10, -2:, or one row by its number.
-    if text is None:
-        return range(count)
-    first, colon, last = text.partition(":")
-    try:
-        start, stop = (int(part) if part else None for part in (first, last))
-    except ValueError:
-        raise InvalidArgumentError(
-            "rows", f"rows must be START:STOP or a number, got {text!r}"
-        ) from None
-    if not colon and start is not None:
-        stop = start + 1 if start != -1 else None
-    chosen = range(count)[start:stop]
-    if not chosen:
-        raise InvalidArgumentError("rows", f"rows {text!r} are none of the file's {count}")
-    return chosen

@@ -163,6 +163,9 @@ def indexes(found: Sequence[IndexInfo]) -> None:
             info.auto_search,
             size(_bytes(info)),
         )
+    for column in grid.columns:
+        # A name that is cut off is no name.
+        column.overflow = "fold"
     console().print(grid if found else "no indexes yet: divgrpc build NAME FILE makes one")
 
 

@@ -78,6 +78,28 @@ def read_lists(path: Path) -> list[Array]:
         raise _wrong(path, f"must hold whole numbers on every line: {_reason(error)}") from None
 
 
+def pick_rows(text: str | None, count: int) -> range:
+    """Return the rows that a text names as Python slices do: 3:5, :10, -2:, or one by its number.
+
+    None is all of them. Raises `InvalidArgumentError` where they are none of the file's.
+    """
+    if text is None:
+        return range(count)
+    first, colon, last = text.partition(":")
+    try:
+        start, stop = (int(part) if part else None for part in (first, last))
+    except ValueError:
+        raise InvalidArgumentError(
+            "rows", f"rows must be START:STOP or a number, got {text!r}"
+        ) from None
+    if not colon and start is not None:
+        stop = start + 1 if start != -1 else None
+    chosen = range(count)[start:stop]
+    if not chosen:
+        raise InvalidArgumentError("rows", f"rows {text!r} are none of the file's {count}")
+    return chosen
+
+
 def _read(path: Path, key: str | None) -> Array | Csr:
     if key is not None and path.suffix != ".npz":
         raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")

@@ -6,16 +6,21 @@ from typing import Any, Final, cast
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.evaluation.label_planning import Goal
-from divgrpc.types import EvaluateLabelRow, Interval, Microseconds
+from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.label_measuring import TAKEN
+from divgrpc.evaluation.label_planning import Goal, LabelOutlook, LabelTask, documents_max
+from divgrpc.evaluation.label_tallying import LabelTally
+from divgrpc.metrics import Values
+from divgrpc.metrics.labelling import Truth
+from divgrpc.types import EvaluateLabelRow, IntArray, Interval, Microseconds
 from divgrpc_client import responses
-from divgrpc_client.batches import MESSAGE_BYTES
-from divgrpc_client.evaluations import Tell, axis_values, progress_of
+from divgrpc_client.evaluation_parts import EvaluationParts, Tell
+from divgrpc_client.evaluations import axis_values
 from divgrpc_client.labelling import label_sets
 from divgrpc_client.options import LABEL_GRID_DEFAULTS, LabelGridOptions, refuse_unknown
 from divgrpc_client.requests import build_message, enum_value
 from divgrpc_client.vectors import VectorsLike, as_matrix, encode
-from divgrpc_protos.arrays import encode_label_sets, row_count
+from divgrpc_protos.arrays import Csr, encode_label_sets, take, without_zeros
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 
 _REQUEST: Final = evaluate_labels_pb2.EvaluateLabelsRequest.DESCRIPTOR
@@ -23,12 +28,18 @@ _REQUEST: Final = evaluate_labels_pb2.EvaluateLabelsRequest.DESCRIPTOR
 _PLAIN: Final = ("neighbours", "vote", "seed")
 
 
-class LabelEvaluation:
-    """One call of `evaluate_labels`: what to send, and what becomes of the events. No I/O.
+class LabelEvaluation(
+    EvaluationParts[
+        evaluate_labels_pb2.EvaluateLabelsRequest,
+        evaluate_labels_pb2.EvaluateLabelsResponse,
+        EvaluateLabelRow,
+    ]
+):
+    """One call of `evaluate_labels`; raises as `Evaluation` does."""
 
-    Raises `InvalidArgumentError` with the field for what the wire cannot carry, more than a message
-    holds too, and TypeError for an unknown option.
-    """
+    field = "documents"
+    one = "document {} and its labels"
+    _part: Final = {"folds": 0, "set_default": False, "per_document": True}
 
     def __init__(
         self,
@@ -36,48 +47,77 @@ class LabelEvaluation:
         documents: VectorsLike,
         labels: VectorsLike,
         options: LabelGridOptions,
-        rest: Mapping[str, object],
+        rest: Mapping[str, Any],
         *,
         progress: Tell | None,
     ) -> None:
         """Take a call's arguments; `rest` are fields of the request."""
         refuse_unknown(LabelGridOptions, options)
-        matrix = as_matrix("documents", documents, one_row=True)
-        sets = label_sets(labels, row_count(matrix), "document")
-        told: dict[str, Any] = {**LABEL_GRID_DEFAULTS, **options}
-        fields: dict[str, object] = dict(rest)
-        fields |= {axis: _axis(axis, given) for axis, given in told.items() if axis not in _PLAIN}
-        fields |= {name: told[name] for name in _PLAIN}
-        fields["vote"] = enum_value(_REQUEST.fields_by_name["vote"], told["vote"])
-        message = build_message(
-            evaluate_labels_pb2.EvaluateLabelsRequest, {"index": name, **fields}
-        )
-        message.documents.CopyFrom(encode(matrix, 0, row_count(matrix)))
-        message.labels.CopyFrom(encode_label_sets(sets))
-        if message.ByteSize() > MESSAGE_BYTES:
-            raise InvalidArgumentError(
-                "documents",
-                f"documents and their labels must fit {MESSAGE_BYTES} bytes together, "
-                f"got {message.ByteSize()}; evaluate on fewer",
-            )
-        self.messages = [message]
-        self._tell = progress or (lambda _: None)
+        super().__init__(as_matrix("documents", documents, one_row=True), rest, progress)
+        self._sets = without_zeros(label_sets(labels, self._count, "document"))
+        self._told: dict[str, Any] = {**LABEL_GRID_DEFAULTS, **options}
+        self._fields: dict[str, object] = {"index": name}
+        for option, given in self._told.items():
+            self._fields[option] = given if option in _PLAIN else _axis(option, given)
+        vote = _REQUEST.fields_by_name["vote"]
+        self._fields["vote"] = enum_value(vote, self._told["vote"])
+        # Of the labels that documents have how many points have each, as far as it is known.
+        self._points = 0
+        self._counts = np.zeros(self._sets.cols, np.int64)
+        self._cut()
 
-    def begin(self) -> None:
-        """Say that the next of `messages` is sent."""
+    def _measure(self, rest: Mapping[str, Any]) -> tuple[int, int]:
+        settings = LabelGrid(**self._told).settings()
+        return len(settings), documents_max(settings, told=rest["per_document"])
+
+    def _check(self) -> None:
+        self._task = LabelTask(grid=LabelGrid(**self._told), documents=self._count, **self._rest)
+        if self._task.folds and not len(self._sets.indices):
+            raise InvalidArgumentError("labels", "labels must have one label at least")
+
+    def _request(
+        self, start: int, stop: int, rest: Mapping[str, Any]
+    ) -> evaluate_labels_pb2.EvaluateLabelsRequest:
+        message = build_message(evaluate_labels_pb2.EvaluateLabelsRequest, {**self._fields, **rest})
+        message.documents.CopyFrom(encode(self._matrix, start, stop))
+        message.labels.CopyFrom(encode_label_sets(self._labels(start, stop)))
+        return message
+
+    def _labels(self, start: int, stop: int) -> Csr:
+        return cast(Csr, take(self._sets, start, stop))
 
     def take(
         self, response: evaluate_labels_pb2.EvaluateLabelsResponse
     ) -> Iterator[EvaluateLabelRow]:
-        """Take an event, and yield the row that it is."""
-        if response.HasField("row"):
-            yield row(response.row)
+        """Take an event, and yield the row that it is, if it is one."""
+        if response.HasField("frequencies"):
+            self._points = response.frequencies.points
+            known = np.unique(self._labels(*self._span).indices)
+            self._counts[known] = response.frequencies.counts
         else:
-            self._tell(progress_of(response.progress))
+            yield from super().take(response)
 
-    def rows(self) -> list[EvaluateLabelRow]:
-        """Return the rows that are made here: none, they came as they are."""
-        return []
+    def _row(self, response: evaluate_labels_pb2.EvaluateLabelsResponse) -> EvaluateLabelRow:
+        return row(response.row)
+
+    def _table(self, row: EvaluateLabelRow) -> Values:
+        labels = () if row.labels is None else row.labels.T
+        return np.stack([*(row.values[name] for name in TAKEN), *labels])
+
+    def _made(self) -> list[EvaluateLabelRow]:
+        first = self._firsts[0]
+        outlook = LabelOutlook(
+            generation=first.generation,
+            resolved=tuple(row.parameters for row in self._firsts),
+            goal=first.goal,
+            points=self._points,
+            counts=self._counts if self._points else None,
+        )
+        truth = Truth(self._sets.indptr, self._sets.indices, (self._count, self._sets.cols))
+        tally = LabelTally(self._task, outlook, truth)
+        for figures in self._figures:
+            tally.add(*figures)
+        return tally.rows()[0]
 
 
 def _axis(axis: str, given: Any) -> list[object]:  # noqa: ANN401  # whatever a caller takes for a list
@@ -119,7 +159,15 @@ def row(message: evaluate_labels_pb2.EvaluateLabelRow) -> EvaluateLabelRow:
         by_fold=tuple(message.by_fold),
         is_default=message.is_default,
         values={each.name: np.array(each.values, np.float64) for each in message.values},
+        labels=_picked(message) if message.HasField("labels") else None,
     )
+
+
+def _picked(message: evaluate_labels_pb2.EvaluateLabelRow) -> IntArray:
+    counts, top_k = np.diff(message.labels.offsets), message.parameters.top_k
+    labels = np.full((len(counts), top_k), -1)
+    labels[np.arange(top_k) < counts[:, None]] = message.labels.labels
+    return labels
 
 
 def _interval(metric: evaluate_pb2.EvaluateMetric) -> Interval:

@@ -11,6 +11,7 @@ one by one, so that what is wrong can be named by its line.
 import re
 from array import array
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -96,9 +97,10 @@ def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.in
     """Return the documents, from 0 up, that one column of a file of splits lists, counted from 1.
 
     Raises `InvalidArgumentError` naming the first line that has no such column, or in it no number
-    from 1 to `documents`.
+    from 1 to `documents`, or one that an earlier line has.
     """
     rows = array("q")
+    seen = np.zeros(documents, np.int64)
     for number, line in _lines(path):
         words = line.split()
         if not words:
@@ -108,8 +110,26 @@ def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.in
         word = words[column]
         if not (word.isdigit() and len(word) < _DIGITS) or not 1 <= int(word) <= documents:
             raise _wrong(path, f"line {number} must have a number from 1 to {documents}")
-        rows.append(int(word) - 1)
+        row = int(word) - 1
+        if seen[row]:
+            raise _wrong(path, f"line {number} has document {row + 1}, as line {seen[row]} has")
+        seen[row] = number
+        rows.append(row)
     return np.array(rows, np.int64)
+
+
+def line_of(path: Path, document: int) -> tuple[int, list[int]]:
+    """Return the number of the line of a document, counted from 0, and its features as they stand.
+
+    The file is one that `read_labelled` has read.
+    """
+    lines = (
+        (number, found)
+        for number, line in _lines(path)
+        if (found := _LINE.fullmatch(line)) and not (number == 1 and _HEADER.fullmatch(line))
+    )
+    number, found = next(islice(lines, document, None))
+    return number, [int(pair.partition(b":")[0]) for pair in found[2].split()]
 
 
 def read_pair(features: Path, labels: Path) -> Labelled:

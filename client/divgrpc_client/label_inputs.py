@@ -2,20 +2,23 @@
 
 import argparse
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.files import read_vectors
-from divgrpc_client.label_files import read_labelled, read_split
-from divgrpc_client.sparse_files import IndexBase
-from divgrpc_protos.arrays import Csr, Matrix, row_count
+from divgrpc_client.label_files import line_of, read_labelled, read_split
+from divgrpc_client.sparse_files import IndexBase, widened
+from divgrpc_protos.arrays import Csr, Matrix, row_count, without_zeros
 
 # Files that hold a matrix and nothing else; all others are text, a document with its labels a line.
 _MATRICES: Final = (".npy", ".npz", ".fvecs")
 _LEML: Final = "leml"
+
+# Documents, their labels if they have any, and their numbers in the file.
+Chosen = tuple[Matrix, Matrix | None, npt.NDArray[np.int64]]
 
 
 def is_text(path: Path) -> bool:
@@ -36,6 +39,43 @@ def read_documents(path: Path, arguments: argparse.Namespace) -> tuple[Matrix, M
     return read_labelled(path, base=base, dims=arguments.dims)
 
 
+def for_index(
+    path: Path,
+    arguments: argparse.Namespace,
+    documents: Matrix,
+    numbers: npt.NDArray[np.int64],
+    dims: int,
+) -> Matrix:
+    """Return documents of a text file, `numbers` in it, with the columns of an index, `dims`.
+
+    Raises `InvalidArgumentError` naming the line of the first that has no feature, or one that the
+    index has not.
+    """
+    rows = cast(Csr, documents)
+    empty = np.flatnonzero(np.diff(without_zeros(rows).indptr) == 0)
+    if len(empty):
+        number = int(numbers[empty[0]])
+        line, _ = line_of(path, number)
+        raise InvalidArgumentError(
+            "documents", f"{path} line {line} (document {number}) has no feature that is not 0"
+        )
+    beyond = np.flatnonzero(rows.indices >= dims)
+    if len(beyond):
+        row = int(np.searchsorted(rows.indptr, beyond[0], side="right")) - 1
+        number = int(numbers[row])
+        line, features = line_of(path, number)
+        # The greatest of the line is that of the row, wherever they begin.
+        greatest = max(features)
+        first = greatest - int(rows.indices[rows.indptr[row + 1] - 1])
+        raise InvalidArgumentError(
+            "documents",
+            f"{path} line {line} (document {number}) has feature {greatest}, and the index has "
+            f"{dims}, from {first} on as this file is read; --index-base says where features "
+            "begin, here and where an index is built",
+        )
+    return widened(documents, dims) if arguments.dims is None else documents
+
+
 def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, Any]]:
     """Return the file that a build is of, its rows, and what is told of labels beside them."""
     if (arguments.file is None) == (arguments.features is None):
@@ -43,10 +83,10 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
     if arguments.features is None:
         path = Path(arguments.file)
         rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
-        rows, labels = _labelled(arguments, rows, None)
+        rows, labels, _ = _labelled(arguments, rows, None)
     else:
         path = Path(arguments.features)
-        rows, labels = read_labelled_documents(arguments)
+        rows, labels, _ = read_labelled_documents(arguments)
     names, edges = arguments.label_names, arguments.hierarchy
     told = {
         "labels": labels,
@@ -58,21 +98,19 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
     return path, rows, told
 
 
-def read_labelled_documents(arguments: argparse.Namespace) -> tuple[Matrix, Matrix | None]:
+def read_labelled_documents(arguments: argparse.Namespace) -> Chosen:
     """Return the documents of --features, and their labels, those of --labels if it is given."""
     return _labelled(arguments, *read_documents(Path(arguments.features), arguments))
 
 
-def _labelled(
-    arguments: argparse.Namespace, rows: Matrix, labels: Matrix | None
-) -> tuple[Matrix, Matrix | None]:
+def _labelled(arguments: argparse.Namespace, rows: Matrix, labels: Matrix | None) -> Chosen:
     """Return what --labels and --split make of rows and labels."""
     if arguments.labels is not None:
         labels = read_vectors(Path(arguments.labels))
-    chosen = split_rows(arguments, row_count(rows))
-    if chosen is None:
-        return rows, labels
-    return picked(rows, chosen), None if labels is None else picked(labels, chosen)
+    rows, chosen = split(arguments, rows)
+    if arguments.split is not None and labels is not None:
+        labels = picked(labels, chosen)
+    return rows, labels, chosen
 
 
 def read_names(path: Path) -> list[str]:
@@ -122,15 +160,18 @@ def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
     return Csr(ends, matrix.indices[places], matrix.data[places], matrix.cols)
 
 
-def split_rows(arguments: argparse.Namespace, count: int) -> npt.NDArray[np.int64] | None:
-    """Return the rows that --split takes of so many, None where it is not given."""
+def split(arguments: argparse.Namespace, rows: Matrix) -> tuple[Matrix, npt.NDArray[np.int64]]:
+    """Return the rows that --split takes, all where it is not given, and their numbers."""
+    count = row_count(rows)
     if arguments.split is None:
-        return None
+        return rows, np.arange(count)
     # A file, and after a colon the number of one of its columns.
     name, colon, column = arguments.split.rpartition(":")
     if colon and column.isdecimal():
-        return read_split(Path(name), count, int(column))
-    return read_split(Path(arguments.split), count)
+        chosen = read_split(Path(name), count, int(column))
+    else:
+        chosen = read_split(Path(arguments.split), count)
+    return picked(rows, chosen), chosen
 
 
 def _model(given: list[str] | None) -> Any:  # noqa: ANN401  # what `Client.build` takes

@@ -51,6 +51,7 @@ class QueryOptions(TypedDict, total=False):
     sampling: Annotated[Sampling, "which points stay when the hash stage finds too many"]
     seed: Annotated[int, "of the draws; same seed, same answer"]
     rounding: Annotated[Rounding, "how qp_relax's shares become k results"]
+    n_probes: Annotated[int | None, "buckets, or cells, that tables look at; default: as tuned"]
 
 
 class BuildOptions(TypedDict, total=False):
@@ -78,7 +79,9 @@ class PredictOptions(TypedDict, total=False):
     """How labels are predicted."""
 
     top_k: Annotated[int, "how many labels a document gets at most"]
-    threshold: Annotated[float | None, "the least score, or share of the votes; default: as kept"]
+    threshold: Annotated[
+        float | None, "the least score, or share of the votes; -inf: none; default: as kept"
+    ]
     diversity: Annotated[float, "0: the best labels, or nearest neighbours; 1: diversity alone"]
     selector: Annotated[Selector, "what picks among the candidates"]
     search: Annotated[Search, "how labels, or neighbours, are found"]
@@ -110,7 +113,7 @@ class LabelGridOptions(TypedDict, total=False):
     selectors: Annotated[Sequence[Selector], "what picks among the candidates"]
     searches: Annotated[Sequence[Search], "how labels, or neighbours, are found"]
     limits: Annotated[Sequence[Limits], "pairs of hash_limit and candidates_limit; 0: no limit"]
-    thresholds: Annotated[Sequence[float | None], "least scores; none: what the index keeps"]
+    thresholds: Annotated[Sequence[float | None], "least scores; none: no limit"]
     diversities: Annotated[Sequence[float], "dials, 0 to 1"]
     top_ks: Annotated[Sequence[int], "how many labels a document gets at most"]
     neighbours: Annotated[int, "how many vote, in neighbour_vote"]

@@ -138,6 +138,7 @@ def effective(message: query_pb2.EffectiveParameters) -> EffectiveParameters:
         sampling=word(message, "sampling"),
         seed=message.seed,
         rounding=word(message, "rounding"),
+        n_probes=message.n_probes,
     )
 
 

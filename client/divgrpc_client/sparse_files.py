@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_protos.arrays import Csr
+from divgrpc_protos.arrays import Csr, Matrix
 
 Array = npt.NDArray[Any]
 IndexBase = Literal["auto", "0", "1"]
@@ -150,3 +150,10 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes, bytes]]:
 
 def _wrong(path: Path, what: str) -> InvalidArgumentError:
     return InvalidArgumentError("file", f"{path} {what}")
+
+
+def widened(rows: Matrix, dims: int) -> Matrix:
+    """Give svmlight rows the columns of the index: their file shows only those it uses."""
+    if isinstance(rows, Csr) and rows.cols < dims:
+        return rows._replace(cols=dims)
+    return rows

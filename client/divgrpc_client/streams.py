@@ -14,7 +14,7 @@ from google.rpc.status_pb2 import Status
 
 from divgrpc.types import IndexInfo, Progress, QueryResult
 from divgrpc_client.calls import Call
-from divgrpc_client.evaluations import Asking, RequestT, ResponseT_contra, RowT_co
+from divgrpc_client.evaluation_parts import EvaluationParts, RequestT, ResponseT, RowT
 from divgrpc_client.feeds import Feed
 from divgrpc_client.pipelines import Pipeline
 from divgrpc_client.stalls import StallError, Watchdog
@@ -99,14 +99,13 @@ def query(
 
 
 def evaluate(
-    method: "grpc.UnaryStreamMultiCallable[RequestT, ResponseT_contra]",
+    method: "grpc.UnaryStreamMultiCallable[RequestT, ResponseT]",
     call: Call,
-    evaluation: Asking[RequestT, ResponseT_contra, RowT_co],
+    evaluation: EvaluationParts[RequestT, ResponseT, RowT],
     idle_timeout: float,
-) -> Iterator[RowT_co]:
+) -> Iterator[RowT]:
     """Send what is evaluated, tell of progress, and yield rows; who stops asking ends the call."""
-    for message in evaluation.messages:
-        evaluation.begin()
+    for message in evaluation.messages():
         with Watchdog(idle_timeout, lambda: True) as watchdog:
             rpc = method(message, timeout=call.seconds_left(), metadata=call.metadata)
             try:
@@ -118,7 +117,6 @@ def evaluate(
                 raise call.failed(error) from error
             finally:
                 rpc.cancel()
-    rows = evaluation.rows()
-    if rows is None:
-        raise call.unsettled()
-    yield from rows
+        if evaluation.is_torn:
+            raise call.unsettled()
+    yield from evaluation.rows()

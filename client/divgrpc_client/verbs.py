@@ -1,6 +1,7 @@
 """What every command of the command line takes, and what it takes from the tables of options."""
 
 import argparse
+import math
 import os
 from collections.abc import Sequence
 from types import NoneType
@@ -136,6 +137,8 @@ def add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, 
             group.add_argument(*flags, nargs="+", **_each(name, each), **how)
         elif get_origin(kind) is Literal:
             group.add_argument(*flags, choices=get_args(kind), **how)
+        elif name == "threshold":
+            group.add_argument(*flags, type=_threshold, metavar="N|none", **how)
         else:
             group.add_argument(*flags, type=_plain(kind), metavar="N", **how)
 
@@ -145,7 +148,7 @@ def _each(axis: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
     if axis == "limits":
         return {"type": _limits, "metavar": "HASH:CANDIDATES"}
     if axis == "thresholds":
-        return {"type": _threshold, "metavar": "N"}
+        return {"type": _threshold, "metavar": "N|none"}
     if get_origin(kind) is Literal:
         return {"choices": get_args(kind)}
     return {"type": kind, "metavar": "N"}
@@ -163,9 +166,9 @@ def _plain(kind: Any) -> type[int] | type[float]:  # noqa: ANN401  # a type, or 
     return int if members == [int] else float
 
 
-def _threshold(text: str) -> float | None:
-    """Read a threshold; `none` is what the index keeps."""
-    return None if text == "none" else float(text)
+def _threshold(text: str) -> float:
+    """Read a threshold; `none` is no limit, whatever the index keeps."""
+    return -math.inf if text == "none" else float(text)
 
 
 _threshold.__name__ = "number or none"  # what argparse calls it

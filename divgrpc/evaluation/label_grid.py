@@ -26,8 +26,8 @@ class LabelGrid:
     """What is tried: every value of every axis with every other, at `PredictParameters`' defaults.
 
     `limits` are pairs of a `hash_limit` and a `candidates_limit`, as in `Grid`; a threshold of None
-    is none. `neighbours`, `vote` and `seed` are the same in all settings. Raises
-    `InvalidArgumentError`, with the axis as its field, as `Grid` does.
+    is none, whatever is kept with the index. `neighbours`, `vote` and `seed` are the same in all
+    settings. Raises `InvalidArgumentError`, with the axis as its field, as `Grid` does.
     """
 
     modes: tuple[Mode, ...] = ("embedding",)
@@ -54,4 +54,5 @@ class LabelGrid:
             PredictParameters, neighbours=self.neighbours, vote=self.vote, seed=self.seed
         )
         for told in combinations(self, _AXES, make):
-            yield replace(told, diversity=0.0) if told.selector == "nearest" else told
+            dial = 0.0 if told.selector == "nearest" else told.diversity
+            yield replace(told, diversity=dial, threshold=told.least)

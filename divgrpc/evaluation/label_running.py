@@ -1,7 +1,6 @@
 """An evaluation of predicted labels in this process: pieces one after the other."""
 
 from collections.abc import Callable, Iterator
-from typing import Final
 
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation.folds import FOLDS
@@ -12,14 +11,10 @@ from divgrpc.evaluation.label_tallying import LabelTally
 from divgrpc.evaluation.running import PIECE_QUERIES, Clock
 from divgrpc.kept import NO_LABELS
 from divgrpc.labels.model import as_labels
-from divgrpc.metrics import inverse_propensities
 from divgrpc.metrics.labelling import SparseLabels
 from divgrpc.predicting import document_rows
 from divgrpc.types import EvaluateLabelRow, Progress
 from divgrpc.vectors import Rows, RowsLike
-
-# Fewer points have no propensities: see `inverse_propensities`.
-_POINTS_LEAST: Final = 3
 
 
 def evaluate_labels(
@@ -51,7 +46,7 @@ def evaluate_labels(
         folds=folds,
         set_default=set_default,
         per_document=per_document,
-    )
+    ).bounded()
     truth = as_labels(labels, len(rows))
     tell = progress or (lambda _: None)
     return _run(index, (rows, truth), task, plan_labels(index, rows, truth, task), tell)
@@ -71,12 +66,12 @@ def plan_labels(
     settings = task.grid.settings()
     for setting in {each.mode: each for each in settings}.values():
         index.check_documents(documents, setting)
-    counts, enough = known.point_counts, index.rows >= _POINTS_LEAST
     return LabelOutlook(
         generation=index.generation,
         resolved=tuple(index.predict(documents[:1], each).parameters for each in settings),
         goal="f_score" if known.tree is None else "h_score",
-        inverse=inverse_propensities(counts, index.rows) if counts is not None and enough else None,
+        points=index.rows,
+        counts=known.point_counts,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain
 from typing import Final
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from divgrpc.evaluation.folds import Choice, choices_of, deal_folds
 from divgrpc.evaluation.label_measuring import TAKEN
 from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask
-from divgrpc.evaluation.tallying import COLUMNS_AT_ONCE, DRAWS, fronts, summary
+from divgrpc.evaluation.tallying import DRAWS, columns_at_once, fronts, summary
 from divgrpc.metrics import (
     JudgedLabels,
     Values,
@@ -40,6 +41,7 @@ class LabelTally:
         self._task = task
         self._outlook = outlook
         self._truth = truth
+        self._inverse = outlook.inverse()
         self._settings = task.grid.settings()
         self._tables = [
             np.full((len(TAKEN) + each.top_k, task.documents), np.nan) for each in self._settings
@@ -91,13 +93,17 @@ class LabelTally:
     def _intervals(self, tables: Sequence[Values]) -> Iterator[list[Interval]]:
         """Yield the intervals of every table's columns; all see the same draws of documents."""
         waiting: list[tuple[Values, Values]] = []
+        most = columns_at_once(self._task.documents)
         for number, table in enumerate(tables):
             waiting.append(self._ratios(table))
             width = sum(gained.shape[1] for gained, _ in waiting)
-            if width < COLUMNS_AT_ONCE and number < len(tables) - 1:
+            if width < most and number < len(tables) - 1:
                 continue
             gained, possible = (np.concatenate(side, axis=1) for side in zip(*waiting, strict=True))
-            found = iter(ratio_intervals(gained, possible, draws=DRAWS))
+            found = chain.from_iterable(
+                ratio_intervals(gained[:, own], possible[:, own], draws=DRAWS)
+                for own in _columns(gained.shape[1], most)
+            )
             yield from ([next(found) for _ in own.T] for own, _ in waiting)
             waiting.clear()
 
@@ -119,8 +125,8 @@ class LabelTally:
         values = np.concatenate(means, axis=1)
         applies = ~np.isnan(values)
         gained, possible = [np.where(applies, values, 0.0)], [applies.astype(np.float64)]
-        if self._outlook.inverse is not None:
-            worth, most = propensity_gains(judged, self._outlook.inverse)
+        if self._inverse is not None:
+            worth, most = propensity_gains(judged, self._inverse)
             gained.append(worth)
             possible.append(most)
         return np.concatenate(gained, axis=1), np.concatenate(possible, axis=1)
@@ -161,7 +167,13 @@ class LabelTally:
             on_front=on_front,
             by_fold=() if choice is None else choice.by_fold,
             values=measured if self._task.per_document else {},
+            labels=judged.labels if self._task.per_document else None,
         )
+
+
+def _columns(count: int, most: int) -> Iterator[slice]:
+    """Yield so many columns, at most some at once."""
+    return (slice(start, start + most) for start in range(0, count, most))
 
 
 def _reached(row: EvaluateLabelRow) -> float:

@@ -1,7 +1,7 @@
 """What an evaluation will do, checked whole before any of it is done."""
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 
@@ -32,7 +32,7 @@ class Task:
     per_query: bool = False
 
     def __post_init__(self) -> None:
-        check_size("queries", self.queries, len(self.grid.settings()), self.folds)
+        check_folds("queries", self.queries, self.folds)
         if self.set_default and not self.folds:
             raise InvalidArgumentError("set_default", "set_default needs folds to choose by")
         if self.set_default and len({each.k for each in self.grid.settings()}) > 1:
@@ -40,18 +40,34 @@ class Task:
                 "set_default", "set_default needs one k: h at several cannot be compared"
             )
 
+    def bounded(self) -> Self:
+        """Return the task; raises `InvalidArgumentError` where it is too much for one call."""
+        check_size("queries", self.queries, len(self.grid.settings()))
+        return self
 
-def check_size(field: str, rows: int, settings: int, folds: int) -> None:
-    """Raise where there are too many rows of queries or of documents, `field`, or wrong folds."""
-    most = LIMITS["query_rows_max"]
-    if not 1 <= rows <= most:
-        raise InvalidArgumentError(field, f"{field} must have 1 to {most} rows, got {rows}")
+
+def rows_max(settings: int) -> int:
+    """Return how many queries or documents one call may ask at so many settings."""
+    return min(LIMITS["query_rows_max"], LIMITS["evaluate_queries_max"] // settings)
+
+
+def check_folds(field: str, rows: int, folds: int) -> None:
+    """Raise where there are no rows of queries or of documents, `field`, or wrong folds."""
+    if not rows:
+        raise InvalidArgumentError(field, f"{field} must have a row at least")
     whole = isinstance(folds, int | np.integer) and not isinstance(folds, bool)
     if not whole or (folds != 0 and not 2 <= folds <= rows):
         raise InvalidArgumentError(
             "folds",
             f"folds must be 0 or between 2 and the number of {field} {rows}, got {folds}",
         )
+
+
+def check_size(field: str, rows: int, settings: int) -> None:
+    """Raise where there are more than `rows_max` rows of queries or of documents, `field`."""
+    most = LIMITS["query_rows_max"]
+    if rows > most:
+        raise InvalidArgumentError(field, f"{field} must have 1 to {most} rows, got {rows}")
     most = LIMITS["evaluate_queries_max"]
     if settings * rows > most:
         raise InvalidArgumentError(

@@ -52,7 +52,7 @@ def evaluate(
         folds=folds,
         set_default=set_default,
         per_query=per_query,
-    )
+    ).bounded()
     asked = Asked.of(categories, relevant, count)
     tell = progress or (lambda _: None)
     return _run(index, (queries, asked), task, plan(index, queries, asked, task), tell)

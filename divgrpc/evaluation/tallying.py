@@ -20,7 +20,9 @@ from divgrpc.types import (
 
 # Of the intervals: a hundredth of an interval's width, and a second where there are many rows.
 DRAWS: Final = 2_000
-COLUMNS_AT_ONCE: Final = 1_024
+_COLUMNS_MAX: Final = 1_024
+# Of columns that are drawn together; they are copied a few times.
+_NUMBERS_MAX: Final = 2**22
 _TIMES: Final = COLUMNS.index("microseconds")
 _FOUND: Final = COLUMNS.index("found")
 _PRECISION: Final = METRICS.index("precision")
@@ -143,6 +145,11 @@ def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]
     return front
 
 
+def columns_at_once(rows: int) -> int:
+    """Return how many columns (rows,) have their intervals made together."""
+    return max(1, min(_COLUMNS_MAX, _NUMBERS_MAX // rows))
+
+
 def summary(times: Values) -> Microseconds:
     """Return what is told of the times (nq,) of queries."""
     return Microseconds(mean(times), *(float(each) for each in np.percentile(times, (50, 90, 99))))
@@ -150,7 +157,7 @@ def summary(times: Values) -> Microseconds:
 
 def _intervals(tables: list[Values]) -> Iterable[list[Interval]]:
     """Return the intervals of every table's metrics; all tables see the same draws of queries."""
-    at_once = max(1, COLUMNS_AT_ONCE // len(METRICS))
+    at_once = max(1, columns_at_once(tables[0].shape[1]) // len(METRICS)) if tables else 1
     for start in range(0, len(tables), at_once):
         some = [table[: len(METRICS)] for table in tables[start : start + at_once]]
         found = mean_intervals(np.concatenate(some).T, draws=DRAWS)

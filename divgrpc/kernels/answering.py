@@ -46,7 +46,7 @@ INNER_PRODUCT = 2
 
 @kernel
 def answer(points, named, hashing, tables, cells, plan, queries, scratch, results):
-    """Answer every query row.
+    """Answer every query row; returns 0, or for how many points there must be room, and is void.
 
     `points`: see `scoring.score_rows`. `named`: ids (n,) int64 or empty; for the inner product
     inverse lengths (n,) float32 and bounds (see `scoring.score_longest`), else empty. `hashing`:
@@ -57,18 +57,19 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
     `plan`: search, n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance
     float32 (inf: none), selector, relevance float32, rule, uniform, seed uint64, product, metric.
     `queries`: dense (nq, d) float32, or indptr (nq + 1,) int64, indices int32 and values float32;
-    what is not used is empty. `scratch`: rows (n,) int32, distances (n,) float32, projections (B,)
-    float32, code (B / 64, 1) and planes (4, B / 64) uint64, scan scratch (scores, maxima,
-    histogram int32, minima float32), probing scratch, cells scratch (numbers int32, distances
-    float32, found int32), selection scratch (see `greedy`), costs float32, picked int64, sketched
-    (1, m) float32.
+    what is not used is empty. `scratch`: rows (r,) int32, distances (r,) float32, projections (B,)
+    float32, code (B / 64, 1) and planes (4, B / 64) uint64, scan scratch (scores (r,) int32, of the
+    distances' memory, maxima, histogram int32, minima float32, block (BLOCK,) int32), probing
+    scratch, cells scratch (numbers int32, distances float32, found int32), selection scratch (see
+    `greedy`), costs float32, picked int64, sketched (1, m) float32. With cells, searched through
+    tables, r and found may be less than n; maxima and minima are of as many points as found.
     `results`: ids (nq, k) int64, scores and selection scores (nq, k) float32, counts (nq,) uint32,
     stats (4, nq) uint32: hashed, probed, scored, candidates.
     """
     ids, bounds, product = named[0], named[2], plan[12]
     hash_limit, candidates_limit, max_distance = plan[4], plan[5], plan[6]
     rows, distances = scratch[0], scratch[1]
-    n = rows.shape[0]
+    n = hashing[2].shape[1]
     statistics, falling = results[4], ends_early(bounds) and not cells[5].shape[0]
     for query in range(results[3].shape[0]):
         target, at = _spread_query(queries, query, scratch[8])
@@ -78,7 +79,12 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
         scanned = plan[0] == SCAN or plan[0] == SCAN_HAMMING
         if falling and scanned and worth_looking(bounds, _needed(plan, n), n):
             stop, looked = reach(points[0], target, at, bounds, _needed(plan, n), distances)
-        sure, count, probed = find(hashing, tables, cells, plan, ids, stop, looked, scratch)
+        sure, count, probed, lacking = find(
+            hashing, tables, cells, plan, ids, stop, looked, scratch
+        )
+        if lacking:
+            _clear_query(queries, query, scratch[8])
+            return lacking
         if plan[7] == HASHED:
             _clear_query(queries, query, scratch[8])
             every = count == EVERY
@@ -115,6 +121,7 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
             results[3][query] = wanted
         else:
             _select(points, named, plan, query, wanted, scratch, results)
+    return 0
 
 
 @part
@@ -129,7 +136,7 @@ def _needed(plan, n):
 def _spread_query(queries, query, room):
     """Return (matrix, row) where the query stands as a dense row; `room` is of selections."""
     dense, indptr, indices, values = queries
-    target, marks = room[1], room[5]
+    target, marks = room[1], room[3]
     if not indptr.shape[0]:
         return dense, query
     spread(indices, values, indptr[query], indptr[query + 1], target)
@@ -140,7 +147,7 @@ def _spread_query(queries, query, room):
 
 @part
 def _clear_query(queries, query, room):
-    indptr, indices, marks = queries[1], queries[2], room[5]
+    indptr, indices, marks = queries[1], queries[2], room[3]
     if indptr.shape[0]:
         clear(indices, indptr[query], indptr[query + 1], room[1])
         if marks.shape[0]:
@@ -150,7 +157,7 @@ def _clear_query(queries, query, room):
 @part
 def _score_found(points, queries, query, target, at, product, count, scratch):
     """Write how far the scratch's first `count` rows are, or EVERY row, into its distances."""
-    rows, distances, marks = scratch[0], scratch[1], scratch[8][5]
+    rows, distances, marks = scratch[0], scratch[1], scratch[8][3]
     dense, indptr, indices, values = queries
     square = 0.0
     if points[1].shape[0]:

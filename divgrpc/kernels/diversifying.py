@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
-from divgrpc.kernels.pairs import far_from, hold, how_far, let_go
+from divgrpc.kernels.pairs import far_from, how_far
 
 # Likeness 1 - half of the squared distance: the cosine of unit vectors.
 CHORDS = 1
@@ -45,7 +45,6 @@ def max_sum(points, inverses, rows, costs, count, k, relevance, scratch, picked,
     k = min(k, count)
     far, sums, taken = scratch[0], np.zeros(count, np.float64), np.zeros(count, np.bool_)
     weight = 2.0 * (1.0 - relevance) / (k - 1) if k > 1 else 0.0
-    linked = hold(points, rows, count, scratch)
     for step in range(k):
         best, least = -1, np.inf
         for i in range(count):
@@ -54,10 +53,9 @@ def max_sum(points, inverses, rows, costs, count, k, relevance, scratch, picked,
                 best, least = i, value
         picked[step], gains[step], taken[best] = best, 0.0 - least, True
         if step + 1 < k:
-            far_from(points, inverses, rows, count, best, linked, scratch, far)
+            far_from(points, inverses, rows, count, best, scratch, far)
             for i in range(count):
                 sums[i] += math.sqrt(max(0.0, np.float64(far[i])))
-    let_go(points, rows, count, linked, scratch)
     return k
 
 

@@ -3,6 +3,10 @@
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.lanes import prefetch_row
+
+# Hyperplanes' numbers asked for ahead, in dimensions: those of a sparse query lie anywhere.
+_AHEAD = 8
 
 
 @kernel
@@ -13,18 +17,37 @@ def project(queries, row, hyperplanes, projections):
     so each bit has one order of summation, whatever else is computed beside it. Zeros are passed
     over, as in a sparse query: they change no sum.
     """
-    projections[:] = np.float32(0)
-    for j in range(hyperplanes.shape[0]):
-        if queries[row, j] != 0:
-            _add_plane(hyperplanes[j], queries[row, j], projections)
+    dims = hyperplanes.shape[0]
+    indices, values = np.empty(dims, np.int32), np.empty(dims, np.float32)
+    count = 0
+    for j in range(dims):
+        # Written whether it counts or not: a branch would be guessed wrong where zeros are many.
+        indices[count], values[count] = j, queries[row, j]
+        count += queries[row, j] != 0
+    project_sparse(indices, values, 0, count, hyperplanes, projections)
 
 
 @kernel
 def project_sparse(indices, values, start, stop, hyperplanes, projections):
     """Write the same for a sparse query, stored values start to stop, in their order."""
     projections[:] = np.float32(0)
-    for i in range(start, stop):
-        _add_plane(hyperplanes[indices[i]], values[i], projections)
+    i = start
+    while i + 4 <= stop:
+        for j in range(i + _AHEAD, min(i + _AHEAD + 4, stop)):
+            prefetch_row(hyperplanes, indices[j])
+        a, b = hyperplanes[indices[i]], hyperplanes[indices[i + 1]]
+        c, d = hyperplanes[indices[i + 2]], hyperplanes[indices[i + 3]]
+        w, x, y, z = values[i], values[i + 1], values[i + 2], values[i + 3]
+        for bit in range(projections.shape[0]):
+            projections[bit] = (
+                ((projections[bit] + w * a[bit]) + x * b[bit]) + y * c[bit]
+            ) + z * d[bit]
+        i += 4
+    while i < stop:
+        plane = hyperplanes[indices[i]]
+        for bit in range(projections.shape[0]):
+            projections[bit] += values[i] * plane[bit]
+        i += 1
 
 
 @kernel
@@ -71,12 +94,6 @@ def _add_to_sum(place, value, sketched):
         sketched[0, place] += value
     else:
         sketched[0, ~place] -= value
-
-
-@kernel
-def _add_plane(plane, value, projections):
-    for b in range(projections.shape[0]):
-        projections[b] += value * plane[b]
 
 
 @kernel

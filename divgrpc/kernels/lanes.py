@@ -5,6 +5,7 @@ fastmath it chooses an order per processor, which is not reproducible. `row_dot`
 spell the order out: terms go to four accumulators of 16 lanes, those are added pairwise, lanes are
 folded in halves, what is left of the row is added one by one. Multiplications and additions are
 never fused. Processors with narrower registers do the same additions in more instructions.
+`gathered_dot` does so of stored values, in two accumulators of 8 lanes of float64.
 """
 
 from collections.abc import Sequence
@@ -23,6 +24,9 @@ ACCUMULATORS: Final = 4
 _CACHE_LINE: Final = 64
 _FLOAT: Final = ir.FloatType()
 _VECTOR: Final = ir.VectorType(_FLOAT, LANES)
+_DOUBLE: Final = ir.DoubleType()
+_DOUBLES: Final = 8
+_INT32: Final = ir.IntType(32)
 
 
 @intrinsic
@@ -69,6 +73,39 @@ def row_dots(_context: Any, left: Any, rows: Any, right: Any, j: Any) -> Any:
 def row_distances(_context: Any, left: Any, rows: Any, right: Any, j: Any) -> Any:
     """Return the same of `row_distance`."""
     return _row_sums(left, rows, right, _square)
+
+
+@intrinsic
+def gathered_dot(
+    _context: Any,
+    indices: Any,
+    values: Any,
+    start: Any,
+    stop: Any,
+    ahead: Any,
+    target: Any,
+    at: Any,
+) -> Any:
+    """Return the float64 dot product of stored values start to stop and row `at` of `target`.
+
+    `indices` int32, `values` float32; `target` a C-contiguous float32 matrix. As many values from
+    `ahead` on are asked for meanwhile: rows lie anywhere in memory, and a burst of requests for a
+    row as long as this holds up what it should speed up.
+    """
+    if not _is_matrix(target):
+        return None
+    whole = types.intp
+    signature = types.float64(indices, values, whole, whole, whole, target, whole)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        kinds, (columns, stored, start, stop, ahead, _, at) = signature.args, arguments
+        columns = make_array(kinds[0])(context, builder, columns).data
+        stored = make_array(kinds[1])(context, builder, stored).data
+        dense = _row(context, builder, kinds[5], arguments[5], at)
+        total = _gathered_sum(builder, (columns, stored), (start, stop, ahead), dense)
+        return impl_ret_untracked(context, builder, signature.return_type, total)
+
+    return signature, generate
 
 
 def _square(builder: Any, x: Any, y: Any) -> Any:
@@ -147,17 +184,20 @@ def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
 
 def _prefetch(builder: Any, start: Any, count: Any) -> None:
     """Ask for every cache line of `count` four-byte numbers."""
-    number, byte = ir.IntType(32), ir.IntType(8).as_pointer()
-    prefetch = builder.module.declare_intrinsic(
-        "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[number] * 3])
-    )
-    # To be read, to stay in every cache, as data.
-    hints = [ir.Constant(number, hint) for hint in (0, 3, 1)]
     per_line = ir.Constant(count.type, _CACHE_LINE // 4)
     rounded = builder.add(count, ir.Constant(count.type, _CACHE_LINE // 4 - 1))
     with cgutils.for_range(builder, builder.udiv(rounded, per_line)) as loop:
-        line = builder.gep(start, [builder.mul(loop.index, per_line)])
-        builder.call(prefetch, [builder.bitcast(line, byte), *hints])
+        _prefetch_line(builder, builder.gep(start, [builder.mul(loop.index, per_line)]))
+
+
+def _prefetch_line(builder: Any, place: Any) -> None:
+    byte = ir.IntType(8).as_pointer()
+    prefetch = builder.module.declare_intrinsic(
+        "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[_INT32] * 3])
+    )
+    # To be read, to stay in every cache, as data.
+    hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]
+    builder.call(prefetch, [builder.bitcast(place, byte), *hints])
 
 
 def _shape(context: Any, builder: Any, kind: Any, value: Any) -> Any:
@@ -220,9 +260,51 @@ def _load(builder: Any, pointer: Any, start: Any) -> Any:
     return builder.load(block, align=4)
 
 
+def _gathered_sum(builder: Any, stored: Any, span: Any, dense: Any) -> Any:
+    """Return the sum of stored values, as (columns, values), times the dense row's numbers."""
+    (columns, values), (start, stop, ahead) = stored, span
+    index, stride = start.type, 2 * _DOUBLES
+    nothing = ir.Constant(ir.VectorType(_DOUBLE, _DOUBLES), [0.0] * _DOUBLES)
+    sums = [cgutils.alloca_once_value(builder, nothing) for _ in range(2)]
+
+    def add(total: Any, at: Any, lanes: int) -> None:
+        gathered, taken = (ir.Constant(ir.VectorType(_FLOAT, lanes), ir.Undefined),) * 2
+        for lane in range(lanes):
+            place, slot = builder.add(at, ir.Constant(index, lane)), ir.Constant(_INT32, lane)
+            column = builder.sext(builder.load(builder.gep(columns, [place])), index)
+            number = builder.load(builder.gep(dense, [column]))
+            gathered = builder.insert_element(gathered, number, slot)
+            value = builder.load(builder.gep(values, [place]))
+            taken = builder.insert_element(taken, value, slot)
+        wide = ir.VectorType(_DOUBLE, lanes)
+        product = builder.fmul(builder.fpext(gathered, wide), builder.fpext(taken, wide))
+        if lanes == 1:
+            product = builder.extract_element(product, ir.Constant(_INT32, 0))
+        builder.store(builder.fadd(builder.load(total), product), total)
+
+    steps = builder.udiv(builder.sub(stop, start), ir.Constant(index, stride))
+    with cgutils.for_range(builder, steps) as loop:
+        done = builder.mul(loop.index, ir.Constant(index, stride))
+        for array in (columns, values):
+            _prefetch_line(builder, builder.gep(array, [builder.add(ahead, done)]))
+        for number, total in enumerate(sums):
+            step = ir.Constant(index, number * _DOUBLES)
+            add(total, builder.add(builder.add(start, done), step), _DOUBLES)
+    rest = builder.add(start, builder.mul(steps, ir.Constant(index, stride)))
+    both = builder.fadd(*(builder.load(each) for each in sums))
+    total = cgutils.alloca_once_value(builder, _folded(builder, both, _DOUBLES))
+    with cgutils.for_range(builder, builder.sub(stop, rest)) as loop:
+        add(total, builder.add(rest, loop.index), 1)
+    return builder.load(total)
+
+
 def _fold(builder: Any, sums: Any) -> Any:
     low, high = (builder.fadd(builder.load(sums[i]), builder.load(sums[i + 1])) for i in (0, 2))
-    vector, width = builder.fadd(low, high), LANES
+    return _folded(builder, builder.fadd(low, high), LANES)
+
+
+def _folded(builder: Any, vector: Any, width: int) -> Any:
+    """Return the sum of a vector's lanes, added in halves."""
     while width > 1:
         width //= 2
         halves = (

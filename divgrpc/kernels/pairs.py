@@ -7,44 +7,28 @@ from divgrpc.kernels.lanes import row_distance, row_distances, row_dot, row_dots
 from divgrpc.kernels.sparse import (
     clear,
     distance_from_dot,
-    link,
-    linked_dots,
     mark,
     marked_dot,
     sparse_dot,
     spread,
-    unlink,
     unmark,
 )
 
-
-@kernel
-def hold(points, rows, count, scratch):
-    """Link sparse candidates rows[:count] by column for `far_from`, where they fit; returns so.
-
-    `points` and `scratch` as for `selection.greedy`. `let_go` must follow. Dense rows are read
-    where they lie: copying them side by side takes longer than it saves.
-    """
-    return points[1].shape[0] > 0 and count > 1 and link(points, rows, count, scratch[3])
+# Candidates asked for ahead: see `scoring`.
+_AHEAD = 4
 
 
 @kernel
-def let_go(points, rows, count, linked, scratch):
-    """Leave the scratch as it was before `hold`."""
-    if linked:
-        unlink(points, rows, count, scratch[3][0])
-
-
-@kernel
-def far_from(points, inverses, rows, count, pick, linked, scratch, far):
+def far_from(points, inverses, rows, count, pick, scratch, far):
     """Write how far candidate `pick` is from each of rows[:count] into `far` (count,) float32.
 
     Squared distances, or, where `inverses` (n,) float32 holds the points' inverse lengths,
-    1 - cosine; from itself 0. `linked` is what `hold` returned, the other arguments were its own.
+    1 - cosine; from itself 0. `points` and `scratch` as for `selection.greedy`. Dense rows are read
+    where they lie: copying them side by side takes longer than it saves.
     """
     row = rows[pick]
     if points[1].shape[0]:
-        _far_sparse(points, inverses, rows, count, row, linked, scratch, far)
+        _far_sparse(points, inverses, rows, count, row, scratch, far)
     else:
         _far_dense(points[0], inverses, rows, count, row, far)
     far[pick] = np.float32(0)
@@ -75,35 +59,31 @@ def _far_dense(vectors, inverses, rows, count, row, far):
 
 
 @part
-def _far_sparse(points, inverses, rows, count, row, linked, scratch, far):
+def _far_sparse(points, inverses, rows, count, row, scratch, far):
     _, indptr, indices, values, squares = points
-    _, target, _, links, dots, marks = scratch
-    start, stop = indptr[row], indptr[row + 1]
-    if linked:
-        linked_dots(points, row, count, links, dots)
-    elif marks.shape[0]:
-        spread(indices, values, start, stop, target)
-        mark(indices, start, stop, marks)
-        for i in range(count):
-            first, end = indptr[rows[i]], indptr[rows[i] + 1]
-            dots[i] = marked_dot(indices, values, first, end, target, marks)
-        unmark(indices, start, stop, marks)
-        clear(indices, start, stop, target)
-    else:
-        spread(indices, values, start, stop, target)
-        for i in range(count):
-            dots[i] = sparse_dot(indices, values, indptr[rows[i]], indptr[rows[i] + 1], target, 0)
-        clear(indices, start, stop, target)
+    target, marks, sums = scratch[1], scratch[3], np.zeros(16, np.float64)
+    spread(indices, values, indptr[row], indptr[row + 1], target)
+    if marks.shape[0]:
+        mark(indices, indptr[row], indptr[row + 1], marks)
     for i in range(count):
-        if inverses.shape[0]:
-            far[i] = np.float32(1) - np.float32(dots[i]) * inverses[rows[i]] * inverses[row]
+        other, ahead = rows[i], indptr[rows[min(i + _AHEAD, count - 1)]]
+        start, stop = indptr[other], indptr[other + 1]
+        if marks.shape[0]:
+            dot = marked_dot(indices, values, start, stop, target, marks, sums)
         else:
-            far[i] = distance_from_dot(dots[i], squares[rows[i]], squares[row], False)
+            dot = sparse_dot(indices, values, start, stop, ahead, target, 0)
+        if inverses.shape[0]:
+            far[i] = np.float32(1) - np.float32(dot) * inverses[other] * inverses[row]
+        else:
+            far[i] = distance_from_dot(dot, squares[other], squares[row], False)
+    if marks.shape[0]:
+        unmark(indices, indptr[row], indptr[row + 1], marks)
+    clear(indices, indptr[row], indptr[row + 1], target)
 
 
 @kernel
 def how_far(points, inverses, row, other):
-    """Return the same of two rows alone, float32, to the bit as of linked candidates."""
+    """Return the same of two rows alone, float32."""
     if points[1].shape[0]:
         dot = _merged_dot(points, row, other)
         if inverses.shape[0]:

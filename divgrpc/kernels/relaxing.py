@@ -3,7 +3,7 @@
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.pairs import far_from, hold, let_go
+from divgrpc.kernels.pairs import far_from
 from divgrpc.kernels.sampling import kth_smallest
 
 
@@ -84,7 +84,6 @@ def settle(points, inverses, rows, count, beta, allowed, most, scratch, kept, sl
     slots, room = np.empty(count, np.int32), min(count, kept.shape[0] // count)
     table, owners = kept[: room * count].reshape(room, count), np.empty(room, np.int32)
     slots[:], owners[:] = -1, -1
-    linked = hold(points, rows, count, scratch)
     fall, work, turn = 0.0, 0.0, 0
     while work < most:
         low, high, give, take = np.inf, -np.inf, 0, 0
@@ -101,7 +100,7 @@ def settle(points, inverses, rows, count, beta, allowed, most, scratch, kept, sl
                 if owners[turn] >= 0:
                     slots[owners[turn]] = -1
                 owners[turn], slots[member] = member, turn
-                far_from(points, inverses, rows, count, member, linked, scratch, table[turn])
+                far_from(points, inverses, rows, count, member, scratch, table[turn])
                 turn = (turn + 1) % room
                 work += count
             member = give
@@ -118,5 +117,4 @@ def settle(points, inverses, rows, count, beta, allowed, most, scratch, kept, sl
         fall += step * (high - low) - 0.5 * bend * step * step
         for i in range(count):
             slopes[i] -= 2.0 * beta * step * (np.float64(to_taker[i]) - np.float64(to_giver[i]))
-    let_go(points, rows, count, linked, scratch)
     return fall, work

@@ -64,18 +64,28 @@ def estimate(scores, unit, total, terms, start, estimates):
 
 
 @kernel
-def scan_estimates(codes, planes, unit, total, terms, stop, scores, estimates, minima):
+def estimate_run(codes, planes, unit, total, terms, start, stop, block, estimates):
+    """Write the estimates of the points from start to stop; `block` (BLOCK,) int32 is scratch."""
+    for at in range(start, stop, BLOCK):
+        end = min(stop, at + BLOCK)
+        scores = block[: end - at]
+        _score_block(codes, planes, at, scores)
+        estimate(scores, unit, total, terms, at, estimates[at - start : end - start])
+
+
+@kernel
+def scan_estimates(codes, planes, unit, total, terms, stop, block, estimates, minima):
     """Write the estimated distances of the first `stop` points, and the least of every group.
 
     A group is every COLUMN-th point of a block, so that minima of many groups are one run of
     instructions; `minima` (ceil(n / BLOCK) * COLUMN,) float32 gets infinity where there is none.
-    `scores` (n,) int32 is written over; other arguments as for `scan_asymmetric` and `estimate`.
+    `block` (BLOCK,) int32 is scratch; other arguments as for `scan_asymmetric` and `estimate`.
     """
     for start in range(0, stop, BLOCK):
         end = min(stop, start + BLOCK)
-        block, found = scores[: end - start], estimates[start:end]
-        _score_block(codes, planes, start, block)
-        estimate(block, unit, total, terms, start, found)
+        scores, found = block[: end - start], estimates[start:end]
+        _score_block(codes, planes, start, scores)
+        estimate(scores, unit, total, terms, start, found)
         first = start // BLOCK * COLUMN
         _column_minima(found, minima[first : first + COLUMN])
 
@@ -83,7 +93,10 @@ def scan_estimates(codes, planes, unit, total, terms, stop, scores, estimates, m
 @kernel
 def put_known(known, stop, estimates, minima):
     """Put distances that are known in place of the first estimates; arguments as above."""
-    estimates[: known.shape[0]] = known
+    # An assignment of arrays would bring numba's message of shapes that differ, which takes two
+    # seconds to compile.
+    for i in range(known.shape[0]):
+        estimates[i] = known[i]
     for start in range(0, known.shape[0], BLOCK):
         first = start // BLOCK * COLUMN
         block = estimates[start : min(stop, start + BLOCK)]
@@ -124,7 +137,8 @@ def take_least(estimates, minima, stop, wanted, rows):
     moved = np.empty(found, np.float32)
     for i in range(found):
         moved[i] = estimates[rows[i]]
-    estimates[:found] = moved
+    for i in range(found):
+        estimates[i] = moved[i]
     return found
 
 
@@ -226,27 +240,32 @@ def take_largest(scores, maxima, low, histogram, wanted, rows):
     """
     # `wanted` groups have a maximum of at least this, hence as many points a score.
     floor = _boundary(maxima, maxima.shape[0], wanted, low, histogram)
-    found = 0
+    if floor == low:
+        floor = _boundary(scores, scores.shape[0], wanted, low, histogram)
+    # Written whether it counts or not, here and below: branches would be guessed wrong.
+    groups, found = np.empty(maxima.shape[0], np.int32), 0
     for group in range(maxima.shape[0]):
-        if maxima[group] >= floor:
-            for i in range(group * GROUP, min(scores.shape[0], (group + 1) * GROUP)):
-                if scores[i] >= floor:
-                    rows[found] = i
-                    found += 1
+        groups[found] = group
+        found += maxima[group] >= floor
+    taken, found = groups[:found], 0
+    for group in taken:
+        for i in range(group * GROUP, min(scores.shape[0], (group + 1) * GROUP)):
+            rows[found] = i
+            found += scores[i] >= floor
     boundary = _boundary_of(scores, rows, found, wanted, low, histogram)
     sure = 0
     for i in range(found):
         row = rows[i]
-        if scores[row] > boundary:
-            # Ties move behind; both parts stay in the order of rows' first finding.
-            rows[i] = rows[sure]
-            rows[sure] = row
-            sure += 1
+        # What is not above the boundary moves behind, in no order that matters.
+        rows[i] = rows[sure]
+        rows[sure] = row
+        sure += scores[row] > boundary
     count = sure
     for i in range(sure, found):
-        if scores[rows[i]] == boundary:
-            rows[count] = rows[i]
-            count += 1
+        row = rows[i]
+        rows[i] = rows[count]
+        rows[count] = row
+        count += scores[row] == boundary
     return sure, count
 
 

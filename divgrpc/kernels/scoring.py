@@ -21,7 +21,7 @@ _LOOKED_AT = 8
 _FEW = 32
 # Rows asked for ahead: hashed points lie anywhere in memory, and waiting for them one by one takes
 # most of the time.
-_AHEAD = 4
+_AHEAD = 8
 
 
 @kernel
@@ -36,11 +36,8 @@ def score_rows(points, target, at, square, product, rows, count, distances):
     vectors, indptr = points[0], points[1]
     if indptr.shape[0]:
         for i in range(count):
-            if i + _AHEAD < count:
-                start, stop = indptr[rows[i + _AHEAD]], indptr[rows[i + _AHEAD] + 1]
-                prefetch_run(points[2], start, stop)
-                prefetch_run(points[3], start, stop)
-            distances[i] = sparse_distance(points, np.int64(rows[i]), target, at, square, product)
+            row, following = np.int64(rows[i]), np.int64(rows[min(i + _AHEAD, count - 1)])
+            distances[i] = sparse_distance(points, row, following, target, at, square, product)
         return
     # One loop each: with the choice inside, the loops take half as long again.
     if product:
@@ -59,7 +56,7 @@ def score_all(points, target, at, square, product, distances):
     vectors, indptr = points[0], points[1]
     if indptr.shape[0]:
         for row in range(distances.shape[0]):
-            distances[row] = sparse_distance(points, row, target, at, square, product)
+            distances[row] = sparse_distance(points, row, row, target, at, square, product)
     elif product:
         for row in range(distances.shape[0]):
             distances[row] = -row_dot(vectors, row, target, at)
@@ -75,13 +72,14 @@ def score_marked(points, target, marks, square, product, rows, count, distances)
     The query is row 0 of `target`, its columns the `marks`: see `sparse.marked_dot`.
     """
     _, indptr, indices, values, squares = points
+    sums = np.zeros(16, np.float64)
     for i in range(count if count >= 0 else distances.shape[0]):
         row = np.int64(rows[i]) if count >= 0 else i
         if i + _AHEAD < count:
             start, stop = indptr[rows[i + _AHEAD]], indptr[rows[i + _AHEAD] + 1]
             prefetch_run(indices, start, stop)
             prefetch_run(values, start, stop)
-        dot = marked_dot(indices, values, indptr[row], indptr[row + 1], target, marks)
+        dot = marked_dot(indices, values, indptr[row], indptr[row + 1], target, marks, sums)
         distances[i] = distance_from_dot(dot, squares[row], square, product)
 
 

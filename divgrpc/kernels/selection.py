@@ -9,7 +9,7 @@ brought up to date where as it stands it would be picked (Minoux 1978).
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.pairs import far_from, hold, how_far, let_go
+from divgrpc.kernels.pairs import far_from, how_far
 
 CORRECTED = 0
 PRINTED = 1
@@ -57,17 +57,15 @@ def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, pi
     `points` as for `score_rows`. `rows` and `costs` (count,) are in the order of distance, then
     id, so that the first of equals wins. How far apart two points are says `pairs.far_from`, with
     `inverses` (n,) float32 or empty. `scratch`: far (count,) float32, target (1, d) float32 of
-    zeros, apart (count,) float32; links, see `sparse.link`; dots (count,) float64; marks uint64 of
-    zeros, or empty, see `sparse.marked_dot`. `picked` int64 gets positions among the candidates,
-    `gains` float32 what was maximised: minus lambda times the cost, plus the weighted distances
-    from those picked before.
+    zeros, apart (count,) float32, marks uint64 of zeros, or empty: see `sparse.marked_dot`.
+    `picked` int64 gets positions among the candidates, `gains` float32 what was maximised: minus
+    lambda times the cost, plus the weighted distances from those picked before.
     """
     far, apart = scratch[0], scratch[2]
     k = min(k, count)
     apart[:count] = np.float32(0)
-    linked = hold(points, rows, count if k > 1 else 0, scratch)
     # A least distance only shrinks: it is brought up to date where the candidate would be picked.
-    lazy, known = rule == MMR and not linked, np.zeros(count, np.int32)
+    lazy, known = rule == MMR, np.zeros(count, np.int32)
     for step in range(k):
         weight = diversity_weight(rule, relevance, step, k)
         best, least = -1, np.float32(np.inf)
@@ -86,11 +84,10 @@ def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, pi
         picked[step] = best
         gains[step] = -least
         if step + 1 < k and (step == 0 or not lazy):
-            far_from(points, inverses, rows, count, best, linked, scratch, far)
+            far_from(points, inverses, rows, count, best, scratch, far)
             least_counts = rule == MMR and step > 0
             for i in range(count):
                 apart[i] = min(apart[i], far[i]) if least_counts else apart[i] + far[i]
                 known[i] = 1
         apart[best] = np.float32(-np.inf)
-    let_go(points, rows, count, linked, scratch)
     return k

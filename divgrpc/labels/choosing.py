@@ -64,22 +64,20 @@ class Chosen:
     trials: tuple[Trial, ...]
 
 
-def most_rank(documents: Rows, labels: SparseRows) -> int:
-    """Return the greatest rank that X (n, d) and Y (n, L) allow."""
-    return int(min(*documents.shape, labels.shape[1]))
-
-
 def choose(documents: Rows, labels: SparseRows, given: LabelParameters, tick: Tick) -> Chosen:
     """Return what was given, and what is best for what was left open.
 
-    Raises `InvalidArgumentError` for a rank above what the data allow.
+    X (n, d) has the constant feature, and neither it nor Y (n, L) an empty column where sparse.
+    Raises `InvalidArgumentError` for a rank above what the data allow, the least of n, d and L.
     """
-    most = most_rank(documents, labels)
+    (rows, features), count = documents.shape, labels.shape[1]
+    most = min(rows, features, count)
     if given.rank is not None and given.rank > most:
         raise InvalidArgumentError(
             "rank",
-            f"rank must be at most {most}, the least of documents, features and labels, "
-            f"got {given.rank}",
+            f"rank must be at most {most}, the least of {rows} documents, {features} features "
+            "that they have, the constant one included, and "
+            f"{count} labels that they have, got {given.rank}",
         )
     largest = given.rank or min(most, RANK_MOST)
     blind = Chosen(

@@ -15,7 +15,7 @@ from scipy import sparse
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels.products import multiply
 from divgrpc.types import FloatArray, IntArray, LabelPrediction
-from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare
+from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare, within_float32
 
 # Scores of a block of documents: 64 MiB.
 _BLOCK_SCORES: Final = 2**24
@@ -167,7 +167,7 @@ def prediction(
     labels = np.pad(labels, empty, constant_values=-1)
     scores = np.pad(scores, empty, constant_values=np.nan)
     if threshold is not None:
-        below = ~(scores >= threshold)
+        below = ~(scores >= within_float32(threshold))
         labels[below], scores[below] = -1, np.nan
     return LabelPrediction(labels, scores, (labels >= 0).sum(axis=1).astype(np.uint32))
 

@@ -96,19 +96,18 @@ def second_moments(rows: FloatArray) -> npt.NDArray[np.float64]:
     return total
 
 
-def without_empty(documents: Matrix) -> tuple[Matrix, IntArray | None]:
-    """Return documents in the columns that they have anything in, and which these are, ascending.
+def without_empty(rows: SparseRows) -> tuple[SparseRows, IntArray]:
+    """Return rows in the columns that they have anything in, and which these are, ascending.
 
-    None where that is most of them, or all: then documents are left as they are. Of a few with
-    millions of columns a model is trained in the time that their own take.
+    Of a few with millions of columns a model is trained in the time that their own take.
     """
-    if not isinstance(documents, SparseRows):
-        return documents, None
-    columns = np.unique(documents.indices).astype(np.int64)
-    if 2 * len(columns) > documents.dims:
-        return documents, None
-    renamed = np.searchsorted(columns, documents.indices).astype(np.int32)
-    return SparseRows(documents.indptr, renamed, documents.values, len(columns)), columns
+    used = np.zeros(rows.dims, np.bool_)
+    used[rows.indices] = True
+    columns = np.flatnonzero(used)
+    if len(columns) == rows.dims:
+        return rows, columns
+    renamed = (np.cumsum(used, dtype=np.int32) - 1)[rows.indices]
+    return SparseRows(rows.indptr, renamed, rows.values, len(columns)), columns
 
 
 def _transposed(matrix: Matrix) -> Matrix:

@@ -12,7 +12,7 @@ from divgrpc.labels.leml import Alternation, start
 from divgrpc.labels.model import LabelModel, as_documents, as_labels
 from divgrpc.labels.products import Products, without_empty
 from divgrpc.parameters import LabelParameters
-from divgrpc.types import Progress, TrainingProgress
+from divgrpc.types import FloatArray, IntArray, Progress, TrainingProgress
 from divgrpc.vectors import Rows, RowsLike, SparseRows
 
 
@@ -55,8 +55,11 @@ def train(
 def _trained(
     rows: Rows, truth: SparseRows, given: LabelParameters, reported: "_Reports"
 ) -> TrainedLabels:
-    dims = rows.shape[1]
-    rows, columns = without_empty(rows)
+    features, labels = rows.shape[1], truth.shape[1]
+    used = None
+    if isinstance(rows, SparseRows):
+        rows, used = without_empty(rows)
+    truth, had = without_empty(truth)
     chosen = choose(rows, truth, given, reported.choosing)
     products = Products(rows, truth)
     rng = np.random.default_rng((given.seed, 2))
@@ -69,12 +72,10 @@ def _trained(
         reported.end_iteration(losses[-1])
         if len(losses) > 1 and losses[-2] - losses[-1] < given.tolerance * losses[-2]:
             break
-    feature_map = training.feature_map
-    if columns is not None:
-        # What no document has stays at none, as regularisation has it.
-        feature_map = np.zeros((dims, chosen.rank), np.float32)
-        feature_map[columns] = training.feature_map
-    model = LabelModel(training.label_factors, feature_map[:-1], feature_map[-1], unit_rows=True)
+    # What no document has stays at none, as regularisation has it.
+    feature_map = _spread(training.feature_map, used, features)
+    factors = _spread(training.label_factors, had, labels)
+    model = LabelModel(factors, feature_map[:-1], feature_map[-1], unit_rows=True)
     filled = replace(
         given,
         rank=chosen.rank,
@@ -82,6 +83,15 @@ def _trained(
         iterations=chosen.iterations,
     )
     return TrainedLabels(model, filled, tuple(losses), chosen.trials)
+
+
+def _spread(found: FloatArray, places: IntArray | None, count: int) -> FloatArray:
+    """Return what was found at their places among `count` rows of zeros; None is everywhere."""
+    if places is None or len(places) == count:
+        return found
+    spread = np.zeros((count, found.shape[1]), np.float32)
+    spread[places] = found
+    return spread
 
 
 class _Reports:

@@ -9,7 +9,7 @@ label counts, as 0: what is predicted for it is wrong, and these data sets have 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +37,14 @@ class SparseLabels(Protocol):
     @property
     def shape(self) -> tuple[int, int]:
         """Documents and labels."""
+
+
+class Truth(NamedTuple):
+    """Such rows, of arrays that are there."""
+
+    indptr: npt.NDArray[np.int64]
+    indices: npt.NDArray[np.uint32]
+    shape: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -107,11 +107,17 @@ def decode(vectors: vectors_pb2.Vectors) -> npt.NDArray[np.float32] | Csr:
 
 def encode_label_sets(sets: Csr) -> labels_pb2.LabelSets:
     """Wrap the labels of rows: the columns of what is not 0, whatever it is."""
-    kept = sets.data != 0
-    ends = np.concatenate(([0], np.cumsum(kept)))[sets.indptr]
+    own = without_zeros(sets)
     return labels_pb2.LabelSets(
-        label_count=sets.cols, offsets=ends.tolist(), ids=sets.indices[kept].tolist()
+        label_count=own.cols, offsets=own.indptr.tolist(), ids=own.indices.tolist()
     )
+
+
+def without_zeros(matrix: Csr) -> Csr:
+    """Return the same matrix, in which nothing is stored that is 0."""
+    kept = matrix.data != 0
+    ends = np.concatenate(([0], np.cumsum(kept)))[matrix.indptr]
+    return Csr(ends, matrix.indices[kept], matrix.data[kept], matrix.cols)
 
 
 def decode_label_sets(sets: labels_pb2.LabelSets) -> Csr:

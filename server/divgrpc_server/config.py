@@ -82,6 +82,12 @@ class Config:
     worker_silence: float = _option(
         20.0, "seconds that a worker with work may be silent before it is replaced", low=0.1
     )
+    worker_awake: float = _option(
+        0.001,
+        "seconds that a worker stays awake for the next query where they come one by one as fast",
+        low=0,
+        high=0.1,
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

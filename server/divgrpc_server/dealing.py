@@ -22,7 +22,10 @@ _LABEL_TIMES: Final = TAKEN.index("microseconds")
 
 
 class Made(NamedTuple):
-    """What came of an evaluation: messages of rows, and fields of `Defaults` to be set first."""
+    """What came of an evaluation: messages, of settings and what goes before, and of choices.
+
+    `defaults` are fields of `Defaults`, to be set before the choices are told.
+    """
 
     settings: list[bytes]
     choices: list[bytes]
@@ -146,7 +149,7 @@ class DealtDocuments:
         self._documents = arrays.decode(self.request.documents)
         self.rows = arrays.row_count(self._documents)
         self._task = label_tasks.parse_task(self.request, self.rows)
-        self._truth = label_tasks.parse_truth(self.request, self.rows)
+        self._truth = label_tasks.parse_truth(self.request, self._task)
         self.settings = self._task.grid.settings()
         self._kinds = [replace(each, diversity=0.0, threshold=None) for each in self.settings]
 
@@ -180,10 +183,8 @@ class DealtDocuments:
 
     def piece(self, setting: int, rows: slice) -> tasks.Asking:
         """Return the request for some documents."""
-        # With the threshold that was found: what is kept with the index may change meanwhile.
-        asked = replace(self.settings[setting], threshold=self._outlook.resolved[setting].threshold)
         documents = arrays.encode(arrays.take(self._documents, rows.start, rows.stop))
-        return label_tasks.piece_of(self.name, asked, documents)
+        return label_tasks.piece_of(self.name, self.settings[setting], documents)
 
     def take(self, setting: int, start: int, payload: bytes) -> float:
         """Take what was measured."""
@@ -200,7 +201,11 @@ class DealtDocuments:
         """Return rows and thresholds."""
         rows, thresholds = self._tally.rows()
         defaults = {"thresholds": thresholds} if thresholds else {}
-        return _made(rows, label_tasks.pack_row, defaults)
+        made = _made(rows, label_tasks.pack_row, defaults)
+        if not self._task.per_document:
+            return made
+        known = label_tasks.pack_frequencies(self._outlook, self._truth)
+        return made._replace(settings=known + made.settings)
 
 
 _Row = TypeVar("_Row", EvaluateRow, EvaluateLabelRow)

@@ -36,6 +36,8 @@ from divgrpc_server.tasks import Head
 
 EVALUATIONS_MAX: Final = 2
 _PROGRESS_SECONDS: Final = 0.2
+# How often a caller hears of rows being made.
+_ALIVE_SECONDS: Final = 2.0
 # How long a piece should take. The first of a kind of setting tell how many queries that is.
 _PIECE_SECONDS: Final = 0.04
 _FIRST_QUERIES: Final = 16
@@ -81,6 +83,7 @@ class Evaluations:
             raise EvaluationsFullError("as many evaluations are under way as may be; try again")
         self._under_way += 1
         run = next(self._runs)
+        one: _Evaluation | None = None
         try:
             dealt = read(payload)
             one = _Evaluation(self._pool, dealt, write, (run, deadline, request_id))
@@ -93,8 +96,18 @@ class Evaluations:
             for row in made.choices:
                 await write(row)
         finally:
-            self._under_way -= 1
             self._pool.release(run.to_bytes(8, "little"))
+            if one is None or one.making is None:
+                self._under_way -= 1
+            else:
+                one.making.add_done_callback(self._leave)
+
+    def _leave(self, making: "asyncio.Task[Made]") -> None:
+        """Make room for another once the rows of one are made, wanted or not."""
+        self._under_way -= 1
+        if not making.cancelled():
+            # Looked at: asyncio complains of one that nobody has seen.
+            making.exception()
 
     def _set_defaults(self, name: str, generation: int, changes: Mapping[str, Any]) -> None:
         folder = IndexFolder(self._root / name)
@@ -114,6 +127,8 @@ class _Evaluation:
         self._write = write
         self._run, self._deadline, self._request_id = ours
         self.generation = 0
+        # A thread that makes the rows, which nobody can stop.
+        self.making: asyncio.Task[Made] | None = None
         # Of every kind of setting, how long a row takes, once that is known.
         self._microseconds: dict[Hashable, float] = {}
         self._calls: dict[int, Call] = {}
@@ -124,11 +139,15 @@ class _Evaluation:
         """Return the rows, and the defaults to be set."""
         await self._plan()
         try:
-            await self._work()
+            told = await self._work()
         finally:
             for call in self._calls.values():
                 self._pool.withdraw(call)
-        return await asyncio.to_thread(self._dealt.made)
+        self.making = asyncio.create_task(asyncio.to_thread(self._dealt.made))
+        while not (await asyncio.wait({self.making}, timeout=_ALIVE_SECONDS))[0]:
+            # A caller who hears nothing takes us for dead.
+            await self._write(told)
+        return await self.making
 
     async def _plan(self) -> None:
         """Have every worker check the request, until all have found the same generation."""
@@ -143,7 +162,8 @@ class _Evaluation:
                 return
         raise IndexChangedError(f"index {self._dealt.name!r} is replaced again and again")
 
-    async def _work(self) -> None:
+    async def _work(self) -> bytes:
+        """Have all pieces answered; returns what was told last."""
         dealt = self._dealt
         blocks, numbers = self._blocks(), itertools.count()
         clock = Clock(len(dealt.settings) * dealt.rows)
@@ -158,7 +178,7 @@ class _Evaluation:
                 told = time.monotonic()
                 await self._write(dealt.progress(clock.progress(done)))
             with suppress(TimeoutError):
-                # No longer: a caller who hears nothing takes us for dead.
+                # No longer, for the same reason.
                 await asyncio.wait_for(self._heard.wait(), _PROGRESS_SECONDS)
             self._heard.clear()
             while self._replies:
@@ -167,7 +187,9 @@ class _Evaluation:
                 spent = dealt.take(block.setting, block.rows.start, _payload(reply))
                 self._microseconds[dealt.kind(block.setting)] = spent
                 done += block.rows.stop - block.rows.start
-        await self._write(dealt.progress(clock.progress(done)))
+        last = dealt.progress(clock.progress(done))
+        await self._write(last)
+        return last
 
     def _blocks(self) -> Iterator[_Block]:
         """Cut the work into pieces, the costliest settings first."""

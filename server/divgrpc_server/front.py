@@ -180,12 +180,21 @@ async def _run(me: control.Self, log: Logger) -> None:
     await Front(me, log).run()
 
 
+def _new_loop() -> asyncio.AbstractEventLoop:
+    """Return uvloop's event loop where it is installed: calls cost a twentieth less with it."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
 def main() -> None:
     """Run a front; started by the supervisor alone."""
     me = control.enter()
     log = logs.configure(me.config, "front", me.serial)
-    with logs.edge(log):
-        asyncio.run(_run(me, log))
+    with logs.edge(log), asyncio.Runner(loop_factory=_new_loop) as runner:
+        runner.run(_run(me, log))
 
 
 if __name__ == "__main__":

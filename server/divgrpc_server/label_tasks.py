@@ -5,17 +5,17 @@ As `tasks`, and used by the same; so it loads nothing that computes.
 
 import json
 from dataclasses import asdict
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.label_grid import LabelGrid
-from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask
+from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask, told_max
 from divgrpc.label_parameters import PredictParameters
+from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
-from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, Interval
+from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, IntArray, Interval
 from divgrpc_protos import arrays, words
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server import tasks
@@ -42,14 +42,6 @@ _PLAIN: Final = (
 _AT: Final = ("precision_at", "recall_at", "ndcg_at", "propensity_scored_at")
 
 
-class Truth(NamedTuple):
-    """The true labels of documents, as `divgrpc.metrics.labelling.SparseLabels` has them."""
-
-    indptr: npt.NDArray[np.int64]
-    indices: npt.NDArray[np.uint32]
-    shape: tuple[int, int]
-
-
 def parse_task(request: evaluate_labels_pb2.EvaluateLabelsRequest, documents: int) -> LabelTask:
     """Return what a request with so many documents asks for, but their labels.
 
@@ -67,17 +59,26 @@ def parse_task(request: evaluate_labels_pb2.EvaluateLabelsRequest, documents: in
     vote = word(_REQUEST, "vote", request.vote)
     axes |= {} if vote is None else {"vote": vote}
     told = {"folds": request.folds} if request.HasField("folds") else {}
-    return LabelTask(
+    task = LabelTask(
         grid=LabelGrid(**axes),
         documents=documents,
         set_default=request.set_default,
         per_document=request.per_document,
         **told,
-    )
+    ).bounded()
+    most = told_max(max(setting.top_k for setting in task.grid.settings()))
+    if task.per_document and documents > most:
+        raise InvalidArgumentError(
+            "per_document",
+            f"per_document needs at most {most} documents for this top_k, got {documents}: "
+            "a row must fit a message",
+        )
+    return task
 
 
-def parse_truth(request: evaluate_labels_pb2.EvaluateLabelsRequest, documents: int) -> Truth:
-    """Return the true labels of so many documents; raises as `parse_task` does."""
+def parse_truth(request: evaluate_labels_pb2.EvaluateLabelsRequest, task: LabelTask) -> Truth:
+    """Return the true labels of a task's documents; raises as `parse_task` does."""
+    documents = task.documents
     try:
         sets = arrays.decode_label_sets(request.labels)
     except arrays.MatrixError as error:
@@ -88,7 +89,7 @@ def parse_truth(request: evaluate_labels_pb2.EvaluateLabelsRequest, documents: i
             f"labels.offsets must be {documents + 1}, one more than the documents, "
             f"got {arrays.row_count(sets) + 1}",
         )
-    if not len(sets.indices):
+    if task.folds and not len(sets.indices):
         raise InvalidArgumentError("labels", "labels must have one label at least")
     return Truth(sets.indptr, sets.indices, (documents, sets.cols))
 
@@ -120,23 +121,34 @@ def piece_of(
 
 
 def pack_outlook(outlook: LabelOutlook) -> bytes:
-    """Return what `unpack_outlook` reads: a line of JSON, then the propensities as they are."""
-    inverse = b"" if outlook.inverse is None else np.asarray(outlook.inverse, "<f8").tobytes()
+    """Return what `unpack_outlook` reads: a line of JSON, then the counts as they are."""
+    counts = b"" if outlook.counts is None else np.asarray(outlook.counts, "<u4").tobytes()
     told = {
         "generation": outlook.generation,
         "resolved": [asdict(each) for each in outlook.resolved],
         "goal": outlook.goal,
+        "points": outlook.points,
     }
-    return json.dumps(told).encode() + b"\n" + inverse
+    return json.dumps(told).encode() + b"\n" + counts
 
 
 def unpack_outlook(payload: bytes) -> LabelOutlook:
     """Return what a worker found of a task."""
-    line, _, inverse = payload.partition(b"\n")
+    line, _, packed = payload.partition(b"\n")
     told = json.loads(line)
     resolved = tuple(EffectiveLabelParameters(**each) for each in told.pop("resolved"))
-    known = np.frombuffer(inverse, "<f8") if inverse else None
-    return LabelOutlook(resolved=resolved, inverse=known, **told)
+    counts = np.frombuffer(packed, "<u4").astype(np.int64) if packed else None
+    return LabelOutlook(resolved=resolved, counts=counts, **told)
+
+
+def pack_frequencies(outlook: LabelOutlook, truth: Truth) -> list[bytes]:
+    """Return the message that says how frequent true labels are, none where it is not known."""
+    if outlook.counts is None:
+        return []
+    told = evaluate_labels_pb2.LabelFrequencies(
+        points=outlook.points, counts=outlook.counts[np.unique(truth.indices)].tolist()
+    )
+    return [evaluate_labels_pb2.EvaluateLabelsResponse(frequencies=told).SerializeToString()]
 
 
 def pack_row(row: EvaluateLabelRow) -> bytes:
@@ -150,11 +162,18 @@ def pack_row(row: EvaluateLabelRow) -> bytes:
             evaluate_pb2.EvaluateValues(name=name, values=values)
             for name, values in row.values.items()
         ],
+        labels=None if row.labels is None else _picked(row.labels),
     )
     for name in _AT:
         getattr(message, name).extend(_metric("", each) for each in getattr(row, name))
     setattr(message, "search", words.to_enum(_ROW.fields_by_name["search"], row.search))  # noqa: B010  # as above
     return evaluate_labels_pb2.EvaluateLabelsResponse(row=message).SerializeToString()
+
+
+def _picked(labels: IntArray) -> evaluate_labels_pb2.PickedLabels:
+    known = labels >= 0
+    ends = np.cumsum([0, *known.sum(axis=1)])
+    return evaluate_labels_pb2.PickedLabels(offsets=ends.tolist(), labels=labels[known].tolist())
 
 
 def _metric(name: str, interval: Interval) -> evaluate_pb2.EvaluateMetric:

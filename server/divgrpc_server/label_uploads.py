@@ -14,7 +14,7 @@ from typing import IO, Final, Self
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
-from divgrpc.label_plans import LabelPlan
+from divgrpc.label_plans import LabelPlan, check_trained
 from divgrpc.labels import LabelModel
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import FloatArray, IntArray
@@ -42,6 +42,7 @@ class LabelPieces:
         if self._model != "factors" and (told.unit_rows or len(told.offset)):
             raise InvalidArgumentError("offset", "offset and unit_rows go with factors alone")
         given = {field.name: value for field, value in told.parameters.ListFields()}
+        check_trained(self._model, given)
         self._parameters = LabelParameters(**{"seed": header.parameters.seed} | given)
         self._factors = {field: _Factor(field, folder) for field in _FACTORS}
         self._names: list[str] | None = None

@@ -169,6 +169,7 @@ def effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
         candidates_limit=parameters.candidates_limit,
         max_distance=parameters.max_distance,
         seed=parameters.seed,
+        n_probes=parameters.n_probes,
     )
     for name in _EFFECTIVE_WORDS:
         setattr(

@@ -165,7 +165,7 @@ def _labels(message: evaluate_labels_pb2.EvaluateLabelsRequest) -> _Given:
     settings = task.grid.settings()
 
     def plan(index: Index) -> bytes:
-        truth = label_tasks.parse_truth(message, len(documents))
+        truth = label_tasks.parse_truth(message, task)
         return label_tasks.pack_outlook(plan_labels(index, documents, truth, task))
 
     return _Given(

@@ -12,8 +12,9 @@ death names the guilty. That call fails and its fingerprint is remembered for a 
 is refused untried. The innocent only lose the time. Before that the others compare the lengths of
 the index's files: where one was cut short, the answer is that and not another death.
 
-Everything is bounded: calls and bytes held, the wait for a worker where none is up, the silence of
-a worker that has work, and the memory of fingerprints. All of it runs on one event loop.
+Everything is bounded: calls and bytes held (see `admission`), the wait for a worker where none is
+up, the silence of a worker that has work, and the memory of fingerprints. All of it runs on one
+event loop.
 """
 
 import asyncio
@@ -27,17 +28,16 @@ from typing import Final
 
 from divgrpc.errors import UnavailableError
 from divgrpc_server import frames
+from divgrpc_server.admission import TO_ALL, Admission
 from divgrpc_server.config import Config
 from divgrpc_server.crew import Call, Worker
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.logs import Logger
 from divgrpc_server.quarantine import Quarantine, index_of
-from divgrpc_server.statuses import OutOfMemoryError, PoisonError, QueueFullError, explain
+from divgrpc_server.statuses import OutOfMemoryError, PoisonError, explain
 
 _TICK_SECONDS: Final = 0.25
 _TRIES: Final = 2
-# What goes to every worker, counts for no queue and is tried once.
-_TO_ALL: Final = (Op.PREPARE, Op.PLAN)
 
 
 class Pool:
@@ -69,8 +69,7 @@ class Pool:
         self._reserved: Worker | None = None
         self._quarantine = Quarantine(stamp)
         self._ids = itertools.count(1)
-        self._calls = 0
-        self._bytes = 0
+        self._admission = Admission(config)
         self._empty_since = time.monotonic()
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
 
@@ -110,19 +109,13 @@ class Pool:
     ) -> Call:
         """Queue a request; `deliver` gets its reply unless the call is withdrawn.
 
-        Raises `QueueFullError`, but not for a piece, of which whoever deals them has few under way;
-        and `PoisonError`.
+        Raises `QueueFullError` and `PoisonError`.
         """
-        if op != Op.PIECE and (
-            self._calls >= self._config.queue_calls
-            or self._bytes + len(payload) > self._config.queue_bytes
-        ):
-            raise QueueFullError("the server holds as many queries as it may; try again shortly")
+        self._admission.check(op, payload, deadline)
         if self._quarantine.holds(op, payload):
             raise PoisonError("this request ended two workers a moment ago and is not tried again")
         call = Call(Request(next(self._ids), deadline, op, tag, payload), deliver)
-        self._calls += 1
-        self._bytes += len(payload)
+        self._admission.take(call.request)
         self._line(call)[call.request.id] = call
         self._dispatch()
         return call
@@ -139,12 +132,12 @@ class Pool:
         number = call.request.id
         for line in (self._small, self._large, self._pieces, self._suspects):
             if line.pop(number, None):
-                self._release(call)
+                self._admission.release(call.request)
                 return
         worker = call.worker
         if worker is not None and number in worker.outstanding:
             del worker.outstanding[number]
-            self._release(call)
+            self._admission.release(call.request)
             cancel = Request(number, 0.0, Op.CANCEL, "", b"")
             self._send(worker, frames.pack_request(cancel))
             self._dispatch()
@@ -227,7 +220,7 @@ class Pool:
         except OSError as error:
             self._earn(worker, *spent)
             self._forget(worker, request)
-            self._release(call)
+            self._admission.release(call.request)
             call.deliver(_status(request, error, self._log))
             return
         if not sent:
@@ -296,18 +289,14 @@ class Pool:
             worker.pieces.discard(reply.id)
             call = worker.outstanding.pop(reply.id, None)
             if call is not None:
-                self._release(call)
+                self._admission.release(call.request)
                 call.deliver(reply if reply.outcome != Outcome.LOST else self._lost(call))
         self._dispatch()
+        self._admission.measure(idle=any(worker.idle for worker in self._workers))
 
     def _lost(self, call: Call) -> Reply:
         error = OutOfMemoryError("the server has no descriptor left to take the answer with")
         return _status(call.request, error, self._log)
-
-    def _release(self, call: Call) -> None:
-        if call.request.op not in _TO_ALL:
-            self._calls -= 1
-            self._bytes -= len(call.request.payload)
 
     # Death, silence, and what follows.
 
@@ -323,7 +312,7 @@ class Pool:
         for call in worker.outstanding.values():
             call.worker = None
             call.deaths += 1
-            if call.request.op in _TO_ALL:
+            if call.request.op in TO_ALL:
                 call.deliver(Reply(call.request.id, Outcome.LOST, b""))
             elif call.deaths < _TRIES:
                 self._suspects[call.request.id] = call
@@ -355,7 +344,7 @@ class Pool:
     def _condemn(self, call: Call) -> None:
         self._quarantine.add(call.request.op, call.request.payload)
         self._log.error("query ended two workers", request_id=call.request.tag)
-        self._release(call)
+        self._admission.release(call.request)
         error = UnavailableError("two workers ended while they answered this request")
         call.deliver(_status(call.request, error, self._log))
 
@@ -380,7 +369,7 @@ class Pool:
         for line in (self._suspects, self._large, self._pieces, self._small):
             for call in [call for call in line.values() if call.since <= since]:
                 del line[call.request.id]
-                self._release(call)
+                self._admission.release(call.request)
                 error = UnavailableError("no worker is up")
                 call.deliver(_status(call.request, error, self._log))
 

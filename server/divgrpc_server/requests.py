@@ -32,6 +32,7 @@ _NUMBERS: Final = (
     "candidates_limit",
     "max_distance",
     "seed",
+    "n_probes",
 )
 _WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
 
@@ -76,6 +77,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
             request.candidates_limit if request.HasField("candidates_limit") else None,
             request.max_distance if request.HasField("max_distance") else None,
             request.seed if request.HasField("seed") else None,
+            request.n_probes if request.HasField("n_probes") else None,
         ),
         (request.selector, request.variant, request.search, request.sampling, request.rounding),
     )

@@ -90,7 +90,7 @@ def parse_task(request: evaluate_pb2.EvaluateRequest, queries: int) -> Task:
         set_default=request.set_default,
         per_query=request.per_query,
         **told,
-    )
+    ).bounded()
 
 
 def axes_of(request: Asking, of_words: Iterable[str], of_numbers: Iterable[str]) -> dict[str, Any]:

@@ -5,7 +5,8 @@ order, one of each front at a time, and what has come meanwhile is read in betwe
 withdrawn is mostly known before it is begun. A query of many rows becomes a batch and is answered
 in pieces, one piece per round, while packets go first: a batch never holds up a small query for
 longer than a piece. Answers leave when their packet is done, or when they have waited a moment for
-one another.
+one another. Where queries come one by one and fast, a worker stays awake between them: to be woken
+takes longer than to look.
 
 What must hold: every request gets exactly one reply unless it was withdrawn; every packet's credit
 goes back exactly once; a front that has work here hears from us at least once a second, or it takes
@@ -132,6 +133,9 @@ class Worker:
         # What waits for an index to be opened, by its name: queries, and builds before they serve.
         self._parked: dict[str, list[tuple[Front, Work, bool]]] = {}
         self._preparing: dict[str, tuple[Front, Request]] = {}
+        self._awake_seconds = me.config.worker_awake
+        # Whether the last query came alone, and as soon as it is worth to stay awake for.
+        self._alone = self._soon = False
         self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._shelf = Shelf(me.root, lambda: os.eventfd_write(self._opened, 1))
         self._poller = select.poll()
@@ -153,7 +157,7 @@ class Worker:
         """Wait for something to do and read it; False at the end of the control channel."""
         for front in [front for front in self._fronts.values() if front.gone]:
             self._detach(front)
-        for descriptor, _ in self._poller.poll(self._patience()):
+        for descriptor, _ in self._wait():
             if descriptor == self._control.fileno():
                 if not self._obey():
                     return False
@@ -166,6 +170,20 @@ class Worker:
             if front.jobs or self._preparing:
                 front.show_life()
         return True
+
+    def _wait(self) -> list[tuple[int, int]]:
+        """Wait for something to read, awake at first where the next query may come at once."""
+        patience = self._patience()
+        if patience == 0:
+            return self._poller.poll(0)
+        asleep_from = time.monotonic() + self._awake_seconds
+        while self._soon and self._alone and time.monotonic() < asleep_from:
+            if ready := self._poller.poll(0):
+                return ready
+            os.sched_yield()
+        ready = self._poller.poll(patience)
+        self._soon = time.monotonic() < asleep_from
+        return ready
 
     def _patience(self) -> float | None:
         """How long to wait, in milliseconds."""
@@ -213,6 +231,7 @@ class Worker:
 
     def _serve_packet(self, front: Front, packet: list[Request]) -> None:
         front.begin_packet()
+        self._alone = len(packet) == 1
         first = packet[0]
         large = first.op == Op.LOST or len(first.payload) > frames.SMALL_MAX
         finished = True

@@ -1,7 +1,7 @@
 """python -m benchmarks [RUN] [--json FILE]: measure, print, keep.
 
-Without a name of a run all are made. `--help` after a name lists that run's options. Figures are
-only as quiet as the machine: the record begins with its load average.
+Without a name of a run all are made but `large`, which takes an hour. `--help` after a name lists
+that run's options. Figures are only as quiet as the machine: the record has its load average.
 """
 
 import argparse
@@ -9,17 +9,22 @@ import json
 from pathlib import Path
 
 from benchmarks import (
+    build,
     environment,
     evaluate,
     gain,
     label_speed,
     labels,
+    large,
     memory,
     metrics,
+    overload,
     peers,
     quality,
     relaxing,
     selectors,
+    service,
+    start,
     training,
     wire,
 )
@@ -33,12 +38,18 @@ _RUNS = {
     "relaxing": relaxing,
     "peers": peers,
     "wire": wire,
+    "start": start,
+    "service": service,
+    "large": large,
+    "overload": overload,
+    "build": build,
     "memory": memory,
     "evaluate": evaluate,
     "labels": labels,
     "label-speed": label_speed,
     "training": training,
 }
+_LONG = {"large"}
 
 
 def main() -> None:
@@ -58,7 +69,7 @@ def main() -> None:
     record = environment.record()
     show(facts(record))
     results: dict[str, object] = {"environment": record}
-    for name in [arguments.run] if arguments.run else _RUNS:
+    for name in [arguments.run] if arguments.run else [name for name in _RUNS if name not in _LONG]:
         # Once more for the options of a run that was not named.
         told = arguments if arguments.run else parser.parse_args([name])
         results[name] = _RUNS[name].run(told)

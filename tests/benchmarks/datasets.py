@@ -1,27 +1,36 @@
-"""Points and queries to measure on: CIFAR-100 features where there are any, else digits."""
+"""Points and queries: CIFAR-100 features, or digits where there are none; made points."""
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.types import FloatArray
+from benchmarks.manifold import Manifold
+from divgrpc.metrics import Labels
+from divgrpc.types import FloatArray, IntArray
 from divgrpc_client.reports.topics import sha256
 
+REAL: Final = "real"
 _FILE = "cifar100_dense256.npz"
 
 
 @dataclass(frozen=True)
 class Points:
-    """Unit rows: `base` (n, d) to index; `queries` to report; `tuning` queries to set dials by."""
+    """Unit rows: `base` (n, d) to index; `queries` to report; `tuning` queries to set dials by.
+
+    `labels` of the base and the category `asked` (nq,) by each reported query, where there are any.
+    """
 
     name: str
     sha256: str
     base: FloatArray
     queries: FloatArray
     tuning: FloatArray
+    labels: Labels | None = None
+    asked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def described(self) -> dict[str, str]:
         """Return what the environment record says of the data."""
@@ -39,14 +48,35 @@ def load(reported: int, tuning: int) -> Points:
         return _digits(reported, tuning)
     path = Path(folder) / _FILE
     with np.load(path, allow_pickle=False) as file:
-        rows, split = _unit(file["x"]), file["split"]
-    pool = rows[split == 1]
+        rows, indexed = _unit(file["x"]), file["split"] == 0
+        categories, subtopics = (file[name].astype(np.int64) for name in ("category", "subtopic"))
+    pool = rows[~indexed]
     return Points(
         name=path.stem,
         sha256=sha256(path),
-        base=np.ascontiguousarray(rows[split == 0]),
+        base=np.ascontiguousarray(rows[indexed]),
         queries=pool[:reported],
         tuning=pool[reported : reported + tuning],
+        labels=Labels.of(categories[indexed], subtopics[indexed]),
+        asked=categories[~indexed][:reported],
+    )
+
+
+def told(which: str, reported: int, tuning: int) -> Points:
+    """Read the data set where `REAL` is asked for, or make as many points as a number says."""
+    return load(reported, tuning) if which == REAL else made(int(which), reported, tuning)
+
+
+def made(count: int, reported: int, tuning: int) -> Points:
+    """Make so many points on a manifold; they have no labels that would mean anything."""
+    manifold = Manifold.of()
+    queries = manifold.queries(reported + tuning)
+    return Points(
+        name="made points on a manifold",
+        sha256=f"seed {manifold.seed}",
+        base=manifold.points(count),
+        queries=queries[:reported],
+        tuning=queries[reported:],
     )
 
 

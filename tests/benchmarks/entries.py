@@ -1,91 +1,190 @@
-"""Configurations of both sides that compete in `peers`: what they pick, and what gap that closes.
+"""Configurations that compete in `peers`: what they pick, and how much of a gap that closes.
 
-Candidates fetched rise until the gap is closed far enough: more only cost more. A configuration is
-tried at the dial that serves J best on queries that are not reported.
+A contestant finds candidates at some effort and picks k of them at some dial. The dial that serves
+J best with so many candidates is set on exact neighbours of queries that are not reported, and is
+the same for everyone with that selector. Candidates start where exact ones just fail to close the
+gap; effort rises until it is closed: more only costs more.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from functools import cache
-from typing import Final, Self
+from typing import Final, Literal, Protocol, Self
 
 import numpy as np
 
-from benchmarks import rivals
-from benchmarks.exhaustive import Everything
-from benchmarks.objective import best_dial, mean_objective
-from benchmarks.rivals import Graph, Strategy
+from benchmarks import truth
+from benchmarks.datasets import Points
+from benchmarks.finders import Effort, Finder
+from benchmarks.objective import best_dial, mean_mmr, mean_objective
+from benchmarks.rivals import Follower
 from benchmarks.turns import Asking
 from divgrpc.index import Index
-from divgrpc.metrics import gap_closed
+from divgrpc.metrics import gap_closed, h_score, judge, mean
 from divgrpc.parameters import QueryParameters
-from divgrpc.types import FloatArray, IntArray
+from divgrpc.types import FloatArray, IntArray, Search, Selector
 
-FETCHED: Final = (50, 75, 100, 150, 200, 300, 500, 1_000, 2_000, 4_000)
+# J, or what MMR itself maximises: then the dial is the target, on both sides.
+Objective = Literal["J", "MMR"]
+FETCHED: Final = (25, 50, 75, 100, 150, 200, 300, 500, 1_000, 2_000, 4_000)
 # Hashed points for each candidate.
 HASHED: Final = (1, 2, 4, 8, 16)
-# ef for each neighbour that is fetched.
-EF: Final = (1.0, 1.5, 2.0, 4.0)
-EXACT: Final = "exact pass"
+# Of the probes that Build tuned.
+PROBED: Final = (0.25, 0.5, 1, 2, 4)
+# Numbers of candidates tried, the first of them too few.
+_TRIED: Final = 5
 # Of the gap: what other queries may close more than those that dials are set on.
-_MARGIN: Final = 0.02
+_MARGIN: Final = 0.01
+# A configuration that takes so many times what the fastest of its kind does goes no further.
+_HOPELESS: Final = 3.0
 
-# From queries (nq, d), the number of one and a dial to the rows of its k picks.
-Pick = Callable[[FloatArray, int, float], IntArray]
+# From a query (d,), how many candidates, an effort and a dial to the rows of the k picks.
+Picking = Callable[[FloatArray, int, Effort, float], IntArray]
+
+
+class Contestant(Protocol):
+    """One way from a query to k picks, built once."""
+
+    @property
+    def name(self) -> str:
+        """Of its kind."""
+
+    @property
+    def built(self) -> str:
+        """What it stands on, by the name under which building was recorded."""
+
+    @property
+    def tuned(self) -> Follower:
+        """What dials are set with: what picks, or a faster one with the same picks."""
+
+    def ladders(self) -> Sequence[Sequence[Effort]]:
+        """Return efforts to try, each ladder upwards."""
+
+    def describe(self, effort: Effort, count: int) -> str:
+        """Return what stands in a table."""
+
+    def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
+        """Return the k rows for a query (d,)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pair:
+    """A finder, and what picks of its candidates."""
+
+    finder: Finder
+    follower: Follower
+    k: int
+    twin: Follower | None = None
+
+    @property
+    def tuned(self) -> Follower:
+        """What picks, or its twin."""
+        return self.twin or self.follower
+
+    @property
+    def name(self) -> str:
+        """Both names."""
+        return f"{self.finder.kind} + {self.follower.name}"
+
+    @property
+    def built(self) -> str:
+        """The finder's."""
+        return f"{self.finder.kind}, {self.finder.told}"
+
+    def ladders(self) -> Sequence[Sequence[Effort]]:
+        """Return the finder's."""
+        return self.finder.ladders()
+
+    def describe(self, effort: Effort, count: int) -> str:
+        """Say it as the finder does."""
+        return f"{self.finder.told}, {self.finder.describe(effort, count)}, {count:,} fetched"
+
+    def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
+        """Return the k rows for a query (d,)."""
+        found = self.finder.nearest(query, count, effort)
+        return self.follower.pick(query, found, self.k, dial)
+
+
+@dataclass(frozen=True, eq=False)
+class Ours:
+    """divgrpc in process: an index of some family, built under a name, and a search."""
+
+    name: str
+    built: str
+    index: Index
+    tuned: Follower
+    k: int
+    search: Search = "auto"
+    selector: Selector = "greedy"
+
+    def ladders(self) -> Sequence[Sequence[Effort]]:
+        """Hashed points for each candidate go up, or probes do for each number of them."""
+        info = self.index.info
+        search = info.auto_search if self.search == "auto" else self.search
+        if search == "exact":
+            return [[(1.0,)]]
+        if search != "tables":
+            return [[(float(hashed),) for hashed in HASHED]]
+        probes = sorted({max(1, round(part * info.n_probes)) for part in PROBED})
+        return [[(float(hashed), float(each)) for each in probes] for hashed in HASHED]
+
+    def describe(self, effort: Effort, count: int) -> str:
+        """Name the search, both limits, and the probes of tables."""
+        searched = f"auto ({self.index.info.auto_search})" if self.search == "auto" else self.search
+        hashed = f" of {round(effort[0] * count):,}" if "exact" not in searched else ""
+        probed = f"{effort[1]:,.0f} probes" if len(effort) > 1 else ""
+        built = self.built.removeprefix(self.name).removeprefix(", ")
+        return ", ".join(filter(None, (built, searched, f"{count:,}{hashed}", probed)))
+
+    def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
+        """Return the k rows for a query (d,)."""
+        rows: IntArray = self.index.answer(query[None], self._told(count, effort, dial)).ids[0]
+        return rows
+
+    @cache  # noqa: B019  # as long as the run
+    def _told(self, count: int, effort: Effort, dial: float) -> QueryParameters:
+        return QueryParameters(
+            k=self.k,
+            diversity=dial,
+            selector=self.selector,
+            variant="marginal",
+            search=self.search,
+            candidates_limit=count,
+            hash_limit=min(self.index.rows, round(effort[0] * count)),
+            n_probes=int(effort[1]) if len(effort) > 1 else None,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class Asked:
-    """Queries (nq, d), and J of their nearest neighbours and of the exhaustive greedy."""
+    """Queries (nq, d), and the objective of their nearest neighbours and of the exhaustive pick."""
 
     base: FloatArray
     queries: FloatArray
     diversity: float
+    objective: Objective
     nearest: float
     exhaustive: float
 
     @classmethod
-    def of(cls, everything: Everything, queries: FloatArray, k: int, diversity: float) -> Self:
+    def of(
+        cls, base: FloatArray, queries: FloatArray, k: int, diversity: float, objective: Objective
+    ) -> Self:
         """Take both ends of the scale for k picks."""
-        base = everything.points
-        nearest = np.array([_nearest(base, query, k) for query in queries])
-        greedy = np.array([everything.greedy(query, k, diversity) for query in queries])
-        ends = (mean_objective(base, queries, rows, diversity) for rows in (nearest, greedy))
-        return cls(base, queries, diversity, *ends)
+        best = truth.greedy if objective == "J" else truth.mmr
+        told = (base, queries, diversity, objective)
+        ends = truth.nearest(base, queries, k)[0], best(base, queries, k, diversity)
+        return cls(*told, *(cls(*told, 0, 0).value(rows) for rows in ends))
 
-    def gap(self, pick: Pick, dial: float) -> float:
-        """Return the gap that picks at that dial close."""
-        rows = np.array([pick(self.queries, number, dial) for number in range(len(self.queries))])
-        value = mean_objective(self.base, self.queries, rows, self.diversity)
-        return gap_closed(value, self.nearest, self.exhaustive)
+    def value(self, rows: IntArray) -> float:
+        """Return the mean objective of picks (nq, k), the lower the better."""
+        measure = mean_objective if self.objective == "J" else mean_mmr
+        return measure(self.base, self.queries, rows, self.diversity)
 
-
-@dataclass(frozen=True, eq=False)
-class Target:
-    """The gap that both sides have to close at `diversity` for k picks."""
-
-    k: int
-    diversity: float
-    wanted: float
-    reported: Asked
-    tuning: Asked
-
-    def dial(self, pick: Pick, middle: float) -> float:
-        """Return the dial near `middle` that closes most of the gap of the tuning queries."""
-        return best_dial(middle, lambda dial: -self.tuning.gap(pick, dial))
-
-    def entry(self, pick: Pick, dial: float, name: str, configuration: str, built: str) -> "Entry":
-        """Ask the reported queries and return what came of it."""
-        begun = time.perf_counter()
-        gap = self.reported.gap(pick, dial)
-        taken = (time.perf_counter() - begun) / len(self.reported.queries)
-        queries = self.reported.queries
-
-        def ask(number: int) -> IntArray:
-            return pick(queries, number, dial)
-
-        return Entry(name, configuration, built, dial, gap, taken * 1e6, ask)
+    def gap(self, rows: IntArray) -> float:
+        """Return the gap that picks (nq, k) close."""
+        return gap_closed(self.value(rows), self.nearest, self.exhaustive)
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,98 +194,129 @@ class Entry:
     name: str
     configuration: str
     built: str
+    count: int
+    effort: Effort
     dial: float
     gap: float
+    h: float
     roughly: float
-    ask: Asking
+    ask: Asking = field(repr=False)
 
 
-def ours(indexes: Mapping[str, Index], target: Target) -> Iterator[Entry]:
-    """Yield configurations of every family, and of the exact search."""
-    for name, index in indexes.items():
-        for hashed in HASHED if name != EXACT else (1,):
-            for fetched in FETCHED:
-                if hashed * fetched > index.rows:
-                    break
-                entry = _our_entry(name, index, fetched, hashed * fetched, target)
-                yield entry
-                if entry.gap >= target.wanted:
-                    break
+@dataclass(frozen=True, eq=False)
+class Target:
+    """The gap that all have to close at `diversity` for k picks; `pool` are exact candidates."""
 
+    k: int
+    wanted: float
+    points: Points
+    reported: Asked
+    tuning: Asked
+    pool: truth.Found
+    _dials: dict[tuple[str, int], tuple[float, float]] = field(default_factory=dict)
 
-def _our_entry(name: str, index: Index, fetched: int, hashed: int, target: Target) -> Entry:
-    @cache
-    def parameters_at(dial: float) -> QueryParameters:
-        return QueryParameters(
-            k=target.k,
-            diversity=dial,
-            variant="marginal",
-            search="exact" if name == EXACT else "auto",
-            candidates_limit=fetched,
-            hash_limit=hashed,
+    @classmethod
+    def of(cls, points: Points, k: int, wanted: float, at: tuple[float, Objective]) -> Self:
+        """Take both ends, and the exact neighbours of the tuning queries."""
+        asked = [
+            Asked.of(points.base, queries, k, *at) for queries in (points.queries, points.tuning)
+        ]
+        most = max(count for count in FETCHED if count <= max(k, len(points.base) // 2))
+        pool = truth.nearest(points.base, points.tuning, most)
+        return cls(k, wanted, points, asked[0], asked[1], pool)
+
+    def dial(self, follower: Follower, count: int) -> tuple[float, float]:
+        """Return the dial for so many exact candidates, and the gap it closes of tuning queries."""
+        key = (follower.name, count)
+        if key not in self._dials:
+            gap = cache(lambda dial: self._tuned(follower, count, dial))
+            dial = diversity = self.tuning.diversity
+            if self.tuning.objective == "J":
+                dial = best_dial(follower.centre(diversity, self.k), lambda dial: -gap(dial))
+            self._dials[key] = (dial, gap(dial))
+        return self._dials[key]
+
+    def _tuned(self, follower: Follower, count: int, dial: float) -> float:
+        rows = [
+            follower.pick(query, (rows[:count], far[:count]), self.k, dial)
+            for query, rows, far in zip(self.tuning.queries, *self.pool, strict=True)
+        ]
+        return self.tuning.gap(np.array(rows))
+
+    def counts(self, follower: Follower) -> list[int]:
+        """Return how many candidates to try: from too few on, or what exact ones do most with."""
+        fit = [count for count in FETCHED if self.k <= count <= self.pool[0].shape[1]]
+        gaps: list[float] = []
+        for count in fit:
+            gaps.append(self.dial(follower, count)[1])
+            if gaps[-1] >= self.wanted - _MARGIN:
+                first = max(0, len(gaps) - 2)
+                return fit[first : first + _TRIED]
+        return [fit[int(np.argmax(gaps))]]
+
+    def entry(self, contestant: Contestant, count: int, effort: Effort) -> Entry | None:
+        """Ask the reported queries; None where fewer than k are found for one of them."""
+        queries, dial = self.reported.queries, self.dial(contestant.tuned, count)[0]
+
+        def ask(number: int) -> IntArray:
+            return contestant.pick(queries[number], count, effort, dial)
+
+        begun = time.perf_counter()
+        picks = [ask(number) for number in range(len(queries))]
+        taken = (time.perf_counter() - begun) / len(queries)
+        if min(map(len, picks)) < self.k or min(map(min, picks)) < 0:
+            return None
+        rows = np.array(picks)
+        told = contestant.describe(effort, count)
+        gap, h = self.reported.gap(rows), self.h(rows)
+        return Entry(
+            contestant.name,
+            told,
+            contestant.built,
+            count,
+            effort,
+            dial,
+            gap,
+            h,
+            taken * 1e6,
+            ask,
         )
 
-    def pick(queries: FloatArray, number: int, dial: float) -> IntArray:
-        result = index.answer(queries[number : number + 1], parameters_at(dial))
-        rows: IntArray = result.ids[0]
-        return rows
+    def over_all(
+        self, name: str, rows: IntArray, dial: float, pick: Callable[[FloatArray], IntArray]
+    ) -> Entry:
+        """Return what picks among all points, whose `rows` (nq, k) are known."""
+        gap, h, queries = self.reported.gap(rows), self.h(rows), self.reported.queries
+        return Entry(
+            name,
+            "",
+            "",
+            len(self.points.base),
+            (),
+            dial,
+            gap,
+            h,
+            np.inf,
+            lambda number: pick(queries[number]),
+        )
 
-    told = f"{fetched:,}" if name == EXACT else f"{fetched:,} of {hashed:,} hashed"
-    return target.entry(pick, target.dial(pick, target.diversity), name, told, name)
+    def h(self, rows: IntArray) -> float:
+        """Return h of picks (nq, k) for the reported queries; NaN where there are no labels."""
+        if self.points.labels is None:
+            return float("nan")
+        return mean(h_score(judge(rows, self.points.asked, self.points.labels)))
 
-
-def theirs(graphs: Sequence[Graph], target: Target) -> Iterator[Entry]:
-    """Yield configurations of every graph and strategy.
-
-    Dials are set on exact neighbours, whatever the graph; where those do not close the gap with so
-    many fetched, no graph is tried.
-    """
-    for strategy in rivals.STRATEGIES:
-        fetched = dict(_promising(strategy, target))
-        for graph in graphs:
-            for ef in EF:
-                for count, dial in fetched.items():
-                    entry = _their_entry(graph, strategy, (count, round(ef * count)), dial, target)
+    def entries(self, contestant: Contestant) -> Iterator[Entry]:
+        """Yield configurations: effort rises until the gap is closed, or for too long."""
+        least = np.inf
+        for count in self.counts(contestant.tuned):
+            for ladder in contestant.ladders():
+                for effort in ladder:
+                    entry = self.entry(contestant, count, effort)
+                    if entry is None:
+                        continue
                     yield entry
-                    if entry.gap >= target.wanted:
+                    if entry.gap >= self.wanted:
+                        least = min(least, entry.roughly)
+                    if entry.gap >= self.wanted or entry.roughly > _HOPELESS * least:
                         break
-
-
-def _promising(strategy: Strategy, target: Target) -> Iterator[tuple[int, float]]:
-    """Yield how many to fetch, and the dial, where exact neighbours close the gap or nearly."""
-    base, k = target.tuning.base, target.k
-    nearest = {
-        number: _nearest(base, query, FETCHED[-1])
-        for number, query in enumerate(target.tuning.queries)
-    }
-    for count in FETCHED:
-        # A graph asked for most of its points does not find so many.
-        if 2 * count > len(base):
-            break
-
-        def pick(queries: FloatArray, number: int, dial: float, count: int = count) -> IntArray:
-            rows = nearest[number][:count]
-            return rivals.diversify(base, queries[number], rows, k=k, strategy=strategy, dial=dial)
-
-        dial = target.dial(pick, rivals.centre(strategy, target.diversity, k))
-        if target.tuning.gap(pick, dial) >= target.wanted - _MARGIN:
-            yield count, dial
-
-
-def _their_entry(
-    graph: Graph, strategy: Strategy, reach: tuple[int, int], dial: float, target: Target
-) -> Entry:
-    count, ef = reach
-
-    def pick(queries: FloatArray, number: int, dial: float) -> IntArray:
-        query = queries[number]
-        rows = graph.nearest(query, count, ef)
-        return rivals.diversify(graph.base, query, rows, k=target.k, strategy=strategy, dial=dial)
-
-    told = f"{graph.name}, ef {ef:,}, {count:,} fetched"
-    return target.entry(pick, dial, f"{rivals.NAME} + {strategy.upper()}", told, graph.name)
-
-
-def _nearest(base: FloatArray, query: FloatArray, count: int) -> IntArray:
-    order: IntArray = np.argsort(-(base @ query), kind="stable")[:count]
-    return order

@@ -77,6 +77,25 @@ def _greedy(
 
 
 @kernel
+def _mmr(vectors: FloatArray, query: FloatArray, diversity: float, picked: IntArray) -> None:
+    near = np.empty(vectors.shape[0], np.float32)
+    closest = np.full(vectors.shape[0], -np.inf, np.float32)
+    relevance, penalty = np.float32(1 - diversity), np.float32(diversity)
+    for step in range(picked.shape[0]):
+        best, most = -1, np.float32(-np.inf)
+        for row in range(vectors.shape[0]):
+            if step == 0:
+                near[row] = value = relevance * row_dot(vectors, row, query, 0)
+            else:
+                alike = row_dot(vectors, row, vectors, picked[step - 1])
+                closest[row] = max(closest[row], alike)
+                value = near[row] - penalty * closest[row]
+            if value > most and not _among(picked, step, row):
+                best, most = row, value
+        picked[step] = best
+
+
+@kernel
 def _sparse_dot(
     indices: Numbers, values: FloatArray, start: int, stop: int, target: FloatArray
 ) -> np.float32:
@@ -187,6 +206,12 @@ class Everything:
             _greedy_by_columns((self.rows, self.columns), query, diversity, marginal, picked)
         else:
             _greedy_by_rows(self.rows, query, diversity, marginal, picked)
+        return picked
+
+    def mmr(self, query: FloatArray, k: int, diversity: float) -> IntArray:
+        """Return the rows (k,) that MMR picks of dense points for one unit query (d,), in order."""
+        picked = np.empty(k, np.int64)
+        _mmr(self.points, query[None], diversity, picked)
         return picked
 
     def products(self, query: FloatArray) -> FloatArray:

@@ -32,11 +32,11 @@ _BATCH: Final = 256
 # Family, search and hash limit, the defaults where that is None.
 SEARCHES: Final[Sequence[tuple[HashFamily, Search, int | None]]] = (
     ("lsh_sdiv", "auto", None),
-    ("lsh_sdiv", "auto", 400),
-    ("lsh_sdiv", "scan_hamming", 400),
-    ("lsh_sdiv", "scan", 400),
-    ("lsh_sdiv", "exact", 400),
-    ("cells", "tables", 400),
+    ("lsh_sdiv", "auto", 800),
+    ("lsh_sdiv", "scan_hamming", None),
+    ("lsh_sdiv", "scan", None),
+    ("lsh_sdiv", "exact", None),
+    ("cells", "tables", None),
 )
 
 
@@ -120,7 +120,7 @@ def _rows(lengths: Lengths, arguments: argparse.Namespace) -> Iterator[Row]:
             name = f"{family}, {search}, " + (f"hash limit {limit}" if limit else "default limits")
             told: dict[str, Any] = {"search": search}
             if limit:
-                told |= {"hash_limit": limit, "candidates_limit": 10 * TOP_K}
+                told |= {"hash_limit": limit, "candidates_limit": limit // 4}
             every = index.predict_labels(made.embedded, diversity=0.0, **told)
             if search == "auto":
                 name += f" ({every.parameters.search})"

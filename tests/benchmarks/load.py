@@ -1,4 +1,4 @@
-"""Closed loops of raw calls: so many in flight, each sent when one before it was answered.
+"""Closed loops of raw calls, each sent when one before it was answered; and an open loop.
 
 Requests are serialised before the clock starts, so that the caller costs as little as it can. A
 closed loop waits with the server; its percentiles are those of calls that were sent, not of users
@@ -8,19 +8,33 @@ who would have come. That suits cost per call, which is what it is for.
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from typing import TypeAlias
 
+import grpc
 from grpc import aio
 from hdrh.histogram import HdrHistogram
 
 from benchmarks.processes import Program
 
+Call: TypeAlias = "aio.UnaryUnaryMultiCallable[bytes, bytes]"
+
 QUERY = "/divgrpc.v1.DiverseIndex/Query"
 QUERY_STREAM = "/divgrpc.v1.DiverseIndex/QueryStream"
 _PERCENTILES = (50, 90, 99, 99.9)
 _WARM_UP = 0.5
-_MICROSECONDS_MAX = 10_000_000
+# Channels of a process share a connection to an address, unless told not to.
+OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
+_MICROSECONDS_MAX = 60_000_000
+# Refused, and told when to come again.
+REFUSED_UNTIL = "RESOURCE_EXHAUSTED, RetryInfo"
+# Calls sent in a row, at most, when the loop is behind.
+_TURN = 8
+# What was answered after the last call was sent: with it a full queue would count for goodput.
+_AFTERWARDS = "OK, afterwards"
 
 
 @dataclass(frozen=True)
@@ -33,15 +47,59 @@ class Load:
     latency: dict[float, float]
 
 
-async def unary(
-    program: Program, requests: Sequence[bytes], in_flight: int, seconds: float
-) -> Load:
-    """Call Query in a closed loop on one channel, after a warm-up that counts for nothing."""
+@dataclass(frozen=True)
+class Offered:
+    """What an open loop saw: calls by status code, and `latency` of those that were answered.
+
+    `lateness` is the 99th percentile of how late calls were sent, where 50 ms and more void the
+    figures: the caller was at its end. All in microseconds.
+    """
+
+    rate: float
+    seconds: float
+    codes: Counter[str]
+    latency: dict[float, float]
+    lateness: float
+
+    @property
+    def goodput(self) -> float:
+        """Calls answered a second, while calls were sent; what came afterwards counts for none."""
+        return self.codes["OK"] / self.seconds
+
+
+async def one(program: Program, request: bytes) -> bytes:
+    """Return the reply to one call."""
     async with aio.insecure_channel(program.address) as channel:
         call: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(QUERY)
+        return await call(request, timeout=10)
+
+
+@asynccontextmanager
+async def _calls(program: Program, channels: int) -> AsyncIterator[Iterator[Call]]:
+    """Open so many connections; each call that is made goes to the next."""
+    async with AsyncExitStack() as stack:
+        opened = [
+            await stack.enter_async_context(
+                aio.insecure_channel(program.address, options=OWN_CONNECTION)
+            )
+            for _ in range(channels)
+        ]
+        yield itertools.cycle([channel.unary_unary(QUERY) for channel in opened])
+
+
+async def unary(
+    program: Program,
+    requests: Sequence[bytes],
+    in_flight: int,
+    seconds: float,
+    channels: int = 1,
+) -> Load:
+    """Call Query in a closed loop, after a warm-up that counts for nothing."""
+    async with _calls(program, channels) as calls:
         source = itertools.cycle(requests)
 
         async def one(histogram: HdrHistogram, stop: float) -> None:
+            call = next(calls)
             while time.perf_counter() < stop:
                 begun = time.perf_counter()
                 await call(next(source), timeout=10)
@@ -58,6 +116,62 @@ async def unary(
         histogram, taken = await loop(seconds)
         after = program.cpu_seconds()
     return _load(histogram.get_total_count(), taken, before, after, histogram)
+
+
+async def open_loop(
+    program: Program,
+    requests: Sequence[bytes],
+    rate: float,
+    seconds: float,
+    *,
+    timeout: float,
+    channels: int = 4,
+) -> Offered:
+    """Call Query so many times a second for some seconds, each with a deadline of its own."""
+    opened = [aio.insecure_channel(program.address, OWN_CONNECTION) for _ in range(channels)]
+    methods: list[aio.UnaryUnaryMultiCallable[bytes, bytes]]
+    methods = [channel.unary_unary(QUERY) for channel in opened]
+    answered, late = (HdrHistogram(1, _MICROSECONDS_MAX, 3) for _ in range(2))
+    codes: Counter[str] = Counter()
+
+    async def one(number: int, due: float) -> None:
+        late.record_value(max(1, round((time.perf_counter() - due) * 1e6)))
+        try:
+            await methods[number % channels](requests[number % len(requests)], timeout=timeout)
+        except aio.AioRpcError as error:
+            told = any(b"RetryInfo" in _bytes(value) for _, value in error.trailing_metadata())
+            refused = told and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
+            codes[REFUSED_UNTIL if refused else error.code().name] += 1
+        else:
+            codes["OK" if time.perf_counter() < begun + seconds else _AFTERWARDS] += 1
+            answered.record_value(round((time.perf_counter() - due) * 1e6))
+
+    begun = time.perf_counter()
+    await _send_on_time(one, begun, rate, round(rate * seconds))
+    for channel in opened:
+        await channel.close()
+    latency = {p: float(answered.get_value_at_percentile(p)) for p in _PERCENTILES}
+    lateness = float(late.get_value_at_percentile(99))
+    return Offered(rate, seconds, codes, latency, lateness)
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value if isinstance(value, bytes) else value.encode()
+
+
+async def _send_on_time(
+    send: Callable[[int, float], Coroutine[None, None, None]], begun: float, rate: float, count: int
+) -> None:
+    """Begin so many calls, each when it is due, and wait for all."""
+    calls = []
+    for number in range(count):
+        due = begun + number / rate
+        if (early := due - time.perf_counter()) > 0:
+            await asyncio.sleep(early)
+        elif number % _TURN == 0:
+            await asyncio.sleep(0)  # behind: what has come back must be read all the same
+        calls.append(asyncio.ensure_future(send(number, due)))
+    await asyncio.gather(*calls)
 
 
 async def stream(

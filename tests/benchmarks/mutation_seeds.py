@@ -12,6 +12,7 @@ from benchmarks.mutators import Draw
 from divgrpc.types import FloatArray
 from divgrpc_client.vectors import as_matrix, encode
 from divgrpc_protos.v1 import (
+    evaluate_labels_pb2,
     evaluate_pb2,
     index_pb2,
     labels_pb2,
@@ -36,6 +37,8 @@ _TOLD: Final = labels_pb2.LabelChunk(
 _OWN: Final = labels_pb2.LabelSets(
     label_count=3, offsets=range(31), ids=[row % 3 for row in range(30)]
 )
+# Of the twelve documents that are judged, and of the labels of the index that is asked.
+_TRUE: Final = labels_pb2.LabelSets(label_count=20, offsets=range(13), ids=range(12))
 
 
 class Seeds:
@@ -121,11 +124,35 @@ class Seeds:
             seed=1,
         )
 
+    def _judging(self, draw: Draw) -> evaluate_labels_pb2.EvaluateLabelsRequest:
+        return evaluate_labels_pb2.EvaluateLabelsRequest(
+            index="dense",
+            documents=draw.choice((self._matrices[1], self._matrices[3])),
+            labels=_TRUE,
+            modes=[draw.choice(predict_pb2.PredictionMode.values()[1:])],
+            selectors=[query_pb2.SELECTOR_GREEDY],
+            limits=[evaluate_pb2.EvaluateLimits(hash_limit=100, candidates_limit=50)],
+            thresholds=[
+                evaluate_labels_pb2.EvaluateThreshold(),
+                evaluate_labels_pb2.EvaluateThreshold(threshold=0.1),
+            ],
+            diversities=[0.3, 0.7],
+            top_ks=[4],
+            neighbours=5,
+            vote=draw.choice(predict_pb2.Vote.values()[1:]),
+            seed=1,
+            folds=2,
+            set_default=draw.random() < 0.3,
+            per_document=draw.random() < 0.5,
+        )
+
     def other(self, method: str, draw: Draw) -> Message:
         """Return the one request of any other method."""
         match method:
             case "PredictLabels":
                 return self._prediction(draw)
+            case "EvaluateLabels":
+                return self._judging(draw)
             case "Evaluate":
                 return evaluate_pb2.EvaluateRequest(
                     index="dense",

@@ -49,10 +49,11 @@ FORBIDDEN: Final = {
 }
 # How many of a thousand requests go to each method. A build is a process of its own.
 SHARES: Final = {
-    "Query": 440,
+    "Query": 400,
     "QueryStream": 150,
     "PredictLabels": 40,
     "Evaluate": 40,
+    "EvaluateLabels": 40,
     "GetIndex": 80,
     "ListIndexes": 60,
     "DeleteIndex": 60,
@@ -132,7 +133,7 @@ class Caller:
         payload = mutated(draw, seed)
         if method == "Watch":
             self._first(path, payload)
-        elif method == "Evaluate":
+        elif method in ("Evaluate", "EvaluateLabels"):
             many: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(path)
             list(many(payload, timeout=_SECONDS))
         else:

@@ -28,6 +28,20 @@ def mean_objective(
     return value
 
 
+def mean_mmr(base: FloatArray, queries: FloatArray, rows: IntArray, diversity: float) -> float:
+    """Return what MMR maximises, summed over its steps and negated; mean over queries.
+
+    A step gains (1 - diversity) times the product with the query less diversity times the largest
+    product with an earlier pick; `rows` (nq, k) in order. No vector is scaled.
+    """
+    picked = base[rows]
+    near = np.einsum("qkd,qd->qk", picked, queries).sum(axis=1)
+    alike = picked @ picked.transpose(0, 2, 1)
+    later = np.tril(np.ones(alike.shape[1:], bool), -1)
+    closest = np.where(later, alike, -np.inf).max(axis=2)[:, 1:].sum(axis=1)
+    return float(-((1 - diversity) * near - diversity * closest).mean())
+
+
 def dials(diversity: float) -> list[float]:
     """Return the dials to try for a target: its odds, halved and doubled in small steps."""
     odds = diversity / (1 - diversity)

@@ -1,221 +1,249 @@
-"""Speed at equal quality: divgrpc in process beside hnswlib followed by pyversity.
+"""Speed at equal quality: divgrpc in process beside what others find and pick with.
 
-Every configuration of both sides is tried at its best dial; of those that close the gap the fastest
-of each kind are timed in turns, one query at a time on one thread. Building uses all cores on both
-sides. Where nobody closes so much of the gap, the target is what both sides reach.
+hnswlib, the indexes of faiss and exact products, each followed by a selector: our own compiled one,
+pyversity's or LangChain's; and greedy and MMR over all points, compiled. Every configuration is
+tried at its best dial; of those that close the gap the fastest of each kind are timed in turns, one
+query at a time on one thread. Building uses all cores on all sides. Where one side does not close
+so much of the gap, the target is what both do. MMR is also compared at its own objective and dial.
 """
 
 import argparse
+import math
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from itertools import product
 from typing import Final
 
 from threadpoolctl import threadpool_limits
 
-from benchmarks import datasets, rivals
-from benchmarks.entries import EXACT, Asked, Entry, Target, ours, theirs
+from benchmarks import choosing, datasets, finders, peers_tables, rivals, truth
+from benchmarks.choosing import EXACT, GREEDY, MMR, Built, Row
+from benchmarks.datasets import Points
+from benchmarks.entries import Contestant, Entry, Objective, Ours, Pair, Target
 from benchmarks.exhaustive import Everything
+from benchmarks.finders import Finder, Flat, Graph
 from benchmarks.gain import FAMILIES
-from benchmarks.rivals import Graph
-from benchmarks.tables import facts, show, table
+from benchmarks.tables import facts, show
 from benchmarks.turns import take_turns
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
+from divgrpc.kernels import selection
+from divgrpc.types import HashFamily, Search
 from divgrpc.warming import warm_kernels
 
-# Of each kind, those that were the fastest while J was taken.
-_FINALISTS: Final = 3
-# Ours take under a second, in which a moment's disturbance would show; a graph takes many.
+# Of each kind, those that were the fastest while the gap was taken.
+_FINALISTS: Final = 2
+# Ours take a moment, in which a disturbance would show; a graph takes long.
 _BUILDS: Final = 3
-
-
-@dataclass(frozen=True)
-class Built:
-    """What building took with all cores, and what came of it."""
-
-    seconds: float
-    bytes: int
-
-
-@dataclass(frozen=True)
-class Row:
-    """The fastest of one kind at one target; `faster` and `built_faster` than the fastest rival."""
-
-    diversity: float
-    wanted: float
-    name: str
-    configuration: str
-    dial: float
-    gap: float
-    microseconds: float
-    build_seconds: float
-    bytes: int
-    faster: float | None = None
-    built_faster: float | None = None
+_BUILDS_SECONDS: Final = 3.0
+# For a block of queries, of which there are eight: all points of a million take a fifth of one.
+_PATIENCE: Final = 0.5
+# Of the ten nearest, for which a build tunes its probes; and how its index is searched.
+_RECALLS: Final = (0.9, 0.99)
+_SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan")
+_EF: Final = (10, 20, 50, 100, 200, 400, 800)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the run can be told."""
+    parser.add_argument(
+        "--points",
+        nargs="+",
+        default=[datasets.REAL],
+        help='"real" for the data set, or how many to make; 10000 300000 1000000 (default real)',
+    )
     parser.add_argument("--k", type=int, default=10, help="results per query (default 10)")
     parser.add_argument("--queries", type=int, default=400, help="queries reported (default 400)")
     parser.add_argument("--tuning", type=int, default=100, help="queries for dials (default 100)")
     parser.add_argument("--diversity", type=float, nargs="+", default=[0.1, 0.3, 0.5])
     parser.add_argument("--gap", type=float, default=0.97, help="to be closed (default 0.97)")
-    parser.add_argument("--links", type=int, nargs="+", default=[8, 16, 32], help="M of hnswlib")
+    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
+    kinds = list(finders.faiss_factories(1, 1))
+    parser.add_argument("--faiss", nargs="*", default=kinds, choices=kinds, help="(default all)")
+    parser.add_argument("--links", type=int, nargs="*", default=[8, 16, 32], help="M of hnswlib")
     parser.add_argument("--ef-construction", type=int, nargs="+", default=[100, 200])
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
-    """Measure, print a table for each target, and return the rows for JSON."""
-    points = datasets.load(arguments.queries, arguments.tuning)
+    """Measure, print tables for each set of points, and return the rows for JSON."""
+    warm_kernels()
+    return {"k": arguments.k, "sets": [_on(each, arguments) for each in arguments.points]}
+
+
+def _on(told: str, arguments: argparse.Namespace) -> dict[str, object]:
+    asked = (arguments.queries, arguments.tuning)
+    points = datasets.told(told, *asked)
     show(f"\n## Peers: k = {arguments.k} on {points.name}\n")
     show(facts(points.described()) + "\n")
-    warm_kernels()
-    indexes, built = _indexes(points)
-    graphs = [] if rivals.missing() else _graphs(points, arguments)
-    built |= {graph.name: Built(graph.seconds, graph.bytes) for graph in graphs}
-    show(_construction(built) + "\n")
-    everything = Everything.of(points.base)
+    for name in finders.missing():
+        show(f"{name} is not installed and does not take part")
+    field = _Field.build(points, arguments)
+    show(peers_tables.construction(field.built) + "\n")
+    recall = _recall(points, field.graphs)
+    entries: list[Entry] = []
     rows: list[Row] = []
-    with threadpool_limits(1):
-        for diversity in arguments.diversity:
-            reported, tuning = (
-                Asked.of(everything, queries, arguments.k, diversity)
-                for queries in (points.queries, points.tuning)
-            )
-            target = Target(arguments.k, diversity, arguments.gap, reported, tuning)
-            rows += _at(target, indexes, graphs, built)
-    return {"data": points.described(), "k": arguments.k, "rows": [asdict(row) for row in rows]}
+    targets: list[tuple[float, Objective]] = [(each, "J") for each in arguments.diversity]
+    targets.append((sorted(arguments.diversity)[len(arguments.diversity) // 2], "MMR"))
+    for at in targets:
+        target = Target.of(points, arguments.k, arguments.gap, at)
+        with threadpool_limits(1):
+            tried = [each for who in field.contestants(at[1]) for each in target.entries(who)]
+            rows += _fastest(target, tried, field)
+        entries += tried
+    ratios = choosing.ratios(rows, FAMILIES)
+    show("How many times the speed of others, at equal quality\n")
+    show(peers_tables.ratios_drawn(ratios) + "\n")
+    fronts = {by: choosing.front(entries, by) for by in ("gap", "h")}
+    for by, front in fronts.items():
+        show(f"Who closes more in less time, all of those tried, by {by}\n")
+        show(peers_tables.front_drawn(front) + "\n")
+    return {
+        "data": points.described(),
+        "recall": recall,
+        "built": {name: asdict(each) for name, each in field.built.items()},
+        "rows": [asdict(row) for row in rows],
+        "ratios": [asdict(row) for row in ratios],
+        "fronts": fronts,
+    }
 
 
-def _indexes(points: datasets.Points) -> tuple[dict[str, Index], dict[str, Built]]:
+@dataclass(frozen=True, eq=False)
+class _Field:
+    """Everything built over the same points, and what building took."""
+
+    points: Points
+    k: int
+    indexes: Mapping[str, Index]
+    finders: Sequence[Finder]
+    built: Mapping[str, Built]
+
+    @classmethod
+    def build(cls, points: Points, arguments: argparse.Namespace) -> "_Field":
+        """Build ours, then theirs, one after the other with all cores."""
+        indexes, built = _indexes(points, arguments.families)
+        absent = finders.missing()
+        theirs: list[Finder] = [Flat(points.base)]
+        if "hnswlib" not in absent:
+            theirs += [
+                Graph.build(points.base, links, ef_construction)
+                for links in arguments.links
+                for ef_construction in arguments.ef_construction
+            ]
+        if "faiss" not in absent:
+            theirs += finders.build_faiss(points.base, arguments.faiss)
+        for each in theirs:
+            built[f"{each.kind}, {each.told}"] = Built(each.seconds, each.bytes)
+        return cls(points, arguments.k, indexes, theirs, built)
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """Those of hnswlib."""
+        return [each for each in self.finders if isinstance(each, Graph)]
+
+    def contestants(self, objective: Objective) -> list[Contestant]:
+        """Return everyone who competes for an objective."""
+        absent, base = finders.missing(), self.points.base
+        first = next(iter(self.indexes.values()))
+        own = rivals.Ours.over(first, selection.MARGINAL) if objective == "J" else self.mmr
+        ours = partial(Ours, tuned=own, k=self.k, selector=own.selector)
+        everyone: list[Contestant] = [
+            ours(name.split(",")[0], name, index, search=search)
+            for name, index in self.indexes.items()
+            for search in (("auto",) if name.startswith("auto") else _SEARCHES)
+        ]
+        everyone.append(ours(EXACT, "", first, search="exact"))
+        for finder in self.finders:
+            if not isinstance(finder, Flat):
+                everyone.append(Pair(finder, own, self.k))
+            elif "langchain_core" not in absent:
+                everyone.append(Pair(finder, rivals.LangChain(base), self.k, self.mmr))
+        for graph in self.graphs if "pyversity" not in absent else ():
+            everyone.append(Pair(graph, rivals.Pyversity(base, "mmr"), self.k, self.mmr))
+            if objective == "J":
+                everyone.append(Pair(graph, rivals.Pyversity(base, "msd"), self.k))
+        return everyone
+
+    @cached_property
+    def mmr(self) -> rivals.Ours:
+        """Our MMR: others' pick the same, and more slowly."""
+        return rivals.Ours.over(next(iter(self.indexes.values())), selection.MMR)
+
+
+def _indexes(
+    points: Points, families: Sequence[HashFamily]
+) -> tuple[dict[str, Index], dict[str, Built]]:
     indexes: dict[str, Index] = {}
     built: dict[str, Built] = {}
-    for family in FAMILIES:
-        times = []
+    for family, recall in product(families, _RECALLS):
+        name = f"{family}, recall {recall}"
+        build = partial(Index.build, points.base, hash_family=family, target_recall=recall)
+        times: list[float] = []
         try:
-            for _ in range(_BUILDS):
+            while len(times) < _BUILDS and sum(times) < _BUILDS_SECONDS:
                 begun = time.perf_counter()
-                indexes[family] = Index.build(points.base, hash_family=family)
+                indexes[name] = build()
                 times.append(time.perf_counter() - begun)
         except UnsupportedError as error:
             show(f"{family}: {error}")
             continue
-        size = sum(array.bytes for array in indexes[family].info.arrays)
-        built[family] = Built(statistics.median(times), size)
-    indexes[EXACT] = next(iter(indexes.values()))
-    # Nothing but the vectors is wanted, so nothing has to be built.
-    built[EXACT] = Built(0.0, points.base.nbytes)
+        size = sum(array.bytes for array in indexes[name].info.arrays)
+        built[name] = Built(statistics.median(times), size - points.base.nbytes)
     return indexes, built
 
 
-def _graphs(points: datasets.Points, arguments: argparse.Namespace) -> list[Graph]:
-    return [
-        Graph.build(points.base, links, ef_construction)
-        for links in arguments.links
-        for ef_construction in arguments.ef_construction
-    ]
+def _recall(points: Points, graphs: Sequence[Graph]) -> list[dict[str, object]]:
+    """Show how hard the points are: recall of hnswlib's graphs, by ef."""
+    exact = truth.nearest(points.base, points.queries, 10)[0]
+    curves: list[dict[str, object]] = []
+    for graph in graphs:
+        recalls = {ef: choosing.recall(graph, points.queries, exact, ef) for ef in _EF}
+        curves.append({"graph": graph.told, "recall": recalls})
+    if curves:
+        show("Recall of the ten nearest by hnswlib, at ef\n")
+        show(peers_tables.recall_drawn(curves) + "\n")
+    return curves
 
 
-def _at(
-    target: Target,
-    indexes: Mapping[str, Index],
-    graphs: Sequence[Graph],
-    built: Mapping[str, Built],
-) -> list[Row]:
-    """Try everyone, time the fastest that close the gap, print and return their rows."""
-    entries, rival = list(ours(indexes, target)), list(theirs(graphs, target))
-    wanted = target.wanted
-    for side in (entries, rival):
-        if side:
-            wanted = min(wanted, max(entry.gap for entry in side))
-    show(f"diversity {target.diversity}: fastest of each kind to close {wanted:.3f} of the gap\n")
-    finalists = _finalists([*entries, *rival], wanted)
-    asked = {entry: entry.ask for entry in finalists}
-    timed = take_turns(asked, len(target.reported.queries), target.k)
-    fastest: dict[str, Entry] = {}
-    for entry in sorted(finalists, key=lambda entry: timed[entry].microseconds):
-        fastest.setdefault(entry.name, entry)
-    rows = [
+def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> list[Row]:
+    """Time the fastest that close the gap, print and return their rows."""
+    asked = target.reported
+    wanted, finalists = choosing.finalists(tried, target.wanted, _FINALISTS)
+    finalists += _everything(target, field.mmr)
+    show(f"{asked.objective} at diversity {asked.diversity}: fastest of each kind to close ")
+    show(f"{wanted:.3f} of the gap; below, those that close less\n")
+    askings = {entry: entry.ask for entry in finalists}
+    timed = take_turns(askings, len(asked.queries), target.k, _PATIENCE)
+    found = [
         Row(
-            diversity=target.diversity,
+            objective=asked.objective,
+            diversity=asked.diversity,
             wanted=wanted,
             name=entry.name,
             configuration=entry.configuration,
             dial=entry.dial,
             gap=entry.gap,
+            h=None if math.isnan(entry.h) else entry.h,
             microseconds=timed[entry].microseconds,
-            build_seconds=built[entry.built].seconds,
-            bytes=built[entry.built].bytes,
+            build_seconds=field.built.get(entry.built, Built()).seconds,
+            bytes=field.built.get(entry.built, Built()).bytes,
         )
-        for entry in fastest.values()
+        for entry in finalists
     ]
-    rows = _compared(rows)
-    show(_drawn(rows) + "\n")
-    if rivals.missing():
-        show(f"without a rival: {' and '.join(rivals.missing())} not installed\n")
+    rows = choosing.best(found)
+    show(peers_tables.drawn(rows) + "\n")
     return rows
 
 
-def _finalists(entries: Iterable[Entry], wanted: float) -> list[Entry]:
-    """Return the few of each kind that close the gap fastest, as far as is known."""
-    found: dict[str, list[Entry]] = {}
-    for entry in sorted(entries, key=lambda entry: entry.roughly):
-        kind = found.setdefault(entry.name, [])
-        if entry.gap >= wanted and len(kind) < _FINALISTS:
-            kind.append(entry)
-    return [entry for kind in found.values() for entry in kind]
-
-
-def _compared(rows: Sequence[Row]) -> list[Row]:
-    """Return ours with how much faster they are than the fastest rival."""
-    rival = min(
-        (row for row in rows if row.name.startswith(rivals.NAME)),
-        key=lambda row: row.microseconds,
-        default=None,
-    )
-    if rival is None:
-        return list(rows)
-    return [
-        row
-        if row.name.startswith(rivals.NAME)
-        else replace(
-            row,
-            faster=rival.microseconds / row.microseconds,
-            built_faster=rival.build_seconds / row.build_seconds if row.build_seconds else None,
-        )
-        for row in rows
-    ]
-
-
-def _construction(built: Mapping[str, Built]) -> str:
-    return table(
-        ("index", "built in s", "MB"),
-        [
-            (name, f"{each.seconds:.2f}", f"{each.bytes / 1e6:.1f}")
-            for name, each in built.items()
-            if name != EXACT
-        ],
-    )
-
-
-def _drawn(rows: Sequence[Row]) -> str:
-    heads = ("contestant: candidates", "dial", "gap closed", "us/query", "x rival")
-    return table(
-        (*heads, "built in s", "x rival", "MB"),
-        [
-            (
-                f"{row.name}: {row.configuration}",
-                f"{row.dial:.3f}",
-                f"{row.gap:.3f}",
-                f"{row.microseconds:,.0f}",
-                f"{row.faster:.1f}" if row.faster else "",
-                f"{row.build_seconds:.2f}" if row.build_seconds else "",
-                f"{row.built_faster:.1f}" if row.built_faster else "",
-                f"{row.bytes / 1e6:.1f}",
-            )
-            for row in rows
-        ],
-    )
+def _everything(target: Target, mmr: rivals.Ours) -> Iterator[Entry]:
+    """Yield greedy and MMR over all points, MMR for J at its dial for the most candidates."""
+    asked, k, everything = target.reported, target.k, Everything.of(target.points.base)
+    dial = asked.diversity
+    if asked.objective == "J":
+        rows = truth.greedy(asked.base, asked.queries, k, dial)
+        yield target.over_all(GREEDY, rows, dial, lambda row: everything.greedy(row, k, dial))
+        dial = target.dial(mmr, target.pool[0].shape[1])[0]
+    rows = truth.mmr(asked.base, asked.queries, k, dial)
+    yield target.over_all(MMR, rows, dial, lambda row: everything.mmr(row, k, dial))

@@ -1,12 +1,15 @@
 """Programs under measurement: started here, stopped here, their CPU time read from /proc."""
 
+import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from divgrpc_client.load.watching import cpu_seconds
 from running import RunningServer
 
 _STOP_SECONDS = 15
@@ -24,12 +27,10 @@ class Program:
         return {role: sum(map(cpu_seconds, pids)) for role, pids in self.roles.items()}
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process's threads, by the scheduler's own nanoseconds."""
-    total = 0
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        total += int((task / "schedstat").read_text().split()[0])
-    return total / 1e9
+def peak_bytes(pid: int) -> int:
+    """Return the most memory that a process has held at a time."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
 @contextmanager
@@ -43,6 +44,29 @@ def echo(reply_bytes: int) -> Iterator[Program]:
             yield Program(address, {"front": (process.pid,)})
         finally:
             _stop(process)
+
+
+@contextmanager
+def by_hand(
+    folder: Path, processes: int, *, ef: int, fetched: int, dial: float
+) -> Iterator[Program]:
+    """Run as many of the services written by hand, on one port, with what `folder` holds."""
+    options = ["--ef", str(ef), "--fetched", str(fetched), "--dial", str(dial)]
+    command = [sys.executable, "-m", "benchmarks.by_hand", str(folder), *options]
+    with socket.socket() as port, ExitStack() as stack:
+        # Held, so that nobody else gets it; only who listens gets connections.
+        port.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        port.bind(("127.0.0.1", 0))
+        command += ["--port", str(port.getsockname()[1])]
+        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        pids, address = [], ""
+        for _ in range(processes):
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+            stack.callback(_stop, process)
+            assert process.stdout is not None
+            address = process.stdout.readline().strip()
+            pids.append(process.pid)
+        yield Program(address, {"service": tuple(pids)})
 
 
 @contextmanager

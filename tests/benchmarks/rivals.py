@@ -1,85 +1,136 @@
-"""hnswlib, the graph index most people use, followed by pyversity: what one would put together.
+"""What picks k of some candidates: our own compiled selectors, pyversity's and LangChain's.
 
-Both are at their best: unit rows under the inner product, pyversity told that they are unit rows,
-and its dial set for J. Its maximal sum of distances (MSD) has the marginal gain of J for its own
-where its dial is 2 (1 - L) / (2 (1 - L) + L (k - 1)); MMR stands beside it.
+All are at their best: unit rows, and where one lets itself be told so, it is. Dials are set for J:
+pyversity's maximal sum of distances (MSD) has the marginal gain of J for its own where its dial is
+2 (1 - L) / (2 (1 - L) + L (k - 1)); MMR, which has not, is tried around 1 - L.
 """
 
-import importlib.util
-import os
-import time
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, Protocol
 
 import numpy as np
 
-from divgrpc.types import FloatArray, IntArray
+from benchmarks.finders import Found
+from divgrpc.index import Index
+from divgrpc.kernels import selection
+from divgrpc.scratch import Scratch
+from divgrpc.types import FloatArray, IntArray, Selector
 
 Strategy = Literal["msd", "mmr"]
-NAME: Final = "hnswlib"
-STRATEGIES: Final[tuple[Strategy, ...]] = ("msd", "mmr")
+_NONE: Final = np.empty(0, np.float32)
 
 
-def missing() -> list[str]:
-    """Return which of the two are not installed."""
-    return [name for name in ("hnswlib", "pyversity") if importlib.util.find_spec(name) is None]
+class Follower(Protocol):
+    """Picks k of the candidates that something found."""
+
+    @property
+    def name(self) -> str:
+        """Whose it is, and which."""
+
+    def centre(self, diversity: float, k: int) -> float:
+        """Return the dial to search around for a target of J."""
+
+    def pick(self, query: FloatArray, found: Found, k: int, dial: float) -> IntArray:
+        """Return the k rows (k,) in the order in which they were picked."""
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
-    """An hnswlib index of unit rows, and what building it took with all cores."""
+class Ours:
+    """Our compiled greedy, by the rule `selection.MARGINAL`, or our MMR."""
 
-    name: str
-    base: FloatArray
-    index: Any
-    seconds: float
+    points: tuple[Any, ...]
+    scratch: Scratch
+    rule: int = selection.MARGINAL
 
     @classmethod
-    def build(cls, base: FloatArray, links: int, ef_construction: int) -> "Graph":
-        """Build a graph with `links` (M) links a point."""
-        import hnswlib
-
-        index = hnswlib.Index("ip", base.shape[1])
-        begun = time.perf_counter()
-        index.init_index(len(base), M=links, ef_construction=ef_construction, random_seed=0)
-        index.add_items(base, num_threads=os.cpu_count())
-        seconds = time.perf_counter() - begun
-        return cls(f"M {links}, ef_construction {ef_construction}", base, index, seconds)
+    def over(cls, index: Index, rule: int = selection.MARGINAL) -> "Ours":
+        """Take the points of a dense index."""
+        searcher: Any = index._searcher
+        scratch = Scratch.empty(index.rows, index.dims, 4, index.dims, sparse=False)
+        return cls(searcher._points, scratch, rule)
 
     @property
-    def bytes(self) -> int:
-        """What the graph occupies, its own copy of the vectors included."""
-        return int(self.index.index_file_size())
+    def selector(self) -> Selector:
+        """What a query asks for."""
+        return "mmr" if self.rule == selection.MMR else "greedy"
 
-    def nearest(self, query: FloatArray, count: int, ef: int) -> IntArray:
-        """Return about the `count` nearest rows for a query (d,)."""
-        if self.index.ef != ef:
-            self.index.set_ef(ef)
-        rows: IntArray = self.index.knn_query(query, k=count, num_threads=1)[0][0].astype(np.int64)
-        return rows
+    @property
+    def name(self) -> str:
+        """Which of ours."""
+        return f"our {self.selector}"
+
+    def centre(self, diversity: float, k: int) -> float:  # noqa: ARG002  # the protocol's
+        """Our dial is that of J."""
+        return diversity
+
+    def pick(self, query: FloatArray, found: Found, k: int, dial: float) -> IntArray:  # noqa: ARG002
+        """Return the k rows in order."""
+        rows, costs = found
+        room = self.scratch
+        room.make_room(len(rows), k)
+        picked, gains = room.picked[:k], np.empty(k, np.float32)
+        told = (len(rows), k, np.float32(1 - dial), self.rule, room.selection, picked, gains)
+        selection.greedy(self.points, _NONE, rows.astype(np.int32), costs, *told)
+        chosen: IntArray = rows[picked].astype(np.int64)
+        return chosen
 
 
-def diversify(
-    base: FloatArray, query: FloatArray, rows: IntArray, *, k: int, strategy: Strategy, dial: float
-) -> IntArray:
-    """Return which k of `rows` pyversity picks."""
-    import pyversity
+@dataclass(frozen=True, eq=False)
+class Pyversity:
+    """pyversity's MSD or MMR, told that rows are of unit length."""
 
-    embeddings = base[rows]
-    chosen = pyversity.diversify(
-        embeddings=embeddings,
-        scores=embeddings @ query,
-        k=k,
-        strategy=pyversity.Strategy(strategy),
-        diversity=dial,
-        normalize=False,
-    )
-    picked: IntArray = rows[chosen.indices]
-    return picked
+    base: FloatArray
+    strategy: Strategy
+
+    @property
+    def name(self) -> str:
+        """Which of pyversity's."""
+        return f"pyversity {self.strategy.upper()}"
+
+    def centre(self, diversity: float, k: int) -> float:
+        """MSD's dial for J, or MMR's own."""
+        return centre(self.strategy, diversity, k)
+
+    def pick(self, query: FloatArray, found: Found, k: int, dial: float) -> IntArray:  # noqa: ARG002
+        """Return the k rows in order; relevance is known from the distances."""
+        import pyversity
+
+        rows, costs = found
+        chosen = pyversity.diversify(
+            embeddings=self.base[rows],
+            scores=1 - costs / 2,
+            k=k,
+            strategy=pyversity.Strategy(self.strategy),
+            diversity=dial,
+            normalize=False,
+        )
+        picked: IntArray = rows[chosen.indices]
+        return picked
+
+
+@dataclass(frozen=True, eq=False)
+class LangChain:
+    """LangChain's MMR, which computes the relevance itself."""
+
+    base: FloatArray
+    name: str = "LangChain MMR"
+
+    def centre(self, diversity: float, k: int) -> float:  # noqa: ARG002  # the protocol's
+        """MMR's own dial."""
+        return diversity
+
+    def pick(self, query: FloatArray, found: Found, k: int, dial: float) -> IntArray:
+        """Return the k rows in order."""
+        from langchain_core.vectorstores.utils import maximal_marginal_relevance
+
+        rows = found[0]
+        chosen = maximal_marginal_relevance(query, list(self.base[rows]), 1 - dial, k)
+        picked: IntArray = rows[chosen]
+        return picked
 
 
 def centre(strategy: Strategy, diversity: float, k: int) -> float:
-    """Return the dial of a strategy to search around for a target of J."""
+    """Return the dial of one of pyversity's strategies to search around for a target of J."""
     if strategy == "mmr":
         return diversity
     return 2 * diversity / (2 * diversity + (1 - diversity) * (k - 1))

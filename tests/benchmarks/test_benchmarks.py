@@ -92,9 +92,13 @@ def test_a_call_is_compared_with_echo_plus_query() -> None:
         ("echo", 1): [Load(1, 1.0, {"front": w}, latency) for w in (40.0, 70.0)],
         ("ours", 1): [Load(1, 1.0, {"front": w, "worker": 75.0}, {50.0: 35.0}) for w in (50, 99)],
         ("ours, QueryStream", 1): [Load(1, 1.0, {"front": 20.0, "worker": 75.0}, {})],
+        ("batch of 100 in process", 1): [Load(1, 1.0, {"worker": 90.0}, latency)],
+        ("ours, batch of 100", 4): [Load(1, 1.0, {"front": 9.0, "worker": 100.0}, latency)],
     }
     rows = {row.name: row for row in rows_of(seen)}
     assert rows["ours"].than_floor == pytest.approx(125 / 100)
     assert rows["ours"].p50_above_floor == pytest.approx(15)
     assert rows["echo"].than_floor is None
     assert rows["ours, QueryStream"].than_floor is None
+    assert rows["ours, batch of 100"].than_floor is None
+    assert rows["ours, batch of 100"].of_in_process == pytest.approx(0.9)

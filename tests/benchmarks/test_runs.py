@@ -11,18 +11,22 @@ import pytest
 from scipy import sparse
 
 from benchmarks import (
+    build,
     evaluate,
+    finders,
     footprint,
     gain,
     label_speed,
     labels,
+    large,
     memory,
     metrics,
+    overload,
     peers,
     relaxing,
-    rivals,
     selectors,
     shares,
+    start,
     sweeps,
     training,
     trees,
@@ -99,7 +103,7 @@ def test_what_trees_find_goes_to_our_selector() -> None:
             order = np.lexsort((np.arange(500), far))[:count].astype(np.int32)
             return order[None], far[order][None]
 
-    scratch = Scratch.empty(500, 9, 4, 9, sparse=False)
+    scratch = Scratch.empty(500, 9, 4, 9)
     each = trees.Trees(800, Library(), index._searcher._points, scratch)
     query = rows[:1]
     for variant in sweeps.VARIANTS:
@@ -164,19 +168,60 @@ def test_label_speed_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("digits")
-@pytest.mark.parametrize("absent", [[], ["hnswlib"]])
+@pytest.mark.parametrize("absent", [[], ["hnswlib", "faiss", "pyversity", "langchain_core"]])
 def test_peers_run_small(monkeypatch: pytest.MonkeyPatch, absent: list[str]) -> None:
-    """Everyone's fastest is there, and a run without a rival ends well."""
-    gone = absent or rivals.missing()
-    monkeypatch.setattr(rivals, "missing", lambda: gone)
-    words = "--k 5 --queries 10 --tuning 5 --diversity 0.3 --gap 0.8 --links 8"
-    result = peers.run(told(peers, *words.split(), "--ef-construction", "50"))
-    rows = result["rows"]
+    """Everyone's fastest is there, on real and on made points, and a run without others ends."""
+    gone = absent or finders.missing()
+    monkeypatch.setattr(finders, "missing", lambda: gone)
+    monkeypatch.setattr(peers, "_BUILDS", 1)
+    words = "--points real 1000 --k 5 --queries 6 --tuning 3 --diversity 0.3 --gap 0.7 --links 8"
+    fewer = ["--families", "lsh_div", "auto", "--ef-construction", "50", "--faiss", "faiss IVF-PQ"]
+    sets = peers.run(told(peers, *words.split(), *fewer))["sets"]
+    assert isinstance(sets, list)
+    for each in sets:
+        names = {row["name"] for row in each["rows"]}
+        assert {"lsh_div", "auto", "exact pass", "greedy over all points"} <= names
+        assert ("faiss IVF-PQ + our greedy" in names) == ("faiss" not in gone)
+        ratios = {row["name"]: row for row in each["ratios"] if row["objective"] == "J"}
+        assert all(row["gap"] >= 0.7 and row["greedy"] > 0 for row in ratios.values())
+        assert (ratios["lsh_div"]["faiss"] is None) == ("faiss" in gone)
+
+
+@pytest.mark.parametrize("absent", [[], ["faiss"]])
+def test_large_runs_small(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, absent: list[str]
+) -> None:
+    """Every search of every size has a row, and cost grows with the number of points."""
+    gone = absent or finders.missing()
+    monkeypatch.setattr(finders, "missing", lambda: gone)
+    monkeypatch.setattr(large, "_REFERENCE", 1_000)
+    words = "--points 1000 4000 --families lsh_div auto --queries 5 --recall 0.5"
+    result = large.run(told(large, *words.split(), "--folder", str(tmp_path)))
+    rows, slopes = result["rows"], result["exponents"]
     assert isinstance(rows, list)
-    assert {"lsh_div", "lsh_sdiv", "exact pass"} <= {row["name"] for row in rows}
-    assert all(row["gap"] >= row["wanted"] for row in rows)
-    faster = [row["faster"] for row in rows if row["name"] == "lsh_div"]
-    assert faster == [None] if gone else faster[0] > 0
+    assert isinstance(slopes, dict)
+    names = {row["name"] for row in rows if row["points"] == 4_000}
+    assert {"lsh_div, tables", "lsh_div, scan", "auto, auto"} <= names
+    assert len(names) == 3 + ("faiss" not in gone)
+    assert all(row["on_top"] > 0 for row in rows)
+    assert all(row["recall"] >= 0.5 for row in rows if "tables" not in row["name"])
+    assert "auto, the faster" in slopes
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_exponents_are_of_what_reaches_the_recall() -> None:
+    """Cost like the root of n has one half; what misses the recall at a size has none."""
+
+    def row(name: str, points: int, cost: float, *, reached: bool = True) -> large.Row:
+        return large.Row(points, name, 1, 0.95, reached, cost, 1.0, 1.0, 1, 0.1)
+
+    rows = [row("auto, auto", n, n**0.5) for n in (10**4, 10**5, 10**6)]
+    rows += [row("cells, scan", n, n, reached=n < 10**6) for n in (10**4, 10**5, 10**6)]
+    rows += [row("cells, tables", n, n**0.25) for n in (10**4, 10**5, 10**6)]
+    slopes = large.exponents(rows)
+    assert slopes["auto, auto"] == pytest.approx(0.5)
+    assert slopes["cells, tables"] == slopes["cells, the faster"] == pytest.approx(0.25)
+    assert "cells, scan" not in slopes
 
 
 @pytest.mark.usefixtures("digits")
@@ -288,3 +333,34 @@ def test_evaluate_runs_small() -> None:
     assert [row["workers"] for row in rows] == [1]
     assert rows[0]["seconds"] > 0
     assert rows[0]["ratio"] == pytest.approx(rows[0]["seconds"] / rows[0]["query_seconds"])
+
+
+def test_starts_are_judged_by_their_kind() -> None:
+    """Warm ones within two seconds, whatever number of indexes; a cold one within twenty."""
+    many = start.MANY.format(7)
+    seen = {start.WARM: [1.0, 3.0, 1.5], many: [2.5], start.COLD: [19.0]}
+    rows = list(start.rows_of(seen, many))
+    assert [(row.name, row.least, row.median, row.target) for row in rows] == [
+        (start.WARM, 1.0, 1.5, 2.0),
+        (many, 2.5, 2.5, 2.0),
+        (start.COLD, 19.0, 19.0, 20.0),
+    ]
+
+
+@pytest.mark.usefixtures("digits")
+def test_overload_end_to_end() -> None:
+    """Every rate has its row, all calls are accounted for, and beside them others were answered."""
+    words = ("--times", "0.5", "1", "--seconds", "0.3", "--rounds", "1", "--rows", "100")
+    rows = overload.run(told(overload, *words))["rows"]
+    assert isinstance(rows, list)
+    assert [row["times_capacity"] for row in rows] == [0.5, 1]
+    assert all(row["health"] > 0 and row["admin"] > 0 for row in rows)
+
+
+@pytest.mark.usefixtures("digits")
+def test_build_end_to_end() -> None:
+    """The caller hears of every stage that is timed."""
+    rounds = build.run(told(build, "--points", "20000", "--dims", "8", "--rounds", "1"))["rounds"]
+    assert isinstance(rounds, list)
+    assert "hashing" in rounds[0]["stages"]
+    assert rounds[0]["whole"] == pytest.approx(sum(rounds[0]["stages"].values()))

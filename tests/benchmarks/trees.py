@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import numpy as np
 
+from benchmarks.rivals import Ours
 from benchmarks.sweeps import Setting
 from divgrpc.index import Index
 from divgrpc.kernels import selection
@@ -54,7 +55,7 @@ class Trees:
         searcher: Any = index._searcher
         told = {"algorithm": _KD_TREE, "trees": _TREES}
         library = cv2.flann_Index(searcher.points, told)
-        scratch = Scratch.empty(index.rows, index.dims, 4, index.dims, sparse=False)
+        scratch = Scratch.empty(index.rows, index.dims, 4, index.dims)
         scratch.make_room(_CANDIDATES, _CANDIDATES)
         kept = (searcher._points, scratch)
         return {f"{NAME}, {checks:,} checks": cls(checks, library, *kept) for checks in CHECKS}
@@ -69,11 +70,5 @@ class Trees:
 
     def pick(self, among: tuple[IntArray, FloatArray], k: int, setting: Setting) -> IntArray:
         """Return the k rows that our greedy picks of some candidates."""
-        rows, costs = among
-        self.scratch.make_room(len(rows), k)
-        picked, gains = self.scratch.picked[:k], np.empty(k, np.float32)
-        relevance, room = np.float32(1 - setting.diversity), self.scratch.selection
-        told = (len(rows), k, relevance, _RULES[setting.variant], room, picked, gains)
-        selection.greedy(self.points, _NONE, rows, costs, *told)
-        chosen: IntArray = rows[picked].astype(np.int64)
-        return chosen
+        follower = Ours(self.points, self.scratch, _RULES[setting.variant])
+        return follower.pick(_NONE, among, k, setting.diversity)

@@ -4,6 +4,7 @@ One query at a time, block by block; the first queries of a block warm the cache
 A time is the median of a block, the least of all blocks: what the machine does undisturbed.
 """
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -30,16 +31,25 @@ class Timed:
     microseconds: float
 
 
-def take_turns(askings: Mapping[Key, Asking], queries: int, k: int) -> dict[Key, Timed]:
-    """Ask everyone every one of so many queries, block by block."""
+def take_turns(
+    askings: Mapping[Key, Asking], queries: int, k: int, patience: float = math.inf
+) -> dict[Key, Timed]:
+    """Ask everyone every one of so many queries, block by block.
+
+    Who has spent so many seconds of `patience` on a block goes no further in it: its rows are -1.
+    """
     seconds: dict[Key, list[float]] = {each: [] for each in askings}
-    rows = {each: np.empty((queries, k), np.int64) for each in askings}
+    rows = {each: np.full((queries, k), -1) for each in askings}
     for block in np.array_split(np.arange(queries), min(_BLOCKS, queries)):
         for each, ask in askings.items():
+            times: list[float] = []
+            over = time.perf_counter() + patience
             for query in block[:_WARM_UP]:
-                ask(query)
-            times = []
+                if time.perf_counter() < over:
+                    ask(query)
             for query in block:
+                if times and time.perf_counter() > over:
+                    break
                 begun = time.perf_counter()
                 rows[each][query] = ask(query)
                 times.append(time.perf_counter() - begun)

@@ -4,7 +4,7 @@ All programs are up at once and take turns in rounds, on the loopback address; a
 those of its quietest round, the one with the least CPU per call. Server CPU is that of fronts and
 workers, from the scheduler. The access log is on. The echo answers messages of the Query's sizes;
 its CPU plus that of the same query in process is the floor: what a service could cost at the least.
-So with p50, one call at a time.
+So with p50, one call at a time. A batch is one call of many rows, beside the same batch in process.
 """
 
 import argparse
@@ -18,8 +18,6 @@ from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from grpc import aio
-
 from benchmarks import datasets, load
 from benchmarks.load import Load
 from benchmarks.processes import Program, echo, server
@@ -32,11 +30,22 @@ from divgrpc_protos.v1 import query_pb2
 
 _INDEX = "bench"
 _REQUESTS = 400
+_BATCH = 100
+_BATCHES_IN_FLIGHT = 4
+_BATCHED = f"batch of {_BATCH}"
+# What issue and design ask of a row, at most.
+_CPU_GOALS = {1: 1.25, 2: 1.45}
+_P50_GOAL = 250
+_STREAM_GOAL = 0.6
+_BATCH_GOAL = 0.95
 
 
 @dataclass(frozen=True)
 class Row:
-    """One program under one load, in its quietest round; microseconds per call."""
+    """One program under one load, in its quietest round; microseconds per call.
+
+    `of_in_process`: rows that a worker answers in a second of its CPU, of those in process.
+    """
 
     name: str
     in_flight: int
@@ -48,6 +57,7 @@ class Row:
     p50: float | None
     p99: float | None
     p50_above_floor: float | None
+    of_in_process: float | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,18 +81,20 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
             shutil.copytree(Path(temporary) / "built", folder / "data")
             name = f"divgrpc, {workers} worker{'s' if workers > 1 else ''}"
             programs[name] = stack.enter_context(server(folder, workers))
-        requests = [_request(row) for row in points.queries]
+        requests = [_request(row[None]) for row in points.queries]
         reply_bytes = asyncio.run(_check(index, points.queries, requests, programs))
         programs = {"echo": stack.enter_context(echo(reply_bytes)), **programs}
         show(f"{len(requests[0]):,} bytes a request, {reply_bytes:,} a reply\n")
         seen = asyncio.run(_take_turns(index, points.queries, requests, programs, arguments))
     rows = list(rows_of(seen))
     show(_drawn(rows))
+    show()
+    show(table(("goal", "here", "wanted"), list(_goals(rows, arguments.in_flight))))
     return {"data": points.described(), "rows": [asdict(row) for row in rows]}
 
 
-def _request(vector: FloatArray) -> bytes:
-    message = query_pb2.QueryRequest(index=_INDEX, queries=arrays.encode_dense(vector[None]))
+def _request(rows: FloatArray) -> bytes:
+    message = query_pb2.QueryRequest(index=_INDEX, queries=arrays.encode_dense(rows))
     return message.SerializeToString()
 
 
@@ -92,9 +104,7 @@ async def _check(
     """Return the size of a reply, after seeing that every server gives the core's answer."""
     size = 0
     for program in programs.values():
-        async with aio.insecure_channel(program.address) as channel:
-            call: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(load.QUERY)
-            reply = await call(requests[0], timeout=10)
+        reply = await load.one(program, requests[0])
         ids = list(query_pb2.QueryResponse.FromString(reply).ids)
         if ids != index.query(queries[:1]).ids[0].tolist():
             raise RuntimeError("the server's answer is not the core's")
@@ -117,20 +127,26 @@ async def _take_turns(
         ).SerializeToString()
         for number, request in enumerate(requests)
     ]
+    batches = [queries[at : at + _BATCH] for at in range(0, len(queries) - _BATCH + 1, _BATCH)]
+    batch_requests = [_request(batch) for batch in batches]
     many, seconds = arguments.in_flight, arguments.seconds
     for _ in range(arguments.rounds):
-        seen["query in process", 1].append(_in_process(index, queries, seconds / 2))
+        alone = [row[None] for row in queries]
+        seen["query in process", 1].append(_in_process(index, alone, seconds / 2))
+        seen[f"{_BATCHED} in process", 1].append(_in_process(index, batches, seconds / 2))
         for name, program in programs.items():
             seen[name, 1].append(await load.unary(program, requests, 1, seconds / 2))
             seen[name, many].append(await load.unary(program, requests, many, seconds))
             if name != "echo":
                 streamed = await load.stream(program, messages, many, seconds)
                 seen[f"{name}, QueryStream", many].append(streamed)
+                batched = load.unary(program, batch_requests, _BATCHES_IN_FLIGHT, seconds)
+                seen[f"{name}, {_BATCHED}", _BATCHES_IN_FLIGHT].append(await batched)
     return seen
 
 
-def _in_process(index: Index, queries: FloatArray, seconds: float) -> Load:
-    """Ask the same queries in process, one at a time, as a `Load` whose CPU is all a worker's."""
+def _in_process(index: Index, queries: Sequence[FloatArray], seconds: float) -> Load:
+    """Ask the same in process, one at a time, as a `Load` whose CPU is all a worker's."""
     times: list[float] = []
     cpu, begun = time.process_time(), time.perf_counter()
     while time.perf_counter() < begun + seconds:
@@ -149,9 +165,11 @@ def rows_of(seen: dict[tuple[str, int], list[Load]]) -> Iterator[Row]:
     quietest = {key: min(loads, key=_cpu) for key, loads in seen.items()}
     query = quietest["query in process", 1]
     for (name, in_flight), best in quietest.items():
-        floor = above = None
-        # An echo's stream is not measured, so a QueryStream has no floor.
-        if len(best.cpu) > 1 and best.latency:
+        floor = above = share = None
+        served = len(best.cpu) > 1
+        if served and name.endswith(_BATCHED):
+            share = _cpu(quietest[f"{_BATCHED} in process", 1]) / best.cpu["worker"]
+        elif served and best.latency:  # an echo's stream is not measured, so a stream has no floor
             echoed = quietest["echo", in_flight]
             floor = _cpu(echoed) + _cpu(query)
             if in_flight == 1:
@@ -167,7 +185,25 @@ def rows_of(seen: dict[tuple[str, int], list[Load]]) -> Iterator[Row]:
             p50=best.latency.get(50),
             p99=best.latency.get(99),
             p50_above_floor=above,
+            of_in_process=share,
         )
+
+
+def _goals(rows: Sequence[Row], many: int) -> Iterator[tuple[str, str, str]]:
+    """Yield what is wanted, what was found and the bound of it."""
+    found = {(row.name, row.in_flight): row for row in rows}
+    for (name, in_flight), row in found.items():
+        if row.p50_above_floor is not None:
+            yield f"{name}: p50 above floor, us", f"{row.p50_above_floor:.0f}", f"<= {_P50_GOAL}"
+        elif row.than_floor is not None and in_flight == many:
+            goal = _CPU_GOALS[1 if "1 worker" in name else 2]
+            yield f"{name}: CPU of floor", f"{row.than_floor:.2f}", f"<= {goal}"
+        elif row.of_in_process is not None:
+            yield f"{name}: rate of in process", f"{row.of_in_process:.2f}", f">= {_BATCH_GOAL}"
+        elif name.endswith("QueryStream"):
+            unary = found[name.removesuffix(", QueryStream"), many]
+            share = row.cpu_front / unary.cpu_front
+            yield f"{name}: front CPU of unary", f"{share:.2f}", f"<= {_STREAM_GOAL}"
 
 
 def _cpu(load: Load) -> float:
@@ -187,6 +223,7 @@ def _drawn(rows: Sequence[Row]) -> str:
         "p50 us",
         "p99 us",
         "p50 above floor",
+        "of in process",
     )
     return table(
         heads,
@@ -202,6 +239,7 @@ def _drawn(rows: Sequence[Row]) -> str:
                 _optional(row.p50, ",.0f"),
                 _optional(row.p99, ",.0f"),
                 _optional(row.p50_above_floor, ",.0f"),
+                _optional(row.of_in_process, ".2f"),
             )
             for row in rows
         ],

@@ -21,6 +21,11 @@ _WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
             "from divgrpc_client.cli import main; sys.exit(main(['demo']))",
             "divgrpc: the demonstration needs PIL: install divgrpc[server,report]\n",
         ),
+        (
+            ("hdrh",),
+            "from divgrpc_client.cli import main; sys.exit(main(['load', 'x', '--rate', '1']))",
+            "divgrpc: load needs hdrh: install divgrpc[load]\n",
+        ),
         *(
             (
                 (name,),

@@ -188,6 +188,9 @@ def test_settings_are_tried(
     told_of = run("evaluate-labels", index, *text, "--set-default", "--diversities", "0.5")
     assert "the threshold of embedding is now 0.3" in told_of.out
     assert client.predict_labels(index, documents[:1]).parameters.threshold == 0.3
+    for least, kept in ((), 0.3), (("--threshold", "none"), None), (("--threshold", "0.1"), 0.1):
+        found = json.loads(run("predict", index, folder / "asked.txt", "--json", *least).out)
+        assert found["parameters"]["threshold"] == kept
 
 
 def test_labels_to_judge_by_are_needed(run: Callable[..., Ran], index: str, folder: Path) -> None:
@@ -196,6 +199,47 @@ def test_labels_to_judge_by_are_needed(run: Callable[..., Ran], index: str, fold
     assert (told.code, "--labels" in told.err) == (2, True)
     told = run("evaluate-labels", index)
     assert (told.code, "--features" in told.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "base"),
+    [
+        ("3 1:1\n\n# none\n4 2:1\n 3:0\n", "line 5 (document 2) has no feature", ()),
+        ("3 1:1\n\n\n", "", ()),
+        ("3 1:1\n4 41:1 2:1\n", "feature 41, and the index has 40, from 1 on", ()),
+        ("3 0:1\n4 40:1 2:1\n", "feature 40, and the index has 40, from 0 on", ()),
+        ("3 1:1\n4 40:1 2:1\n", "", ()),
+        ("3 1:1\n4 40:1 2:1\n", "line 2 (document 1) has feature 40", ("--index-base", "0")),
+        ("2 41 130\n3 1:1\n4 40:1 2:1\n", "line 3 (document 1) has feature 40", ()),
+    ],
+)
+def test_documents_that_an_index_cannot_take_are_named_by_line(
+    run: Callable[..., Ran],
+    index: str,
+    folder: Path,
+    *,
+    text: str,
+    said: str,
+    base: tuple[str, ...],
+) -> None:
+    """One without a feature, and one with a feature too many, and what may be the reason."""
+    path = folder / "wrong.txt"
+    path.write_text(text)
+    for words in (("predict", index, path), ("evaluate-labels", index, "--features", path)):
+        told = run(*words, *base, *(("--folds", "0") if "--features" in words else ()))
+        assert (told.code, said in told.err) == (2 if said else 0, True)
+        assert ("--index-base" in told.err) == ("feature 4" in said)
+
+
+def test_rows_of_a_split_are_named_by_their_own_lines(
+    run: Callable[..., Ran], index: str, tmp_path: Path
+) -> None:
+    """Whatever was taken of the file, the line is the file's."""
+    (tmp_path / "asked.txt").write_text("1 1:1\n2 2:1\n3 3:0\n4 4:1\n")
+    (tmp_path / "split.txt").write_text("4\n2\n3\n")
+    words = (index, tmp_path / "asked.txt", "--split", tmp_path / "split.txt")
+    assert "line 3 (document 2)" in run("predict", *words, "--rows", "1:").err
+    assert run("predict", *words, "--rows", ":2").code == 0
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,7 @@ def test_splits_are_columns_counted_from_one(tmp_path: Path) -> None:
         ("1\n0\n", 0, "line 2 must have a number from 1 to 3"),
         ("1\n4\n", 0, "line 2 must have a number from 1 to 3"),
         ("1\nx\n", 0, "line 2 must have a number from 1 to 3"),
+        ("1\n2\n\n1\n", 0, "line 4 has document 1, as line 1 has"),
     ],
 )
 def test_wrong_splits_are_named_by_their_line(

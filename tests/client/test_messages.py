@@ -65,6 +65,7 @@ def test_numpy_numbers_are_numbers() -> None:
         ("seed", -1),
         ("seed", 2**64),
         ("hash_limit", 1e3),
+        ("n_probes", 2**32),
         ("selector", "best"),
         ("selector", 2),
         ("selector", True),

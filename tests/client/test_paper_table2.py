@@ -25,7 +25,7 @@ from divgrpc_client.reports.paper.label_rows import (
     Asking,
     LabelRow,
 )
-from divgrpc_client.reports.paper.label_times import MadeUp, TimedLabels, label_times
+from divgrpc_client.reports.paper.label_times import ENDS_EARLY, MadeUp, TimedLabels, label_times
 from divgrpc_client.reports.paper.printed_labels import PRINTED, impossible
 from divgrpc_client.reports.paper.table2 import Report
 from divgrpc_client.reports.topics import DATA_VARIABLE
@@ -58,7 +58,7 @@ def test_quick_run_on_digits(
     assert len(found["epsilon"]) == 1 + 2 * 2 * len(EPSILONS)
     limits = [each["hash_limit"] for each in found["epsilon"] if each["mode"] == "neighbour_vote"]
     assert limits[: len(EPSILONS)] == sorted(limits[: len(EPSILONS)], reverse=True)
-    assert len(found["times"]) == 4 + 4 * len(FAMILIES)
+    assert len(found["times"]) == 5 + 4 * len(FAMILIES)
     html = out.read_text()
     for words in ("the paper's own", "2PD/(P+D)", "h against ε", "cannot be told"):
         assert words.replace("'", "&#39;") in html
@@ -110,12 +110,13 @@ def test_times_of_given_factors() -> None:
     labels = sparse.csr_array(truth)
     found = list(label_times(MadeUp(bags, labels, bags, labels, asked, factors)))
     hashed = [*np.repeat([*FAMILIES], 2)]
-    names = ["LEML", "MMR", "Greedy", *hashed, "nearest", *hashed]
+    names = ["LEML", "LEML", "MMR", "Greedy", *hashed, "nearest", *hashed]
     assert [each.method for each in found] == names
-    assert [each.mode for each in found] == ["embedding"] * 9 + ["neighbour_vote"] * 7
+    assert [each.mode for each in found] == ["embedding"] * 10 + ["neighbour_vote"] * 7
     assert (found[0].precision, found[0].scored, found[0].documents) == (1.0, 1.0, 30)
-    assert (found[0].among, found[9].among, found[9].scored) == (400, 30, 1.0)
-    assert (found[1].documents, found[2].documents) == (20, 20)
+    assert (found[0].setting, found[1].setting, found[1].precision) == (EVERYTHING, ENDS_EARLY, 1.0)
+    assert (found[0].among, found[10].among, found[10].scored) == (400, 30, 1.0)
+    assert (found[2].documents, found[3].documents) == (20, 20)
     assert all(0 < each.scored <= 1 and each.microseconds > 0 for each in found)
     verdicts = [each for each in label_claims.everything([], found) if "its size" in each.claim]
     assert len(verdicts) == 4

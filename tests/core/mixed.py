@@ -108,9 +108,7 @@ def check(index: Index, asked: FloatArray, result: QueryResult, *, at_least: int
         check_row(twin_of(index), query, result, row, at_least=at_least)
 
 
-def taking(index: Index, search: Search, *, n_probes: int | None = None) -> Index:
+def taking(index: Index, search: Search) -> Index:
     """Return the index with this as what Build found to be best."""
     manifest = replace(index._manifest, auto_search=search)
-    if n_probes is not None:
-        manifest = replace(manifest, n_probes=n_probes)
     return Index(Generation(manifest, index._arrays), "points")

@@ -1,6 +1,5 @@
 """A learned partition: every point in one cell, and the nearest cells found."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from core.twins import points_of
 from divgrpc import cells as partitions
 from divgrpc.index import Index
 from divgrpc.kernels import cells, clustering
-from divgrpc.storage import Generation
 from divgrpc.types import FloatArray, Metric
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
@@ -265,7 +263,6 @@ def test_few_cells_are_the_nearest_of_those_looked_at(
         bits=np.empty((0, size), np.bool_),
         n_tables=0,
         n_bits=0,
-        n_probes=wanted,
         metric="inner_product" if product else "cosine",
         **axes,
     )
@@ -310,9 +307,10 @@ def test_enough_probes_see_every_point(metric: Metric) -> None:
     points = clustered(600, 8, 2)
     index = Index.build(points, hash_family="cells", metric=metric)
     cells_there = len(index._arrays["cell_centres"])
-    every = Index(Generation(replace(index._manifest, n_probes=cells_there), index._arrays))
     asked, twin = clustered(5, 8, 3), points_of(index)
-    found = every.query(asked, search="tables", selector="nearest", hash_limit=0)
+    options: dict[str, Any] = {"search": "tables", "selector": "nearest", "hash_limit": 0}
+    found = index.query(asked, n_probes=10**6, **options)
+    assert found.parameters.n_probes == cells_there
     for row, query in enumerate(asked):
         unit = reference.unit(query).astype(np.float32) if metric == "cosine" else query
         nearest = reference.nearest_rows(twin, unit, range(index.rows))[:10]

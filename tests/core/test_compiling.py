@@ -202,7 +202,7 @@ def test_the_second_process_runs_no_file_of_the_folder_it_is_started_in(
     (tmp_path / "numba.py").write_text("open('run', 'w')")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(warming, "_OTHER_PROCESS", "import numba; open('imported', 'w')")
-    with warming._selection_beside():
+    with warming._other_beside():
         for _ in range(200):
             if (tmp_path / "imported").exists():
                 break

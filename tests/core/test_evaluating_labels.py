@@ -14,6 +14,7 @@ from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation import label_planning
 from divgrpc.evaluation.folds import deal_folds
 from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.label_planning import RANKS_MAX
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.evaluation.label_tallying import LABEL_COLUMNS, LABEL_METRICS
 from divgrpc.index import Index
@@ -279,6 +280,10 @@ def test_what_is_wrong_is_refused_at_once(index: Index, monkeypatch: pytest.Monk
     with monkeypatch.context() as patched:
         patched.setattr(label_planning, "LABELS_MAX", 5 * ASKED)
         assert field() == "grid"
+    with monkeypatch.context() as patched:
+        patched.setattr(label_planning, "JUDGED_MAX", 5 * ASKED - 1)
+        assert field() == "grid"
+    assert field(grid=LabelGrid(top_ks=(RANKS_MAX // 2,), diversities=(0.1, 0.2, 0.3))) == "grid"
     with pytest.raises(UnfitIndexError):
         evaluate_labels(Index.build(X[:POINTS]), X[POINTS:], Y[POINTS:])
     with pytest.raises(UnfitIndexError):

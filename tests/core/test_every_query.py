@@ -174,9 +174,10 @@ def test_auto_finds_enough_where_what_is_probed_holds_too_few(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
     """Auto looks on, in the same order, then scans: k and all candidates are found."""
-    index = taking(an_index(family, metric, kind), "tables", n_probes=1)
+    index = taking(an_index(family, metric, kind), "tables")
     far = -queries(3, metric)
-    options: dict[str, Any] = {"k": 150, "hash_limit": 220, "candidates_limit": 180}
+    limits: dict[str, Any] = {"hash_limit": 220, "candidates_limit": 180}
+    options: dict[str, Any] = {"k": 150, "n_probes": 1, **limits}
     few = index.query(far, search="tables", selector="nearest", **options)
     assert (few.counts < 150).any()
     assert [w.code for w in few.warnings] == ["FEWER_THAN_K_FOUND"]

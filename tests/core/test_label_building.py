@@ -11,7 +11,9 @@ from scipy import sparse
 
 from divgrpc.building import IndexBuilder
 from divgrpc.errors import IndexDamagedError, InvalidArgumentError
+from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.index import Index
+from divgrpc.label_parameters import PredictParameters
 from divgrpc.label_plans import LabelPlan
 from divgrpc.labels import train
 from divgrpc.manifest import Manifest
@@ -31,15 +33,9 @@ FACTORS, MAP = RNG.standard_normal((6, 3)), RNG.standard_normal((8, 3))
 
 def leml(**told: Any) -> Index:  # noqa: ANN401  # what a build is told
     """Return a small index with everything that labels can have."""
-    given: dict[str, Any] = {
-        "labels": Y,
-        "label_model": "leml",
-        "rank": 3,
-        "regularisation": 1.0,
-        "iterations": 2,
-        "label_names": NAMES,
-        "hierarchy": EDGES,
-    }
+    given: dict[str, Any] = {"labels": Y, "label_names": NAMES, "hierarchy": EDGES}
+    if told.get("label_model", "leml") == "leml":
+        given |= {"label_model": "leml", "rank": 3, "regularisation": 1.0, "iterations": 2}
     return Index.build(X, **(given | told))
 
 
@@ -256,6 +252,10 @@ def test_a_trained_model_can_be_brought() -> None:
         ("rank", {"rank": 0}),
         ("regularisation", {"regularisation": 0.0}),
         ("iterations", {"iterations": 0}),
+        ("rank", {"label_model": None, "rank": 3}),
+        ("inner_iterations", {"label_model": (FACTORS, MAP), "inner_iterations": 10}),
+        ("tolerance", {"label_model": None, "labels": None, "tolerance": 0.1}),
+        ("label_model", {"label_model": (np.zeros((6, 3)), MAP)}),
     ],
 )
 def test_what_does_not_fit_is_named(tmp_path: Path, field: str, told: dict[str, Any]) -> None:
@@ -276,3 +276,48 @@ def test_labels_come_with_every_row_or_with_none() -> None:
     with pytest.raises(InvalidArgumentError, match="must have 6 columns, got 5") as caught:
         builder.append(X[3:5], labels=np.ones((2, 5)))
     assert caught.value.field == "labels"
+
+
+def test_factors_of_zeros_are_counted() -> None:
+    """A label that nothing scores is warned of: one brought so, or one that no document has."""
+    factors = FACTORS.copy()
+    factors[[1, 4]] = 0
+    (warning,) = Index.build(X, label_model=(factors, MAP)).info.warnings
+    assert (warning.code, warning.field) == ("ZERO_LABEL_FACTORS", "label_model")
+    assert warning.message.startswith("2 of 6 labels")
+    assert Index.build(X, label_model=(FACTORS, MAP)).info.warnings == ()
+    rare = Y.toarray()
+    rare[:, 2] = 0
+    assert "ZERO_LABEL_FACTORS" in {each.code for each in leml(labels=rare).info.warnings}
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ([(6, label) for label in range(6)], ""),
+        ([(6, label) for label in range(5)], "1 of 6 labels are not reached"),
+        (
+            [(6, 7), (6, 8), (7, 9), (6, 30), *((8, label) for label in range(5))],
+            "roots, and 2 of its nodes are neither labels nor parents",
+        ),
+    ],
+)
+def test_nodes_that_lead_nowhere_are_counted(edges: list[tuple[int, int]], message: str) -> None:
+    """Children above the labels that are no parents are in the one warning of a hierarchy."""
+    warnings = [w for w in leml(hierarchy=edges).info.warnings if w.field == "hierarchy"]
+    assert bool(warnings) == bool(message)
+    assert not warnings or message in warnings[0].message
+
+
+def test_a_document_too_long_once_embedded_is_called_by_its_number() -> None:
+    """Before any is labelled, however many there are; so in an evaluation."""
+    index = Index.build(X, labels=Y, label_model=(FACTORS, MAP * 1e10))
+    documents = np.tile(np.abs(X) + 0.1, (20, 1))
+    documents[301] *= 1e8
+    truth = sparse.csr_array(np.tile(Y.toarray(), (20, 1)))
+    with pytest.raises(InvalidArgumentError, match=r"documents row 301\b"):
+        index.check_documents(documents, PredictParameters())
+    with pytest.raises(InvalidArgumentError, match=r"documents row 301\b"):
+        index.predict_labels(documents)
+    with pytest.raises(InvalidArgumentError, match=r"documents row 301\b"):
+        evaluate_labels(index, documents, truth)

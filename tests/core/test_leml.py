@@ -12,7 +12,7 @@ from scipy import sparse
 
 import reference_labels as reference
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.labels import choosing, leml, products
+from divgrpc.labels import choosing, leml, products, training
 from divgrpc.labels.choosing import RANK_MOST, REGULARISATIONS
 from divgrpc.labels.leml import Alternation
 from divgrpc.labels.model import as_documents, as_labels
@@ -189,6 +189,56 @@ def test_rows_held_out_have_no_say_in_the_features() -> None:
         trained = train(documents, labels)
     assert trained.model.dims == 40
     assert trained.trials
+
+
+def test_labels_and_features_nobody_has_change_nothing() -> None:
+    """They take no part: the same numbers come out for the others, and zeros for them."""
+    documents, labels = made(90, 25, 14, 12)
+    plain = train(documents, labels)
+    columns, ids = np.arange(25) * 700 + 3, np.arange(14) * 700
+    wide = train(spread(documents, columns, 25 * 700), spread(labels, ids, 14 * 700))
+    assert wide.trials == plain.trials
+    for spaced, own, places in (
+        (wide.model.label_factors, plain.model.label_factors, ids),
+        (wide.model.feature_map, plain.model.feature_map, columns),
+    ):
+        assert spaced[places].tobytes() == own.tobytes()
+        assert np.count_nonzero(spaced.any(axis=1)) == len(places)
+
+
+def spread(matrix: sparse.csr_array, places: npt.NDArray[np.int64], width: int) -> sparse.csr_array:
+    """Return the same columns at other places of a wider matrix."""
+    wide = (matrix.data, places[matrix.indices], matrix.indptr)
+    return sparse.csr_array(wide, shape=(matrix.shape[0], width))
+
+
+def test_what_a_model_costs_goes_by_the_labels_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No step of a training sees a label that nobody has."""
+    seen = []
+
+    class Seen(Products):
+        def __init__(self, *both: Any) -> None:  # noqa: ANN401  # X and Y
+            super().__init__(*both)
+            seen.append(self.shape[1:])
+
+    for module in (choosing, training):
+        monkeypatch.setattr(module, "Products", Seen)
+    documents, labels = made(90, 25, 14, 12)
+    train(documents, spread(labels, np.arange(14) * 100_000, 2_000_000))
+    assert set(seen) == {(26, 14)}
+
+
+@pytest.mark.parametrize("width", [3, 6, 9, 4_000])
+def test_the_rank_goes_by_what_is_there(width: int) -> None:
+    """A rank above what was given is refused with the counts of what is in use."""
+    rng = np.random.default_rng(2)
+    x = spread(sparse.csr_array(rng.random((30, 3)) + 0.1), np.arange(3) * width // 3, width)
+    y = sparse.csr_array(rng.random((30, 50)) < 0.3)
+    train(x, y, LabelParameters(rank=4))
+    with pytest.raises(InvalidArgumentError, match=r"30 documents, 4 features .* and 50 labels"):
+        train(x, y, LabelParameters(rank=5))
 
 
 def test_progress_is_told_and_may_end_it() -> None:

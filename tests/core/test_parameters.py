@@ -20,6 +20,7 @@ BAD_QUERY: list[tuple[str, Any]] = [
     *[("diversity", v) for v in (-0.001, 1.001, math.nan, math.inf, "0.5", True, None, [0.5])],
     *[("hash_limit", value) for value in (-1, 9, 1.5, True, math.nan, 2**63)],
     *[("candidates_limit", value) for value in (-1, 9, 1.5, True, math.nan, 2**63)],
+    *[("n_probes", value) for value in (0, -1, 1.5, True, math.nan, 2**31)],
     *[("epsilon", value) for value in (0, -1, math.nan, math.inf, "1")],
     *[("max_distance", value) for value in (-1e-9, math.nan, math.inf, "1")],
     *[("seed", value) for value in (-1, 2**64, 0.0, None)],
@@ -122,6 +123,10 @@ def test_defaults_are_those_of_the_design() -> None:
     assert (sparse.candidates_limit, sparse.hash_limit) == (200, 1000)
     larger = QueryParameters(k=100).resolve(1_000_000, "scan")
     assert (larger.candidates_limit, larger.hash_limit) == (1000, 4000)
+    labels = QueryParameters(k=5).resolve(1_000_000, "scan", sought="labels")
+    assert (labels.candidates_limit, labels.hash_limit) == (50, 400)
+    many = QueryParameters(k=20).resolve(1_000_000, "scan", sought="labels")
+    assert (many.candidates_limit, many.hash_limit) == (200, 800)
 
 
 @pytest.mark.parametrize("epsilon", [0.01, 0.5, 1.0, 3.0, 1e300])
@@ -156,6 +161,21 @@ def test_a_named_search_is_kept(search: str) -> None:
     for hash_limit in (0, 50, 10_000):
         parameters = QueryParameters(search=search, hash_limit=hash_limit)  # type: ignore[arg-type]
         assert parameters.resolve(1000, "scan").search == search
+
+
+@pytest.mark.parametrize(("n_probes", "used"), [(None, 8), (1, 1), (9, 9), (40, 40), (41, 40)])
+def test_probes_are_as_tuned_or_as_asked_up_to_what_there_is(
+    n_probes: int | None, used: int
+) -> None:
+    """Only a search over tables has any: the dial is idle with the others, as sampling is."""
+    for asked in ("tables", "auto"):
+        told = QueryParameters(n_probes=n_probes, search=asked)
+        assert told.resolve(10_000, "tables", probes=(8, 40)).n_probes == used
+        assert told.warnings() == ()
+    assert told.resolve(10_000, "scan", probes=(8, 40)).n_probes == 0
+    exact = QueryParameters(n_probes=n_probes, search="exact")
+    assert exact.resolve(10_000, "tables", probes=(8, 40)).n_probes == 0
+    assert exact.warnings() == ()
 
 
 @pytest.mark.parametrize("field", ["hash_limit", "candidates_limit"])

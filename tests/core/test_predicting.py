@@ -210,11 +210,14 @@ def test_a_threshold_drops_labels_before_they_are_selected() -> None:
     assert ((found.labels >= 0).sum(axis=1) == found.counts).all()
     assert [len(names) for names in found.names] == found.counts.tolist()
     assert found.warnings[0].code == "FEWER_THAN_TOP_K_FOUND"
-    none = index().predict_labels(X, threshold=1e6)
-    assert none.counts.tolist() == [0] * DOCUMENTS
-    assert np.isnan(none.scores).all()
-    every = index().predict_labels(X, threshold=-1e6)
-    assert every.labels.tobytes() == index().predict_labels(X).labels.tobytes()
+    for beyond in (1e6, 1e300):
+        none = index().predict_labels(X, threshold=beyond)
+        assert none.counts.tolist() == [0] * DOCUMENTS
+        assert np.isnan(none.scores).all()
+    plain = index().predict_labels(X)
+    for least in (-1e6, -1e300, -np.inf):
+        every = index().predict_labels(X, threshold=least)
+        assert every.labels.tobytes() == plain.labels.tobytes()
 
 
 def test_more_labels_than_there_are() -> None:
@@ -304,6 +307,8 @@ def test_a_threshold_is_a_share_of_the_votes() -> None:
         ("top_k", {"top_k": LIMITS["k_max"] + 1}),
         ("top_k", {"top_k": True}),
         ("threshold", {"threshold": np.nan}),
+        ("threshold", {"threshold": np.inf}),
+        ("threshold", {"threshold": np.zeros(2)}),
         ("threshold", {"threshold": "1"}),
         ("diversity", {"diversity": 1.5}),
         ("mode", {"mode": "majority"}),

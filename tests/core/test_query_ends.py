@@ -24,7 +24,7 @@ from core.mixed import (
     stored_as,
     twin_of,
 )
-from core.twins import check_row, points_of
+from core.twins import check_row, points_of, same_bytes
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
 from divgrpc.types import HashFamily, Metric, Points, Search
@@ -115,6 +115,53 @@ def test_seeds_change_the_draw_and_nothing_else(
         for seed in (0, 1, 2)
     }
     assert len(whole) == 1
+
+
+# Probes.
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_probes_are_what_a_search_over_tables_looks_at(
+    family: HashFamily, metric: Metric, kind: Points
+) -> None:
+    """From one bucket or cell to all there are, as the twin does; no other search minds."""
+    index, asked = an_index(family, metric, kind), queries(3, metric)
+    cells = len(index._arrays.get("cell_centres", ()))
+    buckets = (index._manifest.parameters.n_tables or 0) * 2 ** (
+        index._manifest.parameters.n_bits or 0
+    )
+    options: dict[str, Any] = {"k": 9, "hash_limit": 0, "selector": "nearest"}
+    for n_probes in (1, 2, 7, 4096, 2**31 - 1):
+        result = index.query(asked, search="tables", n_probes=n_probes, **options)
+        assert result.parameters.n_probes == min(n_probes, cells or 4096)
+        assert (result.stats.buckets_probed == min(n_probes, cells or buckets)).all()
+        check(index, asked, result)
+    assert (result.stats.points_hashed == ROWS).all()
+    tuned = index.query(asked, search="tables", **options)
+    assert tuned.parameters.n_probes == index.info.n_probes
+    same = index.query(asked, search="tables", n_probes=index.info.n_probes, **options)
+    assert same_bytes(tuned, same)
+    for search in SEARCHES[1:]:
+        idle = index.query(asked, search=search, n_probes=1, **options | {"hash_limit": 40})
+        assert idle.parameters.n_probes == 0
+        assert same_bytes(idle, index.query(asked, search=search, **options | {"hash_limit": 40}))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", FAMILIES[:3])
+def test_more_probes_hash_what_fewer_do_and_more(family: HashFamily, metric: Metric) -> None:
+    """Buckets come in one order, whatever their number."""
+    index, asked = an_index(family, metric, "dense"), queries(5, metric)
+    options: dict[str, Any] = {"k": ROWS, "hash_limit": 0, "candidates_limit": 0}
+    before: list[set[int]] = [set()] * len(asked)
+    for n_probes in (1, 2, 3, 5, 8, 21, 320):
+        ids = index.query(asked, search="tables", n_probes=n_probes, **options).ids
+        found = [set(row[row >= 0].tolist()) for row in ids]
+        assert all(few <= more for few, more in zip(before, found, strict=True))
+        before = found
+    assert all(len(found) == ROWS for found in before)
 
 
 # Distances.

@@ -24,7 +24,7 @@ seeds = st.integers(0, 2**32 - 1)
 SELECTORS: list[Selector] = ["rerank", "max_sum", "dpp"]
 
 
-def candidates_of(case: Case, *, linked: bool = True) -> Candidates:
+def candidates_of(case: Case) -> Candidates:
     """Return all points of a case, nearest first, with their distances."""
     count = len(case.vectors)
     order = np.array(reference.nearest_rows(case.points(), case.query, range(count)), np.int32)
@@ -32,21 +32,18 @@ def candidates_of(case: Case, *, linked: bool = True) -> Candidates:
     distances, square = np.empty(count, np.float32), reference.dot(case.query, case.query)
     product, target = case.metric == "inner_product", case.query[np.newaxis]
     scoring.score_rows(points, target, 0, square, product, order, count, distances)
-    return Candidates(
-        points, case.inverses(), order, distances, room_of(count, points, linked=linked)
-    )
+    return Candidates(points, case.inverses(), order, distances, room_of(count, points))
 
 
 def parameters(k: int, diversity: float, selector: Selector) -> EffectiveParameters:
     return QueryParameters(k=k, diversity=diversity, selector=selector).resolve(10**6, "scan")
 
 
-def picked(case: Case, wanted: EffectiveParameters, *, linked: bool = True) -> tuple[Any, Picks]:
+def picked(case: Case, wanted: EffectiveParameters) -> tuple[Any, Picks]:
     """Return the rows that were picked, and all that is said of them."""
-    among = candidates_of(case, linked=linked)
+    among = candidates_of(case)
     picks = select(among, wanted, case.metric)
     assert not among.scratch[1].any()
-    assert (among.scratch[3][0] == -1).all()
     return among.rows[picks.places].tolist(), picks
 
 
@@ -127,20 +124,6 @@ def test_the_picks_are_the_twins(
         assert picked(case, wanted)[0] == [row for row, _ in twin]
 
 
-@pytest.mark.parametrize("selector", SELECTORS)
-@pytest.mark.parametrize("metric", METRICS)
-def test_linked_or_not_the_picks_are_the_same(selector: Selector, metric: Metrics) -> None:
-    """In lists by column or row by row, sums differ in the last digit of float64 at most."""
-    case = Case.draw(6, 50, 31, 0, metric, stored_sparse=True)
-    case.vectors[np.random.default_rng(6).random(case.vectors.shape) < 0.6] = 0
-    wanted = parameters(20, 0.5, selector)
-    (linked, with_links), (scattered, without) = (
-        picked(case, wanted, linked=linked) for linked in (True, False)
-    )
-    assert linked == scattered
-    assert np.abs(with_links.values - without.values).max() < 10 * case.room
-
-
 @examples
 @given(seed=seeds, diversity=st.floats(0.01, 1), k=st.integers(2, 5))
 @pytest.mark.parametrize("metric", METRICS)
@@ -219,19 +202,16 @@ def test_no_candidates_give_no_picks(selector: Selector) -> None:
     seed=seeds,
     metric=st.sampled_from(METRICS),
     stored_sparse=st.booleans(),
-    linked=st.booleans(),
 )
 def test_far_from_is_how_far_apart_points_are(
-    seed: int, metric: Metrics, stored_sparse: bool, linked: bool
+    seed: int, metric: Metrics, stored_sparse: bool
 ) -> None:
     """Every distance from a candidate is the twin's, and from itself none."""
     case = Case.draw(seed, 12, 17, 0.3, metric, stored_sparse=stored_sparse)
-    among = candidates_of(case, linked=linked)
+    among = candidates_of(case)
     far, shared = np.full(13, 9, np.float32), (among.points, among.inverses, among.rows, 12)
-    held = pairs.hold(among.points, among.rows, 12, among.scratch)
-    assert held == (stored_sparse and linked)
     for pick in (0, 7):
-        pairs.far_from(*shared, pick, held, among.scratch, far)
+        pairs.far_from(*shared, pick, among.scratch, far)
         row = int(among.rows[pick])
         truth = [reference.apart(case.points(), row, int(other)) for other in among.rows]
         truth[pick] = 0
@@ -239,8 +219,6 @@ def test_far_from_is_how_far_apart_points_are(
         assert (far[pick], far[12]) == (0, 9)
         alone = [pairs.how_far(*shared[:2], row, other) for other in among.rows.tolist()]
         assert np.abs(np.delete(np.subtract(far[:12], alone), pick)).max() < case.room
-    pairs.let_go(among.points, among.rows, 12, held, among.scratch)
-    assert (among.scratch[3][0] == -1).all()
 
 
 @examples

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 import reference
 import reference_kernels
-from core.twins import links_of
 from divgrpc.kernels import normalising, scoring, sparse
 from divgrpc.types import FloatArray
 
@@ -43,14 +42,14 @@ def made_dense(rows: Rows, dims: int) -> FloatArray:
 
 
 @examples
-@given(seed=seeds, dims=st.integers(1, 60), share=st.floats(0, 1))
+@given(seed=seeds, dims=st.integers(1, 200), share=st.floats(0, 1))
 def test_sparse_dot_is_summed_in_the_order_that_is_said(seed: int, dims: int, share: float) -> None:
-    """Four float64 sums in turn, added in pairs: to the last bit, for any row of any target."""
+    """Sixteen float64 sums in turn, folded in halves: to the last bit, for any row and target."""
     indptr, indices, values = drawn(seed, 3, dims, share)
     targets = np.random.default_rng(seed + 1).standard_normal((2, dims)).astype(np.float32)
     for row in range(3):
         start, stop = int(indptr[row]), int(indptr[row + 1])
-        found = sparse.sparse_dot(indices, values, start, stop, targets, 1)
+        found = sparse.sparse_dot(indices, values, start, stop, start, targets, 1)
         part = slice(start, stop)
         assert found == reference_kernels.sparse_dot(indices[part], values[part], targets[1])
 
@@ -62,7 +61,8 @@ def test_sparse_dot_is_the_product(seed: int, dims: int) -> None:
     rows = drawn(seed, 2, dims)
     targets = np.random.default_rng(seed + 1).standard_normal((1, dims)).astype(np.float32)
     truth = reference.dot(made_dense(rows, dims)[1], targets[0])
-    found = sparse.sparse_dot(rows[1], rows[2], int(rows[0][1]), int(rows[0][2]), targets, 0)
+    start, stop = int(rows[0][1]), int(rows[0][2])
+    found = sparse.sparse_dot(rows[1], rows[2], start, stop, start, targets, 0)
     assert abs(found - truth) < 1e-13
     assert abs(sparse.dense_square(targets, 0) - reference.dot(targets[0], targets[0])) < 1e-13
 
@@ -77,9 +77,11 @@ def test_columns_that_are_not_marked_change_no_bit(
     query = drawn(seed + 1, 1, dims, asked)
     target, marks = made_dense(query, dims), np.zeros(-(-dims // 64), np.uint64)
     sparse.mark(query[1], 0, len(query[1]), marks)
+    sums = np.zeros(16)
     for row in range(5):
         part = slice(int(indptr[row]), int(indptr[row + 1]))
-        found = sparse.marked_dot(indices, values, part.start, part.stop, target, marks)
+        found = sparse.marked_dot(indices, values, part.start, part.stop, target, marks, sums)
+        assert not sums.any()
         assert found == reference_kernels.sparse_dot(indices[part], values[part], target[0])
     square = sparse.sparse_square(query[1], query[2], 0, len(query[1]), dims)
     assert square == sparse.dense_square(target, 0)
@@ -101,6 +103,19 @@ def test_columns_that_are_not_marked_change_no_bit(
 
 @examples
 @given(seed=seeds, dims=st.integers(1, 60), share=st.floats(0, 1))
+def test_a_sparse_query_is_as_long_as_the_dense_one(seed: int, dims: int, share: float) -> None:
+    """Its squared length is summed in the same order: to the last bit."""
+    rows = drawn(seed, 4, dims, share)
+    indptr, indices, values = rows
+    matrix = made_dense(rows, dims)
+    for row in range(4):
+        found = sparse.sparse_square(indices, values, indptr[row], indptr[row + 1], dims)
+        assert found == sparse.dense_square(matrix, row)
+        assert found == reference_kernels.dense_square(matrix[row])
+
+
+@examples
+@given(seed=seeds, dims=st.integers(1, 60), share=st.floats(0, 1))
 def test_what_is_spread_is_cleared(seed: int, dims: int, share: float) -> None:
     """A target of zeros holds the row, then zeros again: the next row meets none of the last."""
     rows = drawn(seed, 4, dims, share)
@@ -111,33 +126,6 @@ def test_what_is_spread_is_cleared(seed: int, dims: int, share: float) -> None:
         assert target[0].tolist() == matrix[row].tolist()
         sparse.clear(indices, indptr[row], indptr[row + 1], target)
         assert not target.any()
-
-
-@examples
-@given(seed=seeds, dims=st.integers(1, 60), count=st.integers(0, 12), share=st.floats(0, 1))
-def test_linked_dots_are_those_of_all_candidates(
-    seed: int, dims: int, count: int, share: float
-) -> None:
-    """Any row against each of the linked ones; then nothing is left behind."""
-    rows = drawn(seed, 12, dims, share)
-    matrix = made_dense(rows, dims)
-    indptr, indices, values = rows
-    points = (matrix[:0], indptr, indices, values, np.empty(12))
-    order = np.random.default_rng(seed).permutation(12)[:count].astype(np.int32)
-    stored = int(np.diff(indptr)[order].sum())
-    links, dots = links_of(dims, stored), np.full(13, 9.0)
-    assert sparse.link(points, order, count, links)
-    for row in range(12):
-        sparse.linked_dots(points, row, count, links, dots)
-        truth = [reference.dot(matrix[row], matrix[other]) for other in order]
-        assert np.abs(dots[:count] - truth).max(initial=0) < 1e-13
-        assert (dots[count:] == 9).all()
-    sparse.unlink(points, order, count, links[0])
-    assert (links[0] == -1).all()
-    if stored:
-        few = links_of(dims, stored - 1)
-        assert not sparse.link(points, order, count, few)
-        assert (few[0] == -1).all()
 
 
 # Lengths and unit rows.

@@ -9,6 +9,7 @@ import pytest
 from scipy import sparse
 
 from divgrpc.errors import IndexDamagedError, InvalidArgumentError, UnfitIndexError
+from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.index import Index
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.parameters import LIMITS
@@ -180,3 +181,21 @@ def test_an_index_without_labels_has_no_threshold() -> None:
         Index.build(X).set_threshold(0.5)
     with pytest.raises(InvalidArgumentError, match="threshold"):
         built().set_threshold(float("nan"))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_kept_can_be_left_out(mode: Mode) -> None:
+    """A threshold of minus infinity is none, whatever the index keeps; so a grid's None."""
+    own = built()
+    plain = own.predict_labels(X, mode=mode)
+    own.set_threshold(0.5, mode)
+    kept = own.predict_labels(X, mode=mode)
+    assert kept.parameters.threshold == 0.5
+    assert kept.counts.sum() < plain.counts.sum()
+    every = own.predict_labels(X, mode=mode, threshold=-np.inf)
+    assert every.labels.tobytes() == plain.labels.tobytes()
+    assert every.parameters == plain.parameters
+    grid = LabelGrid(modes=(mode,), thresholds=(None, -np.inf, 0.5))
+    assert {setting.threshold for setting in grid.settings()} == {None, 0.5}
+    own.set_threshold(-np.inf, mode)
+    assert own.defaults.thresholds == {}

@@ -53,7 +53,6 @@ def points_of(index: Index, columns: IntArray | None = None) -> reference.Points
         bits=reference_kernels.unpack(codes),
         n_tables=parameters.n_tables or 0,
         n_bits=parameters.n_bits or 0,
-        n_probes=index.info.n_probes,
         metric=parameters.metric,
         terms=terms,
         cells=cells,
@@ -176,26 +175,12 @@ def kernel_points(vectors: FloatArray, *, stored_sparse: bool = False) -> tuple[
     return arrays
 
 
-def links_of(dims: int, room: int) -> tuple[Any, ...]:
-    """Return empty lists by column with room for this many values, as kernels take them."""
-    return (
-        np.full(dims, -1, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.int32),
-        np.empty(room, np.float32),
-    )
-
-
-def room_of(
-    count: int, points: tuple[Any, ...], *, linked: bool = True, marked: bool = False
-) -> tuple[Any, ...]:
-    """Return what selectors of `count` candidates write into, with lists, or marks, or neither."""
+def room_of(count: int, points: tuple[Any, ...], *, marked: bool = False) -> tuple[Any, ...]:
+    """Return what selectors of `count` candidates write into, with marks of columns or without."""
     dims, is_sparse = points[0].shape[1], len(points[1]) > 0
     return (
         np.empty(count, np.float32),
         np.zeros((1, dims), np.float32),
         np.empty(count, np.float32),
-        links_of(dims, count * dims if is_sparse and linked else 0),
-        np.empty(count),
         np.zeros(-(-dims // 64) if is_sparse and marked else 0, np.uint64),
     )

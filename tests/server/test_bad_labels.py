@@ -288,6 +288,7 @@ def test_labels_without_rows(tmp_path: Path) -> None:
         (parameters(inner_iterations=0), {}, "inner_iterations"),
         (parameters(tolerance=1.0), {}, "tolerance"),
         (labels_pb2.LabelPlan(unit_rows=True), {}, "offset"),
+        (labels_pb2.LabelPlan(parameters=labels_pb2.LabelParameters(rank=2)), {}, "rank"),
         (LEML, {"label_factors": dense(FACTORS)}, "label_factors"),
         (LEML, {"label_names": labels_pb2.LabelNames(values=["a"])}, "label_names"),
         (LEML, {"label_names": labels_pb2.LabelNames(values=["a" * 2000])}, "label_names"),

@@ -53,6 +53,8 @@ def refusal(stub: DiverseIndexStub, **fields: Any) -> Details:  # noqa: ANN401  
         ({"diversity": math.nan}, "diversity"),
         ({"candidates_limit": 9}, "candidates_limit"),
         ({"hash_limit": 9}, "hash_limit"),
+        ({"n_probes": 0}, "n_probes"),
+        ({"n_probes": 2**31}, "n_probes"),
         ({"epsilon": 0.0}, "epsilon"),
         ({"epsilon": 1.0, "hash_limit": 100}, "epsilon"),
         ({"max_distance": -1.0}, "max_distance"),

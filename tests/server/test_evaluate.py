@@ -16,7 +16,7 @@ from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.types import EvaluateRow, FloatArray, Progress
-from divgrpc_client import Client, RpcError, evaluations
+from divgrpc_client import Client, RpcError, evaluation_parts
 from running import RunningServer, eventually
 from served import EVALUATED_ROWS as N
 from served import random_points
@@ -167,7 +167,7 @@ def test_queries_too_large_for_a_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They travel in several, and their rows are those of all; a default they cannot set."""
-    monkeypatch.setattr(evaluations, "MESSAGE_BYTES", 6_000)
+    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 6_000)
     index = Index.open(server.folder / "data" / evaluated)
     seen: list[Progress] = []
     options = GRID | {"folds": 4, "per_query": True}
@@ -189,7 +189,7 @@ def test_queries_too_large_for_a_message(
         with pytest.raises(InvalidArgumentError) as refused:
             client.evaluate(evaluated, queries, **bad)
         assert refused.value.field == field
-    monkeypatch.setattr(evaluations, "MESSAGE_BYTES", 50)
+    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 50)
     with pytest.raises(InvalidArgumentError, match="query 0") as refused:
         client.evaluate(evaluated, queries, ASKED)
     assert refused.value.field == "queries"

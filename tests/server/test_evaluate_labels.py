@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import fields
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,17 @@ import labelled
 from details import details_of
 from divgrpc import Index
 from divgrpc.errors import IndexNotFoundError, InvalidArgumentError, UnfitIndexError
+from divgrpc.evaluation import label_planning
 from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.label_planning import told_max
 from divgrpc.evaluation.label_running import evaluate_labels
+from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, Progress
-from divgrpc_client import AsyncClient, Client, RpcError
+from divgrpc_client import AsyncClient, Client, RpcError, evaluation_parts
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_labels_pb2, predict_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from divgrpc_protos.v1.labels_pb2 import LabelSets
 from raw import unary_stream
 from running import RunningServer, eventually
 
@@ -47,7 +52,7 @@ ONE: dict[str, Any] = {"selectors": ("greedy",), "diversities": (0.3,)}
 # Long enough for something to happen meanwhile.
 LONG: dict[str, Any] = {"searches": ("exact",), "diversities": np.linspace(0, 1, 60)}
 # Times, and what depends on them.
-OF_ITS_OWN = {"microseconds", "on_front", "values", "metrics"}
+OF_ITS_OWN = {"microseconds", "on_front", "values", "metrics", "labels"}
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +73,7 @@ def assert_same(wire: list[EvaluateLabelRow], core: list[EvaluateLabelRow]) -> N
             assert list(told) == list(expected)
             for column in set(told) - {"microseconds"}:
                 np.testing.assert_array_equal(told[column], expected[column])
+        np.testing.assert_array_equal(ours.labels, theirs.labels)
         assert ours.microseconds.p50 > 0
 
 
@@ -83,6 +89,93 @@ def test_the_wire_gives_what_the_core_gives(client: Client, core: Index, dense: 
     assert sum(not row.by_fold for row in wire) == settings
     assert seen[-1].rows_done == seen[-1].rows_total == settings * ASKED.shape[0]
     assert {each.stage for each in seen} == {"evaluating"}
+
+
+def test_documents_too_many_for_a_message(
+    client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They travel in several, some of them without any label; their rows are those of all."""
+    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 3_000)
+    seen: list[Progress] = []
+    blank = sparse.csr_array((40, labelled.LABELS), dtype=bool)
+    documents, truth = sparse.vstack([ASKED, ASKED[:40]]), sparse.vstack([TRUTH, blank])
+    told: dict[str, Any] = {"folds": 4, "per_document": True}
+    fewer = GRID | {"searches": ("auto",), "limits": ((None, None),)}
+    wire = list(
+        client.evaluate_labels(NAME, documents, truth, progress=seen.append, **fewer, **told)
+    )
+    assert_same(
+        wire, list(evaluate_labels(core, documents, truth, grid=LabelGrid(**fewer), **told))
+    )
+    settings = len(LabelGrid(**fewer).settings())
+    assert seen[-1].rows_done == seen[-1].rows_total == settings * documents.shape[0]
+    assert all(a.rows_done <= b.rows_done for a, b in pairwise(seen))
+
+
+def test_what_several_messages_cannot_have(
+    client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A default; and what the server would refuse of the whole is refused before any is sent."""
+    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 3_000)
+    plain = list(client.evaluate_labels(NAME, ASKED, TRUTH, **ONE))
+    assert_same(plain, list(evaluate_labels(core, ASKED, TRUTH, grid=LabelGrid(**ONE))))
+    for field, given in (
+        ("set_default", {"set_default": True}),
+        ("folds", {"folds": 999}),
+        ("top_ks", {"top_ks": [0]}),
+        ("labels", {"labels": sparse.csr_array(TRUTH.shape, dtype=bool)}),
+    ):
+        bad: dict[str, Any] = {"labels": TRUTH} | given
+        with pytest.raises(InvalidArgumentError) as refused:
+            client.evaluate_labels(NAME, ASKED, **bad)
+        assert refused.value.field == field
+    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 50)
+    with pytest.raises(InvalidArgumentError, match="document 0 and its labels") as refused:
+        client.evaluate_labels(NAME, ASKED, TRUTH)
+    assert refused.value.field == "documents"
+
+
+def test_more_documents_than_one_call_may_ask(
+    client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor do limits on rows, and on what comes back of them, bound an evaluation."""
+    del core
+    whole = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE))
+    for limits, name, least in (
+        (LIMITS, "query_rows_max", 60),
+        (LIMITS, "evaluate_queries_max", 40),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setitem(limits, name, least)
+            parts = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE))
+        assert_same(parts, whole)
+    monkeypatch.setattr(label_planning, "LABELS_MAX", 500)
+    assert_same(list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE)), whole)
+
+
+def test_a_row_fits_a_message(
+    client: Client, core: Index, stub: DiverseIndexStub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What would not is refused; the client asks it in several messages."""
+    top_k = 5_000
+    most = told_max(top_k)
+    documents = sparse.vstack([ASKED] * 2)[: most + 30]
+    request = evaluate_labels_pb2.EvaluateLabelsRequest(
+        index=NAME,
+        documents=encode_dense(documents.toarray()),
+        labels=LabelSets(label_count=labelled.LABELS, offsets=[0] * (most + 31)),
+        selectors=[query_pb2.SELECTOR_NEAREST],
+        top_ks=[top_k],
+        folds=0,
+        per_document=True,
+    )
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stub.EvaluateLabels(request, timeout=30))
+    assert details_of(caught.value).fields == ("per_document",)
+    monkeypatch.setattr(label_planning, "told_max", lambda _: 70)
+    parts = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, per_document=True, **ONE))
+    told: dict[str, Any] = {"folds": 0, "per_document": True, "grid": LabelGrid(**ONE)}
+    assert_same(parts, list(evaluate_labels(core, ASKED, TRUTH, **told)))
 
 
 def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
@@ -204,7 +297,7 @@ def test_what_an_index_lacks(client: Client) -> None:
 
 
 def test_the_client_refuses_what_the_wire_cannot_carry(client: Client) -> None:
-    """Empty axes would be defaults on the wire; a message has its size."""
+    """Empty axes would be defaults on the wire."""
     for field, given in (
         ("top_ks", []),
         ("modes", "embedding"),
@@ -216,7 +309,6 @@ def test_the_client_refuses_what_the_wire_cannot_carry(client: Client) -> None:
         ("neighbours", "many"),
         ("folds", "many"),
         ("labels", TRUTH[:-1]),
-        ("documents", np.ones((150, 10_000))),
     ):
         told: dict[str, Any] = {"documents": ASKED, "labels": TRUTH, field: given}
         with pytest.raises(InvalidArgumentError) as refused:

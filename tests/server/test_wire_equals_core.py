@@ -167,6 +167,8 @@ def test_the_wire_gives_what_the_core_gives(
         {"hash_limit": 0, "candidates_limit": 0},
         {"k": 2000},
         {"seed": 2**64 - 1, "hash_limit": 40, "search": "tables"},
+        {"n_probes": 1, "search": "tables"},
+        {"n_probes": 2**31 - 1, "search": "tables"},
     ],
     ids=str,
 )

@@ -1,6 +1,7 @@
 """Labels over the wire: built and predicted as in process, byte for byte."""
 
 import asyncio
+import math
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +12,7 @@ from scipy import sparse
 
 import labelled
 from divgrpc import Index
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels import LabelModel
 from divgrpc.metrics import LabelTree
 from divgrpc.types import LabelResult, Progress, Search, Selector, TrainingProgress
@@ -194,6 +196,13 @@ def test_a_kept_threshold_is_the_default(
         assert client.predict_labels(NAME, ASKED, threshold=0.1).parameters.threshold == 0.1
         voted = client.predict_labels(NAME, ASKED, mode="neighbour_vote")
         assert voted.parameters.threshold is None
+        every = client.predict_labels(NAME, ASKED, threshold=-math.inf)
+        assert_same(every, core.predict_labels(ASKED))
+        assert every.parameters.threshold is None
+        (row,) = client.evaluate_labels(
+            NAME, ASKED, labelled.labels_of(ASKED), selectors=["nearest"], folds=0
+        )
+        assert row.parameters.threshold is None
         info = client.get_index(NAME)
         assert info == kept.info
         assert info.labels is not None
@@ -244,3 +253,13 @@ def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
     assert_same(
         client.predict_labels("votes", ASKED, **options), there.predict_labels(ASKED, **options)
     )
+
+
+def test_a_document_that_overflows_is_called_by_its_number(client: Client) -> None:
+    """Its row in the call, whatever piece it comes in."""
+    factors, feature_map = labelled.factors()
+    client.build("long-factors", X, label_model=(factors, feature_map * 1e10), replace=True)
+    documents = np.tile(ASKED.toarray(), (20, 1))
+    documents[777] *= 1e8
+    with pytest.raises(InvalidArgumentError, match=r"documents row 777\b"):
+        client.predict_labels("long-factors", documents)

@@ -74,7 +74,7 @@ def query(
 def test_a_packet_is_answered_together(front: Front) -> None:
     """Its answers come back in order, and with them its credit."""
     front.send(query(1), query(2, index="nobody"), query(3))
-    packet = front.hear()
+    packet = front.hear_credit()
     assert (packet.small, packet.large) == (1, 0)
     assert [reply.id for reply in packet.replies] == [1, 2, 3]
     assert code_of(packet.replies[1]) == code_pb2.NOT_FOUND
@@ -112,7 +112,7 @@ def test_a_withdrawn_batch_stops(front: Front) -> None:
     """Nobody hears of it again, and its credit comes back at once."""
     front.send(query(1, 10_000))
     front.send(query(2))
-    assert [reply.id for reply in front.hear().replies] == [2]
+    assert [reply.id for reply in front.hear_credit().replies] == [2]
     front.send(Request(1, 0.0, Op.CANCEL, "", b""))
     packet = front.hear()
     assert (packet.large, packet.replies) == (1, [])

@@ -186,6 +186,37 @@ def against(curves: Sequence[Curve], x: str, y: str, title: str) -> str:
         return to_svg(drawing, title)
 
 
+def nines(curves: Sequence[Curve], y: str, title: str) -> str:
+    """Return curves of a figure, named `y`, against percentiles (x), a step for each nine."""
+    with _style():
+        drawing, axes = _axes("percentile", y)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        tail = [
+            Curve(c.name, [(1 / (1 - p / 100), v) for p, v in c.points], c.look) for c in curves
+        ]
+        _lines(axes, tail)
+        places = {1: "0", 2: "50", 10: "90", 100: "99"}
+        places |= {10**n: f"99.{'9' * (n - 2)}" for n in range(3, 7)}
+        far = max((x for c in tail for x, _ in c.points), default=1)
+        axes.set_xticks([x for x in places if x <= far], [t for x, t in places.items() if x <= far])
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        _legend(drawing, _line_keys(curves))
+        return to_svg(drawing, title)
+
+
+def over_time(curves: Sequence[Curve], y: str, title: str, *, log: bool = False) -> str:
+    """Return curves of a figure, named `y`, against seconds."""
+    with _style():
+        drawing, axes = _axes("second", y)
+        axes.set_yscale("log" if log else "linear")
+        _lines(axes, curves)
+        if not log:
+            axes.set_ylim(bottom=0)
+        _legend(drawing, _line_keys(curves))
+        return to_svg(drawing, title)
+
+
 def plane(spots: Sequence[Spots], title: str) -> str:
     """Return points where they lie, later ones on top; a unit is as long across as up."""
     with _style():
@@ -265,6 +296,21 @@ def _plot(axes: Axes, curve: Curve, *, joined: bool) -> None:
                 fontsize=10,
                 color=_colour(curve.look),
             )
+
+
+def _lines(axes: Axes, curves: Sequence[Curve]) -> None:
+    """Draw curves of very many points, without markers."""
+    for curve in curves:
+        x, y = zip(*curve.points, strict=True) if curve.points else ((), ())
+        axes.plot(x, y, color=_colour(curve.look), zorder=3)
+    # Short labels, in numbers that are read without powers.
+    plain = FuncFormatter(lambda value, _: f"{value:,g}")
+    axes.yaxis.set_major_formatter(plain)
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _line_keys(curves: Sequence[Curve]) -> list[Line2D]:
+    return [Line2D([], [], color=_colour(curve.look), label=curve.name) for curve in curves]
 
 
 def _guide(axes: Axes) -> None:

@@ -25,7 +25,7 @@ DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
 @typing.final
 class EvaluateThreshold(google.protobuf.message.Message):
-    """The least score of a label; unset: what is kept with the index, if anything is."""
+    """The least score of a label; unset: none, whatever is kept with the index."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -80,14 +80,18 @@ class EvaluateLabelsRequest(google.protobuf.message.Message):
     is named, of this generation alone. Needs folds, one top_k, and a threshold that is set.
     """
     per_document: builtins.bool
-    """Rows have the numbers of every document beside their means."""
+    """Rows have the numbers of every document, and the labels that it got, beside their means; all of
+    a row must fit a message. Rows of several requests can so be made into those of all.
+    """
     @property
     def documents(self) -> divgrpc_protos.v1.vectors_pb2.Vectors:
         """As in PredictLabelsRequest."""
 
     @property
     def labels(self) -> divgrpc_protos.v1.labels_pb2.LabelSets:
-        """The true labels of each document, of as many labels as the index has; one at least in all."""
+        """The true labels of each document, of as many labels as the index has; one at least in all where
+        folds choose by them.
+        """
 
     @property
     def modes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[divgrpc_protos.v1.predict_pb2.PredictionMode.ValueType]:
@@ -149,6 +153,58 @@ class EvaluateLabelsRequest(google.protobuf.message.Message):
 Global___EvaluateLabelsRequest: typing_extensions.TypeAlias = EvaluateLabelsRequest
 
 @typing.final
+class PickedLabels(google.protobuf.message.Message):
+    """The labels that documents got: document i has labels[offsets[i]] up to, not including,
+    labels[offsets[i + 1]], in the order in which they were picked.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    @property
+    def offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """documents + 1 numbers, the first 0."""
+
+    @property
+    def labels(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        offsets: collections.abc.Iterable[builtins.int] | None = ...,
+        labels: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["labels", b"labels", "offsets", b"offsets"]) -> None: ...
+
+Global___PickedLabels: typing_extensions.TypeAlias = PickedLabels
+
+@typing.final
+class LabelFrequencies(google.protobuf.message.Message):
+    """How frequent the true labels are among the points of the index."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    POINTS_FIELD_NUMBER: builtins.int
+    COUNTS_FIELD_NUMBER: builtins.int
+    points: builtins.int
+    """How many points there are."""
+    @property
+    def counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """How many of them have each label that a document of the request has: the labels once each,
+        ascending.
+        """
+
+    def __init__(
+        self,
+        *,
+        points: builtins.int = ...,
+        counts: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["counts", b"counts", "points", b"points"]) -> None: ...
+
+Global___LabelFrequencies: typing_extensions.TypeAlias = LabelFrequencies
+
+@typing.final
 class EvaluateLabelRow(google.protobuf.message.Message):
     """One setting, or one choice by folds among several, and what it reached."""
 
@@ -175,6 +231,7 @@ class EvaluateLabelRow(google.protobuf.message.Message):
     BY_FOLD_FIELD_NUMBER: builtins.int
     IS_DEFAULT_FIELD_NUMBER: builtins.int
     VALUES_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
     number: builtins.int
     """Rows are numbered from 0 up."""
     generation: builtins.int
@@ -229,6 +286,8 @@ class EvaluateLabelRow(google.protobuf.message.Message):
     def values(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[divgrpc_protos.v1.evaluate_pb2.EvaluateValues]:
         """Where per_document asks for them."""
 
+    @property
+    def labels(self) -> Global___PickedLabels: ...
     def __init__(
         self,
         *,
@@ -253,34 +312,41 @@ class EvaluateLabelRow(google.protobuf.message.Message):
         by_fold: collections.abc.Iterable[builtins.int] | None = ...,
         is_default: builtins.bool = ...,
         values: collections.abc.Iterable[divgrpc_protos.v1.evaluate_pb2.EvaluateValues] | None = ...,
+        labels: Global___PickedLabels | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["microseconds", b"microseconds", "parameters", b"parameters"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["by_fold", b"by_fold", "coverage_at", b"coverage_at", "documents", b"documents", "empty", b"empty", "generation", b"generation", "goal", b"goal", "h_of_means", b"h_of_means", "is_default", b"is_default", "metrics", b"metrics", "microseconds", b"microseconds", "ndcg_at", b"ndcg_at", "number", b"number", "on_front", b"on_front", "parameters", b"parameters", "precision_at", b"precision_at", "propensity_scored_at", b"propensity_scored_at", "recall_at", b"recall_at", "scored", b"scored", "search", b"search", "short", b"short", "values", b"values"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["labels", b"labels", "microseconds", b"microseconds", "parameters", b"parameters"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["by_fold", b"by_fold", "coverage_at", b"coverage_at", "documents", b"documents", "empty", b"empty", "generation", b"generation", "goal", b"goal", "h_of_means", b"h_of_means", "is_default", b"is_default", "labels", b"labels", "metrics", b"metrics", "microseconds", b"microseconds", "ndcg_at", b"ndcg_at", "number", b"number", "on_front", b"on_front", "parameters", b"parameters", "precision_at", b"precision_at", "propensity_scored_at", b"propensity_scored_at", "recall_at", b"recall_at", "scored", b"scored", "search", b"search", "short", b"short", "values", b"values"]) -> None: ...
 
 Global___EvaluateLabelRow: typing_extensions.TypeAlias = EvaluateLabelRow
 
 @typing.final
 class EvaluateLabelsResponse(google.protobuf.message.Message):
-    """One event: progress, then a row for every setting, then one for every choice."""
+    """One event: progress, then a row for every setting, then one for every choice. Where per_document
+    asks for it frequencies come before the rows, if the index knows them.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PROGRESS_FIELD_NUMBER: builtins.int
     ROW_FIELD_NUMBER: builtins.int
+    FREQUENCIES_FIELD_NUMBER: builtins.int
     @property
     def progress(self) -> divgrpc_protos.v1.evaluate_pb2.EvaluateProgress:
         """Documents in the place of queries."""
 
     @property
     def row(self) -> Global___EvaluateLabelRow: ...
+    @property
+    def frequencies(self) -> Global___LabelFrequencies: ...
     def __init__(
         self,
         *,
         progress: divgrpc_protos.v1.evaluate_pb2.EvaluateProgress | None = ...,
         row: Global___EvaluateLabelRow | None = ...,
+        frequencies: Global___LabelFrequencies | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["event", b"event", "progress", b"progress", "row", b"row"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["event", b"event", "progress", b"progress", "row", b"row"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["progress", "row"] | None: ...
+    def HasField(self, field_name: typing.Literal["event", b"event", "frequencies", b"frequencies", "progress", b"progress", "row", b"row"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["event", b"event", "frequencies", b"frequencies", "progress", b"progress", "row", b"row"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["progress", "row", "frequencies"] | None: ...
 
 Global___EvaluateLabelsResponse: typing_extensions.TypeAlias = EvaluateLabelsResponse

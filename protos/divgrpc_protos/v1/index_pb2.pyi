@@ -605,7 +605,9 @@ class IndexInfo(google.protobuf.message.Message):
     code_bits: builtins.int
     """Bits of a point's code."""
     n_probes: builtins.int
-    """Buckets, or cells, that a search over tables looks up, tuned at Build."""
+    """Buckets, or cells, that a search over tables looks up where a query says nothing else, tuned at
+    Build.
+    """
     auto_search: divgrpc_protos.v1.query_pb2.Search.ValueType
     """What `auto` resolves to."""
     has_categories: builtins.bool

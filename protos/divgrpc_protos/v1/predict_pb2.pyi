@@ -94,8 +94,8 @@ class PredictLabelsRequest(google.protobuf.message.Message):
     top_k: builtins.int
     """How many labels a document gets at most, 1 to the server's `k_max`. Default 5."""
     threshold: builtins.float
-    """The least score of a label: a product, or a share of the votes. Default: what is kept with the
-    index (LabelInfo.thresholds), else no limit.
+    """The least score of a label: a product, or a share of the votes. Minus infinity: no limit,
+    whatever is kept with the index. Default: what is kept (LabelInfo.thresholds), else no limit.
     """
     diversity: builtins.float
     """As in QueryRequest: of the search for labels in the mode embedding, of that for neighbours in
@@ -106,7 +106,9 @@ class PredictLabelsRequest(google.protobuf.message.Message):
     search: divgrpc_protos.v1.query_pb2.Search.ValueType
     """Default auto."""
     hash_limit: builtins.int
+    """Default max(400, 4 * candidates_limit) in the mode embedding."""
     candidates_limit: builtins.int
+    """Default max(50, 10 * top_k) in the mode embedding."""
     mode: Global___PredictionMode.ValueType
     """Default embedding."""
     neighbours: builtins.int

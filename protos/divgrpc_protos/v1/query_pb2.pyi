@@ -238,6 +238,7 @@ class QueryRequest(google.protobuf.message.Message):
     SAMPLING_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     ROUNDING_FIELD_NUMBER: builtins.int
+    N_PROBES_FIELD_NUMBER: builtins.int
     index: builtins.str
     """The index to ask."""
     k: builtins.int
@@ -277,6 +278,12 @@ class QueryRequest(google.protobuf.message.Message):
     """Of the draws. Same request, seed and generation: same bytes. Default 0."""
     rounding: Global___Rounding.ValueType
     """Default exchange. Only for the selector qp_relax."""
+    n_probes: builtins.int
+    """How many buckets, or cells, a search over tables looks at; at least 1. An index has some number
+    of cells, and looks at 4096 buckets at most: more than that counts as that. With auto more are
+    looked at where these hold fewer points than candidates_limit. No other search looks at any.
+    Default: as Build tuned it for target_recall (IndexInfo.n_probes).
+    """
     @property
     def queries(self) -> divgrpc_protos.v1.vectors_pb2.Vectors:
         """One or more rows of the index's number of dimensions, all answered by one generation. Dense rows
@@ -300,9 +307,10 @@ class QueryRequest(google.protobuf.message.Message):
         sampling: Global___Sampling.ValueType = ...,
         seed: builtins.int | None = ...,
         rounding: Global___Rounding.ValueType = ...,
+        n_probes: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "max_distance", b"max_distance", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_candidates_limit", b"_candidates_limit"]) -> typing.Literal["candidates_limit"] | None: ...
     @typing.overload
@@ -315,6 +323,8 @@ class QueryRequest(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_k", b"_k"]) -> typing.Literal["k"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_distance", b"_max_distance"]) -> typing.Literal["max_distance"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_n_probes", b"_n_probes"]) -> typing.Literal["n_probes"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_seed", b"_seed"]) -> typing.Literal["seed"] | None: ...
 
@@ -337,6 +347,7 @@ class EffectiveParameters(google.protobuf.message.Message):
     SAMPLING_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
     ROUNDING_FIELD_NUMBER: builtins.int
+    N_PROBES_FIELD_NUMBER: builtins.int
     k: builtins.int
     diversity: builtins.float
     selector: Global___Selector.ValueType
@@ -351,6 +362,8 @@ class EffectiveParameters(google.protobuf.message.Message):
     sampling: Global___Sampling.ValueType
     seed: builtins.int
     rounding: Global___Rounding.ValueType
+    n_probes: builtins.int
+    """0: a search that looks at no buckets or cells."""
     def __init__(
         self,
         *,
@@ -365,9 +378,10 @@ class EffectiveParameters(google.protobuf.message.Message):
         sampling: Global___Sampling.ValueType = ...,
         seed: builtins.int = ...,
         rounding: Global___Rounding.ValueType = ...,
+        n_probes: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_max_distance", b"_max_distance", "max_distance", b"max_distance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_distance", b"_max_distance", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_max_distance", b"_max_distance", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "n_probes", b"n_probes", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_max_distance", b"_max_distance"]) -> typing.Literal["max_distance"] | None: ...
 
 Global___EffectiveParameters: typing_extensions.TypeAlias = EffectiveParameters
@@ -447,7 +461,7 @@ class WarningInfo(google.protobuf.message.Message):
     code: builtins.str
     """UPPER_SNAKE_CASE, stable, for machines: CANDIDATES_LIMIT_EQUALS_K, HASH_LIMIT_EQUALS_K,
     FEWER_THAN_K_FOUND, FEWER_THAN_K_POINTS, FEWER_THAN_TOP_K_FOUND, FEWER_THAN_TOP_K_LABELS,
-    TARGET_RECALL_MISSED, ZERO_VECTORS_SKIPPED, LABELS_OUTSIDE_HIERARCHY.
+    TARGET_RECALL_MISSED, ZERO_VECTORS_SKIPPED, LABELS_OUTSIDE_HIERARCHY, ZERO_LABEL_FACTORS.
     """
     message: builtins.str
     """A sentence for people."""

@@ -1,0 +1,155 @@
+"""`divgrpc load`: the options of the command line to a run, and the run to what is shown."""
+
+import argparse
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc_client import machine
+from divgrpc_client.files import pick_rows, read_vectors
+from divgrpc_client.load import showing, words
+from divgrpc_client.load.results import Report, read_report, write_report
+from divgrpc_client.load.running import run_load
+from divgrpc_client.load.schedules import Schedule, constant, parse_schedule
+from divgrpc_client.load.sessions import Settings
+from divgrpc_client.load.targets import check_target
+from divgrpc_client.load.traffic import Call, read_mix
+from divgrpc_client.options import QueryOptions
+from divgrpc_protos.arrays import row_count, take
+
+MISSED: Final = 3
+VOID: Final = 4
+_INTERRUPTED: Final = 130
+_RATE, _SECONDS = 100.0, 10.0
+# Of the command line, by what the library calls them.
+_SETTINGS: Final = {
+    "warm_up": "warm_up",
+    "processes": "processes",
+    "channels": "channels",
+    "timeout": "timeout",
+    "retries": "retries",
+    "max_in_flight": "max_in_flight",
+    "quality": "quality",
+    "traffic_seed": "seed",
+}
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do what the command line says; returns the exit code."""
+    if arguments.compare is not None:
+        return _compare(arguments)
+    settings = _settings(arguments)
+    schedule = _schedule(arguments)
+    check_target(arguments.target, allow_remote=settings.allow_remote)
+    calls = _calls(arguments)
+    write_html = _page_writer(arguments)
+    watched = sys.stderr.isatty() and not arguments.json
+    with showing.live() if watched else nullcontext() as tell:
+        report = run_load(
+            arguments.target,
+            calls,
+            schedule,
+            settings,
+            closed=arguments.closed or 0,
+            objectives=arguments.objective,
+            require=arguments.require,
+            tell=tell,
+        )
+    if arguments.json:
+        machine.show(report)
+    else:
+        showing.show(report)
+    if arguments.save is not None:
+        write_report(report, Path(arguments.save))
+    if write_html is not None:
+        write_html(report, Path(arguments.report))
+    return _code(report)
+
+
+def _code(report: Report) -> int:
+    if report["interrupted"]:
+        return _INTERRUPTED
+    if report["void"]:
+        return VOID
+    held = all(one["held"] for one in report["thresholds"])
+    found = report["search"] is None or report["search"]["rate"] > 0
+    return 0 if held and found else MISSED
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    _refuse(arguments, "compare", "name", "data", "mix", "rate", "schedule", "closed", "objective")
+    one, other = (read_report(Path(name)) for name in arguments.compare)
+    if arguments.json:
+        heads = ("figure", "a", "b", "ratio", "verdict")
+        rows = [dict(zip(heads, row, strict=True)) for row in words.comparison(one, other)]
+        machine.show({"notes": words.differences(one, other), "figures": rows})
+    else:
+        showing.show_comparison(one, other)
+    return 0
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    given: dict[str, Any] = {
+        name: value
+        for option, name in _SETTINGS.items()
+        if (value := getattr(arguments, option)) is not None
+    }
+    return Settings(poisson=arguments.poisson, allow_remote=arguments.allow_remote, **given)
+
+
+def _schedule(arguments: argparse.Namespace) -> Schedule:
+    if arguments.schedule is not None:
+        _refuse(arguments, "schedule", "rate", "duration", "closed", "objective")
+        return parse_schedule(arguments.schedule)
+    if arguments.closed is not None:
+        _refuse(arguments, "closed", "rate", "poisson", "objective")
+        if arguments.closed < 1:
+            raise InvalidArgumentError("closed", f"--closed must be 1 or more: {arguments.closed}")
+    elif arguments.rate is None and not arguments.objective:
+        raise InvalidArgumentError(
+            "rate", "say how much: --rate, --schedule, --closed or --objective"
+        )
+    rate = _RATE if arguments.rate is None else arguments.rate
+    seconds = _SECONDS if arguments.duration is None else arguments.duration
+    schedule = constant(rate, seconds)
+    if schedule.calls < 1:
+        raise InvalidArgumentError("rate", f"{rate:g} a second for {seconds:g} s is not one call")
+    return schedule
+
+
+def _calls(arguments: argparse.Namespace) -> list[Call]:
+    options = {n: getattr(arguments, n) for n in QueryOptions.__annotations__ if n in arguments}
+    if arguments.mix is not None:
+        _refuse(arguments, "mix", "name", "data", "key", "dims", "rows", "batch", *options)
+        return read_mix(Path(arguments.mix))
+    if arguments.name is None or arguments.data is None:
+        raise InvalidArgumentError("name", "say what to ask: NAME and --data, or --mix")
+    path = Path(arguments.data)
+    vectors = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
+    chosen = pick_rows(arguments.rows, row_count(vectors))
+    vectors = take(vectors, chosen.start, chosen.stop)
+    batch = 1 if arguments.batch is None else arguments.batch
+    return [Call(arguments.name, vectors, options, batch=batch)]
+
+
+def _refuse(arguments: argparse.Namespace, beside: str, *names: str) -> None:
+    """Refuse options that mean nothing beside another."""
+    for name in names:
+        if getattr(arguments, name, None) not in (None, False, []):
+            flag = "NAME" if name == "name" else f"--{name.replace('_', '-')}"
+            raise InvalidArgumentError(name, f"{flag} means nothing beside --{beside}")
+
+
+def _page_writer(arguments: argparse.Namespace) -> Any:  # noqa: ANN401  # the function, or None
+    """Import what writes the page, before any work is done."""
+    if arguments.report is None:
+        return None
+    try:
+        from divgrpc_client.load.page import write_html
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "report", f"a report needs {error.name}: install divgrpc[report]"
+        ) from None
+    return write_html

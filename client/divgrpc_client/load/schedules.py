@@ -1,0 +1,126 @@
+"""When calls are due: steps and ramps of a rate, evenly or at random, all decided beforehand.
+
+An arrival's time is where the expected number of arrivals reaches its number: 0, 1, 2, ... for an
+even schedule, the sum of unit exponentials for a Poisson process, which this makes an inhomogeneous
+one of exactly that rate (time rescaling; Cinlar, Introduction to Stochastic Processes, 1975, 4.7).
+"""
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+
+Times = npt.NDArray[np.float64]
+
+# Arrivals drawn at a time: memory does not grow with the length of a run.
+_BLOCK: Final = 2**16
+_STEP: Final = re.compile(
+    r"(?P<begin>{0})(\.\.(?P<end>{0}))?[:/](?P<length>{0})(?P<unit>ms|s|m|h)".format(
+        r"\d+(?:\.\d+)?"
+    )
+)
+_UNITS: Final = {"ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+_FORM: Final = "steps such as 100:10s,200:10s and ramps such as 100..1000/30s, between commas"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A rate that goes from `begin` to `end`, calls a second, over so many seconds."""
+
+    begin: float
+    end: float
+    seconds: float
+
+    def __post_init__(self) -> None:
+        for field, value in (("rate", self.begin), ("rate", self.end), ("duration", self.seconds)):
+            if not (math.isfinite(value) and value >= 0):
+                raise InvalidArgumentError(field, f"{field} must be at least 0, got {value!r}")
+
+    @property
+    def calls(self) -> float:
+        """The expected number of arrivals."""
+        return (self.begin + self.end) / 2 * self.seconds
+
+    def times(self, numbers: Times) -> Times:
+        """Return when, in seconds from its beginning, so many arrivals are expected."""
+        # The root of begin t + slope t^2 / 2 = number in the form that is right for a slope of 0.
+        slope = (self.end - self.begin) / self.seconds if self.seconds else 0.0
+        root = np.sqrt(np.maximum(self.begin**2 + 2 * slope * numbers, 0))
+        under = self.begin + root
+        return np.divide(2 * numbers, under, out=np.zeros_like(numbers), where=under > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """Steps, one after the other."""
+
+    steps: tuple[Step, ...]
+
+    @property
+    def seconds(self) -> float:
+        """How long it takes."""
+        return sum(step.seconds for step in self.steps)
+
+    @property
+    def calls(self) -> float:
+        """The expected number of arrivals."""
+        return sum(step.calls for step in self.steps)
+
+    def after(self, warm_up: float) -> "Schedule":
+        """Return it with its first rate held for so many seconds before it."""
+        first = self.steps[0].begin
+        return Schedule((Step(first, first, warm_up), *self.steps)) if warm_up else self
+
+    def times(self, numbers: Times) -> Times:
+        """Return when so many arrivals are expected to have come; `numbers` below `calls`."""
+        ends = np.cumsum([step.calls for step in self.steps])
+        which = np.minimum(np.searchsorted(ends, numbers, side="right"), len(self.steps) - 1)
+        found, begun = np.zeros_like(numbers), 0.0
+        for place, step in enumerate(self.steps):
+            own = which == place
+            found[own] = begun + step.times(numbers[own] - (ends[place] - step.calls))
+            begun += step.seconds
+        return found
+
+    def arrivals(self, *, poisson: bool = False, seed: int = 0) -> Iterator[Times]:
+        """Yield the times of all arrivals in blocks, ascending; same seed, same times."""
+        draws, reached = np.random.default_rng([seed, 0]), 0.0
+        # A whole number of calls that rounding left a hair above itself is not one more.
+        end = self.calls * (1 - 1e-12)
+        while reached < end:
+            if poisson:
+                numbers = reached + np.cumsum(draws.standard_exponential(_BLOCK))
+                reached = float(numbers[-1])
+            else:
+                numbers = np.arange(reached, reached + _BLOCK)
+                reached += _BLOCK
+            yield self.times(numbers[numbers < end])
+
+
+def constant(rate: float, seconds: float) -> Schedule:
+    """Return the schedule of one rate."""
+    return Schedule((Step(rate, rate, seconds),))
+
+
+def parse_schedule(text: str) -> Schedule:
+    """Read a schedule; raises `InvalidArgumentError` where it is none."""
+    steps = []
+    for part in text.split(","):
+        found = _STEP.fullmatch(part.strip())
+        if found is None:
+            raise InvalidArgumentError(
+                "schedule", f"schedule must be {_FORM}; {part.strip()!r} is neither"
+            )
+        begin, length = float(found["begin"]), float(found["length"])
+        end = begin if found["end"] is None else float(found["end"])
+        steps.append(Step(begin, end, length * _UNITS[found["unit"]]))
+    schedule = Schedule(tuple(steps))
+    if schedule.calls < 1:
+        raise InvalidArgumentError("schedule", f"schedule {text!r} has not one call in it")
+    return schedule

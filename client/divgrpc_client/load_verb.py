@@ -1,0 +1,111 @@
+"""The verb `divgrpc load`: its options. What it does is in `load`, which needs an extra."""
+
+from typing import Any, Final
+
+from divgrpc_client import commands
+from divgrpc_client.options import QUERY_DEFAULTS, QueryOptions
+from divgrpc_client.verbs import add, add_options, add_reading
+
+_LOAD: Final = """\
+Put load on a server, and say what it did: latency from when each call was due, not from when it
+could be sent, so that a server that stalls shows it.
+
+  divgrpc load images --data queries.npy --rate 500 --duration 30
+  divgrpc load images --data queries.npy --rate 500 --poisson --require 'p99<20ms'
+  divgrpc load images --data queries.npy --schedule '100..1000/30s'      a ramp
+  divgrpc load images --data queries.npy --schedule '100:10s,200:10s'    steps
+  divgrpc load images --data queries.npy --objective 'p99<20ms'          the highest rate with that
+  divgrpc load images --data queries.npy --closed 64    64 at a time, each when one is answered
+  divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
+  divgrpc load --compare before.json after.json
+
+A mix is a file of [[call]] tables, each with index, data and, where wanted, key, rows, batch,
+share, method ("Query" or "PredictLabels") and any option of divgrpc query or predict; a list is a
+choice.
+
+It ends with 3 where a --require was missed, with 4 where the run is VOID: the generator, not the
+server, was the bottleneck. More --processes, or a machine of its own, may help. Ctrl-C ends it with
+what it has.
+"""
+
+
+def add_load(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    """Add `load`."""
+    verb = add(verbs, "load", commands.load, _LOAD)
+    verb.add_argument("name", metavar="NAME", nargs="?", help="name of the index")
+    verb.add_argument("--data", metavar="FILE", help="its queries, one vector per row")
+    add_reading(verb)
+    verb.add_argument("--rows", metavar="START:STOP", help="draw from these rows of them alone")
+    verb.add_argument("--batch", type=int, metavar="N", help="rows of one call (default 1)")
+    verb.add_argument("--mix", metavar="TOML", help="instead of NAME and --data: a mix of calls")
+    verb.add_argument("--compare", nargs=2, metavar="JSON", help="compare two --save'd reports")
+    _add_rates(verb)
+    _add_making(verb)
+    group = verb.add_argument_group("what comes of it")
+    group.add_argument(
+        "--require",
+        action="append",
+        default=[],
+        metavar="FIGURE<BOUND",
+        help="p99<20ms, errors<0.1%%, rate>450, quality>0.95; p50, max, mean; may be repeated",
+    )
+    group.add_argument("--save", metavar="JSON", help="write the report to this file")
+    group.add_argument("--report", metavar="HTML", help="and as a page; needs divgrpc[report]")
+    add_options(verb, QueryOptions, QUERY_DEFAULTS)
+
+
+def _add_rates(verb: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    group = verb.add_argument_group("how much")
+    group.add_argument(
+        "--rate",
+        type=float,
+        metavar="N",
+        help="calls a second, whether or not they are answered; where --objective begins (100)",
+    )
+    group.add_argument(
+        "--duration",
+        type=float,
+        metavar="SECONDS",
+        help="of it, or of each rate tried (default 10)",
+    )
+    group.add_argument("--schedule", metavar="STEPS", help="rates over time instead")
+    group.add_argument("--poisson", action="store_true", help="at random times, not evenly")
+    group.add_argument(
+        "--closed",
+        type=int,
+        metavar="N",
+        help="so many at a time instead; its latencies leave out who would have waited",
+    )
+    group.add_argument(
+        "--objective",
+        action="append",
+        default=[],
+        metavar="FIGURE<BOUND",
+        help="find the highest rate that holds this, as --require has it; may be repeated",
+    )
+
+
+def _add_making(verb: Any) -> None:  # noqa: ANN401  # argparse names no type for it
+    group = verb.add_argument_group("how calls are made")
+    group.add_argument(
+        "--warm-up", type=float, metavar="SECONDS", help="before anything counts (default 2)"
+    )
+    for flag, told in (
+        ("--processes", "that make calls (default 1)"),
+        ("--channels", "connections of each (default 4)"),
+        ("--retries", "after UNAVAILABLE, counted apart (default 0)"),
+        ("--max-in-flight", "what is due beyond is not sent, and failed (default 10000)"),
+    ):
+        group.add_argument(flag, type=int, metavar="N", help=told)
+    group.add_argument(
+        "--quality",
+        type=float,
+        metavar="SHARE",
+        help="of the answers, compared with those of exact search afterwards: 0.01",
+    )
+    group.add_argument(
+        "--traffic-seed", type=int, metavar="N", help="of times and choices (default 0)"
+    )
+    group.add_argument(
+        "--allow-remote", action="store_true", help="load a server that may be another machine"
+    )

@@ -1,0 +1,64 @@
+"""An evaluation of labels in several messages, as the client puts it together; no server."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from divgrpc_client import evaluation_parts
+from divgrpc_client.label_evaluations import LabelEvaluation
+from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
+
+DOCUMENTS, LABELS = np.eye(12), np.eye(12, 5)
+REST: dict[str, Any] = {"folds": 0, "set_default": False, "per_document": False}
+COLUMNS = ("precision", "recall", "drank", "scored", "microseconds")
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> LabelEvaluation:
+    """Ask at one setting, in several messages; the last documents have no label."""
+    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 400)
+    told: Any = {"selectors": ["nearest"], "top_ks": [2]}
+    return LabelEvaluation("one", DOCUMENTS, LABELS, told, REST, progress=None)
+
+
+def answer(documents: int, generation: int) -> evaluate_labels_pb2.EvaluateLabelsResponse:
+    """Return the row of some documents, each of which got the label 1, and half of them 3."""
+    offsets = np.cumsum([0, *(1 + np.arange(documents) % 2)])
+    row = evaluate_labels_pb2.EvaluateLabelRow(
+        generation=generation,
+        goal="f_score",
+        documents=documents,
+        values=[evaluate_pb2.EvaluateValues(name=n, values=[1.0] * documents) for n in COLUMNS],
+        labels=evaluate_labels_pb2.PickedLabels(
+            offsets=offsets.tolist(),
+            labels=[label for n in range(documents) for label in ((1, 3) if n % 2 else (1,))],
+        ),
+    )
+    row.parameters.top_k = 2
+    return evaluate_labels_pb2.EvaluateLabelsResponse(row=row)
+
+
+def test_rows_are_made_of_all_parts(asked: LabelEvaluation) -> None:
+    """Labels of every document are judged by its own, wherever a message ends."""
+    sizes = []
+    for message in asked.messages():
+        sizes.append(message.documents.dense.rows)
+        assert (message.folds, message.per_document) == (0, True)
+        assert len(message.labels.offsets) == sizes[-1] + 1
+        assert list(asked.take(answer(sizes[-1], 1))) == []
+    assert len(sizes) > 2
+    assert sum(sizes) == len(DOCUMENTS)
+    assert not asked.is_torn
+    (row,) = asked.rows()
+    assert (row.documents, row.empty, row.propensity_scored_at) == (12, 0, ())
+    # Document 1 alone has the label 1; 3 is in the second place where it is at all.
+    assert row.precision_at[0].value == pytest.approx(1 / 12)
+    assert (row.values, row.labels) == ({}, None)
+
+
+def test_generations_are_not_mixed(asked: LabelEvaluation) -> None:
+    """What was published between two messages is noticed at once."""
+    for generation, message in enumerate(asked.messages()):
+        list(asked.take(answer(message.documents.dense.rows, generation)))
+        assert asked.is_torn == (generation > 0)

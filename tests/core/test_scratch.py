@@ -1,0 +1,107 @@
+"""What queries write into: as large as they need it, and no answer depends on its size."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc import searching
+from divgrpc.index import Index
+from divgrpc.storage import Generation
+from divgrpc.types import FloatArray, Metric, QueryResult, Search
+from divgrpc.vectors import SparseRows
+
+ROWS, DIMS = 20_000, 8
+METRICS: list[Metric] = ["cosine", "euclidean", "inner_product"]
+
+
+@cache
+def built(metric: Metric, *, sparse_points: bool = False) -> Index:
+    """Build cells of clustered points, the last hundred of which are one point."""
+    rng = np.random.default_rng(1)
+    points = rng.standard_normal((9, DIMS))[rng.integers(0, 9, ROWS)]
+    points += 0.5 * rng.standard_normal((ROWS, DIMS))
+    points[-100:] = points[0]
+    rows = sparse.csr_array(points) if sparse_points else points.astype(np.float32)
+    return Index.build(rows, hash_family="cells", metric=metric)
+
+
+def fresh(index: Index, **changed: FloatArray) -> Index:
+    """Return the same index without memory of queries, some of its arrays changed."""
+    # Cells that hold more than the hash limit are told apart by code.
+    manifest = replace(index._manifest, n_probes=6, auto_search="tables")
+    return Index(Generation(manifest, {**index._arrays, **changed}))
+
+
+def lengths(index: Index) -> Iterator[int]:
+    """Yield how long every array is that this thread's queries write into."""
+
+    def inside(held: tuple[Any, ...]) -> Iterator[int]:
+        for each in held:
+            if isinstance(each, tuple):
+                yield from inside(each)
+            else:
+                yield each.size
+
+    return inside(index._searcher._local.scratch.as_tuple())
+
+
+def columns(found: QueryResult) -> list[bytes]:
+    """Return all that was answered as bytes."""
+    stats = found.stats
+    arrays = (found.ids, found.scores, found.selection_scores, found.counts)
+    return [each.tobytes() for each in (*arrays, stats.points_hashed, stats.points_scored)]
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("search", ["tables", "auto"])
+def test_a_search_through_cells_has_no_room_for_all_points(metric: Metric, search: Search) -> None:
+    """Nor has it where all that the cells bring may be candidates."""
+    index = fresh(built(metric))
+    index.query(np.ones((5, DIMS)), search=search)
+    index.query(np.ones((5, DIMS)), search="tables", hash_limit=0, candidates_limit=0)
+    assert max(lengths(index)) < ROWS // 2
+
+
+def test_exact_answers_leave_cells_their_room() -> None:
+    """What has seen all points is not what a search through cells writes codes into."""
+    index = fresh(built("euclidean"))
+    index.query(np.ones(DIMS), search="exact")
+    index.query(np.ones(DIMS), search="tables")
+    assert sum(each >= ROWS for each in lengths(index)) == 3
+
+
+@pytest.mark.parametrize("room", [1, 300, ROWS])
+@pytest.mark.parametrize("sparse_points", [False, True])
+@pytest.mark.parametrize("metric", METRICS)
+def test_answers_are_the_same_however_little_room_there_was(
+    metric: Metric, room: int, *, sparse_points: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the limits, dense and sparse, and from memory that other searches left."""
+    kept = built(metric, sparse_points=sparse_points)
+    whole, index = fresh(kept), fresh(kept)
+    queries = np.random.default_rng(2).standard_normal((4, DIMS))
+    for search in ("tables", "auto", "scan", "exact", "tables"):
+        for limits in ({}, {"hash_limit": 60}, {"hash_limit": 0}, {"hash_limit": ROWS - 1}):
+            for asked in (queries, SparseRows.of(sparse.csr_array(queries))):
+                told: dict[str, Any] = {"search": search, "candidates_limit": 50, **limits}
+                monkeypatch.setattr(searching, "_FIRST_ROOM", ROWS)
+                expected = columns(whole.query(asked, **told))
+                monkeypatch.setattr(searching, "_FIRST_ROOM", room)
+                assert columns(index.query(asked, **told)) == expected
+
+
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_estimates_that_are_no_numbers_end_in_a_scan(share: float) -> None:
+    """Then there is room for all points, and those that have an estimate are found."""
+    kept = built("euclidean")
+    terms = np.array(kept._arrays["scan_terms"])
+    terms[:, : round(share * ROWS)] = np.nan
+    terms.setflags(write=False)
+    index = fresh(kept, scan_terms=terms)
+    found = index.query(np.ones((2, DIMS)), hash_limit=ROWS - 1, candidates_limit=ROWS - 1)
+    assert (found.stats.points_hashed == ROWS - round(share * ROWS)).all()
