@@ -57,13 +57,13 @@ def test_wide_rows_are_built_asked_and_labelled(
     index = Index.open(Path(server.folder, "data", "wide"))
     assert (info.dims, info.points, info) == (WIDE, "sparse", index.info)
     for search in ("auto", "scan", "exact"):
-        wire = client.query("wide", ASKED, k=4, search=search)
+        wire = client.query("wide", ASKED, k=4, search=search, timeout=60)
         core = index.query(ASKED, k=4, search=search)
         assert wire.ids.tobytes() == core.ids.tobytes()
         assert wire.scores.tobytes() == core.scores.tobytes()
     modes: tuple[Mode, ...] = get_args(Mode) if told else ("neighbour_vote",)
     for mode in modes:
-        labels = client.predict_labels("wide", ASKED, mode=mode)
+        labels = client.predict_labels("wide", ASKED, mode=mode, timeout=60)
         here = index.predict_labels(ASKED, mode=mode)
         assert labels.labels.tobytes() == here.labels.tobytes()
         assert labels.scores.tobytes() == here.scores.tobytes()
