@@ -240,6 +240,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("documents", {"documents": encode_dense(np.ones((2, labelled.FEATURES + 1)))}),
     ("documents", {"documents": encode_dense(np.zeros((2, labelled.FEATURES)))}),
     ("documents", {"documents": encode_dense(np.zeros((0, labelled.FEATURES)))}),
+    ("documents", {"documents": None}),
+    ("documents.dense.data", {"documents": {"dense": {"rows": 2, "cols": 3}}}),
     ("index", {"index": "NO"}),
 ]
 
