@@ -157,9 +157,9 @@ class LabelBuilder:
         parents, children = np.asarray(self._plan.hierarchy).T
         ends = int((np.setdiff1d(children, parents) >= count).sum())
         if unknown or ends:
-            sentence = f"{unknown} of {count} labels are not reached from the hierarchy's roots"
-            if ends:
-                sentence += f", and {ends} of its nodes are neither labels nor parents"
+            of_labels = f"{unknown} of {count} labels are not reached from the hierarchy's roots"
+            of_nodes = f"{ends} nodes of the hierarchy are neither labels nor parents"
+            sentence = ", and ".join([of_labels] * bool(unknown) + [of_nodes] * bool(ends))
             self.warnings += (WarningInfo("LABELS_OUTSIDE_HIERARCHY", sentence, "hierarchy"),)
 
     def _index(

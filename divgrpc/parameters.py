@@ -60,8 +60,9 @@ LIMITS: Final = {
     "rank_max": 4_096,
     "neighbours_max": 1_000,
     "iterations_max": 1_000,
+    "regularisation_max": 10**12,
     "labels_max": 2**22,
-    # Numbers of each of two factors that are brought.
+    # Numbers of each of two factors, brought or trained.
     "label_factor_numbers_max": 2**30,
     "label_name_bytes_max": 1_024,
     # All names together.
@@ -204,9 +205,13 @@ class LabelParameters:
     def __post_init__(self) -> None:
         if self.rank is not None:
             check_integer(self, "rank", 1, LIMITS["rank_max"])
-        if self.regularisation is not None and check_number(self, "regularisation") <= 0:
+        most = LIMITS["regularisation_max"]
+        if self.regularisation is not None and not (
+            0 < check_number(self, "regularisation") <= most
+        ):
             raise InvalidArgumentError(
-                "regularisation", f"regularisation must be above 0, got {self.regularisation}"
+                "regularisation",
+                f"regularisation must be above 0 and at most {most}, got {self.regularisation}",
             )
         if self.iterations is not None:
             check_integer(self, "iterations", 1, LIMITS["iterations_max"])

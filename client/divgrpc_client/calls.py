@@ -54,8 +54,13 @@ class Call:
             raise self._own(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, detail)
         return left
 
-    def failed(self, error: grpc.RpcError) -> RpcError:
-        """Translate gRPC's own error, of either stack, with the details in its trailers."""
+    def failed(self, error: grpc.RpcError, has_begun: bool = False) -> RpcError:
+        """Translate gRPC's own error, of either stack, with the details in its trailers.
+
+        `has_begun`: the index was found fit for a part before; where it is not now, it is another.
+        """
+        if has_begun and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            return self.unsettled()
         status = status_pb2.Status()
         trailers = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata() or ())
         try:

@@ -151,6 +151,11 @@ class EvaluationParts(ABC, Generic[RequestT, ResponseT, RowT]):
         return Progress(STAGE, done, total, left)
 
     @property
+    def has_begun(self) -> bool:
+        """Whether some generation has measured a setting of a part."""
+        return bool(self._generations)
+
+    @property
     def is_torn(self) -> bool:
         """Whether the index was replaced between two messages."""
         return len(self._generations) > 1

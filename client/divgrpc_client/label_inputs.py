@@ -52,13 +52,7 @@ def for_index(
     index has not.
     """
     rows = cast(Csr, documents)
-    empty = np.flatnonzero(np.diff(without_zeros(rows).indptr) == 0)
-    if len(empty):
-        number = int(numbers[empty[0]])
-        line, _ = line_of(path, number)
-        raise InvalidArgumentError(
-            "documents", f"{path} line {line} (document {number}) has no feature that is not 0"
-        )
+    _refuse_empty("documents", path, rows, numbers)
     beyond = np.flatnonzero(rows.indices >= dims)
     if len(beyond):
         row = int(np.searchsorted(rows.indptr, beyond[0], side="right")) - 1
@@ -76,6 +70,16 @@ def for_index(
     return widened(documents, dims) if arguments.dims is None else documents
 
 
+def _refuse_empty(field: str, path: Path, rows: Csr, numbers: npt.NDArray[np.int64]) -> None:
+    empty = np.flatnonzero(np.diff(without_zeros(rows).indptr) == 0)
+    if len(empty):
+        number = int(numbers[empty[0]])
+        line, _ = line_of(path, number)
+        raise InvalidArgumentError(
+            field, f"{path} line {line} (document {number}) has no feature that is not 0"
+        )
+
+
 def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, Any]]:
     """Return the file that a build is of, its rows, and what is told of labels beside them."""
     if (arguments.file is None) == (arguments.features is None):
@@ -86,7 +90,12 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
         rows, labels, _ = _labelled(arguments, rows, None)
     else:
         path = Path(arguments.features)
-        rows, labels, _ = read_labelled_documents(arguments)
+        rows, labels, numbers = read_labelled_documents(arguments)
+        given = vars(arguments)
+        rejects = given.get("metric", "cosine"), given.get("zero_vectors", "reject")
+        # What the server refuses, by the number of the row.
+        if rejects == ("cosine", "reject") and is_text(path):
+            _refuse_empty("features", path, cast(Csr, rows), numbers)
     names, edges = arguments.label_names, arguments.hierarchy
     told = {
         "labels": labels,

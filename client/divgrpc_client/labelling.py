@@ -1,6 +1,7 @@
 """What a build is told of labels: checked before the first byte is sent, and the messages for it.
 
-No I/O. Only shapes and types are looked at: numbers are the server's to judge.
+No I/O. Only shapes and types are looked at: numbers are the server's to judge, but the values of
+labels, which do not travel.
 """
 
 from collections.abc import Iterator, Sequence
@@ -125,18 +126,24 @@ def told(
 
 
 def label_sets(labels: VectorsLike, rows: int, each: str = "vector") -> Csr:
-    """Return the labels of so many rows; raises `InvalidArgumentError` where there are others."""
+    """Return the labels of so many rows: what is not 0.
+
+    Raises `InvalidArgumentError` where there are others, and for what is not finite.
+    """
     matrix = as_matrix("labels", labels)
     if row_count(matrix) != rows:
         raise InvalidArgumentError(
             "labels", f"labels must have one row per {each}, {rows}, got {row_count(matrix)}"
         )
-    if isinstance(matrix, Csr):
-        return matrix
-    places, columns = np.nonzero(matrix)
-    ends = np.concatenate(([0], np.cumsum(np.bincount(places, minlength=rows))))
-    ones = np.ones(len(columns), np.float32)
-    return Csr(ends.astype(np.int64), columns.astype(np.uint32), ones, matrix.shape[1])
+    if not isinstance(matrix, Csr):
+        places, columns = np.nonzero(matrix)
+        ends = np.concatenate(([0], np.cumsum(np.bincount(places, minlength=rows))))
+        with np.errstate(over="ignore"):
+            values = matrix[places, columns].astype(np.float32)
+        matrix = Csr(ends.astype(np.int64), columns.astype(np.uint32), values, matrix.shape[1])
+    if not np.isfinite(matrix.data).all():
+        raise InvalidArgumentError("labels", "labels must be finite")
+    return matrix
 
 
 def _model(given: ModelLike) -> tuple[labels_pb2.LabelPlan, tuple[tuple[str, Dense], ...]]:

@@ -114,7 +114,7 @@ def evaluate(
             except StallError as stall:
                 raise call.stalled(idle_timeout) from stall
             except grpc.RpcError as error:
-                raise call.failed(error) from error
+                raise call.failed(error, evaluation.has_begun) from error
             finally:
                 rpc.cancel()
         if evaluation.is_torn:

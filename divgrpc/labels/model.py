@@ -118,12 +118,14 @@ def as_labels(labels: RowsLike, documents: int | None = None) -> SparseRows:
     """Return a label matrix (n, L), sparse or dense, as rows of ones: what is not 0 is a label.
 
     Raises `InvalidArgumentError`, with the field `labels`, where there are other rows than
-    `documents`, and no labels.
+    `documents`, no labels, and values that are not finite.
     """
     given = as_rows("labels", labels, None)
     matrix = given.matrix.copy() if isinstance(given, SparseRows) else sparse.csr_array(given)
     matrix.eliminate_zeros()
     rows = SparseRows.of(matrix)
+    if not np.isfinite(rows.values).all():
+        raise InvalidArgumentError("labels", "labels must be finite")
     if documents is not None and len(rows) != documents:
         raise InvalidArgumentError(
             "labels", f"labels must have one row for each of {documents} documents, got {len(rows)}"

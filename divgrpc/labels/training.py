@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels.choosing import Trial, choose
 from divgrpc.labels.leml import Alternation, start
 from divgrpc.labels.model import LabelModel, as_documents, as_labels
 from divgrpc.labels.products import Products, without_empty
-from divgrpc.parameters import LabelParameters
+from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import FloatArray, IntArray, Progress, TrainingProgress
 from divgrpc.vectors import Rows, RowsLike, SparseRows
 
@@ -41,7 +42,7 @@ def train(
     Rows of X are scaled to unit length and get a constant feature; what is not 0 in Y is a label.
     `on_progress` is called several times an iteration, and ends the training by raising. The same
     data, parameters and libraries on the same machine give the same factors. Raises
-    `InvalidArgumentError` with the field named: documents, labels, rank.
+    `InvalidArgumentError` with the field named: documents, labels, rank, regularisation.
     """
     rows = as_documents(documents)
     truth = as_labels(labels, len(rows))
@@ -56,6 +57,13 @@ def _trained(
     rows: Rows, truth: SparseRows, given: LabelParameters, reported: "_Reports"
 ) -> TrainedLabels:
     features, labels = rows.shape[1], truth.shape[1]
+    most = LIMITS["label_factor_numbers_max"] // max(features, labels)
+    if given.rank is not None and given.rank > most:
+        raise InvalidArgumentError(
+            "rank",
+            f"rank must be at most {most} with {features - 1} columns and {labels} labels, "
+            f"got {given.rank}: a factor holds too many numbers",
+        )
     used = None
     if isinstance(rows, SparseRows):
         rows, used = without_empty(rows)
@@ -72,6 +80,11 @@ def _trained(
         reported.end_iteration(losses[-1])
         if len(losses) > 1 and losses[-2] - losses[-1] < given.tolerance * losses[-2]:
             break
+    if not training.label_factors.any():
+        raise InvalidArgumentError(
+            "regularisation",
+            f"regularisation must be lower, {chosen.regularisation:g} leaves no factors but zeros",
+        )
     # What no document has stays at none, as regularisation has it.
     feature_map = _spread(training.feature_map, used, features)
     factors = _spread(training.label_factors, had, labels)

@@ -231,6 +231,19 @@ def test_documents_that_an_index_cannot_take_are_named_by_line(
         assert ("--index-base" in told.err) == ("feature 4" in said)
 
 
+def test_an_empty_document_of_a_build_is_named_by_its_line(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    """Where the server would refuse it; elsewhere it is built."""
+    path = tmp_path / "empty.txt"
+    path.write_text("3 1:1\n\n# none\n4 2:1\n 3:0\n")
+    told = run("build", "holes", "--features", path)
+    assert (told.code, "line 5 (document 2) has no feature" in told.err) == (2, True)
+    for words in (("--zero-vectors", "skip"), ("--metric", "euclidean")):
+        assert run("build", "holes", "--features", path, "--replace", *words).code == 0
+    assert run("rm", "holes").code == 0
+
+
 def test_rows_of_a_split_are_named_by_their_own_lines(
     run: Callable[..., Ran], index: str, tmp_path: Path
 ) -> None:

@@ -37,6 +37,19 @@ def pieces(limit: int, **told: Any) -> list[labels_pb2.LabelChunk]:  # noqa: ANN
     return [step.label_chunk for step in steps(limit, **told) if step.HasField("label_chunk")]
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 1e39])
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array, sparse.coo_array])
+def test_labels_that_are_not_finite_are_refused(form: Any, bad: float) -> None:  # noqa: ANN401  # a matrix' type
+    """Values do not travel, so nobody else can see that they mean nothing."""
+    labels = Y.copy()
+    labels[3] = bad
+    with pytest.raises(InvalidArgumentError, match=r"^labels must be finite$") as caught:
+        prepared(labels=form(labels))
+    assert caught.value.field == "labels"
+    with pytest.raises(InvalidArgumentError, match=r"^labels must be finite$"):
+        labelling.label_sets(form(labels), ROWS, "document")
+
+
 @pytest.mark.parametrize(
     ("told", "field"),
     [

@@ -298,7 +298,7 @@ def test_factors_of_zeros_are_counted() -> None:
         ([(6, label) for label in range(5)], "1 of 6 labels are not reached"),
         (
             [(6, 7), (6, 8), (7, 9), (6, 30), *((8, label) for label in range(5))],
-            "roots, and 2 of its nodes are neither labels nor parents",
+            "roots, and 2 nodes of the hierarchy are neither labels nor parents",
         ),
     ],
 )

@@ -18,7 +18,7 @@ from divgrpc.labels.leml import Alternation
 from divgrpc.labels.model import as_documents, as_labels
 from divgrpc.labels.products import Products
 from divgrpc.labels.training import TrainedLabels, train
-from divgrpc.parameters import LabelParameters
+from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import Progress, TrainingProgress
 from divgrpc.vectors import SparseRows
 from reference import Floats
@@ -230,6 +230,16 @@ def test_what_a_model_costs_goes_by_the_labels_that_are_there(
     assert set(seen) == {(26, 14)}
 
 
+def test_factors_too_large_to_keep_are_not_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept are all columns and labels, used or not, the constant too; refused before any work."""
+    monkeypatch.setitem(LIMITS, "label_factor_numbers_max", 100)
+    monkeypatch.setattr(training, "choose", None)
+    for d, count in ((25, 3), (3, 26)):
+        with pytest.raises(InvalidArgumentError, match=f"at most 3 with {d} col") as caught:
+            train(np.ones((30, d)), np.ones((30, count)), LabelParameters(rank=4))
+        assert caught.value.field == "rank"
+
+
 @pytest.mark.parametrize("width", [3, 6, 9, 4_000])
 def test_the_rank_goes_by_what_is_there(width: int) -> None:
     """A rank above what was given is refused with the counts of what is in use."""
@@ -283,8 +293,11 @@ def test_the_smallest_data_are_learned(shape: tuple[int, int, int]) -> None:
         (np.ones((3, 2)), np.ones((2, 2)), LabelParameters(), "labels"),
         (np.ones((3, 2)), np.zeros((3, 2)), LabelParameters(), "labels"),
         (np.ones((3, 2)), "labels", LabelParameters(), "labels"),
+        (np.ones((3, 2)), np.full((3, 2), np.nan), LabelParameters(), "labels"),
+        (np.ones((3, 2)), np.full((3, 2), np.inf), LabelParameters(), "labels"),
         (np.full((3, 2), np.nan), np.ones((3, 2)), LabelParameters(), "documents"),
         (np.ones((3, 2)), np.ones((3, 9)), LabelParameters(rank=4), "rank"),
+        (np.ones((3, 2)), np.ones((3, 2)), LabelParameters(regularisation=1e12), "regularisation"),
     ],
 )
 def test_what_cannot_be_trained_is_refused(
@@ -302,6 +315,8 @@ def test_what_cannot_be_trained_is_refused(
         {"rank": 0},
         {"regularisation": 0},
         {"regularisation": float("nan")},
+        {"regularisation": 1e39},
+        {"regularisation": 1.1e12},
         {"iterations": 0},
         {"inner_iterations": 1.5},
         {"tolerance": 1},

@@ -287,6 +287,7 @@ def test_labels_without_rows(tmp_path: Path) -> None:
         (parameters(iterations=0), {}, "iterations"),
         (parameters(inner_iterations=0), {}, "inner_iterations"),
         (parameters(tolerance=1.0), {}, "tolerance"),
+        (parameters(regularisation=1e300), {}, "regularisation"),
         (labels_pb2.LabelPlan(unit_rows=True), {}, "offset"),
         (labels_pb2.LabelPlan(parameters=labels_pb2.LabelParameters(rank=2)), {}, "rank"),
         (LEML, {"label_factors": dense(FACTORS)}, "label_factors"),

@@ -112,6 +112,30 @@ def test_documents_too_many_for_a_message(
     assert all(a.rows_done <= b.rows_done for a, b in pairwise(seen))
 
 
+def test_an_index_replaced_by_one_without_a_model_between_messages(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ABORTED, as for any other: the index that was named was right when the call began."""
+    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 3_000)
+    cut = evaluation_parts.EvaluationParts.messages
+    told: Any = {"selectors": ["nearest"], "modes": ["embedding"], "folds": 0}
+    with Client(server.target) as client:
+
+        def replaced(self: Any) -> Iterator[object]:  # noqa: ANN401  # an evaluation of labels
+            for number, message in enumerate(cut(self)):
+                if number == 1:
+                    client.build("torn", X, labels=labelled.labels_of(X), replace=True)
+                yield message
+
+        pair = labelled.factors()
+        client.build("torn", X, labels=labelled.labels_of(X), label_model=pair, replace=True)
+        monkeypatch.setattr(evaluation_parts.EvaluationParts, "messages", replaced)
+        with pytest.raises(RpcError) as caught:
+            list(client.evaluate_labels("torn", ASKED, TRUTH, **told))
+        assert caught.value.code == grpc.StatusCode.ABORTED
+        client.delete_index("torn")
+
+
 def test_what_several_messages_cannot_have(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -240,6 +264,8 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("documents", {"documents": encode_dense(np.ones((2, labelled.FEATURES + 1)))}),
     ("documents", {"documents": encode_dense(np.zeros((2, labelled.FEATURES)))}),
     ("documents", {"documents": encode_dense(np.zeros((0, labelled.FEATURES)))}),
+    ("documents", {"documents": None}),
+    ("documents.dense.data", {"documents": {"dense": {"rows": 2, "cols": 3}}}),
     ("index", {"index": "NO"}),
 ]
 
