@@ -57,13 +57,7 @@ def _trained(
     rows: Rows, truth: SparseRows, given: LabelParameters, reported: "_Reports"
 ) -> TrainedLabels:
     features, labels = rows.shape[1], truth.shape[1]
-    most = LIMITS["label_factor_numbers_max"] // max(features, labels)
-    if given.rank is not None and given.rank > most:
-        raise InvalidArgumentError(
-            "rank",
-            f"rank must be at most {most} with {features - 1} columns and {labels} labels, "
-            f"got {given.rank}: a factor holds too many numbers",
-        )
+    _check_size(given.rank, features, labels)
     used = None
     if isinstance(rows, SparseRows):
         rows, used = without_empty(rows)
@@ -96,6 +90,17 @@ def _trained(
         iterations=chosen.iterations,
     )
     return TrainedLabels(model, filled, tuple(losses), chosen.trials)
+
+
+def _check_size(rank: int | None, features: int, labels: int) -> None:
+    """Refuse a rank whose factors are too large to keep, the constant feature counted."""
+    most = LIMITS["label_factor_numbers_max"] // max(features, labels)
+    if rank is not None and rank > most:
+        raise InvalidArgumentError(
+            "rank",
+            f"rank must be at most {most} with {features - 1} columns and {labels} labels, "
+            f"got {rank}: a factor holds too many numbers",
+        )
 
 
 def _spread(found: FloatArray, places: IntArray | None, count: int) -> FloatArray:
