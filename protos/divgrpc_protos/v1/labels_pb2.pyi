@@ -60,7 +60,7 @@ class LabelParameters(google.protobuf.message.Message):
     rank: builtins.int
     """Numbers that stand for a document or a label, 1 to the server's `rank_max`."""
     regularisation: builtins.float
-    """The weight of the squares of both factors, above 0."""
+    """The weight of the squares of both factors, above 0, at most the server's `regularisation_max`."""
     iterations: builtins.int
     """How often each factor is solved for, at most; 1 to the server's `iterations_max`."""
     inner_iterations: builtins.int
