@@ -15,6 +15,7 @@ from divgrpc_client.reports.paper import label_claims
 from divgrpc_client.reports.paper.bench import Clock
 from divgrpc_client.reports.paper.label_bench import EPSILONS, LabelBench, weight
 from divgrpc_client.reports.paper.label_pages import page
+from divgrpc_client.reports.paper.label_report import Report
 from divgrpc_client.reports.paper.label_rows import (
     DEFAULT,
     EVERYTHING,
@@ -27,7 +28,6 @@ from divgrpc_client.reports.paper.label_rows import (
 )
 from divgrpc_client.reports.paper.label_times import ENDS_EARLY, MadeUp, TimedLabels, label_times
 from divgrpc_client.reports.paper.printed_labels import PRINTED, impossible
-from divgrpc_client.reports.paper.table2 import Report
 from divgrpc_client.reports.topics import DATA_VARIABLE
 
 _NOISE = np.linspace(-0.02, 0.02, 40)

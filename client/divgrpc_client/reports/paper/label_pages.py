@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from divgrpc.types import Interval
 from divgrpc_client.reports import charts
@@ -22,12 +22,10 @@ from divgrpc_client.reports.page import (
 from divgrpc_client.reports.page import Row as Line
 from divgrpc_client.reports.paper.claims import Verdict
 from divgrpc_client.reports.paper.label_bench import AtEpsilon
+from divgrpc_client.reports.paper.label_report import Report
 from divgrpc_client.reports.paper.label_rows import FIGURES, MODES, TOP_K, LabelRow
 from divgrpc_client.reports.paper.label_times import TimedLabels
 from divgrpc_client.reports.paper.printed_labels import PRINTED, impossible
-
-if TYPE_CHECKING:
-    from divgrpc_client.reports.paper.table2 import Report
 
 _LEAD: Final = (
     "Rows and columns are those of Table 2 of Diverse Yet Efficient Retrieval using Hash Functions "
@@ -53,7 +51,7 @@ _SAME: Final = (
 _HEADS: Final = ("P", "R", "f", "D", "h", "2PD/(P+D)")
 
 
-def page(report: "Report") -> Page:
+def page(report: Report) -> Page:
     """Return the page of a run."""
     parts: list[Note | Table] = [_verdicts(report.verdicts)]
     if any(data["name"] == DIGITS for data in report.data):
@@ -102,7 +100,7 @@ def _printed() -> Table:
     return Table("Table 2 as printed, and the most that h could be.", columns, [Body(lines)])
 
 
-def _data(report: "Report", data: dict[str, str]) -> Section:
+def _data(report: Report, data: dict[str, str]) -> Section:
     rows = [row for row in report.rows if row.data == data["name"]]
     columns = [Column("mode, setting", numeric=False), *map(Column, (*_HEADS, "dial", "time"))]
     told = "; ".join(f"{name}: {value}" for name, value in data.items() if name != "name")

@@ -11,7 +11,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
@@ -24,56 +23,22 @@ from divgrpc.types import Progress
 from divgrpc_client import display
 from divgrpc_client.reports.documents import DIGITS, SETS, Split, load
 from divgrpc_client.reports.page import write_page
-from divgrpc_client.reports.paper import label_claims
 from divgrpc_client.reports.paper.bench import Clock
-from divgrpc_client.reports.paper.claims import Verdict
-from divgrpc_client.reports.paper.label_bench import AtEpsilon, LabelBench, weight
+from divgrpc_client.reports.paper.label_bench import LabelBench, weight
+from divgrpc_client.reports.paper.label_report import Report
 from divgrpc_client.reports.paper.label_rows import FIGURES, MODES, LabelRow
 from divgrpc_client.reports.paper.label_times import (
     SIZE,
     SMALL,
-    TimedLabels,
     label_times,
     made_up,
 )
-from divgrpc_client.reports.paper.printed_labels import PRINTED
 from divgrpc_client.reports.topics import DATA_VARIABLE
 
 DOCUMENTS: Final = 1_000
 # As many as show that everything works.
 QUICK: Final = 25
 _DOCUMENTS_LEAST: Final = 10
-
-
-@dataclass
-class Report:
-    """All that a run has found: `facts` of the run, `data` of each set, and the measurements."""
-
-    facts: dict[str, str]
-    data: list[dict[str, str]] = field(default_factory=list)
-    rows: list[LabelRow] = field(default_factory=list)
-    curves: list[AtEpsilon] = field(default_factory=list)
-    times: list[TimedLabels] = field(default_factory=list)
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """What the run says of each claim."""
-        return label_claims.everything(self.rows, self.times)
-
-    def plain(self) -> dict[str, Any]:
-        """Return everything but the figures of each document, for JSON."""
-        return {
-            "facts": self.facts,
-            "data": self.data,
-            "rows": [row.plain() for row in self.rows],
-            "claims": [asdict(each) for each in self.verdicts],
-            "epsilon": [asdict(each) for each in self.curves],
-            "times": [asdict(each) for each in self.times],
-            "paper": [
-                {"method": name, **row._asdict(), "most_h": row.most}
-                for name, row in PRINTED.items()
-            ],
-        }
 
 
 def chosen(names: Sequence[str] | None, folder: str | None) -> list[str]:
