@@ -21,7 +21,9 @@ from divgrpc.types import FloatArray, IntArray
 # Cells per square root of points: some fifty points each at fifty thousand.
 _PER_ROOT: Final = 4
 _LEAST_POINTS: Final = 16
-_ITERATIONS: Final = 6
+_ITERATIONS: Final = 4
+# Rounds in which the sample may change to a cell of another coarse cell.
+_REFINEMENTS: Final = 3
 # What the centres and the sample they are learned from may take, in numbers.
 _MAX_CENTRES: Final = 1 << 22
 _MAX_SAMPLE: Final = 1 << 24
@@ -53,7 +55,7 @@ class Partition:
         return np.asarray((both * both).sum(axis=1))
 
     def assign(self, projected: FloatArray) -> npt.NDArray[np.int32]:
-        """Return the cell of each row of `projected` (n, m) float32, in its nearest coarse one."""
+        """Return each row's cell, `projected` (n, m) float32: the nearest in some coarse ones."""
         numbers = np.empty(len(projected), np.int32)
         points = np.ascontiguousarray(projected)
         halves = self.squares / 2
@@ -84,7 +86,8 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     """Return a partition of about `n_cells` cells, learned from `sample` (s, m) float32.
 
     A coarse cell gets cells in proportion to its points, rounded, at least one; a cell that no
-    point of the sample is nearest to is given up.
+    point of the sample is nearest to is given up. Then centres move once more, with points of
+    other coarse cells too.
     """
     n_coarse = max(1, math.isqrt(n_cells))
     # Few centres do not need them all.
@@ -108,7 +111,24 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
 
     parts = list(on_all_cores(part, range(len(coarse))))
     starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-    return Partition(coarse, starts, np.concatenate(parts))
+    partition = Partition(coarse, starts, np.concatenate(parts))
+    for _ in range(_REFINEMENTS):
+        partition = _refined(partition, sample)
+    return partition
+
+
+def _refined(partition: Partition, sample: FloatArray) -> Partition:
+    """Return the partition of the means of the sample's points in each cell and coarse cell."""
+    sums = np.empty_like(partition.centres)
+    sizes = np.empty(len(sums), np.int64)
+    kernels.add_up(sample, partition.assign(sample), sums, sizes)
+    found = sizes[:, np.newaxis] > 0
+    centres = np.divide(sums, sizes[:, np.newaxis], out=partition.centres.copy(), where=found)
+    tops = partition.starts[:-1]
+    members = np.add.reduceat(sizes, tops)[:, np.newaxis]
+    means = np.add.reduceat(sums, tops, axis=0)
+    coarse = np.divide(means, members, out=partition.coarse.copy(), where=members > 0)
+    return Partition(coarse, partition.starts, centres)
 
 
 def _draw(points: int, count: int, rng: np.random.Generator) -> IntArray:

@@ -110,12 +110,16 @@ class _Encoder:
         self._release()
 
     def hash(self, partition: cells.Partition | None = None) -> npt.NDArray[np.int32]:
-        """Write codes and scan terms, row by row; returns each row's cell, if there are any."""
+        """Write codes and scan terms, row by row; returns each row's cell, if there are any.
+
+        In a cell, codes are of what leads from its centre to the point.
+        """
         codes = self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
         terms = None
-        if self._parameters.metric != "cosine":
-            terms = self._create("scan_terms", np.float32, (2, self._rows))
+        if partition or self._parameters.metric != "cosine":
+            terms = self._create("scan_terms", np.uint32, (self._rows,))
         numbers = np.empty(self._rows if partition else 0, np.int32)
+        centres = self._centre_margins(partition) if partition else None
         at_once = max(1, _MARGINS_AT_ONCE // self.bits)
         self._report("hashing", 0, self._rows)
         for start, block in self._blocks():
@@ -123,11 +127,13 @@ class _Encoder:
                 part = block[at : at + at_once]
                 first, stop = start + at, start + at + len(part)
                 margins = self._margins(part)
+                if partition is not None and centres is not None:
+                    taken = partition.assign(margins[:, : partition.width])
+                    numbers[first:stop] = taken
+                    terms[first:stop] = self._cell_terms(part, margins, partition.centres[taken], centres[taken])
+                elif terms is not None:
+                    terms[first:stop] = self._terms(part, margins)
                 hashing.encode(margins, codes, first)
-                if terms is not None:
-                    terms[:, first:stop] = self._terms(part, margins)
-                if partition is not None:
-                    numbers[first:stop] = partition.assign(margins[:, : partition.width])
             self._report("hashing", stop, self._rows)
         return numbers
 
@@ -150,16 +156,27 @@ class _Encoder:
         self._report("cells", self._rows, self._rows)
         order = np.argsort(numbers, kind="stable").astype(np.int32)
         for name in ("codes", "scan_terms"):
-            for line in self.arrays.get(name, ()):
+            for line in np.atleast_2d(self.arrays[name]):
                 line[:] = line[order]
             self._release()
         sizes = np.bincount(numbers, minlength=len(partition.centres))
-        self._put("coarse_centres", partition.coarse)
-        self._put("coarse_starts", partition.starts)
         self._put("cell_centres", partition.centres)
-        self._put("cell_squares", partition.squares)
+        self._put_centres(partition)
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
         self._put("cell_rows", order)
+
+    def _put_centres(self, partition: cells.Partition) -> None:
+        """Put what ranks cells: their centres' squares, and the codes and terms of the centres."""
+        centres = partition.centres
+        squares = np.einsum("ij,ij->i", centres, centres)
+        margins = self._centre_margins(partition)
+        codes = self._create("cell_codes", np.uint64, (self.bits // hashing.WORD, len(centres)))
+        hashing.encode(margins, codes, 0)
+        stretch = hashing.stretches(margins, self._spanned())
+        product = self._parameters.metric == "inner_product"
+        offsets, factors = (0 * squares, stretch) if product else (squares, 2 * stretch)
+        self._put("cell_squares", squares)
+        self._put("cell_terms", hashing.pack_terms(offsets, factors))
 
     def fill_tables(self) -> None:
         """Sort the rows of every table into buckets."""
@@ -199,13 +216,44 @@ class _Encoder:
             projected -= thresholds
         return projected
 
-    def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.floating]:
+    def _spanned(self) -> float:
+        """Return how many dimensions hyperplanes lie in, over how many they are."""
         # Planes of zeros past the last component hash nothing.
-        planes = np.count_nonzero(self.arrays["hyperplanes"].any(axis=0))
-        spanned = hashing.dimensions_spanned(self._parameters, self._sketch.dims) / planes
+        planes = int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))
+        return hashing.dimensions_spanned(self._parameters, self._sketch.dims) / planes
+
+    def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.uint32]:
+        stretch = hashing.stretches(margins, self._spanned())
         if self._parameters.metric == "inner_product":
-            return hashing.scan_terms(margins, np.zeros(len(block), np.float32), 1, spanned)
-        return hashing.scan_terms(margins, self._centred_squares(block), 2, spanned)
+            return hashing.pack_terms(np.zeros(len(block), np.float32), stretch)
+        return hashing.pack_terms(self._centred_squares(block), 2 * stretch)
+
+    def _centre_margins(self, partition: cells.Partition) -> FloatArray:
+        """Return the margins of the centres, (C, B): they are given by the first of them."""
+        hyperplanes = self.arrays["hyperplanes"]
+        turned: FloatArray = hyperplanes[:, : partition.width].T @ hyperplanes
+        return partition.centres @ turned
+
+    def _cell_terms(
+        self, block: Rows, margins: FloatArray, centres: FloatArray, centre_margins: FloatArray
+    ) -> npt.NDArray[np.uint32]:
+        """Take each row's centre off `margins` (m, B) in place, and return the rows' terms.
+
+        `centres` (m, width) and `centre_margins` (m, B). With a centre c and a stretched code b, a
+        distance |q - x|^2 is |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), where (q - c) b stands for
+        the last product: what has no query in it is the first term. A product q x is
+        q c + c (x - c) + (q - c)(x - c).
+        """
+        along = np.einsum("ij,ij->i", margins[:, : centres.shape[1]], centres)
+        squares = np.einsum("ij,ij->i", centres, centres)
+        margins -= centre_margins
+        stretch = hashing.stretches(margins, self._spanned())
+        signs = np.where(margins >= 0, np.float32(1), np.float32(-1))
+        shift = stretch * np.einsum("ij,ij->i", signs, centre_margins)
+        if self._parameters.metric == "inner_product":
+            return hashing.pack_terms(squares - along + shift, stretch)
+        apart = np.maximum(self._centred_squares(block) - 2 * along + squares, 0)
+        return hashing.pack_terms(apart + 2 * shift, 2 * stretch)
 
     def _centred_squares(self, block: Rows) -> FloatArray:
         """Return the squared distance of each row from the centre."""

@@ -312,21 +312,33 @@ def encode(margins: npt.NDArray[np.floating], codes: npt.NDArray[np.uint64], sta
     codes[:, start : start + len(margins)] = packed.T
 
 
-def scan_terms(
-    margins: npt.NDArray[np.floating], offsets: FloatArray, factor: float, spanned: float
-) -> npt.NDArray[np.floating]:
-    """Return what turns asymmetric scores into distances, (2, m): see `kernels.scanning.estimate`.
+def stretches(margins: npt.NDArray[np.floating], spanned: float) -> npt.NDArray[np.floating]:
+    """Return how far points lie along their codes, (m,) for `margins` (m, B).
 
     A point is nearly its code, as +1 and -1 on each of the hyperplanes, times sum h^2 / sum |h| of
     its margins h and `spanned`: exact for the point itself where hyperplanes are orthogonal
     (Gao & Long 2024, RaBitQ). So a product with the code, times that, estimates one with the point,
-    length included. The first term is `offsets` (m,), the second that number times `factor`.
-    `spanned` is how many dimensions the hyperplanes lie in, over how many they are.
+    length included. `spanned` is how many dimensions the hyperplanes lie in, over how many they
+    are.
     """
     sizes = np.abs(margins).sum(axis=1)
     squares = (margins * margins).sum(axis=1)
-    scale = np.divide(squares, sizes, out=np.zeros_like(sizes), where=sizes > 0)
-    return np.stack((offsets, factor * spanned * scale))
+    return spanned * np.divide(squares, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+
+
+def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint32]:
+    """Return two terms in one word each, (m,): see `kernels.scanning.estimate`.
+
+    Of either (m,) the upper half of a float32 is kept, rounded: eight bits of precision, where a
+    code is right to some four.
+    """
+    return (_rounded(offsets) & np.uint32(0xFFFF0000)) | (_rounded(factors) >> np.uint32(16))
+
+
+def _rounded(values: FloatArray) -> npt.NDArray[np.uint32]:
+    """Return float32 bits whose upper halves are the nearest to `values`; no number stays none."""
+    bits = np.asarray(values, np.float32).view(np.uint32)
+    return np.where(np.isfinite(values), bits + np.uint32(0x8000), bits)
 
 
 def build_table(

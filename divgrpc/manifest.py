@@ -29,7 +29,7 @@ from divgrpc.types import (
 FORMAT: Final = "divgrpc-index"
 # 2: cells, sparse points, other metrics than cosine. 3: sketches. 4: labels. What is older still
 # opens.
-FORMAT_VERSION: Final = 4
+FORMAT_VERSION: Final = 5
 # What reading a document that somebody else wrote can come to.
 _UNREADABLE: Final = (
     ValueError,

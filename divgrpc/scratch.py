@@ -60,7 +60,7 @@ class Scratch:
             np.empty((4, words), np.uint64),
             _scanning_scratch(0, 0),
             _probing_scratch(0, 0, 0, 0),
-            _cells_scratch(0, 0),
+            (np.empty(0, np.int32), np.empty(0, np.float32)),
             np.zeros((1, dims), np.float32),
             np.empty((1, hashed_dims), np.float32),
             np.zeros(-(-dims // 64) if sparse and dims >= _MARKED_FROM else 0, np.uint64),
@@ -96,10 +96,10 @@ class Scratch:
             room = n_tables + 2 * MAX_PROBES
             self.probing = _probing_scratch(n_tables, n_bits, room, len(self.rows))
 
-    def make_cells(self, cells: int, points: int) -> None:
-        """Make what a search needs through cells, coarse ones too, that brings so many points."""
-        if len(self.cells[2]) < points:
-            self.cells = _cells_scratch(cells, points)
+    def make_cells(self, cells: int) -> None:
+        """Make what a search needs through so many cells."""
+        if len(self.cells[0]) < cells:
+            self.cells = (np.empty(cells, np.int32), np.empty(cells, np.float32))
 
     @property
     def selection(self) -> tuple[Any, ...]:
@@ -133,6 +133,7 @@ def _scanning_scratch(points: int, words: int) -> tuple[Any, ...]:
         np.empty(levels, np.int32),
         minima,
         np.empty(scanning.BLOCK, np.int32),
+        np.empty(scanning.BLOCK, np.float32),
     )
 
 
@@ -151,7 +152,3 @@ def _probing_scratch(n_tables: int, n_bits: int, room: int, points: int) -> tupl
         np.zeros(points, np.uint32),
         np.zeros(1, np.uint32),
     )
-
-
-def _cells_scratch(cells: int, points: int) -> tuple[Any, ...]:
-    return (np.empty(cells, np.int32), np.empty(cells, np.float32), np.empty(points, np.int32))

@@ -67,7 +67,7 @@ _HASHING: Final[_Layout] = (
     ("hyperplanes", np.float32, ("d", 0)),
     ("thresholds", np.float32, (0,)),
     ("codes", np.uint64, (0, 0)),
-    ("scan_terms", np.float32, (2, 0)),
+    ("scan_terms", np.uint32, (0,)),
     ("sketch", np.int32, (0,)),
 )
 _TABLES: Final[_Layout] = (
@@ -77,8 +77,8 @@ _TABLES: Final[_Layout] = (
     ("table_rows", np.int32, (0, 0)),
 )
 _CELLS: Final[_Layout] = (
-    ("coarse_centres", np.float32, (0, 1)),
-    ("coarse_starts", np.int64, (0,)),
+    ("cell_codes", np.uint64, (0, 0)),
+    ("cell_terms", np.uint32, (0,)),
     ("cell_centres", np.float32, (0, 1)),
     ("cell_squares", np.float32, (0,)),
     ("cell_starts", np.int64, (0,)),
@@ -270,16 +270,19 @@ class Searcher:
             scratch = Scratch.empty(0, self.dims, words, hashed_dims, sparse=sparse)
             self._local.scratch = scratch
         n_cells, points = len(self._cells[2]), self._hashing[2].shape[1]
-        by_cells = search == finding.TABLES and n_cells > 0
+        hash_limit = plan[4]
+        by_cells = n_cells > 0 and (
+            search == finding.TABLES or (search != finding.EXACT and 0 < hash_limit < points)
+        )
         room = room if by_cells else points
         scratch.make_points(room)
         scratch.make_room(min(seen, len(scratch.rows)), k)
         if by_cells:
-            scratch.make_cells(n_cells + len(self._cells[0]), room)
+            scratch.make_cells(n_cells)
         elif search == finding.TABLES:
             scratch.make_probing(self._n_tables, self._n_bits)
         if search != finding.EXACT and (search != finding.TABLES or at_least or by_cells):
-            scratch.make_scanning(room)
+            scratch.make_scanning(max(room, n_cells))
         return scratch
 
 
@@ -301,8 +304,8 @@ def compile_beside() -> None:
     scoring.score_all(points, scratch.target, 0, 0.0, False, costs)
     longest = _frozen(np.ones(1, np.float32))
     scoring.score_longest(points[0], scratch.target, 0, longest, 2, costs)
-    codes, terms = _frozen(np.zeros((1, 4), np.uint64)), _frozen(np.zeros((2, 4), np.float32))
-    scores, (maxima, _, minima, block) = scratch.scores, scratch.scanning
+    codes, terms = _frozen(np.zeros((1, 4), np.uint64)), _frozen(np.zeros(4, np.uint32))
+    scores, (maxima, _, minima, block, _) = scratch.scores, scratch.scanning
     # A column, as where more than one word leaves it.
     code = np.zeros((2, 2), np.uint64)[:, 0]
     scanning.scan_hamming(codes, code, 4, scores, maxima)

@@ -1,56 +1,58 @@
-"""Search through cells: a two-level k-means partition of the points.
+"""Which cells a query looks at: of a k-means partition of the points, the nearest few.
 
-Cells live in the space of a query's first projections, which are computed anyway, whatever the
-points are. Each belongs to one of some coarse cells: a query looks at the coarse ones, then at the
-cells of the nearest of those, as many as give it choice enough, and takes the nearest cells whole.
+Centres live in the space of a query's first projections, which are computed anyway, whatever the
+points are. They have codes as points have: a scan of those leaves some of the cells, and of these
+the nearest are found by distances to the centres.
 """
 
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.hashing import quantise
 from divgrpc.kernels.lanes import row_dot
+from divgrpc.kernels.scanning import scan_estimates, take_least
 from divgrpc.kernels.scoring import sort_nearest
 
-# Cells looked at per cell taken, at least, and as a share of all.
-_CHOICE = 4
-_SHARE = 8
+# Cells whose centres are looked at, per cell taken.
+_CHOICE = 2
 
 
 @part
-def rank_cells(projections, cells, wanted, product, numbers, distances):
-    """Write the `wanted` nearest cells, in order, into `numbers` int32; returns how many.
+def rank_cells(projections, cells, wanted, product, planes, scanning, numbers, distances):
+    """Write the `wanted` nearest cells into `numbers` int32, in order; returns how many.
 
-    `projections` (B,) float32. `cells`: coarse (T, m) float32, coarse_starts (T + 1,) int64,
-    centres (C, m) float32, squares (T + C,) float32 (of coarse, then of centres), starts (C + 1,)
-    int64, places (n,) int32: place p holds row places[p], cell c the places from starts[c] to
-    starts[c + 1], ascending in rows; and an empty int64. `distances` float32 is scratch; both have
-    T + C places. Nearest is least squared distance, or with `product` the largest product; ties to
-    the lower number.
+    All of them come in whatever order. `projections` (B,) float32. `cells`: codes (B / 64, C)
+    uint64 and terms (C,) uint32 of the centres (see `scanning.estimate`), centres (C, m) float32,
+    their squared lengths (C,) float32, starts (C + 1,) int64, places (n,) int32: place p holds row
+    places[p], cell c the places from starts[c] to starts[c + 1], ascending in rows; and an empty
+    int64. `planes`, `scanning` and `distances` (C,) float32 are scratch. Nearest is least squared
+    distance, less the query's own square, or with `product` the largest product; ties to the lower
+    number. Looked at are the _CHOICE * wanted cells with the least estimates.
     """
-    coarse, coarse_starts, centres, squares, _, _, no_ids = cells
-    n_coarse, n_cells = coarse.shape[0], centres.shape[0]
-    query = projections[: coarse.shape[1]].reshape(1, coarse.shape[1])
-    tops, top_distances = numbers[n_cells:], distances[n_cells:]
-    for t in range(n_coarse):
-        tops[t] = t
-        top_distances[t] = _far(coarse, t, query, squares[t], product)
-    sort_nearest(tops, top_distances, 0, n_coarse, n_coarse, no_ids)
-    enough = min(n_cells, max(_CHOICE * wanted, n_cells // _SHARE))
-    seen = 0
-    for i in range(n_coarse):
-        if seen >= enough:
-            break
-        for c in range(coarse_starts[tops[i]], coarse_starts[tops[i] + 1]):
-            numbers[seen] = c
-            distances[seen] = _far(centres, c, query, squares[n_coarse + c], product)
-            seen += 1
-    wanted = min(wanted, seen)
-    sort_nearest(numbers, distances, 0, seen, wanted, no_ids)
+    codes, terms, centres, squares, _, _, no_ids = cells
+    n_cells = centres.shape[0]
+    enough, wanted = min(n_cells, _CHOICE * wanted), min(n_cells, wanted)
+    if enough < n_cells:
+        minima, block = scanning[3], scanning[4]
+        unit, levels = quantise(projections, planes)
+        scan_estimates(codes, planes, unit, levels, terms, n_cells, block, distances, minima)
+        seen = take_least(distances, minima, n_cells, enough, numbers)
+        sort_nearest(numbers, distances, 0, seen, enough, no_ids)
+    else:
+        for c in range(n_cells):
+            numbers[c] = c
+    query = projections[: centres.shape[1]].reshape(1, centres.shape[1])
+    for i in range(enough):
+        distances[i] = _far(centres, numbers[i], query, squares[numbers[i]], product)
+    if wanted < n_cells:
+        sort_nearest(numbers, distances, 0, enough, wanted, no_ids)
     return wanted
 
 
 @part
-def choose_cells(projections, cells, n_probes, at_least, product, numbers, distances):
+def choose_cells(
+    projections, cells, n_probes, at_least, product, planes, scanning, numbers, distances
+):
     """Write the `n_probes` nearest cells, and more until they hold `at_least` points.
 
     Returns (cells, points in them). Arrays as in `rank_cells`.
@@ -58,7 +60,9 @@ def choose_cells(projections, cells, n_probes, at_least, product, numbers, dista
     starts, n_cells = cells[4], cells[2].shape[0]
     wanted = min(n_probes, n_cells)
     while True:
-        count = rank_cells(projections, cells, wanted, product, numbers, distances)
+        count = rank_cells(
+            projections, cells, wanted, product, planes, scanning, numbers, distances
+        )
         points = 0
         for i in range(count):
             points += starts[numbers[i] + 1] - starts[numbers[i]]

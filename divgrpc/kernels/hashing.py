@@ -137,6 +137,28 @@ def quantise(projections, planes):
 
 
 @kernel
+def quantise_signs(projections, planes):
+    """Write the signs of `projections` into `planes`, as levels of 1 and -1; as `quantise` does.
+
+    The unit is the one at which signs have the projections' product with themselves.
+    """
+    planes[:] = np.uint64(0)
+    total, size, square = 0, np.float32(0), np.float32(0)
+    for b in range(projections.shape[0]):
+        size += abs(projections[b])
+        square += projections[b] * projections[b]
+        bit = np.uint64(1) << np.uint64(b & 63)
+        planes[0, b >> 6] |= bit
+        if projections[b] >= 0:
+            total += 1
+        else:
+            total -= 1
+            for p in range(1, 4):
+                planes[p, b >> 6] |= bit
+    return square / size if size > 0 else np.float32(0), total
+
+
+@kernel
 def key_of(words, row, start, bits):
     """Return bits `start` to `start + bits` of a code as a table's key, first bit lowest.
 

@@ -41,6 +41,16 @@ def popcount(_context: Any, word: Any) -> Any:  # numba's own types
 
 
 @intrinsic
+def float_of(_context: Any, bits: Any) -> Any:
+    """Return the float32 that a uint32 holds the bits of."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _FLOAT)
+
+    return types.float32(types.uint32), generate
+
+
+@intrinsic
 def row_dot(_context: Any, left: Any, i: Any, right: Any, j: Any) -> Any:
     """Return the float32 dot product of row `i` of `left` and row `j` of `right`.
 

@@ -6,8 +6,8 @@ vector population counts. Scores are integers, larger is nearer, and exact on ev
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel, part
-from divgrpc.kernels.lanes import popcount
+from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.lanes import float_of, popcount
 from divgrpc.kernels.sampling import kth_smallest
 
 # Points whose scores are written while they are in the first-level cache.
@@ -16,6 +16,10 @@ BLOCK = 1024
 GROUP = 16
 # The same for minima: points so far apart within a block share one.
 COLUMN = BLOCK // GROUP
+
+# Two terms share a word: each is the upper half of a float32.
+_HALF = np.uint32(16)
+_UPPER = np.uint32(0xFFFF0000)
 
 
 @kernel
@@ -33,44 +37,52 @@ def scan_asymmetric(codes, planes, scores, maxima):
 
 
 @kernel
-def score_run(codes, planes, start, stop, scores):
-    """Write the scores of the points from start to stop into scores[: stop - start], int32."""
-    for at in range(start, stop, BLOCK):
-        _score_block(codes, planes, at, scores[at - start : min(stop, at + BLOCK) - start])
-
-
-@kernel
-def group_maxima(scores, maxima):
-    """Write the largest score of every GROUP of `scores` (n,) int32 into `maxima`."""
-    _group_maxima(scores, maxima, 0)
-
-
-@kernel
-def estimate(scores, unit, total, terms, start, estimates):
+def estimate(scores, unit, total, terms, start, base, estimates):
     """Write distances estimated from asymmetric scores, up to a constant per query.
 
     `scores` (m,) int32 are those of the points from `start` on. Twice a score less `total`, the sum
     of all levels, times `unit` float32 is the query's product with the point's code as +1 and -1.
-    `terms` (2, n) float32 hold, per point, what its distance begins with and how many times that
-    product is taken off; `divgrpc.hashing.scan_terms` makes them. `estimates` (m,) float32.
+    `terms` (n,) uint32 hold, per point, what its distance begins with, beside `base` float32, and
+    how many times that product is taken off; `divgrpc.hashing.pack_terms` makes them. `estimates`
+    (m,) float32: infinity where it would be no number.
     """
-    stop = start + scores.shape[0]
-    # Runs of their own, counted from 0: otherwise the loop is not made of vectors.
-    offsets, factors = terms[0, start:stop], terms[1, start:stop]
+    # A run of its own, counted from 0: otherwise the loop is not made of vectors.
+    run = terms[start : start + scores.shape[0]]
     levels = np.int32(total)
     for i in range(scores.shape[0]):
         product = np.float32(np.int32(2) * scores[i] - levels) * unit
-        estimates[i] = offsets[i] - product * factors[i]
+        offset, factor = float_of(run[i] & _UPPER), float_of(run[i] << _HALF)
+        found = (base + offset) - product * factor
+        estimates[i] = found if found == found else np.float32(np.inf)  # noqa: PLR0124  # nan
 
 
 @kernel
-def estimate_run(codes, planes, unit, total, terms, start, stop, block, estimates):
-    """Write the estimates of the points from start to stop; `block` (BLOCK,) int32 is scratch."""
-    for at in range(start, stop, BLOCK):
-        end = min(stop, at + BLOCK)
-        scores = block[: end - at]
-        _score_block(codes, planes, at, scores)
-        estimate(scores, unit, total, terms, at, estimates[at - start : end - start])
+def estimate_block(codes, planes, unit, total, terms, start, base, block, estimates):
+    """Write the estimates (m,) of points from `start` on; `block` (BLOCK,) int32 is scratch."""
+    scores = block[: estimates.shape[0]]
+    _score_block(codes, planes, start, scores)
+    estimate(scores, unit, total, terms, start, base, estimates)
+
+
+@kernel
+def keep_least(fresh, names, limit, count, rows, estimates):
+    """Append what of `fresh` (m,) float32 is at most `limit`, and its name; returns how many.
+
+    `names` (m,) int32. `count` is how many `rows` int32 and `estimates` float32 hold already.
+    """
+    for start in range(0, fresh.shape[0], COLUMN):
+        stop = min(fresh.shape[0], start + COLUMN)
+        # Counted first: most groups hold none, and a count is made of vectors.
+        group, inside = fresh[start:stop], 0
+        for i in range(group.shape[0]):
+            inside += group[i] <= limit
+        if inside:
+            for i in range(start, stop):
+                if fresh[i] <= limit:
+                    rows[count] = names[i]
+                    estimates[count] = fresh[i]
+                    count += 1
+    return count
 
 
 @kernel
@@ -85,7 +97,7 @@ def scan_estimates(codes, planes, unit, total, terms, stop, block, estimates, mi
         end = min(stop, start + BLOCK)
         scores, found = block[: end - start], estimates[start:end]
         _score_block(codes, planes, start, scores)
-        estimate(scores, unit, total, terms, start, found)
+        estimate(scores, unit, total, terms, start, np.float32(0), found)
         first = start // BLOCK * COLUMN
         _column_minima(found, minima[first : first + COLUMN])
 
@@ -267,17 +279,6 @@ def take_largest(scores, maxima, low, histogram, wanted, rows):
         rows[count] = row
         count += scores[row] == boundary
     return sure, count
-
-
-@part
-def name_rows(places, rows, count):
-    """Turn rows[:count], numbers of scores, into the rows that they are of.
-
-    `places` (n,) int32 says which row each score is of, or is empty where they are row by row.
-    """
-    if places.shape[0]:
-        for i in range(count):
-            rows[i] = places[rows[i]]
 
 
 @kernel
