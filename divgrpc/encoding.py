@@ -19,6 +19,7 @@ from divgrpc.kernels.scoring import BOUND_ROWS
 from divgrpc.parameters import BuildParameters
 from divgrpc.sketching import CountSketch
 from divgrpc.stores import Arrays
+from divgrpc.threads import on_all_cores
 from divgrpc.types import FloatArray, Points
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows, take
 
@@ -50,6 +51,14 @@ def encode_points(store: Arrays, asked: BuildParameters, points: Rows, report: R
         encoder.hash()
         encoder.fill_tables()
     return Encoded(encoder.arrays, parameters, encoder.bits)
+
+
+class _Cells:
+    """Where hashing puts the cell of each row, `numbers` (n,), and the centres' margins (C, B)."""
+
+    def __init__(self, partition: cells.Partition, margins: FloatArray, rows: int) -> None:
+        self.partition, self.margins = partition, margins
+        self.numbers = np.empty(rows, np.int32)
 
 
 class _Encoder:
@@ -114,28 +123,36 @@ class _Encoder:
 
         In a cell, codes are of what leads from its centre to the point.
         """
-        codes = self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
-        terms = None
+        self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
         if partition or self._parameters.metric != "cosine":
-            terms = self._create("scan_terms", np.uint32, (self._rows,))
-        numbers = np.empty(self._rows if partition else 0, np.int32)
-        centres = self._centre_margins(partition) if partition else None
+            self._create("scan_terms", np.uint32, (self._rows,))
+        found = _Cells(partition, self._centre_margins(partition), self._rows) if partition else None
         at_once = max(1, _MARGINS_AT_ONCE // self.bits)
         self._report("hashing", 0, self._rows)
-        for start, block in self._blocks():
-            for at in range(0, len(block), at_once):
-                part = block[at : at + at_once]
-                first, stop = start + at, start + at + len(part)
-                margins = self._margins(part)
-                if partition is not None and centres is not None:
-                    taken = partition.assign(margins[:, : partition.width])
-                    numbers[first:stop] = taken
-                    terms[first:stop] = self._cell_terms(part, margins, partition.centres[taken], centres[taken])
-                elif terms is not None:
-                    terms[first:stop] = self._terms(part, margins)
-                hashing.encode(margins, codes, first)
-            self._report("hashing", stop, self._rows)
-        return numbers
+        # A library's threads wait for one another more than these do.
+        with threadpool_limits(1, user_api="blas"):
+            for start, block in self._blocks():
+
+                def hash_some(at: int, start: int = start, block: Rows = block) -> None:
+                    self._hash_some(start + at, block[at : at + at_once], found)
+
+                for _ in on_all_cores(hash_some, range(0, len(block), at_once)):
+                    pass
+                self._report("hashing", start + len(block), self._rows)
+        return found.numbers if found else np.empty(0, np.int32)
+
+    def _hash_some(self, first: int, rows: Rows, found: "_Cells | None") -> None:
+        """Write codes and terms of rows from `first` on, and the cells that they are in."""
+        margins = self._margins(rows)
+        stop, terms = first + len(rows), self.arrays.get("scan_terms")
+        if found and terms is not None:
+            numbers = found.partition.assign(margins[:, : found.partition.width])
+            found.numbers[first:stop] = numbers
+            centres = found.partition.centres[numbers]
+            terms[first:stop] = self._cell_terms(rows, margins, centres, found.margins[numbers])
+        elif terms is not None:
+            terms[first:stop] = self._terms(rows, margins)
+        hashing.encode(margins, self.arrays["codes"], first)
 
     def hash_into_cells(self) -> None:
         """Learn a partition, then hash, and bring codes into the order of the cells."""
@@ -155,11 +172,14 @@ class _Encoder:
         numbers = self.hash(partition)
         self._report("cells", self._rows, self._rows)
         order = np.argsort(numbers, kind="stable").astype(np.int32)
-        for name in ("codes", "scan_terms"):
-            for line in np.atleast_2d(self.arrays[name]):
-                line[:] = line[order]
-            self._release()
+        terms, codes = self.arrays["scan_terms"], self.arrays["codes"]
+        terms[:] = terms[order]
         sizes = np.bincount(numbers, minlength=len(partition.centres))
+        sorted_codes, memory = codes[:, order], codes.reshape(-1)
+        for stop, size in zip(np.cumsum(sizes), sizes, strict=True):
+            block = sorted_codes[:, stop - size : stop]
+            memory[len(codes) * (stop - size) : len(codes) * stop] = block.reshape(-1)
+        self._release()
         self._put("cell_centres", partition.centres)
         self._put_centres(partition)
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
@@ -172,7 +192,7 @@ class _Encoder:
         margins = self._centre_margins(partition)
         codes = self._create("cell_codes", np.uint64, (self.bits // hashing.WORD, len(centres)))
         hashing.encode(margins, codes, 0)
-        stretch = hashing.stretches(margins, self._spanned())
+        stretch = self._stretches(margins, _signs(margins))
         product = self._parameters.metric == "inner_product"
         offsets, factors = (0 * squares, stretch) if product else (squares, 2 * stretch)
         self._put("cell_squares", squares)
@@ -216,14 +236,14 @@ class _Encoder:
             projected -= thresholds
         return projected
 
-    def _spanned(self) -> float:
-        """Return how many dimensions hyperplanes lie in, over how many they are."""
+    def _stretches(self, margins: FloatArray, signs: FloatArray) -> npt.NDArray[np.floating]:
         # Planes of zeros past the last component hash nothing.
         planes = int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))
-        return hashing.dimensions_spanned(self._parameters, self._sketch.dims) / planes
+        spanned = hashing.dimensions_spanned(self._parameters, self._sketch.dims) / planes
+        return hashing.stretches(margins, signs, spanned)
 
     def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.uint32]:
-        stretch = hashing.stretches(margins, self._spanned())
+        stretch = self._stretches(margins, _signs(margins))
         if self._parameters.metric == "inner_product":
             return hashing.pack_terms(np.zeros(len(block), np.float32), stretch)
         return hashing.pack_terms(self._centred_squares(block), 2 * stretch)
@@ -247,8 +267,8 @@ class _Encoder:
         along = np.einsum("ij,ij->i", margins[:, : centres.shape[1]], centres)
         squares = np.einsum("ij,ij->i", centres, centres)
         margins -= centre_margins
-        stretch = hashing.stretches(margins, self._spanned())
-        signs = np.where(margins >= 0, np.float32(1), np.float32(-1))
+        signs = _signs(margins)
+        stretch = self._stretches(margins, signs)
         shift = stretch * np.einsum("ij,ij->i", signs, centre_margins)
         if self._parameters.metric == "inner_product":
             return hashing.pack_terms(squares - along + shift, stretch)
@@ -287,3 +307,8 @@ class _Encoder:
         for part in parts:
             whole[start : start + len(part)] = part
             start += len(part)
+
+
+def _signs(margins: FloatArray) -> FloatArray:
+    """Return 1 and -1, of a zero its own sign."""
+    return np.copysign(np.float32(1), margins)

@@ -312,8 +312,10 @@ def encode(margins: npt.NDArray[np.floating], codes: npt.NDArray[np.uint64], sta
     codes[:, start : start + len(margins)] = packed.T
 
 
-def stretches(margins: npt.NDArray[np.floating], spanned: float) -> npt.NDArray[np.floating]:
-    """Return how far points lie along their codes, (m,) for `margins` (m, B).
+def stretches(
+    margins: npt.NDArray[np.floating], signs: npt.NDArray[np.floating], spanned: float
+) -> npt.NDArray[np.floating]:
+    """Return how far points lie along their codes, (m,), of `margins` (m, B) and their `signs`.
 
     A point is nearly its code, as +1 and -1 on each of the hyperplanes, times sum h^2 / sum |h| of
     its margins h and `spanned`: exact for the point itself where hyperplanes are orthogonal
@@ -321,8 +323,8 @@ def stretches(margins: npt.NDArray[np.floating], spanned: float) -> npt.NDArray[
     length included. `spanned` is how many dimensions the hyperplanes lie in, over how many they
     are.
     """
-    sizes = np.abs(margins).sum(axis=1)
-    squares = (margins * margins).sum(axis=1)
+    sizes = np.einsum("ij,ij->i", margins, signs)
+    squares = np.einsum("ij,ij->i", margins, margins)
     return spanned * np.divide(squares, sizes, out=np.zeros_like(sizes), where=sizes > 0)
 
 

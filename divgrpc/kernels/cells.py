@@ -9,12 +9,14 @@ import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.hashing import quantise
-from divgrpc.kernels.lanes import row_dot
+from divgrpc.kernels.lanes import prefetch_row, row_dot
 from divgrpc.kernels.scanning import scan_estimates, take_least
 from divgrpc.kernels.scoring import sort_nearest
 
 # Cells whose centres are looked at, per cell taken.
 _CHOICE = 2
+# Centres that are asked for before their turn.
+_AHEAD = 8
 
 
 @part
@@ -42,7 +44,11 @@ def rank_cells(projections, cells, wanted, product, planes, scanning, numbers, d
         for c in range(n_cells):
             numbers[c] = c
     query = projections[: centres.shape[1]].reshape(1, centres.shape[1])
+    for i in range(min(enough, _AHEAD)):
+        prefetch_row(centres, numbers[i])
     for i in range(enough):
+        if i + _AHEAD < enough:
+            prefetch_row(centres, numbers[i + _AHEAD])
         distances[i] = _far(centres, numbers[i], query, squares[numbers[i]], product)
     if wanted < n_cells:
         sort_nearest(numbers, distances, 0, enough, wanted, no_ids)

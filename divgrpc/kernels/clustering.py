@@ -8,10 +8,10 @@ ones, for which a library starts and stops its threads.
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.lanes import row_dot
+from divgrpc.kernels.lanes import row_dot, row_dots
 
 # Coarse cells that a point may find its cell in: its nearest centre is seldom in a fifth.
-_LOOKED = 4
+_LOOKED = 3
 
 
 @kernel
@@ -29,20 +29,17 @@ def assign_to_cells(points, coarse, starts, centres, halves, numbers):
     """Write each point's cell: the nearest of the centres of its _LOOKED nearest coarse cells.
 
     Cells starts[t]:starts[t + 1] belong to coarse cell t; `halves` are those of `coarse` (T, m),
-    then of `centres` (C, m).
+    then of `centres` (C, m). Ties go to the cell of the nearer coarse one.
     """
     n_coarse = coarse.shape[0]
-    gains = np.empty(n_coarse, np.float32)
+    tops = np.empty(_LOOKED, np.int64)
     for row in range(points.shape[0]):
-        for t in range(n_coarse):
-            gains[t] = row_dot(coarse, t, points, row) - halves[t]
-        best, most = -1, np.float32(-np.inf)
-        for _ in range(min(_LOOKED, n_coarse)):
-            top = np.argmax(gains)
-            gains[top] = -np.inf
+        looked = _several_nearest(points, row, coarse, halves, tops)
+        best, most = starts[tops[0]], np.float32(-np.inf)
+        for top in tops[:looked]:
             first, last = starts[top], starts[top + 1]
             cell, gain = _nearest(points, row, centres, halves[n_coarse:], first, last)
-            if best < 0 or gain > most:
+            if gain > most:
                 best, most = cell, gain
         numbers[row] = best
 
@@ -60,10 +57,39 @@ def add_up(points, numbers, sums, sizes):
 
 
 @kernel
+def _several_nearest(points, row, centres, halves, numbers):
+    """Write the nearest centres into `numbers` int64, in order, as many as it takes or there are.
+
+    Returns how many.
+    """
+    wanted = min(numbers.shape[0], centres.shape[0])
+    gains = np.full(wanted, np.float32(-np.inf))
+    numbers[:] = 0
+    for c in range(centres.shape[0]):
+        gain = row_dot(centres, c, points, row) - halves[c]
+        if gain > gains[wanted - 1]:
+            at = wanted - 1
+            while at > 0 and gain > gains[at - 1]:
+                numbers[at], gains[at] = numbers[at - 1], gains[at - 1]
+                at -= 1
+            numbers[at], gains[at] = c, gain
+    return wanted
+
+
+@kernel
 def _nearest(points, row, centres, halves, first, last):
     best, most = first, np.float32(-np.inf)
-    for c in range(first, last):
+    c = first
+    while c + 4 <= last:
+        dots = row_dots(centres, (c, c + 1, c + 2, c + 3), points, row)
+        for i in range(4):
+            gain = dots[i] - halves[c + i]
+            if gain > most:
+                best, most = c + i, gain
+        c += 4
+    while c < last:
         gain = row_dot(centres, c, points, row) - halves[c]
         if gain > most:
             best, most = c, gain
+        c += 1
     return best, most
