@@ -126,7 +126,9 @@ class _Encoder:
         self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
         if partition or self._parameters.metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
-        found = _Cells(partition, self._centre_margins(partition), self._rows) if partition else None
+        found = (
+            _Cells(partition, self._centre_margins(partition), self._rows) if partition else None
+        )
         at_once = max(1, _MARGINS_AT_ONCE // self.bits)
         self._report("hashing", 0, self._rows)
         # A library's threads wait for one another more than these do.

@@ -325,7 +325,9 @@ def stretches(
     """
     sizes = np.einsum("ij,ij->i", margins, signs)
     squares = np.einsum("ij,ij->i", margins, margins)
-    return spanned * np.divide(squares, sizes, out=np.zeros_like(sizes), where=sizes > 0)
+    ratios: npt.NDArray[np.floating] = np.zeros_like(sizes)
+    np.divide(squares, sizes, out=ratios, where=sizes > 0)
+    return spanned * ratios
 
 
 def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint32]:
@@ -340,7 +342,8 @@ def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint3
 def _rounded(values: FloatArray) -> npt.NDArray[np.uint32]:
     """Return float32 bits whose upper halves are the nearest to `values`; no number stays none."""
     bits = np.asarray(values, np.float32).view(np.uint32)
-    return np.where(np.isfinite(values), bits + np.uint32(0x8000), bits)
+    rounded = (bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
+    return np.where(np.isfinite(rounded.view(np.float32)), rounded, bits)
 
 
 def build_table(

@@ -21,21 +21,21 @@ Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 Bits = npt.NDArray[np.bool_]
 
-# Cells looked at: four for each that is taken, and at least an eighth of all.
-CHOICE = 4
-SHARE = 8
+# Cells whose centres are looked at, for each that is taken.
+CHOICE = 2
 
 
 @dataclass(frozen=True)
 class Cells:
-    """A partition: `members` holds each cell's rows, `tops` the cells of each coarse cell.
+    """A partition: `members` holds each cell's rows.
 
-    `coarse` (T, m) and `centres` (C, m) are places among the first m projections.
+    `centres` (C, m) are places among the first m projections; `bits` (C, B) and `terms` (2, C) are
+    theirs as those of points are.
     """
 
-    coarse: Floats
     centres: Floats
-    tops: list[range]
+    bits: Bits
+    terms: Floats
     members: list[list[int]]
 
 
@@ -46,7 +46,7 @@ class Points:
     `vectors` (n, d), unit rows under cosine; `ids` (n,); `hyperplanes` (d, code_bits), one per
     column; `thresholds` (code_bits,); `bits` (n, code_bits) the stored codes, by row. Table t's key
     is made of the `n_bits` bits from t * n_bits on. `terms` (2, n) make distances of scores, where
-    codes alone do not.
+    codes alone do not; in cells a code is of what leads from the centre to the point.
     """
 
     vectors: Floats
@@ -164,19 +164,27 @@ def scores(points: Points, query: Floats) -> list[int]:
     return [asymmetric_score(code, query_levels) for code in points.bits]
 
 
-def estimates(points: Points, query: Floats, terms: Floats) -> list[float]:
-    """Return every point's estimated distance, up to what all have alike.
+def estimates(
+    query_margins: Floats, bits: Bits, terms: Floats, bases: Sequence[float], *, signs: bool = False
+) -> list[float]:
+    """Return the distances estimated from codes, up to what all have alike.
 
-    In float32, as it is written: estimates that rounding makes equal tie.
+    Of `bits` (n, B) with their `terms` (2, n) and `bases` (n,). With `signs` nothing else is left
+    of the query's margins. In float32, as it is written: estimates that rounding makes equal tie.
     """
-    query_margins = margins(query, points.hyperplanes, points.thresholds)[0].astype(np.float32)
-    unit = np.abs(query_margins).max() / np.float32(7)
-    total = sum(levels(query_margins))
-    products = [np.float32(2 * found - total) * unit for found in scores(points, query)]
-    return [
-        float(offset - product * factor)
-        for offset, factor, product in zip(terms[0], terms[1], products, strict=True)
-    ]
+    own = np.asarray(query_margins, np.float32)
+    unit = np.abs(own).max() / np.float32(7)
+    steps = levels(own)
+    if signs:
+        size = np.abs(own).sum()
+        unit = np.float32((own * own).sum() / size if size > 0 else 0)
+        steps = [1 if margin >= 0 else -1 for margin in own]
+    total = sum(steps)
+    found = []
+    for code, offset, factor, base in zip(bits, terms[0], terms[1], bases, strict=True):
+        product = np.float32(2 * asymmetric_score(code, steps) - total) * unit
+        found.append(float((np.float32(base) + offset) - product * factor))
+    return found
 
 
 def lowest(points: Points, worse: Sequence[float], rows: Iterable[int], count: int) -> list[int]:
@@ -192,11 +200,15 @@ def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameter
     limit = parameters.hash_limit or stop
     if limit >= stop:
         return list(rows)
+    if points.cells is not None:
+        every = range(len(points.cells.centres))
+        return best_in_cells(points, points.cells, every, query, parameters)
     if parameters.search == "scan_hamming":
         own = margins(query, points.hyperplanes, points.thresholds)[0] >= 0
         worse = [hamming(code, own) for code in points.bits]
     elif points.terms is not None:
-        guesses = estimates(points, query, points.terms)
+        own_margins = margins(query, points.hyperplanes, points.thresholds)[0]
+        guesses = estimates(own_margins, points.bits, points.terms, [0.0] * len(points.bits))
         guesses[:scored] = [far(points, query, row) for row in range(scored)]
         return lowest(points, guesses, rows, limit)
     else:
@@ -220,21 +232,40 @@ def split(worse: Sequence[int], rows: Iterable[int], limit: int) -> tuple[list[i
 # Cells.
 
 
+def away(points: Points, centre: Floats, query_margins: Floats) -> float:
+    """Return how far a centre is, up to what all have alike."""
+    product = dot(centre, query_margins[: len(centre)])
+    return -product if points.metric == "inner_product" else dot(centre, centre) - 2 * product
+
+
 def nearest_cells(points: Points, cells: Cells, query: Floats, wanted: int) -> list[int]:
     """Return the numbers of the `wanted` nearest cells, in order, of those that are looked at."""
-    projected = margins(query, points.hyperplanes, points.thresholds)[0, : cells.coarse.shape[1]]
+    own = margins(query, points.hyperplanes, points.thresholds)[0]
+    numbers, enough = list(range(len(cells.centres))), CHOICE * wanted
+    if enough < len(numbers):
+        guesses = estimates(own, cells.bits, cells.terms, [0.0] * len(numbers))
+        numbers = sorted(numbers, key=lambda cell: (guesses[cell], cell))[:enough]
+    return sorted(numbers, key=lambda cell: (away(points, cells.centres[cell], own), cell))[:wanted]
 
-    def away(centre: Floats) -> float:
-        product = dot(centre, projected)
-        return -product if points.metric == "inner_product" else dot(centre, centre) - 2 * product
 
-    count = len(cells.centres)
-    enough = min(count, max(CHOICE * wanted, count // SHARE))
-    seen: list[int] = []
-    for top in sorted(range(len(cells.coarse)), key=lambda t: away(cells.coarse[t])):
-        if len(seen) < enough:
-            seen += cells.tops[top]
-    return sorted(seen, key=lambda cell: (away(cells.centres[cell]), cell))[:wanted]
+def best_in_cells(
+    points: Points,
+    cells: Cells,
+    taken: Sequence[int],
+    query: Floats,
+    parameters: EffectiveParameters,
+) -> list[int]:
+    """Return the rows with the least estimates, `hash_limit` of those in the cells."""
+    own = margins(query, points.hyperplanes, points.thresholds)[0]
+    rows = [row for cell in taken for row in cells.members[cell]]
+    bases = [away(points, cells.centres[cell], own) for cell in taken for _ in cells.members[cell]]
+    assert points.terms is not None
+    signs = parameters.search == "scan_hamming"
+    guesses = estimates(own, points.bits[rows], points.terms[:, rows], bases, signs=signs)
+    by_row = dict(zip(rows, guesses, strict=True))
+    return sorted(rows, key=lambda row: (by_row[row], int(points.ids[row])))[
+        : parameters.hash_limit
+    ]
 
 
 def hashed_by_cells(
@@ -257,14 +288,9 @@ def hashed_by_cells(
         if len(found) >= at_least or len(taken) == len(cells.centres):
             break
         wanted = min(2 * wanted, len(cells.centres))
-    limit = parameters.hash_limit
-    if not 0 < limit < len(found):
+    if not 0 < parameters.hash_limit < len(found):
         return found, len(taken)
-    if points.terms is not None:
-        estimated = estimates(points, query, points.terms)
-        return lowest(points, estimated, found, limit), len(taken)
-    inside, tied = split([-found for found in scores(points, query)], found, limit)
-    return inside + draw(points, tied, limit - len(inside), parameters.seed), len(taken)
+    return best_in_cells(points, cells, taken, query, parameters), len(taken)
 
 
 def nearest_rows(points: Points, query: Floats, rows: Iterable[int]) -> list[int]:

@@ -4,6 +4,7 @@ The core promises one order for every sum, so that any machine gives the same by
 stands as plain as it can be said. `reference` builds queries of these.
 """
 
+import struct
 from math import acos, ceil, hypot, log, log1p, pi
 from typing import Any
 
@@ -129,6 +130,13 @@ def levels(query_margins: Floats) -> list[int]:
     """Return the margins in 15 levels, -7 to 7: shares of the largest, halves to even."""
     most = max(abs(float(m)) for m in query_margins)
     return [round(7 * float(m) / most) if most > 0 else 0 for m in query_margins]
+
+
+def unpack_terms(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
+    """Return two terms (2, n) of words (n,): upper halves of float32s, the first one's first."""
+    both = [(int(word) & 0xFFFF0000, int(word) << 16 & 0xFFFF0000) for word in words]
+    pairs = [struct.unpack(">2f", struct.pack(">2I", *pair)) for pair in both]
+    return np.array(pairs, np.float32).reshape(-1, 2).T
 
 
 def scan_terms(point_margins: Floats, spanned: float) -> npt.NDArray[np.float64]:

@@ -155,4 +155,3 @@ def _scan(hashing, plan, ids, stop, looked, scratch):
     if uniform:
         count = keep_sample(rows, sure, count, hash_limit - sure, ids, seed)
     return sure, count
-

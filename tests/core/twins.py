@@ -26,17 +26,18 @@ def dense(rows: object) -> FloatArray:
 def points_of(index: Index, columns: IntArray | None = None) -> reference.Points:
     """Return what the twins need of an index; of some columns, where all others are empty."""
     arrays, parameters = index._arrays, index._manifest.parameters
-    codes, terms = arrays["codes"], arrays.get("scan_terms")
+    codes, packed = arrays["codes"], arrays.get("scan_terms")
+    terms = None if packed is None else reference_kernels.unpack_terms(packed)
     cells = None
-    if "cell_rows" in arrays:
+    if "cell_rows" in arrays and terms is not None:
         places = arrays["cell_rows"]
         # Codes and terms lie cell by cell; the twin's go by row.
-        at = np.argsort(places)
-        codes, terms = codes[:, at], None if terms is None else terms[:, at]
+        at, codes = np.argsort(places), codes_by_place(arrays)
+        codes, terms = codes[:, at], terms[:, at]
         cells = reference.Cells(
-            coarse=arrays["coarse_centres"],
             centres=arrays["cell_centres"],
-            tops=ranges(arrays["coarse_starts"]),
+            bits=reference_kernels.unpack(arrays["cell_codes"]),
+            terms=reference_kernels.unpack_terms(arrays["cell_terms"]),
             members=[
                 places[cell.start : cell.stop].tolist() for cell in ranges(arrays["cell_starts"])
             ],
@@ -58,6 +59,13 @@ def points_of(index: Index, columns: IntArray | None = None) -> reference.Points
         cells=cells,
         bounds=arrays.get("length_bounds") if cells is None else None,
     )
+
+
+def codes_by_place(arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
+    """Return codes (W, n) of cells, in which each cell's lie word by word and then the next's."""
+    memory, words = arrays["codes"].reshape(-1), len(arrays["codes"])
+    cells = [memory[words * c.start : words * c.stop] for c in ranges(arrays["cell_starts"])]
+    return np.concatenate([cell.reshape(words, -1) for cell in cells], axis=1)
 
 
 def _unsketched(arrays: Mapping[str, npt.NDArray[Any]], columns: IntArray | None) -> FloatArray:
