@@ -81,10 +81,10 @@ class IndexDamagedError(DivgrpcError):
     reason = "INDEX_DAMAGED"
 
 
-class NewerFormatError(DivgrpcError):
-    """The index was written by a later version than this one can read."""
+class OtherFormatError(DivgrpcError):
+    """The index is of a later format than this version reads, or of one it reads no more."""
 
-    reason = "NEWER_FORMAT"
+    reason = "OTHER_FORMAT"
 
 
 class LimitExceededError(DivgrpcError):

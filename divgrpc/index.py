@@ -140,7 +140,7 @@ class Index(KeptIndex):
         """Open the current generation in an index's folder, or the generation in its own folder.
 
         Every checksum is compared. Raises `IndexNotFoundError`, `IndexDamagedError`,
-        `NewerFormatError`.
+        `OtherFormatError`.
         """
         folder = Path(path).absolute()
         if (folder / MANIFEST).exists():

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Final
 
 from divgrpc.array_files import ArrayEntry
-from divgrpc.errors import DivgrpcError, IndexDamagedError, NewerFormatError
+from divgrpc.errors import DivgrpcError, IndexDamagedError, OtherFormatError
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.types import (
     ArrayInfo,
@@ -27,9 +27,11 @@ from divgrpc.types import (
 )
 
 FORMAT: Final = "divgrpc-index"
-# 2: cells, sparse points, other metrics than cosine. 3: sketches. 4: labels. What is older still
-# opens.
+# 2: cells, sparse points, other metrics than cosine. 3: sketches. 4: labels. 5: codes in cells are
+# of ways from the centres, terms are packed. Older ones open without these.
 FORMAT_VERSION: Final = 5
+_PACKED_FROM: Final = 5
+_PACKED: Final = frozenset(("scan_terms", "cell_rows"))
 # What reading a document that somebody else wrote can come to.
 _UNREADABLE: Final = (
     ValueError,
@@ -89,7 +91,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Manifest":
-        """Read the text of the file; raises `IndexDamagedError` and `NewerFormatError`."""
+        """Read the text of the file; raises `IndexDamagedError` and `OtherFormatError`."""
         try:
             document = json.loads(text)
             known, version = document["format"] == FORMAT, int(document["format_version"])
@@ -97,10 +99,15 @@ class Manifest:
         except _UNREADABLE as error:
             raise IndexDamagedError("the manifest cannot be read") from error
         if manifest is not None:
+            if version < _PACKED_FROM and _PACKED.intersection(manifest.arrays):
+                raise OtherFormatError(
+                    f"the index is of format {version}, whose cells and scan terms this version"
+                    " does not read: build it again"
+                )
             return manifest
         if not known:
             raise IndexDamagedError("the manifest is of another format")
-        raise NewerFormatError(
+        raise OtherFormatError(
             f"the index is of format {version}; this version reads up to {FORMAT_VERSION}"
         )
 

@@ -6,7 +6,7 @@ computed again, because the definitions leave them open: the hyperplanes it drew
 stored (a point within rounding of a hyperplane may fall on either side).
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -15,7 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.types import EffectiveParameters, Metric
-from reference_kernels import buckets, hamming, levels, margins, needed, priority, probes, reach
+from reference_kernels import (
+    asymmetric_score,
+    buckets,
+    estimates,
+    hamming,
+    levels,
+    margins,
+    needed,
+    priority,
+    probes,
+    reach,
+    split,
+)
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
@@ -153,41 +165,15 @@ def hashed_by_tables(
     return (draw(points, found, limit, seed) if limit else found), looked_up
 
 
-def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
-    """Return the sum of the query's levels over a code's set bits; larger is nearer."""
-    return sum(level for bit, level in zip(bits, query_levels, strict=True) if bit)
-
-
 def scores(points: Points, query: Floats) -> list[int]:
     """Return every code's asymmetric score."""
     query_levels = levels(margins(query, points.hyperplanes, points.thresholds)[0])
     return [asymmetric_score(code, query_levels) for code in points.bits]
 
 
-def estimates(
-    query_margins: Floats, bits: Bits, terms: Floats, bases: Sequence[float], *, signs: bool = False
-) -> list[float]:
-    """Return the distances estimated from codes, up to what all have alike.
-
-    Of `bits` (n, B) with their `terms` (2, n) and `bases` (n,). With `signs` nothing else is left
-    of the query's margins. In float32, as it is written: estimates that rounding makes equal tie.
-    """
-    own = np.asarray(query_margins, np.float32)
-    unit = np.abs(own).max() / np.float32(7)
-    steps = levels(own)
-    if signs:
-        size = np.abs(own).sum()
-        unit = np.float32((own * own).sum() / size if size > 0 else 0)
-        steps = [1 if margin >= 0 else -1 for margin in own]
-    total = sum(steps)
-    found = []
-    for code, offset, factor, base in zip(bits, terms[0], terms[1], bases, strict=True):
-        product = np.float32(2 * asymmetric_score(code, steps) - total) * unit
-        found.append(float((np.float32(base) + offset) - product * factor))
-    return found
-
-
-def lowest(points: Points, worse: Sequence[float], rows: Iterable[int], count: int) -> list[int]:
+def lowest(
+    points: Points, worse: Mapping[int, float] | Sequence[float], rows: Iterable[int], count: int
+) -> list[int]:
     """Return the `count` rows of least value, ties by id."""
     return sorted(rows, key=lambda row: (worse[row], int(points.ids[row])))[:count]
 
@@ -217,16 +203,6 @@ def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameter
     if parameters.sampling == "uniform":
         return inside + draw(points, tied, limit - len(inside), parameters.seed)
     return inside + nearest_rows(points, query, tied)[: limit - len(inside)]
-
-
-def split(worse: Sequence[int], rows: Iterable[int], limit: int) -> tuple[list[int], list[int]]:
-    """Return the rows that are surely among the `limit` of least value, and those that tie."""
-    among = list(rows)
-    boundary = sorted(worse[row] for row in among)[limit - 1]
-    return (
-        [row for row in among if worse[row] < boundary],
-        [row for row in among if worse[row] == boundary],
-    )
 
 
 # Cells.
@@ -263,9 +239,7 @@ def best_in_cells(
     signs = parameters.search == "scan_hamming"
     guesses = estimates(own, points.bits[rows], points.terms[:, rows], bases, signs=signs)
     by_row = dict(zip(rows, guesses, strict=True))
-    return sorted(rows, key=lambda row: (by_row[row], int(points.ids[row])))[
-        : parameters.hash_limit
-    ]
+    return lowest(points, by_row, rows, parameters.hash_limit)
 
 
 def hashed_by_cells(

@@ -5,6 +5,7 @@ stands as plain as it can be said. `reference` builds queries of these.
 """
 
 import struct
+from collections.abc import Iterable, Sequence
 from math import acos, ceil, hypot, log, log1p, pi
 from typing import Any
 
@@ -137,6 +138,44 @@ def unpack_terms(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
     both = [(int(word) & 0xFFFF0000, int(word) << 16 & 0xFFFF0000) for word in words]
     pairs = [struct.unpack(">2f", struct.pack(">2I", *pair)) for pair in both]
     return np.array(pairs, np.float32).reshape(-1, 2).T
+
+
+def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
+    """Return the sum of the query's levels over a code's set bits; larger is nearer."""
+    return sum(level for bit, level in zip(bits, query_levels, strict=True) if bit)
+
+
+def estimates(
+    query_margins: Floats, bits: Bits, terms: Floats, bases: Sequence[float], *, signs: bool = False
+) -> list[float]:
+    """Return the distances estimated from codes, up to what all have alike.
+
+    Of `bits` (n, B) with their `terms` (2, n) and `bases` (n,). With `signs` nothing else is left
+    of the query's margins. In float32, as it is written: estimates that rounding makes equal tie.
+    """
+    own = np.asarray(query_margins, np.float32)
+    unit = np.abs(own).max() / np.float32(7)
+    steps = levels(own)
+    if signs:
+        size = np.abs(own).sum()
+        unit = np.float32((own * own).sum() / size if size > 0 else 0)
+        steps = [1 if margin >= 0 else -1 for margin in own]
+    total = sum(steps)
+    found = []
+    for code, offset, factor, base in zip(bits, terms[0], terms[1], bases, strict=True):
+        product = np.float32(2 * asymmetric_score(code, steps) - total) * unit
+        found.append(float((np.float32(base) + offset) - product * factor))
+    return found
+
+
+def split(worse: Sequence[int], rows: Iterable[int], limit: int) -> tuple[list[int], list[int]]:
+    """Return the rows that are surely among the `limit` of least value, and those that tie."""
+    among = list(rows)
+    boundary = sorted(worse[row] for row in among)[limit - 1]
+    return (
+        [row for row in among if worse[row] < boundary],
+        [row for row in among if worse[row] == boundary],
+    )
 
 
 def scan_terms(point_margins: Floats, spanned: float) -> npt.NDArray[np.float64]:

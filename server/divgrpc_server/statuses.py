@@ -87,7 +87,7 @@ TABLE: Final[dict[type[BaseException], Meaning]] = {
     errors.UnfitIndexError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.IndexChangedError: Meaning(code_pb2.ABORTED, retry_after=1.0),
     errors.IndexDamagedError: Meaning(code_pb2.DATA_LOSS),
-    errors.NewerFormatError: Meaning(code_pb2.FAILED_PRECONDITION),
+    errors.OtherFormatError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.StorageInUseError: Meaning(code_pb2.FAILED_PRECONDITION),
     errors.LimitExceededError: Meaning(code_pb2.RESOURCE_EXHAUSTED),
     errors.StorageFullError: Meaning(code_pb2.RESOURCE_EXHAUSTED),

@@ -4,12 +4,16 @@ import contextlib
 import json
 import shutil
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
+import numpy as np
 import pytest
 
 from core.small_index import publish, vectors
-from divgrpc.errors import IndexDamagedError, NewerFormatError
-from divgrpc.manifest import FORMAT_VERSION
+from divgrpc.errors import IndexDamagedError, OtherFormatError
+from divgrpc.index import Index
+from divgrpc.manifest import FORMAT_VERSION, Manifest
 from divgrpc.storage import IndexFolder, sweep
 
 
@@ -47,7 +51,7 @@ def test_a_flipped_bit_in_the_manifest_is_noticed(folder: Path) -> None:
         with contextlib.suppress(ValueError):
             if json.loads(path.read_bytes()) == truth:
                 continue  # between two words; nothing is said differently
-        with pytest.raises((IndexDamagedError, NewerFormatError)):
+        with pytest.raises((IndexDamagedError, OtherFormatError)):
             IndexFolder(folder).open()
     path.write_bytes(whole)
     IndexFolder(folder).open()
@@ -104,10 +108,31 @@ def test_a_newer_format_is_named(folder: Path) -> None:
     path = folder / "1" / "manifest.json"
     later = {"format": "divgrpc-index", "format_version": FORMAT_VERSION + 1, "new": "things"}
     path.write_text(json.dumps(later))
-    with pytest.raises(NewerFormatError, match=f"up to {FORMAT_VERSION}"):
+    with pytest.raises(OtherFormatError, match=f"up to {FORMAT_VERSION}"):
         IndexFolder(folder).read_info()
-    with pytest.raises(NewerFormatError):
+    with pytest.raises(OtherFormatError):
         IndexFolder(folder).open()
+
+
+def test_an_older_format_opens_unless_its_arrays_were_other_ones(tmp_path: Path) -> None:
+    """Cells and terms of a scan are read as format 5 has them, and refused before it."""
+    points = np.random.default_rng(0).standard_normal((40, 8))
+    kinds: list[tuple[str, dict[str, Any], bool]] = [
+        ("tables", {"hash_family": "lsh_div"}, True),
+        ("cells", {"hash_family": "cells"}, False),
+        ("terms", {"hash_family": "lsh_div", "metric": "euclidean"}, False),
+    ]
+    for name, asked, opens in kinds:
+        Index.build(points, path=tmp_path / name, **asked)
+        path = tmp_path / name / "1" / "manifest.json"
+        manifest = Manifest.from_json(path.read_bytes())
+        with mock.patch("divgrpc.manifest.FORMAT_VERSION", 4):
+            path.write_text(manifest.to_json())
+        if opens:
+            assert Index.open(tmp_path / name).rows == 40
+        else:
+            with pytest.raises(OtherFormatError, match=r"format 4.*build it again"):
+                Index.open(tmp_path / name)
 
 
 def test_a_damaged_index_can_be_replaced_and_deleted(folder: Path) -> None:

@@ -227,7 +227,7 @@ def test_estimates_in_cells_are_near_the_distances(metric: Metric) -> None:
             place = twin.hyperplanes[:, : len(centre)].astype(np.float64) @ centre
             bases = [reference.away(twin, centre, own)] * len(members)
             bits, terms = twin.bits[members], twin.terms[:, members]
-            found = reference.estimates(own, bits, terms, bases)
+            found = reference_kernels.estimates(own, bits, terms, bases)
             for row, guess in zip(members, found, strict=True):
                 way = twin.vectors[row] - place
                 far = np.linalg.norm(query - place) * np.linalg.norm(way)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import reference
 import reference_kernels
+from divgrpc.hashing import pack_terms
 from divgrpc.kernels import hashing, sampling, scanning
 from divgrpc.types import FloatArray
 
@@ -44,7 +44,7 @@ def test_scan_asymmetric_adds_the_levels_of_set_bits(seed: int, words: int, poin
     hashing.quantise(margins, planes)
     scanning.scan_asymmetric(reference_kernels.pack(bits), planes, scores, maxima)
     levels = reference_kernels.levels(margins)
-    assert scores.tolist() == [reference.asymmetric_score(code, levels) for code in bits]
+    assert scores.tolist() == [reference_kernels.asymmetric_score(code, levels) for code in bits]
     assert maxima.tolist() == group_maxima(scores)
 
 
@@ -72,15 +72,15 @@ def test_estimates_of_a_scan_are_those_of_its_scores(
     codes = reference_kernels.pack(random_bits(points, 64 * words, seed))
     planes, (scores, maxima) = np.empty((4, words), np.uint64), scratch(points)
     unit, total = hashing.quantise(rng.standard_normal(64 * words).astype(np.float32), planes)
-    terms = rng.random((2, points)).astype(np.float32)
+    terms = pack_terms(*rng.random((2, points)).astype(np.float32))
     terms.setflags(write=False)
     unit = np.float32(unit)
     scanning.scan_asymmetric(codes, planes, scores, maxima)
     apart, whole = np.empty((2, points), np.float32)
-    scanning.estimate(scores, unit, total, terms, 0, apart)
+    scanning.estimate(scores, unit, total, terms, 0, np.float32(0), apart)
     truth = [
         t - np.float32(np.float32(2 * s - total) * unit) * f
-        for s, t, f in zip(scores, *terms, strict=True)
+        for s, t, f in zip(scores, *reference_kernels.unpack_terms(terms), strict=True)
     ]
     assert apart.tolist() == np.array(truth, np.float32).tolist()
     blocks = -(-points // scanning.BLOCK)
@@ -261,3 +261,41 @@ def test_draws_are_uniform() -> None:
     chi_squared = ((counts - expected) ** 2).sum() / (expected * (1 - wanted / points))
     degrees = points - 1
     assert abs(chi_squared - degrees) < 6 * np.sqrt(2 * degrees)
+
+
+@examples
+@given(seed=seeds, points=st.sampled_from([1, 63, 64, 65, 300]), held=st.sampled_from([0, 5]))
+def test_what_is_at_most_the_limit_is_appended_with_its_name(
+    seed: int, points: int, held: int
+) -> None:
+    """In its order, ties with the limit too, behind what is there already."""
+    rng = np.random.default_rng(seed)
+    fresh = rng.integers(0, 9, points).astype(np.float32)
+    fresh[rng.random(points) < 0.1] = np.inf
+    names = rng.permutation(points).astype(np.int32)
+    for limit in np.array([-1, 3, np.inf], np.float32):
+        rows, estimates = np.full(points + 5, -7, np.int32), np.full(points + 5, -7, np.float32)
+        count = scanning.keep_least(fresh, names, limit, held, rows, estimates)
+        inside = fresh <= limit
+        assert count == held + inside.sum()
+        assert rows[held:count].tolist() == names[inside].tolist()
+        assert estimates[held:count].tolist() == fresh[inside].tolist()
+        assert (rows[:held] == -7).all()
+        assert (rows[count:] == -7).all()
+
+
+@examples
+@given(seed=seeds, words=st.sampled_from([1, 4]), zeros=st.sampled_from([0.0, 0.5, 1.0]))
+def test_signs_stand_for_margins_as_levels_of_one(seed: int, words: int, zeros: float) -> None:
+    """At the unit where they have the margins' product with themselves; a zero counts as 1."""
+    rng = np.random.default_rng(seed)
+    margins = rng.standard_normal(64 * words).astype(np.float32)
+    margins[rng.random(len(margins)) < zeros] = 0
+    planes = np.empty((4, words), np.uint64)
+    unit, total = hashing.quantise_signs(margins, planes)
+    bits = reference_kernels.unpack(np.ascontiguousarray(planes.T))
+    weights = np.array([1, 2, 4, -8]) @ bits
+    assert weights.tolist() == np.where(margins >= 0, 1, -1).tolist()
+    assert total == weights.sum()
+    size = np.abs(margins).sum()
+    assert np.isclose(unit, (margins**2).sum() / size if size else 0, rtol=1e-4)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from divgrpc import Index
-from divgrpc.errors import IndexDamagedError, IndexNotFoundError, NewerFormatError
+from divgrpc.errors import IndexDamagedError, IndexNotFoundError, OtherFormatError
 from divgrpc_client import Client
 from running import RunningServer
 from served import DIMS, Served, random_points
@@ -107,7 +107,7 @@ def test_a_damaged_index_harms_no_other(tmp_path: Path) -> None:
             assert caught.value.code == grpc.StatusCode.DATA_LOSS  # type: ignore[attr-defined]
             assert str(tmp_path) not in str(caught.value)
             assert client.query("sound", np.ones(DIMS)).generation == 1
-        with pytest.raises(NewerFormatError) as newer:
+        with pytest.raises(OtherFormatError) as newer:
             client.query("newer", np.ones(DIMS))
         assert newer.value.code == grpc.StatusCode.FAILED_PRECONDITION  # type: ignore[attr-defined]
         listed = {info.name: info for info in client.list_indexes()}
