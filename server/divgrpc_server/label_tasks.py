@@ -16,10 +16,10 @@ from divgrpc.label_parameters import PredictParameters
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
 from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, IntArray, Interval
-from divgrpc_protos import arrays, words
+from divgrpc_protos import words
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server import tasks
-from divgrpc_server.messages import effective_of_labels, word
+from divgrpc_server.messages import effective_of_labels, parse_label_sets, word
 
 _REQUEST: Final = evaluate_labels_pb2.EvaluateLabelsRequest.DESCRIPTOR
 _ROW: Final = evaluate_labels_pb2.EvaluateLabelRow.DESCRIPTOR
@@ -78,20 +78,10 @@ def parse_task(request: evaluate_labels_pb2.EvaluateLabelsRequest, documents: in
 
 def parse_truth(request: evaluate_labels_pb2.EvaluateLabelsRequest, task: LabelTask) -> Truth:
     """Return the true labels of a task's documents; raises as `parse_task` does."""
-    documents = task.documents
-    try:
-        sets = arrays.decode_label_sets(request.labels)
-    except arrays.MatrixError as error:
-        raise InvalidArgumentError(f"labels.{error.field}", f"labels.{error}") from None
-    if arrays.row_count(sets) != documents:
-        raise InvalidArgumentError(
-            "labels.offsets",
-            f"labels.offsets must be {documents + 1}, one more than the documents, "
-            f"got {arrays.row_count(sets) + 1}",
-        )
+    sets = parse_label_sets(request.labels, task.documents, "documents")
     if task.folds and not len(sets.indices):
         raise InvalidArgumentError("labels", "labels must have one label at least")
-    return Truth(sets.indptr, sets.indices, (documents, sets.cols))
+    return Truth(sets.indptr, sets.indices, (task.documents, sets.cols))
 
 
 def piece_of(
