@@ -70,7 +70,7 @@ class Offered:
 async def one(program: Program, request: bytes) -> bytes:
     """Return the reply to one call."""
     async with aio.insecure_channel(program.address) as channel:
-        call: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(QUERY)
+        call: Call = channel.unary_unary(QUERY)
         return await call(request, timeout=10)
 
 
@@ -128,16 +128,13 @@ async def open_loop(
     channels: int = 4,
 ) -> Offered:
     """Call Query so many times a second for some seconds, each with a deadline of its own."""
-    opened = [aio.insecure_channel(program.address, OWN_CONNECTION) for _ in range(channels)]
-    methods: list[aio.UnaryUnaryMultiCallable[bytes, bytes]]
-    methods = [channel.unary_unary(QUERY) for channel in opened]
     answered, late = (HdrHistogram(1, _MICROSECONDS_MAX, 3) for _ in range(2))
     codes: Counter[str] = Counter()
 
     async def one(number: int, due: float) -> None:
         late.record_value(max(1, round((time.perf_counter() - due) * 1e6)))
         try:
-            await methods[number % channels](requests[number % len(requests)], timeout=timeout)
+            await next(calls)(requests[number % len(requests)], timeout=timeout)
         except aio.AioRpcError as error:
             told = any(b"RetryInfo" in _bytes(value) for _, value in error.trailing_metadata())
             refused = told and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -146,10 +143,9 @@ async def open_loop(
             codes["OK" if time.perf_counter() < begun + seconds else _AFTERWARDS] += 1
             answered.record_value(round((time.perf_counter() - due) * 1e6))
 
-    begun = time.perf_counter()
-    await _send_on_time(one, begun, rate, round(rate * seconds))
-    for channel in opened:
-        await channel.close()
+    async with _calls(program, channels) as calls:
+        begun = time.perf_counter()
+        await _send_on_time(one, begun, rate, round(rate * seconds))
     latency = {p: float(answered.get_value_at_percentile(p)) for p in _PERCENTILES}
     lateness = float(late.get_value_at_percentile(99))
     return Offered(rate, seconds, codes, latency, lateness)
