@@ -15,7 +15,7 @@ from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask, told_max
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
-from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, IntArray, Interval
+from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, IntArray
 from divgrpc_protos import words
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server import tasks
@@ -146,16 +146,13 @@ def pack_row(row: EvaluateLabelRow) -> bytes:
     message = evaluate_labels_pb2.EvaluateLabelRow(
         **{name: getattr(row, name) for name in _PLAIN},
         parameters=effective_of_labels(row.parameters),
-        metrics=[_metric(name, interval) for name, interval in row.metrics.items()],
+        metrics=[tasks.metric_of(*each) for each in row.metrics.items()],
         microseconds=evaluate_pb2.EvaluateTimes(**row.microseconds._asdict()),
-        values=[
-            evaluate_pb2.EvaluateValues(name=name, values=values)
-            for name, values in row.values.items()
-        ],
+        values=tasks.values_of(row.values),
         labels=None if row.labels is None else _picked(row.labels),
     )
     for name in _AT:
-        getattr(message, name).extend(_metric("", each) for each in getattr(row, name))
+        getattr(message, name).extend(tasks.metric_of("", each) for each in getattr(row, name))
     setattr(message, "search", words.to_enum(_ROW.fields_by_name["search"], row.search))  # noqa: B010  # as above
     return evaluate_labels_pb2.EvaluateLabelsResponse(row=message).SerializeToString()
 
@@ -164,7 +161,3 @@ def _picked(labels: IntArray) -> evaluate_labels_pb2.PickedLabels:
     known = labels >= 0
     ends = np.cumsum([0, *known.sum(axis=1)])
     return evaluate_labels_pb2.PickedLabels(offsets=ends.tolist(), labels=labels[known].tolist())
-
-
-def _metric(name: str, interval: Interval) -> evaluate_pb2.EvaluateMetric:
-    return evaluate_pb2.EvaluateMetric(name=name, **interval._asdict())
