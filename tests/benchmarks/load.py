@@ -39,7 +39,7 @@ REFUSED_UNTIL = "RESOURCE_EXHAUSTED, RetryInfo"
 # Calls sent in a row, at most, when the loop is behind.
 _TURN = 8
 # What was answered after the last call was sent: with it a full queue would count for goodput.
-_AFTERWARDS = "OK, afterwards"
+AFTERWARDS = "OK, afterwards"
 
 
 @dataclass(frozen=True)
@@ -145,15 +145,20 @@ async def open_loop(
             refused = told and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             codes[REFUSED_UNTIL if refused else error.code().name] += 1
         else:
-            codes["OK" if time.perf_counter() < begun + seconds else _AFTERWARDS] += 1
+            codes["OK" if time.perf_counter() < begun + seconds else AFTERWARDS] += 1
             answered.record_value(round((time.perf_counter() - due) * 1e6))
 
     async with _calls(program, channels) as calls:
         begun = time.perf_counter()
         await _send_on_time(one, begun, rate, round(rate * seconds))
-    latency = {p: float(answered.get_value_at_percentile(p)) for p in _PERCENTILES}
+    latency = percentiles(answered)
     lateness = float(late.get_value_at_percentile(99))
     return Offered(rate, seconds, codes, latency, lateness)
+
+
+def percentiles(histogram: HdrHistogram) -> dict[float, float]:
+    """Return the percentiles that are reported, in the histogram's unit."""
+    return {p: float(histogram.get_value_at_percentile(p)) for p in _PERCENTILES}
 
 
 def _bytes(value: str | bytes) -> bytes:
@@ -219,6 +224,6 @@ def _load(
 ) -> Load:
     latency = {}
     if histogram is not None:
-        latency = {p: float(histogram.get_value_at_percentile(p)) for p in _PERCENTILES}
+        latency = percentiles(histogram)
     cpu = {role: (after[role] - before[role]) / calls * 1e6 for role in after}
     return Load(calls=calls, per_second=calls / taken, cpu=cpu, latency=latency)
