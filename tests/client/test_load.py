@@ -215,7 +215,9 @@ def run(
 ) -> Iterator[Callable[..., Ran]]:
     """Run the command on the session's server, which has an index of 300 points."""
     rng = np.random.default_rng(0)
-    client.build("load", rng.standard_normal((300, 8), dtype=np.float32), replace=True)
+    points = rng.standard_normal((300, 8), dtype=np.float32)
+    client.build("load", points, replace=True)
+    np.save(tmp_path / "points.npy", points)
     np.save(tmp_path / "queries.npy", rng.standard_normal((40, 8), dtype=np.float32))
 
     def run(*words: object) -> Ran:
@@ -235,7 +237,8 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
     saved, page = tmp_path / "out" / "a.json", tmp_path / "out" / "a.html"
     ran = run(
         "--rate", 40, "--duration", 2, "--warm-up", 0.2, "-k", 5, "--search", "exact",
-        "--quality", 0.5, "--require", "errors<1%", "--require", "quality>0.99",
+        "--quality", 0.5, "--points", tmp_path / "points.npy",
+        "--require", "errors<1%", "--require", "quality>0.99",
         "--save", saved, "--report", page,
     )  # fmt: skip
     report = json.loads(saved.read_text())
@@ -244,6 +247,8 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert "latency, from when due" in ran.out
     assert report["codes"] == {"OK": 80}
     assert report["quality"]["same_ids"] == report["quality"]["same_lists"] == 1
+    assert report["quality"]["measured"][0]["gap_closed"] > 0
+    assert "exhaustive" in ran.out
     assert report["server"]["workers"] == 2
     assert {"front", "worker"} <= set(report["server_use"])
     assert report["setting"]["mix"][0]["options"] == {"k": 5, "search": "exact"}
@@ -263,10 +268,11 @@ def test_a_missed_requirement_sets_the_exit_code(run: Callable[..., Ran]) -> Non
 
 
 def test_the_highest_rate_is_found(run: Callable[..., Ran]) -> None:
-    """An objective that everything holds is bound by nothing but the number of trials tried."""
+    """Of an objective that nothing holds none is, and the report says what was tried."""
     ran = run("--objective", "p50<1us", "--rate", 40, "--duration", 1, "--warm-up", 0, "--json")
     search = json.loads(ran.out)["search"]
     assert search["rate"] == 0
+    assert search["trials"]
     assert ran.code in (3, 4)
     assert [trial["held"] for trial in search["trials"]] == [False] * len(search["trials"])
 
@@ -284,6 +290,7 @@ def test_the_highest_rate_is_found(run: Callable[..., Ran]) -> None:
         (["--rate", 5, "--rows", "90:"], "none of the file"),
         (["--rate", 5, "--batch", 41], "batch"),
         (["--rate", 5, "--processes", 0], "processes"),
+        (["--rate", 5, "--points", "points.npy"], "--quality samples"),
         (["--closed", 0], "closed"),
         (["--compare", "a.json", "b.json"], "no report"),
         (["--rate", 5, "--mix", "absent.toml"], "absent.toml"),
