@@ -174,14 +174,10 @@ class _Encoder:
         numbers = self.hash(partition)
         self._report("cells", self._rows, self._rows)
         order = np.argsort(numbers, kind="stable").astype(np.int32)
-        terms, codes = self.arrays["scan_terms"], self.arrays["codes"]
-        terms[:] = terms[order]
-        sizes = np.bincount(numbers, minlength=len(partition.centres))
-        sorted_codes, memory = codes[:, order], codes.reshape(-1)
-        for stop, size in zip(np.cumsum(sizes), sizes, strict=True):
-            block = sorted_codes[:, stop - size : stop]
-            memory[len(codes) * (stop - size) : len(codes) * stop] = block.reshape(-1)
+        for line in (self.arrays["scan_terms"], *self.arrays["codes"]):
+            line[:] = line[order]
         self._release()
+        sizes = np.bincount(numbers, minlength=len(partition.centres))
         self._put("cell_centres", partition.centres)
         self._put_centres(partition)
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))

@@ -103,17 +103,13 @@ def _find_cells(hashing, cells, plan, ids, scratch):
         return count, probed, 0
     signs = search == SCAN_HAMMING
     unit, levels = quantise_signs(projections, planes) if signs else quantise(projections, planes)
-    limit, words = np.float32(np.inf), codes.shape[0]
-    whole = codes.reshape(-1)
+    limit = np.float32(np.inf)
     for i in range(taken):
-        start, stop = starts[numbers[i]], starts[numbers[i] + 1]
-        members = whole[words * start : words * stop].reshape(words, stop - start)
-        for at in range(start, stop, BLOCK):
+        stop = starts[numbers[i] + 1]
+        for at in range(starts[numbers[i]], stop, BLOCK):
             end = min(stop, at + BLOCK)
-            found = fresh[: end - at]
-            first, base = at - start, distances[i]
-            own = terms[start:stop]
-            estimate_block(members, planes, unit, levels, own, first, base, block, found)
+            found, base = fresh[: end - at], distances[i]
+            estimate_block(codes, planes, unit, levels, terms, at, base, block, found)
             count = keep_least(found, places[at:end], limit, count, rows, estimates)
             if count > 2 * hash_limit:
                 limit = kth_smallest(estimates[:count].copy(), hash_limit - 1)

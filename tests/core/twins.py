@@ -32,7 +32,7 @@ def points_of(index: Index, columns: IntArray | None = None) -> reference.Points
     if "cell_rows" in arrays and terms is not None:
         places = arrays["cell_rows"]
         # Codes and terms lie cell by cell; the twin's go by row.
-        at, codes = np.argsort(places), codes_by_place(arrays)
+        at = np.argsort(places)
         codes, terms = codes[:, at], terms[:, at]
         cells = reference.Cells(
             centres=arrays["cell_centres"],
@@ -59,13 +59,6 @@ def points_of(index: Index, columns: IntArray | None = None) -> reference.Points
         cells=cells,
         bounds=arrays.get("length_bounds") if cells is None else None,
     )
-
-
-def codes_by_place(arrays: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint64]:
-    """Return codes (W, n) of cells, in which each cell's lie word by word and then the next's."""
-    memory, words = arrays["codes"].reshape(-1), len(arrays["codes"])
-    cells = [memory[words * c.start : words * c.stop] for c in ranges(arrays["cell_starts"])]
-    return np.concatenate([cell.reshape(words, -1) for cell in cells], axis=1)
 
 
 def _unsketched(arrays: Mapping[str, npt.NDArray[Any]], columns: IntArray | None) -> FloatArray:
