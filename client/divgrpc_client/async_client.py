@@ -13,6 +13,7 @@ import grpc.aio
 import numpy.typing as npt
 
 from divgrpc.evaluation import FOLDS
+from divgrpc.joining import ResultT
 from divgrpc.types import (
     EvaluateLabelRow,
     EvaluateRow,
@@ -22,7 +23,7 @@ from divgrpc.types import (
     QueryResult,
 )
 from divgrpc_client import arguments, async_streams, health, responses, uploads
-from divgrpc_client.batches import PredictBatch, QueryBatch
+from divgrpc_client.batches import Batch, PredictBatch, QueryBatch
 from divgrpc_client.calls import Call
 from divgrpc_client.channels import ChannelOption, Pool, Settings
 from divgrpc_client.errors import ClientStateError
@@ -188,13 +189,7 @@ class AsyncClient:
         """
         call = self._call("Query", timeout, request_id)
         batch = QueryBatch(name, queries, options)
-        method = self._connection().stub.Query
-        while (request := batch.next_request()) is not None:
-            batch.accept(await _ask(call, method, request))
-        result = batch.result()
-        if result is None:
-            raise call.unsettled()
-        return result
+        return await _ask_all(call, self._connection().stub.Query, batch)
 
     @spelled_out
     async def predict_labels(
@@ -213,13 +208,7 @@ class AsyncClient:
         """
         call = self._call("PredictLabels", timeout, request_id)
         batch = PredictBatch(name, documents, options)
-        method = self._connection().stub.PredictLabels
-        while (request := batch.next_request()) is not None:
-            batch.accept(await _ask(call, method, request))
-        result = batch.result()
-        if result is None:
-            raise call.unsettled()
-        return result
+        return await _ask_all(call, self._connection().stub.PredictLabels, batch)
 
     @spelled_out
     def query_stream(
@@ -392,3 +381,17 @@ async def _ask(
         return await method(request, timeout=call.seconds_left(), metadata=call.metadata)
     except grpc.RpcError as error:
         raise call.failed(error) from error
+
+
+async def _ask_all(
+    call: Call,
+    method: "grpc.aio.UnaryUnaryMultiCallable[RequestT, ResponseT]",
+    batch: Batch[RequestT, ResponseT, ResultT],
+) -> ResultT:
+    """Ask the parts of a batch until one generation has answered them all."""
+    while (request := batch.next_request()) is not None:
+        batch.accept(await _ask(call, method, request))
+    result = batch.result()
+    if result is None:
+        raise call.unsettled()
+    return result

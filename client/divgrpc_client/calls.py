@@ -18,7 +18,8 @@ _STATUS_KEY: Final = "grpc-status-details-bin"
 _LATE: Final = "LATE"
 # Three years. From some centuries on gRPC's clock overflows, and the call ends at once.
 _ENDLESS_SECONDS: Final = 1e8
-_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+# By the numbers that stand in a google.rpc.Status.
+CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class Call:
@@ -75,7 +76,7 @@ class Call:
 
     def refused(self, status: status_pb2.Status) -> RpcError:
         """Translate a status that came inside a message."""
-        code = _CODES.get(status.code, grpc.StatusCode.UNKNOWN)
+        code = CODES.get(status.code, grpc.StatusCode.UNKNOWN)
         return self._error(code, status.message, status)
 
     def stalled(self, seconds: float) -> RpcError:

@@ -14,6 +14,7 @@ import grpc
 import numpy.typing as npt
 
 from divgrpc.evaluation import FOLDS
+from divgrpc.joining import ResultT
 from divgrpc.types import (
     EvaluateLabelRow,
     EvaluateRow,
@@ -23,7 +24,7 @@ from divgrpc.types import (
     QueryResult,
 )
 from divgrpc_client import arguments, health, responses, streams, uploads
-from divgrpc_client.batches import PredictBatch, QueryBatch
+from divgrpc_client.batches import Batch, PredictBatch, QueryBatch
 from divgrpc_client.calls import Call
 from divgrpc_client.channels import ChannelOption, Pool, Settings
 from divgrpc_client.evaluations import Evaluation
@@ -179,13 +180,7 @@ class Client:
         """
         call = self._call("Query", timeout, request_id)
         batch = QueryBatch(name, queries, options)
-        method = self._pool.take().stub.Query
-        while (request := batch.next_request()) is not None:
-            batch.accept(_ask(call, method, request))
-        result = batch.result()
-        if result is None:
-            raise call.unsettled()
-        return result
+        return _ask_all(call, self._pool.take().stub.Query, batch)
 
     @spelled_out
     def predict_labels(
@@ -204,13 +199,7 @@ class Client:
         """
         call = self._call("PredictLabels", timeout, request_id)
         batch = PredictBatch(name, documents, options)
-        method = self._pool.take().stub.PredictLabels
-        while (request := batch.next_request()) is not None:
-            batch.accept(_ask(call, method, request))
-        result = batch.result()
-        if result is None:
-            raise call.unsettled()
-        return result
+        return _ask_all(call, self._pool.take().stub.PredictLabels, batch)
 
     @spelled_out
     def query_stream(
@@ -378,3 +367,17 @@ def _ask(
         return method(request, timeout=call.seconds_left(), metadata=call.metadata)
     except grpc.RpcError as error:
         raise call.failed(error) from error
+
+
+def _ask_all(
+    call: Call,
+    method: "grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]",
+    batch: Batch[RequestT, ResponseT, ResultT],
+) -> ResultT:
+    """Ask the parts of a batch until one generation has answered them all."""
+    while (request := batch.next_request()) is not None:
+        batch.accept(_ask(call, method, request))
+    result = batch.result()
+    if result is None:
+        raise call.unsettled()
+    return result

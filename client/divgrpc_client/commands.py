@@ -2,9 +2,8 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -72,13 +71,10 @@ def query(arguments: argparse.Namespace) -> None:
     queries = _read(path, arguments)
     rows = pick_rows(arguments.rows, row_count(queries))
     queries = take(queries, rows.start, rows.stop)
-    shown = _bar(arguments) if len(rows) > _ROWS_AT_A_TIME else nullcontext()
-    with _client(arguments) as client, shown as progress:
+    with _client(arguments) as client:
         if path.suffix in SVMLIGHT and arguments.dims is None:
             queries = widened(queries, client.get_index(arguments.name).dims)
-        options = _given(arguments, QueryOptions)
-        ask = partial(client.query, arguments.name, timeout=arguments.timeout, **options)
-        result = _ask(arguments.name, ask, queries, progress)
+        result = _ask(arguments, client.query, QueryOptions, queries)
     if arguments.json:
         machine.show_result(result, rows)
     else:
@@ -94,14 +90,11 @@ def predict(arguments: argparse.Namespace) -> None:
     documents, numbers = label_inputs.split(arguments, documents)
     rows = pick_rows(arguments.rows, row_count(documents))
     documents = take(documents, rows.start, rows.stop)
-    shown = _bar(arguments, "documents") if len(rows) > _ROWS_AT_A_TIME else nullcontext()
-    with _client(arguments) as client, shown as progress:
+    with _client(arguments) as client:
         if label_inputs.is_text(path):
             info = client.get_index(arguments.name)
             documents = label_inputs.for_index(path, arguments, documents, numbers[rows], info.dims)
-        options = _given(arguments, PredictOptions)
-        ask = partial(client.predict_labels, arguments.name, timeout=arguments.timeout, **options)
-        result = _ask(arguments.name, ask, documents, progress)
+        result = _ask(arguments, client.predict_labels, PredictOptions, documents, "documents")
     if arguments.json:
         machine.show_labels(result, rows)
     else:
@@ -199,12 +192,8 @@ def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
                 flag = f"--{option.replace('_', '-')}"
                 raise InvalidArgumentError(option, f"{flag} is for --report alone")
         return None
-    try:
+    with extra("report", "a report", "report"):
         from divgrpc_client.reports.evaluation_command import EvaluationReport
-    except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "report", f"a report needs {error.name}: install divgrpc[report]"
-        ) from None
     return EvaluationReport(arguments)
 
 
@@ -213,23 +202,30 @@ def _read(path: Path, arguments: argparse.Namespace) -> Matrix:
 
 
 def _ask(
-    name: str, ask: Callable[[Matrix], ResultT], given: Matrix, progress: Tell | None
+    arguments: argparse.Namespace,
+    method: Callable[..., ResultT],
+    options: type,
+    given: Matrix,
+    unit: str = "rows",
 ) -> ResultT:
     """Ask about rows a thousand at a time; the result is of one generation all the same."""
-    count = row_count(given)
-    for _ in range(_ROUNDS_MAX):
-        parts: list[ResultT] = []
-        # A file without rows is asked about once, for the server to say what it thinks of it.
-        for start in range(0, max(1, count), _ROWS_AT_A_TIME):
-            if progress is not None:
-                progress(Progress("asking", start, count))
-            parts.append(ask(take(given, start, min(count, start + _ROWS_AT_A_TIME))))
-            if parts[-1].generation != parts[0].generation:
-                break
-        else:
-            return joined(parts)
+    told, count = _given(arguments, options), row_count(given)
+    shown = _bar(arguments, unit) if count > _ROWS_AT_A_TIME else nullcontext()
+    with shown as progress:
+        for _ in range(_ROUNDS_MAX):
+            parts: list[ResultT] = []
+            # A file without rows is asked about once, for the server to say what it thinks of it.
+            for start in range(0, max(1, count), _ROWS_AT_A_TIME):
+                if progress is not None:
+                    progress(Progress("asking", start, count))
+                some = take(given, start, min(count, start + _ROWS_AT_A_TIME))
+                parts.append(method(arguments.name, some, timeout=arguments.timeout, **told))
+                if parts[-1].generation != parts[0].generation:
+                    break
+            else:
+                return joined(parts)
     raise UnavailableError(
-        f"index {name!r} was replaced again and again while it was asked; ask again"
+        f"index {arguments.name!r} was replaced again and again while it was asked; ask again"
     )
 
 
@@ -269,33 +265,22 @@ def rm(arguments: argparse.Namespace) -> None:
 
 def load(arguments: argparse.Namespace) -> int:
     """Put load on a server; returns the exit code."""
-    try:
+    with extra("load", "load", "load"):
         from divgrpc_client.load import command
-    except ModuleNotFoundError as error:
-        missing = str(error.name).partition(".")[0]
-        raise UnsupportedError("load", f"load needs {missing}: install divgrpc[load]") from None
     return command.run(arguments)
 
 
 def demo(arguments: argparse.Namespace) -> int:
     """Run the demonstration; returns its exit code."""
-    try:
+    with extra("demo", "the demonstration", "server,report"):
         from divgrpc_client.reports import demo as report
-    except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "demo", f"the demonstration needs {error.name}: install divgrpc[server,report]"
-        ) from None
     return report.run(Path(arguments.folder))
 
 
 def paper_table1(arguments: argparse.Namespace) -> int:
     """Measure the paper's Table 1, or tell an earlier run again; returns the exit code."""
-    try:
+    with extra("table1", "the paper's table", "server,report"):
         from divgrpc_client.reports.paper import table1 as report
-    except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "table1", f"the paper's table needs {error.name}: install divgrpc[server,report]"
-        ) from None
     out = Path(arguments.out)
     json_path = None if arguments.json_file is None else Path(arguments.json_file)
     if arguments.source is not None:
@@ -319,12 +304,8 @@ def paper_table1(arguments: argparse.Namespace) -> int:
 
 def paper_table2(arguments: argparse.Namespace) -> int:
     """Measure the paper's Table 2; returns the exit code."""
-    try:
+    with extra("table2", "the paper's table", "server,report"):
         from divgrpc_client.reports.paper import table2 as report
-    except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "table2", f"the paper's table needs {error.name}: install divgrpc[server,report]"
-        ) from None
     return report.run(
         report.chosen(arguments.sets, arguments.data),
         arguments.data,
@@ -336,13 +317,19 @@ def paper_table2(arguments: argparse.Namespace) -> int:
 
 def paper_figures(arguments: argparse.Namespace) -> int:
     """Draw the paper's figures; returns the exit code."""
-    try:
+    with extra("paper", "drawing the paper's figures", "server,report"):
         from divgrpc_client.reports.paper import figures as report
-    except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "paper", f"the paper's figures need {error.name}: install divgrpc[server,report]"
-        ) from None
     return report.run(Path(arguments.out))
+
+
+@contextmanager
+def extra(field: str, what: str, name: str) -> Iterator[None]:
+    """Say which extra to install where an import finds something missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        raise UnsupportedError(field, f"{what} needs {missing}: install divgrpc[{name}]") from None
 
 
 def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[Tell | None]:

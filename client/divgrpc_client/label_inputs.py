@@ -11,7 +11,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.files import read_vectors
 from divgrpc_client.label_files import line_of, read_labelled, read_split
 from divgrpc_client.sparse_files import IndexBase, widened
-from divgrpc_protos.arrays import Csr, Matrix, row_count, without_zeros
+from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, without_zeros
 
 # Files that hold a matrix and nothing else; all others are text, a document with its labels a line.
 _MATRICES: Final = (".npy", ".npz", ".fvecs")
@@ -157,16 +157,6 @@ def read_edges(path: Path) -> npt.NDArray[np.integer]:
 def _is_number(word: str) -> bool:
     """Tell what an int64 holds."""
     return word.isdecimal() and len(word) < 19
-
-
-def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
-    """Return some rows of a matrix, in the order given."""
-    if not isinstance(matrix, Csr):
-        return matrix[rows]
-    counts = np.diff(matrix.indptr)[rows]
-    ends = np.concatenate(([0], np.cumsum(counts)))
-    places = np.arange(ends[-1]) + np.repeat(matrix.indptr[rows] - ends[:-1], counts)
-    return Csr(ends, matrix.indices[places], matrix.data[places], matrix.cols)
 
 
 def split(arguments: argparse.Namespace, rows: Matrix) -> tuple[Matrix, npt.NDArray[np.int64]]:

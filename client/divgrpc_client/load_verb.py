@@ -20,8 +20,9 @@ could be sent, so that a server that stalls shows it.
   divgrpc load --compare before.json after.json
 
 A mix is a file of [[call]] tables, each with index, data and, where wanted, key, rows, batch,
-share, method ("Query" or "PredictLabels") and any option of divgrpc query or predict; a list is a
-choice.
+share, method ("Query", "QueryStream" or "PredictLabels") and any option of divgrpc query or
+predict; a list is a choice. A table [call.points] names the file that the index was built of, by
+which --quality measures J, and its ids, categories and subtopics, by which it measures h.
 
 It ends with 3 where a --require was missed, with 4 where the run is VOID: the generator, not the
 server, was the bottleneck. More --processes, or a machine of its own, may help. Ctrl-C ends it with
@@ -47,7 +48,7 @@ def add_load(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for 
         action="append",
         default=[],
         metavar="FIGURE<BOUND",
-        help="p99<20ms, errors<0.1%%, rate>450, quality>0.95; p50, max, mean; may be repeated",
+        help="p99<20ms, errors<0.1%%, rate>450, quality>0.95, gap_closed>0.97; may be repeated",
     )
     group.add_argument("--save", metavar="JSON", help="write the report to this file")
     group.add_argument("--report", metavar="HTML", help="and as a page; needs divgrpc[report]")
@@ -102,6 +103,9 @@ def _add_making(verb: Any) -> None:  # noqa: ANN401  # argparse names no type fo
         type=float,
         metavar="SHARE",
         help="of the answers, compared with those of exact search afterwards: 0.01",
+    )
+    group.add_argument(
+        "--points", metavar="FILE", help="what the index was built of: --quality measures J by it"
     )
     group.add_argument(
         "--traffic-seed", type=int, metavar="N", help="of times and choices (default 0)"

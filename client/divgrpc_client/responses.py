@@ -1,9 +1,9 @@
 """Messages as results: the dataclasses of `divgrpc.types`, and what a server says of itself."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,6 @@ from google.protobuf.message import Message
 from divgrpc.types import (
     ArrayInfo,
     Choice,
-    CountArray,
     EffectiveLabelParameters,
     EffectiveParameters,
     IndexInfo,
@@ -31,7 +30,7 @@ from divgrpc.types import (
 from divgrpc_protos import words
 from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
 
-NumberT = TypeVar("NumberT", bound=np.generic)
+Column = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,64 +54,57 @@ class ServerInfo:
 def query_result(response: query_pb2.QueryResponse) -> QueryResult:
     """Return the columns of a response as (nq, k) arrays, padded where fewer than k were found."""
     parameters = effective(response.parameters)
-    counts, filled, shape = _layout(response.offsets, parameters.k)
+    laid_out, shared = _shared(response, parameters.k)
     return QueryResult(
-        ids=_rows(np.array(response.ids, np.int64), filled, shape, -1),
-        scores=_rows(np.array(response.scores, np.float32), filled, shape, np.nan),
-        selection_scores=_rows(
-            np.array(response.selection_scores, np.float32), filled, shape, np.nan
-        ),
-        counts=counts,
-        generation=response.generation,
-        stats=_stats(response.stats),
+        ids=laid_out(np.array(response.ids, np.int64), -1),
         parameters=parameters,
-        warnings=_warnings(response.warnings),
         duality_gaps=np.array(response.duality_gaps, np.float32),
+        **shared,
     )
 
 
 def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
     """Return the columns of a response as (nq, top_k) arrays, padded where there are fewer."""
     parameters = effective_of_labels(response.parameters)
-    counts, filled, shape = _layout(response.offsets, parameters.top_k)
+    laid_out, shared = _shared(response, parameters.top_k)
     names: tuple[tuple[str, ...], ...] = ()
     if response.HasField("names"):
         values, offsets = response.names.values, response.offsets
         names = tuple(tuple(values[start:stop]) for start, stop in pairwise(offsets))
     return LabelResult(
-        labels=_rows(np.array(response.labels, np.int64), filled, shape, -1),
-        scores=_rows(np.array(response.scores, np.float32), filled, shape, np.nan),
-        selection_scores=_rows(
-            np.array(response.selection_scores, np.float32), filled, shape, np.nan
-        ),
-        counts=counts,
-        generation=response.generation,
-        stats=_stats(response.stats),
+        labels=laid_out(np.array(response.labels, np.int64), -1),
         parameters=parameters,
-        warnings=_warnings(response.warnings),
         names=names,
+        **shared,
     )
 
 
-def _layout(
-    offsets: Sequence[int], k: int
-) -> tuple[CountArray, npt.NDArray[np.bool_], tuple[int, int]]:
-    """Return how many entries each row has, where they stand in (nq, k), and that shape."""
-    counts = np.diff(np.array(offsets, np.int64)).astype(np.uint32)
-    return counts, np.arange(k) < counts[:, None], (len(counts), k)
+def _shared(
+    response: query_pb2.QueryResponse | predict_pb2.PredictLabelsResponse, k: int
+) -> tuple[Callable[[Column, float], Column], dict[str, Any]]:
+    """Return what lays a column out as (nq, k), and the fields that both kinds of result have."""
+    counts = np.diff(np.array(response.offsets, np.int64)).astype(np.uint32)
+    filled = np.arange(k) < counts[:, None]
 
+    def laid_out(values: Column, missing: float) -> Column:
+        if values.size == filled.size:
+            return values.reshape(filled.shape)
+        matrix = np.full(filled.shape, missing, values.dtype)
+        matrix[filled] = values
+        return matrix
 
-def _rows(
-    values: npt.NDArray[NumberT],
-    filled: npt.NDArray[np.bool_],
-    shape: tuple[int, int],
-    missing: float,
-) -> npt.NDArray[NumberT]:
-    if values.size == filled.size:
-        return values.reshape(shape)
-    matrix = np.full(shape, missing, values.dtype)
-    matrix[filled] = values
-    return matrix
+    scores, selection_scores = (
+        laid_out(np.array(column, np.float32), np.nan)
+        for column in (response.scores, response.selection_scores)
+    )
+    return laid_out, {
+        "scores": scores,
+        "selection_scores": selection_scores,
+        "counts": counts,
+        "generation": response.generation,
+        "stats": _stats(response.stats),
+        "warnings": _warnings(response.warnings),
+    }
 
 
 def _stats(stats: query_pb2.QueryStats) -> QueryStats:

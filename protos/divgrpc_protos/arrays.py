@@ -58,6 +58,16 @@ def take(matrix: Matrix, start: int, stop: int) -> Matrix:
     )
 
 
+def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
+    """Return some rows of a matrix, in the order given."""
+    if not isinstance(matrix, Csr):
+        return matrix[rows]
+    counts = np.diff(matrix.indptr)[rows]
+    ends = np.concatenate(([0], np.cumsum(counts)))
+    places = np.arange(ends[-1]) + np.repeat(matrix.indptr[rows] - ends[:-1], counts)
+    return Csr(ends, matrix.indices[places], matrix.data[places], matrix.cols)
+
+
 def encode(matrix: Matrix) -> vectors_pb2.Vectors:
     """Wrap a matrix of either kind."""
     return encode_csr(matrix) if isinstance(matrix, Csr) else encode_dense(matrix)

@@ -3,9 +3,10 @@
 Theory of operation. The main thread reads the upload, writes rows to a staging folder and computes.
 A second thread does nothing but wait for the front or the supervisor to hang up, which is how a
 cancelled call, a lost connection and a passed deadline look from here. It then ends the process at
-once, whatever the first is doing. That is safe at any moment, because storage publishes by one
+once, whatever the first is building. That is safe at any moment, because storage publishes by one
 rename and survives a crash anywhere; what lies in the staging folder is removed by the supervisor,
-which is told of our end by the kernel.
+which is told of our end by the kernel. Only the last words, a log line and the outcome, are waited
+for: a process that ends in the middle of a write to the log leaves half a line.
 """
 
 import contextlib
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from divgrpc.building import IndexBuilder
 
 _PROGRESS_SECONDS: Final = 0.1
+# What a builder whose work is done gets for its last words once nobody listens.
+_LAST_WORDS_SECONDS: Final = 1.0
 
 
 class Upload:
@@ -220,35 +223,46 @@ def _rows(chunk: index_pb2.BuildChunk) -> int:
     return vectors.sparse.rows if vectors.WhichOneof("kind") == "sparse" else vectors.dense.rows
 
 
-def _watch(link: socket.socket, channel: control.Channel, finished: threading.Event) -> None:
-    """Wait until one of those we work for is gone, then end the process."""
+def _watch(link: socket.socket, channel: control.Channel, ending: threading.Lock) -> None:
+    """Wait until one of those we work for is gone, then end the process.
+
+    `ending` is for whichever thread ends the process and is never released.
+    """
     poller = select.poll()
     poller.register(link, select.POLLRDHUP)
     poller.register(channel, select.POLLIN)
     poller.poll()
-    os._exit(0 if finished.is_set() else 1)
+    if ending.acquire(blocking=False):
+        os._exit(1)
+    time.sleep(_LAST_WORDS_SECONDS)
+    os._exit(0)
 
 
 def serve(me: control.Self, log: logs.Logger) -> None:
-    """Serve the one call this process is for."""
+    """Serve the one call this process is for.
+
+    Raises OSError where the front hangs up on the last words.
+    """
     received = me.channel.receive()
     if received is None or received[1] < 0:
         return
     message, descriptor = received
-    finished = threading.Event()
+    ending = threading.Lock()
     with frames.adopt(descriptor) as link:
-        threading.Thread(target=_watch, args=(link, me.channel, finished), daemon=True).start()
+        threading.Thread(target=_watch, args=(link, me.channel, ending), daemon=True).start()
         try:
             info = build(link, me)
-            finished.set()
-            Events(link).done(info)
-            log.info("built", index=info.name, generation=info.generation, rows=info.rows)
         except (EOFError, BrokenPipeError, ConnectionResetError):
             return  # the front hung up on us; the staging folder is gone already
         except Exception as error:  # noqa: BLE001  # the edge of the process: the caller hears of it
-            finished.set()
+            ending.acquire()
             status = explain(error, message.text, log)
             uploads.send(link, Part.STATUS, status.SerializeToString())
+        else:
+            ending.acquire()
+            # Before the outcome, upon which the front hangs up.
+            log.info("built", index=info.name, generation=info.generation, rows=info.rows)
+            Events(link).done(info)
 
 
 def main() -> None:

@@ -3,6 +3,11 @@
 Requests are serialised before the clock starts, so that the caller costs as little as it can. A
 closed loop waits with the server; its percentiles are those of calls that were sent, not of users
 who would have come. That suits cost per call, which is what it is for.
+
+It is not the harness of `divgrpc load`, which costs the caller more a call, and in a process of its
+own, while caller and server share the machine's few cores. That one asks GetServerInfo first, which
+neither the echo nor the service written by hand can answer, and does not say who was told when to
+come back.
 """
 
 import asyncio

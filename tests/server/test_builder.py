@@ -1,9 +1,12 @@
 """What a builder takes, without a process around it: the order and the contents of an upload."""
 
+import select
 import socket
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -155,6 +158,52 @@ def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
             me = control.Self(control.Channel(control_end), Config(), tmp_path, 1)
             builder.serve(me, logs.configure(Config(), "test"))
     assert lines == []
+
+
+def test_a_build_is_logged_before_its_caller_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller may hang up upon the outcome, and nothing is left to log by then."""
+    monkeypatch.setattr(builder, "_watch", lambda *_: None)  # it would end this process
+    ours, theirs = uploads.pair()
+    control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    heard: list[Part] = []
+    log = Mock()
+
+    def hear(*_: object, **__: object) -> None:
+        while select.select([ours], [], [], 0)[0]:
+            heard.append(uploads.receive(ours)[0])
+
+    log.info.side_effect = hear
+    with ours, theirs, control_end, nobody:
+        for step in (header("index"), chunk(ONES), commit(3)):
+            uploads.send(ours, Part.MESSAGE, step.SerializeToString())
+        uploads.send(ours, Part.END)
+        uploads.send(ours, Part.PUBLISH)
+        control.Channel(nobody).send(control.Message("upload"), theirs.fileno())
+        builder.serve(control.Self(control.Channel(control_end), Config(), tmp_path, 1), log)
+        assert heard[-1] == Part.WHOLE
+        assert uploads.receive(ours)[0] == Part.DONE
+
+
+@pytest.mark.parametrize(("ended", "code", "pauses"), [(False, 1, 0), (True, 0, 1)])
+def test_last_words_are_waited_for(
+    monkeypatch: pytest.MonkeyPatch, ended: bool, code: int, pauses: int
+) -> None:
+    """Who hangs up ends a build at once, and the log line of one that is done not in its middle."""
+    leave, sleep = Mock(side_effect=SystemExit), Mock()
+    monkeypatch.setattr(builder.os, "_exit", leave)
+    monkeypatch.setattr(builder.time, "sleep", sleep)
+    ending = threading.Lock()
+    if ended:
+        ending.acquire()
+    ours, theirs = uploads.pair()
+    ours.close()
+    control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, control_end, nobody, pytest.raises(SystemExit):
+        builder._watch(theirs, control.Channel(control_end), ending)
+    leave.assert_called_once_with(code)
+    assert sleep.call_count == pauses
 
 
 def test_an_upload_that_breaks_off(tmp_path: Path) -> None:

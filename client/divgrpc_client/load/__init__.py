@@ -7,6 +7,7 @@
 It needs divgrpc[load].
 """
 
+from divgrpc_client.load.points import Points
 from divgrpc_client.load.results import Report, read_report, write_report
 from divgrpc_client.load.running import run_load
 from divgrpc_client.load.schedules import Schedule, Step, constant, parse_schedule
@@ -16,6 +17,7 @@ from divgrpc_client.load.traffic import Call, read_mix
 
 __all__ = [
     "Call",
+    "Points",
     "Report",
     "Schedule",
     "Session",

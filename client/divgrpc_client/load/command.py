@@ -6,10 +6,12 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
 
-from divgrpc.errors import InvalidArgumentError, UnsupportedError
+from divgrpc.errors import InvalidArgumentError
 from divgrpc_client import machine
+from divgrpc_client.commands import extra
 from divgrpc_client.files import pick_rows, read_vectors
 from divgrpc_client.load import showing, words
+from divgrpc_client.load.points import Points
 from divgrpc_client.load.results import Report, read_report, write_report
 from divgrpc_client.load.running import run_load
 from divgrpc_client.load.schedules import Schedule, constant, parse_schedule
@@ -122,7 +124,9 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
 def _calls(arguments: argparse.Namespace) -> list[Call]:
     options = {n: getattr(arguments, n) for n in QueryOptions.__annotations__ if n in arguments}
     if arguments.mix is not None:
-        _refuse(arguments, "mix", "name", "data", "key", "dims", "rows", "batch", *options)
+        _refuse(
+            arguments, "mix", "name", "data", "key", "dims", "rows", "batch", "points", *options
+        )
         return read_mix(Path(arguments.mix))
     if arguments.name is None or arguments.data is None:
         raise InvalidArgumentError("name", "say what to ask: NAME and --data, or --mix")
@@ -131,7 +135,12 @@ def _calls(arguments: argparse.Namespace) -> list[Call]:
     chosen = pick_rows(arguments.rows, row_count(vectors))
     vectors = take(vectors, chosen.start, chosen.stop)
     batch = 1 if arguments.batch is None else arguments.batch
-    return [Call(arguments.name, vectors, options, batch=batch)]
+    points = None
+    if arguments.points is not None:
+        if not arguments.quality:
+            raise InvalidArgumentError("points", "--points measures what --quality samples")
+        points = Points(read_vectors(Path(arguments.points)))
+    return [Call(arguments.name, vectors, options, batch=batch, points=points)]
 
 
 def _refuse(arguments: argparse.Namespace, beside: str, *names: str) -> None:
@@ -146,10 +155,6 @@ def _page_writer(arguments: argparse.Namespace) -> Any:  # noqa: ANN401  # the f
     """Import what writes the page, before any work is done."""
     if arguments.report is None:
         return None
-    try:
+    with extra("report", "a report", "report"):
         from divgrpc_client.load.page import write_html
-    except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "report", f"a report needs {error.name}: install divgrpc[report]"
-        ) from None
     return write_html

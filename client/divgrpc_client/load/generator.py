@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,6 +27,7 @@ from grpc import aio
 
 from divgrpc_client.channels import SERVICE, Settings
 from divgrpc_client.load.orders import NOT_SENT, SAMPLE, Ended, Sent, Task, Trial
+from divgrpc_client.load.streaming import StreamedQuery
 
 _FLUSH_SECONDS: Final = 0.05
 _BACKOFF_SECONDS: Final = 0.05
@@ -36,6 +37,7 @@ _BEHIND_MOST: Final = 5.0
 _PICKS: Final = 2**16
 
 Pick: TypeAlias = tuple[int, int]
+Ask: TypeAlias = Callable[..., Awaitable[bytes]]
 
 
 @dataclass
@@ -57,10 +59,7 @@ class Generator:
         channels = [
             aio.insecure_channel(task.target, options=options) for _ in range(task.channels)
         ]
-        self._calls: list[list[aio.UnaryUnaryMultiCallable[bytes, bytes]]] = [
-            [channel.unary_unary(f"/{SERVICE}/{method}") for method in task.methods]
-            for channel in channels
-        ]
+        self._calls = [_callables(channel, task.methods) for channel in channels]
         for channel in channels:
             # By the first call it has connected.
             channel.get_state(try_to_connect=True)
@@ -191,6 +190,14 @@ class Generator:
             )
         )
         self._busy = busy
+
+
+def _callables(channel: aio.Channel, methods: Sequence[str]) -> list[Ask]:
+    """Return what makes each kind of call; all queries of streams share one."""
+    made: dict[str, Ask] = {name: channel.unary_unary(f"/{SERVICE}/{name}") for name in methods}
+    if "QueryStream" in made:
+        made["QueryStream"] = StreamedQuery(channel)
+    return [made[name] for name in methods]
 
 
 def _busy_seconds() -> float:

@@ -67,6 +67,8 @@ def _outcome(report: Report) -> list[Part]:
         parts.append(_table("What the server used", heads, words.server_use(report)))
     if quality := words.quality(report):
         parts.append(quality)
+    if measured := words.measured(report):
+        parts.append(_table("J, lower is better, and h", words.MEASURED_HEADS, measured))
     return parts
 
 

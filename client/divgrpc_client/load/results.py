@@ -12,13 +12,13 @@ import platform
 from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import divgrpc
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.load.recordings import Recording, Times
 from divgrpc_client.load.sessions import Session, Trialled
-from divgrpc_client.load.thresholds import Threshold, is_time, percentile
+from divgrpc_client.load.thresholds import MEASURED, Threshold, is_time, percentile
 
 Report: TypeAlias = dict[str, Any]
 
@@ -81,9 +81,19 @@ def figure(report: Report, name: str) -> float | None:
             return Times(report[f"{prefix}histogram"]).percentile(number)
         found: float | None = report["service_time" if prefix else "latency"][plain]
         return found
+    quality = report["quality"] or {"same_ids": None, "measured": []}
     if name == "quality":
-        return report["quality"]["same_ids"] if report["quality"] else None
+        return cast("float | None", quality["same_ids"])
+    if name in MEASURED:
+        values = [_measured(own, name) for own in quality["measured"]]
+        return min((value for value in values if value is not None), default=None)
     return float(report[name])
+
+
+def _measured(own: dict[str, Any], name: str) -> float | None:
+    """Return a figure of one kind of call."""
+    value = own[name]
+    return cast("float | None", value["found"] if isinstance(value, dict) else value)
 
 
 def judged(report: Report, thresholds: list[Threshold]) -> list[dict[str, object]]:

@@ -4,11 +4,12 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Final, Self, TypeAlias
+from typing import Final, Self, TypeAlias, cast
 
 import grpc
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.types import Metric
 from divgrpc_client import arguments
 from divgrpc_client.calls import Call as Connected
 from divgrpc_client.channels import SERVICE
@@ -22,6 +23,8 @@ from divgrpc_client.load.targets import check_target, port_of
 from divgrpc_client.load.traffic import Call
 from divgrpc_client.load.watching import ServerWatch, Use
 from divgrpc_client.responses import ServerInfo
+from divgrpc_protos.arrays import take
+from divgrpc_protos.v1 import query_pb2
 
 # Replies that are kept to be compared with exact ones.
 _REPLIES_MAX: Final = 500
@@ -105,6 +108,7 @@ class Session:
         self.calls = list(calls)
         self.messages = [call.messages(self.settings.seed) for call in calls]
         self.server: ServerInfo | None = None
+        self.metrics: dict[str, Metric] = {}
         self._interrupted = False
         self._fleet = Fleet([self._task(place) for place in range(self.settings.processes)])
         self._watch: ServerWatch | None = None
@@ -194,21 +198,42 @@ class Session:
                 # A server of somebody else's may be loaded too.
                 if error.code is not grpc.StatusCode.UNIMPLEMENTED:
                     raise
+            if self.settings.quality:
+                for call in self.calls:
+                    self._check_points(client, call)
         with grpc.insecure_channel(self.target) as channel:
             for call, messages in zip(self.calls, self.messages, strict=True):
                 ask_raw(channel, self.target, call.method, messages[0])
+
+    def _check_points(self, client: Client, call: Call) -> None:
+        """See that what a call's results are to be measured by is what the server has."""
+        if call.points is None:
+            return
+        index = client.get_index(call.index)
+        if index.dims != call.points.dims:
+            raise InvalidArgumentError(
+                "points", f"points have {call.points.dims} dimensions, {call.index} {index.dims}"
+            )
+        call.points.check(client.query(call.index, take(call.vectors, 0, 1)).ids[0])
+        self.metrics[call.index] = cast(Metric, index.parameters["metric"])
 
 
 def ask_raw(channel: grpc.Channel, target: str, method: str, request: bytes) -> bytes:
     """Make one call with a message as it is; raises `RpcError`."""
     call = Connected(method, target, timeout=_CHECK_SECONDS, request_id=None)
-    multicallable: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(
-        f"/{SERVICE}/{method}"
-    )
+    path = f"/{SERVICE}/{method}"
     try:
-        return multicallable(request, timeout=call.seconds_left())
+        if method != "QueryStream":
+            unary: grpc.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(path)
+            return unary(request, timeout=call.seconds_left())
+        stream: grpc.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(path)
+        (reply,) = stream(iter([request]), timeout=call.seconds_left())
     except grpc.RpcError as error:
         raise call.failed(error) from None
+    told = query_pb2.QueryStreamResponse.FromString(reply)
+    if told.HasField("error"):
+        raise call.refused(told.error)
+    return reply
 
 
 class _Observer:

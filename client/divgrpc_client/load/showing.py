@@ -66,6 +66,9 @@ def show(report: Report) -> None:
         parts.append(_table(_USE_HEADS, words.server_use(report)))
     if quality := words.quality(report):
         parts.append(quality)
+    if measured := words.measured(report):
+        call, name, *rest = words.MEASURED_HEADS
+        parts.append(_table((call, name, *(f">{head}" for head in rest)), measured))
     if report["search"]:
         parts.append(_trials(report))
     if report["thresholds"]:

@@ -5,6 +5,7 @@ service_p99, ...             the same from the true send time
 errors                       share of calls that were not answered OK, those not sent included
 rate                         calls answered OK a second
 quality                      share of ids that exact search finds too
+gap_closed, h                where points are known: of the kind of call where it is least
 """
 
 import operator
@@ -25,7 +26,8 @@ _SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     ">=": operator.ge,
 }
 _UNITS: Final = {"us": 1.0, "ms": 1e3, "s": 1e6, "%": 0.01, "": 1.0}
-_SHARES: Final = ("errors", "quality")
+MEASURED: Final = ("gap_closed", "h")
+_SHARES: Final = ("errors", "quality", *MEASURED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,9 @@ def parse_threshold(text: str, field: str = "require") -> Threshold:
         fitting = ("",)
     else:
         raise InvalidArgumentError(
-            field, f"{field} knows p50, p99.9 and so on, max, mean, errors, rate, quality: {text!r}"
+            field,
+            f"{field} knows p50, p99.9 and so on, max, mean, errors, rate, quality, "
+            f"gap_closed, h: {text!r}",
         )
     if unit not in fitting:
         wanted = " or ".join(filter(None, fitting)) or "none"

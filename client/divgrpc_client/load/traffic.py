@@ -9,6 +9,17 @@ A mix is a file in TOML; paths in it are relative to it, and every list is a cho
     batch = [1, 16]            # rows a call
     k = [10, 100]              # any option of divgrpc query
     diversity = [0, 0.3]
+    categories = "asked.npy"   # of its rows; with points --quality measures h too
+
+    [call.points]              # what the index was built of: --quality measures J
+    data = "products.npz"
+    key = "vectors"            # and ids, categories, subtopics, as divgrpc build takes them
+    subtopics = "subtopics"
+
+    [[call]]
+    method = "QueryStream"     # the same queries, on streams that stay open
+    index = "products"
+    data = "queries.npy"
 
     [[call]]
     method = "PredictLabels"
@@ -25,29 +36,36 @@ from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
+import numpy.typing as npt
 from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.types import IntArray
 from divgrpc_client import arguments, requests
-from divgrpc_client.files import pick_rows, read_vectors
-from divgrpc_client.label_inputs import picked
+from divgrpc_client.files import pick_rows, read_column, read_vectors
+from divgrpc_client.load.points import Points
 from divgrpc_client.options import PredictOptions, QueryOptions
 from divgrpc_client.vectors import as_matrix
-from divgrpc_protos.arrays import Matrix, row_count, take
+from divgrpc_protos.arrays import Matrix, picked, row_count, take
+from divgrpc_protos.v1 import query_pb2
 
-Method: TypeAlias = Literal["Query", "PredictLabels"]
+Method: TypeAlias = Literal["Query", "QueryStream", "PredictLabels"]
 
 # Of one kind of call. More would take memory in every process.
 _MESSAGES_MAX: Final = 2_000
 _BYTES_MAX: Final = 2**26
-_OWN: Final = ("method", "index", "data", "key", "dims", "rows", "share", "batch")
+_OWN: Final = (
+    *("method", "index", "data", "key", "dims", "rows", "share", "batch"),
+    *("points", "categories"),
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
     """One kind of call: rows of `vectors`, `batch` at a time, asked of `index` with `options`.
 
-    `share` is its part of the calls, beside those of the other kinds.
+    `share` is its part of the calls, beside those of the other kinds. By `points` its results are
+    measured, and by the `categories` (rows,) that its rows ask for.
     """
 
     index: str
@@ -56,6 +74,8 @@ class Call:
     method: Method = "Query"
     batch: int = 1
     share: float = 1.0
+    points: Points | None = None
+    categories: IntArray | None = None
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
@@ -70,6 +90,18 @@ class Call:
                 "batch",
                 f"a batch of {self.batch} rows cannot be made of {row_count(self.vectors)}",
             )
+        self._check_measured()
+
+    def _check_measured(self) -> None:
+        if self.points is not None and self.method == "PredictLabels":
+            raise InvalidArgumentError("points", "points measure queries, not labels")
+        if self.categories is None:
+            return
+        if self.points is None or self.categories.shape != (row_count(self.vectors),):
+            raise InvalidArgumentError(
+                "categories", "categories need points, and to be one for each row"
+            )
+        self.points.check(np.empty(0, np.int64), self.categories)
 
     @property
     def name(self) -> str:
@@ -84,23 +116,36 @@ class Call:
         Raises `InvalidArgumentError` or TypeError for options that no request can carry.
         """
         fields, ask = self._fields()
-        order = np.random.default_rng([seed, 2]).permutation(row_count(self.vectors))
         made: list[bytes] = []
         size = 0
-        for start in range(0, len(order) - self.batch + 1, self.batch):
-            rows = picked(self.vectors, order[start : start + self.batch])
-            made.append(ask(fields, rows, 0, self.batch).SerializeToString())
+        for rows in self.drawn(seed):
+            message = ask(fields, picked(self.vectors, rows), 0, self.batch)
+            made.append(message.SerializeToString())
             size += len(made[-1])
             if len(made) == _MESSAGES_MAX or size >= _BYTES_MAX:
                 break
         return made
 
+    def drawn(self, seed: int) -> npt.NDArray[np.int64]:
+        """Return the rows (n, batch) of all messages that there could be, in their order."""
+        order = np.random.default_rng([seed, 2]).permutation(row_count(self.vectors))
+        whole = len(order) - len(order) % self.batch
+        return order[:whole].reshape(-1, self.batch)
+
     def _fields(self) -> tuple[dict[str, object], Callable[..., Message]]:
-        if self.method == "Query":
-            options = QueryOptions(**self.options)  # type: ignore[typeddict-item]  # checked next
-            return requests.query_fields(self.index, options), requests.query
-        told = PredictOptions(**self.options)  # type: ignore[typeddict-item]  # checked next
-        return requests.predict_fields(self.index, told), requests.predict
+        if self.method == "PredictLabels":
+            told = PredictOptions(**self.options)  # type: ignore[typeddict-item]  # checked next
+            return requests.predict_fields(self.index, told), requests.predict
+        options = QueryOptions(**self.options)  # type: ignore[typeddict-item]  # checked next
+        ask = requests.query if self.method == "Query" else _streamed
+        return requests.query_fields(self.index, options), ask
+
+
+def _streamed(
+    fields: dict[str, object], rows: Matrix, start: int, stop: int
+) -> query_pb2.QueryStreamRequest:
+    """Return a query of a stream; whoever sends it puts its number before it."""
+    return query_pb2.QueryStreamRequest(query=requests.query(fields, rows, start, stop))
 
 
 def read_mix(path: Path) -> list[Call]:
@@ -132,6 +177,11 @@ def _calls(folder: Path, table: Mapping[str, Any]) -> Iterator[Call]:
     vectors = read_vectors(folder / data, table.get("key"), dims=table.get("dims"))
     chosen = pick_rows(table.get("rows"), row_count(vectors))
     vectors = take(vectors, chosen.start, chosen.stop)
+    points, categories = table.get("points"), table.get("categories")
+    if points is not None:
+        points = _points(folder, **points)
+    if categories is not None:
+        categories = _column(folder, categories, folder / data)[chosen.start : chosen.stop]
     options = {name: value for name, value in table.items() if name not in _OWN}
     options["batch"] = table.get("batch", 1)
     lists = [value if isinstance(value, list) else [value] for value in options.values()]
@@ -145,4 +195,20 @@ def _calls(folder: Path, table: Mapping[str, Any]) -> Iterator[Call]:
             batch=own.pop("batch"),
             options=own,
             share=table.get("share", 1) / len(combinations),
+            points=points,
+            categories=categories,
         )
+
+
+def _points(
+    folder: Path, data: str, key: str | None = None, dims: int | None = None, **columns: str
+) -> Points:
+    """Read the points of an index; `columns` are those that `Points` takes."""
+    path = folder / data
+    told: dict[str, Any] = {name: _column(folder, columns[name], path) for name in columns}
+    return Points(read_vectors(path, key, dims=dims), **told)
+
+
+def _column(folder: Path, source: str, path: Path) -> npt.NDArray[Any]:
+    """Read a column as `read_column` does, its file too relative to the mix."""
+    return read_column(str(folder / source) if Path(source).suffix else source, path)

@@ -8,10 +8,23 @@ from divgrpc_client.load.thresholds import is_time
 
 Line: TypeAlias = tuple[str, ...]
 
+# Of the table of J and h: the four ways are those of `quality.LISTS`.
+MEASURED_HEADS: Final = ("call", "", "answered", "exact", "nearest", "exhaustive", "gap closed")
 SHOWN: Final = ("p50", "p90", "p99", "p99.9", "max", "mean")
-# What two reports are compared by; of the last two more is better.
-COMPARED: Final = ("p50", "p90", "p99", "p99.9", "max", "errors", "rate", "quality")
-_MORE_IS_BETTER: Final = ("rate", "quality")
+# What two reports are compared by; of the last ones more is better.
+COMPARED: Final = (
+    "p50",
+    "p90",
+    "p99",
+    "p99.9",
+    "max",
+    "errors",
+    "rate",
+    "quality",
+    "gap_closed",
+    "h",
+)
+_MORE_IS_BETTER: Final = ("rate", "quality", "gap_closed", "h")
 # Two runs of one thing differ by less than this.
 _SAME: Final = 0.05
 _KIBI: Final = 1024
@@ -119,8 +132,24 @@ def quality(report: Report) -> str:
             f", {found['same_ids']:.2%} of the exact results were found, "
             f"{found['same_lists']:.2%} of the lists are equal"
         )
-    replaced = found["replaced"]
-    return f"{text}{f'; {replaced:,} left out: the index was replaced' if replaced else ''}."
+    for name, why in (("replaced", "the index was replaced"), ("unanswered", "no answer came")):
+        text += f"; {found[name]:,} left out: {why}" if found[name] else ""
+    return f"{text}."
+
+
+def measured(report: Report) -> list[Line]:
+    """Return the rows of the table of J and h: of what was found, and of three other ways."""
+    return [
+        (
+            own["call"],
+            name,
+            *("" if value is None else f"{value:.4f}" for value in own[figure].values()),
+            f"{own['gap_closed']:.1%}" if name == "J" and own["gap_closed"] is not None else "",
+        )
+        for own in (report["quality"] or {"measured": ()})["measured"]
+        for name, figure in (("J", "objective"), ("h", "h"))
+        if own[figure] is not None
+    ]
 
 
 def comparison(one: Report, other: Report) -> list[Line]:
