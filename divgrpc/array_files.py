@@ -201,6 +201,13 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     return array
 
 
+def read_only(array: Array) -> Array:
+    """Return a view that cannot be written, the only kind that kernels are compiled for."""
+    view = array.view()
+    view.setflags(write=False)
+    return view
+
+
 def release(array: Array) -> None:
     """Let go of the pages of a mapped array; what was written stays with the file.
 

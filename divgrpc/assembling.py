@@ -6,7 +6,7 @@ factors: the same steps in another part of the store.
 
 import numpy as np
 
-from divgrpc.array_files import Array
+from divgrpc.array_files import Array, read_only
 from divgrpc.encoding import Report, encode_points
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import BuildParameters
@@ -73,11 +73,7 @@ def _readable(encoded: dict[str, Array], points: Rows, ids: IntArray | None) -> 
         arrays["vectors"] = points
     if ids is not None:
         arrays["ids"] = ids
-    for name, array in arrays.items():
-        # Kernels are compiled for arrays that cannot be written.
-        arrays[name] = array.view()
-        arrays[name].setflags(write=False)
-    return arrays
+    return {name: read_only(array) for name, array in arrays.items()}
 
 
 def _warnings(tuned: Tuned, target: float) -> tuple[WarningInfo, ...]:

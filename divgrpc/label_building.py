@@ -16,7 +16,6 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
-from scipy import sparse
 
 from divgrpc.array_files import Array
 from divgrpc.assembling import assemble
@@ -24,6 +23,7 @@ from divgrpc.encoding import Report
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.label_plans import LabelPlan
 from divgrpc.labels import LabelModel, train
+from divgrpc.labels.model import label_rows
 from divgrpc.manifest import LabelSection
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.predicting import INDEX, embed
@@ -62,11 +62,7 @@ class LabelBuilder:
                 "labels", f"labels must have one row per vector, {rows}, got {len(given)}"
             )
         _check_count("labels", given.shape[1])
-        if not np.isfinite(given.values if isinstance(given, SparseRows) else given).all():
-            raise InvalidArgumentError("labels", "labels must be finite")
-        matrix = given.matrix if isinstance(given, SparseRows) else sparse.csr_array(given)
-        matrix.eliminate_zeros()
-        return SparseRows.of(matrix)
+        return label_rows(given)
 
     def append(self, block: SparseRows) -> None:
         """Keep the labels of the points that are kept."""

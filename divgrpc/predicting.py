@@ -12,7 +12,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from divgrpc.array_files import Array
+from divgrpc.array_files import Array, read_only
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.kernels import hashing
 from divgrpc.label_parameters import PredictParameters
@@ -226,10 +226,6 @@ def embed(
     """
     prepare("documents", documents, "cosine" if unit else "inner_product", first_row=first_row)
     embedded = np.empty((len(documents), len(offset)), np.float32)
-    arrays = (feature_map.view(), offset.view())
-    for array in arrays:
-        # Kernels are compiled for arrays that cannot be written.
-        array.setflags(write=False)
-    hashing.embed(as_queries(documents), *arrays, embedded)
+    hashing.embed(as_queries(documents), read_only(feature_map), read_only(offset), embedded)
     prepare("documents", embedded, "inner_product", first_row=first_row)
     return embedded

@@ -22,6 +22,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.array_files import read_only
 from divgrpc.kernels import pairs, relaxing, scoring, sparse
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
@@ -79,13 +80,11 @@ class Candidates:
         own = SparseRows(indptr, indices, values, dims)[self.rows]
         columns, renamed = np.unique(own.indices, return_inverse=True)
         none = np.empty((0, len(columns)), np.float32)
-        points = (none, own.indptr, renamed.astype(np.int32), own.values, squares[self.rows])
+        kept = (none, own.indptr, renamed.astype(np.int32), own.values, squares[self.rows])
         inverses = self.inverses[self.rows] if len(self.inverses) else self.inverses
-        for array in (*points, inverses):
-            # Kernels are compiled for arrays that cannot be written.
-            array.setflags(write=False)
         rows = np.arange(len(self.rows), dtype=np.int32)
-        return Candidates(points, inverses, rows, self.costs, self.scratch)
+        points = tuple(map(read_only, kept))
+        return Candidates(points, read_only(inverses), rows, self.costs, self.scratch)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

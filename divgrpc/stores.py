@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.array_files import Array, ArrayEntry, checksum
+from divgrpc.array_files import Array, ArrayEntry, checksum, read_only
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import INDEX_NAME
@@ -110,7 +110,7 @@ class MemoryStore:
 
     def read(self, name: str) -> Array:
         """Return the rows appended so far, read-only."""
-        return _read_only(self._appended[name][: self._lengths[name]])
+        return read_only(self._appended[name][: self._lengths[name]])
 
     def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
         """Return a new array of this shape to be written in place."""
@@ -120,7 +120,7 @@ class MemoryStore:
     def publish(self, manifest: Manifest) -> Generation:
         """Finish; an index in memory has one generation, number 1."""
         appended = {name: self.read(name) for name in self._appended}
-        arrays = appended | {name: _read_only(array) for name, array in self._arrays.items()}
+        arrays = appended | {name: read_only(array) for name, array in self._arrays.items()}
         entries = {
             name: ArrayEntry(array.dtype.name, array.shape, checksum(array))
             for name, array in arrays.items()
@@ -144,12 +144,6 @@ def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store,
         )
     with staging(folder, replace=replace) as store:
         yield store, folder
-
-
-def _read_only(array: Array) -> Array:
-    view = array.view()
-    view.setflags(write=False)
-    return view
 
 
 def _aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from divgrpc.array_files import release
+from divgrpc.array_files import read_only, release
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import normalising
 from divgrpc.types import FloatArray, IntArray, Metric
@@ -221,16 +221,10 @@ def lengths(rows: Rows) -> FloatArray:
     result = np.empty(len(rows), np.float32)
     # One compiled version does for rows that may be written and for those that may not.
     if isinstance(rows, SparseRows):
-        normalising.lengths_sparse(rows.indptr, _read_only(rows.values), result)
+        normalising.lengths_sparse(rows.indptr, read_only(rows.values), result)
     else:
-        normalising.lengths(_read_only(rows), result)
+        normalising.lengths(read_only(rows), result)
     return result
-
-
-def _read_only(array: FloatArray) -> FloatArray:
-    view = array.view()
-    view.setflags(write=False)
-    return view
 
 
 def _checked(field_name: str, given: SparseRows) -> SparseRows:

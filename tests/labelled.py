@@ -18,6 +18,14 @@ def documents(rows: int = DOCUMENTS, *, seed: int = 0) -> sparse.csr_array:
     return sparse.csr_array(given.astype(np.float32))
 
 
+def widened(
+    rows: sparse.csr_array, columns: np.typing.NDArray[np.int64], width: int
+) -> sparse.csr_array:
+    """Return the same columns at other places of wider rows."""
+    arrays = (rows.data, columns[rows.indices], rows.indptr)
+    return sparse.csr_array(arrays, (rows.shape[0], width))
+
+
 def labels_of(given: sparse.csr_array, *, seed: int = 9) -> sparse.csr_array:
     """Return labels (rows, LABELS) that follow from the words; some documents have none."""
     rng = np.random.default_rng(seed)

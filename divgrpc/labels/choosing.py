@@ -138,7 +138,7 @@ class _HeldOut:
         self.trials: list[Trial] = []
 
     def trial(self, regularisation: float, rank: int) -> Trial:
-        """Train at a setting until an iteration makes it worse, and return its best."""
+        """Train at a setting until an iteration hardly makes it better, and return its best."""
         factors = self._factors[:, :rank].copy()
         training = Alternation(
             self._products, factors, regularisation, self._given.inner_iterations

@@ -120,12 +120,7 @@ def as_labels(labels: RowsLike, documents: int | None = None) -> SparseRows:
     Raises `InvalidArgumentError`, with the field `labels`, where there are other rows than
     `documents`, no labels, and values that are not finite.
     """
-    given = as_rows("labels", labels, None)
-    matrix = given.matrix.copy() if isinstance(given, SparseRows) else sparse.csr_array(given)
-    matrix.eliminate_zeros()
-    rows = SparseRows.of(matrix)
-    if not np.isfinite(rows.values).all():
-        raise InvalidArgumentError("labels", "labels must be finite")
+    rows = label_rows(as_rows("labels", labels, None))
     if documents is not None and len(rows) != documents:
         raise InvalidArgumentError(
             "labels", f"labels must have one row for each of {documents} documents, got {len(rows)}"
@@ -134,6 +129,18 @@ def as_labels(labels: RowsLike, documents: int | None = None) -> SparseRows:
         raise InvalidArgumentError("labels", "labels must have one label at least")
     rows.values[:] = 1
     return rows
+
+
+def label_rows(given: Rows) -> SparseRows:
+    """Return labels (n, L) as sparse rows of what is not 0; sparse ones are written over.
+
+    Raises `InvalidArgumentError`, with the field `labels`, for values that are not finite.
+    """
+    matrix = given.matrix if isinstance(given, SparseRows) else sparse.csr_array(given)
+    matrix.eliminate_zeros()
+    if not np.isfinite(matrix.data).all():
+        raise InvalidArgumentError("labels", "labels must be finite")
+    return SparseRows.of(matrix)
 
 
 def best_labels(scores: FloatArray, count: int) -> tuple[IntArray, FloatArray]:

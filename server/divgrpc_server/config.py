@@ -73,6 +73,11 @@ class Config:
     queue_bytes: int = _option(
         64 * 2**20, "bytes of queries a front holds before it refuses", low=1
     )
+    pending_calls: int = _option(
+        20_000,
+        "calls that gRPC holds for a front that is behind; those beyond it ends as CANCELLED",
+        low=1,
+    )
     stream_window: int = _option(
         256, "queries of one QueryStream that are under way at a time", low=1, high=65536
     )

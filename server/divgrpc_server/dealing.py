@@ -8,15 +8,15 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import COLUMNS, Plan, Tally
 from divgrpc.evaluation.label_measuring import TAKEN
 from divgrpc.evaluation.label_planning import LabelOutlook
 from divgrpc.evaluation.label_tallying import LabelTally
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, Progress
 from divgrpc_protos import arrays
-from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2, vectors_pb2
+from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server import label_tasks, tasks
+from divgrpc_server.messages import parse_matrix
 
 _TIMES: Final = COLUMNS.index("microseconds")
 _LABEL_TIMES: Final = TAKEN.index("microseconds")
@@ -80,20 +80,12 @@ class Dealt(Protocol):
         """Return what came of it."""
 
 
-def _decoded(field: str, vectors: vectors_pb2.Vectors) -> arrays.Matrix:
-    try:
-        return arrays.decode(vectors)
-    except arrays.MatrixError as error:
-        path = f"{field}.{error.field}" if error.field else field
-        raise InvalidArgumentError(path, f"{field}: {error}") from None
-
-
 class DealtQueries:
     """Evaluate. Raises `InvalidArgumentError` with the field for a request that is wrong."""
 
     def __init__(self, payload: bytes) -> None:
         self.request = evaluate_pb2.EvaluateRequest.FromString(payload)
-        self._queries = _decoded("queries", self.request.queries)
+        self._queries = parse_matrix("queries", self.request.queries)
         self.rows = arrays.row_count(self._queries)
         self._task = tasks.parse_task(self.request, self.rows)
         self._asked = tasks.parse_asked(self.request, self.rows)
@@ -155,7 +147,7 @@ class DealtDocuments:
 
     def __init__(self, payload: bytes) -> None:
         self.request = evaluate_labels_pb2.EvaluateLabelsRequest.FromString(payload)
-        self._documents = _decoded("documents", self.request.documents)
+        self._documents = parse_matrix("documents", self.request.documents)
         self.rows = arrays.row_count(self._documents)
         self._task = label_tasks.parse_task(self.request, self.rows)
         self._truth = label_tasks.parse_truth(self.request, self._task)

@@ -42,11 +42,16 @@ _OPTIONS: Final = (
     # A peer that connects and says nothing holds a descriptor no longer than this.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 3_600_000),
-    # Calls that have come in and that we have not taken yet: beyond these gRPC ends new ones with
-    # a bare CANCELLED, and its own figures are a burst's. Our queue says why, and when to return.
-    ("grpc.server.max_pending_requests", 20_000),
-    ("grpc.server.max_pending_requests_hard_limit", 40_000),
 )
+
+
+def _pending(calls: int) -> tuple[tuple[str, int], ...]:
+    """Return the options that bound the calls of a line which gRPC holds and we have not taken.
+
+    Beyond them it ends new ones with a bare CANCELLED; our queue says why, and when to return.
+    """
+    name = "grpc.server.max_pending_requests"
+    return (name, calls), (f"{name}_hard_limit", calls)
 
 
 class Front:
@@ -80,7 +85,7 @@ class Front:
             log=log,
         )
         self._health = health.aio.HealthServicer()
-        self._server = aio.server(options=_OPTIONS)
+        self._server = aio.server(options=(*_OPTIONS, *_pending(me.config.pending_calls)))
 
     async def run(self) -> None:
         """Serve until the supervisor says to drain."""
@@ -90,6 +95,10 @@ class Front:
 
     async def _startup(self) -> None:
         await self._set_health(serving=False)
+        # Registered methods wait in lines of their own until they are taken, so that nothing else
+        # waits behind those that come in floods. Where gRPC has no such lines, the handler below
+        # serves them.
+        self._server.add_registered_method_handlers(SERVICE, self._service.in_floods())
         self._server.add_generic_rpc_handlers((self._service.handler(),))
         self._server.add_generic_rpc_handlers((self._health_handler(),))
         if self._me.config.reflection:

@@ -15,11 +15,11 @@ from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask, told_max
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
-from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, IntArray, Interval
-from divgrpc_protos import arrays, words
+from divgrpc.types import EffectiveLabelParameters, EvaluateLabelRow, IntArray
+from divgrpc_protos import words
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server import tasks
-from divgrpc_server.messages import effective_of_labels, word
+from divgrpc_server.messages import effective_of_labels, parse_label_sets, word
 
 _REQUEST: Final = evaluate_labels_pb2.EvaluateLabelsRequest.DESCRIPTOR
 _ROW: Final = evaluate_labels_pb2.EvaluateLabelRow.DESCRIPTOR
@@ -78,20 +78,10 @@ def parse_task(request: evaluate_labels_pb2.EvaluateLabelsRequest, documents: in
 
 def parse_truth(request: evaluate_labels_pb2.EvaluateLabelsRequest, task: LabelTask) -> Truth:
     """Return the true labels of a task's documents; raises as `parse_task` does."""
-    documents = task.documents
-    try:
-        sets = arrays.decode_label_sets(request.labels)
-    except arrays.MatrixError as error:
-        raise InvalidArgumentError(f"labels.{error.field}", f"labels.{error}") from None
-    if arrays.row_count(sets) != documents:
-        raise InvalidArgumentError(
-            "labels.offsets",
-            f"labels.offsets must be {documents + 1}, one more than the documents, "
-            f"got {arrays.row_count(sets) + 1}",
-        )
+    sets = parse_label_sets(request.labels, task.documents, "documents")
     if task.folds and not len(sets.indices):
         raise InvalidArgumentError("labels", "labels must have one label at least")
-    return Truth(sets.indptr, sets.indices, (documents, sets.cols))
+    return Truth(sets.indptr, sets.indices, (task.documents, sets.cols))
 
 
 def piece_of(
@@ -156,16 +146,13 @@ def pack_row(row: EvaluateLabelRow) -> bytes:
     message = evaluate_labels_pb2.EvaluateLabelRow(
         **{name: getattr(row, name) for name in _PLAIN},
         parameters=effective_of_labels(row.parameters),
-        metrics=[_metric(name, interval) for name, interval in row.metrics.items()],
+        metrics=[tasks.metric_of(*each) for each in row.metrics.items()],
         microseconds=evaluate_pb2.EvaluateTimes(**row.microseconds._asdict()),
-        values=[
-            evaluate_pb2.EvaluateValues(name=name, values=values)
-            for name, values in row.values.items()
-        ],
+        values=tasks.values_of(row.values),
         labels=None if row.labels is None else _picked(row.labels),
     )
     for name in _AT:
-        getattr(message, name).extend(_metric("", each) for each in getattr(row, name))
+        getattr(message, name).extend(tasks.metric_of("", each) for each in getattr(row, name))
     setattr(message, "search", words.to_enum(_ROW.fields_by_name["search"], row.search))  # noqa: B010  # as above
     return evaluate_labels_pb2.EvaluateLabelsResponse(row=message).SerializeToString()
 
@@ -174,7 +161,3 @@ def _picked(labels: IntArray) -> evaluate_labels_pb2.PickedLabels:
     known = labels >= 0
     ends = np.cumsum([0, *known.sum(axis=1)])
     return evaluate_labels_pb2.PickedLabels(offsets=ends.tolist(), labels=labels[known].tolist())
-
-
-def _metric(name: str, interval: Interval) -> evaluate_pb2.EvaluateMetric:
-    return evaluate_pb2.EvaluateMetric(name=name, **interval._asdict())

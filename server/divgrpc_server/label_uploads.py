@@ -21,7 +21,7 @@ from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
-from divgrpc_server.messages import word
+from divgrpc_server import messages
 
 _PLAN: Final = labels_pb2.LabelPlan.DESCRIPTOR
 _FACTORS: Final = ("label_factors", "feature_map")
@@ -36,7 +36,7 @@ class LabelPieces:
 
     def __init__(self, header: index_pb2.BuildHeader, folder: Path) -> None:
         told = header.labels
-        self._model = word(_PLAN, "model", told.model)
+        self._model = messages.word(_PLAN, "model", told.model)
         self._offset = np.array(told.offset, np.float32)
         self._unit_rows = told.unit_rows
         if self._model != "factors" and (told.unit_rows or len(told.offset)):
@@ -168,16 +168,7 @@ def parse_label_sets(chunk: index_pb2.BuildChunk, rows: int) -> SparseRows | Non
     """
     if not chunk.HasField("labels"):
         return None
-    try:
-        sets = arrays.decode_label_sets(chunk.labels)
-    except arrays.MatrixError as error:
-        raise InvalidArgumentError(f"labels.{error.field}", f"labels.{error}") from None
-    if arrays.row_count(sets) != rows:
-        raise InvalidArgumentError(
-            "labels.offsets",
-            f"labels.offsets must be {rows + 1}, one more than the rows, "
-            f"got {arrays.row_count(sets) + 1}",
-        )
+    sets = messages.parse_label_sets(chunk.labels, rows, "rows")
     return SparseRows(sets.indptr, sets.indices.astype(np.int32), sets.data, sets.cols)
 
 

@@ -1,7 +1,7 @@
-"""Results of the core to messages, and the parameters of a build from one.
+"""Results of the core to messages; arrays, and the parameters of a build, from them.
 
 Used wherever protobuf is spoken: by workers, builders, and fronts for what they answer themselves,
-so it loads nothing that computes. What queries ask and the rows that come are read in `requests`.
+so it loads nothing that computes. What queries ask and the rows that come: see `requests`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,8 +31,8 @@ from divgrpc.types import (
     TrainingProgress,
     WarningInfo,
 )
-from divgrpc_protos import words
-from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
+from divgrpc_protos import arrays, words
+from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2, vectors_pb2
 from divgrpc_server.statuses import ReplyTooLargeError
 
 _BUILD: Final = index_pb2.BuildParameters.DESCRIPTOR
@@ -56,6 +56,33 @@ _BUILD_NUMBERS: Final = (
 )
 # A hit is at least a byte of its id and two floats.
 _HIT_BYTES_MIN: Final = 9
+
+
+def parse_matrix(field: str, vectors: vectors_pb2.Vectors) -> arrays.Matrix:
+    """Return rows as they came; raises `InvalidArgumentError` with the field below `field`."""
+    try:
+        return arrays.decode(vectors)
+    except arrays.MatrixError as error:
+        path = f"{field}.{error.field}" if error.field else field
+        raise InvalidArgumentError(path, f"{field}: {error}") from None
+
+
+def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.Csr:
+    """Return the labels of so many rows of documents, or whatever they are `of`, as rows of ones.
+
+    Raises `InvalidArgumentError` with the field below `labels`.
+    """
+    try:
+        found = arrays.decode_label_sets(sets)
+    except arrays.MatrixError as error:
+        raise InvalidArgumentError(f"labels.{error.field}", f"labels.{error}") from None
+    if arrays.row_count(found) != rows:
+        raise InvalidArgumentError(
+            "labels.offsets",
+            f"labels.offsets must be {rows + 1}, one more than the {of}, "
+            f"got {arrays.row_count(found) + 1}",
+        )
+    return found
 
 
 def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameters:

@@ -21,7 +21,7 @@ from divgrpc.types import QueryDefault
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import predict_pb2, query_pb2, vectors_pb2
-from divgrpc_server.messages import word
+from divgrpc_server.messages import parse_matrix, word
 
 _QUERY: Final = query_pb2.QueryRequest.DESCRIPTOR
 _NUMBERS: Final = (
@@ -145,11 +145,7 @@ def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
 
     Sparse rows are never spread out: a message of 4 MiB may stand for gigabytes.
     """
-    try:
-        matrix = arrays.decode(vectors)
-    except arrays.MatrixError as error:
-        path = f"{field}.{error.field}" if error.field else field
-        raise InvalidArgumentError(path, f"{field}: {error}") from None
+    matrix = parse_matrix(field, vectors)
     if not isinstance(matrix, arrays.Csr):
         return matrix
     if matrix.cols > LIMITS["sparse_dims_max"]:

@@ -11,7 +11,7 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, NoReturn, TypeVar
 
 import grpc
@@ -65,16 +65,23 @@ class Service:
         self._numbers = itertools.count(1)
         self._streams: set[QueryStream] = set()
 
+    def in_floods(self) -> "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]":
+        """Return the methods that come thousands of times a second."""
+        unary = grpc.unary_unary_rpc_method_handler
+        return {
+            "Query": unary(self._from_pool("Query", Op.QUERY)),
+            "PredictLabels": unary(self._from_pool("PredictLabels", Op.PREDICT)),
+        }
+
     def handler(self) -> grpc.GenericRpcHandler:
-        """Return the service for a server to register."""
+        """Return the whole service for a server to register."""
         unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
         server_stream = grpc.unary_stream_rpc_method_handler
         catalog = self._catalog
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                "Query": unary(self._from_pool("Query", Op.QUERY)),
-                "PredictLabels": unary(self._from_pool("PredictLabels", Op.PREDICT)),
+                **self.in_floods(),
                 "QueryStream": stream(self._query_stream),
                 "Build": stream(self._build),
                 "GetIndex": unary(self._from_catalog("GetIndex", catalog.get_index)),

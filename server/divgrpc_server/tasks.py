@@ -16,7 +16,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import COLUMNS, Asked, Grid, Plan, Task
 from divgrpc.metrics import Values
 from divgrpc.parameters import QueryParameters, check_index_name
-from divgrpc.types import EffectiveParameters, EvaluateRow, Progress
+from divgrpc.types import EffectiveParameters, EvaluateRow, Interval, Progress
 from divgrpc_protos import words
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 from divgrpc_server.messages import effective, word
@@ -190,15 +190,19 @@ def pack_row(row: EvaluateRow) -> bytes:
     message = evaluate_pb2.EvaluateRow(
         **{name: getattr(row, name) for name in _PLAIN},
         parameters=effective(row.parameters),
-        metrics=[
-            evaluate_pb2.EvaluateMetric(name=name, value=m.value, low=m.low, high=m.high)
-            for name, m in row.metrics.items()
-        ],
+        metrics=[metric_of(*each) for each in row.metrics.items()],
         microseconds=evaluate_pb2.EvaluateTimes(**row.microseconds._asdict()),
-        values=[
-            evaluate_pb2.EvaluateValues(name=name, values=values)
-            for name, values in row.values.items()
-        ],
+        values=values_of(row.values),
     )
     setattr(message, "search", words.to_enum(_ROW.fields_by_name["search"], row.search))  # noqa: B010  # the enum's type is mypy's alone
     return evaluate_pb2.EvaluateResponse(row=message).SerializeToString()
+
+
+def metric_of(name: str, interval: Interval) -> evaluate_pb2.EvaluateMetric:
+    """Return the message of a metric, named or not."""
+    return evaluate_pb2.EvaluateMetric(name=name, **interval._asdict())
+
+
+def values_of(values: Mapping[str, Values]) -> list[evaluate_pb2.EvaluateValues]:
+    """Return the messages of what every query or document has, (nq,) each."""
+    return [evaluate_pb2.EvaluateValues(name=name, values=own) for name, own in values.items()]

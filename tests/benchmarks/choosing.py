@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks import truth
 from benchmarks.entries import Entry
 from benchmarks.finders import Graph
 from divgrpc.metrics import pareto_front
@@ -158,5 +159,5 @@ def front(entries: Sequence[Entry], by: str) -> list[dict[str, object]]:
 def recall(graph: Graph, queries: FloatArray, exact: IntArray, ef: int) -> float:
     """Return the share of the nearest (nq, m) that a graph finds at ef, which is at least m."""
     count = exact.shape[1]
-    found = [graph.nearest(query, count, (ef / count,))[0] for query in queries]
-    return float(np.mean([np.isin(*pair).mean() for pair in zip(found, exact, strict=True)]))
+    found = (graph.nearest(query, count, (ef / count,))[0] for query in queries)
+    return truth.recall(found, exact)

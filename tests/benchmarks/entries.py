@@ -39,9 +39,6 @@ _MARGIN: Final = 0.01
 # A configuration that takes so many times what the fastest of its kind does goes no further.
 _HOPELESS: Final = 3.0
 
-# From a query (d,), how many candidates, an effort and a dial to the rows of the k picks.
-Picking = Callable[[FloatArray, int, Effort, float], IntArray]
-
 
 class Contestant(Protocol):
     """One way from a query to k picks, built once."""

@@ -160,8 +160,7 @@ class _Large:
                 hash_limit=hashed,
             )
             ids = index.answer(self._queries, told).ids - first_id
-            pairs = zip(ids, near, strict=True)
-            before, found = found, float(np.mean([np.isin(*pair).mean() for pair in pairs]))
+            before, found = found, truth.recall(ids, near)
             # Where probes are too few, more points from the same buckets do not help.
             if found >= self._told.recall or found < before + _GAIN:
                 break
@@ -186,9 +185,8 @@ class _Large:
         seconds = time.perf_counter() - begun
         probes, recall = 0.0, 0.0
         for (probes,) in finder.ladders()[0]:
-            found = [finder.nearest(each, _CANDIDATES, (probes,))[0] for each in self._queries]
-            pairs = zip(found, near, strict=True)
-            recall = float(np.mean([np.isin(row, rows).mean() for rows, row in pairs]))
+            found = (finder.nearest(each, _CANDIDATES, (probes,))[0] for each in self._queries)
+            recall = truth.recall(found, near)
             if recall >= self._told.recall:
                 break
         asked: dict[str, Asking] = {

@@ -39,7 +39,7 @@ REFUSED_UNTIL = "RESOURCE_EXHAUSTED, RetryInfo"
 # Calls sent in a row, at most, when the loop is behind.
 _TURN = 8
 # What was answered after the last call was sent: with it a full queue would count for goodput.
-_AFTERWARDS = "OK, afterwards"
+AFTERWARDS = "OK, afterwards"
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Offered:
 async def one(program: Program, request: bytes) -> bytes:
     """Return the reply to one call."""
     async with aio.insecure_channel(program.address) as channel:
-        call: aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(QUERY)
+        call: Call = channel.unary_unary(QUERY)
         return await call(request, timeout=10)
 
 
@@ -133,31 +133,32 @@ async def open_loop(
     channels: int = 4,
 ) -> Offered:
     """Call Query so many times a second for some seconds, each with a deadline of its own."""
-    opened = [aio.insecure_channel(program.address, OWN_CONNECTION) for _ in range(channels)]
-    methods: list[aio.UnaryUnaryMultiCallable[bytes, bytes]]
-    methods = [channel.unary_unary(QUERY) for channel in opened]
     answered, late = (HdrHistogram(1, _MICROSECONDS_MAX, 3) for _ in range(2))
     codes: Counter[str] = Counter()
 
     async def one(number: int, due: float) -> None:
         late.record_value(max(1, round((time.perf_counter() - due) * 1e6)))
         try:
-            await methods[number % channels](requests[number % len(requests)], timeout=timeout)
+            await next(calls)(requests[number % len(requests)], timeout=timeout)
         except aio.AioRpcError as error:
             told = any(b"RetryInfo" in _bytes(value) for _, value in error.trailing_metadata())
             refused = told and error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED
             codes[REFUSED_UNTIL if refused else error.code().name] += 1
         else:
-            codes["OK" if time.perf_counter() < begun + seconds else _AFTERWARDS] += 1
+            codes["OK" if time.perf_counter() < begun + seconds else AFTERWARDS] += 1
             answered.record_value(round((time.perf_counter() - due) * 1e6))
 
-    begun = time.perf_counter()
-    await _send_on_time(one, begun, rate, round(rate * seconds))
-    for channel in opened:
-        await channel.close()
-    latency = {p: float(answered.get_value_at_percentile(p)) for p in _PERCENTILES}
+    async with _calls(program, channels) as calls:
+        begun = time.perf_counter()
+        await _send_on_time(one, begun, rate, round(rate * seconds))
+    latency = percentiles(answered)
     lateness = float(late.get_value_at_percentile(99))
     return Offered(rate, seconds, codes, latency, lateness)
+
+
+def percentiles(histogram: HdrHistogram) -> dict[float, float]:
+    """Return the percentiles that are reported, in the histogram's unit."""
+    return {p: float(histogram.get_value_at_percentile(p)) for p in _PERCENTILES}
 
 
 def _bytes(value: str | bytes) -> bytes:
@@ -223,6 +224,6 @@ def _load(
 ) -> Load:
     latency = {}
     if histogram is not None:
-        latency = {p: float(histogram.get_value_at_percentile(p)) for p in _PERCENTILES}
+        latency = percentiles(histogram)
     cpu = {role: (after[role] - before[role]) / calls * 1e6 for role in after}
     return Load(calls=calls, per_second=calls / taken, cpu=cpu, latency=latency)

@@ -14,10 +14,10 @@ from typing import get_args
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks import datasets
+from benchmarks import datasets, truth
 from benchmarks.tables import show, table
 from divgrpc.index import Index
-from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search
+from divgrpc.types import FloatArray, HashFamily, Metric, Search
 from divgrpc.warming import warm_kernels
 
 _K = 10
@@ -63,10 +63,10 @@ def _stretched(rows: FloatArray, rng: np.random.Generator) -> FloatArray:
 
 
 def _measured(index: Index, family: str, queries: FloatArray) -> Row:
-    truth = index.query(queries, k=_K, selector="nearest", search="exact").ids
+    near = index.query(queries, k=_K, selector="nearest", search="exact").ids
     recall, microseconds = {}, {}
     for search in _SEARCHES:
-        found, times = np.empty_like(truth), []
+        found, times = np.empty_like(near), []
         for number in range(len(queries)):
             begun = time.perf_counter()
             result = index.query(
@@ -74,17 +74,12 @@ def _measured(index: Index, family: str, queries: FloatArray) -> Row:
             )
             times.append(time.perf_counter() - begun)
             found[number] = result.ids[0]
-        recall[search] = _recall(truth, found)
+        recall[search] = truth.recall(found, near)
         microseconds[search] = statistics.median(times) * 1e6
     chosen = str(index.info.parameters["hash_family"])
     name = family if family == chosen else f"{family} ({chosen})"
     metric = str(index.info.parameters["metric"])
     return Row(metric, name, index.info.auto_search, recall, microseconds)
-
-
-def _recall(truth: IntArray, found: IntArray) -> float:
-    shares = [np.isin(wanted, got).mean() for wanted, got in zip(truth, found, strict=True)]
-    return float(np.mean(shares))
 
 
 def _drawn(rows: list[Row]) -> str:

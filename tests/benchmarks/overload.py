@@ -1,25 +1,29 @@
 """Past capacity: what comes in time, who is told to come back, and whether admin calls answer.
 
 Capacity is what a closed loop gets. Then an open loop sends multiples of it, each call with a
-deadline; goodput counts answers within it that came while calls were sent. Calls carry some rows
-each, so that the worker, and not gRPC or the caller, is what there is too little of: caller, front
-and worker share the machine. Rates take turns, and a row is the best of its rate. Health and
-GetIndex are asked beside, on a connection of their own.
+deadline; goodput counts answers within it that came while calls were sent. First calls carry some
+rows each, so that the worker, and not gRPC or the caller, is what there is too little of, while
+caller, front and worker share the machine. Then a call is one query and the server has one core,
+the caller the others, so that most of what there is too little of is gRPC's, in the front; and so
+again with few calls pending in gRPC. Rates take turns, and a row is the best of its rate. Health
+and GetIndex are asked beside, on a connection of their own.
 """
 
 import argparse
 import asyncio
+import os
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from grpc import aio
 from grpc_health.v1 import health_pb2
 
-from benchmarks import datasets, load
+from benchmarks import datasets, light, load
 from benchmarks.load import Offered
 from benchmarks.processes import Program, peak_bytes, server
 from benchmarks.tables import show, table
@@ -35,6 +39,9 @@ _PROBE_SECONDS = 0.05
 _HEALTH = "/grpc.health.v1.Health/Check"
 _GET_INDEX = "/divgrpc.v1.DiverseIndex/GetIndex"
 _GOAL = 0.9
+_PENDING = 64
+# As what a call ends that was refused: by the front, or by gRPC before the front had seen it.
+_REFUSED = ("RESOURCE_EXHAUSTED", load.REFUSED_UNTIL, "CANCELLED")
 
 
 @dataclass(frozen=True)
@@ -54,6 +61,17 @@ class Row:
     lateness: float
 
 
+@dataclass(frozen=True)
+class _Case:
+    """Calls of so many rows; on `one_core` is the server, its callers on the others."""
+
+    name: str
+    title: str
+    rows: int
+    one_core: bool = True
+    options: tuple[str, ...] = ()
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the run can be told."""
     times = [0.5, 1.0, 2.0]
@@ -66,31 +84,70 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
-    """Measure, print the table, and return the rows for JSON."""
+    """Measure, print the tables, and return the rows for JSON."""
     points = datasets.load(_QUERIES, 0)
-    each, deadline = arguments.rows, arguments.deadline
-    show(f"\n## Overload: {each} queries a call, a deadline of {deadline:g} s, {points.name}\n")
-    requests = [_request(points.queries[at : at + each]) for at in range(0, _QUERIES, each)]
+    few = ("--pending-calls", str(_PENDING))
+    cases = (
+        _Case("workers", f"{arguments.rows} queries a call", arguments.rows, one_core=False),
+        _Case("front", "one query a call, the server on one core", 1),
+        _Case("pending", f"the same with {' '.join(few)}", 1, options=few),
+    )
+    found: dict[str, object] = {"data": points.described()}
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
-        Index.build(points.base, path=Path(temporary) / "data" / _INDEX)
-        with server(Path(temporary), arguments.workers) as program:
-            closed = asyncio.run(load.unary(program, requests, _IN_FLIGHT, arguments.seconds))
-            show(f"{closed.per_second:,.0f} calls a second, {_IN_FLIGHT} in flight\n")
-            seen = []
-            for times in arguments.times * arguments.rounds:
-                rate = times * closed.per_second
-                found = asyncio.run(_offer(program, requests, rate, arguments))
-                seen.append(_row(times, program, *found))
+        folder = Path(temporary)
+        Index.build(points.base, path=folder / "data" / _INDEX)
+        for case in cases:
+            show(f"\n## Overload: {case.title}, deadline {arguments.deadline:g} s, {points.name}\n")
+            rows = _measured(folder, points.queries, arguments, case)
+            found[case.name] = [asdict(row) for row in rows]
+    return found
+
+
+def _measured(
+    folder: Path, queries: FloatArray, arguments: argparse.Namespace, case: _Case
+) -> list[Row]:
+    """Print and return a row for each rate."""
+    each, cores = case.rows, os.sched_getaffinity(0)
+    requests = [_request(queries[at : at + each]) for at in range(0, _QUERIES, each)]
+    ours = {min(cores)} if case.one_core else cores
+    send = light.open_loop if case.one_core else load.open_loop
+    seen = []
+    with (
+        _kept_on(ours),
+        server(folder, arguments.workers, *case.options) as program,
+        _kept_on((cores - ours) or cores),
+    ):
+        closed = asyncio.run(load.unary(program, requests, _IN_FLIGHT, arguments.seconds))
+        show(f"{closed.per_second:,.0f} calls a second, {_IN_FLIGHT} in flight\n")
+        for times in arguments.times * arguments.rounds:
+            calls = partial(send, program, requests, times * closed.per_second, arguments.seconds)
+            offer = _offer(program, partial(calls, timeout=arguments.deadline))
+            seen.append(_row(times, program, *asyncio.run(offer)))
     # As elsewhere, what the machine does undisturbed.
     rows = [_best(row for row in seen if row.times_capacity == times) for times in arguments.times]
     show(_drawn(rows))
-    peak = max(row.goodput for row in rows)
-    shares = [(f"goodput at {row.times_capacity:g}", f"{row.goodput / peak:.2f}") for row in rows]
+    last, peak = rows[-1], max(row.goodput for row in rows)
+    goal = (f"goodput at {last.times_capacity:g}", f"{last.goodput / peak:.2f}", f">= {_GOAL}")
     show()
-    show(
-        table(("of its peak", "here", "wanted"), [(*share, f">= {_GOAL}") for share in shares[-1:]])
-    )
-    return {"data": points.described(), "rows": [asdict(row) for row in rows]}
+    show(table(("of its peak", "here", "wanted"), [goal]))
+    return rows
+
+
+@contextmanager
+def _kept_on(cores: Set[int]) -> Iterator[None]:
+    """Keep the threads of this process, and what it starts meanwhile, on some cores."""
+    before = os.sched_getaffinity(0)
+    _keep_on(cores)
+    try:
+        yield
+    finally:
+        _keep_on(before)
+
+
+def _keep_on(cores: Set[int]) -> None:
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it may have ended meanwhile
+            os.sched_setaffinity(int(thread), cores)
 
 
 def _request(rows: FloatArray) -> bytes:
@@ -99,7 +156,7 @@ def _request(rows: FloatArray) -> bytes:
 
 
 async def _offer(
-    program: Program, requests: Sequence[bytes], rate: float, arguments: argparse.Namespace
+    program: Program, calls: Callable[[], Awaitable[Offered]]
 ) -> tuple[Offered, list[float], list[float]]:
     """Return what the open loop saw, and the seconds that health and admin calls took."""
     index = index_pb2.GetIndexRequest(index=_INDEX).SerializeToString()
@@ -110,9 +167,7 @@ async def _offer(
             (channel.unary_unary(_GET_INDEX), index, []),
         ]
         probes = [asyncio.ensure_future(_probe(*each)) for each in asked]
-        offered = await load.open_loop(
-            program, requests, rate, arguments.seconds, timeout=arguments.deadline
-        )
+        offered = await calls()
         for probe in probes:
             probe.cancel()
             with suppress(asyncio.CancelledError):
@@ -135,9 +190,8 @@ def _row(
     times: float, program: Program, offered: Offered, health: list[float], admin: list[float]
 ) -> Row:
     calls = offered.codes.total()
-    refused = [name for name in offered.codes if name.startswith("RESOURCE_EXHAUSTED")]
     told = offered.codes[load.REFUSED_UNTIL]
-    count = sum(offered.codes[name] for name in refused)
+    count = sum(offered.codes[name] for name in _REFUSED)
     return Row(
         times_capacity=times,
         offered=offered.rate,

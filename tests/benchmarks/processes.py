@@ -70,10 +70,13 @@ def by_hand(
 
 
 @contextmanager
-def server(folder: Path, workers: int) -> Iterator[Program]:
-    """Run divgrpc-server on the indexes in `folder`/data, its access log going to a file there."""
+def server(folder: Path, workers: int, *more: str) -> Iterator[Program]:
+    """Run divgrpc-server on the indexes in `folder`/data, its access log going to a file there.
+
+    `more` are options of its command line.
+    """
     options = ["--data-dir", str(folder / "data"), "--workers", str(workers), "--fronts", "1"]
-    with RunningServer(folder, *options, "--log-format", "json") as running:
+    with RunningServer(folder, *options, *more, "--log-format", "json") as running:
         roles = {role: tuple(running.pids(role)) for role in ("front", "worker")}
         yield Program(running.target, roles)
 

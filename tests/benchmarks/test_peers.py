@@ -66,6 +66,13 @@ def test_the_nearest_are_those_of_a_sort(base: FloatArray) -> None:
     assert truth.nearest(points[:4], queries, 7)[0].shape == (3, 4)
 
 
+def test_what_was_not_found_is_missed() -> None:
+    """Few rows that are all among the nearest are not all of the nearest; none are nothing."""
+    near = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4]])
+    found = [np.array([2, 1]), np.empty(0, np.int64), np.array([4, 3, 2, 1])]
+    assert truth.recall(found, near) == 0.5
+
+
 @pytest.mark.parametrize("diversity", [0.1, 0.5, 0.9])
 def test_many_queries_pick_as_one_does(base: FloatArray, diversity: float) -> None:
     """Greedy and MMR over all points, by products of matrices, pick what the kernels pick."""

@@ -351,10 +351,13 @@ def test_starts_are_judged_by_their_kind() -> None:
 def test_overload_end_to_end() -> None:
     """Every rate has its row, all calls are accounted for, and beside them others were answered."""
     words = ("--times", "0.5", "1", "--seconds", "0.3", "--rounds", "1", "--rows", "100")
-    rows = overload.run(told(overload, *words))["rows"]
-    assert isinstance(rows, list)
-    assert [row["times_capacity"] for row in rows] == [0.5, 1]
-    assert all(row["health"] > 0 and row["admin"] > 0 for row in rows)
+    found = overload.run(told(overload, *words))
+    for case in ("workers", "front", "pending"):
+        rows = found[case]
+        assert isinstance(rows, list)
+        assert [row["times_capacity"] for row in rows] == [0.5, 1]
+        assert all(row["goodput"] > 0 for row in rows)
+        assert all(row["health"] > 0 and row["admin"] > 0 for row in rows)
 
 
 @pytest.mark.usefixtures("digits")

@@ -4,6 +4,7 @@ For many queries at once, by products of matrices, which is what makes millions 
 Nothing here is timed: `exhaustive` has the same picks, one query at a time.
 """
 
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -31,6 +32,12 @@ def nearest(base: FloatArray, queries: FloatArray, count: int) -> Found:
         rows = np.take_along_axis(rows, order, 1)
         products = np.take_along_axis(products, order, 1)
     return rows, 2 - 2 * products
+
+
+def recall(found: Iterable[IntArray], near: IntArray) -> float:
+    """Return the share of the nearest (nq, m) that was found, however many rows that was."""
+    shares = [np.isin(wanted, rows).mean() for rows, wanted in zip(found, near, strict=True)]
+    return float(np.mean(shares))
 
 
 def greedy(base: FloatArray, queries: FloatArray, k: int, diversity: float) -> IntArray:

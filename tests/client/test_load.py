@@ -217,7 +217,9 @@ def run(
 ) -> Iterator[Callable[..., Ran]]:
     """Run the command on the session's server, which has an index of 300 points."""
     rng = np.random.default_rng(0)
-    client.build("load", rng.standard_normal((300, 8), dtype=np.float32), replace=True)
+    points = rng.standard_normal((300, 8), dtype=np.float32)
+    client.build("load", points, replace=True)
+    np.save(tmp_path / "points.npy", points)
     np.save(tmp_path / "queries.npy", rng.standard_normal((40, 8), dtype=np.float32))
 
     def run(*words: object) -> Ran:
@@ -237,7 +239,8 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
     saved, page = tmp_path / "out" / "a.json", tmp_path / "out" / "a.html"
     ran = run(
         "--rate", 40, "--duration", 2, "--warm-up", 0.2, "-k", 5, "--search", "exact",
-        "--quality", 0.5, "--require", "errors<1%", "--require", "quality>0.99",
+        "--quality", 0.5, "--points", tmp_path / "points.npy",
+        "--require", "errors<1%", "--require", "quality>0.99",
         "--save", saved, "--report", page,
     )  # fmt: skip
     report = json.loads(saved.read_text())
@@ -246,6 +249,8 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert "latency, from when due" in ran.out
     assert report["codes"] == {"OK": 80}
     assert report["quality"]["same_ids"] == report["quality"]["same_lists"] == 1
+    assert report["quality"]["measured"][0]["gap_closed"] > 0
+    assert "exhaustive" in ran.out
     assert report["server"]["workers"] == 2
     assert {"front", "worker"} <= set(report["server_use"])
     assert report["setting"]["mix"][0]["options"] == {"k": 5, "search": "exact"}
@@ -287,6 +292,7 @@ def test_the_highest_rate_is_found(run: Callable[..., Ran]) -> None:
         (["--rate", 5, "--rows", "90:"], "none of the file"),
         (["--rate", 5, "--batch", 41], "batch"),
         (["--rate", 5, "--processes", 0], "processes"),
+        (["--rate", 5, "--points", "points.npy"], "--quality samples"),
         (["--closed", 0], "closed"),
         (["--compare", "a.json", "b.json"], "no report"),
         (["--compare", "a.json", "b.json", "--require", "p99<1us"], "means nothing beside"),

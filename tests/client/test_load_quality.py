@@ -14,9 +14,11 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import Metric
 from divgrpc_client import Client
 from divgrpc_client.load import Call, Points, Session, Settings, constant, read_mix, run_load, words
+from divgrpc_client.load.page import page
 from divgrpc_client.load.quality import compare_with_exact
 from divgrpc_client.load.results import figure
 from divgrpc_client.load.traffic import Method
+from divgrpc_client.reports.page import render
 from running import RunningServer
 from scripted import ScriptedIndex, serving
 
@@ -176,6 +178,7 @@ def test_measured_quality_is_shown_and_judged(target: str) -> None:
         ("h", ""),
         ("J", f"{least:.1%}"),
     ]
+    assert "J, lower is better, and h" in render(page(report))
     report["quality"] = None
     assert words.measured(report) == []
     assert figure(report, "h") is None

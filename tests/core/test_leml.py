@@ -21,6 +21,7 @@ from divgrpc.labels.training import TrainedLabels, train
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import Progress, TrainingProgress
 from divgrpc.vectors import SparseRows
+from labelled import widened
 from reference import Floats
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
@@ -196,7 +197,7 @@ def test_labels_and_features_nobody_has_change_nothing() -> None:
     documents, labels = made(90, 25, 14, 12)
     plain = train(documents, labels)
     columns, ids = np.arange(25) * 700 + 3, np.arange(14) * 700
-    wide = train(spread(documents, columns, 25 * 700), spread(labels, ids, 14 * 700))
+    wide = train(widened(documents, columns, 25 * 700), widened(labels, ids, 14 * 700))
     assert wide.trials == plain.trials
     for spaced, own, places in (
         (wide.model.label_factors, plain.model.label_factors, ids),
@@ -204,12 +205,6 @@ def test_labels_and_features_nobody_has_change_nothing() -> None:
     ):
         assert spaced[places].tobytes() == own.tobytes()
         assert np.count_nonzero(spaced.any(axis=1)) == len(places)
-
-
-def spread(matrix: sparse.csr_array, places: npt.NDArray[np.int64], width: int) -> sparse.csr_array:
-    """Return the same columns at other places of a wider matrix."""
-    wide = (matrix.data, places[matrix.indices], matrix.indptr)
-    return sparse.csr_array(wide, shape=(matrix.shape[0], width))
 
 
 def test_what_a_model_costs_goes_by_the_labels_that_are_there(
@@ -226,7 +221,7 @@ def test_what_a_model_costs_goes_by_the_labels_that_are_there(
     for module in (choosing, training):
         monkeypatch.setattr(module, "Products", Seen)
     documents, labels = made(90, 25, 14, 12)
-    train(documents, spread(labels, np.arange(14) * 100_000, 2_000_000))
+    train(documents, widened(labels, np.arange(14) * 100_000, 2_000_000))
     assert set(seen) == {(26, 14)}
 
 
@@ -244,7 +239,7 @@ def test_factors_too_large_to_keep_are_not_trained(monkeypatch: pytest.MonkeyPat
 def test_the_rank_goes_by_what_is_there(width: int) -> None:
     """A rank above what was given is refused with the counts of what is in use."""
     rng = np.random.default_rng(2)
-    x = spread(sparse.csr_array(rng.random((30, 3)) + 0.1), np.arange(3) * width // 3, width)
+    x = widened(sparse.csr_array(rng.random((30, 3)) + 0.1), np.arange(3) * width // 3, width)
     y = sparse.csr_array(rng.random((30, 50)) < 0.3)
     train(x, y, LabelParameters(rank=4))
     with pytest.raises(InvalidArgumentError, match=r"30 documents, 4 features .* and 50 labels"):

@@ -28,6 +28,7 @@ from divgrpc.storage import Generation
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
 from divgrpc.vectors import SparseRows, block_rows, joined, mean_width
 from divgrpc.voting import neighbour_vote
+from labelled import widened as at_columns
 
 WIDE = LIMITS["sparse_dims_max"]
 USED = 20
@@ -43,8 +44,7 @@ SEARCHES: list[Search] = ["tables", "scan", "scan_hamming", "exact"]
 
 def widened(rows: FloatArray) -> sparse.csr_array:
     """Return rows (n, USED) as rows of as many columns as there may be."""
-    thin = sparse.csr_array(rows)
-    return sparse.csr_array((thin.data, COLUMNS[thin.indices], thin.indptr), (len(rows), WIDE))
+    return at_columns(sparse.csr_array(rows), COLUMNS, WIDE)
 
 
 @cache
@@ -239,7 +239,8 @@ def test_factors_of_wide_rows_can_be_brought() -> None:
     assert ours.scores.tobytes() == theirs.scores.tobytes()
     voted = neighbour_vote(wide, widened(asked), labels, top_k=3)
     votes = neighbour_vote(narrow, sparse.csr_array(asked), labels, top_k=3)
-    assert voted.labels.shape == votes.labels.shape
+    assert voted.labels.tobytes() == votes.labels.tobytes()
+    assert voted.scores.tobytes() == votes.scores.tobytes()
     short = wide_map[:-1]
     with pytest.raises(InvalidArgumentError, match=f"{WIDE} rows") as caught:
         Index.build(widened(documents), label_model=(factors, short), **RANDOM)

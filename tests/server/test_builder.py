@@ -192,8 +192,8 @@ def test_last_words_are_waited_for(
 ) -> None:
     """Who hangs up ends a build at once, and the log line of one that is done not in its middle."""
     leave, sleep = Mock(side_effect=SystemExit), Mock()
-    monkeypatch.setattr(builder.os, "_exit", leave)
-    monkeypatch.setattr(builder.time, "sleep", sleep)
+    monkeypatch.setattr("os._exit", leave)
+    monkeypatch.setattr("time.sleep", sleep)
     ending = threading.Lock()
     if ended:
         ending.acquire()

@@ -68,9 +68,13 @@ def stopped(*pids: int) -> Iterator[None]:
                 os.kill(pid, signal.SIGCONT)
 
 
-def taken_in(stub: DiverseIndexStub) -> None:
-    """Wait until the front has seen every call made so far on the stub's connection."""
-    stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=5)
+def taken_in(stub: DiverseIndexStub, calls: int = 1) -> None:
+    """Wait until the front has seen so many queries made on the stub's connection.
+
+    Queries wait in a line of their own, of which it takes one for each call of another line.
+    """
+    for _ in range(calls):
+        stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=5)
 
 
 def workers_ready(client: Client, count: int) -> bool:
@@ -201,7 +205,7 @@ def test_a_full_queue_is_refused(tmp_path: Path) -> None:
         stub = DiverseIndexStub(channel)
         with stopped(*server.pids("worker")):
             waiting = [stub.Query.future(query(seed=seed), timeout=60) for seed in range(4)]
-            taken_in(stub)
+            taken_in(stub, 4)
             with pytest.raises(grpc.RpcError) as caught:
                 stub.Query(query(seed=9), timeout=10)
             details = details_of(caught.value)
@@ -219,7 +223,6 @@ def test_a_batch_refuses_no_small_query(tmp_path: Path) -> None:
         batch = query(rows=4_000)
         batch.selector, batch.k = query_pb2.SELECTOR_QP_RELAX, 50
         whole = stub.Query.future(batch, timeout=4)
-        taken_in(stub)
         refused = []
         while not whole.done():
             single = stub.Query.future(query(), timeout=0.5)
@@ -227,6 +230,19 @@ def test_a_batch_refuses_no_small_query(tmp_path: Path) -> None:
             time.sleep(0.4)
         assert not refused
         assert whole.code() == DEADLINE
+
+
+def test_a_flood_is_cut_before_the_front_and_holds_up_nothing_else(tmp_path: Path) -> None:
+    """Beyond --pending-calls gRPC ends queries as CANCELLED; administration waits elsewhere."""
+    with serving(tmp_path, "--pending-calls", "1") as server, server.channel() as channel:
+        stub = DiverseIndexStub(channel)
+        taken_in(stub)
+        with stopped(*server.pids("front")):
+            flood = [stub.Query.future(query(), timeout=60) for _ in range(300)]
+            info = stub.GetServerInfo.future(index_pb2.GetServerInfoRequest(), timeout=60)
+        assert info.result().workers_ready
+        codes = {call.code() for call in flood}
+        assert codes == {grpc.StatusCode.OK, grpc.StatusCode.CANCELLED}
 
 
 def test_an_upload_that_stands_still(tmp_path: Path) -> None:
@@ -264,7 +280,7 @@ def test_calls_that_outlast_the_grace_are_in_the_log(tmp_path: Path) -> None:
         stub = DiverseIndexStub(channel)
         with stopped(*server.pids("worker")):
             calls = [stub.Query.future(query(), timeout=60) for _ in range(3)]
-            taken_in(stub)
+            taken_in(stub, 3)
             server.process.send_signal(signal.SIGTERM)
             codes = [call.code() for call in calls]
             server.process.wait(20)

@@ -5,7 +5,6 @@ from typing import Any, get_args
 
 import numpy as np
 import pytest
-from scipy import sparse
 
 import labelled
 from divgrpc import Index
@@ -19,14 +18,8 @@ WIDE = LIMITS["sparse_dims_max"]
 COLUMNS = np.linspace(0, WIDE - 1, labelled.FEATURES).astype(np.int64)
 
 
-def widened(rows: sparse.csr_array) -> sparse.csr_array:
-    """Return rows of few columns as rows of as many as there may be."""
-    arrays = (rows.data, COLUMNS[rows.indices], rows.indptr)
-    return sparse.csr_array(arrays, (rows.shape[0], WIDE))
-
-
-X = widened(labelled.documents(300))
-ASKED = widened(labelled.documents(40, seed=1))
+X = labelled.widened(labelled.documents(300), COLUMNS, WIDE)
+ASKED = labelled.widened(labelled.documents(40, seed=1), COLUMNS, WIDE)
 
 
 def brought() -> tuple[FloatArray, FloatArray]:
