@@ -72,16 +72,16 @@ class Scratch:
         Scores of codes are over before a distance is written: they share one memory.
         """
         if len(self.rows) < points:
-            self.rows = np.empty(points, np.int32)
-            self.distances = np.empty(points, np.float32)
-            self.scores = self.distances.view(np.int32)
+            # All or nothing: where memory ends in between, kernels would write past what is short.
+            rows, distances = np.empty(points, np.int32), np.empty(points, np.float32)
+            self.rows, self.distances = rows, distances
+            self.scores = distances.view(np.int32)
 
     def make_room(self, seen: int, k: int) -> None:
         """Make room for `seen` candidates and `k` picks."""
         if len(self.apart) < seen:
-            self.apart = np.empty(seen, np.float32)
-            self.costs = np.empty(seen, np.float32)
-            self.far = np.empty(seen, np.float32)
+            apart, costs, far = (np.empty(seen, np.float32) for _ in range(3))
+            self.apart, self.costs, self.far = apart, costs, far
         if len(self.picked) < k:
             self.picked = np.empty(k, np.int64)
 

@@ -1,6 +1,7 @@
 """A pool by itself, with workers played by the other ends of its sockets."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -48,9 +49,10 @@ class Stage:
         self.reported.append(serial)
         self.report_made.set()
 
-    def ask(self, payload: bytes) -> "asyncio.Task[Reply]":
-        """Ask and return what will be the answer."""
-        return asyncio.ensure_future(self.pool.answer(Op.QUERY, payload, FOREVER, "tag"))
+    def ask(self, payload: bytes, seconds: float = FOREVER) -> "asyncio.Task[Reply]":
+        """Ask, to be answered within so many seconds, and return what will be the answer."""
+        deadline = time.monotonic() + seconds
+        return asyncio.ensure_future(self.pool.answer(Op.QUERY, payload, deadline, "tag"))
 
 
 def play(player: Callable[[Stage], Awaitable[None]], **options: Any) -> None:  # noqa: ANN401

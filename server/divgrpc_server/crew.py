@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Final
 
 from divgrpc_server import frames
+from divgrpc_server.admission import Kind
 from divgrpc_server.frames import Reply, Request
 
 # Pieces of evaluations before a worker: one under way, one that it can go on with at once.
@@ -49,7 +50,7 @@ class Worker:
             and self.large == frames.LARGE_CREDITS
         )
 
-    def room(self, kind: str) -> int:
+    def room(self, kind: Kind) -> int:
         """Return how many more packets of small or of large requests it takes, or pieces."""
         if kind == "pieces":
             return PIECES_MAX - len(self.pieces)

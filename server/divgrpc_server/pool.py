@@ -28,7 +28,7 @@ from typing import Final
 
 from divgrpc.errors import UnavailableError
 from divgrpc_server import frames
-from divgrpc_server.admission import TO_ALL, Admission
+from divgrpc_server.admission import TO_ALL, Admission, Kind, kind_of
 from divgrpc_server.config import Config
 from divgrpc_server.crew import Call, Worker
 from divgrpc_server.frames import Op, Outcome, Reply, Request
@@ -123,9 +123,8 @@ class Pool:
     def _line(self, call: Call) -> OrderedDict[int, Call]:
         if call.deaths:
             return self._suspects
-        if call.request.op == Op.PIECE:
-            return self._pieces
-        return self._small if len(call.request.payload) <= frames.SMALL_MAX else self._large
+        lines = {"small": self._small, "large": self._large, "pieces": self._pieces}
+        return lines[kind_of(call.request.op, call.request.payload)]
 
     def withdraw(self, call: Call) -> None:
         """Forget a call that nobody waits for any more."""
@@ -180,8 +179,15 @@ class Pool:
         while self._pieces and (worker := self._freest("pieces")):
             _, call = self._pieces.popitem(last=False)
             self._send_alone(worker, call)
+        self._admission.measure("small", full=self._is_full("small"))
+        self._admission.measure("large", full=self._is_full("large"))
 
-    def _freest(self, kind: str) -> Worker | None:
+    def _is_full(self, kind: Kind) -> bool:
+        """Whether workers are up, but none has room."""
+        up = any(worker is not self._reserved for worker in self._workers)
+        return up and self._freest(kind) is None
+
+    def _freest(self, kind: Kind) -> Worker | None:
         best, most = None, 0
         for worker in self._workers:
             room = worker.room(kind)
@@ -289,10 +295,9 @@ class Pool:
             worker.pieces.discard(reply.id)
             call = worker.outstanding.pop(reply.id, None)
             if call is not None:
-                self._admission.release(call.request)
+                self._admission.release(call.request, answered=True)
                 call.deliver(reply if reply.outcome != Outcome.LOST else self._lost(call))
         self._dispatch()
-        self._admission.measure(idle=any(worker.idle for worker in self._workers))
 
     def _lost(self, call: Call) -> Reply:
         error = OutOfMemoryError("the server has no descriptor left to take the answer with")

@@ -197,6 +197,8 @@ def test_mixes_are_read(tmp_path: Path) -> None:
         ('[[call]]\nindex = "a"\ndata = "queries.npy"\nkk = 5', "kk"),
         ('[[call]]\nindex = "a"\ndata = "queries.npy"\nmethod = "Build"', "method"),
         ('[[call]]\nindex = "a"\ndata = "queries.npy"\nbatch = 7', "batch"),
+        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nk = []', "k is an empty list"),
+        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = [1, 2]', "call 1"),
         ('[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = 0', "share"),
         ('rate = 5\n[[call]]\nindex = "a"\ndata = "queries.npy"', "nothing else"),
     ],
@@ -254,7 +256,7 @@ def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert report["setting"]["mix"][0]["options"] == {"k": 5, "search": "exact"}
     assert "<svg" in page.read_text()
     compared = run("--compare", saved, saved)
-    assert compared.code == 0
+    assert compared.code == (4 if report["void"] else 0)
     assert "same" in compared.out
     assert json.loads(run("--compare", saved, saved, "--json").out)["figures"]
 
@@ -293,6 +295,16 @@ def test_the_highest_rate_is_found(run: Callable[..., Ran]) -> None:
         (["--rate", 5, "--points", "points.npy"], "--quality samples"),
         (["--closed", 0], "closed"),
         (["--compare", "a.json", "b.json"], "no report"),
+        (["--compare", "a.json", "b.json", "--require", "p99<1us"], "means nothing beside"),
+        (["--compare", "a.json", "b.json", "--save", "c.json"], "means nothing beside"),
+        (["--compare", "a.json", "b.json", "--retries", 0], "means nothing beside"),
+        (["--schedule", "5:5s", "--rate", 0], "means nothing beside"),
+        (["--rate", 5, "--mix", "absent.toml", "--diversity", 0], "means nothing beside"),
+        (["--objective", "quality>0.9"], "objective must be"),
+        (["--objective", "rate>60"], "objective must be"),
+        (["--objective", "p99>20ms"], "objective must be"),
+        (["--rate", 5, "--save", "/dev/null/a.json"], "cannot be written"),
+        (["--rate", 5, "--save", "/"], "cannot be written"),
         (["--rate", 5, "--mix", "absent.toml"], "absent.toml"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -10,7 +11,7 @@ import pytest
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.load import words
-from divgrpc_client.load.highest import Tried, search
+from divgrpc_client.load.highest import Tried, find_highest_rate, search
 from divgrpc_client.load.orders import NOT_SENT, SAMPLE, Sent
 from divgrpc_client.load.page import page
 from divgrpc_client.load.recordings import Recording
@@ -23,7 +24,7 @@ from divgrpc_client.load.results import (
     void_reasons,
     write_report,
 )
-from divgrpc_client.load.schedules import constant
+from divgrpc_client.load.schedules import Schedule, constant
 from divgrpc_client.load.sessions import Session, Trialled
 from divgrpc_client.load.targets import check_target, is_loopback, port_of
 from divgrpc_client.load.thresholds import parse_threshold
@@ -187,6 +188,11 @@ def test_calls_that_were_not_made_make_a_run_void() -> None:
     seen.add(0, sent(calls(0.01, 300)), BEGIN + 1)
     (reason,) = void_reasons(trialled(seen, rate=100))
     assert "300 calls were made of 400" in reason
+    few = recording()
+    few.add(0, sent(calls(0.01, 60)), BEGIN + 1)
+    for poisson, void in ((False, True), (True, False)):
+        trial = replace(trialled(few, rate=25), poisson=poisson)
+        assert bool(void_reasons(trial)) is void
     lagged = recording()
     lagged.add(0, sent(calls(0.01, 400), lags=(0.008,) * 50), BEGIN + 1)
     assert void_reasons(trialled(lagged)) == []
@@ -229,6 +235,28 @@ def test_what_is_no_threshold_is_refused(text: str) -> None:
         parse_threshold(text)
 
 
+@pytest.mark.parametrize("code", [REFUSED, grpc.StatusCode.UNAVAILABLE.value[0], NOT_SENT])
+def test_a_latency_does_not_hold_where_calls_fail(code: int) -> None:
+    """Those that failed may be the slow ones, unless somebody says how many may fail."""
+    wanted = [parse_threshold("p99<20ms"), parse_threshold("service_max<20ms")]
+    failed = report(calls(0.01, 399), calls(0.01, 1, code=code))
+    assert [(one["held"], one["too_many_errors"]) for one in judged(failed, wanted)] == [
+        (False, True)
+    ] * 2
+    failed["thresholds"] = judged(failed, wanted)
+    assert words.thresholds(failed)[0][2] == "MISSED: too many calls failed"
+    allowed = [*wanted, parse_threshold("errors<1%")]
+    assert [one["held"] for one in judged(failed, allowed)] == [True] * 3
+    few = report(calls(0.01, 1999), calls(0.01, 1, code=code))
+    assert [one["held"] for one in judged(few, wanted)] == [True] * 2
+
+
+def test_rows_count_as_calls_do() -> None:
+    """What is answered after the end is in neither rate."""
+    one = report(calls(0.01, 300), calls(9.0, 100))
+    assert (one["rate"], one["rows_rate"]) == (75, 75)
+
+
 def test_reports_are_compared() -> None:
     """Every figure that both have stands beside the other, told which way it went."""
     one, other = report(calls(0.01, 400)), report(calls(0.02, 400))
@@ -239,6 +267,10 @@ def test_reports_are_compared() -> None:
     assert "quality" not in rows
     assert {row[-1] for row in words.comparison(one, one)} == {"same"}
     assert words.differences(one, other) == []
+    failed = report(calls(0.01, 400, code=REFUSED))
+    rows = {row[0]: row[1:] for row in words.comparison(one, failed)}
+    assert rows["p99"][1:] == ("not measured", "", "only A has it")
+    assert words.comparison(failed, one)[0][-1] == "only B has it"
 
 
 def test_what_cannot_be_compared_is_told() -> None:
@@ -285,6 +317,30 @@ def test_search_finds_the_highest_rate(capacity: float) -> None:
     held = max(one.rate for one in tried if one.held)
     assert capacity / 1.05 <= held <= capacity
     assert len(tried) < 20
+
+
+@pytest.mark.parametrize(
+    ("capacity", "generator", "void"), [(300, 1e9, False), (1e9, 300, True), (170, 180, False)]
+)
+def test_a_search_that_its_generator_ends_is_void(
+    capacity: float, generator: float, void: bool
+) -> None:
+    """It found what the generator can, unless at a lower rate the server failed by itself."""
+
+    class Played(Session):
+        def run(self, schedule: Schedule, **_: object) -> Trialled:
+            rate = schedule.steps[0].begin
+            late = 0.5 if rate > generator else 0.0
+            slow = 1.0 if rate > capacity else 0.01
+            seen = recording()
+            seen.add(0, sent(calls(slow + late, round(rate * SECONDS), late=late)), BEGIN + 1)
+            return trialled(seen, rate=rate)
+
+    session = Played("localhost:1", [Call("images", np.ones((5, 2)))])
+    found, _ = find_highest_rate(session, [parse_threshold("p99<20ms")], begin=100, seconds=SECONDS)
+    assert 100 < found["search"]["rate"] <= min(capacity, generator)
+    assert found["search"]["bound_by_generator"] is void
+    assert bool(found["void"]) is void
 
 
 def test_search_ends_where_nothing_holds() -> None:

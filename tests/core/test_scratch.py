@@ -1,5 +1,6 @@
 """What queries write into: as large as they need it, and no answer depends on its size."""
 
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
@@ -11,6 +12,7 @@ from scipy import sparse
 
 from divgrpc import searching
 from divgrpc.index import Index
+from divgrpc.scratch import Scratch
 from divgrpc.storage import Generation
 from divgrpc.types import FloatArray, Metric, QueryResult, Search
 from divgrpc.vectors import SparseRows
@@ -105,3 +107,24 @@ def test_points_whose_estimates_are_no_numbers_come_last(share: float) -> None:
     index = fresh(kept, scan_terms=terms)
     found = index.query(np.ones((2, DIMS)), hash_limit=ROWS - 1, candidates_limit=ROWS - 1)
     assert (found.stats.points_hashed == ROWS - 1).all()
+
+
+@pytest.mark.parametrize("allowed", range(5))
+def test_memory_that_ends_leaves_what_was(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels trust that what is looked through together is of one length."""
+    scratch = Scratch.empty(4, 4, 1, 4)
+    scratch.make_room(4, 2)
+    given = iter([np.empty] * allowed)
+
+    def empty(points: int, kind: type) -> object:
+        if make := next(given, None):
+            return make(points, kind)
+        raise MemoryError
+
+    monkeypatch.setattr(np, "empty", empty)
+    with contextlib.suppress(MemoryError):
+        scratch.make_points(9)
+    with contextlib.suppress(MemoryError):
+        scratch.make_room(9, 2)
+    assert len(scratch.rows) == len(scratch.distances) == len(scratch.scores)
+    assert len(scratch.far) == len(scratch.apart) == len(scratch.costs)

@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -213,6 +214,22 @@ def test_a_full_queue_is_refused(tmp_path: Path) -> None:
             assert health(server) == SERVING
         for call in waiting:
             assert len(call.result().ids) == 10
+
+
+def test_a_batch_refuses_no_small_query(tmp_path: Path) -> None:
+    """The only worker has work for minutes; callers of one query, far apart, are not sent away."""
+    with serving(tmp_path, "--workers", "1") as server, server.channel() as channel:
+        stub = DiverseIndexStub(channel)
+        batch = query(rows=4_000)
+        batch.selector, batch.k = query_pb2.SELECTOR_QP_RELAX, 50
+        whole = stub.Query.future(batch, timeout=4)
+        refused = []
+        while not whole.done():
+            single = stub.Query.future(query(), timeout=0.5)
+            refused += [single] if single.code() == EXHAUSTED else []
+            time.sleep(0.4)
+        assert not refused
+        assert whole.code() == DEADLINE
 
 
 def test_a_flood_is_cut_before_the_front_and_holds_up_nothing_else(tmp_path: Path) -> None:

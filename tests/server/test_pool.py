@@ -132,6 +132,33 @@ def test_a_full_queue_refuses() -> None:
     play(scene, queue_calls=4, queue_bytes=1000)
 
 
+def test_who_cannot_be_served_in_time_is_refused_while_workers_are_full() -> None:
+    """A large call that takes for ever counts for nothing, a worker's death ends the measure."""
+
+    async def scene(stage: Stage) -> None:
+        link = stage.attach(1)
+        calls = [stage.ask(b"x" * 100_000), *(stage.ask(b"%d" % number) for number in range(4))]
+        await packet(link)
+        (first,), (second,) = await packet(link), await packet(link)
+        await asyncio.sleep(0.06)
+        answer(link, first)
+        await calls[1]
+        with pytest.raises(QueueFullError, match="before the deadline"):
+            await stage.ask(b"late", seconds=0.01)
+        third = await packet(link)
+        answer(link, second, *third, small=2)
+        await asyncio.gather(*calls[2:])
+        early = stage.ask(b"early", seconds=0.01)
+        assert [request.payload for request in await packet(link)] == [b"early"]
+        link.close()
+        await settle()
+        calls += [early, stage.ask(b"later", seconds=0.01)]
+        await settle()
+        assert not any(call.done() for call in (calls[0], *calls[-2:]))
+
+    play(scene)
+
+
 def test_a_worker_that_reads_too_slowly() -> None:
     """What does not fit its socket waits here, and goes out when it is heard again."""
 

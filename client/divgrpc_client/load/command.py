@@ -1,7 +1,9 @@
 """`divgrpc load`: the options of the command line to a run, and the run to what is shown."""
 
 import argparse
+import os
 import sys
+import zlib
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +27,7 @@ MISSED: Final = 3
 VOID: Final = 4
 _INTERRUPTED: Final = 130
 _RATE, _SECONDS = 100.0, 10.0
+_BESIDE_COMPARE: Final = {"compare", "json", "target", "run"}
 # Of the command line, by what the library calls them.
 _SETTINGS: Final = {
     "warm_up": "warm_up",
@@ -47,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     check_target(arguments.target, allow_remote=settings.allow_remote)
     calls = _calls(arguments)
     write_html = _page_writer(arguments)
+    for name in ("save", "report"):
+        _make_folder(arguments, name)
     watched = sys.stderr.isatty() and not arguments.json
     with showing.live() if watched else nullcontext() as tell:
         report = run_load(
@@ -81,15 +86,26 @@ def _code(report: Report) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    _refuse(arguments, "compare", "name", "data", "mix", "rate", "schedule", "closed", "objective")
-    one, other = (read_report(Path(name)) for name in arguments.compare)
+    _refuse(arguments, "compare", *sorted(vars(arguments).keys() - _BESIDE_COMPARE))
+    one, other = (_comparable(name) for name in arguments.compare)
     if arguments.json:
         heads = ("figure", "a", "b", "ratio", "verdict")
         rows = [dict(zip(heads, row, strict=True)) for row in words.comparison(one, other)]
         machine.show({"notes": words.differences(one, other), "figures": rows})
     else:
         showing.show_comparison(one, other)
-    return 0
+    return VOID if one["void"] or other["void"] else 0
+
+
+def _comparable(name: str) -> Report:
+    """Read a report; raises `InvalidArgumentError` where what a comparison needs is not in it."""
+    report = read_report(Path(name))
+    try:
+        words.comparison(report, report)
+        words.differences(report, report)
+    except (LookupError, TypeError, ValueError, AttributeError, zlib.error) as error:
+        raise InvalidArgumentError("compare", f"{name} is cut or was changed: {error!r}") from None
+    return report
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -146,9 +162,26 @@ def _calls(arguments: argparse.Namespace) -> list[Call]:
 def _refuse(arguments: argparse.Namespace, beside: str, *names: str) -> None:
     """Refuse options that mean nothing beside another."""
     for name in names:
-        if getattr(arguments, name, None) not in (None, False, []):
+        value = getattr(arguments, name, None)
+        # 0 is given, though it equals False.
+        if value is not None and value is not False and value not in ([], "auto"):
             flag = "NAME" if name == "name" else f"--{name.replace('_', '-')}"
             raise InvalidArgumentError(name, f"{flag} means nothing beside --{beside}")
+
+
+def _make_folder(arguments: argparse.Namespace, name: str) -> None:
+    """Make the folder of a file that is written after the run, or refuse it before."""
+    given = getattr(arguments, name)
+    if given is None:
+        return
+    path = Path(given)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writable = os.access(path if path.exists() else path.parent, os.W_OK) and not path.is_dir()
+    except OSError:
+        writable = False
+    if not writable:
+        raise InvalidArgumentError(name, f"--{name}: {path} cannot be written")
 
 
 def _page_writer(arguments: argparse.Namespace) -> Any:  # noqa: ANN401  # the function, or None

@@ -1,6 +1,9 @@
 """The processes that make calls, from the side that tells them to."""
 
 import multiprocessing
+import os
+import socket
+import struct
 import subprocess
 import sys
 import time
@@ -20,6 +23,8 @@ _GRACE_SECONDS: Final = 10.0
 _LOOK_SECONDS: Final = 0.1
 _START_SECONDS: Final = 120.0
 _STOP_SECONDS: Final = 5.0
+# Between two parts of one message.
+_MESSAGE_SECONDS: Final = 10
 
 
 class Fleet:
@@ -84,6 +89,7 @@ class Fleet:
 
     def _start(self, task: Task) -> None:
         ours, theirs = multiprocessing.Pipe()
+        _limit(ours)
         self._connections.append(ours)
         with theirs:
             number = theirs.fileno()
@@ -105,11 +111,20 @@ class Fleet:
                 process.wait()
 
 
+def _limit(connection: Connection) -> None:
+    """Let no `recv` wait for ever for a process that stopped in the middle of a message."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+        limit = struct.pack("ll", _MESSAGE_SECONDS, 0)
+        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+
+
 def _received(connection: Connection, seconds: float | None = None) -> Sent | Ended:
     try:
         if not connection.poll(seconds):
             raise UnavailableError("a load generator did not start")
         told: Sent | Ended = connection.recv()
+    except BlockingIOError:
+        raise UnavailableError("a load generator stopped in the middle of a message") from None
     except (EOFError, OSError):
         raise UnavailableError("a load generator died; its last words are above") from None
     return told

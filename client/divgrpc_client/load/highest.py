@@ -4,19 +4,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.load.recordings import Recording
-from divgrpc_client.load.results import Report, all_sent, build_report, figure
+from divgrpc_client.load.results import ERRORS_MOST, Report, all_sent, build_report, figure
 from divgrpc_client.load.schedules import constant
 from divgrpc_client.load.sessions import Session, Tell, Trialled
-from divgrpc_client.load.thresholds import Threshold
+from divgrpc_client.load.thresholds import Threshold, is_time
 
 # A rate is found when the next one that fails is at most so much higher.
 _CLOSE_ENOUGH: Final = 1.05
 _TRIALS_MAX: Final = 24
 # Less say nothing of a percentile.
 _CALLS_LEAST: Final = 20
-# A latency says nothing where calls fail: what is refused at once would make any rate hold.
-_ERRORS_MOST: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +25,21 @@ class Tried:
     rate: float
     held: bool
     void: bool = False
+
+
+def check_objective(objective: Threshold) -> Threshold:
+    """Return an objective; raises `InvalidArgumentError` where a search cannot close in on it.
+
+    It must be measured in every trial, and what holds at a rate must hold at lower ones.
+    """
+    if objective.sign not in ("<", "<=") or not (
+        is_time(objective.name) or objective.name == "errors"
+    ):
+        raise InvalidArgumentError(
+            "objective",
+            f"objective must be a greatest latency or share of errors: {objective.text!r}",
+        )
+    return objective
 
 
 def search(try_rate: Callable[[float], Tried], begin: float, least: float = 1.0) -> list[Tried]:
@@ -81,9 +95,15 @@ def find_highest_rate(
     best = trials[max(held) if held else min(trials)]
     report = build_report(session, best)
     report["interrupted"] = any(trial.interrupted for trial in trials.values())
-    void = any(one.void for one in tried)
-    # A rate that held did so in spite of its generator.
-    report["void"] = [] if held or not void else report["void"]
+    failed = [one for one in tried if not one.held]
+    void = bool(failed) and min(failed, key=lambda one: one.rate).void
+    if held:
+        # That rate held in spite of its generator, but is the server's highest only where it failed
+        # and not the generator.
+        bound = f"above {max(held):,.0f} calls a second, which held, the generator was"
+        report["void"] = [bound] if void else []
+    elif not void:
+        report["void"] = []
     report["search"] = {
         "objectives": [objective.text for objective in objectives],
         "rate": max(held, default=0.0),
@@ -110,7 +130,7 @@ def _judged(session: Session, trial: Trialled, objectives: list[Threshold], rate
     held = (
         not trial.interrupted
         and all(objective.holds(figure(report, objective.name)) for objective in objectives)
-        and trial.recording.codes.errors <= _ERRORS_MOST
+        and trial.recording.codes.errors <= ERRORS_MOST
         and all_sent(trial)
     )
     return Tried(rate, held, void=not held and bool(report["void"]))

@@ -62,15 +62,15 @@ def compare_with_exact(
     `replies` are kind of call, message and reply. Returns `rows` compared, `same_ids`, the mean
     share of the exact results that were found too, `same_lists`, the share of rows that are equal
     in every place, and rows left out: `replaced`, because another generation answered them, and
-    `unanswered`. Where a call's points are known `measured` has J, the share of the gap closed
-    (nearest neighbours and the exhaustive `marginal` greedy are asked for too) and h. None where
-    there is nothing to compare.
+    `unanswered`, with the first `refusal`. Where a call's points are known `measured` has J, the
+    share of the gap closed (nearest neighbours and the exhaustive `marginal` greedy are asked for
+    too) and h. None where there is nothing to compare.
     """
     comparison = _Comparison(session)
     end = time.monotonic() + _SECONDS_MAX
     with grpc.insecure_channel(session.target) as channel:
         for kind, message, reply in replies:
-            if time.monotonic() > end:
+            if time.monotonic() > end or session.interrupted:
                 break
             comparison.add(channel, kind, message, reply)
     return comparison.figures()
@@ -81,6 +81,7 @@ class _Comparison:
         self._session = session
         self._shares: list[float] = []
         self._equal = self._replaced = self._unanswered = 0
+        self._refusal = ""
         self._seen = {
             kind: _Seen(call, call.points)
             for kind, call in enumerate(session.calls)
@@ -102,8 +103,9 @@ class _Comparison:
             for one in wanted:
                 answer = ask_raw(channel, session.target, method, one.SerializeToString())
                 answers.append(type(found).FromString(answer))
-        except RpcError:
+        except RpcError as error:
             self._unanswered += rows
+            self._refusal = self._refusal or str(error)
             return
         if len({answer.generation for answer in answers}) > 1:
             self._replaced += rows
@@ -147,6 +149,7 @@ class _Comparison:
             "same_lists": self._equal / len(shares) if shares else None,
             "replaced": self._replaced,
             "unanswered": self._unanswered,
+            "refusal": self._refusal,
             "measured": [seen.figures() for seen in self._seen.values()],
         }
 

@@ -114,7 +114,7 @@ class Recording:
         self.replies: list[tuple[int, int, bytes]] = []
         self.busy = [0.0] * processes
         self.in_flight = [0] * processes
-        self.answered_in_time = 0
+        self.in_time_by_call = [0] * calls
         self._seconds = _Seconds(timeout)
 
     def add(self, place: int, sent: Sent, now: float) -> None:
@@ -133,7 +133,6 @@ class Recording:
 
     def _add(self, samples: Samples) -> None:
         in_time = (samples["code"] == _OK) & (samples["done"] < self._end)
-        self.answered_in_time += int(np.count_nonzero(in_time))
         self.retried_calls += int(np.count_nonzero(samples["retries"]))
         self._seconds.add(samples, self._begin)
         self.lateness.add(samples["sent"] - samples["due"])
@@ -144,6 +143,7 @@ class Recording:
             own = timed[timed["call"] == kind]
             times.add(own["done"] - own["due"])
             codes.counts.update(samples["code"][samples["call"] == kind].tolist())
+            self.in_time_by_call[kind] += int(np.count_nonzero(samples["call"][in_time] == kind))
         self.codes.counts.update(samples["code"].tolist())
 
     def end_at(self, now: float) -> None:
@@ -158,7 +158,7 @@ class Recording:
     @property
     def rate(self) -> float:
         """Calls a second that were answered OK, while it lasted: what came later is not in it."""
-        return self.answered_in_time / self.seconds if self.seconds else 0.0
+        return sum(self.in_time_by_call) / self.seconds if self.seconds else 0.0
 
     def by_second(self) -> list[Row]:
         """Return figures of each second so far: its calls are those that were due in it."""

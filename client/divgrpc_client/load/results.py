@@ -23,6 +23,8 @@ from divgrpc_client.load.thresholds import MEASURED, Threshold, is_time, percent
 Report: TypeAlias = dict[str, Any]
 
 FORMAT: Final = 1
+# A latency says nothing where more calls fail: what is refused at once would make any rate hold.
+ERRORS_MOST: Final = 0.001
 # A generator is the bottleneck where it is busy for so much of the time ...
 _BUSY_MOST: Final = 0.95
 # ... where so many of a hundred calls leave late by more than this and by more than that share of
@@ -68,7 +70,8 @@ def all_sent(trialled: Trialled) -> bool:
         return True
     # Of a random schedule the number itself varies; four standard deviations are no accident.
     due = trialled.schedule.calls
-    return trialled.recording.codes.total >= due * _SENT_LEAST - 4 * math.sqrt(due)
+    astray = 4 * math.sqrt(due) if trialled.poisson else 1
+    return trialled.recording.codes.total >= due * _SENT_LEAST - astray
 
 
 def figure(report: Report, name: str) -> float | None:
@@ -97,11 +100,21 @@ def _measured(own: dict[str, Any], name: str) -> float | None:
 
 
 def judged(report: Report, thresholds: list[Threshold]) -> list[dict[str, object]]:
-    """Return what became of each threshold."""
+    """Return what became of each threshold.
+
+    A latency does not hold where more calls failed than `ERRORS_MOST`, unless a threshold of its
+    own says how many may: it is of calls that were answered, and those that failed may be the slow.
+    """
+    failing = report["errors"] > ERRORS_MOST and all(t.name != "errors" for t in thresholds)
     return [
-        {"text": t.text, "value": value, "held": t.holds(value)}
+        {
+            "text": t.text,
+            "value": value,
+            "held": t.holds(value) and not void,
+            "too_many_errors": void,
+        }
         for t in thresholds
-        for value in [figure(report, t.name)]
+        for value, void in [(figure(report, t.name), failing and is_time(t.name))]
     ]
 
 
@@ -146,7 +159,10 @@ def _counts(session: Session, recording: Recording) -> dict[str, object]:
         "calls": recording.codes.total,
         "offered": recording.codes.total / recording.seconds if recording.seconds else 0.0,
         "rate": recording.rate,
-        "rows_rate": sum(call.batch * codes.answered for call, (_, codes) in kinds)
+        "rows_rate": sum(
+            call.batch * count
+            for call, count in zip(session.calls, recording.in_time_by_call, strict=True)
+        )
         / max(recording.seconds, 1e-9),
         "errors": recording.codes.errors,
         "codes": recording.codes.named(),

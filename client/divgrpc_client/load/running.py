@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 
-from divgrpc_client.load.highest import find_highest_rate
+from divgrpc_client.load.highest import check_objective, find_highest_rate
 from divgrpc_client.load.quality import compare_with_exact
 from divgrpc_client.load.results import Report, build_report, judged
 from divgrpc_client.load.schedules import Schedule
@@ -36,7 +36,7 @@ def run_load(
     Raises `InvalidArgumentError` for what cannot be asked, `RpcError` where the server refuses a
     call of the mix or is not there, `UnavailableError` where a process of the run dies.
     """
-    wanted = [_threshold(one, "objective") for one in objectives]
+    wanted = [check_objective(_threshold(one, "objective")) for one in objectives]
     required = [_threshold(one, "require") for one in require]
     with Session(target, calls, settings) as session, _interruptible(session):
         if wanted:
@@ -47,7 +47,7 @@ def run_load(
         else:
             trialled = session.run(schedule, closed=closed, tell=tell)
             report = build_report(session, trialled)
-        if session.settings.quality:
+        if session.settings.quality and not session.interrupted:
             report["quality"] = compare_with_exact(session, trialled.recording.replies)
         report["thresholds"] = judged(report, required)
     return report

@@ -20,7 +20,7 @@ from divgrpc_client.load.orders import Sent, Task, Trial
 from divgrpc_client.load.recordings import Recording
 from divgrpc_client.load.schedules import Schedule
 from divgrpc_client.load.targets import check_target, port_of
-from divgrpc_client.load.traffic import Call
+from divgrpc_client.load.traffic import BYTES_MAX, Call
 from divgrpc_client.load.watching import ServerWatch, Use
 from divgrpc_client.responses import ServerInfo
 from divgrpc_protos.arrays import take
@@ -28,6 +28,8 @@ from divgrpc_protos.v1 import query_pb2
 
 # Replies that are kept to be compared with exact ones.
 _REPLIES_MAX: Final = 500
+# Far fewer than a sample has numbers for; a process keeps messages of every kind.
+_KINDS_MAX: Final = 1_000
 _CHECK_SECONDS: Final = 60.0
 
 
@@ -65,6 +67,10 @@ class Settings:
         ):
             if not 0 <= value <= most:
                 raise InvalidArgumentError(name, f"{name} must be 0 to {most}, got {value!r}")
+        if not isinstance(self.retries, int):
+            raise InvalidArgumentError(
+                "retries", f"retries must be a whole number, got {self.retries!r}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ class Trialled:
     schedule: Schedule
     closed: int
     recording: Recording
+    poisson: bool = False
     interrupted: bool = False
     ended: bool = True
     server: list[Second] = field(default_factory=list)
@@ -103,10 +110,13 @@ class Session:
     ) -> None:
         self.settings = settings or Settings()
         self.target = check_target(target, allow_remote=self.settings.allow_remote)
-        if not calls:
-            raise InvalidArgumentError("mix", "there is nothing to call")
+        if not 0 < len(calls) <= _KINDS_MAX:
+            raise InvalidArgumentError(
+                "mix", f"there must be 1 to {_KINDS_MAX} kinds of call, got {len(calls)}"
+            )
         self.calls = list(calls)
-        self.messages = [call.messages(self.settings.seed) for call in calls]
+        room = BYTES_MAX // len(calls)
+        self.messages = [call.messages(self.settings.seed, room) for call in calls]
         self.server: ServerInfo | None = None
         self.metrics: dict[str, Metric] = {}
         self._interrupted = False
@@ -132,6 +142,11 @@ class Session:
     ) -> None:
         self._fleet.__exit__(kind, error, trace)
 
+    @property
+    def interrupted(self) -> bool:
+        """Whether the end was asked for."""
+        return self._interrupted
+
     def interrupt(self) -> None:
         """Let the trial under way end now, with what it has; safe in a signal handler."""
         self._interrupted = True
@@ -148,7 +163,7 @@ class Session:
             processes=settings.processes,
             timeout=settings.timeout,
         )
-        trialled = Trialled(schedule, closed, recording)
+        trialled = Trialled(schedule, closed, recording, settings.poisson)
         trial = Trial(
             begin=begin,
             schedule=schedule.after(counted - begin),

@@ -1,6 +1,7 @@
 """What is asked: a mix of calls, every message of which is made before the clock runs.
 
-A mix is a file in TOML; paths in it are relative to it, and every list is a choice of its own:
+A mix is a file in TOML; paths in it are relative to it. A list, of `batch` or of an option, is a
+choice of its own:
 
     [[call]]
     index = "products"
@@ -51,9 +52,9 @@ from divgrpc_protos.v1 import query_pb2
 
 Method: TypeAlias = Literal["Query", "QueryStream", "PredictLabels"]
 
-# Of one kind of call. More would take memory in every process.
+# Of one kind of call, and of all kinds together. More would take memory in every process.
 _MESSAGES_MAX: Final = 2_000
-_BYTES_MAX: Final = 2**26
+BYTES_MAX: Final = 2**26
 _OWN: Final = (
     *("method", "index", "data", "key", "dims", "rows", "share", "batch"),
     *("points", "categories"),
@@ -110,9 +111,10 @@ class Call:
         rows = [f"{self.batch} rows"] if self.batch > 1 else []
         return ", ".join([f"{self.method} {self.index}", *rows, *told])
 
-    def messages(self, seed: int) -> list[bytes]:
+    def messages(self, seed: int, room: int = BYTES_MAX) -> list[bytes]:
         """Return its requests on the wire, of different rows while there are any; seeded.
 
+        There are no more once they take `room` bytes.
         Raises `InvalidArgumentError` or TypeError for options that no request can carry.
         """
         fields, ask = self._fields()
@@ -122,7 +124,7 @@ class Call:
             message = ask(fields, picked(self.vectors, rows), 0, self.batch)
             made.append(message.SerializeToString())
             size += len(made[-1])
-            if len(made) == _MESSAGES_MAX or size >= _BYTES_MAX:
+            if len(made) == _MESSAGES_MAX or size >= room:
                 break
         return made
 
@@ -185,6 +187,9 @@ def _calls(folder: Path, table: Mapping[str, Any]) -> Iterator[Call]:
     options = {name: value for name, value in table.items() if name not in _OWN}
     options["batch"] = table.get("batch", 1)
     lists = [value if isinstance(value, list) else [value] for value in options.values()]
+    for name, choices in zip(options, lists, strict=True):
+        if not choices:
+            raise InvalidArgumentError(name, f"{name} is an empty list")
     combinations = list(itertools.product(*lists))
     for values in combinations:
         own = dict(zip(options, values, strict=True))

@@ -1,7 +1,7 @@
 """Figures of a report as people read them, the same on a terminal and on a page."""
 
 from collections.abc import Iterator
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from divgrpc_client.load.results import Report, figure
 from divgrpc_client.load.thresholds import is_time
@@ -116,7 +116,7 @@ def server_use(report: Report) -> list[Line]:
 def thresholds(report: Report) -> list[Line]:
     """Return the rows of the table of thresholds."""
     return [
-        (one["text"], told(_name(one["text"]), one["value"]), "held" if one["held"] else "MISSED")
+        (one["text"], told(_name(one["text"]), one["value"]), _outcome(one))
         for one in report["thresholds"]
     ]
 
@@ -132,7 +132,8 @@ def quality(report: Report) -> str:
             f", {found['same_ids']:.2%} of the exact results were found, "
             f"{found['same_lists']:.2%} of the lists are equal"
         )
-    for name, why in (("replaced", "the index was replaced"), ("unanswered", "no answer came")):
+    no_answer = f"no answer came ({found['refusal']})"
+    for name, why in (("replaced", "the index was replaced"), ("unanswered", no_answer)):
         text += f"; {found[name]:,} left out: {why}" if found[name] else ""
     return f"{text}."
 
@@ -157,10 +158,13 @@ def comparison(one: Report, other: Report) -> list[Line]:
     rows: list[Line] = []
     for name in COMPARED:
         a, b = figure(one, name), figure(other, name)
-        if a is None or b is None:
+        if a is None and b is None:
             continue
-        ratio = b / a if a else None
-        rows.append((name, told(name, a), told(name, b), _ratio(ratio), _verdict(name, a, b)))
+        if a is None or b is None:
+            ratio, verdict = "", "only A has it" if b is None else "only B has it"
+        else:
+            ratio, verdict = f"{b / a:.3f}" if a else "", _verdict(name, a, b)
+        rows.append((name, told(name, a), told(name, b), ratio, verdict))
     return rows
 
 
@@ -180,12 +184,14 @@ def differences(one: Report, other: Report) -> list[str]:
     return found
 
 
+def _outcome(judged: dict[str, Any]) -> str:
+    if judged["held"]:
+        return "held"
+    return "MISSED: too many calls failed" if judged["too_many_errors"] else "MISSED"
+
+
 def _name(text: str) -> str:
     return text.partition("<")[0].partition(">")[0].strip()
-
-
-def _ratio(ratio: float | None) -> str:
-    return "" if ratio is None else f"{ratio:.3f}"
 
 
 def _verdict(name: str, a: float, b: float) -> str:
