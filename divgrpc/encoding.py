@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 
 from divgrpc import cells, hashing
 from divgrpc.array_files import Array, release
-from divgrpc.kernels import normalising
+from divgrpc.kernels import normalising, postings
 from divgrpc.kernels.scoring import BOUND_ROWS
 from divgrpc.parameters import BuildParameters
 from divgrpc.sketching import CountSketch
@@ -26,6 +26,11 @@ from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows,
 Report = Callable[[str, int, int], None]
 # Projections made at a time: 2 MiB of them are still in the cache when their signs are taken.
 _MARGINS_AT_ONCE: Final = 2**19
+# Of more sparse points no lists are kept: they take nearly as much as the points, and to search so
+# many exactly takes long in any case.
+LISTED_MOST: Final = 2**18
+# The share of the points from which on a column that they hold is common.
+COMMON: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,8 @@ class _Encoder:
         if isinstance(self._points, SparseRows):
             squares = self._create("squares", np.float64, (self._rows,))
             normalising.squares_sparse(self._points.indptr, self._points.values, squares)
+            if self._rows <= LISTED_MOST:
+                self._list_holders()
         if self._parameters.metric == "inner_product":
             inverses = self._create("inverse_lengths", np.float32, (self._rows,))
             for start, block in self._blocks():
@@ -89,6 +96,24 @@ class _Encoder:
                 np.divide(1, long, out=part, where=long > 0)
             if not isinstance(self._points, SparseRows):
                 self._bound_lengths(self._points)
+
+    def _list_holders(self) -> None:
+        """List the points that hold each rare column: see `kernels.postings.score_listed`."""
+        holders = np.zeros(self._dims, np.int64)
+        for _, block in self._sparse_blocks():
+            postings.count_holders(block.indices, holders)
+        common = holders > COMMON * self._rows
+        starts = np.concatenate(([0], np.cumsum(np.where(common, 0, holders))))
+        self._put("posting_starts", starts)
+        rows = self._create("posting_rows", np.int32, (int(starts[-1]),))
+        values = self._create("posting_values", np.float32, (int(starts[-1]),))
+        common_lengths = self._create("common_lengths", np.float32, (self._rows,))
+        ends = np.where(common, -1, starts[:-1])
+        for start, block in self._sparse_blocks():
+            part = common_lengths[start : start + len(block)]
+            postings.fill_lists(
+                block.indptr, block.indices, block.values, start, ends, rows, values, part
+            )
 
     def _bound_lengths(self, points: FloatArray) -> None:
         """Keep how long rows are at most from one place on: see `kernels.scoring.score_longest`."""
@@ -221,6 +246,11 @@ class _Encoder:
         for start in range(0, self._rows, at_once):
             yield start, self._points[start : start + at_once]
             self._release()
+
+    def _sparse_blocks(self) -> Iterator[tuple[int, SparseRows]]:
+        for start, block in self._blocks():
+            if isinstance(block, SparseRows):
+                yield start, block
 
     def _release(self) -> None:
         release_rows(self._points)

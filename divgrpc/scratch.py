@@ -41,6 +41,7 @@ class Scratch:
     apart: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     costs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    sums: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
 
     @classmethod
     def empty(
@@ -85,6 +86,11 @@ class Scratch:
         if len(self.picked) < k:
             self.picked = np.empty(k, np.int64)
 
+    def make_sums(self, points: int) -> None:
+        """Make what lists of points add up in."""
+        if len(self.sums) < points:
+            self.sums = np.empty(points, np.float32)
+
     def make_scanning(self, points: int) -> None:
         """Make what a scan of so many codes needs."""
         if len(self.scanning[0]) * scanning.GROUP < points:
@@ -121,6 +127,7 @@ class Scratch:
             self.costs,
             self.picked,
             self.sketched,
+            self.sums,
         )
 
 

@@ -58,6 +58,12 @@ _POINTS: Final[_Layout] = (
     ("values", np.float32, (0,)),
     ("squares", np.float64, (0,)),
 )
+_POSTINGS: Final[_Layout] = (
+    ("posting_starts", np.int64, (0,)),
+    ("posting_rows", np.int32, (0,)),
+    ("posting_values", np.float32, (0,)),
+    ("common_lengths", np.float32, (0,)),
+)
 _NAMED: Final[_Layout] = (
     ("ids", np.int64, (0,)),
     ("inverse_lengths", np.float32, (0,)),
@@ -113,6 +119,7 @@ class Searcher:
 
     def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
         self._points = _laid_out(arrays, _POINTS, dims)
+        self._postings = _laid_out(arrays, _POSTINGS, dims)
         self._named = _laid_out(arrays, _NAMED, dims)
         self._hashing = _laid_out(arrays, _HASHING, dims)
         self._tables = _laid_out(arrays, _TABLES, dims)
@@ -143,7 +150,10 @@ class Searcher:
         return len(bounds) > 0 and bool(bounds[len(bounds) // 2] < bounds[0] / 2)
 
     def of_first(self, count: int) -> "Searcher":
-        """Return a searcher of the first points for exact searches: it has no codes of them."""
+        """Return a searcher of the first points for exact searches: it has no codes of them.
+
+        And no lists: it takes as long for any query as a dense one does, which lists do not help.
+        """
         whole = ("indices", "values", "hyperplanes", "thresholds", "sketch")
         arrays = {name: self._arrays[name] for name in whole if name in self._arrays}
         for name in ("vectors", "squares", "inverse_lengths", "ids"):
@@ -229,6 +239,7 @@ class Searcher:
             scratch = self._scratch(plan, seen, min(room, points))
             lacking = answering.answer(
                 self._points,
+                self._postings,
                 self._named,
                 self._hashing,
                 self._tables,
@@ -281,6 +292,8 @@ class Searcher:
             scratch.make_cells(n_cells)
         elif search == finding.TABLES:
             scratch.make_probing(self._n_tables, self._n_bits)
+        if len(self._postings[0]):
+            scratch.make_sums(points)
         if search != finding.EXACT and (search != finding.TABLES or at_least or by_cells):
             scratch.make_scanning(max(room, n_cells))
         return scratch

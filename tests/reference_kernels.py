@@ -297,3 +297,40 @@ def reach(
     while stop < len(rows) and bounds[stop // block] * hypot(*query) >= products[wanted - 1]:
         stop = min(stop + block, len(rows))
     return stop, scored
+
+
+def rare_lists(
+    rows: npt.NDArray[np.float32], share: float
+) -> tuple[list[list[tuple[int, float]]], list[float]]:
+    """Return each column's points and numbers, none where more than `share` have it; and lengths.
+
+    The lengths are the rows' own over those columns that have no list for that reason.
+    """
+    held = [[(row, float(value)) for row, value in enumerate(column) if value] for column in rows.T]
+    common = [len(each) > share * len(rows) for each in held]
+    lists = [[] if often else each for each, often in zip(held, common, strict=True)]
+    lengths = [
+        sum(float(value) ** 2 for value, often in zip(row, common, strict=True) if often) ** 0.5
+        for row in rows
+    ]
+    return lists, lengths
+
+
+def least_distances(
+    rows: npt.NDArray[np.float32],
+    query: npt.NDArray[np.float32],
+    share: float,
+    *,
+    product: bool,
+) -> list[float]:
+    """Return what each row is at least away: what the lists say, and the most that others add."""
+    lists, lengths = rare_lists(rows, share)
+    others = sum(float(query[j]) ** 2 for j, each in enumerate(lists) if not each) ** 0.5
+    squares = [float(row.astype(float) @ row.astype(float)) for row in (*rows, query)]
+    found = []
+    for number in range(len(rows)):
+        dot = others * lengths[number]
+        for j, each in enumerate(lists):
+            dot += sum(value * float(query[j]) for row, value in each if row == number)
+        found.append(-dot if product else squares[number] + squares[-1] - 2 * dot)
+    return found

@@ -9,6 +9,7 @@ import numpy as np
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.finding import EVERY, EXACT, SCAN, SCAN_HAMMING, find
 from divgrpc.kernels.hashing import project, project_sparse, sketch_dense, sketch_sparse
+from divgrpc.kernels.postings import score_listed, worth_listing
 from divgrpc.kernels.sampling import id_of
 from divgrpc.kernels.scoring import (
     ends_early,
@@ -45,15 +46,15 @@ INNER_PRODUCT = 2
 
 
 @kernel
-def answer(points, named, hashing, tables, cells, plan, queries, scratch, results):
+def answer(points, postings, named, hashing, tables, cells, plan, queries, scratch, results):
     """Answer every query row; returns 0, or for how many points there must be room, and is void.
 
-    `points`: see `scoring.score_rows`. `named`: ids (n,) int64 or empty; for the inner product
-    inverse lengths (n,) float32 and bounds (see `scoring.score_longest`), else empty. `hashing`:
-    hyperplanes (m, B), thresholds (B,) float32, codes (B / 64, n) uint64, terms (2, n) float32 (see
-    `scanning.estimate`) or (2, 0), sketch (d,) int32 (see `hashing.sketch_dense`) or empty, where m
-    is d. `tables`: see `find_tables`. `cells`: see `rank_cells`; with cells, codes and terms go by
-    place.
+    `points`: see `scoring.score_rows`; `postings`: see `postings.score_listed`. `named`: ids (n,)
+    int64 or empty; for the inner product inverse lengths (n,) float32 and bounds (see
+    `scoring.score_longest`), else empty. `hashing`: hyperplanes (m, B), thresholds (B,) float32,
+    codes (B / 64, n) uint64, terms (2, n) float32 (see `scanning.estimate`) or (2, 0), sketch (d,)
+    int32 (see `hashing.sketch_dense`) or empty, where m is d. `tables`: see `find_tables`. `cells`:
+    see `rank_cells`; with cells, codes and terms go by place.
     `plan`: search, n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance
     float32 (inf: none), selector, relevance float32, rule, uniform, seed uint64, product, metric.
     `queries`: dense (nq, d) float32, or indptr (nq + 1,) int64, indices int32 and values float32;
@@ -61,8 +62,9 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
     float32, code (B / 64, 1) and planes (4, B / 64) uint64, scan scratch (scores (r,) int32, of the
     distances' memory, maxima, histogram int32, minima float32, block (BLOCK,) int32), probing
     scratch, cells scratch (numbers int32, distances float32, found int32), selection scratch (see
-    `greedy`), costs float32, picked int64, sketched (1, m) float32. With cells, searched through
-    tables, r and found may be less than n; maxima and minima are of as many points as found.
+    `greedy`), costs float32, picked int64, sketched (1, m) float32, sums float32. With cells,
+    searched through tables, r and found may be less than n; maxima and minima are of as many points
+    as found.
     `results`: ids (nq, k) int64, scores and selection scores (nq, k) float32, counts (nq,) uint32,
     stats (4, nq) uint32: hashed, probed, scored, candidates.
     """
@@ -94,14 +96,11 @@ def answer(points, named, hashing, tables, cells, plan, queries, scratch, result
             results[3][query] = count
             continue
         if count == EVERY:
-            scored = n
             hashed = min(n, hash_limit) if hash_limit else n
             count = _needed(plan, n) if falling else min(hashed, candidates_limit or hashed)
-            if bounds.shape[0]:
-                scored = score_longest(points[0], target, at, bounds, count, distances)
-            else:
-                _score_found(points, queries, query, target, at, product, EVERY, scratch)
-            count = take_nearest(distances[:scored], count, rows)
+            scored, count = _score_every(
+                points, postings, bounds, queries, query, target, at, product, n, count, scratch
+            )
         else:
             _score_found(points, queries, query, target, at, product, count, scratch)
             scored = looked + count
@@ -155,23 +154,48 @@ def _clear_query(queries, query, room):
 
 
 @part
+def _score_every(points, postings, bounds, queries, query, target, at, product, n, wanted, scratch):
+    """Write what the `wanted` nearest of all are among; returns how many were scored and are left.
+
+    Their rows and distances go into the scratch.
+    """
+    rows, distances = scratch[0], scratch[1]
+    if worth_listing(points, postings, queries, query, wanted):
+        square, room = _square(points, queries, query, target, at), (rows, distances, scratch[12])
+        scored = score_listed(
+            points, postings, queries, query, scratch[8], square, product, wanted, room
+        )
+        return scored, scored
+    scored = n
+    if bounds.shape[0]:
+        scored = score_longest(points[0], target, at, bounds, wanted, distances)
+    else:
+        _score_found(points, queries, query, target, at, product, EVERY, scratch)
+    return scored, take_nearest(distances[:scored], wanted, rows)
+
+
+@part
 def _score_found(points, queries, query, target, at, product, count, scratch):
     """Write how far the scratch's first `count` rows are, or EVERY row, into its distances."""
     rows, distances, marks = scratch[0], scratch[1], scratch[8][3]
-    dense, indptr, indices, values = queries
-    square = 0.0
-    if points[1].shape[0]:
-        if indptr.shape[0]:
-            start, stop = indptr[query], indptr[query + 1]
-            square = sparse_square(indices, values, start, stop, dense.shape[1])
-        else:
-            square = dense_square(target, at)
-    if marks.shape[0] and indptr.shape[0]:
+    square = _square(points, queries, query, target, at)
+    if marks.shape[0] and queries[1].shape[0]:
         score_marked(points, target, marks, square, product, rows, count, distances)
     elif count == EVERY:
         score_all(points, target, at, square, product, distances)
     else:
         score_rows(points, target, at, square, product, rows, count, distances)
+
+
+@part
+def _square(points, queries, query, target, at):
+    """Return the query's squared length, where points are sparse."""
+    dense, indptr, indices, values = queries
+    if not points[1].shape[0]:
+        return 0.0
+    if indptr.shape[0]:
+        return sparse_square(indices, values, indptr[query], indptr[query + 1], dense.shape[1])
+    return dense_square(target, at)
 
 
 @part

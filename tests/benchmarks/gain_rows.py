@@ -19,8 +19,10 @@ from divgrpc.index import Index
 from divgrpc.kernels.answering import project_query
 from divgrpc.metrics import Interval, Values, gain_share_interval
 from divgrpc.parameters import QueryParameters
+from divgrpc.searching import as_queries
 from divgrpc.sketching import CountSketch
 from divgrpc.types import FloatArray, IntArray, Search
+from divgrpc.vectors import Rows
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries
 
 NEAREST: Final = "nearest"
@@ -175,7 +177,7 @@ def _times(ready: Ready, chosen: Mapping[Key, Choice], timed: int) -> dict[Key, 
     spread = np.linspace(0, len(asked) - 1, min(timed, len(asked))).astype(np.int64)
     queries = np.ascontiguousarray(asked[spread])
     first = next(iter(ready.indexes.values()))
-    askings: dict[Key, Asking] = {(HASHING, False): _hashing(first, queries, k)}
+    askings: dict[Key, Asking] = {(HASHING, False): projecting(first, queries, k)}
     for (name, by_folds), choice in chosen.items():
         if name in (EVERYTHING, BY_COLUMNS):
             asking = _exhaustive(ready, queries, choice.overall, by_columns=name == BY_COLUMNS)
@@ -212,13 +214,13 @@ def _ask_trees(trees: Trees, k: int, setting: Setting, queries: FloatArray, quer
     return trees.pick(trees.nearest(queries[query : query + 1], k), k, setting)
 
 
-def _hashing(index: Index, queries: FloatArray, k: int) -> Asking:
+def projecting(index: Index, queries: Rows, k: int) -> Asking:
     """Return what projects a query alone: as many hyperplanes as the index has, any directions."""
     bits, sketch = index.info.code_bits, CountSketch.draw(index.dims, 0)
     hyperplanes = np.random.default_rng(0).standard_normal((sketch.dims, bits), dtype=np.float32)
     codes, nothing = np.empty((0, 0), np.uint64), np.empty(0, np.float32)
     hashing = (hyperplanes, nothing, codes, hyperplanes[:0], sketch.places)
-    asked = (queries, np.empty(0, np.int64), np.empty(0, np.int32), nothing)
+    asked = as_queries(queries)
     sketched, projections = np.empty((1, sketch.dims), np.float32), np.empty(bits, np.float32)
     none = np.full(k, -1)
 

@@ -26,6 +26,7 @@ from benchmarks import (
     relaxing,
     selectors,
     shares,
+    sparse_query,
     start,
     sweeps,
     training,
@@ -126,6 +127,26 @@ def test_relaxing_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
     ]
     assert all(row["gap"] <= 1e-3 and row["passes"] >= 1 for row in rows)
     assert "bytes an image" in capsys.readouterr().out
+
+
+def test_sparse_query_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both kinds of queries, exact candidates and all limits of two families; a goal of each."""
+    words = "--images 600 --words 400 --families lsh_sdiv auto --queries 7 --k 3"
+    rows = sparse_query.run(told(sparse_query, *words.split()))["rows"]
+    assert isinstance(rows, list)
+    limits = len(sparse_query.LIMITS)
+    names = ["exact candidates", *["lsh_sdiv"] * limits, *["auto"] * limits]
+    assert [(row["kind"], row["family"]) for row in rows] == [
+        (kind, name) for kind in ("sparse", "dense") for name in names
+    ]
+    for row in rows:
+        assert 0 <= row["found"] <= 1
+        if row["search"] == "exact":
+            assert row["found"] == 1
+    assert rows[0]["kept"] == 1
+    printed = capsys.readouterr().out
+    assert "sparse, auto: ms at J kept >= 0.97" in printed
+    assert "dense: ms of the product" in printed
 
 
 @pytest.mark.usefixtures("digits")
