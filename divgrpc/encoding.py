@@ -290,16 +290,16 @@ class _Encoder:
         `centres` (m, width) and `centre_margins` (m, B). With a centre c and a stretched code b, a
         distance |q - x|^2 is |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), where (q - c) b stands for
         the last product: what has no query in it is the first term. A product q x is
-        q c + c (x - c) + (q - c)(x - c).
+        q c + q (x - c), of which b q stands for the last: c may be much longer than q.
         """
         along = np.einsum("ij,ij->i", margins[:, : centres.shape[1]], centres)
-        squares = np.einsum("ij,ij->i", centres, centres)
         margins -= centre_margins
         signs = _signs(margins)
         stretch = self._stretches(margins, signs)
-        shift = stretch * np.einsum("ij,ij->i", signs, centre_margins)
         if self._parameters.metric == "inner_product":
-            return hashing.pack_terms(squares - along + shift, stretch)
+            return hashing.pack_terms(np.zeros(len(block), np.float32), stretch)
+        squares = np.einsum("ij,ij->i", centres, centres)
+        shift = stretch * np.einsum("ij,ij->i", signs, centre_margins)
         apart = np.maximum(self._centred_squares(block) - 2 * along + squares, 0)
         return hashing.pack_terms(apart + 2 * shift, 2 * stretch)
 

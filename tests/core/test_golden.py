@@ -1,4 +1,4 @@
-"""Recorded answers, and stored indexes of formats 1 and 2 that must stay readable.
+"""Recorded answers, and stored indexes of formats 1 and 5 that must stay readable.
 
 Run as a script, this file records anew all but the index of format 1, which this version cannot
 write; review what it changed before committing it:
@@ -172,7 +172,7 @@ def arrays_of(index: Index) -> dict[str, list[Any]]:
 
 
 def record() -> None:
-    """Write the index of format 2 and all answers anew."""
+    """Write the index of format 5 and all answers anew."""
     shutil.rmtree(SPARSE, ignore_errors=True)
     Index.build(
         sparse_rows(80, 7),
