@@ -2,16 +2,17 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from divgrpc.errors import InvalidArgumentError, UnavailableError, UnsupportedError
+from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc.joining import ResultT, joined
 from divgrpc.types import EvaluateRow, Progress
 from divgrpc_client import label_inputs, machine
 from divgrpc_client.client import Client
+from divgrpc_client.extras import extra
 from divgrpc_client.files import pick_rows, read_column, read_lists, read_vectors
 from divgrpc_client.options import (
     BuildOptions,
@@ -320,16 +321,6 @@ def paper_figures(arguments: argparse.Namespace) -> int:
     with extra("paper", "drawing the paper's figures", "server,report"):
         from divgrpc_client.reports.paper import figures as report
     return report.run(Path(arguments.out))
-
-
-@contextmanager
-def extra(field: str, what: str, name: str) -> Iterator[None]:
-    """Say which extra to install where an import finds something missing."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        missing = str(error.name).partition(".")[0]
-        raise UnsupportedError(field, f"{what} needs {missing}: install divgrpc[{name}]") from None
 
 
 def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[Tell | None]:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client import machine
-from divgrpc_client.commands import extra
+from divgrpc_client.extras import extra
 from divgrpc_client.files import pick_rows, read_vectors
 from divgrpc_client.load import showing, words
 from divgrpc_client.load.points import Points
