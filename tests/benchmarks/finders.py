@@ -22,9 +22,10 @@ Effort = tuple[float, ...]
 Found = tuple[IntArray, FloatArray]
 
 _FACTORS: Final = (1.0, 1.5, 2.0, 4.0, 8.0)
-_REFINED: Final = (2.0, 4.0, 8.0, 16.0)
+_REFINED: Final = (1.0, 1.5, 2.0, 3.0, 4.0, 8.0, 16.0)
 _LSH_REFINED: Final = (4.0, 16.0, 64.0)
-_PROBES: Final = (2, 4, 8, 16, 32, 64, 128, 256, 512)
+# Steps as fine as ours.
+_PROBES: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 _LSH_BITS: Final = 2
 _ANY: Final[Effort] = ()
 
@@ -131,7 +132,7 @@ class Faiss:
             return [[(each, factor) for each in probes] for factor in _REFINED]
         if self.kind == "faiss LSH":
             return [[(factor,) for factor in _LSH_REFINED]]
-        return [[(factor,) for factor in (_FACTORS if self.axes == ("ef",) else (1.0, *_REFINED))]]
+        return [[(factor,) for factor in (_FACTORS if self.axes == ("ef",) else _REFINED)]]
 
     def describe(self, effort: Effort, count: int) -> str:
         """Name what is set."""
