@@ -59,10 +59,22 @@ def encode_points(store: Arrays, asked: BuildParameters, points: Rows, report: R
 
 
 class _Cells:
-    """Where hashing puts the cell of each row, `numbers` (n,), and the centres' margins (C, B)."""
+    """A partition, and what leads to its centres; hashing puts each row's cell into `numbers` (n,).
 
-    def __init__(self, partition: cells.Partition, margins: FloatArray, rows: int) -> None:
-        self.partition, self.margins = partition, margins
+    A centre is the sum of the first hyperplanes times `weights` (C, m); `margins` (C, B) are its
+    own on all of them, `squares` (C,) its squared length.
+    """
+
+    def __init__(self, partition: cells.Partition, hyperplanes: FloatArray, rows: int) -> None:
+        self.partition = partition
+        planes = hyperplanes.astype(np.float64)
+        turned = planes[:, : partition.width].T @ planes
+        # The identity for orthogonal hyperplanes, but not for others.
+        gram = turned[:, : partition.width]
+        weights = partition.centres @ np.linalg.pinv(gram, hermitian=True)
+        self.weights = weights.astype(np.float32)
+        self.margins = (weights @ turned).astype(np.float32)
+        self.squares = np.einsum("ij,ij->i", weights @ gram, weights).astype(np.float32)
         self.numbers = np.empty(rows, np.int32)
 
 
@@ -143,17 +155,14 @@ class _Encoder:
             self._put("sketch", self._sketch.places)
         self._release()
 
-    def hash(self, partition: cells.Partition | None = None) -> npt.NDArray[np.int32]:
-        """Write codes and scan terms, row by row; returns each row's cell, if there are any.
+    def hash(self, found: "_Cells | None" = None) -> None:
+        """Write codes and scan terms, row by row, and which of the cells each row is in.
 
         In a cell, codes are of what leads from its centre to the point.
         """
         self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
-        if partition or self._parameters.metric != "cosine":
+        if found or self._parameters.metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
-        found = (
-            _Cells(partition, self._centre_margins(partition), self._rows) if partition else None
-        )
         at_once = max(1, _MARGINS_AT_ONCE // self.bits)
         self._report("hashing", 0, self._rows)
         # A library's threads wait for one another more than these do.
@@ -166,7 +175,6 @@ class _Encoder:
                 for _ in on_all_cores(hash_some, range(0, len(block), at_once)):
                     pass
                 self._report("hashing", start + len(block), self._rows)
-        return found.numbers if found else np.empty(0, np.int32)
 
     def _hash_some(self, first: int, rows: Rows, found: "_Cells | None") -> None:
         """Write codes and terms of rows from `first` on, and the cells that they are in."""
@@ -175,8 +183,7 @@ class _Encoder:
         if found and terms is not None:
             numbers = found.partition.assign(margins[:, : found.partition.width])
             found.numbers[first:stop] = numbers
-            centres = found.partition.centres[numbers]
-            terms[first:stop] = self._cell_terms(rows, margins, centres, found.margins[numbers])
+            terms[first:stop] = self._cell_terms(rows, margins, found, numbers)
         elif terms is not None:
             terms[first:stop] = self._terms(rows, margins)
         hashing.encode(margins, self.arrays["codes"], first)
@@ -188,38 +195,51 @@ class _Encoder:
         rng = np.random.default_rng((self._parameters.seed, 2))
         count = cells.sample_size(self._rows, width)
         chosen = np.sort(rng.choice(self._rows, count, replace=False))
-        at_once = block_rows(self._points)
-        sample = np.concatenate(
-            [
-                self._margins(take(self._points, chosen[at : at + at_once]))[:, :width]
-                for at in range(0, count, at_once)
-            ]
+        sample, total, at_once = [], np.zeros(self._dims), block_rows(self._points)
+        for at in range(0, count, at_once):
+            rows = take(self._points, chosen[at : at + at_once])
+            total += _sum(rows, self._dims)
+            sample.append(self._margins(rows))
+        projected = np.concatenate(sample)
+        if self._parameters.metric != "inner_product":
+            projected -= self._begin_at((total / count).astype(np.float32))
+        partition = cells.learn(
+            np.ascontiguousarray(projected[:, :width]), cells.cell_count(self._rows, width), rng
         )
-        partition = cells.learn(sample, cells.cell_count(self._rows, width), rng)
-        numbers = self.hash(partition)
+        found = _Cells(partition, self.arrays["hyperplanes"], self._rows)
+        self.hash(found)
         self._report("cells", self._rows, self._rows)
-        order = np.argsort(numbers, kind="stable").astype(np.int32)
+        order = np.argsort(found.numbers, kind="stable").astype(np.int32)
         for line in (self.arrays["scan_terms"], *self.arrays["codes"]):
             line[:] = line[order]
         self._release()
-        sizes = np.bincount(numbers, minlength=len(partition.centres))
-        self._put("cell_centres", partition.centres)
-        self._put_centres(partition)
+        sizes = np.bincount(found.numbers, minlength=len(partition.centres))
+        self._put_centres(found)
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
         self._put("cell_rows", order)
 
-    def _put_centres(self, partition: cells.Partition) -> None:
-        """Put what ranks cells: their centres' squares, and the codes and terms of the centres."""
-        centres = partition.centres
-        squares = np.einsum("ij,ij->i", centres, centres)
-        margins = self._centre_margins(partition)
-        codes = self._create("cell_codes", np.uint64, (self.bits // hashing.WORD, len(centres)))
+    def _begin_at(self, centre: FloatArray) -> FloatArray:
+        """Measure margins from `centre` (d,) on, and return by how much (B,) they are less.
+
+        Distances are as they were, and a query's four bits are spent on what tells points apart.
+        """
+        thresholds = self.arrays["thresholds"]
+        before, self._centre = thresholds.copy(), centre
+        thresholds[:] = self._sketch.of_dense(centre) @ self.arrays["hyperplanes"]
+        return np.asarray(thresholds - before)
+
+    def _put_centres(self, found: _Cells) -> None:
+        """Put what ranks cells: the centres, and codes and terms of what leads to them."""
+        # What all centres have alike changes no order of theirs.
+        margins = found.margins - found.margins.mean(axis=0)
+        codes = self._create("cell_codes", np.uint64, (self.bits // hashing.WORD, len(margins)))
         hashing.encode(margins, codes, 0)
         stretch = self._stretches(margins, _signs(margins))
         product = self._parameters.metric == "inner_product"
-        offsets, factors = (0 * squares, stretch) if product else (squares, 2 * stretch)
-        self._put("cell_squares", squares)
+        offsets, factors = (0 * stretch, stretch) if product else (found.squares, 2 * stretch)
         self._put("cell_terms", hashing.pack_terms(offsets, factors))
+        self._put("cell_centres", found.weights)
+        self._put("cell_squares", found.squares)
 
     def fill_tables(self) -> None:
         """Sort the rows of every table into buckets."""
@@ -276,32 +296,26 @@ class _Encoder:
             return hashing.pack_terms(np.zeros(len(block), np.float32), stretch)
         return hashing.pack_terms(self._centred_squares(block), 2 * stretch)
 
-    def _centre_margins(self, partition: cells.Partition) -> FloatArray:
-        """Return the margins of the centres, (C, B): they are given by the first of them."""
-        hyperplanes = self.arrays["hyperplanes"]
-        turned: FloatArray = hyperplanes[:, : partition.width].T @ hyperplanes
-        return partition.centres @ turned
-
     def _cell_terms(
-        self, block: Rows, margins: FloatArray, centres: FloatArray, centre_margins: FloatArray
+        self, block: Rows, margins: FloatArray, found: _Cells, numbers: npt.NDArray[np.int32]
     ) -> npt.NDArray[np.uint32]:
-        """Take each row's centre off `margins` (m, B) in place, and return the rows' terms.
+        """Take the centres of the rows' cells off `margins` (m, B) in place; return the terms.
 
-        `centres` (m, width) and `centre_margins` (m, B). With a centre c and a stretched code b, a
-        distance |q - x|^2 is |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), where (q - c) b stands for
-        the last product: what has no query in it is the first term. A product q x is
-        q c + q (x - c), of which b q stands for the last: c may be much longer than q.
+        With a centre c and a stretched code b, a distance |q - x|^2 is
+        |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), where (q - c) b stands for the last product: what
+        has no query in it is the first term. A product q x is q c + q (x - c), of which q b stands
+        for the last: c may be much longer than q.
         """
-        along = np.einsum("ij,ij->i", margins[:, : centres.shape[1]], centres)
+        weights, centre_margins = found.weights[numbers], found.margins[numbers]
+        along = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)
         margins -= centre_margins
         signs = _signs(margins)
         stretch = self._stretches(margins, signs)
         if self._parameters.metric == "inner_product":
             return hashing.pack_terms(np.zeros(len(block), np.float32), stretch)
-        squares = np.einsum("ij,ij->i", centres, centres)
         shift = stretch * np.einsum("ij,ij->i", signs, centre_margins)
-        apart = np.maximum(self._centred_squares(block) - 2 * along + squares, 0)
-        return hashing.pack_terms(apart + 2 * shift, 2 * stretch)
+        apart = self._centred_squares(block) - 2 * along + found.squares[numbers]
+        return hashing.pack_terms(np.maximum(apart, 0) + 2 * shift, 2 * stretch)
 
     def _centred_squares(self, block: Rows) -> FloatArray:
         """Return the squared distance of each row from the centre."""
@@ -314,10 +328,7 @@ class _Encoder:
     def _mean(self) -> FloatArray:
         total = np.zeros(self._dims)
         for _, block in self._blocks():
-            if isinstance(block, SparseRows):
-                total += np.bincount(block.indices, block.values, self._dims)
-            else:
-                total += block.sum(axis=0, dtype=np.float64)
+            total += _sum(block, self._dims)
         mean: FloatArray = (total / self._rows).astype(np.float32)
         return mean
 
@@ -335,6 +346,13 @@ class _Encoder:
         for part in parts:
             whole[start : start + len(part)] = part
             start += len(part)
+
+
+def _sum(rows: Rows, dims: int) -> npt.NDArray[np.float64]:
+    """Return the sum of rows, (d,)."""
+    if isinstance(rows, SparseRows):
+        return np.asarray(np.bincount(rows.indices, rows.values, dims), np.float64)
+    return np.asarray(rows.sum(axis=0, dtype=np.float64))
 
 
 def _signs(margins: FloatArray) -> FloatArray:

@@ -99,7 +99,9 @@ class Manifest:
         except _UNREADABLE as error:
             raise IndexDamagedError("the manifest cannot be read") from error
         if manifest is not None:
-            if version < _PACKED_FROM and _PACKED.intersection(manifest.arrays):
+            # Those of labels have the name of their part before their own.
+            names = {name.rsplit(".")[-1] for name in manifest.arrays}
+            if version < _PACKED_FROM and _PACKED & names:
                 raise OtherFormatError(
                     f"the index is of format {version}, whose cells and scan terms this version"
                     " does not read: build it again"

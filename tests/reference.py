@@ -41,11 +41,12 @@ CHOICE = 2
 class Cells:
     """A partition: `members` holds each cell's rows.
 
-    `centres` (C, m) are places among the first m projections; `bits` (C, B) and `terms` (2, C) are
-    theirs as those of points are.
+    `centres` (C, m) say how often a centre has each of the first m hyperplanes, `squares` (C,) are
+    their squared lengths; `bits` (C, B) and `terms` (2, C) are theirs as those of points are.
     """
 
     centres: Floats
+    squares: Floats
     bits: Bits
     terms: Floats
     members: list[list[int]]
@@ -208,10 +209,11 @@ def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameter
 # Cells.
 
 
-def away(points: Points, centre: Floats, query_margins: Floats) -> float:
-    """Return how far a centre is, up to what all have alike."""
+def away(points: Points, cells: Cells, cell: int, query_margins: Floats) -> float:
+    """Return how far a cell's centre is, up to what all have alike."""
+    centre = cells.centres[cell]
     product = dot(centre, query_margins[: len(centre)])
-    return -product if points.metric == "inner_product" else dot(centre, centre) - 2 * product
+    return -product if points.metric == "inner_product" else cells.squares[cell] - 2 * product
 
 
 def nearest_cells(points: Points, cells: Cells, query: Floats, wanted: int) -> list[int]:
@@ -221,7 +223,7 @@ def nearest_cells(points: Points, cells: Cells, query: Floats, wanted: int) -> l
     if enough < len(numbers):
         guesses = estimates(own, cells.bits, cells.terms, [0.0] * len(numbers))
         numbers = sorted(numbers, key=lambda cell: (guesses[cell], cell))[:enough]
-    return sorted(numbers, key=lambda cell: (away(points, cells.centres[cell], own), cell))[:wanted]
+    return sorted(numbers, key=lambda cell: (away(points, cells, cell, own), cell))[:wanted]
 
 
 def best_in_cells(
@@ -234,7 +236,7 @@ def best_in_cells(
     """Return the rows with the least estimates, `hash_limit` of those in the cells."""
     own = margins(query, points.hyperplanes, points.thresholds)[0]
     rows = [row for cell in taken for row in cells.members[cell]]
-    bases = [away(points, cells.centres[cell], own) for cell in taken for _ in cells.members[cell]]
+    bases = [away(points, cells, cell, own) for cell in taken for _ in cells.members[cell]]
     assert points.terms is not None
     signs = parameters.search == "scan_hamming"
     guesses = estimates(own, points.bits[rows], points.terms[:, rows], bases, signs=signs)

@@ -158,8 +158,9 @@ def test_cells_are_hashed_with_the_hyperplanes_of_a_build_without() -> None:
     without = Index.build(
         points, hash_family="lsh_sdiv", n_components=12, metric="euclidean", seed=4
     )
-    for name in ("hyperplanes", "thresholds"):
-        assert with_cells._arrays[name].tobytes() == without._arrays[name].tobytes()
+    theirs = without._arrays["hyperplanes"]
+    assert with_cells._arrays["hyperplanes"].tobytes() == theirs.tobytes()
+    assert np.allclose(with_cells._arrays["thresholds"], points.mean(axis=0) @ theirs, atol=1e-4)
 
 
 # The nearest cells.
@@ -258,6 +259,7 @@ def test_few_cells_are_the_nearest_of_those_looked_at(
     assert found == [cell for cell in every if cell in found]
     twin = reference.Cells(
         centres=places.centres,
+        squares=(places.centres**2).sum(axis=1),
         bits=reference_kernels.unpack(places.codes),
         terms=reference_kernels.unpack_terms(places.terms),
         members=[],
@@ -324,3 +326,22 @@ def test_enough_probes_see_every_point(metric: Metric) -> None:
         assert found.ids[row].tolist() == nearest
     assert (found.stats.buckets_probed == cells_there).all()
     assert (found.stats.points_scored == index.rows).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("kind", ["gaussian", "far", "plain"])
+def test_codes_in_cells_find_the_nearest_wherever_points_lie(metric: Metric, kind: str) -> None:
+    """Hyperplanes that are no rotation and points far from the origin cost little."""
+    points = clustered(6_000, 32, 5) + (30 if kind == "far" else 0)
+    asked = points[::300] + 0.1
+    planes: Any = "gaussian" if kind == "gaussian" else "orthogonal"
+    index = Index.build(points, hash_family="cells", metric=metric, hyperplanes=planes)
+    options: dict[str, Any] = {"selector": "nearest", "k": 10}
+    exact = index.query(asked, search="exact", **options)
+    for search, told in (
+        ("scan", {"hash_limit": 300}),
+        ("tables", {"hash_limit": 300, "n_probes": 60}),
+    ):
+        found = index.query(asked, search=search, **options, **told)  # type: ignore[arg-type]
+        pairs = zip(found.ids, exact.ids, strict=True)
+        assert np.mean([np.isin(*pair).mean() for pair in pairs]) > 0.9, search

@@ -172,29 +172,31 @@ def test_terms_of_an_index_are_those_of_its_twin(
 @pytest.mark.parametrize("metric", get_args(Metric))
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("components", [9, 30])
-@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("hyperplanes", get_args(Hyperplanes))
 def test_terms_in_cells_are_of_the_way_from_the_centre(
-    metric: Metric, kind: str, components: int, centred: bool
+    metric: Metric, kind: str, components: int, hyperplanes: Hyperplanes
 ) -> None:
     """Codes are signs of a row's margins less its centre's; terms have all that no query is in."""
-    if centred and metric == "inner_product":
-        return
-    points = drawn(200, 30, 5, 0.4)
+    points = drawn(200, 30, 5, 0.4) + 20 * (kind == "dense")
     points[points.any(axis=1) == 0, 0] = 1
     index = Index.build(
         sparse.csr_array(points) if kind == "sparse" else points,
         metric=metric,
         hash_family="cells",
-        centred=centred,
+        hyperplanes=hyperplanes,
         n_components=components,
     )
     twin = points_of(index)
     assert twin.cells is not None
     assert twin.terms is not None
     planes, width = twin.hyperplanes.astype(np.float64), twin.cells.centres.shape[1]
-    mean = twin.vectors.mean(axis=0, dtype=np.float64) if centred else np.zeros(30)
-    for centre, members in zip(twin.cells.centres, twin.cells.members, strict=True):
+    # Products have a fixed origin; distances begin in the middle of the points.
+    mean = twin.vectors.mean(axis=0, dtype=np.float64) * (metric != "inner_product")
+    for centre, square, members in zip(
+        twin.cells.centres, twin.cells.squares, twin.cells.members, strict=True
+    ):
         place = planes[:, :width] @ centre
+        assert abs(square - place @ place) < 1e-4 * (place @ place + mean @ mean)
         for row in members:
             point = twin.vectors[row] - mean
             way, cut = point - place, (point - place) @ planes
@@ -214,7 +216,7 @@ def test_terms_in_cells_are_of_the_way_from_the_centre(
 @pytest.mark.parametrize("metric", get_args(Metric))
 def test_estimates_in_cells_are_near_the_distances(metric: Metric) -> None:
     """Off by what is at right angles to the code, of the ways from the centre alone (RaBitQ)."""
-    points, queries = drawn(2000, 64, 1), drawn(5, 64, 2)
+    points, queries = drawn(2000, 64, 1) + 50, drawn(5, 64, 2) + 50
     twin = points_of(Index.build(points, metric=metric, hash_family="cells"))
     assert twin.cells is not None
     assert twin.terms is not None
@@ -223,18 +225,22 @@ def test_estimates_in_cells_are_near_the_distances(metric: Metric) -> None:
         query = reference.unit(asked) if metric == "cosine" else asked.astype(np.float64)
         own = reference_kernels.margins(query, twin.hyperplanes, twin.thresholds)[0]
         level = np.abs(own).max() / 7
-        for centre, members in zip(twin.cells.centres[:9], twin.cells.members, strict=False):
+        mean = twin.vectors.mean(axis=0, dtype=np.float64) * (metric != "inner_product")
+        for cell, (centre, members) in enumerate(
+            zip(twin.cells.centres[:9], twin.cells.members[:9], strict=True)
+        ):
             place = twin.hyperplanes[:, : len(centre)].astype(np.float64) @ centre
-            bases = [reference.away(twin, centre, own)] * len(members)
+            bases = [reference.away(twin, twin.cells, cell, own)] * len(members)
             bits, terms = twin.bits[members], twin.terms[:, members]
             found = reference_kernels.estimates(own, bits, terms, bases)
             for row, guess in zip(members, found, strict=True):
-                way = twin.vectors[row] - place
-                begun = 0 if metric == "inner_product" else place
-                far = np.linalg.norm(query - begun) * np.linalg.norm(way)
+                way = twin.vectors[row] - mean - place
+                begun = place * (metric != "inner_product")
+                far = np.linalg.norm(query - mean - begun) * np.linalg.norm(way)
                 truth, times = -(query @ twin.vectors[row]), 1
                 if metric != "inner_product":
-                    truth, times = ((query - twin.vectors[row]) ** 2).sum() - query @ query, 2
+                    own_square = ((query - mean) ** 2).sum()
+                    truth, times = ((query - twin.vectors[row]) ** 2).sum() - own_square, 2
                 lost = level * 64**0.5 * np.linalg.norm(way)
                 rounding = (abs(truth) + place @ place + way @ way) / 100
                 assert abs(guess - truth) < times * (5 * sigma * far + lost) + rounding

@@ -36,6 +36,7 @@ def points_of(index: Index, columns: IntArray | None = None) -> reference.Points
         codes, terms = codes[:, at], terms[:, at]
         cells = reference.Cells(
             centres=arrays["cell_centres"],
+            squares=arrays["cell_squares"],
             bits=reference_kernels.unpack(arrays["cell_codes"]),
             terms=reference_kernels.unpack_terms(arrays["cell_terms"]),
             members=[
