@@ -326,6 +326,7 @@ def compile_beside() -> None:
     scanning.scan_estimates(codes, scratch.planes, one, 0, terms, 4, block, costs, minima)
     scanning.put_known(costs[:1].copy(), 4, costs, minima)
     scanning.take_least(costs, minima, 4, 2, rows)
+    scoring.keep_nearest(rows, costs, 4, 2, ids)
     scoring.sort_nearest(rows, costs, 0, 4, 2, ids)
     among = Candidates(points, inverses, rows, costs, room)
     for selector in ONE_BY_ONE:

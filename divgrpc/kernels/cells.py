@@ -11,7 +11,7 @@ from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.hashing import quantise
 from divgrpc.kernels.lanes import prefetch_row, row_dot
 from divgrpc.kernels.scanning import scan_estimates, take_least
-from divgrpc.kernels.scoring import sort_nearest
+from divgrpc.kernels.scoring import keep_nearest, sort_nearest
 
 # Cells whose centres are looked at, per cell taken.
 _CHOICE = 2
@@ -39,7 +39,7 @@ def rank_cells(projections, cells, wanted, product, planes, scanning, numbers, d
         unit, levels = quantise(projections, planes)
         scan_estimates(codes, planes, unit, levels, terms, n_cells, block, distances, minima)
         seen = take_least(distances, minima, n_cells, enough, numbers)
-        sort_nearest(numbers, distances, 0, seen, enough, no_ids)
+        keep_nearest(numbers, distances, seen, enough, no_ids)
     else:
         for c in range(n_cells):
             numbers[c] = c

@@ -6,7 +6,7 @@ from divgrpc.kernels.cells import choose_cells
 from divgrpc.kernels.compiling import part
 from divgrpc.kernels.hashing import quantise, quantise_signs, sign_code
 from divgrpc.kernels.probing import find_tables
-from divgrpc.kernels.sampling import keep_sample, kth_smallest
+from divgrpc.kernels.sampling import keep_sample
 from divgrpc.kernels.scanning import (
     BLOCK,
     GROUP,
@@ -19,7 +19,7 @@ from divgrpc.kernels.scanning import (
     take_largest,
     take_least,
 )
-from divgrpc.kernels.scoring import sort_nearest, within
+from divgrpc.kernels.scoring import keep_nearest
 
 EXACT = 0
 TABLES = 1
@@ -112,13 +112,10 @@ def _find_cells(hashing, cells, plan, ids, scratch):
             estimate_block(codes, planes, unit, levels, terms, at, base, block, found)
             count = keep_least(found, places[at:end], limit, count, rows, estimates)
             if count > 2 * hash_limit:
-                limit = kth_smallest(estimates[:count].copy(), hash_limit - 1)
-                count = within(rows, estimates, count, limit)
-                if count > 2 * hash_limit:
-                    # Equals, as of duplicates: their ids tell which stay.
-                    sort_nearest(rows, estimates, 0, count, hash_limit, ids)
-                    count = hash_limit
-    sort_nearest(rows, estimates, 0, count, hash_limit, ids)
+                limit = keep_nearest(rows, estimates, count, hash_limit, ids)
+                count = hash_limit
+    if count > hash_limit:
+        keep_nearest(rows, estimates, count, hash_limit, ids)
     return min(count, hash_limit), probed, 0
 
 
@@ -141,7 +138,7 @@ def _scan(hashing, plan, ids, stop, looked, scratch):
                 # Long rows are estimated worst, and these were first.
                 put_known(known, stop, estimates, minima)
             count = take_least(estimates, minima, stop, hash_limit, rows)
-            sort_nearest(rows, estimates, 0, count, hash_limit, ids)
+            keep_nearest(rows, estimates, count, hash_limit, ids)
             return hash_limit, hash_limit
         # Nothing but products, which have terms, ends before the last point.
         scan_asymmetric(codes, planes, scores, maxima)

@@ -249,6 +249,28 @@ def sort_nearest(rows, distances, start, stop, wanted, ids):
 
 
 @kernel
+def keep_nearest(rows, distances, count, wanted, ids):
+    """Move the `wanted` nearest of rows[:count] to the front, in no order; ties go by id.
+
+    Returns the distance of the last of them; `wanted` is 1 to count.
+    """
+    limit = kth_smallest(distances[:count].copy(), wanted - 1)
+    inside = 0
+    for i in range(count):
+        if distances[i] < limit:
+            _exchange(rows, distances, i, inside)
+            inside += 1
+    stop = inside
+    for i in range(inside, count):
+        if distances[i] == limit:
+            _exchange(rows, distances, i, stop)
+            stop += 1
+    if stop > wanted:
+        sort_nearest(rows, distances, inside, stop, wanted - inside, ids)
+    return limit
+
+
+@kernel
 def _partition(rows, distances, low, high, ids):
     """Split around the median of three points; returns where that one ends up.
 

@@ -278,3 +278,30 @@ def test_no_order_of_the_points_makes_sorting_slow(kind: str) -> None:
     begun = perf_counter()
     sort(distances, NO_IDS, 0, size, size)
     assert perf_counter() - begun < 40 * usual
+
+
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([1, 2, 9, 300]),
+    levels=st.sampled_from([1, 3, 10**6]),
+    share=st.floats(0, 1),
+)
+def test_keep_nearest_keeps_them_in_no_order(
+    seed: int, count: int, levels: int, share: float
+) -> None:
+    """The nearest, of those that tie the ones of lower ids, and how far the last of them is."""
+    rng = np.random.default_rng(seed)
+    distances = rng.integers(0, levels, count).astype(np.float32)
+    distances[rng.random(count) < 0.1] = np.inf
+    rows, ids = rng.permutation(count).astype(np.int32), rng.permutation(count)
+    wanted = max(1, round(share * count))
+    for named in (ids, ids[:0]):
+        places, moved = rows.copy(), distances.copy()
+        limit = scoring.keep_nearest(places, moved, count, wanted, named)
+        by_row = dict(zip(rows.tolist(), distances.tolist(), strict=True))
+        name = named if len(named) else np.arange(count)
+        best = sorted(by_row, key=lambda row: (by_row[row], name[row]))[:wanted]
+        assert sorted(places[:wanted].tolist()) == sorted(best)
+        assert [by_row[row] for row in places.tolist()] == moved.tolist()
+        assert limit == by_row[best[-1]]
