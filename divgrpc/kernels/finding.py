@@ -78,7 +78,8 @@ def find(hashing, tables, cells, plan, ids, stop, looked, scratch):
 def _find_cells(hashing, cells, plan, ids, scratch):
     """Take the nearest cells whole, or by code where they hold more than the hash limit.
 
-    A scan is of all cells. Returns (count, cells, lacking) as `find` does.
+    A scan is of all cells; that by Hamming distances keeps the signs alone of the query's margins.
+    Returns (count, cells, lacking) as `find` does.
     """
     search, n_probes, at_least, hash_limit, product = plan[0], plan[1], plan[2], plan[4], plan[12]
     rows, estimates, projections, planes = scratch[0], scratch[1], scratch[2], scratch[4]
