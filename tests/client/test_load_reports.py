@@ -273,15 +273,29 @@ def test_reports_are_compared() -> None:
     assert words.comparison(failed, one)[0][-1] == "only B has it"
 
 
+@pytest.mark.parametrize(
+    ("share", "verdict"), [(1.0, "same"), (0.996, "same"), (0.951, "worse"), (0.9, "worse")]
+)
+def test_shares_are_compared_by_what_is_missing(share: float, verdict: str) -> None:
+    """From 1 to .951 is a small part of it, and a large one of what was missed."""
+    one = report(calls(0.01, 400)) | {"quality": {"same_ids": 1.0, "measured": []}}
+    other = copy.deepcopy(one)
+    other["quality"]["same_ids"] = share
+    rows = {row[0]: row[1:] for row in words.comparison(one, other)}
+    assert rows["quality"][-1] == verdict
+
+
 def test_what_cannot_be_compared_is_told() -> None:
-    """Another setting, another machine, a void run."""
+    """Another setting, another machine, a void or an interrupted run."""
     one = report(calls(0.01, 400))
     other = copy.deepcopy(one)
+    other["interrupted"] = True
     other["void"] = ["it was late"]
     other["setting"]["mix"][0]["options"] = {"k": 4}
     other["environment"]["processor"] = "another"
     assert words.differences(one, other) == [
         "B is void: it was late",
+        "B was interrupted",
         "they differ in mix",
         "they are of two machines",
     ]

@@ -25,8 +25,11 @@ COMPARED: Final = (
     "h",
 )
 _MORE_IS_BETTER: Final = ("rate", "quality", "gap_closed", "h")
-# Two runs of one thing differ by less than this.
+# Two runs of one thing differ by less than this: of a time or rate in proportion, of a share by
+# itself, as what is missing to one may have doubled.
 _SAME: Final = 0.05
+_SAME_SHARE: Final = 0.005
+_SHARES: Final = ("errors", "quality", "gap_closed", "h")
 _KIBI: Final = 1024
 
 
@@ -174,6 +177,8 @@ def differences(one: Report, other: Report) -> list[str]:
     for letter, report in (("A", one), ("B", other)):
         if report["void"]:
             found.append(f"{letter} is void: {'; '.join(report['void'])}")
+        if report["interrupted"]:
+            found.append(f"{letter} was interrupted")
     found += [
         f"they differ in {name}"
         for name in ("loop", "schedule", "retries", "timeout", "mix")
@@ -195,6 +200,7 @@ def _name(text: str) -> str:
 
 
 def _verdict(name: str, a: float, b: float) -> str:
-    if abs(b - a) <= _SAME * max(abs(a), abs(b)):
+    room = _SAME_SHARE if name in _SHARES else _SAME * max(abs(a), abs(b))
+    if abs(b - a) <= room:
         return "same"
     return "better" if (b > a) == (name in _MORE_IS_BETTER) else "worse"
