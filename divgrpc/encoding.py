@@ -199,13 +199,11 @@ class _Encoder:
         for at in range(0, count, at_once):
             rows = take(self._points, chosen[at : at + at_once])
             total += _sum(rows, self._dims)
-            sample.append(self._margins(rows))
+            sample.append(self._margins(rows)[:, :width].copy())
         projected = np.concatenate(sample)
         if self._parameters.metric != "inner_product":
-            projected -= self._begin_at((total / count).astype(np.float32))
-        partition = cells.learn(
-            np.ascontiguousarray(projected[:, :width]), cells.cell_count(self._rows, width), rng
-        )
+            projected -= self._begin_at((total / count).astype(np.float32))[:width]
+        partition = cells.learn(projected, cells.cell_count(self._rows, width), rng)
         found = _Cells(partition, self.arrays["hyperplanes"], self._rows)
         self.hash(found)
         self._report("cells", self._rows, self._rows)
