@@ -273,24 +273,19 @@ def test_reports_are_compared() -> None:
     assert words.comparison(failed, one)[0][-1] == "only B has it"
 
 
-@pytest.mark.parametrize(
-    ("share", "verdict"), [(1.0, "same"), (0.996, "same"), (0.951, "worse"), (0.9, "worse")]
-)
-def test_shares_are_compared_by_what_is_missing(share: float, verdict: str) -> None:
+def test_shares_are_compared_by_what_is_missing() -> None:
     """From 1 to .951 is a small part of it, and a large one of what was missed."""
-    one = report(calls(0.01, 400)) | {"quality": {"same_ids": 1.0, "measured": []}}
-    other = copy.deepcopy(one)
-    other["quality"]["same_ids"] = share
-    rows = {row[0]: row[1:] for row in words.comparison(one, other)}
-    assert rows["quality"][-1] == verdict
+    one, other = (report(calls(0.01, 400)) for _ in range(2))
+    for share, verdict in ((1.0, "same"), (0.996, "same"), (0.951, "worse")):
+        for each, found in ((one, 1.0), (other, share)):
+            each["quality"] = {"same_ids": found, "measured": []}
+        assert {row[0]: row[-1] for row in words.comparison(one, other)}["quality"] == verdict
 
 
 def test_what_cannot_be_compared_is_told() -> None:
     """Another setting, another machine, a void or an interrupted run."""
     one = report(calls(0.01, 400))
-    other = copy.deepcopy(one)
-    other["interrupted"] = True
-    other["void"] = ["it was late"]
+    other = copy.deepcopy(one) | {"interrupted": True, "void": ["it was late"]}
     other["setting"]["mix"][0]["options"] = {"k": 4}
     other["environment"]["processor"] = "another"
     assert words.differences(one, other) == [
