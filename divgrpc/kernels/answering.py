@@ -52,7 +52,7 @@ def answer(points, postings, named, hashing, tables, cells, plan, queries, scrat
     `points`: see `scoring.score_rows`; `postings`: see `postings.score_listed`. `named`: ids (n,)
     int64 or empty; for the inner product inverse lengths (n,) float32 and bounds (see
     `scoring.score_longest`), else empty. `hashing`: hyperplanes (m, B), thresholds (B,) float32,
-    codes (B / 64, n) uint64, terms (2, n) float32 (see `scanning.estimate`) or (2, 0), sketch (d,)
+    codes (B / 64, n) uint64, terms (n,) uint32 (see `scanning.estimate`) or empty, sketch (d,)
     int32 (see `hashing.sketch_dense`) or empty, where m is d. `tables`: see `find_tables`. `cells`:
     see `rank_cells`; with cells, codes and terms go by place.
     `plan`: search, n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance
@@ -60,11 +60,10 @@ def answer(points, postings, named, hashing, tables, cells, plan, queries, scrat
     `queries`: dense (nq, d) float32, or indptr (nq + 1,) int64, indices int32 and values float32;
     what is not used is empty. `scratch`: rows (r,) int32, distances (r,) float32, projections (B,)
     float32, code (B / 64, 1) and planes (4, B / 64) uint64, scan scratch (scores (r,) int32, of the
-    distances' memory, maxima, histogram int32, minima float32, block (BLOCK,) int32), probing
-    scratch, cells scratch (numbers int32, distances float32, found int32), selection scratch (see
-    `greedy`), costs float32, picked int64, sketched (1, m) float32, sums float32. With cells,
-    searched through tables, r and found may be less than n; maxima and minima are of as many points
-    as found.
+    distances' memory, maxima, histogram int32, minima float32, block (BLOCK,) int32, fresh (BLOCK,)
+    float32), probing scratch, cells scratch (numbers int32, distances float32), selection scratch
+    (see `greedy`), costs float32, picked int64, sketched (1, m) float32, sums float32. With cells,
+    unless all points are scored, r may be less than n.
     `results`: ids (nq, k) int64, scores and selection scores (nq, k) float32, counts (nq,) uint32,
     stats (4, nq) uint32: hashed, probed, scored, candidates.
     """

@@ -10,7 +10,7 @@ import numpy as np
 from divgrpc.kernels.compiling import kernel
 from divgrpc.kernels.lanes import row_dot, row_dots
 
-# Coarse cells that a point may find its cell in: its nearest centre is seldom in a fifth.
+# Coarse cells that a point may find its cell in: more of them bring little and take time.
 _LOOKED = 3
 
 
