@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.array_files import Array, release
-from divgrpc.kernels import answering, finding, scanning, scoring, selection
+from divgrpc.kernels import answering, finding, ordering, scanning, scoring, selection
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch
@@ -326,8 +326,8 @@ def compile_beside() -> None:
     scanning.scan_estimates(codes, scratch.planes, one, 0, terms, 4, block, costs, minima)
     scanning.put_known(costs[:1].copy(), 4, costs, minima)
     scanning.take_least(costs, minima, 4, 2, rows)
-    scoring.keep_nearest(rows, costs, 4, 2, ids)
-    scoring.sort_nearest(rows, costs, 0, 4, 2, ids)
+    ordering.keep_nearest(rows, costs, 4, 2, ids)
+    ordering.sort_nearest(rows, costs, 0, 4, 2, ids)
     among = Candidates(points, inverses, rows, costs, room)
     for selector in ONE_BY_ONE:
         select(among, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")

@@ -9,6 +9,7 @@ import numpy as np
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.finding import EVERY, EXACT, SCAN, SCAN_HAMMING, find
 from divgrpc.kernels.hashing import project, project_sparse, sketch_dense, sketch_sparse
+from divgrpc.kernels.ordering import sort_nearest, take_in_order, take_nearest, within
 from divgrpc.kernels.postings import score_listed, worth_listing
 from divgrpc.kernels.sampling import id_of
 from divgrpc.kernels.scoring import (
@@ -18,9 +19,6 @@ from divgrpc.kernels.scoring import (
     score_longest,
     score_marked,
     score_rows,
-    sort_nearest,
-    take_nearest,
-    within,
     worth_looking,
 )
 from divgrpc.kernels.selection import greedy, scale_costs
@@ -112,7 +110,7 @@ def answer(points, postings, named, hashing, tables, cells, plan, queries, scrat
         count = within(rows, distances, count, max_distance)
         candidates = min(count, hashed, candidates_limit or hashed)
         wanted = min(candidates, plan[3]) if plan[7] == NEAREST else candidates
-        sort_nearest(rows, distances, 0, count, wanted, ids)
+        take_in_order(rows, distances, count, wanted, ids)
         statistics[0, query], statistics[1, query] = hashed, probed
         statistics[2, query], statistics[3, query] = scored, candidates
         if plan[7] == CANDIDATES:

@@ -10,8 +10,8 @@ import numpy as np
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.hashing import quantise
 from divgrpc.kernels.lanes import prefetch_row, row_dot
+from divgrpc.kernels.ordering import keep_nearest, take_in_order
 from divgrpc.kernels.scanning import scan_estimates, take_least
-from divgrpc.kernels.scoring import keep_nearest, sort_nearest
 
 # Cells whose centres are looked at, per cell taken.
 _CHOICE = 2
@@ -51,7 +51,7 @@ def rank_cells(projections, cells, wanted, product, planes, scanning, numbers, d
             prefetch_row(centres, numbers[i + _AHEAD])
         distances[i] = _far(centres, numbers[i], query, squares[numbers[i]], product)
     if wanted < n_cells:
-        sort_nearest(numbers, distances, 0, enough, wanted, no_ids)
+        take_in_order(numbers, distances, enough, wanted, no_ids)
     return wanted
 
 

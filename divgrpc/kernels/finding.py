@@ -5,6 +5,7 @@ import numpy as np
 from divgrpc.kernels.cells import choose_cells
 from divgrpc.kernels.compiling import part
 from divgrpc.kernels.hashing import quantise, quantise_signs, sign_code
+from divgrpc.kernels.ordering import keep_nearest
 from divgrpc.kernels.probing import find_tables
 from divgrpc.kernels.sampling import keep_sample
 from divgrpc.kernels.scanning import (
@@ -19,7 +20,6 @@ from divgrpc.kernels.scanning import (
     take_largest,
     take_least,
 )
-from divgrpc.kernels.scoring import keep_nearest
 
 EXACT = 0
 TABLES = 1

@@ -51,6 +51,16 @@ def float_of(_context: Any, bits: Any) -> Any:
 
 
 @intrinsic
+def bits_of(_context: Any, number: Any) -> Any:
+    """Return the bits of a float32 as an int32."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(arguments[0], _INT32)
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
 def row_dot(_context: Any, left: Any, i: Any, right: Any, j: Any) -> Any:
     """Return the float32 dot product of row `i` of `left` and row `j` of `right`.
 

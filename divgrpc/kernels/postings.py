@@ -12,8 +12,9 @@ import math
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel, part
-from divgrpc.kernels.sampling import kth_smallest
-from divgrpc.kernels.scoring import score_marked, score_rows, take_nearest
+from divgrpc.kernels.counting import kth_least
+from divgrpc.kernels.ordering import take_nearest
+from divgrpc.kernels.scoring import score_marked, score_rows
 
 # What a float32 sum of so many products is off by at most, as a share of the lengths' product:
 # one rounding for each product and for each addition.
@@ -83,7 +84,7 @@ def score_listed(points, postings, queries, query, room, square, product, wanted
     before, at = rows[:first].copy(), 0
     _score(points, room, square, product, rows[:first], distances[:first])
     # So many are this near, and nothing else matters that cannot be as near.
-    reached, found = kth_smallest(distances[:first].copy(), wanted - 1), first
+    reached, found = kth_least(distances[:first], wanted - 1), first
     for row in range(n):
         if at < first and before[at] == row:
             at += 1

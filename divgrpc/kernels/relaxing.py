@@ -3,8 +3,8 @@
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.counting import kth_least
 from divgrpc.kernels.pairs import far_from
-from divgrpc.kernels.sampling import kth_smallest
 
 
 @kernel
@@ -44,7 +44,7 @@ def take_least(values, k, pool, chosen):
     """
     for i in range(values.shape[0]):
         pool[i] = values[i]
-    limit = kth_smallest(pool, k - 1)
+    limit = kth_least(pool, k - 1)
     total, left = 0.0, k
     for i in range(values.shape[0]):
         below = np.float32(values[i]) < limit

@@ -7,6 +7,7 @@ stay wherever they are stored, and in whatever company.
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.counting import kth_key
 
 
 @kernel
@@ -38,38 +39,10 @@ def keep_sample(rows, start, stop, wanted, ids, seed):
     priorities = np.empty(stop - start, np.uint64)
     for i in range(start, stop):
         priorities[i - start] = mix(state ^ np.uint64(id_of(ids, rows[i])))
-    largest = kth_smallest(priorities.copy(), wanted - 1)
+    largest = kth_key(priorities, wanted - 1)
     end = start
     for i in range(start, stop):
         if priorities[i - start] <= largest:
             rows[end] = rows[i]
             end += 1
     return end
-
-
-@kernel
-def kth_smallest(values, k):
-    """Return the element at `k` were `values` sorted, 0 for the least; reorders `values`.
-
-    Hoare's selection. numpy's partition would do as well; compiling it takes six seconds.
-    """
-    low, high = 0, values.shape[0] - 1
-    while low < high:
-        pivot = values[(low + high) // 2]
-        i, j = low, high
-        while i <= j:
-            while values[i] < pivot:
-                i += 1
-            while values[j] > pivot:
-                j -= 1
-            if i <= j:
-                values[i], values[j] = values[j], values[i]
-                i += 1
-                j -= 1
-        if k <= j:
-            high = j
-        elif k >= i:
-            low = i
-        else:
-            break
-    return values[k]

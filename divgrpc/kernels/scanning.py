@@ -7,8 +7,8 @@ vector population counts. Scores are integers, larger is nearer, and exact on ev
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.counting import kth_least
 from divgrpc.kernels.lanes import float_of, popcount
-from divgrpc.kernels.sampling import kth_smallest
 
 # Points whose scores are written while they are in the first-level cache.
 BLOCK = 1024
@@ -68,7 +68,8 @@ def estimate_block(codes, planes, unit, total, terms, start, base, block, estima
 def keep_least(fresh, names, limit, count, rows, estimates):
     """Append what of `fresh` (m,) float32 is at most `limit`, and its name; returns how many.
 
-    `names` (m,) int32. `count` is how many `rows` int32 and `estimates` float32 hold already.
+    `names` (m,) int32. `count` is how many `rows` int32 and `estimates` float32 hold already; what
+    is behind the last is void.
     """
     for start in range(0, fresh.shape[0], COLUMN):
         stop = min(fresh.shape[0], start + COLUMN)
@@ -78,10 +79,9 @@ def keep_least(fresh, names, limit, count, rows, estimates):
             inside += group[i] <= limit
         if inside:
             for i in range(start, stop):
-                if fresh[i] <= limit:
-                    rows[count] = names[i]
-                    estimates[count] = fresh[i]
-                    count += 1
+                # Written whether it counts or not: a branch would be guessed wrong.
+                rows[count], estimates[count] = names[i], fresh[i]
+                count += fresh[i] <= limit
     return count
 
 
@@ -135,7 +135,7 @@ def take_least(estimates, minima, stop, wanted, rows):
     limit = np.float32(np.inf)
     if wanted < groups:
         # So many groups hold an estimate of at most the limit, hence so many points do.
-        limit = kth_smallest(minima[:groups].copy(), wanted - 1)
+        limit = kth_least(minima[:groups], wanted - 1)
     found = 0
     for start in range(0, stop, BLOCK):
         first = start // BLOCK * COLUMN

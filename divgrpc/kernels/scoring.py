@@ -1,18 +1,14 @@
-"""Exact scores of the hashed points, and the nearest of them."""
+"""Exact scores of the hashed points."""
 
 import math
 
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.counting import kth_least
 from divgrpc.kernels.lanes import prefetch_row, prefetch_run, row_distance, row_dot
-from divgrpc.kernels.sampling import id_of, kth_smallest, mix
 from divgrpc.kernels.sparse import distance_from_dot, marked_dot, sparse_distance
 
-# Ranges up to this many are sorted by insertion.
-_SHORT = 16
-# Rows that share one minimum when the nearest of all are taken.
-_GROUP = 16
 # Rows that share one bound on the lengths of what follows.
 BOUND_ROWS = 256
 # Of so many times as many long rows as are wanted the best are wanted nearly all.
@@ -106,10 +102,22 @@ def score_longest(vectors, target, at, bounds, wanted, distances):
                 best[count] = distance
                 count += 1
                 if count == 2 * wanted:
-                    limit, count = kth_smallest(best, wanted - 1), wanted
+                    limit, count = _keep_least(best, count, wanted)
         if count > wanted:
-            limit, count = kth_smallest(best[:count], wanted - 1), wanted
+            limit, count = _keep_least(best, count, wanted)
     return n
+
+
+@kernel
+def _keep_least(best, count, wanted):
+    """Move the least of best[:count] to the front; returns (the last wanted one, how many)."""
+    limit, kept = kth_least(best[:count], wanted - 1), 0
+    for i in range(count):
+        best[kept] = best[i]
+        kept += best[i] < limit
+    # Those that tie at the limit change no limit to come, but as many as are wanted must be there.
+    best[kept:wanted] = limit
+    return limit, wanted
 
 
 @kernel
@@ -124,7 +132,7 @@ def reach(vectors, target, at, bounds, wanted, distances):
     scored = min(n, (_LOOKED_AT * wanted + BOUND_ROWS - 1) // BOUND_ROWS * BOUND_ROWS)
     for row in range(scored):
         distances[row] = -row_dot(vectors, row, target, at)
-    limit = kth_smallest(distances[:scored].copy(), wanted - 1)
+    limit = kth_least(distances[:scored], wanted - 1)
     length = _bounding_length(target, at)
     low, high = (scored + BOUND_ROWS - 1) // BOUND_ROWS, bounds.shape[0]
     while low < high:
@@ -167,148 +175,3 @@ def _all_below(bound, length, limit):
 def _prefetch_ahead(vectors, rows, i, count):
     if i + _AHEAD < count:
         prefetch_row(vectors, rows[i + _AHEAD])
-
-
-@kernel
-def take_nearest(distances, wanted, rows):
-    """Write the places of the `wanted` least of `distances` (n,), and of what ties or comes near.
-
-    Their distances move to the front with them. Returns how many there are: few more than
-    `wanted`, which is 1 to n.
-    """
-    n = distances.shape[0]
-    groups = (n + _GROUP - 1) // _GROUP
-    limit = np.float32(np.inf)
-    if wanted < groups:
-        # So many groups hold a distance of at most the limit, hence so many rows do.
-        least = np.empty(groups, np.float32)
-        for group in range(groups):
-            smallest = distances[group * _GROUP]
-            for row in range(group * _GROUP, min(n, (group + 1) * _GROUP)):
-                smallest = min(smallest, distances[row])
-            least[group] = smallest
-        limit = kth_smallest(least, wanted - 1)
-    found = 0
-    for row in range(n):
-        if distances[row] <= limit:
-            rows[found] = row
-            distances[found] = distances[row]
-            found += 1
-    return found
-
-
-@kernel
-def within(rows, distances, count, max_distance):
-    """Keep what is not farther than `max_distance`, in its order; returns how many."""
-    kept = 0
-    for i in range(count):
-        if distances[i] <= max_distance:
-            rows[kept] = rows[i]
-            distances[kept] = distances[i]
-            kept += 1
-    return kept
-
-
-@kernel
-def _nearer(distance, row, other_distance, other_row, ids):
-    if distance != other_distance:
-        return distance < other_distance
-    return id_of(ids, row) < id_of(ids, other_row)
-
-
-@kernel
-def sort_nearest(rows, distances, start, stop, wanted, ids):
-    """Reorder rows[start:stop] so that its first `wanted` are the nearest, in order.
-
-    The order is total: smaller distance, then smaller id. A quicksort that leaves alone the parts
-    which hold none of the first `wanted`.
-    """
-    stack = np.empty((64, 2), np.int64)
-    stack[0, 0], stack[0, 1] = start, stop
-    depth = 1
-    while depth > 0:
-        depth -= 1
-        low, high = stack[depth, 0], stack[depth, 1]
-        while high - low > _SHORT:
-            middle = _partition(rows, distances, low, high, ids)
-            if middle - low < high - middle - 1:
-                # The longer part waits, so that the stack stays as short as a logarithm.
-                if middle + 1 < start + wanted:
-                    stack[depth, 0], stack[depth, 1] = middle + 1, high
-                    depth += 1
-                high = middle
-            else:
-                if low < start + wanted:
-                    if middle + 1 >= start + wanted:
-                        high = middle
-                        continue
-                    stack[depth, 0], stack[depth, 1] = low, middle
-                    depth += 1
-                low = middle + 1
-        _sort_short(rows, distances, low, high, ids)
-
-
-@kernel
-def keep_nearest(rows, distances, count, wanted, ids):
-    """Move the `wanted` nearest of rows[:count] to the front, in no order; ties go by id.
-
-    Returns the distance of the last of them; `wanted` is 1 to count.
-    """
-    limit = kth_smallest(distances[:count].copy(), wanted - 1)
-    inside = 0
-    for i in range(count):
-        if distances[i] < limit:
-            _exchange(rows, distances, i, inside)
-            inside += 1
-    stop = inside
-    for i in range(inside, count):
-        if distances[i] == limit:
-            _exchange(rows, distances, i, stop)
-            stop += 1
-    if stop > wanted:
-        sort_nearest(rows, distances, inside, stop, wanted - inside, ids)
-    return limit
-
-
-@kernel
-def _partition(rows, distances, low, high, ids):
-    """Split around the median of three points; returns where that one ends up.
-
-    They come from places that look random: in the order of points that lie by angle or by time
-    the first, the middle and the last are all extremes, part after part.
-    """
-    middle, last = (low + high) // 2, high - 1
-    for to in (low, middle, last):
-        place = np.int64(mix(np.uint64(low ^ (high << 24) ^ to)) >> np.uint64(32)) % (high - low)
-        _exchange(rows, distances, to, low + place)
-    for i, j in ((low, middle), (middle, last), (low, middle)):
-        if _nearer(distances[j], rows[j], distances[i], rows[i], ids):
-            _exchange(rows, distances, i, j)
-    _exchange(rows, distances, middle, last)
-    pivot_distance, pivot_row = distances[last], rows[last]
-    store = low
-    for i in range(low, last):
-        if _nearer(distances[i], rows[i], pivot_distance, pivot_row, ids):
-            _exchange(rows, distances, i, store)
-            store += 1
-    _exchange(rows, distances, store, last)
-    return store
-
-
-@kernel
-def _exchange(rows, distances, i, j):
-    rows[i], rows[j] = rows[j], rows[i]
-    distances[i], distances[j] = distances[j], distances[i]
-
-
-@kernel
-def _sort_short(rows, distances, low, high, ids):
-    for i in range(low + 1, high):
-        row, distance = rows[i], distances[i]
-        at = i
-        while at > low and _nearer(distance, row, distances[at - 1], rows[at - 1], ids):
-            rows[at] = rows[at - 1]
-            distances[at] = distances[at - 1]
-            at -= 1
-        rows[at] = row
-        distances[at] = distance

@@ -233,14 +233,6 @@ def test_keep_sample_keeps_the_lowest_priorities(
     assert result == [row for row in rows if row in stay]
 
 
-@examples
-@given(values=st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 3), min_size=1), data=st.data())
-def test_kth_smallest_is_what_sorting_gives(values: list[int], data: st.DataObject) -> None:
-    """The element at k of the sorted values, equal ones or not."""
-    k = data.draw(st.integers(0, len(values) - 1))
-    assert sampling.kth_smallest(np.array(values, np.uint64), k) == sorted(values)[k]
-
-
 def test_keep_sample_leaves_what_lies_before() -> None:
     """Only the part that is named is sampled."""
     rows = np.arange(100, dtype=np.int32)
@@ -281,7 +273,6 @@ def test_what_is_at_most_the_limit_is_appended_with_its_name(
         assert rows[held:count].tolist() == names[inside].tolist()
         assert estimates[held:count].tolist() == fresh[inside].tolist()
         assert (rows[:held] == -7).all()
-        assert (rows[count:] == -7).all()
 
 
 @examples

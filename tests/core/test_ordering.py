@@ -1,0 +1,164 @@
+"""The nearest rows, and the nearest in a total order."""
+
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.kernels import ordering
+
+examples = settings(deadline=None, derandomize=True, max_examples=80)
+seeds = st.integers(0, 2**32 - 1)
+NO_IDS = np.empty(0, np.int64)
+
+Rows = npt.NDArray[np.int32]
+Distances = npt.NDArray[np.float32]
+
+
+@examples
+@given(seed=seeds, count=st.sampled_from([1, 2, 15, 16, 17, 300, 1000]), levels=st.integers(1, 200))
+def test_take_nearest_takes_at_least_the_wanted(seed: int, count: int, levels: int) -> None:
+    """Every row nearer than the last of the wanted is there, with its distance, in row order."""
+    rng = np.random.default_rng(seed)
+    distances = rng.integers(0, levels, count).astype(np.float32)
+    for wanted in {1, min(count, 7), count}:
+        moved, rows = distances.copy(), np.full(count, -1, np.int32)
+        found = ordering.take_nearest(moved, wanted, rows)
+        assert wanted <= found <= count
+        last = np.sort(distances)[wanted - 1]
+        taken = rows[:found].tolist()
+        assert set(np.flatnonzero(distances <= last).tolist()) <= set(taken)
+        assert taken == sorted(set(taken))
+        assert moved[:found].tolist() == distances[taken].tolist()
+
+
+@examples
+@given(seed=seeds, count=st.integers(0, 40), most=st.sampled_from([0.0, 1.5, 4.0, np.inf]))
+def test_within_keeps_what_is_near_enough(seed: int, count: int, most: float) -> None:
+    """At most the distance, the distance itself included, in the order that was."""
+    rng = np.random.default_rng(seed)
+    distances = (rng.integers(0, 9, 40) / 2).astype(np.float32)
+    rows = rng.permutation(40).astype(np.int32)
+    expected = [(r, d) for r, d in zip(rows.tolist()[:count], distances.tolist(), strict=False)]
+    kept = ordering.within(rows, distances, count, np.float32(most))
+    near = [(r, d) for r, d in expected if d <= most]
+    assert list(zip(rows[:kept].tolist(), distances[:kept].tolist(), strict=True)) == near
+
+
+def sort(
+    distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, wanted: int
+) -> tuple[Rows, Distances]:
+    """Sort rows 0, 1, ... by these distances with the kernel."""
+    rows, sorted_distances = np.arange(len(distances), dtype=np.int32), distances.copy()
+    ordering.sort_nearest(rows, sorted_distances, start, stop, wanted, ids)
+    return rows, sorted_distances
+
+
+def check_sorted(
+    distances: Distances, ids: npt.NDArray[np.int64], start: int, stop: int, wanted: int
+) -> None:
+    """Compare the kernel with Python's sort, and check that rows and distances stay together."""
+    rows, after = sort(distances, ids, start, stop, wanted)
+    names = ids if len(ids) else np.arange(len(distances))
+    truth = sorted(range(start, stop), key=lambda row: (distances[row], names[row]))
+    assert rows[start : start + wanted].tolist() == truth[:wanted]
+    assert sorted(rows[start:stop].tolist()) == list(range(start, stop))
+    assert after.tolist() == distances[rows].tolist()
+    outside = [*range(start), *range(stop, len(distances))]
+    assert rows[outside].tolist() == outside
+
+
+@examples
+@given(
+    seed=seeds,
+    size=st.sampled_from([0, 1, 2, 16, 17, 18, 33, 100, 1000]),
+    values=st.sampled_from([1, 2, 10, 10**6]),
+    given_ids=st.booleans(),
+    data=st.data(),
+)
+def test_sort_nearest_sorts_the_first(
+    seed: int, size: int, values: int, given_ids: bool, data: st.DataObject
+) -> None:
+    """The first `wanted` of a range are its nearest by distance, then id; the rest stays inside."""
+    rng = np.random.default_rng(seed)
+    distances = (rng.integers(0, values, size) / values).astype(np.float32)
+    ids = rng.permutation(3 * size)[:size].astype(np.int64) if given_ids else NO_IDS
+    start = data.draw(st.integers(0, size))
+    stop = data.draw(st.integers(start, size))
+    check_sorted(distances, ids, start, stop, data.draw(st.integers(0, stop - start)))
+
+
+def in_order(kind: str, size: int) -> Distances:
+    """Return distances that lie in an order which quicksorts stumble over."""
+    up, down = range(size // 2), range(size - size // 2)
+    orders: dict[str, list[int]] = {
+        "ascending": list(range(size)),
+        "descending": list(range(size, 0, -1)),
+        "equal": [1] * size,
+        "organ pipe": [*up, *reversed(down)],
+        "valley": [*reversed(up), *down],
+        "saw": [row % 17 for row in range(size)],
+        "two values": [row % 2 for row in range(size)],
+    }
+    return np.array(orders[kind], np.float32)
+
+
+KINDS = ["ascending", "descending", "equal", "organ pipe", "valley", "saw", "two values"]
+
+
+@pytest.mark.parametrize("wanted", [1, 10, 2999, 3000])
+@pytest.mark.parametrize("kind", KINDS)
+def test_sort_nearest_sorts_what_has_an_order_already(kind: str, wanted: int) -> None:
+    """Orders that quicksorts stumble over come out right, with ids that run along or against."""
+    distances = in_order(kind, 3000)
+    check_sorted(distances, NO_IDS, 0, 3000, wanted)
+    check_sorted(distances, np.arange(3000, 0, -1, dtype=np.int64), 0, 3000, wanted)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_order_of_the_points_makes_sorting_slow(kind: str) -> None:
+    """Points that lie by angle or by time are sorted in the time that random ones take.
+
+    Nearly: forty times would be little for a quicksort gone quadratic, which takes hundreds.
+    """
+    size = 100_000
+    shuffled = np.random.default_rng(1).permutation(size).astype(np.float32)
+    sort(shuffled, NO_IDS, 0, 1, 1)
+    begun = perf_counter()
+    sort(shuffled, NO_IDS, 0, size, size)
+    usual = perf_counter() - begun
+    distances = in_order(kind, size)
+    begun = perf_counter()
+    sort(distances, NO_IDS, 0, size, size)
+    assert perf_counter() - begun < 40 * usual
+
+
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([1, 2, 9, 300]),
+    levels=st.sampled_from([1, 3, 10**6]),
+    share=st.floats(0, 1),
+)
+def test_keep_nearest_keeps_them_in_no_order(
+    seed: int, count: int, levels: int, share: float
+) -> None:
+    """The nearest, of those that tie the ones of lower ids, and how far the last of them is."""
+    rng = np.random.default_rng(seed)
+    distances = rng.integers(0, levels, count).astype(np.float32)
+    distances[rng.random(count) < 0.1] = np.inf
+    rows, ids = rng.permutation(count).astype(np.int32), rng.permutation(count)
+    wanted = max(1, round(share * count))
+    for named in (ids, ids[:0]):
+        places, moved = rows.copy(), distances.copy()
+        limit = ordering.keep_nearest(places, moved, count, wanted, named)
+        by_row = dict(zip(rows.tolist(), distances.tolist(), strict=True))
+        name = named if len(named) else np.arange(count)
+        best = sorted(by_row, key=lambda row: (by_row[row], name[row]))[:wanted]
+        assert sorted(places[:wanted].tolist()) == sorted(best)
+        pairs = zip(places[:wanted].tolist(), moved[:wanted].tolist(), strict=True)
+        assert all(by_row[row] == distance for row, distance in pairs)
+        assert limit == by_row[best[-1]]
