@@ -5,14 +5,14 @@ place, so that a staged build holds a few blocks of private memory whatever its 
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from divgrpc import cells, hashing
+from divgrpc import cells, coding, hashing
 from divgrpc.array_files import Array, release
 from divgrpc.kernels import normalising, postings
 from divgrpc.kernels.scoring import BOUND_ROWS
@@ -26,6 +26,9 @@ from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows,
 Report = Callable[[str, int, int], None]
 # Projections made at a time: 2 MiB of them are still in the cache when their signs are taken.
 _MARGINS_AT_ONCE: Final = 2**19
+# What the middle of the points and how they spread is taken from, before cells.
+_SOME_NUMBERS: Final = 1 << 22
+_SOME_LEAST: Final = 256
 # Of more sparse points no lists are kept: they take nearly as much as the points, and to search so
 # many exactly takes long in any case.
 LISTED_MOST: Final = 2**18
@@ -49,13 +52,13 @@ def encode_points(store: Arrays, asked: BuildParameters, points: Rows, report: R
     parameters = hashing.fill_defaults(asked, rows, dims, kind)
     encoder = _Encoder(store, parameters, points, report)
     encoder.measure()
-    encoder.draw()
+    encoder.draw(fit=asked.n_components is None)
     if parameters.hash_family == "cells":
         encoder.hash_into_cells()
     else:
         encoder.hash()
         encoder.fill_tables()
-    return Encoded(encoder.arrays, parameters, encoder.bits)
+    return Encoded(encoder.arrays, encoder.parameters, encoder.bits)
 
 
 class _Cells:
@@ -83,14 +86,19 @@ class _Encoder:
         self, store: Arrays, parameters: BuildParameters, points: Rows, report: Report
     ) -> None:
         self.arrays: dict[str, Array] = {}
+        self.parameters = parameters
         self.bits = hashing.code_bits(parameters)
+        self._planes = self.bits // hashing.code_depth(parameters)
         self._store = store
-        self._parameters = parameters
         self._points = points
         self._rows, self._dims = points.shape
         self._report = report
         self._centre = np.zeros(self._dims, np.float32)
         self._sketch = CountSketch.draw(self._dims, parameters.seed)
+
+    @property
+    def _depth(self) -> int:
+        return self.bits // self._planes
 
     def measure(self) -> None:
         """Keep what sparse points and products are compared with: squared and inverse lengths."""
@@ -99,7 +107,7 @@ class _Encoder:
             normalising.squares_sparse(self._points.indptr, self._points.values, squares)
             if self._rows <= LISTED_MOST:
                 self._list_holders()
-        if self._parameters.metric == "inner_product":
+        if self.parameters.metric == "inner_product":
             inverses = self._create("inverse_lengths", np.float32, (self._rows,))
             for start, block in self._blocks():
                 long = lengths(block)
@@ -137,17 +145,19 @@ class _Encoder:
         falling = np.maximum.accumulate(longest[::-1])[::-1].astype(np.float32)
         self._put("length_bounds", np.nextafter(falling, np.float32(np.inf)))
 
-    def draw(self) -> None:
-        """Draw the hyperplanes."""
+    def draw(self, *, fit: bool) -> None:
+        """Draw the hyperplanes; with `fit` those of cells lie in as many components as fit best."""
         self._report("components", 0, self._rows)
-        if self._parameters.centred:
+        if self.parameters.centred:
             self._centre = self._mean()
+        if self.parameters.hash_family == "cells":
+            self._look_at_some(fit=fit)
         # Beside sparse rows BLAS has little to do, and on a busy machine its threads wait for one
         # another a hundred times as long as it takes.
         threads = 1 if isinstance(self._points, SparseRows) else None
         with threadpool_limits(threads, user_api="blas"):
             hyperplanes = hashing.draw_hyperplanes(
-                self._parameters, self._points, self._centre, self.bits, self._sketch
+                self.parameters, self._points, self._centre, self._planes, self._sketch
             )
         self._put("hyperplanes", hyperplanes)
         self._put("thresholds", self._sketch.of_dense(self._centre) @ hyperplanes)
@@ -155,15 +165,31 @@ class _Encoder:
             self._put("sketch", self._sketch.places)
         self._release()
 
+    def _look_at_some(self, *, fit: bool) -> None:
+        """Take the centre of some points, and with `fit` the number of components, for cells."""
+        count = min(self._rows, max(_SOME_LEAST, _SOME_NUMBERS // self._dims))
+        rng = np.random.default_rng((self.parameters.seed, 3))
+        some = take(self._points, np.sort(rng.choice(self._rows, count, replace=False)))
+        if not self.parameters.centred and self.parameters.metric != "inner_product":
+            # Distances are the same from wherever margins are measured, and a query's four bits are
+            # spent on what tells points apart.
+            self._centre = (_sum(some, self._dims) / count).astype(np.float32)
+        if fit and not isinstance(some, SparseRows) and self._dims <= hashing.GRAM_DIMS:
+            ways = some - self._centre
+            variances = np.linalg.eigvalsh((ways.T @ ways).astype(np.float64) / count)[::-1]
+            fitting = coding.fitting_components(variances, self.bits)
+            self.parameters = replace(self.parameters, n_components=fitting)
+            self._planes = self.bits // hashing.code_depth(self.parameters)
+
     def hash(self, found: "_Cells | None" = None) -> None:
         """Write codes and scan terms, row by row, and which of the cells each row is in.
 
         In a cell, codes are of what leads from its centre to the point.
         """
         self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
-        if found or self._parameters.metric != "cosine":
+        if found or self.parameters.metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
-        at_once = max(1, _MARGINS_AT_ONCE // self.bits)
+        at_once = max(1, _MARGINS_AT_ONCE // self._planes)
         self._report("hashing", 0, self._rows)
         # A library's threads wait for one another more than these do.
         with threadpool_limits(1, user_api="blas"):
@@ -183,26 +209,26 @@ class _Encoder:
         if found and terms is not None:
             numbers = found.partition.assign(margins[:, : found.partition.width])
             found.numbers[first:stop] = numbers
-            terms[first:stop] = self._cell_terms(rows, margins, found, numbers)
-        elif terms is not None:
+            codes, terms[first:stop] = self._cell_terms(rows, margins, found, numbers)
+            coding.encode(codes, self.arrays["codes"], first)
+            return
+        if terms is not None:
             terms[first:stop] = self._terms(rows, margins)
-        hashing.encode(margins, self.arrays["codes"], first)
+        coding.encode(margins, self.arrays["codes"], first)
 
     def hash_into_cells(self) -> None:
         """Learn a partition, then hash, and bring codes into the order of the cells."""
         self._report("cells", 0, self._rows)
-        width = min(hashing.dimensions_spanned(self._parameters, self._sketch.dims), self.bits)
-        rng = np.random.default_rng((self._parameters.seed, 2))
+        width = min(hashing.dimensions_spanned(self.parameters, self._sketch.dims), self._planes)
+        rng = np.random.default_rng((self.parameters.seed, 2))
         count = cells.sample_size(self._rows, width)
         chosen = np.sort(rng.choice(self._rows, count, replace=False))
-        sample, total, at_once = [], np.zeros(self._dims), block_rows(self._points)
-        for at in range(0, count, at_once):
-            rows = take(self._points, chosen[at : at + at_once])
-            total += _sum(rows, self._dims)
-            sample.append(self._margins(rows)[:, :width].copy())
+        at_once = block_rows(self._points)
+        sample = [
+            self._margins(take(self._points, chosen[at : at + at_once]))[:, :width]
+            for at in range(0, count, at_once)
+        ]
         projected = np.concatenate(sample)
-        if self._parameters.metric != "inner_product":
-            projected -= self._begin_at((total / count).astype(np.float32))[:width]
         partition = cells.learn(projected, cells.cell_count(self._rows, width), rng)
         found = _Cells(partition, self.arrays["hyperplanes"], self._rows)
         self.hash(found)
@@ -216,32 +242,23 @@ class _Encoder:
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
         self._put("cell_rows", order)
 
-    def _begin_at(self, centre: FloatArray) -> FloatArray:
-        """Measure margins from `centre` (d,) on, and return by how much (B,) they are less.
-
-        Distances are as they were, and a query's four bits are spent on what tells points apart.
-        """
-        thresholds = self.arrays["thresholds"]
-        before, self._centre = thresholds.copy(), centre
-        thresholds[:] = self._sketch.of_dense(centre) @ self.arrays["hyperplanes"]
-        return np.asarray(thresholds - before)
-
     def _put_centres(self, found: _Cells) -> None:
         """Put what ranks cells: the centres, and codes and terms of what leads to them."""
         # What all centres have alike changes no order of theirs.
         margins = found.margins - found.margins.mean(axis=0)
         codes = self._create("cell_codes", np.uint64, (self.bits // hashing.WORD, len(margins)))
-        hashing.encode(margins, codes, 0)
-        stretch = self._stretches(margins, _signs(margins))
-        product = self._parameters.metric == "inner_product"
+        found_codes = coding.levels(margins, self._depth)
+        coding.encode(found_codes, codes, 0)
+        stretch = self._stretches(margins, found_codes)
+        product = self.parameters.metric == "inner_product"
         offsets, factors = (0 * stretch, stretch) if product else (found.squares, 2 * stretch)
-        self._put("cell_terms", hashing.pack_terms(offsets, factors))
+        self._put("cell_terms", coding.pack_terms(offsets, factors))
         self._put("cell_centres", found.weights)
         self._put("cell_squares", found.squares)
 
     def fill_tables(self) -> None:
         """Sort the rows of every table into buckets."""
-        n_tables, n_bits = self._parameters.n_tables or 0, self._parameters.n_bits or 0
+        n_tables, n_bits = self.parameters.n_tables or 0, self.parameters.n_bits or 0
         entries = self._create("table_rows", np.int32, (n_tables, self._rows))
         keys, offsets, starts = [], [], [0]
         self._report("tables", 0, self._rows)
@@ -282,22 +299,22 @@ class _Encoder:
             projected -= thresholds
         return projected
 
-    def _stretches(self, margins: FloatArray, signs: FloatArray) -> npt.NDArray[np.floating]:
+    def _stretches(self, margins: FloatArray, codes: FloatArray) -> npt.NDArray[np.floating]:
         # Planes of zeros past the last component hash nothing.
         planes = int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))
-        spanned = hashing.dimensions_spanned(self._parameters, self._sketch.dims) / planes
-        return hashing.stretches(margins, signs, spanned)
+        spanned = hashing.dimensions_spanned(self.parameters, self._sketch.dims) / planes
+        return coding.stretches(margins, codes, spanned)
 
     def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.uint32]:
-        stretch = self._stretches(margins, _signs(margins))
-        if self._parameters.metric == "inner_product":
-            return hashing.pack_terms(np.zeros(len(block), np.float32), stretch)
-        return hashing.pack_terms(self._centred_squares(block), 2 * stretch)
+        stretch = self._stretches(margins, coding.levels(margins, 1))
+        if self.parameters.metric == "inner_product":
+            return coding.pack_terms(np.zeros(len(block), np.float32), stretch)
+        return coding.pack_terms(self._centred_squares(block), 2 * stretch)
 
     def _cell_terms(
         self, block: Rows, margins: FloatArray, found: _Cells, numbers: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.uint32]:
-        """Take the centres of the rows' cells off `margins` (m, B) in place; return the terms.
+    ) -> tuple[FloatArray, npt.NDArray[np.uint32]]:
+        """Take the centres of the rows' cells off `margins` (m, B) in place; return codes, terms.
 
         With a centre c and a stretched code b, a distance |q - x|^2 is
         |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), where (q - c) b stands for the last product: what
@@ -307,13 +324,13 @@ class _Encoder:
         weights, centre_margins = found.weights[numbers], found.margins[numbers]
         along = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)
         margins -= centre_margins
-        signs = _signs(margins)
-        stretch = self._stretches(margins, signs)
-        if self._parameters.metric == "inner_product":
-            return hashing.pack_terms(np.zeros(len(block), np.float32), stretch)
-        shift = stretch * np.einsum("ij,ij->i", signs, centre_margins)
+        codes = coding.levels(margins, self._depth)
+        stretch = self._stretches(margins, codes)
+        if self.parameters.metric == "inner_product":
+            return codes, coding.pack_terms(np.zeros(len(block), np.float32), stretch)
+        shift = stretch * np.einsum("ij,ij->i", codes, centre_margins)
         apart = self._centred_squares(block) - 2 * along + found.squares[numbers]
-        return hashing.pack_terms(np.maximum(apart, 0) + 2 * shift, 2 * stretch)
+        return codes, coding.pack_terms(np.maximum(apart, 0) + 2 * shift, 2 * stretch)
 
     def _centred_squares(self, block: Rows) -> FloatArray:
         """Return the squared distance of each row from the centre."""
@@ -351,8 +368,3 @@ def _sum(rows: Rows, dims: int) -> npt.NDArray[np.float64]:
     if isinstance(rows, SparseRows):
         return np.asarray(np.bincount(rows.indices, rows.values, dims), np.float64)
     return np.asarray(rows.sum(axis=0, dtype=np.float64))
-
-
-def _signs(margins: FloatArray) -> FloatArray:
-    """Return 1 and -1, of a zero its own sign."""
-    return np.copysign(np.float32(1), margins)

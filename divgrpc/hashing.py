@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import linalg
 
+from divgrpc.coding import DEPTHS
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import hashing as kernels
 from divgrpc.parameters import CODE_BITS, BuildParameters
@@ -37,7 +38,7 @@ _SAMPLE_FLOATS: Final = 1 << 24
 _SAMPLE_STORED: Final = 1 << 22
 _SUFFICIENT_ROWS: Final = 4_096
 # Up to this many dimensions the second moments are cheaper than sketching.
-_GRAM_DIMS: Final = 2_048
+GRAM_DIMS: Final = 2_048
 # From so many points on a scan of all codes takes longer than cells do.
 CELLS_FROM_ROWS: Final = 100_000
 _OVERSAMPLING: Final = 16
@@ -142,14 +143,21 @@ def code_bits(filled: BuildParameters) -> int:
     return max(CODE_BITS, -(-needed // WORD) * WORD)
 
 
+def code_depth(filled: BuildParameters) -> int:
+    """Return how many bits of a code each margin has: in cells as many as there is room for."""
+    if filled.hash_family != "cells":
+        return 1
+    return next(depth for depth in DEPTHS if (filled.n_components or 0) <= CODE_BITS // depth)
+
+
 def draw_hyperplanes(
     parameters: BuildParameters,
     vectors: Rows,
     centre: FloatArray,
-    bits: int,
+    count: int,
     sketch: CountSketch | None = None,
 ) -> FloatArray:
-    """Return (m, bits) float32, each column a unit direction, or zeros past `pca_hash`'s last.
+    """Return (m, count) float32, each column a unit direction, or zeros past `pca_hash`'s last.
 
     They lie where `sketch` takes the `vectors` (n, d), by default nowhere else: m is d. Vectors are
     looked at where the family has components, around `centre` (d,); `parameters` are filled in.
@@ -160,14 +168,14 @@ def draw_hyperplanes(
     components = parameters.n_components or dims
     if parameters.hash_family == "pca_hash":
         basis = _components(vectors, centre, components, rng, sketch)
-        return _dealt(basis, parameters.n_tables or 1, parameters.n_bits or 1, bits)
+        return _dealt(basis, parameters.n_tables or 1, parameters.n_bits or 1, count)
     orthogonal = parameters.hyperplanes == "orthogonal"
     if parameters.hash_family == "lsh_div" or components >= dims:
         # All components together are the whole space, and a turned random direction is one.
-        directions = _directions(rng, dims, bits, orthogonal=orthogonal)
+        directions = _directions(rng, dims, count, orthogonal=orthogonal)
     else:
         basis = _components(vectors, centre, components, rng, sketch)
-        directions = basis @ _directions(rng, components, bits, orthogonal=orthogonal)
+        directions = basis @ _directions(rng, components, count, orthogonal=orthogonal)
     directions /= np.linalg.norm(directions, axis=0)
     return np.ascontiguousarray(directions, np.float32)
 
@@ -212,7 +220,7 @@ def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     Tall matrices by Cholesky's, twice over (Yamamoto et al. 2015): products alone, where
     Householder's takes ten times as long on threads that others use too.
     """
-    if len(columns) > _GRAM_DIMS:
+    if len(columns) > GRAM_DIMS:
         q = columns
         with contextlib.suppress(np.linalg.LinAlgError):
             for _ in range(2):
@@ -254,7 +262,7 @@ def principal_components(
     """
     dims = vectors.shape[1]
     sketched = min(dims, count + _OVERSAMPLING)
-    if not isinstance(vectors, SparseRows) and dims <= _GRAM_DIMS:
+    if not isinstance(vectors, SparseRows) and dims <= GRAM_DIMS:
         return _leading(vectors - centre if centre.any() else vectors, None, count)
     if dims <= sketched:
         everything = np.eye(dims, dtype=np.float32)
@@ -299,51 +307,6 @@ def _leading(
     # Either sign is an eigenvector's: make it positive where it is largest, whatever the library.
     largest = np.abs(directions).argmax(axis=0)
     return np.asarray(directions * np.sign(directions[largest, np.arange(count)]))
-
-
-def encode(margins: npt.NDArray[np.floating], codes: npt.NDArray[np.uint64], start: int) -> None:
-    """Write the codes of a block of points into codes[:, start : start + len(margins)].
-
-    `margins` (m, B): projections less thresholds; `codes` (B / 64, n) uint64, word-major. The
-    margins come of one matrix product: a point's code is stored and never computed again, so how
-    the product is summed does not matter.
-    """
-    packed = np.packbits(margins >= 0, axis=1, bitorder="little").view("<u8")
-    codes[:, start : start + len(margins)] = packed.T
-
-
-def stretches(
-    margins: npt.NDArray[np.floating], signs: npt.NDArray[np.floating], spanned: float
-) -> npt.NDArray[np.floating]:
-    """Return how far points lie along their codes, (m,), of `margins` (m, B) and their `signs`.
-
-    A point is nearly its code, as +1 and -1 on each of the hyperplanes, times sum h^2 / sum |h| of
-    its margins h and `spanned`: exact for the point itself where hyperplanes are orthogonal
-    (Gao & Long 2024, RaBitQ). So a product with the code, times that, estimates one with the point,
-    length included. `spanned` is how many dimensions the hyperplanes lie in, over how many they
-    are.
-    """
-    sizes = np.einsum("ij,ij->i", margins, signs)
-    squares = np.einsum("ij,ij->i", margins, margins)
-    ratios: npt.NDArray[np.floating] = np.zeros_like(sizes)
-    np.divide(squares, sizes, out=ratios, where=sizes > 0)
-    return spanned * ratios
-
-
-def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint32]:
-    """Return two terms in one word each, (m,): see `kernels.scanning.estimate`.
-
-    Of either (m,) the upper half of a float32 is kept, rounded: eight bits of precision, where a
-    code is right to some four.
-    """
-    return (_rounded(offsets) & np.uint32(0xFFFF0000)) | (_rounded(factors) >> np.uint32(16))
-
-
-def _rounded(values: FloatArray) -> npt.NDArray[np.uint32]:
-    """Return float32 bits whose upper halves are the nearest to `values`; no number stays none."""
-    bits = np.asarray(values, np.float32).view(np.uint32)
-    rounded = (bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
-    return np.where(np.isfinite(rounded.view(np.float32)), rounded, bits)
 
 
 def build_table(

@@ -28,8 +28,9 @@ from divgrpc.types import (
 
 FORMAT: Final = "divgrpc-index"
 # 2: cells, sparse points, other metrics than cosine. 3: sketches. 4: labels. 5: codes in cells are
-# of ways from the centres, terms are packed. Older ones open without these.
-FORMAT_VERSION: Final = 5
+# of ways from the centres, terms are packed. 6: those codes may have more bits of a margin than its
+# sign. Older ones open without these.
+FORMAT_VERSION: Final = 6
 _PACKED_FROM: Final = 5
 _PACKED: Final = frozenset(("scan_terms", "cell_rows"))
 # What reading a document that somebody else wrote can come to.

@@ -45,25 +45,32 @@ class Scratch:
 
     @classmethod
     def empty(
-        cls, points: int, dims: int, words: int, hashed_dims: int, *, sparse: bool = False
+        cls,
+        points: int,
+        dims: int,
+        words: int,
+        hashed: tuple[int, int],
+        *,
+        sparse: bool = False,
     ) -> "Scratch":
         """Return memory for that many points, dimensions, and words of a code.
 
-        `hashed_dims` is how many dimensions are left to be hashed.
+        `hashed`: the shape of the hyperplanes, which is how many dimensions are left to be hashed,
+        and how many margins come of them.
         """
         distances = np.empty(points, np.float32)
         return cls(
             np.empty(points, np.int32),
             distances,
             distances.view(np.int32),
-            np.empty(64 * words, np.float32),
+            np.empty(hashed[1], np.float32),
             np.empty((words, 1), np.uint64),
-            np.empty((4, words), np.uint64),
+            np.empty((5, words), np.uint64),
             _scanning_scratch(0, 0),
             _probing_scratch(0, 0, 0, 0),
             (np.empty(0, np.int32), np.empty(0, np.float32)),
             np.zeros((1, dims), np.float32),
-            np.empty((1, hashed_dims), np.float32),
+            np.empty((1, hashed[0]), np.float32),
             np.zeros(-(-dims // 64) if sparse and dims >= _MARKED_FROM else 0, np.uint64),
         )
 

@@ -276,9 +276,9 @@ class Searcher:
         search, at_least, k = plan[0], plan[2], plan[3]
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
-            words, hashed_dims = len(self._hashing[2]), len(self._hashing[0])
+            words, hashed = len(self._hashing[2]), self._hashing[0].shape
             sparse = isinstance(self.points, SparseRows)
-            scratch = Scratch.empty(0, self.dims, words, hashed_dims, sparse=sparse)
+            scratch = Scratch.empty(0, self.dims, words, hashed, sparse=sparse)
             self._local.scratch = scratch
         n_cells, points = len(self._cells[2]), self._hashing[2].shape[1]
         hash_limit = plan[4]
@@ -306,7 +306,7 @@ def compile_beside() -> None:
     """
     points = _laid_out({"vectors": _frozen(np.eye(4, dtype=np.float32))}, _POINTS, 4)
     ids, inverses, _ = _laid_out({}, _NAMED, 4)
-    scratch = Scratch.empty(4, 4, 1, 4)
+    scratch = Scratch.empty(4, 4, 1, (4, 64))
     scratch.make_room(4, 2)
     scratch.make_scanning(4)
     rows, costs, picked = scratch.rows, scratch.distances, scratch.picked

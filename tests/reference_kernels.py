@@ -141,8 +141,33 @@ def unpack_terms(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
 
 
 def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
-    """Return the sum of the query's levels over a code's set bits; larger is nearer."""
-    return sum(level for bit, level in zip(bits, query_levels, strict=True) if bit)
+    """Return the sum of the query's levels times what a code has of each; larger is nearer.
+
+    Where there are more bits than levels, each run of as many bits weighs twice the one before.
+    """
+    count = len(query_levels)
+    return sum(query_levels[b % count] << (b // count) for b in np.flatnonzero(bits).tolist())
+
+
+def odd_levels(bits: Bits, margins: int) -> npt.NDArray[np.int64]:
+    """Return codes (n, B) as odd numbers (n, margins): -1 and 1 where there is a bit for each."""
+    depth = bits.shape[1] // margins
+    numbers = sum(
+        bits[:, level * margins : (level + 1) * margins].astype(np.int64) << level
+        for level in range(depth)
+    )
+    return np.asarray(2 * numbers - (2**depth - 1))
+
+
+def nearest_levels(point_margins: Floats, depth: int) -> npt.NDArray[np.int64]:
+    """Return the odd numbers, halves of steps that are told for each depth, nearest to margins."""
+    steps = {1: np.inf, 2: 0.9957, 4: 0.3352}[depth] * np.sqrt((point_margins**2).mean(axis=1))
+    odd = np.arange(1 - 2**depth, 2**depth, 2)
+    if depth == 1:
+        return np.where(point_margins >= 0, 1, -1)
+    places = odd * steps[:, np.newaxis] / 2
+    off = np.abs(point_margins[:, :, np.newaxis] - places[:, np.newaxis, :])
+    return np.asarray(odd[off.argmin(axis=2)])
 
 
 def estimates(
@@ -160,7 +185,7 @@ def estimates(
         size = np.abs(own).sum()
         unit = np.float32((own * own).sum() / size if size > 0 else 0)
         steps = [1 if margin >= 0 else -1 for margin in own]
-    total = sum(steps)
+    total = sum(steps) * (2 ** (bits.shape[1] // len(steps)) - 1)
     found = []
     for code, offset, factor, base in zip(bits, terms[0], terms[1], bases, strict=True):
         product = np.float32(2 * asymmetric_score(code, steps) - total) * unit

@@ -57,7 +57,7 @@ def answer(points, postings, named, hashing, tables, cells, plan, queries, scrat
     float32 (inf: none), selector, relevance float32, rule, uniform, seed uint64, product, metric.
     `queries`: dense (nq, d) float32, or indptr (nq + 1,) int64, indices int32 and values float32;
     what is not used is empty. `scratch`: rows (r,) int32, distances (r,) float32, projections (B,)
-    float32, code (B / 64, 1) and planes (4, B / 64) uint64, scan scratch (scores (r,) int32, of the
+    float32, code (W, 1) and planes (5, W) uint64, scan scratch (scores (r,) int32, of the
     distances' memory, maxima, histogram int32, minima float32, block (BLOCK,) int32, fresh (BLOCK,)
     float32), probing scratch, cells scratch (numbers int32, distances float32), selection scratch
     (see `greedy`), costs float32, picked int64, sketched (1, m) float32, sums float32. With cells,

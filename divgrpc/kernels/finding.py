@@ -46,12 +46,12 @@ def find(hashing, tables, cells, plan, ids, stop, looked, scratch):
     uniform, seed = plan[10], plan[11]
     rows, projections, code = scratch[0], scratch[2], scratch[3]
     count, probed = 0, 0
-    if search != EXACT:
-        sign_code(projections, code[:, 0])
     every = search == EXACT or (search != TABLES and (hash_limit == 0 or hash_limit >= stop))
     if cells[2].shape[0] and not every:
         count, probed, lacking = _find_cells(hashing, cells, plan, ids, scratch)
         return count, count, probed, lacking
+    if search != EXACT:
+        sign_code(projections, code[:, 0])
     if search == TABLES:
         count, probed = find_tables(
             code,

@@ -112,11 +112,13 @@ def sign_code(projections, code):
 
 @kernel
 def quantise(projections, planes):
-    """Write `projections` (64 W,) in four bits each into `planes` (4, W) uint64.
+    """Write `projections` (64 G,) in four bits each into `planes` (5, W) uint64.
 
     A margin becomes round(7 margin / largest), -7 to 7, in two's complement: plane p holds the bit
-    of weight 2**p, the last one of weight -8. Returns (unit, sum): a level times `unit` float32 is
-    about its margin, and `sum` is that of all levels.
+    of weight 2**p, the fourth one of weight -8. Codes have W words, W / G of them for the same
+    margins, each with twice the weight of the one before: planes are repeated for them, and the
+    last one holds the logarithms of the weights. Returns (unit, sum): a level times `unit` float32
+    is about its margin, and `sum` is that of all levels times all weights.
     """
     largest = np.float32(0)
     for b in range(projections.shape[0]):
@@ -133,7 +135,7 @@ def quantise(projections, planes):
         for p in range(4):
             if (level >> p) & 1:
                 planes[p, b >> 6] |= bit
-    return largest / np.float32(7), total
+    return largest / np.float32(7), total * _repeat(planes, projections.shape[0] // 64)
 
 
 @kernel
@@ -155,7 +157,21 @@ def quantise_signs(projections, planes):
             total -= 1
             for p in range(1, 4):
                 planes[p, b >> 6] |= bit
+    total *= _repeat(planes, projections.shape[0] // 64)
     return square / size if size > 0 else np.float32(0), total
+
+
+@kernel
+def _repeat(planes, groups):
+    """Repeat the planes of the first words for all others; returns the sum of the weights."""
+    words, weights = planes.shape[1], 0
+    for w in range(words):
+        for p in range(4):
+            planes[p, w] = planes[p, w % groups]
+        planes[4, w] = np.uint64(w // groups)
+    for level in range(words // groups):
+        weights += 1 << level
+    return weights
 
 
 @kernel

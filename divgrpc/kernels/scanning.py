@@ -24,9 +24,9 @@ _UPPER = np.uint32(0xFFFF0000)
 
 @kernel
 def scan_asymmetric(codes, planes, scores, maxima):
-    """Score every point by the query's four-bit margins summed over the point's set bits.
+    """Score every point by the query's four-bit margins times the point's bits, weighted.
 
-    `codes` (W, n) uint64, `planes` (4, W) uint64 from `quantise`; `scores` (n,) int32 and `maxima`
+    `codes` (W, n) uint64, `planes` (5, W) uint64 from `quantise`; `scores` (n,) int32 and `maxima`
     (ceil(n / GROUP),) int32 are written.
     """
     n = codes.shape[1]
@@ -41,9 +41,10 @@ def estimate(scores, unit, total, terms, start, base, estimates):
     """Write distances estimated from asymmetric scores, up to a constant per query.
 
     `scores` (m,) int32 are those of the points from `start` on. Twice a score less `total`, the sum
-    of all levels, times `unit` float32 is the query's product with the point's code as +1 and -1.
+    of all levels, times `unit` float32 is the query's product with the point's code as odd numbers
+    around 0: +1 and -1 where every margin has one bit.
     `terms` (n,) uint32 hold, per point, what its distance begins with, beside `base` float32, and
-    how many times that product is taken off; `divgrpc.hashing.pack_terms` makes them. `estimates`
+    how many times that product is taken off; `divgrpc.coding.pack_terms` makes them. `estimates`
     (m,) float32: infinity where it would be no number.
     """
     # A run of its own, counted from 0: otherwise the loop is not made of vectors.
@@ -172,16 +173,21 @@ def _add_four_words(codes, planes, w, start, block):
     b0, b1, b2, b3 = planes[0, w + 1], planes[1, w + 1], planes[2, w + 1], planes[3, w + 1]
     c0, c1, c2, c3 = planes[0, w + 2], planes[1, w + 2], planes[2, w + 2], planes[3, w + 2]
     d0, d1, d2, d3 = planes[0, w + 3], planes[1, w + 3], planes[2, w + 3], planes[3, w + 3]
+    r, s, t, u = planes[4, w], planes[4, w + 1], planes[4, w + 2], planes[4, w + 3]
     stop = start + block.shape[0]
     a, b = codes[w, start:stop], codes[w + 1, start:stop]
     c, d = codes[w + 2, start:stop], codes[w + 3, start:stop]
     one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
     for i in range(block.shape[0]):
         e, f, g, h = a[i], b[i], c[i], d[i]
-        ones = popcount(e & a0) + popcount(f & b0) + popcount(g & c0) + popcount(h & d0)
-        twos = popcount(e & a1) + popcount(f & b1) + popcount(g & c1) + popcount(h & d1)
-        fours = popcount(e & a2) + popcount(f & b2) + popcount(g & c2) + popcount(h & d2)
-        eights = popcount(e & a3) + popcount(f & b3) + popcount(g & c3) + popcount(h & d3)
+        ones = (popcount(e & a0) << r) + (popcount(f & b0) << s)
+        ones += (popcount(g & c0) << t) + (popcount(h & d0) << u)
+        twos = (popcount(e & a1) << r) + (popcount(f & b1) << s)
+        twos += (popcount(g & c1) << t) + (popcount(h & d1) << u)
+        fours = (popcount(e & a2) << r) + (popcount(f & b2) << s)
+        fours += (popcount(g & c2) << t) + (popcount(h & d2) << u)
+        eights = (popcount(e & a3) << r) + (popcount(f & b3) << s)
+        eights += (popcount(g & c3) << t) + (popcount(h & d3) << u)
         gain = ones + (twos << one) + (fours << two)
         block[i] += np.int32(gain) - np.int32(eights << three)
 
@@ -189,12 +195,13 @@ def _add_four_words(codes, planes, w, start, block):
 @kernel
 def _add_word(codes, planes, w, start, block):
     p0, p1, p2, p3 = planes[0, w], planes[1, w], planes[2, w], planes[3, w]
+    shift = planes[4, w]
     word = codes[w, start : start + block.shape[0]]
     one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
     for i in range(block.shape[0]):
         e = word[i]
         gain = popcount(e & p0) + (popcount(e & p1) << one) + (popcount(e & p2) << two)
-        block[i] += np.int32(gain) - np.int32(popcount(e & p3) << three)
+        block[i] += np.int32(gain << shift) - np.int32(popcount(e & p3) << three << shift)
 
 
 @kernel

@@ -46,7 +46,7 @@ class Ours:
     def over(cls, index: Index, rule: int = selection.MARGINAL) -> "Ours":
         """Take the points of a dense index."""
         searcher: Any = index._searcher
-        scratch = Scratch.empty(index.rows, index.dims, 4, index.dims)
+        scratch = Scratch.empty(index.rows, index.dims, 4, (index.dims, 256))
         return cls(searcher._points, scratch, rule)
 
     @property

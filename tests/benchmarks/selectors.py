@@ -116,7 +116,7 @@ def _row(count: int, name: str, ours: Timed, rival: str, theirs: Timed) -> Row:
 def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[str, Asking]:
     searcher: Any = index._searcher
     count = ids.shape[1]
-    scratch = Scratch.empty(index.rows, index.dims, 4, index.dims)
+    scratch = Scratch.empty(index.rows, index.dims, 4, (index.dims, 256))
     scratch.make_room(count, k)
     candidates = [
         Candidates(searcher._points, searcher._named[1], rows, far, scratch.selection)

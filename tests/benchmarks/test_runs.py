@@ -104,7 +104,7 @@ def test_what_trees_find_goes_to_our_selector() -> None:
             order = np.lexsort((np.arange(500), far))[:count].astype(np.int32)
             return order[None], far[order][None]
 
-    scratch = Scratch.empty(500, 9, 4, 9)
+    scratch = Scratch.empty(500, 9, 4, (9, 256))
     each = trees.Trees(800, Library(), index._searcher._points, scratch)
     query = rows[:1]
     for variant in sweeps.VARIANTS:

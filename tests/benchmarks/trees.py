@@ -55,7 +55,7 @@ class Trees:
         searcher: Any = index._searcher
         told = {"algorithm": _KD_TREE, "trees": _TREES}
         library = cv2.flann_Index(searcher.points, told)
-        scratch = Scratch.empty(index.rows, index.dims, 4, index.dims)
+        scratch = Scratch.empty(index.rows, index.dims, 4, (index.dims, 256))
         scratch.make_room(_CANDIDATES, _CANDIDATES)
         kept = (searcher._points, scratch)
         return {f"{NAME}, {checks:,} checks": cls(checks, library, *kept) for checks in CHECKS}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import reference
 import reference_kernels
+from divgrpc import coding
 from divgrpc import hashing as core
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import hashing, normalising
@@ -142,7 +143,7 @@ def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int)
     vectors = reference.unit(normal((points, dims), seed)).astype(np.float32)
     planes, thresholds = normal((dims, 128), seed + 1), normal((128,), seed + 2)
     codes = np.zeros((2, points + 4), np.uint64)
-    core.encode(vectors @ planes - thresholds, codes, 3)
+    coding.encode(vectors @ planes - thresholds, codes, 3)
     margins = reference_kernels.margins(vectors, planes, thresholds)
     bits = reference_kernels.unpack(codes[:, 3:-1])
     assert (bits == (margins >= 0))[np.abs(margins) > 1e-5].all()
@@ -157,14 +158,28 @@ def test_quantise_gives_fifteen_levels(seed: int, words: int, kind: str) -> None
     margins = normal((64 * words,), seed)
     if kind != "normal":
         margins = np.sign(margins) * np.float32(0 if kind == "zero" else 0.25)
-    planes = np.empty((4, words), np.uint64)
+    planes = np.empty((5, words), np.uint64)
     unit, total = hashing.quantise(margins, planes)
+    assert (planes[4] == 0).all()
     bits = [reference_kernels.unpack(plane[:, np.newaxis])[0] for plane in planes]
     levels = bits[0] + 2 * bits[1] + 4 * bits[2].astype(int) - 8 * bits[3].astype(int)
     assert levels.tolist() == reference_kernels.levels(margins)
     assert total == levels.sum()
     # Half a level is the most that rounding takes.
     assert np.abs(levels * unit - margins).max() <= 0.51 * unit
+
+
+@examples
+@given(seed=seeds, groups=st.integers(1, 2), depth=st.sampled_from([2, 4]))
+def test_planes_are_repeated_for_the_weightier_bits(seed: int, groups: int, depth: int) -> None:
+    """Each run of words has the planes of the first, and twice its weight."""
+    margins = normal((64 * groups,), seed)
+    alone, planes = np.empty((5, groups), np.uint64), np.empty((5, groups * depth), np.uint64)
+    for quantise in (hashing.quantise, hashing.quantise_signs):
+        unit, total = quantise(margins, alone)
+        assert quantise(margins, planes) == (unit, total * (2**depth - 1))
+        assert (planes[:4] == np.tile(alone[:4], depth)).all()
+        assert (planes[4] == np.repeat(np.arange(depth), groups)).all()
 
 
 # Keys and buckets.

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference_kernels
-from divgrpc.hashing import pack_terms
+from divgrpc.coding import pack_terms
 from divgrpc.kernels import hashing, sampling, scanning
 from divgrpc.types import FloatArray
 
@@ -40,7 +40,7 @@ def test_scan_asymmetric_adds_the_levels_of_set_bits(seed: int, words: int, poin
     """Each point's score is the sum of the query's levels over its set bits."""
     bits = random_bits(points, 64 * words, seed)
     margins = np.random.default_rng(seed).standard_normal(64 * words).astype(np.float32)
-    planes, (scores, maxima) = np.empty((4, words), np.uint64), scratch(points)
+    planes, (scores, maxima) = np.empty((5, words), np.uint64), scratch(points)
     hashing.quantise(margins, planes)
     scanning.scan_asymmetric(reference_kernels.pack(bits), planes, scores, maxima)
     levels = reference_kernels.levels(margins)
@@ -62,20 +62,31 @@ def test_scan_hamming_counts_differing_bits(seed: int, words: int, points: int) 
 
 @examples
 @given(
-    seed=seeds, words=st.integers(1, 5), points=st.sampled_from(EDGES), wanted=st.integers(1, 40)
+    seed=seeds,
+    words=st.integers(1, 5),
+    depth=st.sampled_from([1, 2, 4]),
+    points=st.sampled_from(EDGES),
+    wanted=st.integers(1, 40),
 )
 def test_estimates_of_a_scan_are_those_of_its_scores(
-    seed: int, words: int, points: int, wanted: int
+    seed: int, words: int, depth: int, points: int, wanted: int
 ) -> None:
     """Scanned in one go or score by score: the same estimates, and the least of them are found."""
     rng = np.random.default_rng(seed)
-    codes = reference_kernels.pack(random_bits(points, 64 * words, seed))
-    planes, (scores, maxima) = np.empty((4, words), np.uint64), scratch(points)
-    unit, total = hashing.quantise(rng.standard_normal(64 * words).astype(np.float32), planes)
+    bits, margins = (
+        random_bits(points, 64 * words * depth, seed),
+        rng.standard_normal(64 * words).astype(np.float32),
+    )
+    codes, levels = reference_kernels.pack(bits), reference_kernels.levels(margins)
+    planes, (scores, maxima) = np.empty((5, words * depth), np.uint64), scratch(points)
+    unit, total = hashing.quantise(margins, planes)
     terms = pack_terms(*rng.random((2, points)).astype(np.float32))
     terms.setflags(write=False)
     unit = np.float32(unit)
     scanning.scan_asymmetric(codes, planes, scores, maxima)
+    assert scores[:9].tolist() == [
+        reference_kernels.asymmetric_score(code, levels) for code in bits[:9]
+    ]
     apart, whole = np.empty((2, points), np.float32)
     scanning.estimate(scores, unit, total, terms, 0, np.float32(0), apart)
     truth = [
@@ -129,7 +140,7 @@ def test_scores_reach_their_ends(words: int, sign: int) -> None:
     bits = np.zeros((2, 64 * words), np.bool_)
     bits[0] = True
     margins = np.full(64 * words, sign, np.float32)
-    planes, (scores, maxima) = np.empty((4, words), np.uint64), scratch(2)
+    planes, (scores, maxima) = np.empty((5, words), np.uint64), scratch(2)
     hashing.quantise(margins, planes)
     scanning.scan_asymmetric(reference_kernels.pack(bits), planes, scores, maxima)
     assert scores.tolist() == [sign * 7 * 64 * words, 0]
@@ -282,9 +293,9 @@ def test_signs_stand_for_margins_as_levels_of_one(seed: int, words: int, zeros: 
     rng = np.random.default_rng(seed)
     margins = rng.standard_normal(64 * words).astype(np.float32)
     margins[rng.random(len(margins)) < zeros] = 0
-    planes = np.empty((4, words), np.uint64)
+    planes = np.empty((5, words), np.uint64)
     unit, total = hashing.quantise_signs(margins, planes)
-    bits = reference_kernels.unpack(np.ascontiguousarray(planes.T))
+    bits = reference_kernels.unpack(np.ascontiguousarray(planes[:4].T))
     weights = np.array([1, 2, 4, -8]) @ bits
     assert weights.tolist() == np.where(margins >= 0, 1, -1).tolist()
     assert total == weights.sum()

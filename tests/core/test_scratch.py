@@ -112,7 +112,7 @@ def test_points_whose_estimates_are_no_numbers_come_last(share: float) -> None:
 @pytest.mark.parametrize("allowed", range(5))
 def test_memory_that_ends_leaves_what_was(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels trust that what is looked through together is of one length."""
-    scratch = Scratch.empty(4, 4, 1, 4)
+    scratch = Scratch.empty(4, 4, 1, (4, 256))
     scratch.make_room(4, 2)
     given = iter([np.empty] * allowed)
 
