@@ -62,8 +62,17 @@ def _can_keep() -> bool:
 
 
 def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no type
-    """Compile `function` at its first call, or load what an earlier process compiled."""
-    return _compiled(function)
+    """Compile `function` at its first call, or load what an earlier process compiled.
+
+    It makes no arrays: its code has no counts of who holds one, as the caller holds them all. Where
+    its name begins with "_", kernels alone may call it, for Python has no way in.
+    """
+    return _compiled(function, _nrt=False)
+
+
+def allocating(function: Callable[..., Any]) -> Any:
+    """Do what `kernel` does for what makes arrays, itself or in its parts."""
+    return _compiled(function, _nrt=True)
 
 
 def part(function: Callable[..., Any]) -> Any:
@@ -81,7 +90,9 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's o
     config.CACHE_DIR = str(cache_folder())
     try:
         # Where it may not write, numba would look for other places, which no hash of ours names.
-        dispatcher = numba.njit(cache=_can_keep(), **_OPTIONS, **options)(function)
+        inner = function.__name__.startswith("_") and "inline" not in options
+        options |= _OPTIONS | {"no_cpython_wrapper": inner, "cache": _can_keep()}
+        dispatcher = numba.njit(**options)(function)
     finally:
         config.CACHE_DIR = kept
     resolve = dispatcher.get_call_template

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.compiling import allocating, kernel, part
 from divgrpc.kernels.lanes import row_distance, row_distances, row_dot, row_dots
 from divgrpc.kernels.sparse import (
     clear,
@@ -18,7 +18,7 @@ from divgrpc.kernels.sparse import (
 _AHEAD = 4
 
 
-@kernel
+@allocating
 def far_from(points, inverses, rows, count, pick, scratch, far):
     """Write how far candidate `pick` is from each of rows[:count] into `far` (count,) float32.
 

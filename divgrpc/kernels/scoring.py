@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import allocating, kernel
 from divgrpc.kernels.lanes import prefetch_row, prefetch_run, row_distance, row_dot
 from divgrpc.kernels.sampling import id_of, kth_smallest, mix
 from divgrpc.kernels.sparse import distance_from_dot, marked_dot, sparse_distance
@@ -65,7 +65,7 @@ def score_all(points, target, at, square, product, distances):
             distances[row] = row_distance(vectors, row, target, at)
 
 
-@kernel
+@allocating
 def score_marked(points, target, marks, square, product, rows, count, distances):
     """Do for sparse points what `score_rows` does, or `score_all` where `count` is below 0.
 
@@ -83,7 +83,7 @@ def score_marked(points, target, marks, square, product, rows, count, distances)
         distances[i] = distance_from_dot(dot, squares[row], square, product)
 
 
-@kernel
+@allocating
 def score_longest(vectors, target, at, bounds, wanted, distances):
     """Write minus the products of the first rows, until none after can be among the `wanted` best.
 
@@ -112,7 +112,7 @@ def score_longest(vectors, target, at, bounds, wanted, distances):
     return n
 
 
-@kernel
+@allocating
 def reach(vectors, target, at, bounds, wanted, distances):
     """Return how many first rows the `wanted` greatest products are among, and how many it scored.
 
@@ -169,7 +169,7 @@ def _prefetch_ahead(vectors, rows, i, count):
         prefetch_row(vectors, rows[i + _AHEAD])
 
 
-@kernel
+@allocating
 def take_nearest(distances, wanted, rows):
     """Write the places of the `wanted` least of `distances` (n,), and of what ties or comes near.
 
@@ -216,7 +216,7 @@ def _nearer(distance, row, other_distance, other_row, ids):
     return id_of(ids, row) < id_of(ids, other_row)
 
 
-@kernel
+@allocating
 def sort_nearest(rows, distances, start, stop, wanted, ids):
     """Reorder rows[start:stop] so that its first `wanted` are the nearest, in order.
 
@@ -248,7 +248,7 @@ def sort_nearest(rows, distances, start, stop, wanted, ids):
         _sort_short(rows, distances, low, high, ids)
 
 
-@kernel
+@allocating
 def keep_nearest(rows, distances, count, wanted, ids):
     """Move the `wanted` nearest of rows[:count] to the front, in no order; ties go by id.
 
