@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numba
 import numpy as np
 
 from divgrpc.array_files import Array, release
-from divgrpc.kernels import answering, finding, ordering, scanning, scoring, selection
+from divgrpc.kernels import answering, finding, postings, probing, scoring, selection
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch
@@ -199,9 +200,9 @@ class Searcher:
         nearest = wanted.selector == "nearest" or (relevance_alone and not printed)
         if wanted.selector not in ONE_BY_ONE or nearest:
             step = answering.NEAREST if nearest else answering.GREEDY
-            self._run(queries, self._plan(wanted, step, at_least), seen, answers)
+            self._run(queries, _plan(wanted, self.metric, step, at_least), seen, answers)
         else:
-            plan = self._plan(wanted, answering.CANDIDATES, at_least)
+            plan = _plan(wanted, self.metric, answering.CANDIDATES, at_least)
             for row in range(len(queries)):
                 # Kernels are compiled for whole arrays, not for parts of others.
                 alone = _empty_answers(1, wanted.k, gaps=len(answers.gaps) > 0)
@@ -230,7 +231,7 @@ class Searcher:
     def hashed(self, queries: Rows, wanted: EffectiveParameters) -> list[IntArray]:
         """Return the ids of the points that each query has hashed: at most `hash_limit`."""
         answers = _empty_answers(len(queries), wanted.hash_limit)
-        self._run(queries, self._plan(wanted, answering.HASHED, 0), 0, answers)
+        self._run(queries, _plan(wanted, self.metric, answering.HASHED, 0), 0, answers)
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
     def _run(self, queries: Rows, plan: tuple[Any, ...], seen: int, answers: "Answers") -> None:
@@ -251,25 +252,6 @@ class Searcher:
             )
             # More than is asked for: the next query may well need a little more again.
             room = 2 * lacking
-
-    def _plan(self, wanted: EffectiveParameters, step: int, at_least: int) -> tuple[Any, ...]:
-        limit = wanted.max_distance
-        return (
-            _SEARCHES[wanted.search],
-            wanted.n_probes,
-            at_least,
-            wanted.k,
-            wanted.hash_limit,
-            wanted.candidates_limit,
-            np.float32(np.inf if limit is None else within_float32(limit + _ROUNDING)),
-            step,
-            np.float32(1 - wanted.diversity),
-            selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],
-            wanted.sampling == "uniform",
-            np.uint64(wanted.seed),
-            self.metric == "inner_product",
-            _METRICS[self.metric],
-        )
 
     def _scratch(self, plan: tuple[Any, ...], seen: int, room: int) -> "Scratch":
         """Return this thread's memory: with cells for `room` points, otherwise for all of them."""
@@ -299,36 +281,63 @@ class Searcher:
         return scratch
 
 
+def _plan(wanted: EffectiveParameters, metric: Metric, step: int, at_least: int) -> tuple[Any, ...]:
+    limit = wanted.max_distance
+    return (
+        _SEARCHES[wanted.search],
+        wanted.n_probes,
+        at_least,
+        wanted.k,
+        wanted.hash_limit,
+        wanted.candidates_limit,
+        np.float32(np.inf if limit is None else within_float32(limit + _ROUNDING)),
+        step,
+        np.float32(1 - wanted.diversity),
+        selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],
+        wanted.sampling == "uniform",
+        np.uint64(wanted.seed),
+        metric == "inner_product",
+        _METRICS[metric],
+    )
+
+
 def compile_beside() -> None:
     """Compile much of what `answering.answer` needs: what a second process can do beside a first.
 
     The first compiles it from the hash stage on, so this one begins at the other end.
     """
-    points = _laid_out({"vectors": _frozen(np.eye(4, dtype=np.float32))}, _POINTS, 4)
-    ids, inverses, _ = _laid_out({}, _NAMED, 4)
-    scratch = Scratch.empty(4, 4, 1, (4, 64))
-    scratch.make_room(4, 2)
-    scratch.make_scanning(4)
-    rows, costs, picked = scratch.rows, scratch.distances, scratch.picked
+    points, lists, (ids, inverses, bounds), hashing, tables, cells = (
+        _laid_out({}, layout, 4)
+        for layout in (_POINTS, _POSTINGS, _NAMED, _HASHING, _TABLES, _CELLS)
+    )
+    wanted = QueryParameters().resolve(4, "tables")
+    plan = _plan(wanted, "cosine", answering.GREEDY, 0)
+    memory = Scratch.empty(4, 4, 1, (4, 64))
+    scratch, rows, costs, room = memory.as_tuple(), memory.rows, memory.distances, memory.selection
+    target, marks, one, queries = room[1], room[3], np.float32(1), as_queries(memory.target)
+    sums, code, projections = memory.sums, memory.code, memory.projections
+    picks = (0, 0, one, 0, room, memory.picked, costs)
+    for kernel, arguments in (
+        (selection.greedy, (points, inverses, rows, costs, *picks)),
+        (scoring.score_rows, (points, target, 0, 0.0, False, rows, 0, costs)),
+        (scoring.score_all, (points, target, 0, 0.0, False, costs)),
+        (scoring.score_marked, (points, target, marks, 0.0, False, rows, 0, costs)),
+        (scoring.score_longest, (points[0], target, 0, bounds, 0, costs)),
+        (
+            postings.score_listed,
+            (points, lists, queries, 0, room, 0.0, False, 0, (rows, costs, sums)),
+        ),
+        (finding.find_by_code, (hashing, plan, ids, 0, 0, scratch)),
+        (finding.find_cells, (hashing, (*cells, ids), plan, ids, scratch)),
+        (
+            probing.find_tables,
+            (code, projections, tables, 0, 0, 0, False, ids, plan[11], scratch[6], rows),
+        ),
+    ):
+        kernel.compile(tuple(map(numba.typeof, arguments)))
     rows[:], costs[:] = np.arange(4), 1
-    one, room = np.float32(1), scratch.selection
-    selection.greedy(points, inverses, rows, costs, 4, 2, one, 0, room, picked, costs.copy())
-    scoring.score_rows(points, scratch.target, 0, 0.0, False, rows, 4, costs)
-    scoring.score_all(points, scratch.target, 0, 0.0, False, costs)
-    longest = _frozen(np.ones(1, np.float32))
-    scoring.score_longest(points[0], scratch.target, 0, longest, 2, costs)
-    codes, terms = _frozen(np.zeros((1, 4), np.uint64)), _frozen(np.zeros(4, np.uint32))
-    scores, (maxima, _, minima, block, _) = scratch.scores, scratch.scanning
-    # A column, as where more than one word leaves it.
-    code = np.zeros((2, 2), np.uint64)[:, 0]
-    scanning.scan_hamming(codes, code, 4, scores, maxima)
-    scratch.planes[:] = 0
-    scanning.scan_estimates(codes, scratch.planes, one, 0, terms, 4, block, costs, minima)
-    scanning.put_known(costs[:1].copy(), 4, costs, minima)
-    scanning.take_least(costs, minima, 4, 2, rows)
-    ordering.keep_nearest(rows, costs, 4, 2, ids)
-    ordering.sort_nearest(rows, costs, 0, 4, 2, ids)
-    among = Candidates(points, inverses, rows, costs, room)
+    vectors = _frozen(np.eye(4, dtype=np.float32))
+    among = Candidates((vectors, *points[1:]), inverses, rows, costs, room)
     for selector in ONE_BY_ONE:
         select(among, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")
 

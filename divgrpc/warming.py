@@ -5,6 +5,7 @@ other end meanwhile, and the first finds ready what it comes to.
 """
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from divgrpc.building import IndexBuilder
+from divgrpc.cells import learn
 from divgrpc.index import Index
 from divgrpc.kernels import compiling
 from divgrpc.labels import train
@@ -36,12 +38,24 @@ def warm_kernels() -> None:
     """
     try:
         alone = compiling.is_warm() or len(os.sched_getaffinity(0)) < 2 or not sys.executable
-        with contextlib.nullcontext() if alone else _other_beside():
+        with _uncollected(), contextlib.nullcontext() if alone else _other_beside():
             _run_every_kernel()
     except Exception:  # noqa: BLE001  # numba reads its cache by unpickling: anything can come of it
         compiling.forget()
         _run_every_kernel()
     compiling.mark_warm()
+
+
+@contextlib.contextmanager
+def _uncollected() -> Iterator[None]:
+    """Look for no garbage meanwhile: a compiler makes much that is kept, and looks take a tenth."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 @contextlib.contextmanager
@@ -82,8 +96,11 @@ def _run_every_kernel() -> None:
 
 def compile_other_end() -> None:
     """Compile what `warm_kernels` comes to last, where another process runs it."""
+    gc.disable()
+    points = np.eye(8, dtype=np.float32)
     compile_beside()
-    _predict_and_train(np.eye(8, dtype=np.float32))
+    learn(points, 4, np.random.default_rng(0))
+    _predict_and_train(points)
 
 
 def _predict_and_train(points: FloatArray) -> None:

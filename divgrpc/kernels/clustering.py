@@ -7,7 +7,7 @@ ones, for which a library starts and stops its threads.
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import allocating, kernel
 from divgrpc.kernels.lanes import row_dot, row_dots
 
 # Coarse cells that a point may find its cell in: more of them bring little and take time.
@@ -24,7 +24,7 @@ def assign(points, centres, halves, numbers):
         numbers[row] = _nearest(points, row, centres, halves, 0, centres.shape[0])[0]
 
 
-@kernel
+@allocating
 def assign_to_cells(points, coarse, starts, centres, halves, numbers):
     """Write each point's cell: the nearest of the centres of its _LOOKED nearest coarse cells.
 
@@ -56,7 +56,7 @@ def add_up(points, numbers, sums, sizes):
         sizes[numbers[row]] += 1
 
 
-@kernel
+@allocating
 def _several_nearest(points, row, centres, halves, numbers):
     """Write the nearest centres into `numbers` int64, in order, as many as it takes or there are.
 

@@ -33,6 +33,8 @@ _OPTIONS: Final = {
     "no_cfunc_wrapper": True,
 }
 
+_MAKERS: Final = {"array", "astype", "copy", "empty", "full", "ones", "sort", "zeros"}
+
 
 @functools.cache
 def cache_folder() -> Path:
@@ -62,17 +64,36 @@ def _can_keep() -> bool:
 
 
 def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no type
-    """Compile `function` at its first call, or load what an earlier process compiled."""
-    return _compiled(function)
+    """Compile `function` at its first call, or load what an earlier process compiled.
+
+    It makes no arrays: its code has no counts of who holds one, as the caller holds them all. Where
+    its name begins with "_", kernels alone may call it, for Python has no way in. Raises TypeError
+    where it makes arrays by name.
+    """
+    _make_none(function)
+    return _compiled(function, _nrt=False)
+
+
+def allocating(function: Callable[..., Any]) -> Any:
+    """Do what `kernel` does for what makes arrays; it returns none."""
+    return _compiled(function, _nrt=True)
 
 
 def part(function: Callable[..., Any]) -> Any:
     """Do what `kernel` does, and put the body of `function` into the kernels that call it.
 
     For what has few callers: a compiled call is optimised again in each of its callers, level by
-    level, and with every level left out a cold start is a second shorter.
+    level, and with every level left out a cold start is a second shorter. It makes no arrays.
     """
+    _make_none(function)
     return _compiled(function, inline="always")
+
+
+def _make_none(function: Callable[..., Any]) -> None:
+    # numba finds some of these itself, not all: what is made would never be let go of.
+    made = _MAKERS.intersection(function.__code__.co_names)
+    if made:
+        raise TypeError(f"{function.__name__} makes arrays: {', '.join(sorted(made))}")
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's options have no type
@@ -81,7 +102,9 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's o
     config.CACHE_DIR = str(cache_folder())
     try:
         # Where it may not write, numba would look for other places, which no hash of ours names.
-        dispatcher = numba.njit(cache=_can_keep(), **_OPTIONS, **options)(function)
+        inner = function.__name__.startswith("_") and "inline" not in options
+        options |= _OPTIONS | {"no_cpython_wrapper": inner, "cache": _can_keep()}
+        dispatcher = numba.njit(**options)(function)
     finally:
         config.CACHE_DIR = kept
     resolve = dispatcher.get_call_template

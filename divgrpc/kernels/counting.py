@@ -7,11 +7,11 @@ the numbers around pivots. numpy's partition takes six seconds to compile.
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import allocating, kernel
 from divgrpc.kernels.lanes import bits_of, float_of
 
 
-@kernel
+@allocating
 def kth_least(values, k):
     """Return the element at `k` were `values` float32 sorted, 0 for the least; none is a nan.
 

@@ -14,7 +14,7 @@ import math
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.compiling import allocating, kernel, part
 from divgrpc.kernels.pairs import far_from, how_far
 
 # Likeness 1 - half of the squared distance: the cosine of unit vectors.
@@ -33,7 +33,7 @@ _SURE = 1.0 - 1e-9
 _LN_2 = 0.6931471805599453
 
 
-@kernel
+@allocating
 def max_sum(points, inverses, rows, costs, count, k, relevance, scratch, picked, gains):
     """Pick up to `k` of the candidates one by one; returns how many.
 
@@ -59,7 +59,7 @@ def max_sum(points, inverses, rows, costs, count, k, relevance, scratch, picked,
     return k
 
 
-@kernel
+@allocating
 def determinant(points, inverses, rows, costs, count, k, relevance, likeness, picked, gains):
     """Do the same; gains: minus lambda times the cost, plus 1 - lambda times log of what is left.
 

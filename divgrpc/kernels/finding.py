@@ -3,7 +3,7 @@
 import numpy as np
 
 from divgrpc.kernels.cells import choose_cells
-from divgrpc.kernels.compiling import part
+from divgrpc.kernels.compiling import allocating, kernel, part
 from divgrpc.kernels.hashing import quantise, quantise_signs, sign_code
 from divgrpc.kernels.ordering import keep_nearest
 from divgrpc.kernels.probing import find_tables
@@ -48,7 +48,7 @@ def find(hashing, tables, cells, plan, ids, stop, looked, scratch):
     count, probed = 0, 0
     every = search == EXACT or (search != TABLES and (hash_limit == 0 or hash_limit >= stop))
     if cells[2].shape[0] and not every:
-        count, probed, lacking = _find_cells(hashing, cells, plan, ids, scratch)
+        count, probed, lacking = find_cells(hashing, cells, plan, ids, scratch)
         return count, count, probed, lacking
     if search != EXACT:
         sign_code(projections, code[:, 0])
@@ -70,12 +70,12 @@ def find(hashing, tables, cells, plan, ids, stop, looked, scratch):
             return count, count, probed, 0
     if every or hash_limit == 0 or hash_limit >= stop:
         return 0, EVERY, probed, 0
-    sure, count = _scan(hashing, plan, ids, stop, looked, scratch)
+    sure, count = find_by_code(hashing, plan, ids, stop, looked, scratch)
     return sure, count, probed, 0
 
 
-@part
-def _find_cells(hashing, cells, plan, ids, scratch):
+@kernel
+def find_cells(hashing, cells, plan, ids, scratch):
     """Take the nearest cells whole, or by code where they hold more than the hash limit.
 
     A scan is of all cells; that by Hamming distances keeps the signs alone of the query's margins.
@@ -120,8 +120,8 @@ def _find_cells(hashing, cells, plan, ids, scratch):
     return min(count, hash_limit), probed, 0
 
 
-@part
-def _scan(hashing, plan, ids, stop, looked, scratch):
+@allocating
+def find_by_code(hashing, plan, ids, stop, looked, scratch):
     """Take `hash_limit` of the first points by code; returns (sure, count) as `take_largest`."""
     hash_limit, uniform, seed = plan[4], plan[10], plan[11]
     rows, estimates, projections, code, planes = scratch[:5]

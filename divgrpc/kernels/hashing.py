@@ -2,14 +2,14 @@
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.compiling import allocating, kernel, part
 from divgrpc.kernels.lanes import prefetch_row
 
 # Hyperplanes' numbers asked for ahead, in dimensions: those of a sparse query lie anywhere.
 _AHEAD = 8
 
 
-@kernel
+@allocating
 def project(queries, row, hyperplanes, projections):
     """Write the projections of one dense query onto every hyperplane into `projections` (B,).
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import allocating, kernel
 from divgrpc.kernels.counting import kth_least
 from divgrpc.kernels.sampling import id_of, mix
 
@@ -12,7 +12,7 @@ _SHORT = 16
 _GROUP = 16
 
 
-@kernel
+@allocating
 def take_nearest(distances, wanted, rows):
     """Write the places of the `wanted` least of `distances` (n,), and of what ties or comes near.
 
@@ -59,7 +59,7 @@ def _nearer(distance, row, other_distance, other_row, ids):
     return id_of(ids, row) < id_of(ids, other_row)
 
 
-@kernel
+@allocating
 def sort_nearest(rows, distances, start, stop, wanted, ids):
     """Reorder rows[start:stop] so that its first `wanted` are the nearest, in order.
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.compiling import allocating, kernel, part
 from divgrpc.kernels.lanes import row_distance, row_distances, row_dot, row_dots
 from divgrpc.kernels.sparse import (
     clear,
@@ -18,7 +18,7 @@ from divgrpc.kernels.sparse import (
 _AHEAD = 4
 
 
-@kernel
+@allocating
 def far_from(points, inverses, rows, count, pick, scratch, far):
     """Write how far candidate `pick` is from each of rows[:count] into `far` (count,) float32.
 
@@ -28,7 +28,7 @@ def far_from(points, inverses, rows, count, pick, scratch, far):
     """
     row = rows[pick]
     if points[1].shape[0]:
-        _far_sparse(points, inverses, rows, count, row, scratch, far)
+        _far_sparse(points, inverses, rows, count, row, scratch, np.zeros(16, np.float64), far)
     else:
         _far_dense(points[0], inverses, rows, count, row, far)
     far[pick] = np.float32(0)
@@ -59,9 +59,9 @@ def _far_dense(vectors, inverses, rows, count, row, far):
 
 
 @part
-def _far_sparse(points, inverses, rows, count, row, scratch, far):
+def _far_sparse(points, inverses, rows, count, row, scratch, sums, far):
     _, indptr, indices, values, squares = points
-    target, marks, sums = scratch[1], scratch[3], np.zeros(16, np.float64)
+    target, marks = scratch[1], scratch[3]
     spread(indices, values, indptr[row], indptr[row + 1], target)
     if marks.shape[0]:
         mark(indices, indptr[row], indptr[row + 1], marks)

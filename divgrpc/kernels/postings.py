@@ -11,7 +11,7 @@ import math
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.compiling import allocating, kernel, part
 from divgrpc.kernels.counting import kth_least
 from divgrpc.kernels.ordering import take_nearest
 from divgrpc.kernels.scoring import score_marked, score_rows
@@ -67,7 +67,7 @@ def worth_listing(points, postings, queries, query, wanted):
     return _FEW * products < points[2].shape[0]
 
 
-@kernel
+@allocating
 def score_listed(points, postings, queries, query, room, square, product, wanted, scratch):
     """Write rows and distances that the `wanted` nearest are among, ties included; how many.
 

@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import allocating, kernel
 from divgrpc.kernels.counting import kth_least
 from divgrpc.kernels.pairs import far_from
 
 
-@kernel
+@allocating
 def mean_of(points, inverses, rows, count, shares, k):
     """Return the mean (1, d) float32 of rows[:count], by `shares` (count,) float64 of sum k.
 
@@ -35,7 +35,7 @@ def mean_of(points, inverses, rows, count, shares, k):
     return mean
 
 
-@kernel
+@allocating
 def take_least(values, k, pool, chosen):
     """Mark the k least of `values` (n,) float64, of equals the first; returns their sum.
 
@@ -69,7 +69,7 @@ def sum_of_products(a, b):
     return total
 
 
-@kernel
+@allocating
 def settle(points, inverses, rows, count, beta, allowed, most, scratch, kept, slopes, shares):
     """Let candidates trade shares until no two of their slopes differ by more than `allowed`.
 

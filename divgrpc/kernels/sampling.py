@@ -6,7 +6,7 @@ stay wherever they are stored, and in whatever company.
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import allocating, kernel
 from divgrpc.kernels.counting import kth_key
 
 
@@ -25,7 +25,7 @@ def id_of(ids, row):
     return ids[row] if ids.shape[0] else np.int64(row)
 
 
-@kernel
+@allocating
 def keep_sample(rows, start, stop, wanted, ids, seed):
     """Keep `wanted` of rows[start:stop], those of smallest priority, in their order.
 

@@ -6,7 +6,7 @@ vector population counts. Scores are integers, larger is nearer, and exact on ev
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import allocating, kernel
 from divgrpc.kernels.counting import kth_least
 from divgrpc.kernels.lanes import float_of, popcount
 
@@ -125,7 +125,7 @@ def _column_minima(block, minima):
             minima[i] = run[i] if run[i] < minima[i] else minima[i]
 
 
-@kernel
+@allocating
 def take_least(estimates, minima, stop, wanted, rows):
     """Write the numbers of the `wanted` least of estimates[:stop], and of what ties or comes near.
 
@@ -249,7 +249,7 @@ def _group_maxima(block, maxima, first):
         maxima[first + group] = largest
 
 
-@kernel
+@allocating
 def take_largest(scores, maxima, low, histogram, wanted, rows):
     """Write the numbers of the `wanted` largest scores into `rows`; returns (sure, count).
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import allocating, kernel
 from divgrpc.kernels.counting import kth_least
 from divgrpc.kernels.lanes import prefetch_row, prefetch_run, row_distance, row_dot
 from divgrpc.kernels.sparse import distance_from_dot, marked_dot, sparse_distance
@@ -61,7 +61,7 @@ def score_all(points, target, at, square, product, distances):
             distances[row] = row_distance(vectors, row, target, at)
 
 
-@kernel
+@allocating
 def score_marked(points, target, marks, square, product, rows, count, distances):
     """Do for sparse points what `score_rows` does, or `score_all` where `count` is below 0.
 
@@ -79,7 +79,7 @@ def score_marked(points, target, marks, square, product, rows, count, distances)
         distances[i] = distance_from_dot(dot, squares[row], square, product)
 
 
-@kernel
+@allocating
 def score_longest(vectors, target, at, bounds, wanted, distances):
     """Write minus the products of the first rows, until none after can be among the `wanted` best.
 
@@ -120,7 +120,7 @@ def _keep_least(best, count, wanted):
     return limit, wanted
 
 
-@kernel
+@allocating
 def reach(vectors, target, at, bounds, wanted, distances):
     """Return how many first rows the `wanted` greatest products are among, and how many it scored.
 

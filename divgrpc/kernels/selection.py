@@ -8,7 +8,7 @@ brought up to date where as it stands it would be picked (Minoux 1978).
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import allocating, kernel
 from divgrpc.kernels.pairs import far_from, how_far
 
 CORRECTED = 0
@@ -50,7 +50,7 @@ def scale_costs(distances, count, costs):
         costs[i] = (distances[i] - low) / width if width > 0 else np.float32(0)
 
 
-@kernel
+@allocating
 def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, picked, gains):
     """Pick up to `k` of the candidates one by one; returns how many.
 

@@ -61,6 +61,23 @@ print({name: count for name, count in after.items() if count != before.get(name)
 """
 
 
+_COUNT_MISSES = """
+import sys
+from divgrpc.warming import compile_other_end, warm_kernels
+
+def asked(of):
+    modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
+    functions = {id(f): f for m in modules for f in vars(m).values() if hasattr(f, "signatures")}
+    return sum(sum(getattr(f.stats, of).values()) for f in functions.values())
+
+if sys.argv[1:]:
+    warm_kernels()
+else:
+    compile_other_end()
+    print(asked("cache_hits") > 10, asked("cache_misses"))
+"""
+
+
 def run(script: str, *arguments: str, **environment: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments],
@@ -76,6 +93,25 @@ def run(script: str, *arguments: str, **environment: str) -> str:
 def test_nothing_is_compiled_after_warming(tmp_path: Path) -> None:
     """Whatever is built, opened or asked afterwards runs what `warm_kernels` compiled or loaded."""
     assert run(_COUNT_COMPILATIONS, str(tmp_path)) == "{}"
+
+
+def test_the_second_process_compiles_what_the_first_wants() -> None:
+    """To the types of all arguments: other ones would be compiled for nobody."""
+    run(_COUNT_MISSES, "first")
+    assert run(_COUNT_MISSES) == "True 0"
+
+
+def test_what_makes_arrays_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plain kernel would never let go of their memory: it is not compiled."""
+    monkeypatch.setattr(compiling, "cache_folder", lambda: tmp_path)
+
+    def ones(n: int) -> int:
+        return int(np.ones(n).size)
+
+    assert compiling.allocating(ones)(3) == 3
+    for plain in (compiling.kernel, compiling.part):
+        with pytest.raises(TypeError, match="ones makes arrays: ones"):
+            plain(ones)
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
