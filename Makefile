@@ -27,8 +27,11 @@ table1: .venv/ready  ## the paper's Table 1 on real data; wants DIVGRPC_DATA, an
 table2: .venv/ready  ## its Table 2, of labels, in the same way
 	$(BIN)/divgrpc paper table2 $(ARGS)
 
+# Two processes, each with a server of its own, take one file after another. Kernels are compiled
+# before that, or both processes and both servers would compile the same ones.
 test: .venv/ready    ## run the whole suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -c 'from divgrpc.warming import warm_kernels; warm_kernels()'
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 bench: .venv/ready .venv/rivals  ## measure quality and speed; ARGS="quality --help" says how
 	PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)

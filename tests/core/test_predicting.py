@@ -1,5 +1,6 @@
 """Labels predicted in process: beside the twins, at every end, and refused where they must be."""
 
+import itertools
 from functools import cache
 from typing import Any, get_args
 
@@ -147,26 +148,24 @@ def test_an_exact_search_ends_early_and_finds_the_same() -> None:
         assert truth.stats.points_scored.min() == len(many)
 
 
-@pytest.mark.parametrize("diversity", [0.0, 0.3])
-@pytest.mark.parametrize("search", ["scan", "scan_hamming", "exact"])
 @pytest.mark.parametrize(("hash_limit", "candidates_limit"), [(40, 10), (0, 10), (40, 0), (700, 3)])
-def test_a_scan_ends_where_labels_are_too_short(
-    search: Search, diversity: float, hash_limit: int, candidates_limit: int
-) -> None:
+def test_a_scan_ends_where_labels_are_too_short(hash_limit: int, candidates_limit: int) -> None:
     """As the twin: of rows that may count, those whose codes are best, the longest known."""
     rng = np.random.default_rng(1)
     lengths = rng.permutation((1 + np.arange(9_000)) ** -0.8)
     built = Index.build(X, label_model=(rng.standard_normal((9_000, 6)) * lengths[:, None], MAP))
-    told: dict[str, Any] = {"search": search, "diversity": diversity, "top_k": 3}
-    told |= {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
-    found = built.predict_labels(X[:8], **told)
     assert built.labels is not None
-    points, wanted = points_of(inner(built)), built.labels.resolve(PredictParameters(**told))
+    points = points_of(inner(built))
     queries = embed(X[:8].copy(), MAP, np.zeros(RANK, "f4"), unit=False)
-    for query, labels in zip(queries, found.labels, strict=True):
-        assert labels.tolist() == reference.answer(points, query, wanted).ids
-    if hash_limit != 0 and search != "exact":
-        assert found.stats.points_scored.max() < 1_000
+    limits = {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
+    for search, diversity in itertools.product(("scan", "scan_hamming", "exact"), (0.0, 0.3)):
+        told: dict[str, Any] = {"search": search, "diversity": diversity, "top_k": 3, **limits}
+        found = built.predict_labels(X[:8], **told)
+        wanted = built.labels.resolve(PredictParameters(**told))
+        for query, labels in zip(queries, found.labels, strict=True):
+            assert labels.tolist() == reference.answer(points, query, wanted).ids
+        if hash_limit != 0 and search != "exact":
+            assert found.stats.points_scored.max() < 1_000
 
 
 def test_a_batch_gives_what_its_documents_give() -> None:

@@ -341,9 +341,9 @@ def test_points_that_are_all_equal_go_by_id(
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("stored", [0.01, 0.5])
 def test_many_dimensions_are_asked_for_both_ways(metric: Metric, stored: float) -> None:
-    """48,000 columns, rows of a few words and of many: dense and sparse queries, the twin's."""
+    """12,000 columns, rows of a few words and of many: dense and sparse queries, the twin's."""
     rng = np.random.default_rng(3)
-    points = sparse.random_array((10, 48_000), density=stored, rng=rng, format="csr")
+    points = sparse.random_array((10, 12_000), density=stored, rng=rng, format="csr")
     points = points.astype(np.float32)
     index = Index.build(points, metric=metric, n_components=6)
     twin, dense = points_of(index), points[:2].toarray()

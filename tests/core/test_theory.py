@@ -299,7 +299,7 @@ def test_every_point_within_r_is_found_with_probability_one_minus_delta() -> Non
 
     Over many seeds; and a point at r itself is missed just as often as theory says.
     """
-    radius, n_bits, delta, builds = 0.5, 6, 0.1, 150
+    radius, n_bits, delta, builds = 0.5, 6, 0.1, 80
     n_tables = tables_needed(radius, n_bits, delta)
     query, border = equidistant(15, radius)
     _, nearer = equidistant(15, radius / 3)
