@@ -33,7 +33,10 @@ _OPTIONS: Final = {
     "no_cfunc_wrapper": True,
 }
 
-_MAKERS: Final = {"array", "astype", "copy", "empty", "full", "ones", "sort", "zeros"}
+_MAKERS: Final = {
+    *("array", "astype", "copy", "empty", "empty_like", "full", "full_like"),
+    *("ones", "ones_like", "sort", "zeros", "zeros_like"),
+}
 
 
 @functools.cache

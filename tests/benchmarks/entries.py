@@ -31,7 +31,7 @@ FETCHED: Final = (25, 50, 75, 100, 150, 200, 300, 500, 1_000, 2_000, 4_000)
 # Hashed points for each candidate.
 HASHED: Final = (1, 1.5, 2, 3, 4, 8, 16)
 # Of the probes that Build tuned.
-PROBED: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 4)
+PROBED: Final = (0.25, 0.35, 0.5, 0.7, 1, 1.4, 2, 2.8, 4)
 # Numbers of candidates tried, the first of them too few.
 _TRIED: Final = 5
 # Of the gap: what other queries may close more than those that dials are set on.

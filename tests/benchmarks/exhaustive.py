@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.compiling import allocating, kernel
 from divgrpc.kernels.lanes import row_dot
 from divgrpc.types import FloatArray, IntArray, Variant
 
@@ -56,13 +56,13 @@ def _pick(vectors: FloatArray, towards: FloatArray, picked: IntArray, count: int
 
 
 @kernel
-def _products(vectors: FloatArray, query: FloatArray, products: FloatArray) -> None:
+def products_dense(vectors: FloatArray, query: FloatArray, products: FloatArray) -> None:
     for row in range(vectors.shape[0]):
         products[row] = row_dot(vectors, row, query, 0)
 
 
-@kernel
-def _greedy(
+@allocating
+def greedy_dense(
     vectors: FloatArray, query: FloatArray, diversity: float, marginal: bool, picked: IntArray
 ) -> None:
     towards, total = np.empty_like(query), np.zeros_like(query)
@@ -76,8 +76,8 @@ def _greedy(
             total[0, i] += vectors[row, i]
 
 
-@kernel
-def _mmr(vectors: FloatArray, query: FloatArray, diversity: float, picked: IntArray) -> None:
+@allocating
+def mmr_dense(vectors: FloatArray, query: FloatArray, diversity: float, picked: IntArray) -> None:
     near = np.empty(vectors.shape[0], np.float32)
     closest = np.full(vectors.shape[0], -np.inf, np.float32)
     relevance, penalty = np.float32(1 - diversity), np.float32(diversity)
@@ -115,14 +115,14 @@ def _sparse_dot(
 
 
 @kernel
-def _products_by_rows(rows: Lists, query: FloatArray, products: FloatArray) -> None:
+def products_by_rows(rows: Lists, query: FloatArray, products: FloatArray) -> None:
     indptr, indices, values = rows
     for row in range(products.shape[0]):
         products[row] = _sparse_dot(indices, values, indptr[row], indptr[row + 1], query)
 
 
-@kernel
-def _greedy_by_rows(
+@allocating
+def greedy_by_rows(
     rows: Lists, query: FloatArray, diversity: float, marginal: bool, picked: IntArray
 ) -> None:
     indptr, indices, values = rows
@@ -142,7 +142,7 @@ def _greedy_by_rows(
 
 
 @kernel
-def _add_products(both: tuple[Lists, Lists], row: int, products: FloatArray) -> None:
+def add_products(both: tuple[Lists, Lists], row: int, products: FloatArray) -> None:
     """Add the products of one point with all, from the lists of those that hold its words."""
     (indptr, indices, values), (starts, holders, held) = both
     for i in range(indptr[row], indptr[row + 1]):
@@ -150,8 +150,8 @@ def _add_products(both: tuple[Lists, Lists], row: int, products: FloatArray) -> 
             products[holders[at]] += values[i] * held[at]
 
 
-@kernel
-def _greedy_by_columns(
+@allocating
+def greedy_by_columns(
     both: tuple[Lists, Lists],
     query: FloatArray,
     diversity: float,
@@ -159,7 +159,7 @@ def _greedy_by_columns(
     picked: IntArray,
 ) -> None:
     near = np.empty(both[0][0].shape[0] - 1, np.float32)
-    _products_by_rows(both[0], query, near)
+    products_by_rows(both[0], query, near)
     near *= np.float32(1 - diversity)
     alike = np.zeros_like(near)
     for step in range(picked.shape[0]):
@@ -170,7 +170,7 @@ def _greedy_by_columns(
             if value > most and not _among(picked, step, row):
                 best, most = row, value
         picked[step] = best
-        _add_products(both, best, alike)
+        add_products(both, best, alike)
 
 
 @dataclass(frozen=True, eq=False)
@@ -201,26 +201,26 @@ class Everything:
         picked = np.empty(k, np.int64)
         marginal = variant == "marginal"
         if self.rows is None or self.columns is None:
-            _greedy(self.points, query[None], diversity, marginal, picked)
+            greedy_dense(self.points, query[None], diversity, marginal, picked)
         elif by_columns:
-            _greedy_by_columns((self.rows, self.columns), query, diversity, marginal, picked)
+            greedy_by_columns((self.rows, self.columns), query, diversity, marginal, picked)
         else:
-            _greedy_by_rows(self.rows, query, diversity, marginal, picked)
+            greedy_by_rows(self.rows, query, diversity, marginal, picked)
         return picked
 
     def mmr(self, query: FloatArray, k: int, diversity: float) -> IntArray:
         """Return the rows (k,) that MMR picks of dense points for one unit query (d,), in order."""
         picked = np.empty(k, np.int64)
-        _mmr(self.points, query[None], diversity, picked)
+        mmr_dense(self.points, query[None], diversity, picked)
         return picked
 
     def products(self, query: FloatArray) -> FloatArray:
         """Return the product (n,) of every point and one query (d,)."""
         products = np.empty(self.points.shape[0], np.float32)
         if self.rows is None:
-            _products(self.points, query[None], products)
+            products_dense(self.points, query[None], products)
         else:
-            _products_by_rows(self.rows, query, products)
+            products_by_rows(self.rows, query, products)
         return products
 
     def products_with(self, row: int) -> FloatArray:
@@ -228,7 +228,7 @@ class Everything:
         if self.rows is None or self.columns is None:
             return self.products(self.points[row])
         products = np.zeros(self.points.shape[0], np.float32)
-        _add_products((self.rows, self.columns), row, products)
+        add_products((self.rows, self.columns), row, products)
         return products
 
 

@@ -124,7 +124,7 @@ def _greedy(
     alike = np.zeros_like(near)
     last, picked = alike, []
     for step in range(k):
-        picked.append(_next(near, alike, last, _weight(setting, step, k)))
+        picked.append(next_pick(near, alike, last, _weight(setting, step, k)))
         last = column(picked[-1])
     return picked
 
@@ -138,7 +138,7 @@ def _weight(setting: Setting, step: int, k: int) -> np.float32:
 
 
 @kernel
-def _next(near: FloatArray, alike: FloatArray, last: FloatArray, weight: np.float32) -> int:
+def next_pick(near: FloatArray, alike: FloatArray, last: FloatArray, weight: np.float32) -> int:
     """Add `last`, the products with the last pick, to `alike`, and return the next pick."""
     best, most = -1, np.float32(-np.inf)
     for row in range(near.shape[0]):

@@ -177,6 +177,14 @@ def test_terms_of_an_index_are_those_of_its_twin(
     assert "scan_terms" not in Index.build(points[8:], n_components=9)._arrays
 
 
+def check_levels(code: npt.NDArray[np.int64], cut: Doubles, rounding: float) -> None:
+    """Assert that a code (B,) has the levels nearest to its margins, but where rounding decides."""
+    steps = cut / max(0.3352 * np.sqrt((cut**2).mean()), 1e-30)
+    between = np.abs(steps - np.rint(steps)) * np.linalg.norm(cut)
+    clear = between > 1e-3 * np.linalg.norm(cut) + rounding
+    assert (code == reference_kernels.nearest_levels(cut[None], 4)[0])[clear].all()
+
+
 @pytest.mark.parametrize("metric", get_args(Metric))
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("components", [9, 30])
@@ -209,11 +217,7 @@ def test_terms_in_cells_are_of_the_way_from_the_centre(
             point = twin.vectors[row] - mean
             way, cut = point - place, (point - place) @ planes
             code = reference_kernels.odd_levels(twin.bits[[row]], len(cut))[0]
-            steps = cut / max(0.3352 * np.sqrt((cut**2).mean()), 1e-30)
-            # Between two levels rounding may decide.
-            between = np.abs(steps - np.rint(steps)) * np.linalg.norm(cut)
-            clear = between > 1e-3 * np.linalg.norm(cut) + 1e-4 * np.linalg.norm(place)
-            assert (code == reference_kernels.nearest_levels(cut[None], 4)[0])[clear].all()
+            check_levels(code, cut, 1e-4 * float(np.linalg.norm(place)))
             stretch = components / 64 * (cut**2).sum() / max((cut * code).sum(), 1e-30)
             shift = stretch * (code * (place @ planes)).sum()
             wanted = (way @ way + 2 * shift, 2 * stretch)
@@ -232,7 +236,8 @@ def test_estimates_in_cells_are_near_the_distances(metric: Metric) -> None:
     twin = points_of(Index.build(points, metric=metric, hash_family="cells"))
     assert twin.cells is not None
     assert twin.terms is not None
-    sigma = (1 / 0.637 - 1) ** 0.5 / 64**0.5
+    # 64 dimensions are hashed with four bits each.
+    sigma = coding._NOISES[4] ** 0.5 / 64**0.5
     for asked in queries:
         query = reference.unit(asked) if metric == "cosine" else asked.astype(np.float64)
         own = reference_kernels.margins(query, twin.hyperplanes, twin.thresholds)[0]
