@@ -5,7 +5,6 @@ import numpy as np
 from divgrpc.kernels.cells import choose_cells
 from divgrpc.kernels.compiling import allocating, kernel, part
 from divgrpc.kernels.hashing import quantise, quantise_signs, sign_code
-from divgrpc.kernels.lanes import prefetch_run
 from divgrpc.kernels.ordering import keep_nearest
 from divgrpc.kernels.probing import find_tables
 from divgrpc.kernels.sampling import keep_sample
@@ -108,8 +107,6 @@ def find_cells(hashing, cells, plan, ids, scratch):
     limit = np.float32(np.inf)
     for i in range(taken):
         stop = starts[numbers[i] + 1]
-        if i + 1 < taken:
-            _prefetch_cell(codes, terms, places, starts[numbers[i + 1]], starts[numbers[i + 1] + 1])
         for at in range(starts[numbers[i]], stop, BLOCK):
             end = min(stop, at + BLOCK)
             found, base = fresh[: end - at], distances[i]
@@ -121,16 +118,6 @@ def find_cells(hashing, cells, plan, ids, scratch):
     if count > hash_limit:
         keep_nearest(rows, estimates, count, hash_limit, ids)
     return min(count, hash_limit), probed, 0
-
-
-@kernel
-def _prefetch_cell(codes, terms, places, start, stop):
-    """Ask for what will be read of a cell: it lies anywhere, and none of it is asked for before."""
-    stop = min(stop, start + BLOCK)
-    for w in range(codes.shape[0]):
-        prefetch_run(codes[w], start, stop)
-    prefetch_run(terms, start, stop)
-    prefetch_run(places, start, stop)
 
 
 @allocating

@@ -188,7 +188,7 @@ def prefetch_row(_context: Any, matrix: Any, row: Any) -> Any:
 
 @intrinsic
 def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
-    """Ask for the elements start to stop of a C-contiguous array."""
+    """Ask for the elements start to stop of a C-contiguous array of four-byte numbers."""
     if not (isinstance(array, types.Array) and array.ndim == 1 and array.layout == "C"):
         return None
     signature = types.void(array, types.intp, types.intp)
@@ -196,17 +196,16 @@ def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         given, start, stop = arguments
         data = make_array(signature.args[0])(context, builder, given).data
-        size = signature.args[0].dtype.bitwidth // 8
-        _prefetch(builder, builder.gep(data, [start]), builder.sub(stop, start), size)
+        _prefetch(builder, builder.gep(data, [start]), builder.sub(stop, start))
         return context.get_dummy_value()
 
     return signature, generate
 
 
-def _prefetch(builder: Any, start: Any, count: Any, size: int = 4) -> None:
-    """Ask for every cache line of `count` numbers of `size` bytes."""
-    per_line = ir.Constant(count.type, _CACHE_LINE // size)
-    rounded = builder.add(count, ir.Constant(count.type, _CACHE_LINE // size - 1))
+def _prefetch(builder: Any, start: Any, count: Any) -> None:
+    """Ask for every cache line of `count` four-byte numbers."""
+    per_line = ir.Constant(count.type, _CACHE_LINE // 4)
+    rounded = builder.add(count, ir.Constant(count.type, _CACHE_LINE // 4 - 1))
     with cgutils.for_range(builder, builder.udiv(rounded, per_line)) as loop:
         _prefetch_line(builder, builder.gep(start, [builder.mul(loop.index, per_line)]))
 
