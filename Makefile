@@ -31,7 +31,7 @@ table2: .venv/ready  ## its Table 2, of labels, in the same way
 # before that, or both processes and both servers would compile the same ones.
 test: .venv/ready    ## run the whole suite
 	$(BIN)/python -c 'from divgrpc.warming import warm_kernels; warm_kernels()'
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
 bench: .venv/ready .venv/rivals  ## measure quality and speed; ARGS="quality --help" says how
 	PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)

@@ -25,9 +25,10 @@ _NOISES: Final = {1: math.pi / 2 - 1, 2: 0.1347, 4: 0.0117}
 def fitting_components(variances: npt.NDArray[np.floating], bits: int) -> int:
     """Return how many principal components to hash in codes of `bits` bits.
 
-    `variances` (d,) of the points along all components, largest first. With m components a product
-    of two points is off by what the others hold of it, sum v^2, and by the noise of the levels,
-    which a rotation spreads evenly over m; the depth with the least of both is taken.
+    `variances` (d,) along all components, strongest first, of what is coded: the ways from centres
+    to points. With m components a product of two ways is off by what the others hold of it, sum
+    v^2, and by the noise of the levels, which a rotation spreads evenly over m; the depth with the
+    least of both is taken.
     """
     error = {}
     for depth in DEPTHS:
@@ -37,12 +38,15 @@ def fitting_components(variances: npt.NDArray[np.floating], bits: int) -> int:
     return min(len(variances), bits // min(error, key=error.__getitem__))
 
 
-def levels(margins: FloatArray, depth: int) -> FloatArray:
-    """Return codes (m, B) as odd numbers: 2^depth of them, the same steps for all of a row."""
+def levels(margins: FloatArray, depth: int, used: int) -> FloatArray:
+    """Return codes (m, B) as odd numbers: 2^depth of them, the same steps for all of a row.
+
+    `used` is how many of the margins (m, B) are not of planes of zeros.
+    """
     if depth == 1:
         return np.copysign(np.float32(1), margins)
     half = 1 << (depth - 1)
-    lengths = np.sqrt(np.einsum("ij,ij->i", margins, margins) / margins.shape[1])
+    lengths = np.sqrt(np.einsum("ij,ij->i", margins, margins) / used)
     scales = np.zeros_like(lengths)
     np.divide(1 / _STEPS[depth], lengths, out=scales, where=lengths > 0)
     steps = np.floor(margins * scales[:, np.newaxis])

@@ -29,6 +29,8 @@ _MARGINS_AT_ONCE: Final = 2**19
 # What the middle of the points and how they spread is taken from, before cells.
 _SOME_NUMBERS: Final = 1 << 22
 _SOME_LEAST: Final = 256
+# Of these, those that the others are near to.
+_OTHERS: Final = 256
 # Of more sparse points no lists are kept: they take nearly as much as the points, and to search so
 # many exactly takes long in any case.
 LISTED_MOST: Final = 2**18
@@ -99,6 +101,11 @@ class _Encoder:
     @property
     def _depth(self) -> int:
         return self.bits // self._planes
+
+    @property
+    def _used(self) -> int:
+        """How many hyperplanes are not of zeros, which hash nothing."""
+        return int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))
 
     def measure(self) -> None:
         """Keep what sparse points and products are compared with: squared and inverse lengths."""
@@ -175,9 +182,7 @@ class _Encoder:
             # spent on what tells points apart.
             self._centre = (_sum(some, self._dims) / count).astype(np.float32)
         if fit and not isinstance(some, SparseRows) and self._dims <= hashing.GRAM_DIMS:
-            ways = some - self._centre
-            variances = np.linalg.eigvalsh((ways.T @ ways).astype(np.float64) / count)[::-1]
-            fitting = coding.fitting_components(variances, self.bits)
+            fitting = coding.fitting_components(_spread(some - self._centre), self.bits)
             self.parameters = replace(self.parameters, n_components=fitting)
             self._planes = self.bits // hashing.code_depth(self.parameters)
 
@@ -247,7 +252,7 @@ class _Encoder:
         # What all centres have alike changes no order of theirs.
         margins = found.margins - found.margins.mean(axis=0)
         codes = self._create("cell_codes", np.uint64, (self.bits // hashing.WORD, len(margins)))
-        found_codes = coding.levels(margins, self._depth)
+        found_codes = coding.levels(margins, self._depth, self._used)
         coding.encode(found_codes, codes, 0)
         stretch = self._stretches(margins, found_codes)
         product = self.parameters.metric == "inner_product"
@@ -300,13 +305,11 @@ class _Encoder:
         return projected
 
     def _stretches(self, margins: FloatArray, codes: FloatArray) -> npt.NDArray[np.floating]:
-        # Planes of zeros past the last component hash nothing.
-        planes = int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))
-        spanned = hashing.dimensions_spanned(self.parameters, self._sketch.dims) / planes
+        spanned = hashing.dimensions_spanned(self.parameters, self._sketch.dims) / self._used
         return coding.stretches(margins, codes, spanned)
 
     def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.uint32]:
-        stretch = self._stretches(margins, coding.levels(margins, 1))
+        stretch = self._stretches(margins, coding.levels(margins, 1, self._used))
         if self.parameters.metric == "inner_product":
             return coding.pack_terms(np.zeros(len(block), np.float32), stretch)
         return coding.pack_terms(self._centred_squares(block), 2 * stretch)
@@ -324,7 +327,7 @@ class _Encoder:
         weights, centre_margins = found.weights[numbers], found.margins[numbers]
         along = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)
         margins -= centre_margins
-        codes = coding.levels(margins, self._depth)
+        codes = coding.levels(margins, self._depth, self._used)
         stretch = self._stretches(margins, codes)
         if self.parameters.metric == "inner_product":
             return codes, coding.pack_terms(np.zeros(len(block), np.float32), stretch)
@@ -361,6 +364,21 @@ class _Encoder:
         for part in parts:
             whole[start : start + len(part)] = part
             start += len(part)
+
+
+def _spread(points: FloatArray) -> FloatArray:
+    """Return how much ways to points from others near them vary, (d,), by principal component.
+
+    They stand for the ways from centres of cells, which there are none of yet.
+    """
+    axes = np.linalg.eigh((points.T @ points).astype(np.float64))[1][:, ::-1]
+    turned = points @ axes.astype(np.float32)
+    others = turned[:: max(1, len(turned) // _OTHERS)]
+    near = (turned @ others.T - np.square(others).sum(axis=1) / 2).argmax(axis=1)
+    ways = np.square(turned - others[near])
+    far = ways.sum(axis=1)
+    # Some lie where none of the others do.
+    return np.asarray(ways[far <= np.median(far)].mean(axis=0))
 
 
 def _sum(rows: Rows, dims: int) -> npt.NDArray[np.float64]:

@@ -1,6 +1,7 @@
 """Hash families: where hyperplanes come from, and what theory says of them.
 
-A code bit of x is the sign of x . p - t, for a hyperplane p and a threshold t (0, or the mean
+A code bit of x is the sign of x . p - t (in cells it may be one of more bits of that, see
+`divgrpc.coding`), for a hyperplane p and a threshold t (0, or the mean
 point's projection where hashing is centred). `lsh_div` draws directions at random (Charikar 2002;
 the paper's LSH-Div); `lsh_sdiv` draws them inside the top principal components (its LSH-SDiv);
 `pca_hash` takes the components themselves (Wang et al. 2006), one bit each, with nothing random
@@ -147,7 +148,8 @@ def code_depth(filled: BuildParameters) -> int:
     """Return how many bits of a code each margin has: in cells as many as there is room for."""
     if filled.hash_family != "cells":
         return 1
-    return next(depth for depth in DEPTHS if (filled.n_components or 0) <= CODE_BITS // depth)
+    components = filled.n_components or 0
+    return next((depth for depth in DEPTHS if components <= CODE_BITS // depth), 1)
 
 
 def draw_hyperplanes(
@@ -177,6 +179,10 @@ def draw_hyperplanes(
         basis = _components(vectors, centre, components, rng, sketch)
         directions = basis @ _directions(rng, components, count, orthogonal=orthogonal)
     directions /= np.linalg.norm(directions, axis=0)
+    if orthogonal and code_depth(parameters) > 1:
+        # What is left of a block would count some directions more often than others, which costs
+        # more than bits of a rotation lose: planes of zeros.
+        directions[:, count // components * components :] = 0
     return np.ascontiguousarray(directions, np.float32)
 
 

@@ -50,7 +50,7 @@ def answer(points, postings, named, hashing, tables, cells, plan, queries, scrat
     `points`: see `scoring.score_rows`; `postings`: see `postings.score_listed`. `named`: ids (n,)
     int64 or empty; for the inner product inverse lengths (n,) float32 and bounds (see
     `scoring.score_longest`), else empty. `hashing`: hyperplanes (m, B), thresholds (B,) float32,
-    codes (B / 64, n) uint64, terms (n,) uint32 (see `scanning.estimate`) or empty, sketch (d,)
+    codes (W, n) uint64, terms (n,) uint32 (see `scanning.estimate`) or empty, sketch (d,)
     int32 (see `hashing.sketch_dense`) or empty, where m is d. `tables`: see `find_tables`. `cells`:
     see `rank_cells`; with cells, codes and terms go by place.
     `plan`: search, n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance

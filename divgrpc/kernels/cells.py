@@ -23,7 +23,7 @@ _AHEAD = 8
 def rank_cells(projections, cells, wanted, product, planes, scanning, numbers, distances):
     """Write the `wanted` nearest cells into `numbers` int32, in order; returns how many.
 
-    All of them come in whatever order. `projections` (B,) float32. `cells`: codes (B / 64, C)
+    All of them come in whatever order. `projections` (B,) float32. `cells`: codes (W, C)
     uint64 and terms (C,) uint32 of the centres (see `scanning.estimate`), centres (C, m) float32,
     their squared lengths (C,) float32, starts (C + 1,) int64, places (n,) int32: place p holds row
     places[p], cell c the places from starts[c] to starts[c + 1], ascending in rows; and an empty

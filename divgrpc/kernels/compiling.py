@@ -70,7 +70,8 @@ def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no 
     """Compile `function` at its first call, or load what an earlier process compiled.
 
     It makes no arrays: its code has no counts of who holds one, as the caller holds them all. Where
-    its name begins with "_", kernels alone may call it, for Python has no way in. Raises TypeError
+    its name begins with "_", kernels alone may call it: Python has no way in, and a call from there
+    ends the process. Raises TypeError
     where it makes arrays by name.
     """
     _make_none(function)

@@ -50,7 +50,7 @@ def find(hashing, tables, cells, plan, ids, stop, looked, scratch):
     if cells[2].shape[0] and not every:
         count, probed, lacking = find_cells(hashing, cells, plan, ids, scratch)
         return count, count, probed, lacking
-    if search != EXACT:
+    if search == TABLES or not every:
         sign_code(projections, code[:, 0])
     if search == TABLES:
         count, probed = find_tables(

@@ -170,6 +170,29 @@ def test_cells_are_hashed_with_the_hyperplanes_of_a_build_without() -> None:
     )
 
 
+@pytest.mark.parametrize("components", [65, 129, 257])
+def test_cells_take_more_components_than_a_code_has_room_for(components: int) -> None:
+    """Fewer bits of each, down to signs of as many products as there are bits."""
+    points = np.random.default_rng(0).standard_normal((400, 300)).astype(np.float32)
+    index = Index.build(points, hash_family="cells", n_components=components)
+    assert index._arrays["codes"].shape == (4, 400)
+    assert index._arrays["hyperplanes"].shape[1] == (128 if components == 65 else 256)
+    found = index.query(points[:50], k=1, search="scan", selector="nearest", hash_limit=40)
+    assert (found.ids[:, 0] == np.arange(50)).mean() > 0.9
+
+
+def test_as_many_components_are_hashed_as_ways_in_cells_vary_along() -> None:
+    """Where clusters lie in few dimensions and their points in all, those of the points count."""
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((4_000, 128)).astype(np.float32)
+    points[:, :10] += 20 * rng.standard_normal((100, 10))[rng.integers(0, 100, 4_000)]
+    for metric in METRICS:
+        index = Index.build(points, hash_family="cells", metric=metric)
+        assert index.info.parameters["n_components"] == 128
+    narrow = points * np.exp(-np.arange(128) / 10).astype(np.float32)
+    assert Index.build(narrow, hash_family="cells").info.parameters["n_components"] == 64
+
+
 # The nearest cells.
 
 

@@ -21,7 +21,7 @@ def test_codes_are_the_levels_nearest_to_the_margins(
     """In steps that follow the length of the row; what is written reads as the same numbers."""
     rng = np.random.default_rng(seed)
     margins = (rng.standard_normal((rows, 64 * groups)) * 10 ** rng.uniform(-3, 3)).astype("f4")
-    codes = coding.levels(margins, depth)
+    codes = coding.levels(margins, depth, margins.shape[1])
     nearest = reference_kernels.nearest_levels(margins.astype(np.float64), depth)
     # One that rounding puts on the other side of the middle between two levels.
     assert (codes == nearest).mean() > 0.999 or (codes != nearest).sum() <= 1
@@ -36,7 +36,7 @@ def test_codes_are_the_levels_nearest_to_the_margins(
 @pytest.mark.parametrize("depth", coding.DEPTHS)
 def test_a_row_of_zeros_has_a_code(depth: int) -> None:
     """A margin of zero is on the side of a set sign, as everywhere."""
-    assert (coding.levels(np.zeros((2, 64), np.float32), depth) == 1).all()
+    assert (coding.levels(np.zeros((2, 64), np.float32), depth, 64) == 1).all()
 
 
 @pytest.mark.parametrize("depth", coding.DEPTHS)
@@ -48,7 +48,7 @@ def test_the_noise_of_levels_is_that_of_normal_margins(depth: int) -> None:
         dots = (margins * codes).sum(axis=1)
         return float((((codes**2).sum(axis=1) * (margins**2).sum(axis=1)) / dots**2 - 1).mean())
 
-    own = noise(coding.levels(margins, depth))
+    own = noise(coding.levels(margins, depth, margins.shape[1]))
     assert abs(own / coding._NOISES[depth] - 1) < 0.04
     for other in (0.8, 1.25) if depth > 1 else ():
         half = 1 << (depth - 1)

@@ -210,7 +210,8 @@ class BuildParameters(google.protobuf.message.Message):
     """Bits of a table's key, 1 to 24; not with cells. Default floor(log2 n) - 1, at least 8."""
     n_components: builtins.int
     """Principal components that lsh_sdiv draws directions in, pca_hash takes, or cells are learned in.
-    Default min(d, 200); for cells d up to 256.
+    Default min(d, 200); for cells 64, 128 or 256, or d where that is less, as the points' spread
+    says; of sparse points or more than 2,048 dimensions d up to 256, else 200.
     """
     target_recall: builtins.float
     """The share of the true nearest neighbours that Build tunes the number of probes for, above 0, up
