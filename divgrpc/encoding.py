@@ -6,6 +6,7 @@ place, so that a staged build holds a few blocks of private memory whatever its 
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -102,7 +103,7 @@ class _Encoder:
     def _depth(self) -> int:
         return self.bits // self._planes
 
-    @property
+    @cached_property
     def _used(self) -> int:
         """How many hyperplanes are not of zeros, which hash nothing."""
         return int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))

@@ -1,13 +1,14 @@
 """Hash families: where hyperplanes come from, and what theory says of them.
 
 A code bit of x is the sign of x . p - t (in cells it may be one of more bits of that, see
-`divgrpc.coding`), for a hyperplane p and a threshold t (0, or the mean
-point's projection where hashing is centred). `lsh_div` draws directions at random (Charikar 2002;
-the paper's LSH-Div); `lsh_sdiv` draws them inside the top principal components (its LSH-SDiv);
-`pca_hash` takes the components themselves (Wang et al. 2006), one bit each, with nothing random
-about them and so no collision probability. `cells` has the hyperplanes of `lsh_sdiv` to rank by
-inside the cells of a learned partition (`divgrpc.cells`), which have none either; `auto` becomes
-one of the others at Build.
+`divgrpc.coding`), for a hyperplane p and a threshold t (0, or the mean point's projection where
+hashing is centred). `lsh_div` draws directions at random (Charikar 2002; the paper's LSH-Div);
+`lsh_sdiv` draws them inside the top principal components (its LSH-SDiv); `pca_hash` takes the
+components themselves (Wang et al. 2006), one bit each, with nothing random about them and so no
+collision probability. `cells` has the hyperplanes of `lsh_sdiv` to rank by inside the cells of a
+learned partition (`divgrpc.cells`), which have none either; `auto` becomes one of the others at
+Build.
+
 Gaussian directions are independent, which is what Eq. 5 and the lemma speak of. Orthogonal ones
 come in blocks of as many as there are dimensions (super-bit LSH, Ji et al. 2012): each bit alone
 has the same collision probability, and the share of differing bits varies less around it.
@@ -159,9 +160,10 @@ def draw_hyperplanes(
     count: int,
     sketch: CountSketch | None = None,
 ) -> FloatArray:
-    """Return (m, count) float32, each column a unit direction, or zeros past `pca_hash`'s last.
+    """Return (m, count) float32, each column a unit direction or zeros, which hash nothing.
 
-    They lie where `sketch` takes the `vectors` (n, d), by default nowhere else: m is d. Vectors are
+    Zeros are past the last component of `pca_hash` and, in cells, past the last whole rotation.
+    All lie where `sketch` takes the `vectors` (n, d), by default nowhere else: m is d. Vectors are
     looked at where the family has components, around `centre` (d,); `parameters` are filled in.
     """
     rng = np.random.default_rng(parameters.seed)

@@ -9,7 +9,7 @@ import functools
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any, ParamSpec, Unpack, cast
+from typing import Any, Final, ParamSpec, Unpack, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,9 @@ from divgrpc.parameters import (
     named_over_default,
     too_few,
 )
+from divgrpc.plans import QueryPlan
 from divgrpc.predicting import IndexedLabels, document_rows
-from divgrpc.searching import Answers, Searcher
+from divgrpc.searching import Searcher
 from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation
 from divgrpc.stores import store_at
 from divgrpc.types import (
@@ -51,9 +52,12 @@ from divgrpc.types import (
     Vote,
     ZeroVectors,
 )
-from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
+from divgrpc.vectors import RowsLike, SparseRows, prepare, query_rows
 
 P = ParamSpec("P")
+
+# Of so many kinds of calls an index remembers how to answer them.
+_PLANS_KEPT: Final = 1_024
 
 
 def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
@@ -77,6 +81,7 @@ class Index(KeptIndex):
         manifest = generation.manifest
         self._arrays = generation.arrays
         self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
+        self._plans: dict[QueryParameters, QueryPlan] = {}
         # None where the index was built without labels.
         self.labels = IndexedLabels.of(manifest, generation.arrays)
 
@@ -236,10 +241,10 @@ class Index(KeptIndex):
             found = self.labels.predict(rows, parameters)
         else:
             prepare("documents", rows, self._searcher.metric)
-            wanted = self.resolve(parameters.query)
-            answers = self._search(rows, parameters.query, wanted)
+            plan = self._plan(parameters.query)
+            answers = self._searcher.answer(rows, plan)
             neighbours = self.topics.labels.rows(answers.ids)
-            found = self.labels.vote(neighbours, answers, parameters, wanted)
+            found = self.labels.vote(neighbours, answers, parameters, plan.wanted)
         return self.labels.result(found, parameters, self.generation)
 
     def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
@@ -262,8 +267,8 @@ class Index(KeptIndex):
                 "queries",
                 f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
             )
-        wanted = self.resolve(parameters)
-        answers = self._search(rows, parameters, wanted)
+        plan = self._plan(parameters)
+        answers, wanted = self._searcher.answer(rows, plan), plan.wanted
         return QueryResult(
             ids=answers.ids,
             scores=answers.scores,
@@ -278,12 +283,25 @@ class Index(KeptIndex):
 
     def resolve(self, parameters: QueryParameters) -> EffectiveParameters:
         """Fill in the defaults for this index; raises what `answer` would raise for parameters."""
+        return self._plan(parameters).wanted
+
+    def _plan(self, parameters: QueryParameters) -> QueryPlan:
+        """Return how to answer; the same few parameters come with nearly every call."""
+        plan = self._plans.get(parameters)
+        if plan is None:
+            plan = self._planned(parameters)
+            if len(self._plans) >= _PLANS_KEPT:
+                self._plans.clear()
+            self._plans[parameters] = plan
+        return plan
+
+    def _planned(self, parameters: QueryParameters) -> QueryPlan:
         if parameters.max_distance is not None and self._searcher.metric == "inner_product":
             raise InvalidArgumentError(
                 "max_distance", "max_distance has no meaning under metric inner_product"
             )
         manifest = self._manifest
-        return parameters.resolve(
+        wanted = parameters.resolve(
             manifest.rows,
             manifest.auto_search,
             manifest.widest_row,
@@ -291,15 +309,7 @@ class Index(KeptIndex):
             manifest.nonzeros if manifest.points == "sparse" else None,
             probes=(manifest.n_probes, self._searcher.max_probes),
         )
-
-    def _search(
-        self, rows: Rows, parameters: QueryParameters, wanted: EffectiveParameters
-    ) -> Answers:
-        return self._searcher.answer(
-            rows,
-            wanted,
-            at_least=self._searcher.enough(wanted) if parameters.search == "auto" else 0,
-        )
+        return self._searcher.plan(wanted, probe_on=parameters.search == "auto")
 
     # What an evaluation asks.
 
@@ -311,12 +321,12 @@ class Index(KeptIndex):
         A row is answered by itself, and its time is that of the search, selection included.
         """
         rows = query_rows("queries", queries, self.dims, self._searcher.metric)
-        wanted = self.resolve(parameters)
-        ids = np.empty((len(rows), wanted.k), np.int64)
+        plan = self._plan(parameters)
+        ids = np.empty((len(rows), plan.wanted.k), np.int64)
         seconds = np.empty(len(rows))
         for number in range(len(rows)):
             begun = time.perf_counter()
-            answers = self._search(rows[number : number + 1], parameters, wanted)
+            answers = self._searcher.answer(rows[number : number + 1], plan)
             seconds[number] = time.perf_counter() - begun
             ids[number] = answers.ids[0]
         return ids, seconds * 1e6

@@ -6,12 +6,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, Self, get_args
 
+from divgrpc.checks import check_choice, check_integer, check_number
 from divgrpc.parameters import (
     LIMITS,
     QueryParameters,
-    check_choice,
-    check_integer,
-    check_number,
 )
 from divgrpc.types import (
     EffectiveLabelParameters,

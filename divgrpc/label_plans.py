@@ -7,10 +7,11 @@ from typing import Any, Self, TypeAlias, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.checks import check_choice
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels import LabelModel
 from divgrpc.metrics.hierarchy import LabelTree
-from divgrpc.parameters import LIMITS, LabelParameters, check_choice
+from divgrpc.parameters import LIMITS, LabelParameters
 
 # "leml", factors (L, r) and (d, r) from elsewhere, a model, or none.
 LabelModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelModel | None

@@ -6,7 +6,6 @@ one name. Errors are `InvalidArgumentError` with the field named.
 
 import math
 import numbers
-import operator
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -15,6 +14,7 @@ from typing import Any, Final, get_args
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.checks import check_choice, check_integer, check_number
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import (
     EffectiveParameters,
@@ -80,6 +80,13 @@ _FEWEST: Final[Mapping[Sought, tuple[int, int]]] = {
     "sparse": (200, 1_000),
     "labels": (50, 400),
 }
+_QUERY_CHOICES: Final = {
+    "selector": get_args(Selector),
+    "variant": get_args(Variant),
+    "search": get_args(Search),
+    "sampling": get_args(Sampling),
+    "rounding": get_args(Rounding),
+}
 # Times that qp_relax may go over all candidates, as if it picked so many.
 RELAX_PASSES: Final = 100
 
@@ -93,43 +100,6 @@ def check_index_name(name: str) -> str:
             f"got {name[:80]!r}",
         )
     return name
-
-
-def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise unless the value is one of the choices."""
-    if value not in choices:
-        allowed = ", ".join(choices)
-        raise InvalidArgumentError(field, f"{field} must be one of {allowed}, got {value!r}")
-
-
-def check_integer(owner: object, field: str, low: int, high: int) -> int:
-    """Check a whole number and leave it as Python's own: numpy's overflow, and JSON has none."""
-    value = getattr(owner, field)
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    # bool is an int to Python, never to a caller who passes it as a count.
-    if number is None or isinstance(value, bool):
-        raise InvalidArgumentError(field, f"{field} must be a whole number, got {value!r}")
-    if not low <= number <= high:
-        raise InvalidArgumentError(field, f"{field} must be between {low} and {high}, got {number}")
-    object.__setattr__(owner, field, number)
-    return number
-
-
-def check_number(owner: object, field: str, *, allowed: float | None = None) -> float:
-    """Check a finite number, or the one `allowed` that is not, and leave it as Python's own."""
-    value = getattr(owner, field)
-    # What float() takes is too much: it reads texts and truth values.
-    if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise InvalidArgumentError(field, f"{field} must be a number, got {value!r}")
-    # Minus zero is zero: equal parameters must not differ in an answer that names them.
-    number = float(value) + 0.0
-    if not math.isfinite(number) and number != allowed:
-        raise InvalidArgumentError(field, f"{field} must be finite, got {number}")
-    object.__setattr__(owner, field, number)
-    return number
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,11 +239,8 @@ class QueryParameters:
             raise InvalidArgumentError(
                 "diversity", f"diversity must be between 0 and 1, got {self.diversity}"
             )
-        check_choice("selector", self.selector, get_args(Selector))
-        check_choice("variant", self.variant, get_args(Variant))
-        check_choice("search", self.search, get_args(Search))
-        check_choice("sampling", self.sampling, get_args(Sampling))
-        check_choice("rounding", self.rounding, get_args(Rounding))
+        for field, choices in _QUERY_CHOICES.items():
+            check_choice(field, getattr(self, field), choices)
         check_integer(self, "seed", 0, SEED_MAX)
         for field in ("hash_limit", "candidates_limit"):
             if getattr(self, field) is not None:
@@ -368,6 +335,8 @@ class QueryParameters:
 
     def warnings(self) -> tuple[WarningInfo, ...]:
         """Return what is legal and probably not meant: limits that leave nothing to choose from."""
+        if self.k not in {self.hash_limit, self.candidates_limit}:
+            return ()
         return tuple(
             WarningInfo(
                 f"{field.upper()}_EQUALS_K",
@@ -393,7 +362,8 @@ def too_few(
     if wanted > there:
         sentence = f"{field} is {wanted} and the index has {there} {things}"
         return (WarningInfo(f"FEWER_THAN_{upper}_{things.upper()}", sentence, field),)
-    short = int(np.count_nonzero(counts < wanted))
+    # Of a row or two numpy would take longer.
+    short = sum(count < wanted for count in counts.tolist())
     if not short:
         return ()
     sentence = f"{short} of {len(counts)} rows have fewer than {wanted} results"

@@ -136,11 +136,8 @@ class IndexedLabels:
     def predict(self, documents: Rows, parameters: PredictParameters) -> Found:
         """Return the labels whose products with the embedded documents are selected."""
         wanted = self.resolve(parameters)
-        answers = self._searcher.answer(
-            self._embedded(documents),
-            wanted,
-            at_least=self._searcher.enough(wanted) if parameters.search == "auto" else 0,
-        )
+        plan = self._searcher.plan(wanted, probe_on=parameters.search == "auto")
+        answers = self._searcher.answer(self._embedded(documents), plan)
         return Found(
             answers.ids, answers.scores, answers.values, answers.counts, answers.stats, wanted
         )

@@ -66,7 +66,7 @@ class Scratch:
             np.empty(hashed[1], np.float32),
             np.empty((words, 1), np.uint64),
             np.empty((5, words), np.uint64),
-            _scanning_scratch(0, 0),
+            _scanning_scratch(0),
             _probing_scratch(0, 0, 0, 0),
             (np.empty(0, np.int32), np.empty(0, np.float32)),
             np.zeros((1, dims), np.float32),
@@ -101,7 +101,7 @@ class Scratch:
     def make_scanning(self, points: int) -> None:
         """Make what a scan of so many codes needs."""
         if len(self.scanning[0]) * scanning.GROUP < points:
-            self.scanning = _scanning_scratch(points, len(self.code))
+            self.scanning = _scanning_scratch(points)
 
     def make_probing(self, n_tables: int, n_bits: int) -> None:
         """Make what a search through tables needs."""
@@ -138,13 +138,11 @@ class Scratch:
         )
 
 
-def _scanning_scratch(points: int, words: int) -> tuple[Any, ...]:
+def _scanning_scratch(points: int) -> tuple[Any, ...]:
     # Of a group a scan keeps the largest score or the least estimate, never both.
     minima = np.empty(-(-points // scanning.BLOCK) * scanning.COLUMN, np.float32)
-    levels = 14 * 64 * words + 1
     return (
         minima.view(np.int32),
-        np.empty(levels, np.int32),
         minima,
         np.empty(scanning.BLOCK, np.int32),
         np.empty(scanning.BLOCK, np.float32),

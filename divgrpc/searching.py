@@ -1,9 +1,8 @@
-"""Calls the kernels: the arrays of a generation in their order, and one query plan."""
+"""Calls the kernels: the arrays of a generation in their order, a plan, and memory to write to."""
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numba
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from divgrpc.array_files import Array, release
 from divgrpc.kernels import answering, finding, postings, probing, scoring, selection
 from divgrpc.parameters import BuildParameters, QueryParameters
+from divgrpc.plans import QueryPlan
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch
 from divgrpc.selecting import ONE_BY_ONE, select
@@ -21,33 +21,14 @@ from divgrpc.types import (
     IntArray,
     Metric,
 )
-from divgrpc.vectors import Rows, SparseRows, within_float32
-
-# How far from its true distance a point may seem to be: rounding of two unit vectors. Without it a
-# limit of 0 would lose points that equal the query but for their length.
-_ROUNDING: Final = 1e-12
-
-
-_SEARCHES: Final = {
-    "exact": finding.EXACT,
-    "tables": finding.TABLES,
-    "scan": finding.SCAN,
-    "scan_hamming": finding.SCAN_HAMMING,
-}
-_METRICS: Final = {
-    "cosine": answering.COSINE,
-    "euclidean": answering.EUCLIDEAN,
-    "inner_product": answering.INNER_PRODUCT,
-}
-_VARIANTS: Final = {
-    "corrected": selection.CORRECTED,
-    "printed": selection.PRINTED,
-    "marginal": selection.MARGINAL,
-}
-
+from divgrpc.vectors import Rows, SparseRows
 
 # Points that there is room for where cells are searched, before any query needs more.
 _FIRST_ROOM: Final = 1 << 12
+
+# What stands for the arrays of sparse queries where they are dense, and for gaps nobody asks for.
+_NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
+_NO_GAPS: Final = np.empty(0, np.float32)
 
 # Arrays in the order in which kernels take them: name, type, and the shape of one that is not
 # there, where "d" is the number of dimensions.
@@ -93,8 +74,7 @@ _CELLS: Final[_Layout] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Answers:
+class Answers(NamedTuple):
     """What the kernel writes: `QueryResult`'s columns; `stats` (4, nq) in `QueryStats`'s order.
 
     `gaps` (nq,) float32 or empty, 0 where nothing was relaxed.
@@ -176,7 +156,15 @@ class Searcher:
         """How many buckets it looks at in any case: one, or every table's home."""
         return self._n_tables or 1
 
-    def enough(self, wanted: EffectiveParameters) -> int:
+    def plan(self, wanted: EffectiveParameters, *, probe_on: bool = False) -> QueryPlan:
+        """Return how to answer; with `probe_on` hashed points are found for all candidates.
+
+        Where probes find fewer, by more of them, then by a scan.
+        """
+        at_least = self._enough(wanted) if probe_on else 0
+        return QueryPlan.of(wanted, self.metric, self._hashing[2].shape[1], at_least=at_least)
+
+    def _enough(self, wanted: EffectiveParameters) -> int:
         """How many hashed points give the selector all the candidates that it may have.
 
         Probes are tuned on queries that look like points; a trained hyperplane does not, and finds
@@ -186,29 +174,19 @@ class Searcher:
         candidates = wanted.candidates_limit or wanted.k
         return int(min(candidates, wanted.hash_limit or points, points))
 
-    def answer(self, queries: Rows, wanted: EffectiveParameters, *, at_least: int = 0) -> Answers:
-        """Answer rows that are prepared for the metric.
-
-        `at_least` hashed points are found where there are so many: by probing on, then by a scan.
-        """
+    def answer(self, queries: Rows, plan: QueryPlan) -> Answers:
+        """Answer rows that are prepared for the metric."""
+        wanted = plan.wanted
         answers = _empty_answers(len(queries), wanted.k, gaps=wanted.selector == "qp_relax")
-        points = self._hashing[2].shape[1]
-        seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
-        # All selectors are plain nearest neighbours at 0, but those that the paper prints.
-        printed = wanted.selector in {"greedy", "qp_relax"} and wanted.variant == "printed"
-        relevance_alone = np.float32(1 - wanted.diversity) == 1
-        nearest = wanted.selector == "nearest" or (relevance_alone and not printed)
-        if wanted.selector not in ONE_BY_ONE or nearest:
-            step = answering.NEAREST if nearest else answering.GREEDY
-            self._run(queries, _plan(wanted, self.metric, step, at_least), seen, answers)
-        else:
-            plan = _plan(wanted, self.metric, answering.CANDIDATES, at_least)
-            for row in range(len(queries)):
-                # Kernels are compiled for whole arrays, not for parts of others.
-                alone = _empty_answers(1, wanted.k, gaps=len(answers.gaps) > 0)
-                self._run(queries[row : row + 1], plan, seen, alone)
-                self._select(wanted, alone)
-                answers.put(row, alone)
+        if not plan.one_by_one:
+            self._run(queries, plan, answers)
+            return answers
+        for row in range(len(queries)):
+            # Kernels are compiled for whole arrays, not for parts of others.
+            alone = _empty_answers(1, wanted.k, gaps=len(answers.gaps) > 0)
+            self._run(queries[row : row + 1], plan, alone)
+            self._select(wanted, alone)
+            answers.put(row, alone)
         return answers
 
     def _select(self, wanted: EffectiveParameters, alone: "Answers") -> None:
@@ -231,13 +209,13 @@ class Searcher:
     def hashed(self, queries: Rows, wanted: EffectiveParameters) -> list[IntArray]:
         """Return the ids of the points that each query has hashed: at most `hash_limit`."""
         answers = _empty_answers(len(queries), wanted.hash_limit)
-        self._run(queries, _plan(wanted, self.metric, answering.HASHED, 0), 0, answers)
+        self._run(queries, QueryPlan.of_hashed(wanted, self.metric), answers)
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
-    def _run(self, queries: Rows, plan: tuple[Any, ...], seen: int, answers: "Answers") -> None:
+    def _run(self, queries: Rows, plan: QueryPlan, answers: Answers) -> None:
         room, points = _FIRST_ROOM, self._hashing[2].shape[1]
         while room:
-            scratch = self._scratch(plan, seen, min(room, points))
+            scratch = self._scratch(plan, min(room, points))
             lacking = answering.answer(
                 self._points,
                 self._postings,
@@ -245,7 +223,7 @@ class Searcher:
                 self._hashing,
                 self._tables,
                 self._cells,
-                plan,
+                plan.of_kernel,
                 as_queries(queries),
                 scratch.as_tuple(),
                 (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
@@ -253,9 +231,9 @@ class Searcher:
             # More than is asked for: the next query may well need a little more again.
             room = 2 * lacking
 
-    def _scratch(self, plan: tuple[Any, ...], seen: int, room: int) -> "Scratch":
+    def _scratch(self, plan: QueryPlan, room: int) -> Scratch:
         """Return this thread's memory: with cells for `room` points, otherwise for all of them."""
-        search, at_least, k = plan[0], plan[2], plan[3]
+        search, _, at_least, k, hash_limit = plan.of_kernel[:5]
         scratch = getattr(self._local, "scratch", None)
         if scratch is None:
             words, hashed = len(self._hashing[2]), self._hashing[0].shape
@@ -263,13 +241,12 @@ class Searcher:
             scratch = Scratch.empty(0, self.dims, words, hashed, sparse=sparse)
             self._local.scratch = scratch
         n_cells, points = len(self._cells[2]), self._hashing[2].shape[1]
-        hash_limit = plan[4]
         by_cells = n_cells > 0 and (
             search == finding.TABLES or (search != finding.EXACT and 0 < hash_limit < points)
         )
         room = room if by_cells else points
         scratch.make_points(room)
-        scratch.make_room(min(seen, len(scratch.rows)), k)
+        scratch.make_room(min(plan.seen, len(scratch.rows)), k)
         if by_cells:
             scratch.make_cells(n_cells)
         elif search == finding.TABLES:
@@ -279,26 +256,6 @@ class Searcher:
         if search != finding.EXACT and (search != finding.TABLES or at_least or by_cells):
             scratch.make_scanning(max(room, n_cells))
         return scratch
-
-
-def _plan(wanted: EffectiveParameters, metric: Metric, step: int, at_least: int) -> tuple[Any, ...]:
-    limit = wanted.max_distance
-    return (
-        _SEARCHES[wanted.search],
-        wanted.n_probes,
-        at_least,
-        wanted.k,
-        wanted.hash_limit,
-        wanted.candidates_limit,
-        np.float32(np.inf if limit is None else within_float32(limit + _ROUNDING)),
-        step,
-        np.float32(1 - wanted.diversity),
-        selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],
-        wanted.sampling == "uniform",
-        np.uint64(wanted.seed),
-        metric == "inner_product",
-        _METRICS[metric],
-    )
 
 
 def compile_beside() -> None:
@@ -311,7 +268,7 @@ def compile_beside() -> None:
         for layout in (_POINTS, _POSTINGS, _NAMED, _HASHING, _TABLES, _CELLS)
     )
     wanted = QueryParameters().resolve(4, "tables")
-    plan = _plan(wanted, "cosine", answering.GREEDY, 0)
+    plan = QueryPlan.of(wanted, "cosine", 4).of_kernel
     memory = Scratch.empty(4, 4, 1, (4, 64))
     scratch, rows, costs, room = memory.as_tuple(), memory.rows, memory.distances, memory.selection
     target, marks, one, queries = room[1], room[3], np.float32(1), as_queries(memory.target)
@@ -357,12 +314,7 @@ def as_queries(queries: Rows) -> tuple[Any, ...]:
     if isinstance(queries, SparseRows):
         empty = np.empty((0, queries.dims), np.float32)
         return (empty, queries.indptr, queries.indices, queries.values)
-    return (
-        queries,
-        np.empty(0, np.int64),
-        np.empty(0, np.int32),
-        np.empty(0, np.float32),
-    )
+    return (queries, *_NOT_SPARSE)
 
 
 def _empty_answers(queries: int, k: int, *, gaps: bool = False) -> Answers:
@@ -372,7 +324,7 @@ def _empty_answers(queries: int, k: int, *, gaps: bool = False) -> Answers:
         np.empty((queries, k), np.float32),
         np.empty(queries, np.uint32),
         np.empty((4, queries), np.uint32),
-        np.zeros(queries if gaps else 0, np.float32),
+        np.zeros(queries, np.float32) if gaps else _NO_GAPS,
     )
 
 

@@ -212,8 +212,8 @@ class _Sample:
         return max(0.0, many - one)
 
     def _exact_microseconds(self, searcher: Searcher) -> float:
-        wanted = self._wanted("exact")
-        return self._median(lambda query: searcher.answer(query, wanted))
+        plan = searcher.plan(self._wanted("exact"))
+        return self._median(lambda query: searcher.answer(query, plan))
 
     def _median(self, call: Callable[[Rows], object]) -> float:
         times: list[float] = []

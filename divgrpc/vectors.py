@@ -275,14 +275,17 @@ def _of_scipy(field_name: str, given: object) -> SparseRows:
 
 
 def _as_matrix(field_name: str, given: object) -> FloatArray:
-    if np.ma.is_masked(given):
+    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
         raise InvalidArgumentError(field_name, f"{field_name} must not have masked entries")
     try:
         numbers = np.asarray(given)
-        if numbers.dtype.kind not in "fiub":
+        if numbers.dtype == np.float32:
+            matrix = np.array(numbers, order="C", ndmin=2)
+        elif numbers.dtype.kind in "fiub":
+            with np.errstate(over="ignore"):
+                matrix = np.array(numbers, np.float32, order="C", ndmin=2)
+        else:
             raise TypeError(numbers.dtype)  # noqa: TRY301  # joins the conversions that fail by themselves
-        with np.errstate(over="ignore"):
-            matrix = np.array(numbers, np.float32, order="C", ndmin=2)
     except (TypeError, ValueError):
         raise InvalidArgumentError(
             field_name, f"{field_name} must be a matrix of numbers"

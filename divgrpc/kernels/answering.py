@@ -58,7 +58,7 @@ def answer(points, postings, named, hashing, tables, cells, plan, queries, scrat
     `queries`: dense (nq, d) float32, or indptr (nq + 1,) int64, indices int32 and values float32;
     what is not used is empty. `scratch`: rows (r,) int32, distances (r,) float32, projections (B,)
     float32, code (W, 1) and planes (5, W) uint64, scan scratch (scores (r,) int32, of the
-    distances' memory, maxima, histogram int32, minima float32, block (BLOCK,) int32, fresh (BLOCK,)
+    distances' memory, maxima int32, minima float32, block (BLOCK,) int32, fresh (BLOCK,)
     float32), probing scratch, cells scratch (numbers int32, distances float32), selection scratch
     (see `greedy`), costs float32, picked int64, sketched (1, m) float32, sums float32. With cells,
     unless all points are scored, r may be less than n.

@@ -35,7 +35,7 @@ def rank_cells(projections, cells, wanted, product, planes, scanning, numbers, d
     n_cells = centres.shape[0]
     enough, wanted = min(n_cells, _CHOICE * wanted), min(n_cells, wanted)
     if enough < n_cells:
-        minima, block = scanning[3], scanning[4]
+        minima, block = scanning[2], scanning[3]
         unit, levels = quantise(projections, planes)
         scan_estimates(codes, planes, unit, levels, terms, n_cells, block, distances, minima)
         seen = take_least(distances, minima, n_cells, enough, numbers)

@@ -33,6 +33,7 @@ _OPTIONS: Final = {
     "no_cfunc_wrapper": True,
 }
 
+# Names by which a function would make an array.
 _MAKERS: Final = {
     *("array", "astype", "copy", "empty", "empty_like", "full", "full_like"),
     *("ones", "ones_like", "sort", "zeros", "zeros_like"),
@@ -71,15 +72,14 @@ def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no 
 
     It makes no arrays: its code has no counts of who holds one, as the caller holds them all. Where
     its name begins with "_", kernels alone may call it: Python has no way in, and a call from there
-    ends the process. Raises TypeError
-    where it makes arrays by name.
+    ends the process. Raises TypeError where it makes arrays by name.
     """
     _make_none(function)
     return _compiled(function, _nrt=False)
 
 
 def allocating(function: Callable[..., Any]) -> Any:
-    """Do what `kernel` does for what makes arrays; it returns none."""
+    """Do what `kernel` does for what makes arrays."""
     return _compiled(function, _nrt=True)
 
 

@@ -10,7 +10,6 @@ from divgrpc.kernels.probing import find_tables
 from divgrpc.kernels.sampling import keep_sample
 from divgrpc.kernels.scanning import (
     BLOCK,
-    GROUP,
     estimate_block,
     keep_least,
     put_known,
@@ -27,9 +26,6 @@ SCAN = 2
 SCAN_HAMMING = 3
 
 EVERY = -1
-
-# Four-bit levels go from -7 to 7.
-_LEVEL = 7
 
 
 @part
@@ -83,7 +79,7 @@ def find_cells(hashing, cells, plan, ids, scratch):
     """
     search, n_probes, at_least, hash_limit, product = plan[0], plan[1], plan[2], plan[4], plan[12]
     rows, estimates, projections, planes = scratch[0], scratch[1], scratch[2], scratch[4]
-    (numbers, distances), block, fresh = scratch[7], scratch[5][4], scratch[5][5]
+    (numbers, distances), block, fresh = scratch[7], scratch[5][3], scratch[5][4]
     codes, terms = hashing[2], hashing[3]
     starts, places = cells[4], cells[5]
     wanted = n_probes if search == TABLES else cells[2].shape[0]
@@ -125,11 +121,10 @@ def find_by_code(hashing, plan, ids, stop, looked, scratch):
     """Take `hash_limit` of the first points by code; returns (sure, count) as `take_largest`."""
     hash_limit, uniform, seed = plan[4], plan[10], plan[11]
     rows, estimates, projections, code, planes = scratch[:5]
-    scores, maxima, histogram, minima, block, _ = scratch[5]
+    scores, maxima, minima, block, _ = scratch[5]
     codes, terms = hashing[2], hashing[3]
     if plan[0] == SCAN_HAMMING:
         scan_hamming(codes, code[:, 0], stop, scores, maxima)
-        low = -64 * codes.shape[0]
     else:
         unit, levels = quantise(projections, planes)
         if terms.shape[0]:
@@ -143,9 +138,7 @@ def find_by_code(hashing, plan, ids, stop, looked, scratch):
             return hash_limit, hash_limit
         # Nothing but products, which have terms, ends before the last point.
         scan_asymmetric(codes, planes, scores, maxima)
-        low = -_LEVEL * 64 * codes.shape[0]
-    groups = maxima[: (stop + GROUP - 1) // GROUP]
-    sure, count = take_largest(scores[:stop], groups, low, histogram, hash_limit, rows)
+    sure, count = take_largest(scores[:stop], maxima, hash_limit, rows)
     if uniform:
         count = keep_sample(rows, sure, count, hash_limit - sure, ids, seed)
     return sure, count

@@ -7,15 +7,17 @@ vector population counts. Scores are integers, larger is nearer, and exact on ev
 import numpy as np
 
 from divgrpc.kernels.compiling import allocating, kernel
-from divgrpc.kernels.counting import kth_least
+from divgrpc.kernels.counting import kth_key, kth_least
 from divgrpc.kernels.lanes import float_of, popcount
 
 # Points whose scores are written while they are in the first-level cache.
 BLOCK = 1024
-# Points that share one maximum; a divisor of BLOCK.
+# Points that share one maximum or minimum; a divisor of BLOCK. They are so far apart within a block
+# that those of many groups are one run of instructions.
 GROUP = 16
-# The same for minima: points so far apart within a block share one.
 COLUMN = BLOCK // GROUP
+# What stands for the maximum of no points.
+_NONE = np.int32(-(2**31))
 
 # Two terms share a word: each is the upper half of a float32.
 _HALF = np.uint32(16)
@@ -27,13 +29,14 @@ def scan_asymmetric(codes, planes, scores, maxima):
     """Score every point by the query's four-bit margins times the point's bits, weighted.
 
     `codes` (W, n) uint64, `planes` (5, W) uint64 from `quantise`; `scores` (n,) int32 and `maxima`
-    (ceil(n / GROUP),) int32 are written.
+    (ceil(n / BLOCK) * COLUMN,) int32 are written, the latter with the least int32 where there is
+    no point.
     """
     n = codes.shape[1]
     for start in range(0, n, BLOCK):
         block = scores[start : min(n, start + BLOCK)]
         _score_block(codes, planes, start, block)
-        _group_maxima(block, maxima, start // GROUP)
+        _column_maxima(block, maxima, start)
 
 
 @kernel
@@ -90,9 +93,8 @@ def keep_least(fresh, names, limit, count, rows, estimates):
 def scan_estimates(codes, planes, unit, total, terms, stop, block, estimates, minima):
     """Write the estimated distances of the first `stop` points, and the least of every group.
 
-    A group is every COLUMN-th point of a block, so that minima of many groups are one run of
-    instructions; `minima` (ceil(n / BLOCK) * COLUMN,) float32 gets infinity where there is none.
-    `block` (BLOCK,) int32 is scratch; other arguments as for `scan_asymmetric` and `estimate`.
+    `minima` (ceil(n / BLOCK) * COLUMN,) float32 gets infinity where there is no point. `block`
+    (BLOCK,) int32 is scratch; other arguments as for `scan_asymmetric` and `estimate`.
     """
     for start in range(0, stop, BLOCK):
         end = min(stop, start + BLOCK)
@@ -156,10 +158,23 @@ def take_least(estimates, minima, stop, wanted, rows):
 
 
 @kernel
+def _column_maxima(block, maxima, start):
+    """Write the maxima of the points from `start` on, a block of scores or what is left of one."""
+    first = start // BLOCK * COLUMN
+    largest = maxima[first : first + COLUMN]
+    largest[:] = _NONE
+    for at in range(0, block.shape[0], COLUMN):
+        run = block[at : min(block.shape[0], at + COLUMN)]
+        for i in range(run.shape[0]):
+            largest[i] = max(largest[i], run[i])
+
+
+@kernel
 def _score_block(codes, planes, start, block):
     block[:] = np.int32(0)
     words, w = codes.shape[0], 0
-    while w + 4 <= words:
+    # Words of one weight, or each of twice that of the one before: others go one by one.
+    while w + 4 <= words and planes[4, w + 3] - planes[4, w] in (0, 3):
         _add_four_words(codes, planes, w, start, block)
         w += 4
     while w < words:
@@ -173,23 +188,29 @@ def _add_four_words(codes, planes, w, start, block):
     b0, b1, b2, b3 = planes[0, w + 1], planes[1, w + 1], planes[2, w + 1], planes[3, w + 1]
     c0, c1, c2, c3 = planes[0, w + 2], planes[1, w + 2], planes[2, w + 2], planes[3, w + 2]
     d0, d1, d2, d3 = planes[0, w + 3], planes[1, w + 3], planes[2, w + 3], planes[3, w + 3]
-    r, s, t, u = planes[4, w], planes[4, w + 1], planes[4, w + 2], planes[4, w + 3]
-    stop = start + block.shape[0]
+    shift, stop = planes[4, w], start + block.shape[0]
     a, b = codes[w, start:stop], codes[w + 1, start:stop]
     c, d = codes[w + 2, start:stop], codes[w + 3, start:stop]
     one, two, three = np.uint64(1), np.uint64(2), np.uint64(3)
+    # Counts of one weight are added up before they are shifted.
+    if planes[4, w + 3] == shift:
+        for i in range(block.shape[0]):
+            e, f, g, h = a[i], b[i], c[i], d[i]
+            gain = popcount(e & a0) + popcount(f & b0) + popcount(g & c0) + popcount(h & d0)
+            twos = popcount(e & a1) + popcount(f & b1) + popcount(g & c1) + popcount(h & d1)
+            fours = popcount(e & a2) + popcount(f & b2) + popcount(g & c2) + popcount(h & d2)
+            eights = popcount(e & a3) + popcount(f & b3) + popcount(g & c3) + popcount(h & d3)
+            gain += (twos << one) + (fours << two) - (eights << three)
+            block[i] += np.int32(gain << shift)
+        return
     for i in range(block.shape[0]):
         e, f, g, h = a[i], b[i], c[i], d[i]
-        ones = (popcount(e & a0) << r) + (popcount(f & b0) << s)
-        ones += (popcount(g & c0) << t) + (popcount(h & d0) << u)
-        twos = (popcount(e & a1) << r) + (popcount(f & b1) << s)
-        twos += (popcount(g & c1) << t) + (popcount(h & d1) << u)
-        fours = (popcount(e & a2) << r) + (popcount(f & b2) << s)
-        fours += (popcount(g & c2) << t) + (popcount(h & d2) << u)
-        eights = (popcount(e & a3) << r) + (popcount(f & b3) << s)
-        eights += (popcount(g & c3) << t) + (popcount(h & d3) << u)
-        gain = ones + (twos << one) + (fours << two)
-        block[i] += np.int32(gain) - np.int32(eights << three)
+        gain = popcount(e & a0) + ((popcount(e & a1) + popcount(f & b0)) << one)
+        gain += (popcount(e & a2) + popcount(f & b1) + popcount(g & c0)) << two
+        eights = popcount(f & b2) + popcount(g & c1) + popcount(h & d0) - popcount(e & a3)
+        more = popcount(g & c2) + popcount(h & d1) - popcount(f & b3)
+        more += ((popcount(h & d2) - popcount(g & c3)) << one) - (popcount(h & d3) << two)
+        block[i] += np.int32((gain + (eights << three) + (more << np.uint64(4))) << shift)
 
 
 @kernel
@@ -201,7 +222,7 @@ def _add_word(codes, planes, w, start, block):
     for i in range(block.shape[0]):
         e = word[i]
         gain = popcount(e & p0) + (popcount(e & p1) << one) + (popcount(e & p2) << two)
-        block[i] += np.int32(gain << shift) - np.int32(popcount(e & p3) << three << shift)
+        block[i] += np.int32((gain - (popcount(e & p3) << three)) << shift)
 
 
 @kernel
@@ -225,7 +246,7 @@ def scan_hamming(codes, code, stop, scores, maxima):
             for i in range(block.shape[0]):
                 block[i] -= np.int32(popcount(word[i] ^ mine))
             w += 1
-        _group_maxima(block, maxima, start // GROUP)
+        _column_maxima(block, maxima, start)
 
 
 @kernel
@@ -239,78 +260,53 @@ def _differ_in_four_words(codes, code, w, start, block):
         block[i] -= np.int32(half + popcount(c[i] ^ third) + popcount(d[i] ^ fourth))
 
 
-@kernel
-def _group_maxima(block, maxima, first):
-    for group in range((block.shape[0] + GROUP - 1) // GROUP):
-        part = block[group * GROUP : min(block.shape[0], (group + 1) * GROUP)]
-        largest = part[0]
-        for i in range(part.shape[0]):
-            largest = max(largest, part[i])
-        maxima[first + group] = largest
-
-
 @allocating
-def take_largest(scores, maxima, low, histogram, wanted, rows):
-    """Write the numbers of the `wanted` largest scores into `rows`; returns (sure, count).
+def take_largest(scores, maxima, wanted, rows):
+    """Write the numbers of the `wanted` largest of `scores` (n,); returns (sure, count).
 
-    rows[:sure] score above the boundary, rows[sure:count] are all that tie at it. `low` is the
-    least score that can be and `histogram` int32 has a place for each that can be; `wanted` is at
-    most n.
+    rows[:sure] score above the boundary, rows[sure:count] are all that tie at it. `maxima` as a
+    scan leaves them; `wanted` is 1 to n.
     """
-    # `wanted` groups have a maximum of at least this, hence as many points a score.
-    floor = _boundary(maxima, maxima.shape[0], wanted, low, histogram)
-    if floor == low:
-        floor = _boundary(scores, scores.shape[0], wanted, low, histogram)
+    n, floor = scores.shape[0], _NONE
+    groups = (n + BLOCK - 1) // BLOCK * COLUMN
+    if wanted <= groups:
+        # `wanted` groups have a maximum of at least this, hence as many points a score.
+        floor = kth_key(maxima[:groups], groups - wanted)
+    if floor == _NONE:
+        floor = kth_key(scores, n - wanted)
     # Written whether it counts or not, here and below: branches would be guessed wrong.
-    groups, found = np.empty(maxima.shape[0], np.int32), 0
-    for group in range(maxima.shape[0]):
-        groups[found] = group
+    taken, found = np.empty(groups, np.int32), 0
+    for group in range(groups):
+        taken[found] = group
         found += maxima[group] >= floor
-    taken, found = groups[:found], 0
-    for group in taken:
-        for i in range(group * GROUP, min(scores.shape[0], (group + 1) * GROUP)):
+    found = _at_least(scores, taken[:found], floor, rows)
+    among = np.empty(found, np.int32)
+    for i in range(found):
+        among[i] = scores[rows[i]]
+    boundary = kth_key(among, found - wanted)
+    sure = _to_front(among, rows, 0, boundary + np.int32(1))
+    return sure, _to_front(among, rows, sure, boundary)
+
+
+@kernel
+def _at_least(scores, groups, floor, rows):
+    """Write the numbers of what scores `floor` or more in some groups; returns how many."""
+    found = 0
+    for group in groups:
+        first = group // COLUMN * BLOCK
+        for i in range(first + group % COLUMN, min(scores.shape[0], first + BLOCK), COLUMN):
             rows[found] = i
             found += scores[i] >= floor
-    boundary = _boundary_of(scores, rows, found, wanted, low, histogram)
-    sure = 0
-    for i in range(found):
-        row = rows[i]
-        # What is not above the boundary moves behind, in no order that matters.
-        rows[i] = rows[sure]
-        rows[sure] = row
-        sure += scores[row] > boundary
-    count = sure
-    for i in range(sure, found):
-        row = rows[i]
-        rows[i] = rows[count]
-        rows[count] = row
-        count += scores[row] == boundary
-    return sure, count
+    return found
 
 
 @kernel
-def _boundary(values, count, wanted, low, histogram):
-    """Return the largest t such that `wanted` of `values` are at least t, or `low`."""
-    histogram[:] = 0
-    for i in range(count):
-        histogram[values[i] - low] += 1
-    return _fall(histogram, wanted, low)
-
-
-@kernel
-def _boundary_of(scores, rows, count, wanted, low, histogram):
-    """Return the same for the scores of rows[:count]."""
-    histogram[:] = 0
-    for i in range(count):
-        histogram[scores[rows[i]] - low] += 1
-    return _fall(histogram, wanted, low)
-
-
-@kernel
-def _fall(histogram, wanted, low):
-    above = 0
-    for level in range(histogram.shape[0] - 1, -1, -1):
-        above += histogram[level]
-        if above >= wanted:
-            return level + low
-    return low
+def _to_front(among, rows, start, floor):
+    """Move what scores `floor` or more to `start`, in no order that matters; returns its end."""
+    end = start
+    for i in range(start, among.shape[0]):
+        row, score = rows[i], among[i]
+        rows[i], among[i] = rows[end], among[end]
+        rows[end], among[end] = row, score
+        end += score >= floor
+    return end

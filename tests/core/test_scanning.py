@@ -22,13 +22,16 @@ def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
 
 
 def scratch(points: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    groups = -(-points // scanning.GROUP)
+    groups = -(-points // scanning.BLOCK) * scanning.COLUMN
     return np.full(points, 12345, np.int32), np.full(groups, 12345, np.int32)
 
 
 def group_maxima(scores: npt.NDArray[np.int32]) -> list[int]:
-    starts = range(0, len(scores), scanning.GROUP)
-    return [int(scores[at : at + scanning.GROUP].max()) for at in starts]
+    blocks = -(-len(scores) // scanning.BLOCK)
+    padded = np.full(blocks * scanning.BLOCK, np.iinfo(np.int32).min, np.int32)
+    padded[: len(scores)] = scores
+    maxima = padded.reshape(blocks, scanning.GROUP, scanning.COLUMN).max(axis=1)
+    return [int(each) for each in maxima.ravel()]
 
 
 # Scores.
@@ -157,9 +160,8 @@ def take(
 ) -> tuple[list[int], list[int]]:
     """Return the rows that are sure and those that tie."""
     maxima = np.array(group_maxima(scores), np.int32)
-    low, histogram = int(scores.min()) - 3, np.empty(np.ptp(scores) + 9, np.int32)
     rows = np.full(len(scores), -1, np.int32)
-    sure, count = scanning.take_largest(scores, maxima, low, histogram, wanted, rows)
+    sure, count = scanning.take_largest(scores, maxima, wanted, rows)
     if draw:
         count = sampling.keep_sample(rows, sure, count, wanted - sure, ids, np.uint64(7))
     return rows[:sure].tolist(), rows[sure:count].tolist()

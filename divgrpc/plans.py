@@ -1,0 +1,88 @@
+"""A query's parameters as kernels take them, made once for all queries that come with the same."""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from divgrpc.kernels import answering, finding, selection
+from divgrpc.selecting import ONE_BY_ONE
+from divgrpc.types import EffectiveParameters, Metric
+from divgrpc.vectors import within_float32
+
+# How far from its true distance a point may seem to be: rounding of two unit vectors. Without it a
+# limit of 0 would lose points that equal the query but for their length.
+_ROUNDING: Final = 1e-12
+
+_SEARCHES: Final = {
+    "exact": finding.EXACT,
+    "tables": finding.TABLES,
+    "scan": finding.SCAN,
+    "scan_hamming": finding.SCAN_HAMMING,
+}
+_METRICS: Final = {
+    "cosine": answering.COSINE,
+    "euclidean": answering.EUCLIDEAN,
+    "inner_product": answering.INNER_PRODUCT,
+}
+_VARIANTS: Final = {
+    "corrected": selection.CORRECTED,
+    "printed": selection.PRINTED,
+    "marginal": selection.MARGINAL,
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class QueryPlan:
+    """How queries are answered.
+
+    `wanted` are the parameters and `of_kernel` is the plan of `answering.answer`; `seen` points at
+    most come before the selector, which is called `one_by_one` where the kernel does not know it.
+    """
+
+    wanted: EffectiveParameters
+    of_kernel: tuple[Any, ...]
+    seen: int
+    one_by_one: bool
+
+    @classmethod
+    def of(
+        cls, wanted: EffectiveParameters, metric: Metric, points: int, *, at_least: int = 0
+    ) -> "QueryPlan":
+        """Return the plan that answers; `at_least` of the `points` hashed are found."""
+        seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
+        # All selectors are plain nearest neighbours at 0, but those that the paper prints.
+        printed = wanted.selector in {"greedy", "qp_relax"} and wanted.variant == "printed"
+        relevance_alone = np.float32(1 - wanted.diversity) == 1
+        nearest = wanted.selector == "nearest" or (relevance_alone and not printed)
+        one_by_one = wanted.selector in ONE_BY_ONE and not nearest
+        step = answering.CANDIDATES if one_by_one else answering.GREEDY
+        step = answering.NEAREST if nearest else step
+        return cls(wanted, _of_kernel(wanted, metric, step, at_least), seen, one_by_one)
+
+    @classmethod
+    def of_hashed(cls, wanted: EffectiveParameters, metric: Metric) -> "QueryPlan":
+        """Return the plan that gives the hashed points themselves."""
+        return cls(wanted, _of_kernel(wanted, metric, answering.HASHED, 0), 0, one_by_one=False)
+
+
+def _of_kernel(
+    wanted: EffectiveParameters, metric: Metric, step: int, at_least: int
+) -> tuple[Any, ...]:
+    limit = wanted.max_distance
+    return (
+        _SEARCHES[wanted.search],
+        wanted.n_probes,
+        at_least,
+        wanted.k,
+        wanted.hash_limit,
+        wanted.candidates_limit,
+        np.float32(np.inf if limit is None else within_float32(limit + _ROUNDING)),
+        step,
+        np.float32(1 - wanted.diversity),
+        selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],
+        wanted.sampling == "uniform",
+        np.uint64(wanted.seed),
+        metric == "inner_product",
+        _METRICS[metric],
+    )

@@ -1,0 +1,55 @@
+"""Connections, seen from below gRPC."""
+
+import socket
+import struct
+
+import pytest
+
+from running import RunningServer
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+_SETTINGS, _PING, _AWAY = 4, 6, 7
+_ACK = 1
+
+
+def frame(kind: int, payload: bytes = b"") -> bytes:
+    """Return a frame of the connection itself."""
+    return struct.pack(">I", len(payload))[1:] + bytes([kind, 0, 0, 0, 0, 0]) + payload
+
+
+def receive(connection: socket.socket, size: int) -> bytes:
+    received = b""
+    while len(received) < size:
+        more = connection.recv(size - len(received))
+        if not more:
+            raise ConnectionResetError
+        received += more
+    return received
+
+
+def next_frame(connection: socket.socket) -> tuple[int, int, bytes]:
+    """Return the kind, the flags and the payload of what comes next."""
+    head = receive(connection, 9)
+    return head[3], head[4], receive(connection, int.from_bytes(head[:3], "big"))
+
+
+@pytest.mark.parametrize(("pings", "kept"), [(20, True), (200, False)])
+def test_some_pings_in_a_row_are_answered_and_many_are_not(
+    server: RunningServer, pings: int, kept: bool
+) -> None:
+    """Libraries ping as they measure the network; who does nothing else is told to go."""
+    host, port = server.target.rsplit(":", 1)
+    answered = 0
+    with socket.create_connection((host, int(port)), timeout=10) as connection:
+        connection.sendall(_PREFACE + frame(_SETTINGS))
+        for number in range(pings):
+            connection.sendall(frame(_PING, struct.pack(">Q", number)))
+            kind, flags, payload = next_frame(connection)
+            while (kind, flags) != (_PING, _ACK) and kind != _AWAY:
+                kind, flags, payload = next_frame(connection)
+            if kind == _AWAY:
+                assert payload.endswith(b"too_many_pings")
+                break
+            answered += 1
+    assert (answered == pings) == kept
+    assert answered > 20 or kept
