@@ -27,11 +27,13 @@ SAMPLE: Final = 64
 _NOBODY: Final = -1
 _ASKED_AT_ONCE: Final = 16
 _LARGE: Final = 1_000_000
-_TIMED_SECONDS: Final = 0.003
+_TIMED_SECONDS: Final = 0.004
 _TIMED_LEAST: Final = 3
 _TIMED_AGAIN: Final = 3
 _TIMED_POINTS: Final = 100_000
+# More probes are hopeless once they are so many times those that found most, or find a share less.
 _HOPELESS: Final = 4
+_LESS: Final = 0.9
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
 # From what finds everything to what depends most on queries that look like points. The Hamming scan
 # is not among them: it reads what `scan` reads for a coarser answer. Where that is known to be good
@@ -109,7 +111,8 @@ def _tune_probes(sample: "_Sample", target: float) -> int:
     while recall(probes) < target:
         best = probes if recall(probes) > recall(best) else best
         # Past the hash limit more probes bring more far points, and recall only falls.
-        if probes == most or probes >= _HOPELESS * best:
+        falls = probes >= _HOPELESS * best or recall(probes) < _LESS * recall(best)
+        if probes == most or falls:
             return best
         probes = min(2 * probes, most)
     enough, few = probes, probes // 2
@@ -217,7 +220,8 @@ class _Sample:
 
     def _median(self, call: Callable[[Rows], object]) -> float:
         times: list[float] = []
-        while len(times) < _TIMED_LEAST or sum(times) < _TIMED_SECONDS:
+        begun = time.perf_counter()
+        while len(times) < _TIMED_LEAST or time.perf_counter() - begun < _TIMED_SECONDS:
             query = self._query(len(times) % len(self.queries))
             # Once before the clock runs: what is mapped must be there when it does.
             call(query)
