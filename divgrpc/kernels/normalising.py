@@ -3,7 +3,7 @@
 import numpy as np
 
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.lanes import row_dot
+from divgrpc.kernels.lanes import bits_of, float_of, row_dot
 
 FINE = 0
 BAD_INDPTR = 1
@@ -97,12 +97,15 @@ def check_sparse(indptr, indices, dims):
 
 @kernel
 def _largest(values):
-    largest, finite = np.float32(0), True
+    """Return the largest absolute value, and whether all are finite.
+
+    Without their signs the bits of floats are in the order of the floats, those of infinity and of
+    what is no number above all others: a maximum of integers is made of vectors.
+    """
+    largest = np.int32(0)
     for j in range(values.shape[0]):
-        size = abs(values[j])
-        finite &= size < np.float32(np.inf)
-        largest = max(largest, size)
-    return largest, finite
+        largest = max(largest, bits_of(values[j]) & np.int32(0x7FFFFFFF))
+    return float_of(largest), largest < np.int32(0x7F800000)
 
 
 @kernel
