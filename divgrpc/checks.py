@@ -10,11 +10,14 @@ import operator
 from divgrpc.errors import InvalidArgumentError
 
 
-def check_choice(field: str, value: object, choices: tuple[str, ...]) -> None:
-    """Raise unless the value is one of the choices."""
-    if value not in choices:
+def check_choice(owner: object, field: str, choices: tuple[str, ...]) -> None:
+    """Check that a word is one of the choices and leave it as Python's own."""
+    value = getattr(owner, field)
+    if not isinstance(value, str) or value not in choices:
         allowed = ", ".join(choices)
         raise InvalidArgumentError(field, f"{field} must be one of {allowed}, got {value!r}")
+    if type(value) is not str:
+        object.__setattr__(owner, field, choices[choices.index(value)])
 
 
 def check_integer(owner: object, field: str, low: int, high: int) -> int:
@@ -44,7 +47,10 @@ def check_number(owner: object, field: str, *, allowed: float | None = None) -> 
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise InvalidArgumentError(field, f"{field} must be a number, got {value!r}")
     # Minus zero is zero: equal parameters must not differ in an answer that names them.
-    number = float(value) + 0.0
+    try:
+        number = float(value) + 0.0
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number) and number != allowed:
         raise InvalidArgumentError(field, f"{field} must be finite, got {number}")
     object.__setattr__(owner, field, number)

@@ -7,10 +7,7 @@ from functools import cached_property
 from typing import Final, Self, get_args
 
 from divgrpc.checks import check_choice, check_integer, check_number
-from divgrpc.parameters import (
-    LIMITS,
-    QueryParameters,
-)
+from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import (
     EffectiveLabelParameters,
     EffectiveParameters,
@@ -51,9 +48,9 @@ class PredictParameters:
         check_integer(self, "top_k", 1, LIMITS["k_max"])
         if self.threshold is not None:
             check_number(self, "threshold", allowed=-math.inf)
-        check_choice("mode", self.mode, get_args(Mode))
+        check_choice(self, "mode", get_args(Mode))
         check_integer(self, "neighbours", 1, LIMITS["neighbours_max"])
-        check_choice("vote", self.vote, get_args(Vote))
+        check_choice(self, "vote", get_args(Vote))
         _ = self.query
 
     @cached_property

@@ -7,7 +7,6 @@ from typing import Any, Self, TypeAlias, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.checks import check_choice
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels import LabelModel
 from divgrpc.metrics.hierarchy import LabelTree
@@ -72,9 +71,8 @@ class LabelPlan:
     roots: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.model, str):
-            check_choice("label_model", self.model, ("leml",))
-        elif not isinstance(self.model, LabelModel | None):
+        trained = isinstance(self.model, str) and self.model == "leml"
+        if not trained and not isinstance(self.model, LabelModel | None):
             raise InvalidArgumentError(
                 "label_model", 'label_model must be "leml", a pair of factors, or None'
             )

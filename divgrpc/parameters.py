@@ -121,10 +121,10 @@ class BuildParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_choice("metric", self.metric, get_args(Metric))
-        check_choice("hash_family", self.hash_family, get_args(HashFamily))
-        check_choice("hyperplanes", self.hyperplanes, get_args(Hyperplanes))
-        check_choice("zero_vectors", self.zero_vectors, get_args(ZeroVectors))
+        check_choice(self, "metric", get_args(Metric))
+        check_choice(self, "hash_family", get_args(HashFamily))
+        check_choice(self, "hyperplanes", get_args(Hyperplanes))
+        check_choice(self, "zero_vectors", get_args(ZeroVectors))
         if not isinstance(self.centred, bool):
             raise InvalidArgumentError(
                 "centred", f"centred must be true or false, got {self.centred!r}"
@@ -240,7 +240,7 @@ class QueryParameters:
                 "diversity", f"diversity must be between 0 and 1, got {self.diversity}"
             )
         for field, choices in _QUERY_CHOICES.items():
-            check_choice(field, getattr(self, field), choices)
+            check_choice(self, field, choices)
         check_integer(self, "seed", 0, SEED_MAX)
         for field in ("hash_limit", "candidates_limit"):
             if getattr(self, field) is not None:
@@ -335,6 +335,7 @@ class QueryParameters:
 
     def warnings(self) -> tuple[WarningInfo, ...]:
         """Return what is legal and probably not meant: limits that leave nothing to choose from."""
+        # Nearly every call has none.
         if self.k not in {self.hash_limit, self.candidates_limit}:
             return ()
         return tuple(

@@ -157,9 +157,10 @@ class Searcher:
         return self._n_tables or 1
 
     def plan(self, wanted: EffectiveParameters, *, probe_on: bool = False) -> QueryPlan:
-        """Return how to answer; with `probe_on` hashed points are found for all candidates.
+        """Return how to answer.
 
-        Where probes find fewer, by more of them, then by a scan.
+        With `probe_on` as many hashed points are found as the selector may have candidates: where
+        probes find fewer, by more of them, then by a scan.
         """
         at_least = self._enough(wanted) if probe_on else 0
         return QueryPlan.of(wanted, self.metric, self._hashing[2].shape[1], at_least=at_least)

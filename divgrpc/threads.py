@@ -3,12 +3,15 @@
 import functools
 import os
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Final, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
+# Items that wait for a core, for each core: what another build asks for meanwhile waits no longer.
+_AHEAD: Final = 4
 _here = threading.local()
 
 
@@ -22,14 +25,18 @@ def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> It
     if min(cores, len(items)) < 2 or hasattr(_here, "busy"):
         yield from map(work, items)
         return
-    futures = [_pool(os.getpid(), cores).submit(work, item) for item in items]
+    begun: deque[Future[_Result]] = deque()
     try:
-        for future in futures:
-            yield future.result()
+        for item in items:
+            begun.append(_pool(os.getpid(), cores).submit(work, item))
+            if len(begun) > _AHEAD * cores:
+                yield begun.popleft().result()
+        while begun:
+            yield begun.popleft().result()
     finally:
-        for future in futures:
+        for future in begun:
             future.cancel()
-        wait(futures)
+        wait(begun)
 
 
 @functools.cache

@@ -33,7 +33,8 @@ _TIMED_AGAIN: Final = 3
 # Seconds of a call from which on what else the machine does is little beside it.
 _TIMED_LONG: Final = 0.001
 _TIMED_POINTS: Final = 100_000
-# More probes are hopeless once they are so many times those that found most, or find a share less.
+# More probes are hopeless once they are so many times those that found most, or find less than such
+# a share of that.
 _HOPELESS: Final = 4
 _LESS: Final = 0.9
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")

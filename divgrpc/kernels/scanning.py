@@ -267,12 +267,13 @@ def take_largest(scores, maxima, wanted, rows):
     rows[:sure] score above the boundary, rows[sure:count] are all that tie at it. `maxima` as a
     scan leaves them; `wanted` is 1 to n.
     """
-    n, floor = scores.shape[0], _NONE
-    groups = (n + BLOCK - 1) // BLOCK * COLUMN
+    n = scores.shape[0]
+    # Groups without a point are behind all others.
+    groups = n // BLOCK * COLUMN + min(n % BLOCK, COLUMN)
     if wanted <= groups:
         # `wanted` groups have a maximum of at least this, hence as many points a score.
         floor = kth_key(maxima[:groups], groups - wanted)
-    if floor == _NONE:
+    else:
         floor = kth_key(scores, n - wanted)
     # Written whether it counts or not, here and below: branches would be guessed wrong.
     taken, found = np.empty(groups, np.int32), 0
@@ -284,7 +285,8 @@ def take_largest(scores, maxima, wanted, rows):
     for i in range(found):
         among[i] = scores[rows[i]]
     boundary = kth_key(among, found - wanted)
-    sure = _to_front(among, rows, 0, boundary + np.int32(1))
+    # A sum of integers is a longer one to numba, and would be another function's argument.
+    sure = _to_front(among, rows, 0, np.int32(boundary + 1))
     return sure, _to_front(among, rows, sure, boundary)
 
 

@@ -40,7 +40,7 @@ _OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
     # Client libraries also ping to learn how much the network holds, some times in a row after an
-    # answer: by gRPC's own default the third would end the connection.
+    # answer: by gRPC's own default the fourth would end the connection.
     ("grpc.http2.max_ping_strikes", 100),
     # A peer that connects and says nothing holds a descriptor no longer than this.
     ("grpc.server_handshake_timeout_ms", 5_000),

@@ -244,6 +244,30 @@ def test_minus_zero_is_zero() -> None:
     assert str(QueryParameters(diversity=-0.0, max_distance=-0.0)).count("-0.0") == 0
 
 
+@pytest.mark.parametrize("field", ["selector", "variant", "search", "sampling", "rounding"])
+@pytest.mark.parametrize("given", [["exact"], np.array("exact"), np.array(["a", "b"]), b"exact", 1])
+def test_what_is_no_word_is_refused_as_a_choice(field: str, given: object) -> None:
+    """Whatever it compares as equal to."""
+    told: dict[str, Any] = {field: given}
+    with pytest.raises(InvalidArgumentError) as caught:
+        QueryParameters(**told)
+    assert caught.value.field == field
+
+
+def test_words_and_numbers_become_pythons_own() -> None:
+    """An answer names its parameters alike whoever asked for it first."""
+    told: Any = {"selector": np.str_("mmr"), "k": np.int64(7), "diversity": np.float32(0.5)}
+    taken = QueryParameters(**told)
+    assert [type(taken.selector), type(taken.k), type(taken.diversity)] == [str, int, float]
+    assert taken == QueryParameters(selector="mmr", k=7, diversity=0.5)
+
+
+def test_a_number_too_long_for_a_float_is_refused() -> None:
+    """Python has whole numbers of any length."""
+    with pytest.raises(InvalidArgumentError, match="diversity must be finite"):
+        QueryParameters(diversity=10**400)
+
+
 @settings(deadline=None, derandomize=True)
 @given(
     k=st.integers(1, 10_000),

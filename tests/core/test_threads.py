@@ -12,23 +12,26 @@ CORES = len(os.sched_getaffinity(0))
 
 
 def test_results_come_in_order_and_threads_stay() -> None:
-    """Whoever is done first; a second round starts no more threads."""
+    """Whoever is done first; ten rounds are the work of as many threads as there are cores."""
+    seen: set[threading.Thread] = set()
 
     def work(item: int) -> int:
-        time.sleep(0.002 * (item % 3))
+        seen.add(threading.current_thread())
+        time.sleep(0.001 * (item % 3))
         return item * item
 
-    assert list(on_all_cores(work, range(40))) == [item * item for item in range(40)]
-    before = threading.active_count()
-    assert list(on_all_cores(work, range(9))) == [item * item for item in range(9)]
-    assert threading.active_count() <= max(before, CORES + 1)
+    for _ in range(10):
+        assert list(on_all_cores(work, range(40))) == [item * item for item in range(40)]
+    assert len(seen) <= CORES
 
 
 def test_the_first_error_is_raised_and_nothing_goes_on_behind_it() -> None:
     """What was not begun is not begun any more, and what was is over."""
     running: list[int] = []
+    begun: list[int] = []
 
     def work(item: int) -> None:
+        begun.append(item)
         running.append(item)
         time.sleep(0.01)
         running.remove(item)
@@ -38,6 +41,10 @@ def test_the_first_error_is_raised_and_nothing_goes_on_behind_it() -> None:
     with pytest.raises(ValueError, match="1"):
         list(on_all_cores(work, range(1000)))
     assert not running
+    assert len(begun) < 100
+    before = len(begun)
+    time.sleep(0.05)
+    assert len(begun) == before
 
 
 def test_work_within_work_ends() -> None:
@@ -55,5 +62,9 @@ def test_a_fork_has_threads_of_its_own() -> None:
     assert list(on_all_cores(abs, range(5))) == list(range(5))
     child = os.fork()
     if child == 0:
-        os._exit(0 if list(on_all_cores(abs, range(5))) == list(range(5)) else 1)
+        code = 1
+        try:
+            code = int(list(on_all_cores(abs, range(5))) != list(range(5)))
+        finally:
+            os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
