@@ -25,8 +25,10 @@ from divgrpc.types import FloatArray, Points
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows, take
 
 Report = Callable[[str, int, int], None]
-# Projections made at a time: 2 MiB of them are still in the cache when their signs are taken.
+# Projections made at a time: 2 MiB of them are still in the cache when their signs are taken. No
+# more rows than that leave some for each core, however few projections they have.
 _MARGINS_AT_ONCE: Final = 2**19
+_ROWS_AT_ONCE: Final = 2**11
 # What the middle of the points and how they spread is taken from, before cells.
 _SOME_NUMBERS: Final = 1 << 22
 _SOME_LEAST: Final = 256
@@ -195,7 +197,7 @@ class _Encoder:
         self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
         if found or self.parameters.metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
-        at_once = max(1, _MARGINS_AT_ONCE // self._planes)
+        at_once = max(1, min(_ROWS_AT_ONCE, _MARGINS_AT_ONCE // self._planes))
         self._report("hashing", 0, self._rows)
         # A library's threads wait for one another more than these do.
         with threadpool_limits(1, user_api="blas"):
