@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-# Items that wait for a core, for each core: what another build asks for meanwhile waits no longer.
+# So many items wait for each core: behind more of them another build's would wait long.
 _AHEAD: Final = 4
 _here = threading.local()
 
