@@ -114,8 +114,8 @@ def _tune_probes(sample: "_Sample", target: float) -> int:
     while recall(probes) < target:
         best = probes if recall(probes) > recall(best) else best
         # Past the hash limit more probes bring more far points, and recall only falls.
-        falls = probes >= _HOPELESS * best or recall(probes) < _LESS * recall(best)
-        if probes == most or falls:
+        hopeless = probes >= _HOPELESS * best or recall(probes) < _LESS * recall(best)
+        if probes == most or hopeless:
             return best
         probes = min(2 * probes, most)
     enough, few = probes, probes // 2
