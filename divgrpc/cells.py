@@ -29,7 +29,7 @@ _MAX_CENTRES: Final = 1 << 22
 _MAX_SAMPLE: Final = 1 << 24
 _SAMPLE_PER_CELL: Final = 32
 _SAMPLE_PER_COARSE: Final = 256
-_BLOCK_ROWS: Final = 2_048
+_BLOCK_ROWS: Final = 8_192
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +48,37 @@ class Partition:
         """How many projections a centre holds."""
         return int(self.coarse.shape[1])
 
-    @property
-    def squares(self) -> FloatArray:
-        """Squared lengths of the coarse centres, then of the centres, (T + C,) float32."""
-        both = np.concatenate((self.coarse, self.centres))
-        return np.asarray((both * both).sum(axis=1))
-
     def assign(self, projected: FloatArray) -> npt.NDArray[np.int32]:
         """Return each row's cell, `projected` (n, m) float32: the nearest in some coarse ones."""
-        numbers = np.empty(len(projected), np.int32)
-        points = np.ascontiguousarray(projected)
-        halves = self.squares / 2
+        numbers = np.zeros(len(projected), np.int32)
+        coarse_halves, halves = _half_squares(self.coarse), _half_squares(self.centres)
 
         def assign(start: int) -> None:
             part = slice(start, start + _BLOCK_ROWS)
-            kernels.assign_to_cells(
-                points[part], self.coarse, self.starts, self.centres, halves, numbers[part]
-            )
+            self._assign(projected[part], coarse_halves, halves, numbers[part])
 
-        for _ in on_all_cores(assign, range(0, len(points), _BLOCK_ROWS)):
+        for _ in on_all_cores(assign, range(0, len(projected), _BLOCK_ROWS)):
             pass
         return numbers
+
+    def _assign(
+        self,
+        points: FloatArray,
+        coarse_halves: FloatArray,
+        halves: FloatArray,
+        numbers: npt.NDArray[np.int32],
+    ) -> None:
+        """Write the cells of one block, coarse cell by coarse cell: one product for all in it."""
+        looked = np.full((kernels.LOOKED, len(points)), -1, np.int32)
+        gains = np.full(looked.shape, -np.inf, np.float32)
+        kernels.take_several(self.coarse @ points.T, coarse_halves, looked, gains)
+        starts, grouped = kernels.group(looked, len(self.coarse))
+        gains[:] = -np.inf
+        for top, (first, last) in enumerate(pairwise(starts.tolist())):
+            cells = slice(self.starts[top], self.starts[top + 1])
+            rows = grouped[first:last]
+            products = self.centres[cells] @ points[rows].T
+            kernels.take_nearest_of(products, halves[cells], cells.start, rows, numbers, gains[0])
 
 
 def cell_count(rows: int, width: int) -> int:
@@ -150,12 +160,17 @@ def _k_means(points: FloatArray, chosen: IntArray) -> FloatArray:
 
 def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
     """Return the number of the centre nearest to each point, (n,); ties to the lower number."""
-    numbers, halves = np.empty(len(points), np.int32), (centres * centres).sum(axis=1) / 2
+    numbers, halves = np.zeros(len(points), np.int32), _half_squares(centres)
 
     def assign(start: int) -> None:
         part = slice(start, start + _BLOCK_ROWS)
-        kernels.assign(points[part], centres, halves, numbers[part])
+        gains = np.full(len(points[part]), -np.inf, np.float32)
+        kernels.take_nearest(centres @ points[part].T, halves, 0, numbers[part], gains)
 
     for _ in on_all_cores(assign, range(0, len(points), _BLOCK_ROWS)):
         pass
     return numbers
+
+
+def _half_squares(centres: FloatArray) -> FloatArray:
+    return np.asarray(np.einsum("ij,ij->i", centres, centres) / 2)

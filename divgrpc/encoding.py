@@ -25,15 +25,14 @@ from divgrpc.types import FloatArray, Points
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows, take
 
 Report = Callable[[str, int, int], None]
-# Projections made at a time: 2 MiB of them are still in the cache when their signs are taken. No
-# more rows than that leave some for each core, however few projections they have.
+# Projections made at a time: 2 MiB of them are still in the cache when their signs are taken.
 _MARGINS_AT_ONCE: Final = 2**19
-_ROWS_AT_ONCE: Final = 2**11
 # What the middle of the points and how they spread is taken from, before cells.
 _SOME_NUMBERS: Final = 1 << 22
 _SOME_LEAST: Final = 256
-# Of these, those that the others are near to.
+# Of these, those that the others are near to, and how many of the others are looked at.
 _OTHERS: Final = 256
+_LOOKED_AT: Final = 1 << 13
 # Of more sparse points no lists are kept: they take nearly as much as the points, and to search so
 # many exactly takes long in any case.
 LISTED_MOST: Final = 2**18
@@ -197,18 +196,18 @@ class _Encoder:
         self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
         if found or self.parameters.metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
-        at_once = max(1, min(_ROWS_AT_ONCE, _MARGINS_AT_ONCE // self._planes))
+        at_once = max(1, min(block_rows(self._points), _MARGINS_AT_ONCE // self._planes))
+        starts = range(0, self._rows, at_once)
+
+        def hash_some(start: int) -> None:
+            self._hash_some(start, self._points[start : start + at_once], found)
+
         self._report("hashing", 0, self._rows)
         # A library's threads wait for one another more than these do.
         with threadpool_limits(1, user_api="blas"):
-            for start, block in self._blocks():
-
-                def hash_some(at: int, start: int = start, block: Rows = block) -> None:
-                    self._hash_some(start + at, block[at : at + at_once], found)
-
-                for _ in on_all_cores(hash_some, range(0, len(block), at_once)):
-                    pass
-                self._report("hashing", start + len(block), self._rows)
+            for start, _ in zip(starts, on_all_cores(hash_some, starts), strict=True):
+                self._release()
+                self._report("hashing", min(start + at_once, self._rows), self._rows)
 
     def _hash_some(self, first: int, rows: Rows, found: "_Cells | None") -> None:
         """Write codes and terms of rows from `first` on, and the cells that they are in."""
@@ -232,12 +231,13 @@ class _Encoder:
         count = cells.sample_size(self._rows, width)
         chosen = np.sort(rng.choice(self._rows, count, replace=False))
         at_once = block_rows(self._points)
-        sample = [
-            self._margins(take(self._points, chosen[at : at + at_once]))[:, :width]
-            for at in range(0, count, at_once)
-        ]
-        projected = np.concatenate(sample)
-        partition = cells.learn(projected, cells.cell_count(self._rows, width), rng)
+
+        def project(start: int) -> FloatArray:
+            return self._margins(take(self._points, chosen[start : start + at_once]))[:, :width]
+
+        with threadpool_limits(1, user_api="blas"):
+            sample = np.concatenate(list(on_all_cores(project, range(0, count, at_once))))
+            partition = cells.learn(sample, cells.cell_count(self._rows, width), rng)
         found = _Cells(partition, self.arrays["hyperplanes"], self._rows)
         self.hash(found)
         self._report("cells", self._rows, self._rows)
@@ -375,7 +375,7 @@ def _spread(points: FloatArray) -> FloatArray:
     They stand for the ways from centres of cells, which there are none of yet.
     """
     axes = np.linalg.eigh((points.T @ points).astype(np.float64))[1][:, ::-1]
-    turned = points @ axes.astype(np.float32)
+    turned = points[:: max(1, len(points) // _LOOKED_AT)] @ axes.astype(np.float32)
     others = turned[:: max(1, len(turned) // _OTHERS)]
     near = (turned @ others.T - np.square(others).sum(axis=1) / 2).argmax(axis=1)
     ways = np.square(turned - others[near])

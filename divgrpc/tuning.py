@@ -27,7 +27,7 @@ SAMPLE: Final = 64
 _NOBODY: Final = -1
 _ASKED_AT_ONCE: Final = 16
 _LARGE: Final = 1_000_000
-_TIMED_SECONDS: Final = 0.004
+_TIMED_SECONDS: Final = 0.002
 _TIMED_LEAST: Final = 3
 _TIMED_AGAIN: Final = 3
 # Seconds of a call from which on what else the machine does is little beside it.

@@ -58,8 +58,6 @@ def test_learning_gives_at_most_the_cells_wanted(
     assert np.isfinite(made.coarse).all()
     assert np.isfinite(made.centres).all()
     assert (made.assign(sample) < len(made.centres)).all()
-    both = np.concatenate((made.coarse, made.centres)).astype(np.float64)
-    assert np.abs(made.squares - (both**2).sum(axis=1)).max() < 1e-4
 
 
 @examples
@@ -74,7 +72,7 @@ def test_a_point_goes_to_the_nearest_cell_of_the_coarse_ones_near(
     assert found.dtype == np.int32
     for row, cell in enumerate(found.tolist()):
         tops = [reference.distance(points[row], centre) for centre in made.coarse]
-        edge = sorted(tops)[: clustering._LOOKED][-1]
+        edge = sorted(tops)[: clustering.LOOKED][-1]
         near = [top for top, far in enumerate(tops) if far < edge + 1e-4]
         top = int(np.searchsorted(made.starts, cell, side="right")) - 1
         assert top in near
@@ -104,6 +102,11 @@ def test_cells_are_four_per_root_of_the_points(rows: int, width: int, cells_want
     assert partitions.sample_size(2**31 - 1, 256) * 256 <= 2**24
 
 
+def whole(rng: np.random.Generator, rows: int, width: int) -> FloatArray:
+    """Draw small whole numbers, of which sums are exact and many are alike."""
+    return rng.integers(-3, 4, (rows, width)).astype(np.float32)
+
+
 @examples
 @given(
     seed=seeds,
@@ -111,15 +114,13 @@ def test_cells_are_four_per_root_of_the_points(rows: int, width: int, cells_want
     width=st.sampled_from([1, 2, 17]),
     count=st.integers(1, 30),
 )
-def test_assign_gives_the_nearest_and_add_up_their_sums(
+def test_points_go_to_the_nearest_centre_and_add_up_there(
     seed: int, rows: int, width: int, count: int
 ) -> None:
-    """On whole numbers, where sums are exact: ties go to the lower number."""
+    """Ties go to the lower number."""
     rng = np.random.default_rng(seed)
-    points = rng.integers(-3, 4, (rows, width)).astype(np.float32)
-    centres = rng.integers(-3, 4, (count, width)).astype(np.float32)
-    numbers = np.full(rows, -1, np.int32)
-    clustering.assign(points, centres, (centres**2).sum(axis=1) / 2, numbers)
+    points, centres = whole(rng, rows, width), whole(rng, count, width)
+    numbers = partitions._nearest(points, centres)
     for point, number in zip(points, numbers.tolist(), strict=True):
         distances = [reference.distance(point, centre) for centre in centres]
         assert number == distances.index(min(distances))
@@ -128,6 +129,47 @@ def test_assign_gives_the_nearest_and_add_up_their_sums(
     for number in range(count):
         assert sums[number].tolist() == points[numbers == number].sum(axis=0).tolist()
         assert sizes[number] == (numbers == number).sum()
+
+
+@examples
+@given(seed=seeds, points=st.integers(0, 40), count=st.integers(0, 30))
+def test_several_nearest_come_in_order_and_are_grouped(seed: int, points: int, count: int) -> None:
+    """As sorting all of them has it, ties by number; -1 where there are fewer centres."""
+    rng = np.random.default_rng(seed)
+    products, halves = whole(rng, count, points), whole(rng, count, 1)[:, 0]
+    shape = (clustering.LOOKED, points)
+    numbers, gains = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
+    clustering.take_several(products, halves, numbers, gains)
+    for point in range(points):
+        every = (products[:, point] - halves).tolist()
+        order = sorted(range(count), key=lambda c: (-every[c], c))[: clustering.LOOKED]
+        missing = clustering.LOOKED - len(order)
+        assert numbers[:, point].tolist() == [*order, *[-1] * missing]
+        assert gains[:, point].tolist() == [*(every[c] for c in order), *[-np.inf] * missing]
+    starts, grouped = clustering.group(numbers, count)
+    assert (starts[0], starts[-1], len(starts)) == (0, len(grouped), count + 1)
+    for number in range(count):
+        own = grouped[starts[number] : starts[number + 1]].tolist()
+        assert own == [point for place in numbers for point in np.flatnonzero(place == number)]
+
+
+@examples
+@given(seed=seeds, points=st.integers(1, 20), count=st.integers(1, 9), some=st.integers(0, 9))
+def test_some_points_change_to_a_nearer_centre(
+    seed: int, points: int, count: int, some: int
+) -> None:
+    """Those that are nearer already, or as near, stay; and so do all others."""
+    rng = np.random.default_rng(seed)
+    few = np.sort(rng.choice(points, min(some, points), replace=False)).astype(np.int32)
+    products, halves = whole(rng, count, len(few)), whole(rng, count, 1)[:, 0]
+    numbers, gains = rng.integers(0, 5, points, np.int32), whole(rng, points, 1)[:, 0]
+    wanted = list(zip(numbers.tolist(), gains.tolist(), strict=True))
+    for at, point in enumerate(few.tolist()):
+        every = (products[:, at] - halves).tolist()
+        if max(every) > wanted[point][1]:
+            wanted[point] = (100 + every.index(max(every)), max(every))
+    clustering.take_nearest_of(products, halves, 100, few, numbers, gains)
+    assert list(zip(numbers.tolist(), gains.tolist(), strict=True)) == wanted
 
 
 # In an index.
