@@ -23,7 +23,7 @@ _PER_ROOT: Final = 4
 _LEAST_POINTS: Final = 16
 _ITERATIONS: Final = 4
 # Rounds in which the sample may change to a cell of another coarse cell.
-_REFINEMENTS: Final = 1
+_REFINEMENTS: Final = 3
 # What the centres and the sample they are learned from may take, in numbers.
 _MAX_CENTRES: Final = 1 << 22
 _MAX_SAMPLE: Final = 1 << 24
