@@ -1,9 +1,9 @@
 """Cost against the number of points, up to ten millions: made ones, kept on disk and mapped.
 
-A query's cost is that of its 50 nearest: the search is widened until 50 candidates hold 0.95 of
-them on the mean, or all that was tried has failed. Then queries are timed one at a time on one
-thread, in turns with the index that `auto` makes of 100,000 points, so that their ratio is one of
-the same minutes. faiss IVF is treated alike, its lists some four roots of n and without a selector.
+A query's cost is that of its 50 nearest: with some shares of the probes that Build tuned the search
+is widened until 50 candidates hold 0.95 of them on the mean, or all that was tried has failed; the
+fastest that holds them counts. Then queries are timed one at a time on one thread, in turns with
+the index that `auto` makes of 100,000 points, so that their ratio is one of the same minutes. faiss IVF is treated alike, its lists some four roots of n and without a selector.
 At the end the exponent of cost against n is fitted.
 
 *On top* is everything but the vectors: codes, tables or cells, external ids, and what two workers'
@@ -36,14 +36,27 @@ from divgrpc.types import FloatArray, HashFamily, IntArray, Search
 from divgrpc.warming import warm_kernels
 
 _CANDIDATES: Final = 50
-_HASHED: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_HASHED: Final = (1, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256)
+# Of the probes that Build tuned.
+_PROBED: Final = (0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 _GAIN: Final = 0.001
 _WORKERS: Final = 2
 _REFERENCE: Final = 100_000
 _PATIENCE: Final = 3.0
+# Queries by which the fastest of several widths is told.
+_FEW: Final = 60
 # External ids, which no row's number could stand for.
 _FIRST_ID: Final = 7
 _TRAINED: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class Width:
+    """How widely an index is searched, and the recall of that; 0 probes where there are none."""
+
+    probes: int
+    hashed: int
+    recall: float
 
 
 @dataclass(frozen=True)
@@ -52,6 +65,7 @@ class Row:
 
     points: int
     name: str
+    probes: int
     hashed: int
     recall: float
     reached: bool
@@ -103,8 +117,7 @@ class _Large:
         points = self._manifold.points(_REFERENCE)
         index = Index.build(points, hash_family="auto", target_recall=arguments.target_recall)
         near = truth.nearest(points, self._queries, _CANDIDATES)[0]
-        hashed = self._widen(index, "auto", near, 0)[0]
-        self._reference = self._asking(index, "auto", hashed)
+        self._reference = self._asking(index, "auto", self._fastest(index, "auto", near, 0))
 
     def of(self, count: int) -> Iterator[Row]:
         """Yield rows for so many points; what was built is gone afterwards."""
@@ -135,40 +148,56 @@ class _Large:
     ) -> Iterator[Row]:
         searches: Sequence[Search] = ("auto",) if family == "auto" else ("tables", "scan")
         for search in searches:
-            hashed, recall = self._widen(index, search, near, _FIRST_ID)
-            asked = {"this": self._asking(index, search, hashed), "reference": self._reference}
+            width = self._fastest(index, search, near, _FIRST_ID)
+            asked = {"this": self._asking(index, search, width), "reference": self._reference}
             timed = take_turns(asked, len(self._queries), self._told.k, _PATIENCE)
             this, other = (timed[each].microseconds for each in asked)
-            name = f"{family}, {search}"
-            reached = recall >= self._told.recall
-            top = on_top(index)
-            told = (hashed, recall, reached, this, this / other, *built, top)
-            yield Row(index.rows, name, *told)
+            reached = width.recall >= self._told.recall
+            told = (width.probes, width.hashed, width.recall, reached, this, this / other)
+            yield Row(index.rows, f"{family}, {search}", *told, *built, on_top(index))
+
+    def _fastest(self, index: Index, search: Search, near: IntArray, first_id: int) -> Width:
+        """Return the fastest width that reaches the recall, or the one that comes nearest."""
+        probed = [0]
+        if search == "tables" or (search == "auto" and index.info.auto_search == "tables"):
+            probed = sorted({max(1, round(share * index.info.n_probes)) for share in _PROBED})
+        widths = [self._widen(index, search, near, first_id, probes) for probes in probed]
+        enough = [width for width in widths if width.recall >= self._told.recall]
+        if not enough:
+            return max(widths, key=lambda width: width.recall)
+        asked = {width: self._asking(index, search, width) for width in enough}
+        timed = take_turns(asked, min(_FEW, len(self._queries)), self._told.k, _PATIENCE)
+        return min(enough, key=lambda width: timed[width].microseconds)
 
     def _widen(
-        self, index: Index, search: Search, near: IntArray, first_id: int
-    ) -> tuple[int, float]:
-        """Return hashed points that are enough, and the recall of the nearest (nq, 50) by them."""
+        self, index: Index, search: Search, near: IntArray, first_id: int, probes: int
+    ) -> Width:
+        """Return hashed points that are enough for the nearest (nq, 50), with so many probes."""
         found, hashed = 0.0, _CANDIDATES
         for factor in _HASHED:
-            hashed = min(index.rows, factor * _CANDIDATES)
+            hashed = min(index.rows, round(factor * _CANDIDATES))
             told = QueryParameters(
                 k=_CANDIDATES,
                 selector="nearest",
                 search=search,
                 candidates_limit=_CANDIDATES,
                 hash_limit=hashed,
+                n_probes=probes or None,
             )
             ids = index.answer(self._queries, told).ids - first_id
             before, found = found, truth.recall(ids, near)
             # Where probes are too few, more points from the same buckets do not help.
             if found >= self._told.recall or found < before + _GAIN:
                 break
-        return hashed, found
+        return Width(probes, hashed, found)
 
-    def _asking(self, index: Index, search: Search, hashed: int) -> Asking:
+    def _asking(self, index: Index, search: Search, width: Width) -> Asking:
         told = QueryParameters(
-            k=self._told.k, search=search, candidates_limit=_CANDIDATES, hash_limit=hashed
+            k=self._told.k,
+            search=search,
+            candidates_limit=_CANDIDATES,
+            hash_limit=width.hashed,
+            n_probes=width.probes or None,
         )
         queries = self._queries
 
@@ -195,9 +224,9 @@ class _Large:
         }
         timed = take_turns(asked, len(self._queries), self._told.k, _PATIENCE)
         this, other = (timed[each].microseconds for each in asked)
-        name, reached = f"{finder.told}, {probes:g} probes", recall >= self._told.recall
-        top = finder.bytes / points.nbytes
-        return Row(len(points), name, 0, recall, reached, this, this / other, seconds, 0, top)
+        reached, top = recall >= self._told.recall, finder.bytes / points.nbytes
+        told = (int(probes), 0, recall, reached, this, this / other, seconds, 0, top)
+        return Row(len(points), finder.told, *told)
 
     def _few(self, finder: Faiss, number: int, probes: float) -> IntArray:
         """Return the first k of the 50 candidates, without a selector."""
@@ -260,7 +289,8 @@ def exponents(rows: Sequence[Row]) -> dict[str, float]:
 
 _HEADS: Final = (
     ("points", 10),
-    ("search", 28),
+    ("search", 18),
+    ("probes", 6),
     ("hashed", 6),
     ("recall", 6),
     ("us/query", 9),
@@ -281,6 +311,7 @@ def _line(row: Row | None) -> str:
         cells = [
             f"{row.points:,}",
             row.name,
+            f"{row.probes:,}" if row.probes else "",
             f"{row.hashed:,}" if row.hashed else "",
             f"{row.recall:.3f}" + ("" if row.reached else "!"),
             f"{row.microseconds:,.0f}",

@@ -234,7 +234,7 @@ def test_exponents_are_of_what_reaches_the_recall() -> None:
     """Cost like the root of n has one half; what misses the recall at a size has none."""
 
     def row(name: str, points: int, cost: float, *, reached: bool = True) -> large.Row:
-        return large.Row(points, name, 1, 0.95, reached, cost, 1.0, 1.0, 1, 0.1)
+        return large.Row(points, name, 1, 1, 0.95, reached, cost, 1.0, 1.0, 1, 0.1)
 
     rows = [row("auto, auto", n, n**0.5) for n in (10**4, 10**5, 10**6)]
     rows += [row("cells, scan", n, n, reached=n < 10**6) for n in (10**4, 10**5, 10**6)]
