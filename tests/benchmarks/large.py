@@ -40,7 +40,6 @@ _CANDIDATES: Final = 50
 _HASHED: Final = (1, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256)
 # Of the probes that Build tuned.
 _PROBED: Final = (0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
-_GAIN: Final = 0.001
 _WORKERS: Final = 2
 _REFERENCE: Final = 100_000
 _PATIENCE: Final = 3.0
@@ -187,8 +186,8 @@ class _Large:
             )
             ids = index.answer(self._queries, told).ids - first_id
             before, found = found, truth.recall(ids, near)
-            # Where probes are too few, more points from the same buckets do not help.
-            if found >= self._told.recall or found < before + _GAIN:
+            # Where probes are too few, their buckets hold no more points.
+            if found >= self._told.recall or 0 < found == before:
                 break
         return Width(probes, hashed, found)
 
