@@ -29,7 +29,9 @@ _MAX_CENTRES: Final = 1 << 22
 _MAX_SAMPLE: Final = 1 << 24
 _SAMPLE_PER_CELL: Final = 32
 _SAMPLE_PER_COARSE: Final = 256
+# Points that look for their centres together, and products with centres that are held of them.
 _BLOCK_ROWS: Final = 8_192
+_PRODUCTS_AT_ONCE: Final = 1 << 21
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,13 @@ class Partition:
         gains[:] = -np.inf
         for top, (first, last) in enumerate(pairwise(starts.tolist())):
             cells = slice(self.starts[top], self.starts[top + 1])
-            rows = grouped[first:last]
-            products = self.centres[cells] @ points[rows].T
-            kernels.take_nearest_of(products, halves[cells], cells.start, rows, numbers, gains[0])
+            at_once = _rows_at_once(cells.stop - cells.start)
+            for at in range(first, last, at_once):
+                rows = grouped[at : min(last, at + at_once)]
+                products = self.centres[cells] @ points[rows].T
+                kernels.take_nearest_of(
+                    products, halves[cells], cells.start, rows, numbers, gains[0]
+                )
 
 
 def cell_count(rows: int, width: int) -> int:
@@ -161,15 +167,20 @@ def _k_means(points: FloatArray, chosen: IntArray) -> FloatArray:
 def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
     """Return the number of the centre nearest to each point, (n,); ties to the lower number."""
     numbers, halves = np.zeros(len(points), np.int32), _half_squares(centres)
+    at_once = _rows_at_once(len(centres))
 
     def assign(start: int) -> None:
-        part = slice(start, start + _BLOCK_ROWS)
+        part = slice(start, start + at_once)
         gains = np.full(len(points[part]), -np.inf, np.float32)
         kernels.take_nearest(centres @ points[part].T, halves, 0, numbers[part], gains)
 
-    for _ in on_all_cores(assign, range(0, len(points), _BLOCK_ROWS)):
+    for _ in on_all_cores(assign, range(0, len(points), at_once)):
         pass
     return numbers
+
+
+def _rows_at_once(centres: int) -> int:
+    return max(1, min(_BLOCK_ROWS, _PRODUCTS_AT_ONCE // centres))
 
 
 def _half_squares(centres: FloatArray) -> FloatArray:

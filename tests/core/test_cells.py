@@ -102,6 +102,18 @@ def test_cells_are_four_per_root_of_the_points(rows: int, width: int, cells_want
     assert partitions.sample_size(2**31 - 1, 256) * 256 <= 2**24
 
 
+def test_many_centres_are_met_by_few_points_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held of products is bounded however many cells a coarse one has; cells stay."""
+    points = whole(np.random.default_rng(0), 300, 3)
+    made = partitions.learn(points, 40, np.random.default_rng(0))
+    rounded = partitions.Partition(np.rint(made.coarse), made.starts, np.rint(made.centres))
+    cells, nearest = rounded.assign(points), partitions._nearest(points, rounded.centres)
+    monkeypatch.setattr(partitions, "_PRODUCTS_AT_ONCE", 50)
+    assert partitions._rows_at_once(40) == partitions._rows_at_once(100) == 1
+    assert (rounded.assign(points) == cells).all()
+    assert (partitions._nearest(points, rounded.centres) == nearest).all()
+
+
 def whole(rng: np.random.Generator, rows: int, width: int) -> FloatArray:
     """Draw small whole numbers, of which sums are exact and many are alike."""
     return rng.integers(-3, 4, (rows, width)).astype(np.float32)
