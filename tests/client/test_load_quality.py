@@ -19,6 +19,7 @@ from divgrpc_client.load.quality import compare_with_exact
 from divgrpc_client.load.results import figure
 from divgrpc_client.load.traffic import Method
 from divgrpc_client.reports.page import render
+from divgrpc_protos.v1 import query_pb2
 from running import RunningServer
 from scripted import ScriptedIndex, serving
 
@@ -112,6 +113,31 @@ def test_what_cannot_be_compared_is_left_out(script: ScriptedIndex) -> None:
     assert found is not None
     assert (found["unanswered"], found["replaced"], found["rows"]) == (4, 2, 4)
     assert found["measured"] == []
+
+
+def test_whoever_refuses_the_exhaustive_query_is_compared_all_the_same(
+    script: ScriptedIndex, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its recall is known, its J is not, and the summary says why."""
+    answer = script.Query
+
+    def refuse_exhaustive(
+        request: query_pb2.QueryRequest, context: grpc.ServicerContext
+    ) -> query_pb2.QueryResponse:
+        if request.variant == query_pb2.VARIANT_MARGINAL:
+            context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "too much work")
+        return answer(request, context)
+
+    monkeypatch.setattr(script, "Query", refuse_exhaustive)
+    rows = np.eye(3, dtype=np.float32)
+    call = Call("images", rows, points=Points(np.eye(40, 3, dtype=np.float32)))
+    with serving(script) as target, Session(target, [call], SAMPLED) as session:
+        replies = session.run(constant(40, 1)).recording.replies[:1]
+        found = compare_with_exact(session, replies)
+    assert found is not None
+    assert (found["rows"], found["unanswered"], found["unmeasured"]) == (1, 0, 1)
+    assert "J of 1 is not known: no answer came" in words.quality({"quality": found})
+    assert "too much work" in words.quality({"quality": found})
 
 
 @pytest.mark.parametrize(

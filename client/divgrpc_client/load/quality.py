@@ -64,7 +64,8 @@ def compare_with_exact(
     in every place, and rows left out: `replaced`, because another generation answered them, and
     `unanswered`, with the first `refusal`. Where a call's points are known `measured` has J, the
     share of the gap closed (nearest neighbours and the exhaustive `marginal` greedy are asked for
-    too) and h. None where there is nothing to compare.
+    too) and h; `unmeasured` are rows for which one of those was refused. None where there is
+    nothing to compare.
     """
     comparison = _Comparison(session)
     end = time.monotonic() + _SECONDS_MAX
@@ -80,7 +81,7 @@ class _Comparison:
     def __init__(self, session: Session) -> None:
         self._session = session
         self._shares: list[float] = []
-        self._equal = self._replaced = self._unanswered = 0
+        self._equal = self._replaced = self._unanswered = self._unmeasured = 0
         self._refusal = ""
         self._seen = {
             kind: _Seen(call, call.points)
@@ -94,24 +95,29 @@ class _Comparison:
         call = session.calls[kind]
         request, found = _read(call.method, session.messages[kind][message], reply)
         rows = len(found.offsets) - 1
-        wanted = [exact(request)]
-        if isinstance(request, query_pb2.QueryRequest) and call.points is not None:
-            wanted += [nearest(request), exhaustive(request)]
         method = "PredictLabels" if call.method == "PredictLabels" else "Query"
-        answers = [found]
+
+        def ask(one: Request) -> Response:
+            answer = ask_raw(channel, session.target, method, one.SerializeToString())
+            return type(found).FromString(answer)
+
         try:
-            for one in wanted:
-                answer = ask_raw(channel, session.target, method, one.SerializeToString())
-                answers.append(type(found).FromString(answer))
+            answers = [found, ask(exact(request))]
         except RpcError as error:
             self._unanswered += rows
             self._refusal = self._refusal or str(error)
             return
+        if isinstance(request, query_pb2.QueryRequest) and kind in self._seen:
+            try:
+                answers += [ask(nearest(request)), ask(exhaustive(request))]
+            except RpcError as error:
+                self._unmeasured += rows
+                self._refusal = self._refusal or str(error)
         if len({answer.generation for answer in answers}) > 1:
             self._replaced += rows
             return
         lists = [_lists(answer) for answer in answers]
-        if kind in self._seen:
+        if len(lists) == len(LISTS):
             try:
                 self._measure(kind, message, found.parameters.diversity, lists)
             except InvalidArgumentError:  # ids that its points have not, so it is another index
@@ -149,6 +155,7 @@ class _Comparison:
             "same_lists": self._equal / len(shares) if shares else None,
             "replaced": self._replaced,
             "unanswered": self._unanswered,
+            "unmeasured": self._unmeasured,
             "refusal": self._refusal,
             "measured": [seen.figures() for seen in self._seen.values()],
         }
