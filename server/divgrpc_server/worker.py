@@ -32,7 +32,7 @@ from divgrpc_server.statuses import LateError
 from divgrpc_server.uploads import Whole
 
 # How long finished answers wait for the rest of their packet.
-_GATHER_SECONDS: Final = 0.002
+_GATHER_SECONDS: Final = 0.006
 _SEND_SECONDS: Final = 10.0
 _ALIVE_SECONDS: Final = 1.0
 # A front's batches here, above which its packets wait with it, where another worker can take them.
