@@ -203,11 +203,18 @@ class _Encoder:
             self._hash_some(start, self._points[start : start + at_once], found)
 
         self._report("hashing", 0, self._rows)
+        held, most = 0, block_rows(self._points)
         # A library's threads wait for one another more than these do.
         with threadpool_limits(1, user_api="blas"):
             for start, _ in zip(starts, on_all_cores(hash_some, starts), strict=True):
-                self._release()
-                self._report("hashing", min(start + at_once, self._rows), self._rows)
+                held += at_once
+                # What others are at work on has to come back: not after every few rows.
+                if held >= most:
+                    held = 0
+                    self._release()
+                    self._report("hashing", min(start + at_once, self._rows), self._rows)
+        self._release()
+        self._report("hashing", self._rows, self._rows)
 
     def _hash_some(self, first: int, rows: Rows, found: "_Cells | None") -> None:
         """Write codes and terms of rows from `first` on, and the cells that they are in."""
