@@ -186,3 +186,13 @@ def room_of(count: int, points: tuple[Any, ...], *, marked: bool = False) -> tup
         np.empty(count, np.float32),
         np.zeros(-(-dims // 64) if is_sparse and marked else 0, np.uint64),
     )
+
+
+def clustered(rows: int, width: int, seed: int, duplicates: float = 0.0) -> FloatArray:
+    """Draw points around a few centres, this share of them twice."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((7, width))
+    points = centres[rng.integers(0, 7, rows)] + 0.5 * rng.standard_normal((rows, width))
+    again = rng.random(rows) < duplicates
+    points[again] = points[rng.integers(0, max(1, rows), again.sum())]
+    return points.astype(np.float32)
