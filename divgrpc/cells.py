@@ -54,12 +54,13 @@ class Partition:
         """Return each row's cell, `projected` (n, m) float32: the nearest in some coarse ones."""
         numbers = np.zeros(len(projected), np.int32)
         coarse_halves, halves = _half_squares(self.coarse), _half_squares(self.centres)
+        at_once = _rows_at_once(len(self.coarse))
 
         def assign(start: int) -> None:
-            part = slice(start, start + _BLOCK_ROWS)
+            part = slice(start, start + at_once)
             self._assign(projected[part], coarse_halves, halves, numbers[part])
 
-        for _ in on_all_cores(assign, range(0, len(projected), _BLOCK_ROWS)):
+        for _ in on_all_cores(assign, range(0, len(projected), at_once)):
             pass
         return numbers
 

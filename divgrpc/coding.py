@@ -30,6 +30,8 @@ def fitting_components(variances: npt.NDArray[np.floating], bits: int) -> int:
     v^2, and by the noise of the levels, which a rotation spreads evenly over m; the depth with the
     least of both is taken.
     """
+    # Squares of squares of far points leave the range of float32.
+    variances = np.asarray(variances, np.float64)
     error = {}
     for depth in DEPTHS:
         margins = bits // depth

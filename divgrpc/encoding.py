@@ -1,7 +1,7 @@
 """From points to everything that finds them: hyperplanes, codes, tables or cells.
 
 Points pass through memory in blocks; what comes of them is created in the store and filled in
-place, so that a staged build holds a few blocks of private memory whatever its size.
+place, so that a staged build holds a few blocks of private memory for each core, whatever its size.
 """
 
 from collections.abc import Callable, Iterator
@@ -22,15 +22,16 @@ from divgrpc.sketching import CountSketch
 from divgrpc.stores import Arrays
 from divgrpc.threads import on_all_cores
 from divgrpc.types import FloatArray, Points
-from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows, take
+from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, mean_width, release_rows, take
 
 Report = Callable[[str, int, int], None]
-# Projections made at a time: 2 MiB of them are still in the cache when their signs are taken.
+# Numbers that a core has at a time: 2 MiB of projections are still cached when they become signs.
 _MARGINS_AT_ONCE: Final = 2**19
+_NUMBERS_AT_ONCE: Final = 2**20
 # What the middle of the points and how they spread is taken from, before cells.
 _SOME_NUMBERS: Final = 1 << 22
 _SOME_LEAST: Final = 256
-# Of these, those that the others are near to, and how many of the others are looked at.
+# Of these, those that the others are near to, and how many of the others are looked at, at most.
 _OTHERS: Final = 256
 _LOOKED_AT: Final = 1 << 13
 # Of more sparse points no lists are kept: they take nearly as much as the points, and to search so
@@ -196,7 +197,8 @@ class _Encoder:
         self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
         if found or self.parameters.metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
-        at_once = max(1, min(block_rows(self._points), _MARGINS_AT_ONCE // self._planes))
+        numbers = _NUMBERS_AT_ONCE // mean_width(self._points)
+        at_once = max(1, min(block_rows(self._points), numbers, _MARGINS_AT_ONCE // self._planes))
         starts = range(0, self._rows, at_once)
 
         def hash_some(start: int) -> None:
@@ -208,11 +210,11 @@ class _Encoder:
         with threadpool_limits(1, user_api="blas"):
             for start, _ in zip(starts, on_all_cores(hash_some, starts), strict=True):
                 held += at_once
-                # What others are at work on has to come back: not after every few rows.
-                if held >= most:
+                # Pages that other cores are at work on come back: not after every few rows.
+                if held >= most and start + at_once < self._rows:
                     held = 0
                     self._release()
-                    self._report("hashing", min(start + at_once, self._rows), self._rows)
+                    self._report("hashing", start + at_once, self._rows)
         self._release()
         self._report("hashing", self._rows, self._rows)
 
@@ -382,7 +384,7 @@ def _spread(points: FloatArray) -> FloatArray:
     They stand for the ways from centres of cells, which there are none of yet.
     """
     axes = np.linalg.eigh((points.T @ points).astype(np.float64))[1][:, ::-1]
-    turned = points[:: max(1, len(points) // _LOOKED_AT)] @ axes.astype(np.float32)
+    turned = points[:: -(-len(points) // _LOOKED_AT)] @ axes.astype(np.float32)
     others = turned[:: max(1, len(turned) // _OTHERS)]
     near = (turned @ others.T - np.square(others).sum(axis=1) / 2).argmax(axis=1)
     ways = np.square(turned - others[near])

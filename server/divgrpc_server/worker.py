@@ -31,7 +31,8 @@ from divgrpc_server.shelf import Shelf
 from divgrpc_server.statuses import LateError
 from divgrpc_server.uploads import Whole
 
-# How long finished answers wait for the rest of their packet.
+# Answers are sent with the first that is finished so long after the last were, or with the packet's
+# last one.
 _GATHER_SECONDS: Final = 0.006
 _SEND_SECONDS: Final = 10.0
 _ALIVE_SECONDS: Final = 1.0

@@ -5,12 +5,13 @@ those of its quietest round, the one with the least CPU per call. Server CPU is 
 workers, from the scheduler. The access log is on. The echo answers messages of the Query's sizes;
 its CPU plus that of the same query in process is the floor: what a service could cost at the least.
 So with p50, one call at a time. A batch is one call of many rows, beside the same batch in process.
-What is asked in process is also asked by two processes at once: cores that share caches and units
-take longer for the same then, in any program.
+What is asked in process is also asked while another process asks single queries: cores that share
+caches and units take longer for the same then, in any program.
 """
 
 import argparse
 import asyncio
+import itertools
 import multiprocessing
 import shutil
 import tempfile
@@ -37,7 +38,7 @@ _REQUESTS = 400
 _BATCH = 100
 _BATCHES_IN_FLIGHT = 4
 _BATCHED = f"batch of {_BATCH}"
-_TWICE = ", two at once"
+_TWICE = ", two processes"
 _START_SECONDS = 60
 # Goals: CPU in times the floor by workers, p50 above it in microseconds, front CPU in times a unary
 # call's, and a batch's rate, the least that will do, in times that in process.
@@ -160,7 +161,7 @@ async def _take_turns(
 
 @contextmanager
 def _another(folder: Path, queries: FloatArray) -> Iterator[Event]:
-    """Run a process that asks an index's queries as long as the event is set."""
+    """Run a process that asks an index one query after another as long as the event is set."""
     context = multiprocessing.get_context("spawn")
     asking, ready = context.Event(), context.Event()
     told = (folder, queries, asking, ready)
@@ -179,10 +180,9 @@ def _ask_while(folder: Path, queries: FloatArray, asking: Event, ready: Event) -
     index = Index.open(folder)
     index.query(queries[:1])
     ready.set()
-    while True:
+    for row in itertools.cycle(queries):
         asking.wait()
-        for row in queries:
-            index.query(row[None])
+        index.query(row[None])
 
 
 def _in_process(index: Index, queries: Sequence[FloatArray], seconds: float) -> Load:

@@ -1,5 +1,6 @@
 """A partition is learned from points, and points find their cells in it."""
 
+from collections.abc import Callable
 from math import inf
 
 import numpy as np
@@ -85,14 +86,28 @@ def test_cells_are_four_per_root_of_the_points(rows: int, width: int, cells_want
 
 def test_many_centres_are_met_by_few_points_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is held of products is bounded however many cells a coarse one has; cells stay."""
+    held: list[tuple[int, int]] = []
+
+    def watched(kernel: Callable[..., None]) -> Callable[..., None]:
+        def take(products: FloatArray, *rest: object) -> None:
+            held.append(products.shape)
+            kernel(products, *rest)
+
+        return take
+
+    for name in ("take_nearest", "take_nearest_of", "take_several"):
+        monkeypatch.setattr(clustering, name, watched(getattr(clustering, name)))
     points = whole(np.random.default_rng(0), 300, 3)
     made = partitions.learn(points, 40, np.random.default_rng(0))
     rounded = partitions.Partition(np.rint(made.coarse), made.starts, np.rint(made.centres))
     cells, nearest = rounded.assign(points), partitions._nearest(points, rounded.centres)
+    held.clear()
     monkeypatch.setattr(partitions, "_PRODUCTS_AT_ONCE", 50)
     assert partitions._rows_at_once(40) == partitions._rows_at_once(100) == 1
     assert (rounded.assign(points) == cells).all()
     assert (partitions._nearest(points, rounded.centres) == nearest).all()
+    assert held
+    assert all(rows == 1 or centres * rows <= 50 for centres, rows in held)
 
 
 def whole(rng: np.random.Generator, rows: int, width: int) -> FloatArray:

@@ -56,10 +56,18 @@ def assert_same(wire: LabelResult, core: LabelResult) -> None:
     assert wire.warnings == core.warnings
 
 
+def contents(index: Index) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
+    """Return dtype, shape and bytes of every array."""
+    return {
+        name: (array.dtype.name, array.shape, array.tobytes())
+        for name, array in index._arrays.items()
+    }
+
+
 def test_a_build_over_the_wire_is_one_in_process(core: Index) -> None:
     """Every array is the same but for those that measure time."""
     here = Index.build(X, ids=np.arange(len(X.indptr) - 1) * 3, **labelled.everything())
-    assert core.manifest.arrays == here.manifest.arrays
+    assert contents(core) == contents(here)
     theirs, ours = core.manifest.labels, here.manifest.labels
     assert theirs is not None
     assert ours is not None
@@ -235,7 +243,7 @@ def test_factors_can_be_brought(server: RunningServer, client: Client, model: st
     assert info.labels.parameters is None
     here = Index.build(X, label_model=given)
     there = Index.open(Path(server.folder, "data", "brought"))
-    assert there.manifest.arrays == here.manifest.arrays
+    assert contents(there) == contents(here)
     # Which search auto takes was measured.
     found = client.predict_labels("brought", ASKED, search="exact")
     assert found.names == ()

@@ -110,14 +110,15 @@ class _Comparison:
         if isinstance(request, query_pb2.QueryRequest) and kind in self._seen:
             try:
                 answers += [ask(nearest(request)), ask(exhaustive(request))]
-            except RpcError as error:
-                self._unmeasured += rows
-                self._refusal = self._refusal or str(error)
+            except RpcError:
+                answers = answers[:2]
         if len({answer.generation for answer in answers}) > 1:
             self._replaced += rows
             return
         lists = [_lists(answer) for answer in answers]
-        if len(lists) == len(LISTS):
+        if kind in self._seen and len(lists) < len(LISTS):
+            self._unmeasured += rows
+        elif len(lists) == len(LISTS):
             try:
                 self._measure(kind, message, found.parameters.diversity, lists)
             except InvalidArgumentError:  # ids that its points have not, so it is another index

@@ -138,8 +138,8 @@ def quality(report: Report) -> str:
     no_answer = f"no answer came ({found['refusal']})"
     for name, why in (("replaced", "the index was replaced"), ("unanswered", no_answer)):
         text += f"; {found[name]:,} left out: {why}" if found[name] else ""
-    if found["unmeasured"]:
-        text += f"; J of {found['unmeasured']:,} is not known: {no_answer}"
+    if found.get("unmeasured"):
+        text += f"; J of {found['unmeasured']:,} is not known: the exhaustive query was refused"
     return f"{text}."
 
 
