@@ -8,6 +8,7 @@ root of as many coarse cells as there shall be cells, and each coarse cell into 
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
@@ -34,7 +35,7 @@ _BLOCK_ROWS: Final = 8_192
 _PRODUCTS_AT_ONCE: Final = 1 << 21
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Partition:
     """Centres of both levels: cells starts[t]:starts[t + 1] belong to coarse cell t.
 
@@ -53,25 +54,24 @@ class Partition:
     def assign(self, projected: FloatArray) -> npt.NDArray[np.int32]:
         """Return each row's cell, `projected` (n, m) float32: the nearest in some coarse ones."""
         numbers = np.zeros(len(projected), np.int32)
-        coarse_halves, halves = _half_squares(self.coarse), _half_squares(self.centres)
         at_once = _rows_at_once(len(self.coarse))
 
         def assign(start: int) -> None:
             part = slice(start, start + at_once)
-            self._assign(projected[part], coarse_halves, halves, numbers[part])
+            self._assign(projected[part], numbers[part])
 
         for _ in on_all_cores(assign, range(0, len(projected), at_once)):
             pass
         return numbers
 
-    def _assign(
-        self,
-        points: FloatArray,
-        coarse_halves: FloatArray,
-        halves: FloatArray,
-        numbers: npt.NDArray[np.int32],
-    ) -> None:
+    @cached_property
+    def _halves(self) -> tuple[FloatArray, FloatArray]:
+        """Half the squared lengths of the coarse centres, (T,), and of the centres, (C,)."""
+        return _half_squares(self.coarse), _half_squares(self.centres)
+
+    def _assign(self, points: FloatArray, numbers: npt.NDArray[np.int32]) -> None:
         """Write the cells of one block, coarse cell by coarse cell: one product for all in it."""
+        coarse_halves, halves = self._halves
         looked = np.full((kernels.LOOKED, len(points)), -1, np.int32)
         gains = np.full(looked.shape, -np.inf, np.float32)
         kernels.take_several(self.coarse @ points.T, coarse_halves, looked, gains)

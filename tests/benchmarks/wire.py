@@ -5,8 +5,8 @@ those of its quietest round, the one with the least CPU per call. Server CPU is 
 workers, from the scheduler. The access log is on. The echo answers messages of the Query's sizes;
 its CPU plus that of the same query in process is the floor: what a service could cost at the least.
 So with p50, one call at a time. A batch is one call of many rows, beside the same batch in process.
-What is asked in process is also asked while another process asks single queries: cores that share
-caches and units take longer for the same then, in any program.
+What is asked in process is also asked while another process asks single queries, which shows how
+much two processes slow one another on this machine, whatever they are.
 """
 
 import argparse
@@ -38,7 +38,7 @@ _REQUESTS = 400
 _BATCH = 100
 _BATCHES_IN_FLIGHT = 4
 _BATCHED = f"batch of {_BATCH}"
-_TWICE = ", two processes"
+_BESIDE = ", two processes"
 _START_SECONDS = 60
 # Goals: CPU in times the floor by workers, p50 above it in microseconds, front CPU in times a unary
 # call's, and a batch's rate, the least that will do, in times that in process.
@@ -146,7 +146,7 @@ async def _take_turns(
         for name, asked in (("query", [row[None] for row in queries]), (_BATCHED, batches)):
             seen[f"{name} in process", 1].append(_in_process(index, asked, seconds / 2))
             other.set()
-            seen[f"{name} in process{_TWICE}", 1].append(_in_process(index, asked, seconds / 2))
+            seen[f"{name} in process{_BESIDE}", 1].append(_in_process(index, asked, seconds / 2))
             other.clear()
         for name, program in programs.items():
             seen[name, 1].append(await load.unary(program, requests, 1, seconds / 2))

@@ -136,7 +136,7 @@ def test_whoever_refuses_the_exhaustive_query_is_compared_all_the_same(
         found = compare_with_exact(session, replies)
     assert found is not None
     assert (found["rows"], found["unanswered"], found["unmeasured"]) == (1, 0, 1)
-    assert "J of 1 is not known: the exhaustive query was refused" in words.quality(
+    assert "J of 1 is not known: what it takes was not answered" in words.quality(
         {"quality": found}
     )
 

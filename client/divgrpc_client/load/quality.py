@@ -1,5 +1,6 @@
 """How good answers were under load: some of them beside those of exact search, asked afterwards."""
 
+import contextlib
 import copy
 import math
 import time
@@ -64,7 +65,7 @@ def compare_with_exact(
     in every place, and rows left out: `replaced`, because another generation answered them, and
     `unanswered`, with the first `refusal`. Where a call's points are known `measured` has J, the
     share of the gap closed (nearest neighbours and the exhaustive `marginal` greedy are asked for
-    too) and h; `unmeasured` are rows for which one of those was refused. None where there is
+    too) and h; `unmeasured` are rows for which one of those was not answered. None where there is
     nothing to compare.
     """
     comparison = _Comparison(session)
@@ -108,10 +109,8 @@ class _Comparison:
             self._refusal = self._refusal or str(error)
             return
         if isinstance(request, query_pb2.QueryRequest) and kind in self._seen:
-            try:
+            with contextlib.suppress(RpcError):
                 answers += [ask(nearest(request)), ask(exhaustive(request))]
-            except RpcError:
-                answers = answers[:2]
         if len({answer.generation for answer in answers}) > 1:
             self._replaced += rows
             return

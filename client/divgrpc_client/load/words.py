@@ -139,7 +139,7 @@ def quality(report: Report) -> str:
     for name, why in (("replaced", "the index was replaced"), ("unanswered", no_answer)):
         text += f"; {found[name]:,} left out: {why}" if found[name] else ""
     if found.get("unmeasured"):
-        text += f"; J of {found['unmeasured']:,} is not known: the exhaustive query was refused"
+        text += f"; J of {found['unmeasured']:,} is not known: what it takes was not answered"
     return f"{text}."
 
 
