@@ -9,7 +9,6 @@ from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search, Variant
 
-FAMILIES: tuple[HashFamily, ...] = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto")
 VARIANTS: tuple[Variant, ...] = ("corrected", "marginal")
 # What letting the selector see more candidates gains and costs.
 WIDER = (500, 1_000, 2_000)

@@ -52,6 +52,10 @@ class Contestant(Protocol):
         """What it stands on, by the name under which building was recorded."""
 
     @property
+    def k(self) -> int:
+        """How many it picks."""
+
+    @property
     def tuned(self) -> Follower:
         """What dials are set with: what picks, or a faster one with the same picks."""
 
@@ -136,11 +140,12 @@ class Ours:
 
     def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
         """Return the k rows for a query (d,)."""
-        rows: IntArray = self.index.answer(query[None], self._told(count, effort, dial)).ids[0]
+        rows: IntArray = self.index.answer(query[None], self.told(count, effort, dial)).ids[0]
         return rows
 
     @cache  # noqa: B019  # as long as the run
-    def _told(self, count: int, effort: Effort, dial: float) -> QueryParameters:
+    def told(self, count: int, effort: Effort, dial: float) -> QueryParameters:
+        """Return the query that `pick` asks."""
         return QueryParameters(
             k=self.k,
             diversity=dial,

@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import asdict
 from itertools import product
-from typing import Final
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks import gain_rows, gain_summary, sweeps, trees
 from benchmarks.exhaustive import Everything
+from benchmarks.families import add_families
 from benchmarks.gain_rows import EVERYTHING, EXACT, Measured, Ready, Row
 from benchmarks.shares import Choice
 from benchmarks.sweeps import Setting
@@ -36,14 +36,12 @@ from divgrpc.types import HashFamily, IntArray, Search
 from divgrpc.warming import warm_kernels
 from divgrpc_client.reports import topics
 
-FAMILIES: Final[tuple[HashFamily, ...]] = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto")
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the run can be told."""
     sets = list(topics.SETS)
     parser.add_argument("--sets", nargs="+", default=sets, choices=sets, help="(default all)")
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
+    add_families(parser)
     parser.add_argument("--k", type=int, nargs="+", default=[10, 20, 30])
     parser.add_argument("--per-category", type=int, default=50, help="queries (default 50)")
     parser.add_argument("--seeds", type=int, default=5, help="of the hash (default 5)")

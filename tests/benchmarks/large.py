@@ -26,8 +26,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks import finders, footprint, truth
+from benchmarks.families import add_families, searches
 from benchmarks.finders import Faiss
-from benchmarks.gain import FAMILIES
 from benchmarks.manifold import Manifold, blocks
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
@@ -80,7 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the run can be told."""
     sizes = [10_000, 100_000, 1_000_000, 10_000_000]
     parser.add_argument("--points", type=int, nargs="+", default=sizes, help="(default to 10 M)")
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
+    add_families(parser)
     parser.add_argument("--k", type=int, default=10, help="results per query (default 10)")
     parser.add_argument("--queries", type=int, default=200, help="queries asked (default 200)")
     parser.add_argument("--recall", type=float, default=0.95, help="to be reached (default .95)")
@@ -146,8 +146,7 @@ class _Large:
     def _searched(
         self, index: Index, family: str, near: IntArray, built: tuple[float, int]
     ) -> Iterator[Row]:
-        searches: Sequence[Search] = ("auto",) if family == "auto" else ("tables", "scan")
-        for search in searches:
+        for search in searches(family):
             width = self._fastest(index, search, near, _FIRST_ID)
             asked = {"this": self._asking(index, search, width), "reference": self._reference}
             timed = take_turns(asked, len(self._queries), self._told.k, _PATIENCE)

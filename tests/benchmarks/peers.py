@@ -24,14 +24,14 @@ from benchmarks.choosing import EXACT, GREEDY, MMR, Built, Row
 from benchmarks.datasets import Points
 from benchmarks.entries import Contestant, Entry, Objective, Ours, Pair, Target
 from benchmarks.exhaustive import Everything
+from benchmarks.families import FAMILIES, add_families, searches
 from benchmarks.finders import Finder, Flat, Graph
-from benchmarks.gain import FAMILIES
 from benchmarks.tables import facts, show
 from benchmarks.turns import take_turns
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.kernels import selection
-from divgrpc.types import HashFamily, Search
+from divgrpc.types import HashFamily
 from divgrpc.warming import warm_kernels
 
 # Of each kind, those that were the fastest while the gap was taken.
@@ -41,9 +41,8 @@ _BUILDS: Final = 3
 _BUILDS_SECONDS: Final = 3.0
 # For a block of queries, of which there are eight: all points of a million take a fifth of one.
 _PATIENCE: Final = 0.5
-# Of the ten nearest, for which a build tunes its probes; and how its index is searched.
+# Of the ten nearest, for which a build tunes its probes.
 _RECALLS: Final = (0.9, 0.99)
-_SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan")
 _EF: Final = (10, 20, 50, 100, 200, 400, 800)
 
 
@@ -60,7 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tuning", type=int, default=100, help="queries for dials (default 100)")
     parser.add_argument("--diversity", type=float, nargs="+", default=[0.1, 0.3, 0.5])
     parser.add_argument("--gap", type=float, default=0.97, help="to be closed (default 0.97)")
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
+    add_families(parser)
     kinds = list(finders.faiss_factories(1, 1))
     parser.add_argument("--faiss", nargs="*", default=kinds, choices=kinds, help="(default all)")
     parser.add_argument("--links", type=int, nargs="*", default=[8, 16, 32], help="M of hnswlib")
@@ -152,7 +151,7 @@ class _Field:
         everyone: list[Contestant] = [
             ours(name.split(",")[0], name, index, search=search)
             for name, index in self.indexes.items()
-            for search in (("auto",) if name.startswith("auto") else _SEARCHES)
+            for search in searches(name.split(",")[0])
         ]
         everyone.append(ours(EXACT, "", first, search="exact"))
         for finder in self.finders:

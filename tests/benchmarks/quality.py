@@ -12,7 +12,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks import datasets
-from benchmarks.contestants import FAMILIES, Contestant, Exhaustive, Ours, everyone
+from benchmarks.contestants import Contestant, Exhaustive, Ours, everyone
+from benchmarks.families import FAMILIES
 from benchmarks.objective import best_dial, mean_objective
 from benchmarks.tables import show, table
 from benchmarks.turns import take_turns

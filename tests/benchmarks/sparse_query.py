@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from benchmarks.contestants import FAMILIES
+from benchmarks.families import add_families
 from benchmarks.gain_rows import projecting
 from benchmarks.sweeps import hashed
 from benchmarks.tables import show, table
@@ -61,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the run can be told."""
     parser.add_argument("--images", type=int, default=IMAGES, help="(default %(default)s)")
     parser.add_argument("--words", type=int, default=WORDS, help="(default %(default)s)")
-    parser.add_argument("--families", nargs="+", default=list(FAMILIES), choices=FAMILIES)
+    add_families(parser)
     parser.add_argument("--queries", type=int, default=42, help="of each kind (default 42)")
     parser.add_argument("--k", type=int, default=10, help="(default 10)")
     parser.add_argument("--diversity", type=float, default=0.3, help="(default 0.3)")

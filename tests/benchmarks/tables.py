@@ -27,3 +27,8 @@ def facts(values: dict[str, str]) -> str:
     """Return names and values, one a line."""
     width = max(len(name) for name in values)
     return "\n".join(f"{name.ljust(width)}  {value}" for name, value in values.items())
+
+
+def optional(value: float | None, form: str) -> str:
+    """Return a number in a form, or nothing where there is none."""
+    return "" if value is None else format(value, form)

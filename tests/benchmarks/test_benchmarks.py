@@ -9,7 +9,7 @@ from benchmarks.exhaustive import Everything
 from benchmarks.load import Load
 from benchmarks.objective import best_dial, dials, mean_objective
 from benchmarks.tables import table
-from benchmarks.wire import rows_of
+from benchmarks.wire import Case, rows_of
 from divgrpc.types import FloatArray, IntArray
 
 
@@ -88,17 +88,28 @@ def test_a_call_is_compared_with_echo_plus_query() -> None:
     """The floor is the echo's CPU and the query's, each in its quietest round."""
     latency = {50.0: 10.0, 99.0: 20.0}
     seen = {
-        ("query in process", 1): [Load(1, 1.0, {"worker": w}, latency) for w in (90.0, 60.0)],
-        ("echo", 1): [Load(1, 1.0, {"front": w}, latency) for w in (40.0, 70.0)],
-        ("ours", 1): [Load(1, 1.0, {"front": w, "worker": 75.0}, {50.0: 35.0}) for w in (50, 99)],
-        ("ours, QueryStream", 1): [Load(1, 1.0, {"front": 20.0, "worker": 75.0}, {})],
-        ("batch of 100 in process", 1): [Load(1, 1.0, {"worker": 90.0}, latency)],
-        ("ours, batch of 100", 4): [Load(1, 1.0, {"front": 9.0, "worker": 100.0}, latency)],
+        Case("cells", "query in process", 1): [
+            Load(1, 1.0, {"worker": w}, latency) for w in (90.0, 60.0)
+        ],
+        Case("auto", "query in process", 1): [Load(1, 1.0, {"worker": 10.0}, latency)],
+        Case("", "echo", 1): [Load(1, 1.0, {"front": w}, latency) for w in (40.0, 70.0)],
+        Case("cells", "1 worker", 1): [
+            Load(1, 1.0, {"front": w, "worker": 75.0}, {50.0: 35.0}) for w in (50, 99)
+        ],
+        Case("auto", "1 worker", 1): [Load(1, 1.0, {"front": 5.0, "worker": 70.0}, latency)],
+        Case("cells", "1 worker, QueryStream", 1): [
+            Load(1, 1.0, {"front": 20.0, "worker": 75.0}, {})
+        ],
+        Case("cells", "batch of 100 in process", 1): [Load(1, 1.0, {"worker": 90.0}, latency)],
+        Case("cells", "1 worker, batch of 100", 4): [
+            Load(1, 1.0, {"front": 9.0, "worker": 100.0}, latency)
+        ],
     }
-    rows = {row.name: row for row in rows_of(seen)}
-    assert rows["ours"].than_floor == pytest.approx(125 / 100)
-    assert rows["ours"].p50_above_floor == pytest.approx(15)
-    assert rows["echo"].than_floor is None
-    assert rows["ours, QueryStream"].than_floor is None
-    assert rows["ours, batch of 100"].than_floor is None
-    assert rows["ours, batch of 100"].of_in_process == pytest.approx(0.9)
+    rows = {(row.family, row.name): row for row in rows_of(seen)}
+    assert rows["cells", "1 worker"].than_floor == pytest.approx(125 / 100)
+    assert rows["cells", "1 worker"].p50_above_floor == pytest.approx(15)
+    assert rows["auto", "1 worker"].than_floor == pytest.approx(75 / 50)
+    assert rows["", "echo"].than_floor is None
+    assert rows["cells", "1 worker, QueryStream"].than_floor is None
+    assert rows["cells", "1 worker, batch of 100"].than_floor is None
+    assert rows["cells", "1 worker, batch of 100"].of_in_process == pytest.approx(0.9)
