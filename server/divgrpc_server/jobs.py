@@ -90,12 +90,17 @@ class Job(Generic[ResultT]):
         Raises what the core raises, and `ReplyTooLargeError` before any work is done in vain.
         """
         messages.check_reply_size(len(self._rows), self._most(index))
-        if self._pace.stop() == len(self._rows):
+        if self.ends_next:
             return self._reply(self._answer(index, self._rows))
         # A bad row must be found before work is spent on the others, and be called by its number.
         self._check(index)
         self._index = index
         return None
+
+    @property
+    def ends_next(self) -> bool:
+        """Whether `go_on` answers the last rows."""
+        return self._pace.stop() == len(self._rows)
 
     def go_on(self) -> Reply | None:
         """Answer the next few rows; returns the whole result after the last ones."""

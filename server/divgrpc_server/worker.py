@@ -290,6 +290,11 @@ class Worker:
         try:
             if not job.withdrawn:
                 self._check_time(job)
+                if large and job.ends_next:
+                    # The next batch comes while this one ends: to sleep costs more than that.
+                    large = False
+                    front.owed_large += 1
+                    front.flush()
                 reply = job.go_on()
                 if reply is None:
                     self._batches.append((front, job, large))

@@ -1,9 +1,9 @@
 """From the command line to SERVING: with kernels kept and without, with no index and with fifty.
 
-Rounds alternate between an empty data folder and one with many indexes, which are one index's files
-linked under many names: a start reads none of their points. What the first query to an index costs,
-which is then opened and its checksums compared, stands beside, and the second one. A cold start has
-a kernel cache of its own, in a folder that was empty.
+Rounds alternate between an empty data folder and, for each family, one with many indexes, which are
+one index's files linked under many names: a start reads none of their points. What the first query
+to an index costs, which is then opened and its checksums compared, stands beside, and the second
+one. A cold start has a kernel cache of its own, in a folder that was empty.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import grpc
 import numpy as np
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from benchmarks.families import add_families
 from benchmarks.tables import show, table
 from divgrpc.index import Index
 from divgrpc.types import FloatArray
@@ -28,9 +29,9 @@ from divgrpc.warming import warm_kernels
 from divgrpc_client.client import Client
 from running import RunningServer
 
-WARM, COLD, MANY = "warm, no index", "cold, no index", "warm, {} indexes"
+WARM, COLD, MANY = "warm, no index", "cold, no index", "warm, {} indexes, {}"
 _WAIT_SECONDS = 120.0
-_TARGETS = {WARM: 2.0, COLD: 20.0, MANY: 2.0}
+_WARM_TARGET, _COLD_TARGET = 2.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add this run's options."""
+    add_families(parser)
     parser.add_argument("--rounds", type=int, default=5, help="warm starts of each (default 5)")
     parser.add_argument("--cold", type=int, default=1, help="cold starts (default 1)")
     parser.add_argument("--indexes", type=int, default=50, help="in the full folder (default 50)")
@@ -57,44 +59,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
     """Measure, print the table, and return the rows for JSON."""
-    many = MANY.format(arguments.indexes)
-    show(f"\n## Start to SERVING; {many}, of {arguments.points:,} x {arguments.dims}\n")
+    shape = f"{arguments.points:,} x {arguments.dims}"
+    show(f"\n## Start to SERVING; {arguments.indexes} indexes, of {shape}\n")
     warm_kernels()
     seconds: dict[str, list[float]] = defaultdict(list)
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
         folder = Path(temporary)
-        queries = _make(folder / "many", arguments)
+        queries = _make(folder, arguments)
         for turn in range(max(arguments.rounds, arguments.cold)):
             if turn < arguments.rounds:
                 seconds[WARM].append(_start(folder / "none"))
-                seconds[many].append(_start(folder / "many"))
+                for family in arguments.families:
+                    many = MANY.format(arguments.indexes, family)
+                    seconds[many].append(_start(folder / family))
             if turn < arguments.cold:
                 cache = {"DIVGRPC_KERNEL_CACHE": str(folder / f"cache-{turn}")}
                 seconds[COLD].append(_start(folder / "none", cache))
-        opening = _first_queries(folder / "many", queries)
-    rows = [*rows_of(seconds, many)]
-    show(_drawn(rows))
-    show(
-        f"\nFirst query to an index {1e3 * opening[0]:,.1f} ms, second {1e3 * opening[1]:,.1f} ms."
-    )
+        opening = {
+            family: _first_queries(folder / family, queries) for family in arguments.families
+        }
+    rows = [*rows_of(seconds)]
+    show(_drawn(rows) + "\n")
+    told = [(family, *(f"{1e3 * each:,.1f}" for each in two)) for family, two in opening.items()]
+    show(table(("one query to an index", "first ms", "second ms"), told))
     return {"rows": [asdict(row) for row in rows], "first queries": opening}
 
 
-def rows_of(seconds: dict[str, list[float]], many: str) -> Iterator[Row]:
+def rows_of(seconds: dict[str, list[float]]) -> Iterator[Row]:
     """Yield a row for each kind of start that there was."""
     for name, taken in seconds.items():
-        target = _TARGETS[MANY if name == many else name]
+        target = _COLD_TARGET if name == COLD else _WARM_TARGET
         yield Row(name, len(taken), min(taken), float(np.median(taken)), target)
 
 
 def _make(folder: Path, arguments: argparse.Namespace) -> FloatArray:
-    """Build one index and link it under all names; returns a few queries."""
+    """Build an index of each family and link it under all names; returns a few queries."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((arguments.points, arguments.dims), np.float32)
-    first = folder / "data" / _name(0)
-    Index.build(points, path=first)
-    for number in range(1, arguments.indexes):
-        shutil.copytree(first, folder / "data" / _name(number), copy_function=os.link)
+    for family in arguments.families:
+        data = folder / family / "data"
+        Index.build(points, hash_family=family, path=data / _name(0))
+        for number in range(1, arguments.indexes):
+            shutil.copytree(data / _name(0), data / _name(number), copy_function=os.link)
     return points[:2]
 
 

@@ -5,6 +5,7 @@ import pytest
 from scipy import sparse
 from sklearn.preprocessing import normalize
 
+from benchmarks import build
 from benchmarks.exhaustive import Everything
 from benchmarks.load import Load
 from benchmarks.objective import best_dial, dials, mean_objective
@@ -113,3 +114,13 @@ def test_a_call_is_compared_with_echo_plus_query() -> None:
     assert rows["cells", "1 worker, QueryStream"].than_floor is None
     assert rows["cells", "1 worker, batch of 100"].than_floor is None
     assert rows["cells", "1 worker, batch of 100"].of_in_process == pytest.approx(0.9)
+
+
+def test_a_build_is_compared_by_its_best_rounds() -> None:
+    """The quickest hashing and the quickest whole, which may be of two rounds."""
+    builds = [
+        build.Built("cells", whole, {"hashing": hashing})
+        for whole, hashing in ((9.0, 4.0), (6.0, 5.0))
+    ]
+    rows = list(build.goals(builds, product=2.0, alone=3.0))
+    assert [(row[1], row[2]) for row in rows] == [("0.50", ">= 0.75"), ("2.00", "<= 3")]

@@ -358,9 +358,9 @@ def test_evaluate_runs_small() -> None:
 
 def test_starts_are_judged_by_their_kind() -> None:
     """Warm ones within two seconds, whatever number of indexes; a cold one within twenty."""
-    many = start.MANY.format(7)
+    many = start.MANY.format(7, "cells")
     seen = {start.WARM: [1.0, 3.0, 1.5], many: [2.5], start.COLD: [19.0]}
-    rows = list(start.rows_of(seen, many))
+    rows = list(start.rows_of(seen))
     assert [(row.name, row.least, row.median, row.target) for row in rows] == [
         (start.WARM, 1.0, 1.5, 2.0),
         (many, 2.5, 2.5, 2.0),
@@ -384,7 +384,10 @@ def test_overload_end_to_end() -> None:
 @pytest.mark.usefixtures("digits")
 def test_build_end_to_end() -> None:
     """The caller hears of every stage that is timed."""
-    rounds = build.run(told(build, "--points", "20000", "--dims", "8", "--rounds", "1"))["rounds"]
-    assert isinstance(rounds, list)
-    assert "hashing" in rounds[0]["stages"]
-    assert rounds[0]["whole"] == pytest.approx(sum(rounds[0]["stages"].values()))
+    words = "--points 20000 --dims 8 --rounds 1 --families lsh_div auto"
+    builds = build.run(told(build, *words.split()))["builds"]
+    assert isinstance(builds, list)
+    assert [each["family"] for each in builds] == ["lsh_div", "auto"]
+    for each in builds:
+        assert "hashing" in each["stages"]
+        assert each["whole"] == pytest.approx(sum(each["stages"].values()))

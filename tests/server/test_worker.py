@@ -153,6 +153,22 @@ def test_credits_come_back_exactly_once(front: Front) -> None:
     assert front.hear().small == 1
 
 
+def test_the_next_batch_may_come_before_the_last_piece(front: Front) -> None:
+    """A batch's credit comes back alone, before its answer and once."""
+    front.send(query(1, 3_000))
+    packet = front.hear()
+    while not packet.large:
+        packet = front.hear()
+    assert packet.replies == []
+    front.send(query(2, 3_000))
+    packets = [front.hear()]
+    while not packets[-1].replies:
+        packets.append(front.hear())
+    assert [reply.id for reply in packets[-1].replies] == [1]
+    assert sum(packet.large for packet in packets) == 0
+    assert front.hear_until(2) == [2]
+
+
 def test_an_answer_may_be_large(front: Front) -> None:
     """One that no packet holds comes in a memory file."""
     front.send(query(1, 60, k=300))
