@@ -45,7 +45,7 @@ def choices(
 def _probes(tuned: Tuned, target: float, what: str) -> Choice:
     recall = next(cost.recall for cost in tuned.search_costs if cost.search == "tables")
     if recall >= target - 1e-9:
-        reason = f"the fewest {what} that find {target:g} of the nearest ({recall:.3f})"
+        reason = f"about the fewest {what} that find {target:g} of the nearest ({recall:.3f})"
     else:
         reason = f"the {what} that find most of the nearest ({recall:.3f}), short of {target:g}"
     return Choice("n_probes", str(tuned.n_probes), reason)

@@ -37,6 +37,8 @@ _TIMED_POINTS: Final = 100_000
 # a share of that.
 _HOPELESS: Final = 4
 _LESS: Final = 0.9
+# Nor are probes told apart by less than such a part: the sample's recall is not as exact as that.
+_RESOLUTION: Final = 32
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
 # From what finds everything to what depends most on queries that look like points. The Hamming scan
 # is not among them: it reads what `scan` reads for a coarser answer. Where that is known to be good
@@ -68,10 +70,11 @@ def tune(
     `queries` are a sample of what will be asked of label factors; without, points are asked for.
     `report` gets rows done and rows in all, 0 for unknown, often enough to show life.
 
-    Probes: the fewest that reach `target_recall`; where the hash limit keeps every number below it,
-    the one with the best recall. Search: the fastest of those that reach it; `exact` always does.
-    A search that finds less on queries unlike the points must be clearly faster to be taken. Given
-    `queries`, `scan_hamming` stands in for `scan` where it reaches that too.
+    Probes: the fewest that reach `target_recall`, or a 32nd more; where the hash limit keeps every
+    number below it, the one with the best recall. Search: the fastest of those that reach it;
+    `exact` always does. A search that finds less on queries unlike the points must be clearly
+    faster to be taken. Given `queries`, `scan_hamming` stands in for `scan` where it reaches that
+    too.
     """
     sample = _Sample.draw(searcher, seed, report, queries)
     n_probes = _tune_probes(sample, target_recall)
@@ -119,7 +122,7 @@ def _tune_probes(sample: "_Sample", target: float) -> int:
             return best
         probes = min(2 * probes, most)
     enough, few = probes, probes // 2
-    while enough - few > 1 and enough > least:
+    while enough - few > max(1, enough // _RESOLUTION) and enough > least:
         middle = (enough + few) // 2
         enough, few = (middle, few) if recall(middle) >= target else (enough, middle)
     return enough
