@@ -336,7 +336,7 @@ class QueryParameters:
     def warnings(self) -> tuple[WarningInfo, ...]:
         """Return what is legal and probably not meant: limits that leave nothing to choose from."""
         # Nearly every call has none.
-        if self.k not in {self.hash_limit, self.candidates_limit}:
+        if self.k not in (self.hash_limit, self.candidates_limit):
             return ()
         return tuple(
             WarningInfo(
@@ -359,13 +359,13 @@ def too_few(
 
     The index has as many as are `there`; `counts` (nq,) were found.
     """
+    # Of a row or two numpy would take longer; nearly every call has enough.
+    short = [count for count in counts.tolist() if count < wanted]
+    if not short:
+        return ()
     upper, things = field.upper(), "labels" if field == "top_k" else "points"
     if wanted > there:
         sentence = f"{field} is {wanted} and the index has {there} {things}"
         return (WarningInfo(f"FEWER_THAN_{upper}_{things.upper()}", sentence, field),)
-    # Of a row or two numpy would take longer.
-    short = sum(count < wanted for count in counts.tolist())
-    if not short:
-        return ()
-    sentence = f"{short} of {len(counts)} rows have fewer than {wanted} results"
+    sentence = f"{len(short)} of {len(counts)} rows have fewer than {wanted} results"
     return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)

@@ -36,7 +36,7 @@ _VARIANTS: Final = {
 class QueryPlan:
     """How queries are answered.
 
-    `wanted` are the parameters and `of_kernel` is the plan of `answering.answer`; `seen` points at
+    `wanted` are the parameters and `of_kernel` is the plan of `answering._answer`; `seen` points at
     most come before the selector, which is called `one_by_one` where the kernel does not know it.
     """
 

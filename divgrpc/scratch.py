@@ -5,13 +5,14 @@ made when that way is first taken, and there is room for as many points as a que
 all of them where it was exact or a scan, else those in the cells or buckets that it probed.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.kernels import scanning
+from divgrpc.kernels import addresses, scanning
 from divgrpc.types import FloatArray, IntArray
 
 # Probes that one query may look at: the room of the heap.
@@ -23,7 +24,7 @@ _MARKED_FROM: Final = 1 << 17
 
 @dataclass(slots=True)
 class Scratch:
-    """What one thread's queries write into; see `kernels.answering.answer`."""
+    """What one thread's queries write into; see `kernels.answering._answer`."""
 
     rows: npt.NDArray[np.int32]
     distances: FloatArray
@@ -42,6 +43,7 @@ class Scratch:
     costs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     sums: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
+    _register: IntArray | None = None
 
     @classmethod
     def empty(
@@ -82,37 +84,46 @@ class Scratch:
         if len(self.rows) < points:
             # All or nothing: where memory ends in between, kernels would write past what is short.
             rows, distances = np.empty(points, np.int32), np.empty(points, np.float32)
-            self.rows, self.distances = rows, distances
+            self.rows, self.distances, self._register = rows, distances, None
             self.scores = distances.view(np.int32)
 
     def make_room(self, seen: int, k: int) -> None:
         """Make room for `seen` candidates and `k` picks."""
         if len(self.apart) < seen:
             apart, costs, far = (np.empty(seen, np.float32) for _ in range(3))
-            self.apart, self.costs, self.far = apart, costs, far
+            self.apart, self.costs, self.far, self._register = apart, costs, far, None
         if len(self.picked) < k:
-            self.picked = np.empty(k, np.int64)
+            self.picked, self._register = np.empty(k, np.int64), None
 
     def make_sums(self, points: int) -> None:
         """Make what lists of points add up in."""
         if len(self.sums) < points:
-            self.sums = np.empty(points, np.float32)
+            self.sums, self._register = np.empty(points, np.float32), None
 
     def make_scanning(self, points: int) -> None:
         """Make what a scan of so many codes needs."""
         if len(self.scanning[0]) * scanning.GROUP < points:
-            self.scanning = _scanning_scratch(points)
+            self.scanning, self._register = _scanning_scratch(points), None
 
     def make_probing(self, n_tables: int, n_bits: int) -> None:
         """Make what a search through tables needs."""
         if not len(self.probing[2]):
             room = n_tables + 2 * MAX_PROBES
             self.probing = _probing_scratch(n_tables, n_bits, room, len(self.rows))
+            self._register = None
 
     def make_cells(self, cells: int) -> None:
         """Make what a search needs through so many cells."""
         if len(self.cells[0]) < cells:
             self.cells = (np.empty(cells, np.int32), np.empty(cells, np.float32))
+            self._register = None
+
+    @property
+    def register(self) -> IntArray:
+        """Where all of it lies, for kernels; another one once something was made anew."""
+        if self._register is None:
+            self._register = addresses.register(addresses.SCRATCH, flat(self.as_tuple()))
+        return self._register
 
     @property
     def selection(self) -> tuple[Any, ...]:
@@ -120,7 +131,7 @@ class Scratch:
         return (self.far, self.target, self.apart, self.marks)
 
     def as_tuple(self) -> tuple[Any, ...]:
-        """Return everything in the order of `kernels.answering.answer`."""
+        """Return everything in the order of `kernels.answering._answer`."""
         return (
             self.rows,
             self.distances,
@@ -136,6 +147,14 @@ class Scratch:
             self.sketched,
             self.sums,
         )
+
+
+def flat(held: Iterable[Any]) -> list[npt.NDArray[Any]]:
+    """Return the arrays of tuples in tuples, in their order."""
+    arrays: list[npt.NDArray[Any]] = []
+    for each in held:
+        arrays += flat(each) if isinstance(each, tuple) else (each,)
+    return arrays
 
 
 def _scanning_scratch(points: int) -> tuple[Any, ...]:

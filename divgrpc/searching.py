@@ -8,11 +8,11 @@ import numba
 import numpy as np
 
 from divgrpc.array_files import Array, release
-from divgrpc.kernels import answering, finding, postings, probing, scoring, selection
+from divgrpc.kernels import addresses, answering, finding, postings, probing, scoring, selection
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.plans import QueryPlan
 from divgrpc.relaxation import Candidates
-from divgrpc.scratch import MAX_PROBES, Scratch
+from divgrpc.scratch import MAX_PROBES, Scratch, flat
 from divgrpc.selecting import ONE_BY_ONE, select
 from divgrpc.types import (
     CountArray,
@@ -29,49 +29,6 @@ _FIRST_ROOM: Final = 1 << 12
 # What stands for the arrays of sparse queries where they are dense, and for gaps nobody asks for.
 _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 _NO_GAPS: Final = np.empty(0, np.float32)
-
-# Arrays in the order in which kernels take them: name, type, and the shape of one that is not
-# there, where "d" is the number of dimensions.
-_Layout = tuple[tuple[str, type[np.generic], tuple[int | str, ...]], ...]
-_POINTS: Final[_Layout] = (
-    ("vectors", np.float32, (0, "d")),
-    ("indptr", np.int64, (0,)),
-    ("indices", np.int32, (0,)),
-    ("values", np.float32, (0,)),
-    ("squares", np.float64, (0,)),
-)
-_POSTINGS: Final[_Layout] = (
-    ("posting_starts", np.int64, (0,)),
-    ("posting_rows", np.int32, (0,)),
-    ("posting_values", np.float32, (0,)),
-    ("common_lengths", np.float32, (0,)),
-)
-_NAMED: Final[_Layout] = (
-    ("ids", np.int64, (0,)),
-    ("inverse_lengths", np.float32, (0,)),
-    ("length_bounds", np.float32, (0,)),
-)
-_HASHING: Final[_Layout] = (
-    ("hyperplanes", np.float32, ("d", 0)),
-    ("thresholds", np.float32, (0,)),
-    ("codes", np.uint64, (0, 0)),
-    ("scan_terms", np.uint32, (0,)),
-    ("sketch", np.int32, (0,)),
-)
-_TABLES: Final[_Layout] = (
-    ("table_starts", np.int64, (0,)),
-    ("table_keys", np.uint32, (0,)),
-    ("table_offsets", np.int32, (0,)),
-    ("table_rows", np.int32, (0, 0)),
-)
-_CELLS: Final[_Layout] = (
-    ("cell_codes", np.uint64, (0, 0)),
-    ("cell_terms", np.uint32, (0,)),
-    ("cell_centres", np.float32, (0, 1)),
-    ("cell_squares", np.float32, (0,)),
-    ("cell_starts", np.int64, (0,)),
-    ("cell_rows", np.int32, (0,)),
-)
 
 
 class Answers(NamedTuple):
@@ -99,12 +56,12 @@ class Searcher:
     """Answers queries over the arrays of one generation; `parameters` are filled in."""
 
     def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
-        self._points = _laid_out(arrays, _POINTS, dims)
-        self._postings = _laid_out(arrays, _POSTINGS, dims)
-        self._named = _laid_out(arrays, _NAMED, dims)
-        self._hashing = _laid_out(arrays, _HASHING, dims)
-        self._tables = _laid_out(arrays, _TABLES, dims)
-        self._cells = (*_laid_out(arrays, _CELLS, dims), _frozen(np.empty(0, np.int64)))
+        groups = _laid_out(arrays, dims)
+        self._points, self._named, self._cells = (
+            groups[each] for each in ("points", "named", "cells")
+        )
+        self._postings, self._hashing = groups["postings"], groups["hashing"]
+        self._register = addresses.register(addresses.INDEX, flat(groups.values()))
         self.ids: IntArray = self._named[0]
         self._arrays = arrays
         self._parameters = parameters
@@ -218,15 +175,10 @@ class Searcher:
         while room:
             scratch = self._scratch(plan, min(room, points))
             lacking = answering.answer(
-                self._points,
-                self._postings,
-                self._named,
-                self._hashing,
-                self._tables,
-                self._cells,
+                self._register,
+                scratch.register,
                 plan.of_kernel,
                 as_queries(queries),
-                scratch.as_tuple(),
                 (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
             )
             # More than is asked for: the next query may well need a little more again.
@@ -264,10 +216,7 @@ def compile_beside() -> None:
 
     The first compiles it from the hash stage on, so this one begins at the other end.
     """
-    points, lists, (ids, inverses, bounds), hashing, tables, cells = (
-        _laid_out({}, layout, 4)
-        for layout in (_POINTS, _POSTINGS, _NAMED, _HASHING, _TABLES, _CELLS)
-    )
+    points, lists, (ids, inverses, bounds), hashing, tables, cells = _laid_out({}, 4).values()
     wanted = QueryParameters().resolve(4, "tables")
     plan = QueryPlan.of(wanted, "cosine", 4).of_kernel
     memory = Scratch.empty(4, 4, 1, (4, 64))
@@ -286,7 +235,7 @@ def compile_beside() -> None:
             (points, lists, queries, 0, room, 0.0, False, 0, (rows, costs, sums)),
         ),
         (finding.find_by_code, (hashing, plan, ids, 0, 0, scratch)),
-        (finding.find_cells, (hashing, (*cells, ids), plan, ids, scratch)),
+        (finding.find_cells, (hashing, cells, plan, ids, scratch)),
         (
             probing.find_tables,
             (code, projections, tables, 0, 0, 0, False, ids, plan[11], scratch[6], rows),
@@ -300,14 +249,19 @@ def compile_beside() -> None:
         select(among, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")
 
 
-def _laid_out(arrays: Mapping[str, Array], layout: _Layout, dims: int) -> tuple[Array, ...]:
-    """Return the arrays of a layout, empty ones for those not there: kernels know no absence."""
-    return tuple(
-        arrays[name]
-        if name in arrays
-        else _frozen(np.empty([dims if size == "d" else int(size) for size in shape], dtype))
-        for name, dtype, shape in layout
-    )
+def _laid_out(arrays: Mapping[str, Array], dims: int) -> dict[str, tuple[Array, ...]]:
+    """Return the arrays by group, empty ones for those not there: kernels know no absence."""
+    return {
+        group: tuple(
+            arrays[slot.name]
+            if slot.name in arrays
+            else _frozen(
+                np.empty([dims if size == "d" else int(size) for size in slot.absent], slot.dtype)
+            )
+            for slot in slots
+        )
+        for group, slots in addresses.INDEX.items()
+    }
 
 
 def as_queries(queries: Rows) -> tuple[Any, ...]:

@@ -1,11 +1,12 @@
 """One query from end to end: hash, find, score, keep the candidates, select.
 
 Arrays travel in plain tuples, in the order that each docstring gives, because numba takes a plain
-tuple apart four times faster than a named one.
+tuple apart four times faster than a named one; into the first kernel most come by their addresses.
 """
 
 import numpy as np
 
+from divgrpc.kernels.addresses import arrays_at
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.finding import EVERY, EXACT, SCAN, SCAN_HAMMING, find
 from divgrpc.kernels.hashing import project, project_sparse, sketch_dense, sketch_sparse
@@ -44,8 +45,38 @@ INNER_PRODUCT = 2
 
 
 @kernel
-def answer(points, postings, named, hashing, tables, cells, plan, queries, scratch, results):
+def answer(index, memory, plan, queries, results):
     """Answer every query row; returns 0, or for how many points there must be room, and is void.
+
+    `index` and `memory`: registers of `addresses.INDEX` and of `addresses.SCRATCH`; the others, and
+    what comes of these two: see `_answer`.
+    """
+    heap, seen = arrays_at(memory, "heap"), arrays_at(memory, "seen")
+    scratch = (
+        *arrays_at(memory, "found"),
+        arrays_at(memory, "scanning"),
+        (*arrays_at(memory, "probing"), heap, *seen),
+        arrays_at(memory, "ranking"),
+        arrays_at(memory, "selection"),
+        *arrays_at(memory, "picking"),
+    )
+    return _answer(
+        arrays_at(index, "points"),
+        arrays_at(index, "postings"),
+        arrays_at(index, "named"),
+        arrays_at(index, "hashing"),
+        arrays_at(index, "tables"),
+        arrays_at(index, "cells"),
+        plan,
+        queries,
+        scratch,
+        results,
+    )
+
+
+@part
+def _answer(points, postings, named, hashing, tables, cells, plan, queries, scratch, results):
+    """Answer every query row, as `answer` does.
 
     `points`: see `scoring.score_rows`; `postings`: see `postings.score_listed`. `named`: ids (n,)
     int64 or empty; for the inner product inverse lengths (n,) float32 and bounds (see
@@ -197,7 +228,7 @@ def _square(points, queries, query, target, at):
 
 @part
 def project_query(queries, query, hashing, sketched, projections):
-    """Write the query's margin to every hyperplane; arguments as in `answer`."""
+    """Write the query's margin to every hyperplane; arguments as in `_answer`."""
     dense, indptr, indices, values = queries
     hyperplanes, thresholds, places = hashing[0], hashing[1], hashing[4]
     if places.shape[0]:

@@ -35,7 +35,7 @@ def find(hashing, tables, cells, plan, ids, stop, looked, scratch):
     A scan is of the first `stop` points; of `looked` of them the scratch has the distances. A count
     of EVERY means all points to stop, of which nothing is written. Points from `sure` on tie for
     the places that the hash limit leaves. `lacking` is 0, or how many points the scratch must have
-    room for, and nothing is found. Arguments as in `answering.answer`; the margins are in the
+    room for, and nothing is found. Arguments as in `answering._answer`; the margins are in the
     scratch.
     """
     search, n_probes, at_least, hash_limit = plan[0], plan[1], plan[2], plan[4]

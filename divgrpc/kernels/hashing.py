@@ -54,8 +54,8 @@ def project_sparse(indices, values, start, stop, hyperplanes, projections):
 def embed(queries, feature_map, offset, embedded):
     """Write each query's product with a feature map (d, r) float32, plus `offset` (r,).
 
-    `queries` as in `answering.answer`; `embedded` (nq, r) float32. A row comes to the same whatever
-    it is asked with.
+    `queries` as in `answering._answer`; `embedded` (nq, r) float32. A row comes to the same
+    whatever it is asked with.
     """
     dense, indptr, indices, values = queries
     for row in range(embedded.shape[0]):
