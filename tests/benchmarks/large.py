@@ -17,8 +17,9 @@ import shutil
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -211,26 +212,43 @@ class _Large:
         begun = time.perf_counter()
         finder = _lists(points)
         seconds = time.perf_counter() - begun
-        probes, recall = 0.0, 0.0
-        for (probes,) in finder.ladders()[0]:
-            found = (finder.nearest(each, _CANDIDATES, (probes,))[0] for each in self._queries)
-            recall = truth.recall(found, near)
-            if recall >= self._told.recall:
-                break
+
+        @cache
+        def recall(probes: int) -> float:
+            asked = (finder.nearest(each, _CANDIDATES, (probes,))[0] for each in self._queries)
+            return truth.recall(asked, near)
+
+        ladder = [int(probes) for (probes,) in finder.ladders()[0]]
+        probes = fewest(lambda probes: recall(probes) >= self._told.recall, ladder)
         asked: dict[str, Asking] = {
             "this": lambda number: self._few(finder, number, probes),
             "reference": self._reference,
         }
         timed = take_turns(asked, len(self._queries), self._told.k, _PATIENCE)
         this, other = (timed[each].microseconds for each in asked)
-        reached, top = recall >= self._told.recall, finder.bytes / points.nbytes
-        told = (int(probes), 0, recall, reached, this, this / other, seconds, 0, top)
+        reached, top = recall(probes) >= self._told.recall, finder.bytes / points.nbytes
+        told = (probes, 0, recall(probes), reached, this, this / other, seconds, 0, top)
         return Row(len(points), finder.told, *told)
 
     def _few(self, finder: Faiss, number: int, probes: float) -> IntArray:
         """Return the first k of the 50 candidates, without a selector."""
         rows = finder.nearest(self._queries[number], _CANDIDATES, (probes,))[0]
         return rows[: self._told.k]
+
+
+def fewest(reaches: Callable[[int], bool], ladder: Sequence[int]) -> int:
+    """Return the fewest that reach what is wanted, or the last of the ladder where none does."""
+    few = 0
+    for enough in ladder:
+        if reaches(enough):
+            break
+        few = enough
+    else:
+        return ladder[-1]
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if reaches(middle) else (middle, enough)
+    return enough
 
 
 def _lists(points: FloatArray) -> Faiss:

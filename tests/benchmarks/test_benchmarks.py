@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 from sklearn.preprocessing import normalize
 
-from benchmarks import build
+from benchmarks import build, large
 from benchmarks.exhaustive import Everything
 from benchmarks.load import Load
 from benchmarks.objective import best_dial, dials, mean_objective
@@ -124,3 +124,9 @@ def test_a_build_is_compared_by_its_best_rounds() -> None:
     ]
     rows = list(build.goals(builds, product=2.0, alone=3.0))
     assert [(row[1], row[2]) for row in rows] == [("0.50", ">= 0.75"), ("2.00", "<= 3")]
+
+
+@pytest.mark.parametrize("needed", [1, 2, 5, 8, 13])
+def test_faiss_gets_as_few_probes_as_reach_the_recall(needed: int) -> None:
+    """Between the steps of its ladder too; its last step where none reaches it."""
+    assert large.fewest(lambda probes: probes >= needed, [2, 4, 8]) == min(needed, 8)
