@@ -1,7 +1,8 @@
 """What the service costs: server CPU per call and latency, beside an empty echo and the bare query.
 
 All programs are up at once and take turns in rounds, on the loopback address; a row's figures are
-those of its quietest round, the one with the least CPU per call. Server CPU is that of fronts and
+those of its quietest round, the one with the least CPU per call; with one call in flight the least
+p50, as a worker that stays awake then uses CPU for nothing. Server CPU is that of fronts and
 workers, from the scheduler. The access log is on. The echo answers messages of the Query's sizes;
 its CPU plus that of the same query in process is the floor: what a service could cost at the least.
 So with p50, one call at a time. A batch is one call of many rows, beside the same batch in process.
@@ -260,20 +261,23 @@ def _in_process(index: Index, queries: Sequence[FloatArray], seconds: float) -> 
 
 def rows_of(seen: Mapping[Case, Sequence[Load]]) -> Iterator[Row]:
     """Yield a row for each case, from the rounds it was seen in, family by family."""
-    quietest = {case: min(loads, key=_cpu) for case, loads in seen.items()}
+    quietest = {
+        case: min(loads, key=_p50 if case.in_flight == 1 and loads[0].latency else _cpu)
+        for case, loads in seen.items()
+    }
     for case in sorted(quietest, key=lambda case: case.family):
         best = quietest[case]
         floor = above = share = None
         served = len(best.cpu) > 1
-        query = quietest.get(Case(case.family, _QUERY + _IN_PROCESS, 1))
+        query = Case(case.family, _QUERY + _IN_PROCESS, 1)
         if served and case.name.endswith(_BATCHED):
-            batch = quietest[Case(case.family, _BATCHED + _IN_PROCESS, 1)]
-            share = _cpu(batch) / best.cpu["worker"]
-        elif served and query and best.latency:  # an echo has no stream, so a stream has no floor
-            echoed = quietest[Case("", _ECHO, case.in_flight)]
-            floor = _cpu(echoed) + _cpu(query)
+            batch = seen[Case(case.family, _BATCHED + _IN_PROCESS, 1)]
+            share = min(map(_cpu, batch)) / best.cpu["worker"]
+        elif served and best.latency:  # an echo has no stream, so a stream has no floor
+            echo_case = Case("", _ECHO, case.in_flight)
+            floor = min(map(_cpu, seen[echo_case])) + min(map(_cpu, seen[query]))
             if case.in_flight == 1:
-                above = best.latency[50] - echoed.latency[50] - query.latency[50]
+                above = _p50(best) - _p50(quietest[echo_case]) - _p50(quietest[query])
         yield Row(
             family=case.family,
             name=case.name,
@@ -311,6 +315,10 @@ def _goals(rows: Sequence[Row], many: int) -> Iterator[tuple[str, str, str]]:
 def _cpu(load: Load) -> float:
     """Return the CPU of a call, of all roles."""
     return sum(load.cpu.values())
+
+
+def _p50(load: Load) -> float:
+    return load.latency[50]
 
 
 def _drawn(rows: Sequence[Row]) -> str:
