@@ -43,7 +43,7 @@ class Scratch:
     costs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     sums: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
-    _register: IntArray | None = None
+    _register: IntArray | None = field(default=None, init=False, repr=False)
 
     @classmethod
     def empty(
@@ -84,8 +84,8 @@ class Scratch:
         if len(self.rows) < points:
             # All or nothing: where memory ends in between, kernels would write past what is short.
             rows, distances = np.empty(points, np.int32), np.empty(points, np.float32)
-            self.rows, self.distances, self._register = rows, distances, None
-            self.scores = distances.view(np.int32)
+            scores = distances.view(np.int32)
+            self.rows, self.distances, self.scores, self._register = rows, distances, scores, None
 
     def make_room(self, seen: int, k: int) -> None:
         """Make room for `seen` candidates and `k` picks."""

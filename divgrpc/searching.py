@@ -56,11 +56,11 @@ class Searcher:
     """Answers queries over the arrays of one generation; `parameters` are filled in."""
 
     def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
-        groups = _laid_out(arrays, dims)
-        self._points, self._named, self._cells = (
-            groups[each] for each in ("points", "named", "cells")
+        # All that the register names is held here.
+        self._groups = groups = _laid_out(arrays, dims)
+        self._points, self._named, self._hashing = (
+            groups[each] for each in ("points", "named", "hashing")
         )
-        self._postings, self._hashing = groups["postings"], groups["hashing"]
         self._register = addresses.register(addresses.INDEX, flat(groups.values()))
         self.ids: IntArray = self._named[0]
         self._arrays = arrays
@@ -106,7 +106,7 @@ class Searcher:
     @property
     def max_probes(self) -> int:
         """How many buckets a search through tables can look at."""
-        return len(self._cells[2]) or MAX_PROBES
+        return len(self._groups["cells"][2]) or MAX_PROBES
 
     @property
     def least_probes(self) -> int:
@@ -193,7 +193,7 @@ class Searcher:
             sparse = isinstance(self.points, SparseRows)
             scratch = Scratch.empty(0, self.dims, words, hashed, sparse=sparse)
             self._local.scratch = scratch
-        n_cells, points = len(self._cells[2]), self._hashing[2].shape[1]
+        n_cells, points = len(self._groups["cells"][2]), self._hashing[2].shape[1]
         by_cells = n_cells > 0 and (
             search == finding.TABLES or (search != finding.EXACT and 0 < hash_limit < points)
         )
@@ -204,7 +204,7 @@ class Searcher:
             scratch.make_cells(n_cells)
         elif search == finding.TABLES:
             scratch.make_probing(self._n_tables, self._n_bits)
-        if len(self._postings[0]):
+        if len(self._groups["postings"][0]):
             scratch.make_sums(points)
         if search != finding.EXACT and (search != finding.TABLES or at_least or by_cells):
             scratch.make_scanning(max(room, n_cells))

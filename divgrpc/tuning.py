@@ -70,8 +70,8 @@ def tune(
     `queries` are a sample of what will be asked of label factors; without, points are asked for.
     `report` gets rows done and rows in all, 0 for unknown, often enough to show life.
 
-    Probes: the fewest that reach `target_recall`, or a 32nd more; where the hash limit keeps every
-    number below it, the one with the best recall. Search: the fastest of those that reach it;
+    Probes: the fewest that reach `target_recall`, to a 32nd of them; where the hash limit keeps
+    every number below it, the one with the best recall. Search: the fastest of those that reach it;
     `exact` always does. A search that finds less on queries unlike the points must be clearly
     faster to be taken. Given `queries`, `scan_hamming` stands in for `scan` where it reaches that
     too.

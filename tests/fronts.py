@@ -15,6 +15,7 @@ class Packet(NamedTuple):
     small: int
     large: int
     replies: list[Reply]
+    lent: int = 0
 
 
 class Front:
@@ -41,9 +42,9 @@ class Front:
             readable, _, _ = select.select([self.link.fileno()], [], [], 20)
             assert readable
             view, memfd = self.link.receive()
-            credits_back = frames.unpack_credits(view)
-            packet = Packet(*credits_back, list(frames.unpack_replies(view, memfd)))
-            if packet != (0, 0, []):
+            small, large, lent = frames.unpack_credits(view)
+            packet = Packet(small, large, list(frames.unpack_replies(view, memfd)), lent)
+            if packet != (0, 0, [], 0):
                 return packet
 
     def hear_credit(self) -> Packet:

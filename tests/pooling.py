@@ -78,13 +78,15 @@ async def packet(link: frames.Link) -> list[Request]:
     return list(frames.unpack_requests(*link.receive()))
 
 
-def answer(link: frames.Link, *requests: Request, small: int = 1, large: int = 0) -> None:
-    """Answer requests with their own payload, backwards, and give credit back."""
+def answer(
+    link: frames.Link, *requests: Request, small: int = 1, large: int = 0, lent: int = 0
+) -> None:
+    """Answer requests with their own payload, backwards, and give credit back, or lend it."""
     items = [
         frames.pack_reply(Reply(request.id, Outcome.ANSWER, request.payload[::-1][:100]))
         for request in requests
     ]
-    link.send(frames.pack_credits(small, large) + b"".join(items))
+    link.send(frames.pack_credits(small, large, lent) + b"".join(items))
 
 
 async def settle() -> None:

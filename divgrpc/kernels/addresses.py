@@ -20,7 +20,10 @@ from numba.np.arrayobj import make_array, populate_array
 
 
 class Slot(NamedTuple):
-    """One array of a layout; `absent` is the shape of what stands for it, "d" for dimensions."""
+    """One array of a layout, with as many dimensions as `absent` has numbers.
+
+    That is the shape of what stands for it in an index that has none, "d" for its dimensions.
+    """
 
     name: str
     dtype: type[np.generic]
@@ -124,13 +127,17 @@ SCRATCH: Final[dict[str, tuple[Slot, ...]]] = {
 def register(
     layout: Mapping[str, tuple[Slot, ...]], arrays: Sequence[npt.NDArray[Any]]
 ) -> npt.NDArray[np.int64]:
-    """Return where arrays lie, in the order of a layout; raises TypeError where one is another."""
-    slots = [slot for group in layout.values() for slot in group]
+    """Return a register (n, 3) int64 of n arrays, given in the order of a layout.
+
+    Raises TypeError naming an array of another type or number of dimensions, or not C-contiguous
+    and aligned; ValueError where there are more or fewer.
+    """
+    slots = [(group, slot) for group, slots in layout.items() for slot in slots]
     rows = []
-    for slot, array in zip(slots, arrays, strict=True):
+    for (group, slot), array in zip(slots, arrays, strict=True):
         plain = array.flags.c_contiguous and array.flags.aligned
         if array.dtype != slot.dtype or array.ndim != len(slot.absent) or not plain:
-            raise TypeError(f"{slot.name} is no such array: {array.dtype}, {array.shape}")
+            raise TypeError(f"{group}: {slot.name} is no such array: {array.dtype}, {array.shape}")
         rows.append((array.__array_interface__["data"][0], *array.shape, 1)[:3])
     return np.array(rows, np.int64)
 

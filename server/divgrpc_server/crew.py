@@ -32,7 +32,9 @@ class Worker:
         self.serial = serial
         self.link = link
         self.small = frames.SMALL_CREDITS
+        # Below zero while one that was lent is spent: the batch before has not ended.
         self.large = frames.LARGE_CREDITS
+        self.lent = 0
         self.outstanding: dict[int, Call] = {}
         # Numbers of pieces: they need no credit, and are answered even if they were withdrawn.
         self.pieces: set[int] = set()
@@ -54,4 +56,4 @@ class Worker:
         """Return how many more packets of small or of large requests it takes, or pieces."""
         if kind == "pieces":
             return PIECES_MAX - len(self.pieces)
-        return self.large if kind == "large" else self.small
+        return self.large + self.lent if kind == "large" else self.small

@@ -14,6 +14,8 @@ of `time.monotonic`, which all processes of one machine share.
 Credits keep the flow: a front sends a packet against a credit, and the worker gives the credit back
 when it is ready for another packet. There are `SMALL_CREDITS` for packets of small requests and
 `LARGE_CREDITS` for large ones, counted apart, so that large requests never hold up small ones.
+Before the last piece of a batch its worker lends the front a credit, for the next one to be there
+in time, and takes it back with the batch's own, so that its work is never hidden.
 """
 
 import contextlib
@@ -32,7 +34,7 @@ TAG_BYTES_MAX: Final = 128
 
 _REQUEST: Final = struct.Struct("<QdIBB2x")
 _REPLY: Final = struct.Struct("<QIB3x")
-_CREDITS: Final = struct.Struct("<BB2x")
+_CREDITS: Final = struct.Struct("<BBbx")
 _BUFFER_BYTES: Final = 212_992  # the usual net.core.wmem_max; more needs privileges
 _DESCRIPTOR_ROOM: Final = socket.CMSG_SPACE(4)
 _IN_MEMFD: Final = 0x80
@@ -176,9 +178,9 @@ def unpack_requests(packet: memoryview, memfd: int) -> Iterator[Request]:
             at += length
 
 
-def pack_credits(small: int, large: int) -> bytes:
-    """Return the head of a reply packet."""
-    return _CREDITS.pack(small, large)
+def pack_credits(small: int, large: int, lent: int = 0) -> bytes:
+    """Return the head of a reply packet; `lent` is 1, or -1 for what was lent before."""
+    return _CREDITS.pack(small, large, lent)
 
 
 def pack_reply(reply: Reply, *, in_memfd: bool = False) -> bytes:
@@ -188,10 +190,10 @@ def pack_reply(reply: Reply, *, in_memfd: bool = False) -> bytes:
     return head if in_memfd else head + reply.payload
 
 
-def unpack_credits(packet: memoryview) -> tuple[int, int]:
-    """Return the small and the large credits that a reply packet gives back."""
-    small, large = _CREDITS.unpack_from(packet)
-    return small, large
+def unpack_credits(packet: memoryview) -> tuple[int, int, int]:
+    """Return the small and the large credits that a reply packet gives back, and those it lends."""
+    small, large, lent = _CREDITS.unpack_from(packet)
+    return small, large, lent
 
 
 def unpack_replies(packet: memoryview, memfd: int) -> Iterator[Reply]:

@@ -6,6 +6,7 @@ answer is of one generation, and the answer is the one that the core gives to th
 """
 
 import contextlib
+import math
 import time
 from collections.abc import Iterator
 from typing import Final, Generic
@@ -40,6 +41,7 @@ class Pace:
         self._next = 0
         # A row of these may take a second, of others a millisecond.
         self._rows = 1 if selector == "qp_relax" else _FIRST_PIECE_ROWS
+        self._row_seconds = math.inf
 
     def stop(self) -> int:
         """Return the row after the next piece, which has at least one."""
@@ -51,13 +53,20 @@ class Pace:
             end = min(end, max(self._next + 1, fits))
         return end
 
+    @property
+    def ends_soon(self) -> bool:
+        """Whether the next piece is the last, and takes no longer than a piece should."""
+        end = self.stop()
+        short = (end - self._next) * self._row_seconds <= _PIECE_SECONDS
+        return end == len(self._queries) and short
+
     @contextlib.contextmanager
     def step(self) -> Iterator[int]:
         """Yield `stop` while those rows are answered, and learn how long it takes."""
         end, begun = self.stop(), time.monotonic()
         yield end
-        row_seconds = (time.monotonic() - begun) / (end - self._next)
-        self._rows = max(1, min(_PIECE_ROWS_MAX, int(_PIECE_SECONDS / (row_seconds + 1e-9))))
+        self._row_seconds = (time.monotonic() - begun) / (end - self._next)
+        self._rows = max(1, min(_PIECE_ROWS_MAX, int(_PIECE_SECONDS / (self._row_seconds + 1e-9))))
         self._next = end
 
 
@@ -90,7 +99,7 @@ class Job(Generic[ResultT]):
         Raises what the core raises, and `ReplyTooLargeError` before any work is done in vain.
         """
         messages.check_reply_size(len(self._rows), self._most(index))
-        if self.ends_next:
+        if self._pace.stop() == len(self._rows):
             return self._reply(self._answer(index, self._rows))
         # A bad row must be found before work is spent on the others, and be called by its number.
         self._check(index)
@@ -98,9 +107,9 @@ class Job(Generic[ResultT]):
         return None
 
     @property
-    def ends_next(self) -> bool:
-        """Whether `go_on` answers the last rows."""
-        return self._pace.stop() == len(self._rows)
+    def ends_soon(self) -> bool:
+        """Whether `go_on` answers the last rows, in some milliseconds."""
+        return self._pace.ends_soon
 
     def go_on(self) -> Reply | None:
         """Answer the next few rows; returns the whole result after the last ones."""

@@ -44,8 +44,6 @@ class _Work:
 
     # Small packets do not wait for these as they do for batches.
     holds_up = False
-    # It has no credit that could be given back before its end.
-    ends_next = False
 
     def __init__(self, request: Request, head: Head, given: _Given) -> None:
         self.id = request.id

@@ -188,12 +188,14 @@ class Pool:
         return up and self._freest(kind) is None
 
     def _freest(self, kind: Kind) -> Worker | None:
-        best, most = None, 0
-        for worker in self._workers:
-            room = worker.room(kind)
-            if room > most and not worker.blocked and worker is not self._reserved:
-                best, most = worker, room
-        return best
+        free = (
+            worker
+            for worker in self._workers
+            if worker.room(kind) > 0 and not worker.blocked and worker is not self._reserved
+        )
+        return max(
+            free, key=lambda worker: (worker.room(kind), -len(worker.outstanding)), default=None
+        )
 
     def _send_small(self, worker: Worker) -> None:
         # Every worker's share of the line, so that one does not take what another could start on.
@@ -289,8 +291,9 @@ class Pool:
             return
         worker.heard = time.monotonic()
         worker.blocked = False
-        small, large = frames.unpack_credits(packet)
+        small, large, lent = frames.unpack_credits(packet)
         self._earn(worker, small, large)
+        worker.lent += lent
         for reply in frames.unpack_replies(packet, memfd):
             worker.pieces.discard(reply.id)
             call = worker.outstanding.pop(reply.id, None)

@@ -55,6 +55,7 @@ class Front:
         self.pins: dict[int, Index] = {}
         self.owed_small = 0
         self.owed_large = 0
+        self.lent = 0
         self.gone = False
         self._items: list[bytes] = []
         self._size = 0
@@ -101,10 +102,11 @@ class Front:
         """Send what is queued and give back what credit may be given."""
         small = self.owed_small if self.batches <= _BATCHES_MAX else 0
         large, self.owed_large = self.owed_large, 0
+        lent, self.lent = self.lent, 0
         self.owed_small -= small
-        if self._items or small or large:
+        if self._items or small or large or lent:
             items, self._items, self._size = self._items, [], 0
-            self._send(frames.pack_credits(small, large) + b"".join(items), -1)
+            self._send(frames.pack_credits(small, large, lent) + b"".join(items), -1)
 
     def show_life(self) -> None:
         """Let the front know that we are at work on what it asked."""
@@ -147,8 +149,9 @@ class Worker:
         """Answer until the control channel ends."""
         while self._take_in():
             for front in list(self._fronts.values()):
-                if front.packets:
-                    self._serve_packet(front, front.packets.popleft())
+                # A large one is only begun: a small one behind it goes before its first piece.
+                while front.packets and self._serve_packet(front, front.packets.popleft()):
+                    pass
             if self._batches:
                 self._serve_piece(*self._batches.popleft())
         for front in self._fronts.values():
@@ -158,15 +161,18 @@ class Worker:
         """Wait for something to do and read it; False at the end of the control channel."""
         for front in [front for front in self._fronts.values() if front.gone]:
             self._detach(front)
-        for descriptor, _ in self._wait():
-            if descriptor == self._control.fileno():
-                if not self._obey():
-                    return False
-            elif descriptor == self._opened:
-                os.eventfd_read(self._opened)
-                self._take_opened()
-            else:
-                self._read(self._fronts[descriptor])
+        ready = self._wait()
+        while ready:
+            for descriptor, _ in ready:
+                if descriptor == self._control.fileno():
+                    if not self._obey():
+                        return False
+                elif descriptor == self._opened:
+                    os.eventfd_read(self._opened)
+                    self._take_opened()
+                else:
+                    self._read(self._fronts[descriptor])
+            ready = self._poller.poll(0)
         for front in self._fronts.values():
             if front.jobs or self._preparing:
                 front.show_life()
@@ -230,7 +236,8 @@ class Worker:
 
     # Queries.
 
-    def _serve_packet(self, front: Front, packet: list[Request]) -> None:
+    def _serve_packet(self, front: Front, packet: list[Request]) -> bool:
+        """Answer or begin what a packet asks; tells whether it is a large one."""
         front.begin_packet()
         self._alone = len(packet) == 1
         first = packet[0]
@@ -249,6 +256,7 @@ class Worker:
         elif finished:
             front.owed_large += 1
         front.flush()
+        return large
 
     def _begin_work(self, front: Front, request: Request) -> None:
         parsed = pieces.parse(request, self._log)
@@ -287,13 +295,13 @@ class Worker:
         return False
 
     def _serve_piece(self, front: Front, job: Work, large: bool) -> None:
+        lent = 0
         try:
             if not job.withdrawn:
                 self._check_time(job)
-                if large and job.ends_next:
-                    # The next batch comes while this one ends: to sleep costs more than that.
-                    large = False
-                    front.owed_large += 1
+                if large and isinstance(job, QueryJob | PredictJob) and job.ends_soon:
+                    # The next batch comes while this one ends: to sleep would cost it a fifth.
+                    lent = front.lent = 1
                     front.flush()
                 reply = job.go_on()
                 if reply is None:
@@ -303,6 +311,7 @@ class Worker:
         except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
             front.reply(job.pack_error(error, self._log))
         front.batches -= job.holds_up
+        front.lent -= lent
         self._end_job(front, job, large)
 
     def _end_job(self, front: Front, job: Work, large: bool) -> None:

@@ -4,8 +4,8 @@ A query's cost is that of its 50 nearest: with some shares of the probes that Bu
 is widened until 50 candidates hold 0.95 of them on the mean, or all that was tried has failed; the
 fastest that holds them counts. Then queries are timed one at a time on one thread, in turns with
 the index that `auto` makes of 100,000 points, so that their ratio is one of the same minutes. faiss
-IVF is treated alike, its lists some four roots of n and without a selector. At the end the exponent
-of cost against n is fitted.
+IVF, its lists some four roots of n, has no selector to run and gets the fewest probes that hold as
+many. At the end the exponent of cost against n is fitted.
 
 *On top* is everything but the vectors: codes, tables or cells, external ids, and what two workers'
 queries write into; *memory* is the most that the build held in which no file stands behind.

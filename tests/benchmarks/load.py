@@ -38,6 +38,8 @@ _MICROSECONDS_MAX = 60_000_000
 REFUSED_UNTIL = "RESOURCE_EXHAUSTED, RetryInfo"
 # Calls sent in a row, at most, when the loop is behind.
 _TURN = 8
+# So late and more, and figures are void.
+_LATE_MICROSECONDS = 50_000
 # What was answered after the last call was sent: with it a full queue would count for goodput.
 AFTERWARDS = "OK, afterwards"
 
@@ -56,8 +58,7 @@ class Load:
 class Offered:
     """What an open loop saw: calls by status code, and `latency` of those that were answered.
 
-    `lateness` is the 99th percentile of how late calls were sent, where 50 ms and more void the
-    figures: the caller was at its end. All in microseconds.
+    `lateness` is the 99th percentile of how late calls were sent. All in microseconds.
     """
 
     rate: float
@@ -65,6 +66,11 @@ class Offered:
     codes: Counter[str]
     latency: dict[float, float]
     lateness: float
+
+    @property
+    def void(self) -> bool:
+        """Whether the caller was at its end."""
+        return self.lateness >= _LATE_MICROSECONDS
 
     @property
     def goodput(self) -> float:

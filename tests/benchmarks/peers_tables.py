@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.choosing import Built, Ratio, Row
-from benchmarks.tables import table
+from benchmarks.tables import optional, table
 
 
 def construction(built: Mapping[str, Built]) -> str:
@@ -23,7 +23,7 @@ def drawn(rows: Sequence[Row]) -> str:
                 ": ".join(filter(None, (row.name, row.configuration))),
                 f"{row.dial:.3f}",
                 f"{row.gap:.3f}" + ("" if row.reached else " (less)"),
-                _optional(row.h, ".3f"),
+                optional(row.h, ".3f"),
                 f"{row.microseconds:,.0f}",
                 f"{1e6 / row.microseconds:,.0f}",
                 f"{row.build_seconds:.2f}" if row.build_seconds else "",
@@ -53,13 +53,13 @@ def ratios_drawn(ratios: Sequence[Ratio]) -> str:
             (
                 f"{row.name}, {row.objective} {row.diversity}",
                 f"{row.gap:.3f}",
-                _optional(row.pyversity, ".1f"),
-                f"{_optional(row.faiss, '.2f')} {row.best_faiss.removeprefix('faiss ')}".strip(),
-                _optional(row.greedy, ",.0f"),
-                _optional(row.mmr, ",.0f"),
-                _optional(row.exact, ".1f"),
-                _optional(row.building, ".1f"),
-                _optional(row.memory, ".2f"),
+                optional(row.pyversity, ".1f"),
+                f"{optional(row.faiss, '.2f')} {row.best_faiss.removeprefix('faiss ')}".strip(),
+                optional(row.greedy, ",.0f"),
+                optional(row.mmr, ",.0f"),
+                optional(row.exact, ".1f"),
+                optional(row.building, ".1f"),
+                optional(row.memory, ".2f"),
             )
             for row in ratios
         ],
@@ -93,7 +93,3 @@ def recall_drawn(curves: Sequence[Mapping[str, Any]]) -> str:
 
 def _megabytes(count: int) -> str:
     return f"{count / 1e6:.1f}"
-
-
-def _optional(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)

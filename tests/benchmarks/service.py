@@ -5,7 +5,7 @@ of ours has an index of every family; it and the other have as many processes th
 to callers. They are up at once and asked in turns: so many calls in flight for the server's CPU per
 call, then an open loop at half the other's top rate, in which latency counts from when a call was
 due. A figure is that of the quietest round. A family that does not close as much is not compared,
-nor is the p99 of one that does not answer that rate.
+nor is the p99 of one that does not answer that rate, or that the caller could not offer it.
 """
 
 import argparse
@@ -219,7 +219,7 @@ def rows_of(
     cpu = [sum(load.cpu.values()) for load in busy]
     closing = [entry.gap >= wanted for entry in entries]
     answering = [
-        closes and loop.goodput >= _ANSWERED * loop.rate
+        closes and loop.goodput >= _ANSWERED * loop.rate and not loop.void
         for closes, loop in zip(closing, calm, strict=True)
     ]
     return [

@@ -158,20 +158,21 @@ def test_a_service_is_shown_by_its_quietest_rounds() -> None:
     def load(cpu: float, p99: float) -> Load:
         return Load(1, 10.0, {"front": cpu, "worker": 1.0}, {50.0: 1.0, 99.0: p99})
 
-    def offered(p99: float, answered: int = 10) -> Offered:
-        return Offered(10.0, 1.0, Counter(OK=answered), {50: 1.0, 99: p99}, 0.0)
+    def offered(p99: float, answered: int = 10, lateness: float = 0.0) -> Offered:
+        return Offered(10.0, 1.0, Counter(OK=answered), {50: 1.0, 99: p99}, lateness)
 
     seen = [
         ([load(5, 1), load(3, 2)], [offered(9), offered(8)]),
         ([load(1, 1)], [offered(1)]),
         ([load(1, 1)], [offered(1, answered=9)]),
+        ([load(1, 1)], [offered(1, lateness=50_000)]),
         ([load(7, 1)], [offered(16)]),
     ]
-    gaps = {"a": 0.97, "short": 0.96, "late": 0.98, "by hand": 0.97}
+    gaps = {"a": 0.97, "short": 0.96, "late": 0.98, "void": 0.98, "by hand": 0.97}
     found = service.rows_of(seen, [entry(name, gap, 1.0) for name, gap in gaps.items()], 0.97)
     assert (found[0].cpu, found[0].p99) == (4, 8)
-    assert [row.times for row in found] == [2, None, 4, 1]
-    assert [row.of_p99 for row in found] == [0.5, None, None, 1]
+    assert [row.times for row in found] == [2, None, 4, 4, 1]
+    assert [row.of_p99 for row in found] == [0.5, None, None, None, 1]
 
 
 def test_a_service_without_others_ends_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ p50, as a worker that stays awake then uses CPU for nothing. Server CPU is that 
 workers, from the scheduler. The access log is on. The echo answers messages of the Query's sizes;
 its CPU plus that of the same query in process is the floor: what a service could cost at the least.
 So with p50, one call at a time. A batch is one call of many rows, beside the same batch in process.
-What is asked in process is also asked while another process asks single queries, which shows how
+What is asked in process is also asked while another process asks the last family, which shows how
 much two processes slow one another on this machine, whatever they are. Every server has an index of
 each family, asked in turns; a family is compared with its own queries in process.
 """
@@ -117,8 +117,8 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
         reply_bytes = asyncio.run(_check(asked, programs))
         empty = stack.enter_context(echo(reply_bytes))
         show(f"{len(asked[0].requests[0]):,} bytes a request, {reply_bytes:,} a reply\n")
-        families = [folder / "built" / each.family for each in asked]
-        other = stack.enter_context(_another(families[-1], points.queries))
+        last = folder / "built" / asked[-1].family
+        other = stack.enter_context(_another(last, points.queries))
         seen: Seen = defaultdict(list)
         for _ in range(arguments.rounds):
             asyncio.run(_ask_echo(seen, empty, asked[0].requests, arguments))

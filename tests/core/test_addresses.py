@@ -34,17 +34,16 @@ def read_cells(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
 def write_heap(where: npt.NDArray[np.int64]) -> None:
     """Write to the heap of a scratch."""
     costs, _, _, keys = arrays_at(where, "heap")
-    costs[1], keys[0] = 2.5, -7
+    costs[1], keys[0] = -2.5, -7
 
 
-def made(layout: Layout, side: int = 3) -> list[npt.NDArray[np.generic]]:
-    """Return arrays as a layout has them, of other numbers each."""
+def made(layout: Layout) -> list[npt.NDArray[np.generic]]:
+    """Return arrays as a layout has them, of other numbers each; no matrix is square."""
     slots = [slot for group in layout.values() for slot in group]
+    shapes = [(3, 4)[: len(slot.absent)] for slot in slots]
     return [
-        (np.arange(side ** len(slot.absent)) + number)
-        .astype(slot.dtype)
-        .reshape([side] * len(slot.absent))
-        for number, slot in enumerate(slots)
+        (np.arange(np.prod(shape)) + 10 * number).astype(slot.dtype).reshape(shape)
+        for number, (slot, shape) in enumerate(zip(slots, shapes, strict=True))
     ]
 
 
@@ -61,8 +60,8 @@ def test_a_kernel_gets_the_arrays_that_were_registered() -> None:
     changed = [
         number for number, array in enumerate(scratch) if not np.array_equal(array, before[number])
     ]
-    names = [slot for group in SCRATCH.values() for slot in group]
-    assert [names[number] for number in changed] == [SCRATCH["heap"][0], SCRATCH["heap"][3]]
+    places = [(group, slot.name) for group, slots in SCRATCH.items() for slot in slots]
+    assert [places[number] for number in changed] == [("heap", "costs"), ("heap", "keys")]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +71,7 @@ def test_a_kernel_gets_the_arrays_that_were_registered() -> None:
         lambda array: array[0],
         lambda array: array.T,
         lambda array: array[:, ::2],
-        lambda array: np.zeros(array.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(3, 3),
+        lambda array: np.zeros(array.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(3, 4),
     ],
     ids=["type", "dimensions", "order", "stride", "alignment"],
 )

@@ -33,12 +33,14 @@ def test_requests_come_out_as_they_went_in(items: list[Request]) -> None:
     assert len(packet) == sum(frames.request_bytes(item) for item in items)
 
 
-@given(st.lists(replies, max_size=20), st.integers(0, 2), st.integers(0, 1))
-def test_replies_come_out_as_they_went_in(items: list[Reply], small: int, large: int) -> None:
+@given(st.lists(replies, max_size=20), st.integers(0, 2), st.integers(0, 1), st.integers(-1, 1))
+def test_replies_come_out_as_they_went_in(
+    items: list[Reply], small: int, large: int, lent: int
+) -> None:
     """So do replies, and the credits before them."""
-    packet = frames.pack_credits(small, large)
+    packet = frames.pack_credits(small, large, lent)
     packet += b"".join(frames.pack_reply(item) for item in items)
-    assert frames.unpack_credits(memoryview(packet)) == (small, large)
+    assert frames.unpack_credits(memoryview(packet)) == (small, large, lent)
     assert list(frames.unpack_replies(memoryview(packet), -1)) == items
 
 

@@ -49,6 +49,27 @@ def test_a_packet_holds_no_more_than_it_may() -> None:
     play(scene)
 
 
+def test_a_large_call_goes_to_a_worker_with_nothing_to_do() -> None:
+    """Before one that has lent a credit, and to that one where all others have a batch."""
+
+    async def scene(stage: Stage) -> None:
+        links = [stage.attach(1), stage.attach(2)]
+        calls = [stage.ask(bytes(100_000))]
+        await packet(links[0])
+        answer(links[0], small=0, lent=1)
+        await settle()
+        calls.append(stage.ask(bytes(100_001)))
+        (second,) = await packet(links[1])
+        assert len(second.payload) == 100_001
+        calls.append(stage.ask(bytes(100_002)))
+        (third,) = await packet(links[0])
+        assert len(third.payload) == 100_002
+        for call in calls:
+            call.cancel()
+
+    play(scene)
+
+
 def test_large_calls_have_a_lane_of_their_own() -> None:
     """One large call at a time goes to a worker, and small ones pass it."""
 

@@ -67,6 +67,30 @@ def test_a_repaired_index_ends_the_quarantine() -> None:
     play(scene)
 
 
+def test_a_worker_at_its_last_piece_is_not_idle() -> None:
+    """One that has lent a credit works, though nobody waits for it: no suspect goes there."""
+
+    async def scene(stage: Stage) -> None:
+        links = [stage.attach(1), stage.attach(2)]
+        batch = stage.ask(bytes(100_000))
+        (begun,) = await packet(links[0])
+        answer(links[0], small=0, lent=1)
+        call = stage.ask(b"call")
+        (asked,) = await packet(links[1])
+        batch.cancel()
+        assert (await packet(links[0]))[0].op == Op.CANCEL
+        links[1].close()
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(packet(links[0]), 0.2)
+        answer(links[0], small=0, large=1, lent=-1)
+        (suspect,) = await packet(links[0])
+        assert (suspect.payload, begun.id != suspect.id) == (asked.payload, True)
+        answer(links[0], suspect)
+        await call
+
+    play(scene)
+
+
 def test_a_death_has_the_index_looked_at() -> None:
     """Before a suspect is tried, every other worker compares the files of its index."""
 

@@ -20,10 +20,10 @@ from divgrpc.evaluation import COLUMNS, Grid, evaluate
 from divgrpc.kernels import compiling
 from divgrpc.parameters import BuildParameters
 from divgrpc.storage import Generation, open_generation, staging
-from divgrpc.types import QueryDefault
+from divgrpc.types import QueryDefault, QueryResult
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_pb2, query_pb2
-from divgrpc_server import control, frames, logs, shelf, worker
+from divgrpc_server import control, frames, logs, messages, shelf, worker
 from divgrpc_server.config import Config
 from divgrpc_server.frames import Op, Outcome, Request
 from divgrpc_server.tasks import Head, unpack_measured, unpack_plan
@@ -154,19 +154,37 @@ def test_credits_come_back_exactly_once(front: Front) -> None:
 
 
 def test_the_next_batch_may_come_before_the_last_piece(front: Front) -> None:
-    """A batch's credit comes back alone, before its answer and once."""
+    """A credit is lent before a batch's answer, and taken back with the batch's own."""
     front.send(query(1, 3_000))
     packet = front.hear()
-    while not packet.large:
-        packet = front.hear()
-    assert packet.replies == []
+    assert packet == (0, 0, [], 1)
     front.send(query(2, 3_000))
+    front.send(query(3))
     packets = [front.hear()]
-    while not packets[-1].replies:
+    while sum(packet.large for packet in packets) < 2:
         packets.append(front.hear())
-    assert [reply.id for reply in packets[-1].replies] == [1]
-    assert sum(packet.large for packet in packets) == 0
-    assert front.hear_until(2) == [2]
+    assert [reply.id for packet in packets for reply in packet.replies] == [1, 3, 2]
+    assert [(packet.large, packet.lent) for packet in packets if packet.large or packet.lent] == [
+        (1, -1),
+        (0, 1),
+        (1, -1),
+    ]
+
+
+def test_what_was_lent_is_taken_back_where_a_last_piece_fails(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller hears why, and the batch's credit comes back with it."""
+
+    def fail(_: QueryResult) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(messages, "pack_result", fail)
+    front.send(query(1, 3_000))
+    assert front.hear().lent == 1
+    packet = front.hear_credit()
+    assert code_of(packet.replies[0]) == code_pb2.RESOURCE_EXHAUSTED
+    assert (packet.large, packet.lent) == (1, -1)
 
 
 def test_an_answer_may_be_large(front: Front) -> None:
