@@ -34,6 +34,7 @@ class Worker:
         self.small = frames.SMALL_CREDITS
         # Below zero while one that was lent is spent: the batch before has not ended.
         self.large = frames.LARGE_CREDITS
+        # 1 from before the last piece of a batch until its end.
         self.lent = 0
         self.outstanding: dict[int, Call] = {}
         # Numbers of pieces: they need no credit, and are answered even if they were withdrawn.

@@ -5,7 +5,7 @@ and the death of one side is the end of the other's socket. A request packet is 
 that small requests travel together:
 
     request item   id, deadline, op, tag (the request id for logs and errors), payload
-    reply packet   credits given back, then items: id, kind, payload
+    reply packet   credits given back, and one lent, then items: id, kind, payload
 
 A packet holds `PACKET_BYTES`. A payload that does not fit travels as a memfd, alone in its packet;
 both sides close their descriptor at once, so none outlives the packet. Deadlines are in the clock
@@ -14,8 +14,9 @@ of `time.monotonic`, which all processes of one machine share.
 Credits keep the flow: a front sends a packet against a credit, and the worker gives the credit back
 when it is ready for another packet. There are `SMALL_CREDITS` for packets of small requests and
 `LARGE_CREDITS` for large ones, counted apart, so that large requests never hold up small ones.
-Before the last piece of a batch its worker lends the front a credit, for the next one to be there
-in time, and takes it back with the batch's own, so that its work is never hidden.
+Before the last piece of a large batch, where that should be short, its worker lends the front one
+more, for the next to be there in time, and takes it back with the batch's own: so its work is never
+hidden.
 """
 
 import contextlib
@@ -179,7 +180,7 @@ def unpack_requests(packet: memoryview, memfd: int) -> Iterator[Request]:
 
 
 def pack_credits(small: int, large: int, lent: int = 0) -> bytes:
-    """Return the head of a reply packet; `lent` is 1, or -1 for what was lent before."""
+    """Return the head of a reply packet; `lent`: 1, or -1 to take that back, else 0."""
     return _CREDITS.pack(small, large, lent)
 
 

@@ -55,7 +55,7 @@ class Pace:
 
     @property
     def ends_soon(self) -> bool:
-        """Whether the next piece is the last, and takes no longer than a piece should."""
+        """Whether the next piece is the last, and short if its rows are as those before."""
         end = self.stop()
         short = (end - self._next) * self._row_seconds <= _PIECE_SECONDS
         return end == len(self._queries) and short
@@ -108,7 +108,7 @@ class Job(Generic[ResultT]):
 
     @property
     def ends_soon(self) -> bool:
-        """Whether `go_on` answers the last rows, in some milliseconds."""
+        """Whether `go_on` answers the last rows, soon if they are as those before."""
         return self._pace.ends_soon
 
     def go_on(self) -> Reply | None:

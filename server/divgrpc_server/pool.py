@@ -194,7 +194,10 @@ class Pool:
             if worker.room(kind) > 0 and not worker.blocked and worker is not self._reserved
         )
         return max(
-            free, key=lambda worker: (worker.room(kind), -len(worker.outstanding)), default=None
+            free,
+            # A credit that was lent is worth less: a batch is still under way there.
+            key=lambda worker: (worker.room(kind), -worker.lent, -len(worker.outstanding)),
+            default=None,
         )
 
     def _send_small(self, worker: Worker) -> None:

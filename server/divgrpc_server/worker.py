@@ -1,16 +1,16 @@
 """The process that answers queries: numba, no gRPC.
 
 Theory of operation. One thread waits for the supervisor and for the fronts. Packets are answered in
-order, one of each front at a time, and what has come meanwhile is read in between, so that what was
-withdrawn is mostly known before it is begun. A query of many rows becomes a batch and is answered
-in pieces, one piece per round, while packets go first: a batch never holds up a small query for
-longer than a piece. Answers leave when their packet is done, or when they have waited a moment for
-one another. Where queries come one by one and fast, a worker stays awake between them: to be woken
-takes longer than to look.
+order, one of each front at a time, with a large one the small one behind it, and what has come
+meanwhile is read in between, so that what was withdrawn is mostly known before it is begun. A query
+of many rows becomes a batch and is answered in pieces, one piece per round, while packets go first:
+a batch never holds up a small query for longer than a piece. Answers leave when their packet is
+done, or when they have waited a moment for one another. Where queries come one by one and fast, a
+worker stays awake between them: to be woken takes longer than to look.
 
 What must hold: every request gets exactly one reply unless it was withdrawn; every packet's credit
-goes back exactly once; a front that has work here hears from us at least once a second, or it takes
-us for dead.
+goes back exactly once, and takes back what was lent on it; a front that has work here hears from us
+at least once a second, or it takes us for dead.
 """
 
 import gc
@@ -149,7 +149,7 @@ class Worker:
         """Answer until the control channel ends."""
         while self._take_in():
             for front in list(self._fronts.values()):
-                # A large one is only begun: a small one behind it goes before its first piece.
+                # A small one behind a large one goes before the pieces that this may come to.
                 while front.packets and self._serve_packet(front, front.packets.popleft()):
                     pass
             if self._batches:

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.families import add_families
+from benchmarks.manifold import Manifold
 from benchmarks.tables import optional, show, table
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily
@@ -61,20 +62,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_families(parser)
     parser.add_argument("--points", type=int, default=1_000_000, help="(default 1,000,000)")
     parser.add_argument("--dims", type=int, default=128, help="(default 128)")
+    parser.add_argument(
+        "--isotropic", action="store_true", help="normal numbers: no clusters, hardest to search"
+    )
     parser.add_argument("--rounds", type=int, default=3, help="turns each takes (default 3)")
 
 
 def run(arguments: argparse.Namespace) -> dict[str, object]:
     """Measure, print the tables, and return the rounds for JSON."""
     count, dims = arguments.points, arguments.dims
-    show(f"\n## Build: {count:,} points of {dims} dimensions over gRPC, onto disk\n")
+    made = "independent normal numbers" if arguments.isotropic else "made points on a manifold"
+    show(f"\n## Build: {count:,} x {dims} {made} over gRPC, onto disk\n")
     rng = np.random.default_rng(0)
     planes = rng.standard_normal((dims, _BITS), dtype=np.float32)
     local: list[Local] = []
     builds: list[Built] = []
     with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
         folder = Path(temporary)
-        np.save(folder / "points.npy", rng.standard_normal((count, dims), dtype=np.float32))
+        if arguments.isotropic:
+            np.save(folder / "points.npy", rng.standard_normal((count, dims), dtype=np.float32))
+        else:
+            Manifold.of(dims=dims).write(folder / "points.npy", count)
         for _ in range(arguments.rounds):
             local.append(_alone(folder, planes))
             builds += [_build(folder, family) for family in arguments.families]

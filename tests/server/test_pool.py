@@ -58,12 +58,42 @@ def test_a_large_call_goes_to_a_worker_with_nothing_to_do() -> None:
         await packet(links[0])
         answer(links[0], small=0, lent=1)
         await settle()
+        # Many small ones before the other count for less than a batch.
+        calls.append(stage.ask(b"small"))
+        await packet(links[1])
+        calls[0].cancel()
+        await packet(links[0])
         calls.append(stage.ask(bytes(100_001)))
         (second,) = await packet(links[1])
         assert len(second.payload) == 100_001
         calls.append(stage.ask(bytes(100_002)))
         (third,) = await packet(links[0])
         assert len(third.payload) == 100_002
+        for call in calls:
+            call.cancel()
+
+    play(scene)
+
+
+@pytest.mark.parametrize("spent", [True, False])
+def test_what_was_lent_is_taken_back(*, spent: bool) -> None:
+    """Whether a batch came against it or not: from then on one at a time again."""
+
+    async def scene(stage: Stage) -> None:
+        link = stage.attach(1)
+        calls = [stage.ask(bytes(100_000))]
+        (under_way,) = await packet(link)
+        answer(link, small=0, lent=1)
+        if spent:
+            calls.append(stage.ask(bytes(100_001)))
+            await packet(link)
+        answer(link, under_way, small=0, large=1, lent=-1)
+        await calls[0]
+        calls += [stage.ask(bytes(100_002 + number)) for number in range(2 - spent)]
+        if not spent:
+            assert len((await packet(link))[0].payload) == 100_002
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(packet(link), 0.2)
         for call in calls:
             call.cancel()
 

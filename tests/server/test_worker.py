@@ -142,13 +142,14 @@ def test_credits_come_back_exactly_once(front: Front) -> None:
     front.send(query(1), query(2, 40))
     front.send(query(3, 3_000))
     front.send(query(4, index="nobody"))
-    small = large = 0
+    small = large = lent = 0
     answered: set[int] = set()
     while len(answered) < 4 or (small, large) != (2, 1):
         packet = front.hear()
-        small, large = small + packet.small, large + packet.large
+        small, large, lent = small + packet.small, large + packet.large, lent + packet.lent
         answered |= {reply.id for reply in packet.replies}
     assert answered == {1, 2, 3, 4}
+    assert lent == 0
     front.send(query(5))
     assert front.hear().small == 1
 

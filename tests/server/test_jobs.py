@@ -1,0 +1,29 @@
+"""How a batch is cut into pieces, by the time that rows took."""
+
+import time
+
+import numpy as np
+import pytest
+
+from divgrpc_server.jobs import Pace
+
+
+@pytest.mark.parametrize(("seconds", "ends"), [(0.0, True), (0.05, False)])
+def test_a_last_piece_is_short_where_rows_before_it_were(seconds: float, *, ends: bool) -> None:
+    """Before any row was answered nobody knows; of slow rows one alone is not short."""
+    rows = 10
+    pace = Pace(np.zeros((rows, 4), np.float32), "greedy")
+    assert not pace.ends_soon
+    stop = 0
+    while stop < rows - 1 and not pace.ends_soon:
+        with pace.step() as stop:
+            time.sleep(seconds)
+    assert pace.stop() == rows
+    assert pace.ends_soon == ends
+
+
+def test_a_batch_of_one_piece_does_not_end_soon_unseen() -> None:
+    """It may be its last, and take any time."""
+    pace = Pace(np.zeros((3, 4), np.float32), "greedy")
+    assert pace.stop() == 3
+    assert not pace.ends_soon
