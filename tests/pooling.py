@@ -11,7 +11,6 @@ from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.pool import Pool
 
 FOREVER = float("inf")
-Player = Callable[[Pool, "Stage"], Awaitable[None]]
 
 
 class Stage:

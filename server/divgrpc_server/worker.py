@@ -36,6 +36,8 @@ from divgrpc_server.uploads import Whole
 _GATHER_SECONDS: Final = 0.006
 _SEND_SECONDS: Final = 10.0
 _ALIVE_SECONDS: Final = 1.0
+# Rounds of reading before what was read is served: more than a front has credits for, and notes.
+_READS_MAX: Final = 16
 # A front's batches here, above which its packets wait with it, where another worker can take them.
 _BATCHES_MAX: Final = 1
 
@@ -162,7 +164,7 @@ class Worker:
         for front in [front for front in self._fronts.values() if front.gone]:
             self._detach(front)
         ready = self._wait()
-        while ready:
+        for _ in range(_READS_MAX):
             for descriptor, _ in ready:
                 if descriptor == self._control.fileno():
                     if not self._obey():
@@ -173,6 +175,8 @@ class Worker:
                 else:
                     self._read(self._fronts[descriptor])
             ready = self._poller.poll(0)
+            if not ready:
+                break
         for front in self._fronts.values():
             if front.jobs or self._preparing:
                 front.show_life()

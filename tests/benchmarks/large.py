@@ -34,6 +34,7 @@ from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
+from divgrpc.scratch import flat
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search
 from divgrpc.warming import warm_kernels
 
@@ -272,15 +273,10 @@ def on_top(index: Index) -> float:
     arrays = {array.name: array.bytes for array in index.info.arrays}
     vectors = arrays.pop("vectors")
     searcher: Any = index._searcher
-    scratch = searcher._local.scratch
-    return (sum(arrays.values()) + _WORKERS * _bytes(scratch.as_tuple())) / vectors
-
-
-def _bytes(held: Any) -> int:  # noqa: ANN401  # arrays in tuples in tuples
-    """Count the bytes of arrays, in tuples however deep, but not of views: another has them."""
-    if isinstance(held, tuple):
-        return sum(map(_bytes, held))
-    return int(held.nbytes) if held.base is None else 0
+    # Views are not counted: another array has their bytes.
+    held = flat(searcher._local.scratch.as_tuple())
+    scratch = sum(array.nbytes for array in held if array.base is None)
+    return (sum(arrays.values()) + _WORKERS * scratch) / vectors
 
 
 def exponents(rows: Sequence[Row]) -> dict[str, float]:

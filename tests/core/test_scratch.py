@@ -12,7 +12,7 @@ from scipy import sparse
 
 from divgrpc import searching
 from divgrpc.index import Index
-from divgrpc.scratch import Scratch
+from divgrpc.scratch import Scratch, flat
 from divgrpc.storage import Generation
 from divgrpc.types import FloatArray, Metric, QueryResult, Search
 from divgrpc.vectors import SparseRows
@@ -41,15 +41,7 @@ def fresh(index: Index, **changed: FloatArray) -> Index:
 
 def lengths(index: Index) -> Iterator[int]:
     """Yield how long every array is that this thread's queries write into."""
-
-    def inside(held: tuple[Any, ...]) -> Iterator[int]:
-        for each in held:
-            if isinstance(each, tuple):
-                yield from inside(each)
-            else:
-                yield each.size
-
-    return inside(index._searcher._local.scratch.as_tuple())
+    return (each.size for each in flat(index._searcher._local.scratch.as_tuple()))
 
 
 def columns(found: QueryResult) -> list[bytes]:

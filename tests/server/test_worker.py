@@ -12,12 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from google.rpc import code_pb2
-from structlog.testing import capture_logs
 
 from divgrpc import Index
 from divgrpc.building import IndexBuilder
 from divgrpc.evaluation import COLUMNS, Grid, evaluate
-from divgrpc.kernels import compiling
 from divgrpc.parameters import BuildParameters
 from divgrpc.storage import Generation, open_generation, staging
 from divgrpc.types import QueryDefault, QueryResult
@@ -372,26 +370,3 @@ def generation(front: Front, number: int) -> int:
     """Return the generation that answers."""
     front.send(query(number))
     return query_pb2.QueryResponse.FromString(front.answer().payload).generation
-
-
-@pytest.mark.parametrize(
-    ("kept", "told"),
-    [
-        ([True, True], ["kernels are warm"]),
-        ([False, True], ["compiling kernels", "kernels are warm"]),
-        ([False, False], ["compiling kernels", "cannot be kept", "kernels are warm"]),
-    ],
-    ids=["warm", "first start", "unwritable"],
-)
-def test_a_worker_says_what_warming_costs(
-    monkeypatch: pytest.MonkeyPatch, kept: list[bool], told: list[str]
-) -> None:
-    """It says so where kernels are compiled, and warns where they cannot be kept."""
-    answers = iter(kept)
-    monkeypatch.setattr(worker, "warm_kernels", lambda: None)
-    monkeypatch.setattr(compiling, "is_warm", lambda: next(answers))
-    log = logs.configure(Config(), "worker")
-    with capture_logs() as events:
-        worker.warm(log)
-    assert len(events) == len(told)
-    assert all(word in event["event"] for word, event in zip(told, events, strict=True))
