@@ -133,6 +133,12 @@ def alive(pid: int) -> bool:
         return False
 
 
+def cpu_seconds(pid: int) -> float:
+    """Return what a process has computed so far, all its threads together."""
+    numbers = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, numbers[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 def eventually(condition: Callable[[], object], seconds: float = 10.0) -> None:
     """Wait for a condition that nothing announces; fails the test where it does not come true."""
     deadline = time.monotonic() + seconds
