@@ -4,16 +4,20 @@ An index is assembled once over its points and, where it has a label model, once
 factors: the same steps in another part of the store.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 
 from divgrpc.array_files import Array, read_only
 from divgrpc.encoding import Report, encode_points
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import BuildParameters
-from divgrpc.reasons import choices
+from divgrpc.reasons import choices, dense_choices
 from divgrpc.searching import Searcher
+from divgrpc.separators import separators
 from divgrpc.stores import Arrays
-from divgrpc.tuning import Tuned, tune
+from divgrpc.tuning import Tuned, tune, tune_dense
 from divgrpc.types import IntArray, WarningInfo
 from divgrpc.vectors import Rows, SparseRows
 
@@ -26,23 +30,22 @@ def assemble(
     *,
     report: Report,
     queries: Rows | None = None,
+    categories: IntArray | None = None,
 ) -> Manifest:
     """Encode `points` (n, d), tune, and return what came of it: no number and no arrays yet.
 
-    `queries` are a sample of what will be asked, where the points are label factors. `report` gets
-    stage, rows done and rows in all.
+    `queries` are a sample of what will be asked, where the points are label factors; `categories`
+    (n,) are those of the points. `report` gets stage, rows done and rows in all.
     """
     encoded = encode_points(store, asked, points, report)
     parameters = encoded.parameters
     report("tuning", 0, len(points))
     searcher = Searcher(_readable(encoded.arrays, points, ids), parameters, points.shape[1])
-    tuned = tune(
-        searcher,
-        parameters.target_recall,
-        parameters.seed,
-        lambda done, total: report("tuning", done, total),
-        queries,
-    )
+    tell = partial(report, "tuning")
+    tuned = tune(searcher, parameters.target_recall, parameters.seed, tell, queries)
+    dense = None
+    if categories is not None:
+        dense = _tuned_dense(searcher, parameters, tuned.n_probes, categories, tell)
     rows, dims = points.shape
     nonzeros, widest = rows * dims, dims
     if isinstance(points, SparseRows):
@@ -59,10 +62,31 @@ def assemble(
         n_probes=tuned.n_probes,
         auto_search=tuned.auto_search,
         search_costs=tuned.search_costs,
-        choices=choices(asked, encoded, tuned, rows, dims),
+        auto_search_dense=dense.auto_search if dense else None,
+        search_costs_dense=dense.search_costs if dense else (),
+        choices=choices(asked, encoded, tuned, rows, dims) + dense_choices(dense, parameters),
         warnings=_warnings(tuned, parameters.target_recall),
         arrays={},
     )
+
+
+def _tuned_dense(
+    searcher: Searcher,
+    parameters: BuildParameters,
+    n_probes: int,
+    categories: IntArray,
+    tell: Callable[[int, int], None],
+) -> Tuned | None:
+    """Tune for hyperplanes of the categories, where points are sparse and some can be learned."""
+    points = searcher.points
+    # Nothing is near to a hyperplane's normal: of products it asks for the largest.
+    if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
+        return None
+    learned = separators(points, categories, parameters.seed)
+    if not len(learned):
+        return None
+    target, seed = parameters.target_recall, parameters.seed
+    return tune_dense(searcher, target, seed, tell, learned, n_probes=n_probes)
 
 
 def _readable(encoded: dict[str, Array], points: Rows, ids: IntArray | None) -> dict[str, Array]:

@@ -52,7 +52,7 @@ from divgrpc.types import (
     Vote,
     ZeroVectors,
 )
-from divgrpc.vectors import RowsLike, SparseRows, prepare, query_rows
+from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 
 P = ParamSpec("P")
 
@@ -81,7 +81,8 @@ class Index(KeptIndex):
         manifest = generation.manifest
         self._arrays = generation.arrays
         self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
-        self._plans: dict[QueryParameters, QueryPlan] = {}
+        self._plans: dict[tuple[QueryParameters, bool], QueryPlan] = {}
+        self._dense_apart = manifest.auto_search_dense is not None
         # None where the index was built without labels.
         self.labels = IndexedLabels.of(manifest, generation.arrays)
 
@@ -241,7 +242,7 @@ class Index(KeptIndex):
             found = self.labels.predict(rows, parameters)
         else:
             prepare("documents", rows, self._searcher.metric)
-            plan = self._plan(parameters.query)
+            plan = self._plan(parameters.query, rows)
             answers = self._searcher.answer(rows, plan)
             neighbours = self.topics.labels.rows(answers.ids)
             found = self.labels.vote(neighbours, answers, parameters, plan.wanted)
@@ -267,7 +268,7 @@ class Index(KeptIndex):
                 "queries",
                 f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
             )
-        plan = self._plan(parameters)
+        plan = self._plan(parameters, rows)
         answers, wanted = self._searcher.answer(rows, plan), plan.wanted
         return QueryResult(
             ids=answers.ids,
@@ -281,21 +282,27 @@ class Index(KeptIndex):
             duality_gaps=answers.gaps,
         )
 
-    def resolve(self, parameters: QueryParameters) -> EffectiveParameters:
-        """Fill in the defaults for this index; raises what `answer` would raise for parameters."""
-        return self._plan(parameters).wanted
+    def resolve(
+        self, parameters: QueryParameters, queries: Rows | None = None
+    ) -> EffectiveParameters:
+        """Fill in the defaults for this index; raises what `answer` would raise for parameters.
 
-    def _plan(self, parameters: QueryParameters) -> QueryPlan:
+        What matters of `queries` is whether they are dense or sparse; None: as points are.
+        """
+        return self._plan(parameters, queries).wanted
+
+    def _plan(self, parameters: QueryParameters, queries: Rows | None) -> QueryPlan:
         """Return how to answer; the same few parameters come with nearly every call."""
-        plan = self._plans.get(parameters)
+        dense = self._dense_apart and isinstance(queries, np.ndarray)
+        plan = self._plans.get((parameters, dense))
         if plan is None:
-            plan = self._planned(parameters)
+            plan = self._planned(parameters, dense=dense)
             if len(self._plans) >= _PLANS_KEPT:
                 self._plans.clear()
-            self._plans[parameters] = plan
+            self._plans[parameters, dense] = plan
         return plan
 
-    def _planned(self, parameters: QueryParameters) -> QueryPlan:
+    def _planned(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
         if parameters.max_distance is not None and self._searcher.metric == "inner_product":
             raise InvalidArgumentError(
                 "max_distance", "max_distance has no meaning under metric inner_product"
@@ -303,7 +310,7 @@ class Index(KeptIndex):
         manifest = self._manifest
         wanted = parameters.resolve(
             manifest.rows,
-            manifest.auto_search,
+            (dense and manifest.auto_search_dense) or manifest.auto_search,
             manifest.widest_row,
             manifest.points,
             manifest.nonzeros if manifest.points == "sparse" else None,
@@ -321,7 +328,7 @@ class Index(KeptIndex):
         A row is answered by itself, and its time is that of the search, selection included.
         """
         rows = query_rows("queries", queries, self.dims, self._searcher.metric)
-        plan = self._plan(parameters)
+        plan = self._plan(parameters, rows)
         ids = np.empty((len(rows), plan.wanted.k), np.int64)
         seconds = np.empty(len(rows))
         for number in range(len(rows)):

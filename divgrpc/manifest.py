@@ -67,6 +67,7 @@ class Manifest:
     """One generation: its parameters with defaults filled in, its findings and its arrays.
 
     `widest_row`: the most numbers that a row stores, `dims` where points are dense.
+    `auto_search_dense`: what dense queries of sparse points take, None for what all take.
     """
 
     generation: int
@@ -84,6 +85,8 @@ class Manifest:
     warnings: tuple[WarningInfo, ...]
     arrays: dict[str, ArrayEntry]
     labels: LabelSection | None = None
+    auto_search_dense: Search | None = None
+    search_costs_dense: tuple[SearchCost, ...] = ()
 
     def to_json(self) -> str:
         """Return the text of the file."""
@@ -125,13 +128,17 @@ class Manifest:
         """Take what a document says, of whatever version, its checksum left off."""
         of_version_1 = {"nonzeros": document["rows"] * document["dims"], "choices": ()}
         later = {"labels": None, "widest_row": document["dims"]}
+        later |= {"auto_search_dense": None, "search_costs_dense": ()}
         document = of_version_1 | later | document
         known = {field.name: document[field.name] for field in fields(cls)}
         return cls(
             **known
             | {
                 "parameters": BuildParameters(**document["parameters"]),
-                "search_costs": tuple(SearchCost(**c) for c in document["search_costs"]),
+                **{
+                    name: tuple(SearchCost(**cost) for cost in document[name])
+                    for name in ("search_costs", "search_costs_dense")
+                },
                 "choices": tuple(Choice(**c) for c in document["choices"]),
                 "warnings": tuple(WarningInfo(**w) for w in document["warnings"]),
                 "arrays": {
@@ -167,6 +174,8 @@ class Manifest:
             warnings=self.warnings,
             query_default=kept.query,
             labels=self._label_info(kept),
+            auto_search_dense=self.auto_search_dense,
+            search_costs_dense=self.search_costs_dense,
         )
 
     def _label_info(self, defaults: Defaults) -> LabelInfo | None:

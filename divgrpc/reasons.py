@@ -51,6 +51,15 @@ def _probes(tuned: Tuned, target: float, what: str) -> Choice:
     return Choice("n_probes", str(tuned.n_probes), reason)
 
 
+def dense_choices(dense: Tuned | None, made: BuildParameters) -> tuple[Choice, ...]:
+    """Return what dense queries of sparse points were tuned to, where they were."""
+    if dense is None:
+        return ()
+    chosen = _search(dense, made.target_recall)
+    reason = f"asked with hyperplanes that tell the categories apart: {chosen.reason}"
+    return (Choice("search_dense", chosen.value, reason),)
+
+
 def _search(tuned: Tuned, target: float) -> Choice:
     told = ", ".join(
         f"{cost.search} {cost.recall:.3f} in {cost.microseconds:.0f} us"

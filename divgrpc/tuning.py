@@ -17,7 +17,14 @@ from scipy import sparse
 from divgrpc.parameters import QueryParameters
 from divgrpc.searching import Searcher
 from divgrpc.threads import on_all_cores
-from divgrpc.types import EffectiveParameters, IntArray, Search, SearchCost, Sought
+from divgrpc.types import (
+    EffectiveParameters,
+    FloatArray,
+    IntArray,
+    Search,
+    SearchCost,
+    Sought,
+)
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows
 
 Report = Callable[[int, int], None]
@@ -78,15 +85,26 @@ def tune(
     """
     sample = _Sample.draw(searcher, seed, report, queries)
     n_probes = _tune_probes(sample, target_recall)
-    costs = tuple(
-        SearchCost(search, sample.recall(search, n_probes), sample.microseconds(search, n_probes))
-        for search in _SEARCHES
-    )
+    costs = sample.costs(n_probes)
     chosen = _choose(costs, target_recall)
     if queries is not None and chosen == "scan":
         hamming = next(cost for cost in costs if cost.search == "scan_hamming")
         chosen = "scan_hamming" if _reaches(hamming, target_recall) else chosen
     return Tuned(n_probes, chosen, costs)
+
+
+def tune_dense(
+    searcher: Searcher,
+    target_recall: float,
+    seed: int,
+    report: Report,
+    queries: FloatArray,
+    *,
+    n_probes: int,
+) -> Tuned:
+    """Choose the search for `auto` by other queries than `tune` had, with the probes it found."""
+    costs = _Sample.draw(searcher, seed, report, queries).costs(n_probes)
+    return Tuned(n_probes, _choose(costs, target_recall), costs)
 
 
 def _choose(costs: tuple[SearchCost, ...], target_recall: float) -> Search:
@@ -155,10 +173,17 @@ class _Sample:
         elif len(searcher.ids):
             rows = searcher.ids[rows]
         searcher.release()
-        sought: Sought = "sparse" if isinstance(points, SparseRows) else "dense"
-        if given is not None:
-            sought = "labels"
+        sought: Sought = "dense" if given is None else "labels"
+        if isinstance(points, SparseRows):
+            sought = "sparse"
         return cls(searcher, queries, report, {}, rows, nearest, sought)
+
+    def costs(self, n_probes: int) -> tuple[SearchCost, ...]:
+        """Measure every search."""
+        return tuple(
+            SearchCost(search, self.recall(search, n_probes), self.microseconds(search, n_probes))
+            for search in _SEARCHES
+        )
 
     def recall(self, search: Search, n_probes: int) -> float:
         """Return the mean share of true neighbours found; 1 where a point has none."""
@@ -262,6 +287,8 @@ def _nearest_rows(searcher: Searcher, queries: Rows, count: int, report: Report)
     if isinstance(queries, SparseRows):
         # Never spread out: a sample of wide rows would be a gigabyte.
         back = sparse.csr_array(queries.matrix.T)
+    elif isinstance(points, SparseRows):
+        back = np.ascontiguousarray(queries.T)
     elif searcher.metric == "euclidean":
         # Far from the origin the differences between products would be lost in rounding.
         centre = queries.mean(axis=0)

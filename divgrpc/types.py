@@ -236,7 +236,8 @@ class IndexInfo:
     `parameters` is a `divgrpc.parameters.BuildParameters` with every default filled in, given as a
     mapping of its field names. `nonzeros` counts stored numbers, rows * dims if points are dense.
     `query_default` is None until Evaluate has set one on this generation, `labels` where the index
-    was built without.
+    was built without. `auto_search_dense` is what `auto` resolves to for dense queries of sparse
+    points that have categories, by `search_costs_dense`; None where all queries take `auto_search`.
     """
 
     name: str
@@ -257,6 +258,8 @@ class IndexInfo:
     warnings: tuple[WarningInfo, ...] = ()
     query_default: QueryDefault | None = None
     labels: LabelInfo | None = None
+    auto_search_dense: Search | None = None
+    search_costs_dense: tuple[SearchCost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -76,3 +76,11 @@ def column_sums(a: Floats, b: Floats) -> Floats:
     for mine, other in zip(a.astype(float), b.astype(float), strict=True):
         sums += mine * other
     return sums
+
+
+def ridge_normal(x: Floats, told: Floats) -> Floats:
+    """Return the unit normal of a ridge regression, in as many unknowns as there are columns."""
+    x = x.astype(float)
+    weight = (x**2).sum() / len(x)
+    found = np.linalg.solve(x.T @ x + weight * np.eye(x.shape[1]), x.T @ told)
+    return np.asarray(found / np.linalg.norm(found))

@@ -18,6 +18,8 @@ from divgrpc.types import (
     Progress,
     QueryDefault,
     QueryResult,
+    Search,
+    SearchCost,
     TrainingProgress,
     WarningInfo,
 )
@@ -186,7 +188,10 @@ def index(info: IndexInfo) -> None:
     if info.labels is not None:
         out.print(_labels(info.labels))
     out.print()
-    out.print(_choices(info), "", _costs(info), "", _arrays(info))
+    out.print(_choices(info), "", _costs(info.search_costs, info.auto_search), "")
+    if info.auto_search_dense is not None:
+        out.print(_costs(info.search_costs_dense, info.auto_search_dense, "dense queries"), "")
+    out.print(_arrays(info))
     if info.query_default is not None:
         out.print(f"\nQuery takes, unless it is told otherwise: {_default(info.query_default)}")
     _warn(out, info.warnings)
@@ -255,12 +260,11 @@ def _choices(info: IndexInfo) -> Table:
     return grid
 
 
-def _costs(info: IndexInfo) -> Table:
-    grid = table(
-        "search", ">recall of ten", ">µs a query", "", title="Measured at Build, on one thread"
-    )
-    for cost in info.search_costs:
-        chosen = "auto means this" if cost.search == info.auto_search else ""
+def _costs(costs: Sequence[SearchCost], auto: Search, asked: str = "") -> Table:
+    title = ", ".join(filter(None, ("Measured at Build", asked, "on one thread")))
+    grid = table("search", ">recall of ten", ">µs a query", "", title=title)
+    for cost in costs:
+        chosen = "auto means this" if cost.search == auto else ""
         grid.add_row(cost.search, f"{cost.recall:.3f}", f"{cost.microseconds:,.0f}", chosen)
     return grid
 

@@ -177,6 +177,8 @@ def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
         warnings=_warnings(message.warnings),
         query_default=_query_default(message),
         labels=_label_info(message.labels) if message.HasField("labels") else None,
+        auto_search_dense=word(message, "auto_search_dense") if message.auto_search_dense else None,
+        search_costs_dense=_costs(message.search_costs_dense),
     )
 
 

@@ -207,7 +207,7 @@ def effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
 
 def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
     """Return an index's description as a message."""
-    return index_pb2.IndexInfo(
+    message = index_pb2.IndexInfo(
         name=info.name,
         generation=info.generation,
         rows=info.rows,
@@ -234,7 +234,11 @@ def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
         warnings=[_warning(warning) for warning in info.warnings],
         query_default=_query_default(info.query_default),
         labels=_label_info(info.labels),
+        search_costs_dense=_costs(info.search_costs_dense),
     )
+    if info.auto_search_dense is not None:
+        message.auto_search_dense = _number(_INFO, "auto_search_dense", info.auto_search_dense)
+    return message
 
 
 def _costs(costs: Sequence[SearchCost]) -> list[query_pb2.SearchCost]:

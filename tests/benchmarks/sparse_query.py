@@ -74,7 +74,10 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
     warm_kernels()
     made = visual_words(images, max(70, images * POOL // IMAGES), words)
     points = SparseRows.of(made.indexed.rows)
-    indexes = {each: Index.build(points, hash_family=each) for each in arguments.families}
+    indexes = {
+        each: Index.build(points, hash_family=each, categories=made.indexed.categories)
+        for each in arguments.families
+    }
     rows: list[Row] = []
     products: dict[str, float] = {}
     with threadpool_limits(1):
@@ -122,7 +125,7 @@ class _Contestant:
 
     def candidates(self, queries: Rows) -> IntArray:
         """Return the rows (nq, m) of all candidates, nearest first, -1 where there are fewer."""
-        wanted = self.index.resolve(self.told())
+        wanted = self.index.resolve(self.told(), queries)
         most = min(wanted.candidates_limit, self.index.rows)
         every = QueryParameters(
             k=most,
@@ -173,7 +176,8 @@ class _Asked:
         return rows, timed[None].microseconds / 1e3
 
     def _row(self, each: _Contestant, near: IntArray, milliseconds: float, kept: float) -> Row:
-        wanted, ours = each.index.resolve(each.told()), each.candidates(self._rows())
+        queries = self._rows()
+        wanted, ours = each.index.resolve(each.told(), queries), each.candidates(queries)
         most = ours.shape[1]
         pairs = zip(near[:, :most], ours, strict=True)
         return Row(

@@ -126,6 +126,17 @@ def test_info_fits_a_terminal(
         assert not any("…" in line for line in lines)
 
 
+def test_info_tells_of_dense_queries(run: Callable[..., Ran], tmp_path: Path) -> None:
+    """Sparse points with categories have a second table: what dense queries cost."""
+    rows = scipy.sparse.csr_array(np.tile(np.eye(3, 30, dtype=np.float32), (30, 1)))
+    dump_svmlight_file(rows, np.arange(90) % 3, str(tmp_path / "rows.svm"), zero_based=False)
+    assert run("build", "apart", tmp_path / "rows.svm", "--categories", "labels").code == 0
+    told = run("info", "apart").out
+    assert told.count("auto means this") == 2
+    assert "dense queries" in told
+    assert json.loads(run("info", "apart", "--json").out)["search_costs_dense"]
+
+
 def test_sparse_files(run: Callable[..., Ran], tmp_path: Path) -> None:
     """Svmlight and scipy's .npz are built and asked; few columns are those of the index."""
     rows = scipy.sparse.random(60, 30, 0.2, "csr", np.float32, rng=np.random.default_rng(0))
@@ -157,6 +168,7 @@ def test_sparse_files(run: Callable[..., Ran], tmp_path: Path) -> None:
     assert json.loads(run("info", "from-svm", "--json").out)["has_categories"]
     told = run("info", "from-npz").out
     assert f"sparse points: {rows.nnz} numbers" in told
+    assert "dense queries" not in told
     wrong = run("query", "from-npz", tmp_path / "short.svm", "--dims", "3")
     assert (wrong.code, "more than --dims 3" in wrong.err) == (2, True)
 

@@ -93,7 +93,8 @@ def kind(request: pytest.FixtureRequest, server: RunningServer, client: Client) 
     family, metric, points = request.param
     dims = DIMS if points == "dense" else 200
     vectors, queries = spread(FEW, dims=dims, seed=1), spread(12, dims=dims, seed=2)
-    options = {"hash_family": family, "metric": metric, "target_recall": 0.5}
+    options: dict[str, Any] = {"hash_family": family, "metric": metric, "target_recall": 0.5}
+    options["categories"] = np.arange(FEW) % 3
     if points == "sparse":
         vectors, queries = csr_array(thinned(vectors)), thinned(queries)
     index = built(server, client, "kind", vectors, **options)
@@ -131,8 +132,11 @@ def test_every_kind_of_index_gives_what_the_core_gives(
 
 def test_every_kind_of_index_describes_itself(kind: Both, client: Client) -> None:
     """What Build chose and why, and what is kept how, is the same on both sides."""
-    assert client.get_index(kind.name) == kind.core.info
-    assert kind.core.info.choices
+    info = kind.core.info
+    assert client.get_index(kind.name) == info
+    assert info.choices
+    apart = info.points == "sparse" and info.parameters["metric"] != "euclidean"
+    assert (info.auto_search_dense is not None) == apart
 
 
 @pytest.mark.parametrize("selection", SELECTIONS, ids=lambda chosen: "-".join(chosen.values()))

@@ -599,6 +599,8 @@ class IndexInfo(google.protobuf.message.Message):
     WARNINGS_FIELD_NUMBER: builtins.int
     QUERY_DEFAULT_FIELD_NUMBER: builtins.int
     LABELS_FIELD_NUMBER: builtins.int
+    AUTO_SEARCH_DENSE_FIELD_NUMBER: builtins.int
+    SEARCH_COSTS_DENSE_FIELD_NUMBER: builtins.int
     name: builtins.str
     generation: builtins.int
     rows: builtins.int
@@ -616,6 +618,10 @@ class IndexInfo(google.protobuf.message.Message):
     points: Global___Points.ValueType
     nonzeros: builtins.int
     """Numbers stored of all rows together: rows * dims where points are dense."""
+    auto_search_dense: divgrpc_protos.v1.query_pb2.Search.ValueType
+    """What `auto` resolves to for dense queries of sparse points, where these have categories: Build
+    asks with hyperplanes that tell those apart. Unset where all queries take `auto_search`.
+    """
     @property
     def parameters(self) -> Global___BuildParameters:
         """The parameters it was built with, defaults filled in and `auto` resolved."""
@@ -638,6 +644,8 @@ class IndexInfo(google.protobuf.message.Message):
     def labels(self) -> divgrpc_protos.v1.labels_pb2.LabelInfo:
         """Unset where it was built without."""
 
+    @property
+    def search_costs_dense(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[divgrpc_protos.v1.query_pb2.SearchCost]: ...
     def __init__(
         self,
         *,
@@ -659,9 +667,11 @@ class IndexInfo(google.protobuf.message.Message):
         warnings: collections.abc.Iterable[divgrpc_protos.v1.query_pb2.WarningInfo] | None = ...,
         query_default: Global___QueryDefault | None = ...,
         labels: divgrpc_protos.v1.labels_pb2.LabelInfo | None = ...,
+        auto_search_dense: divgrpc_protos.v1.query_pb2.Search.ValueType = ...,
+        search_costs_dense: collections.abc.Iterable[divgrpc_protos.v1.query_pb2.SearchCost] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["labels", b"labels", "parameters", b"parameters", "query_default", b"query_default"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["arrays", b"arrays", "auto_search", b"auto_search", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arrays", b"arrays", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "warnings", b"warnings"]) -> None: ...
 
 Global___IndexInfo: typing_extensions.TypeAlias = IndexInfo
 

@@ -1,0 +1,159 @@
+"""Hyperplanes learned of the points, and what dense queries of sparse points take by them."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+import reference_labels as reference
+from divgrpc.index import Index
+from divgrpc.manifest import Manifest
+from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.separators import COUNT, normals, separators
+from divgrpc.storage import Generation
+from divgrpc.types import FloatArray, IntArray
+from divgrpc.vectors import SparseRows
+
+CLASSES, DIMS = 4, 40
+
+
+def labelled(rows: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
+    """Return unit points (rows, DIMS), mostly zeros, and their categories: a column of each."""
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(0, CLASSES, rows)
+    points = rng.random((rows, DIMS)) * (rng.random((rows, DIMS)) < 0.1)
+    points[np.arange(rows), classes] += 1
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    return points.astype(np.float32), classes
+
+
+def sparse_rows(points: FloatArray) -> SparseRows:
+    """Return the same rows, sparse."""
+    return SparseRows.of(sparse.csr_array(points))
+
+
+@settings(deadline=None)
+@given(rows=st.integers(1, 60), seed=st.integers(0, 2**32))
+def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
+    """The dual form finds what the primal one does, a category at a time."""
+    points, classes = labelled(rows, seed)
+    told = np.where(classes[:, np.newaxis] == np.arange(CLASSES), 1.0, -1.0)
+    found = normals(sparse_rows(points), (points @ points.T).astype(np.float64), told)
+    assert found.dtype == np.float32
+    for normal, column in zip(found, told.T, strict=True):
+        np.testing.assert_allclose(normal, reference.ridge_normal(points, column), atol=1e-4)
+
+
+def test_a_category_lies_on_its_side() -> None:
+    """Every normal gives nearly all points of one category more than nearly all others."""
+    points, classes = labelled(3_000)
+    found = separators(sparse_rows(points), classes, 0)
+    assert found.shape == (8 * CLASSES, DIMS)
+    asked = {
+        int(np.bincount(classes[np.argsort(-points @ normal)[:50]]).argmax()) for normal in found
+    }
+    assert asked == set(range(CLASSES))
+    for normal in found:
+        products = points @ normal
+        mine = products[classes == classes[products.argmax()]]
+        others = products[classes != classes[products.argmax()]]
+        assert np.quantile(mine, 0.05) > np.quantile(others, 0.95)
+
+
+def test_the_same_seed_learns_the_same() -> None:
+    """Byte for byte; another seed draws another sample."""
+    points, classes = labelled(3_000)
+    one, same, other = (separators(sparse_rows(points), classes, seed) for seed in (3, 3, 4))
+    assert one.tobytes() == same.tobytes() != other.tobytes()
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [np.full(300, -1), np.full(300, 7), np.arange(300), np.repeat([-1, 5], [295, 5])],
+    ids=["none", "one", "each its own", "too few"],
+)
+def test_nothing_to_tell_apart(classes: IntArray) -> None:
+    """No categories, one of all points, or too few of each: nothing is learned."""
+    points, _ = labelled(300)
+    assert separators(sparse_rows(points), classes, 0).shape == (0, DIMS)
+
+
+def test_points_without_numbers() -> None:
+    """Of rows of zeros nothing is learned, and of some among others nothing breaks."""
+    points, classes = labelled(300)
+    empty = np.zeros_like(points)
+    assert not len(separators(sparse_rows(empty), classes, 0))
+    points[::2] = 0
+    found = separators(sparse_rows(points), classes, 0)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+
+
+def test_many_categories_and_many_columns() -> None:
+    """There are never more than there is room for."""
+    points, _ = labelled(2_000)
+    classes = np.arange(2_000) % 90
+    assert len(separators(sparse_rows(points), classes, 0)) == COUNT
+    columns = LIMITS["sparse_dims_max"]
+    wide = sparse.csr_array(points)
+    wide = sparse.csr_array((wide.data, wide.indices, wide.indptr), (2_000, columns))
+    found = separators(SparseRows.of(wide), classes, 0)
+    assert found.shape == (4, columns)
+
+
+# What `auto` takes by them.
+
+
+def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build
+    """Return an index of sparse points."""
+    points, classes = labelled(1_000)
+    return Index.build(sparse.csr_array(points), **{"categories": classes, **told})
+
+
+def test_build_asks_with_them_where_there_are_categories() -> None:
+    """Each search is measured, with a reason; without categories or products nothing is."""
+    info = made().info
+    assert info.auto_search_dense in {"exact", "scan", "tables"}
+    assert [cost.search for cost in info.search_costs_dense] == [
+        cost.search for cost in info.search_costs
+    ]
+    (choice,) = (each for each in info.choices if each.parameter == "search_dense")
+    assert choice.value == info.auto_search_dense
+    assert "hyperplanes" in choice.reason
+    assert made(metric="inner_product").info.auto_search_dense
+    points, classes = labelled(1_000)
+    dense = Index.build(points, categories=classes)
+    for index in (made(metric="euclidean"), made(categories=None), dense):
+        assert index.info.auto_search_dense is None
+        assert index.info.search_costs_dense == ()
+
+
+def test_dense_queries_take_what_was_found_for_them() -> None:
+    """And sparse ones of the same rows what was found for those."""
+    index = made()
+    manifest = replace(index.manifest, auto_search="tables", auto_search_dense="scan")
+    both = Index(Generation(manifest, index._arrays))
+    points, _ = labelled(5, seed=1)
+    assert both.query(points, hash_limit=100).parameters.search == "scan"
+    assert both.query(sparse.csr_array(points), hash_limit=100).parameters.search == "tables"
+    told = QueryParameters(hash_limit=100)
+    assert both.resolve(told).search == "tables"
+    assert both.resolve(told, points).search == "scan"
+    alone = Index(Generation(replace(manifest, auto_search_dense=None), index._arrays))
+    assert alone.query(points, hash_limit=100).parameters.search == "tables"
+
+
+def test_a_manifest_keeps_it() -> None:
+    """As text; one of a version before it has none, and opens."""
+    manifest = made().manifest
+    text = manifest.to_json()
+    assert Manifest.from_json(text) == manifest
+    document = json.loads(text)
+    for name in ("auto_search_dense", "search_costs_dense", "crc32", "format", "format_version"):
+        del document[name]
+    older = Manifest.of_section(document)
+    assert older == replace(manifest, auto_search_dense=None, search_costs_dense=())
