@@ -43,9 +43,7 @@ def assemble(
     searcher = Searcher(_readable(encoded.arrays, points, ids), parameters, points.shape[1])
     tell = partial(report, "tuning")
     tuned = tune(searcher, parameters.target_recall, parameters.seed, tell, queries)
-    dense = None
-    if categories is not None:
-        dense = _tuned_dense(searcher, parameters, tuned.n_probes, categories, tell)
+    dense = _tuned_dense(searcher, parameters, tuned.n_probes, categories, tell)
     rows, dims = points.shape
     nonzeros, widest = rows * dims, dims
     if isinstance(points, SparseRows):
@@ -74,14 +72,15 @@ def _tuned_dense(
     searcher: Searcher,
     parameters: BuildParameters,
     n_probes: int,
-    categories: IntArray,
+    categories: IntArray | None,
     tell: Callable[[int, int], None],
 ) -> Tuned | None:
     """Tune for hyperplanes of the categories, where points are sparse and some can be learned."""
     points = searcher.points
-    # Nothing is near to a hyperplane's normal: of products it asks for the largest.
-    if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
+    if categories is None or not isinstance(points, SparseRows):
         return None
+    if parameters.metric == "euclidean":
+        return None  # a hyperplane asks for the largest products, which no distance says
     learned = separators(points, categories, parameters.seed)
     if not len(learned):
         return None

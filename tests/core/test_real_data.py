@@ -7,7 +7,8 @@ import pytest
 
 import reference
 from divgrpc.index import Index
-from divgrpc.types import FloatArray, QueryResult, Search
+from divgrpc.types import FloatArray, HashFamily, QueryResult, Search
+from divgrpc_client.reports import topics
 
 QUERIES = 200
 
@@ -61,6 +62,26 @@ def test_measured_recall_holds_for_new_queries(
     assert recall(found, truth.ids.astype(np.int32)) > measured - 0.05
     if search == "auto":
         assert measured >= 0.9
+
+
+@pytest.mark.parametrize("name", ["cifar100_7x5_bovw", "newsgroups20"])
+def test_hyperplanes_find_what_a_build_foretells(data_folder: Path, name: str) -> None:
+    """Recall of a scan is within .2 for queries of a support vector machine, and `auto` goes by it.
+
+    It learns them of rows that are held out. Random and principal hyperplanes lose half of these.
+    """
+    [data] = topics.load([name], str(data_folder))
+    asked = data.queries(3).queries
+    families: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
+    found: dict[HashFamily, float] = {}
+    for family in families:
+        index = Index.build(data.points, hash_family=family, categories=data.labels.categories)
+        truth = index.query(asked, search="exact", selector="nearest").ids.astype(np.int32)
+        found[family] = recall(index.query(asked, search="scan", selector="nearest"), truth)
+        costs = {cost.search: cost.recall for cost in index.info.search_costs_dense}
+        assert abs(costs["scan"] - found[family]) < 0.2
+        assert recall(index.query(asked, selector="nearest"), truth) > 0.85
+    assert found["lsh_sdiv"] > 0.85 > max(found["lsh_div"], found["pca_hash"])
 
 
 def test_hashing_closes_the_gap_that_greedy_over_all_points_closes(
