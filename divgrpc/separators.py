@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy import linalg
 
 from divgrpc.types import FloatArray
-from divgrpc.vectors import SparseRows, mean_width
+from divgrpc.vectors import SparseRows, mean_width, release_rows
 
 COUNT: Final = 64
 _POINTS: Final = 2_048
@@ -38,6 +38,7 @@ def separators(points: SparseRows, categories: npt.NDArray[np.integer], seed: in
     most = min(_POINTS, _SAMPLED_NUMBERS // mean_width(points))
     rows = np.sort(rng.choice(len(points), min(most, len(points)), replace=False))
     sample, classes = points[rows], categories[rows]
+    release_rows(points)
     known, sizes = np.unique(classes[classes >= 0], return_counts=True)
     asked = known[(sizes >= _FEWEST) & (sizes < len(rows))]
     room = min(COUNT, max(1, _LEARNED_NUMBERS // points.dims))
@@ -62,8 +63,10 @@ def normals(
     """
     penalty = np.trace(products) / len(points) or 1.0
     weights = linalg.solve(products + penalty * np.eye(len(points)), told, assume_a="pos")
-    found = (points.matrix.T @ weights).T
+    # Of four million columns a few normals are many megabytes.
+    found: FloatArray = np.ascontiguousarray((points.matrix.T @ weights.astype(np.float32)).T)
     sizes = np.linalg.norm(found, axis=1, keepdims=True)
     # Nothing is learned of points at the origin.
-    told_apart = sizes[:, 0] > 0
-    return np.ascontiguousarray(found[told_apart] / sizes[told_apart], np.float32)
+    found = found[sizes[:, 0] > 0]
+    found /= sizes[sizes[:, 0] > 0]
+    return found
