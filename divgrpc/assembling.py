@@ -85,6 +85,7 @@ def _tuned_dense(
     if not len(learned):
         return None
     target, seed = parameters.target_recall, parameters.seed
+    tell(0, len(points))
     return tune_dense(searcher, target, seed, tell, learned, n_probes=n_probes)
 
 

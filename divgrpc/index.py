@@ -35,6 +35,7 @@ from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation
 from divgrpc.stores import store_at
 from divgrpc.types import (
     EffectiveParameters,
+    FloatArray,
     HashFamily,
     Hyperplanes,
     IntArray,
@@ -50,9 +51,10 @@ from divgrpc.types import (
     Selector,
     Variant,
     Vote,
+    WarningInfo,
     ZeroVectors,
 )
-from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
+from divgrpc.vectors import RowsLike, SparseRows, prepare, query_rows
 
 P = ParamSpec("P")
 
@@ -112,7 +114,8 @@ class Index(KeptIndex):
     ) -> "Index":
         """Build an index of `vectors` (n, d), any numbers that float32 can hold, dense or sparse.
 
-        `ids` (n,) from 0 up, unique; `categories` and `subtopics` (n,), -1 for none. With `path`
+        `ids` (n,) from 0 up, unique; `categories` and `subtopics` (n,), -1 for none; what `auto`
+        takes for dense queries of sparse points depends on categories. With `path`
         the index is kept in that folder, whose name is the index's, as a new generation if
         `replace`; without it in memory. `progress` is called as the build goes on. What the other
         parameters mean stands in the .proto's `BuildParameters`.
@@ -242,7 +245,8 @@ class Index(KeptIndex):
             found = self.labels.predict(rows, parameters)
         else:
             prepare("documents", rows, self._searcher.metric)
-            plan = self._plan(parameters.query, rows)
+            # Documents are like points, in whatever form they come.
+            plan = self._plan(parameters.query, dense=False)
             answers = self._searcher.answer(rows, plan)
             neighbours = self.topics.labels.rows(answers.ids)
             found = self.labels.vote(neighbours, answers, parameters, plan.wanted)
@@ -268,8 +272,11 @@ class Index(KeptIndex):
                 "queries",
                 f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
             )
-        plan = self._plan(parameters, rows)
+        plan = self._plan(parameters, dense=not isinstance(rows, SparseRows))
         answers, wanted = self._searcher.answer(rows, plan), plan.wanted
+        warnings = parameters.warnings() + too_few("k", wanted.k, self.rows, answers.counts)
+        if self._dense_apart and parameters.search == "auto" and not isinstance(rows, SparseRows):
+            warnings += self._like_points(rows)
         return QueryResult(
             ids=answers.ids,
             scores=answers.scores,
@@ -278,22 +285,23 @@ class Index(KeptIndex):
             generation=self.generation,
             stats=QueryStats(*answers.stats),
             parameters=wanted,
-            warnings=parameters.warnings() + too_few("k", wanted.k, self.rows, answers.counts),
+            warnings=warnings,
             duality_gaps=answers.gaps,
         )
 
     def resolve(
-        self, parameters: QueryParameters, queries: Rows | None = None
+        self, parameters: QueryParameters, queries: RowsLike | None = None
     ) -> EffectiveParameters:
         """Fill in the defaults for this index; raises what `answer` would raise for parameters.
 
         What matters of `queries` is whether they are dense or sparse; None: as points are.
         """
-        return self._plan(parameters, queries).wanted
+        sparse = isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
+        return self._plan(parameters, dense=queries is not None and not sparse).wanted
 
-    def _plan(self, parameters: QueryParameters, queries: Rows | None) -> QueryPlan:
+    def _plan(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
         """Return how to answer; the same few parameters come with nearly every call."""
-        dense = self._dense_apart and isinstance(queries, np.ndarray)
+        dense = dense and self._dense_apart
         plan = self._plans.get((parameters, dense))
         if plan is None:
             plan = self._planned(parameters, dense=dense)
@@ -301,6 +309,19 @@ class Index(KeptIndex):
                 self._plans.clear()
             self._plans[parameters, dense] = plan
         return plan
+
+    def _like_points(self, rows: FloatArray) -> tuple[WarningInfo, ...]:
+        """Say so where dense rows may be points: what `auto` takes was measured for hyperplanes."""
+        manifest = self._manifest
+        if manifest.auto_search_dense == manifest.auto_search or not any(
+            np.count_nonzero(row) <= manifest.widest_row for row in rows
+        ):
+            return ()
+        sentence = (
+            "dense queries are taken for hyperplanes, and some have no more numbers than points:"
+            " send those sparse, or name a search"
+        )
+        return (WarningInfo("DENSE_QUERIES_LIKE_POINTS", sentence, "queries"),)
 
     def _planned(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
         if parameters.max_distance is not None and self._searcher.metric == "inner_product":
@@ -328,7 +349,7 @@ class Index(KeptIndex):
         A row is answered by itself, and its time is that of the search, selection included.
         """
         rows = query_rows("queries", queries, self.dims, self._searcher.metric)
-        plan = self._plan(parameters, rows)
+        plan = self._plan(parameters, dense=not isinstance(rows, SparseRows))
         ids = np.empty((len(rows), plan.wanted.k), np.int64)
         seconds = np.empty(len(rows))
         for number in range(len(rows)):

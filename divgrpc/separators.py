@@ -7,6 +7,7 @@ have categories, some hyperplanes are learned by ridge regression, in its dual f
 more columns than points (Saunders, Gammerman and Vovk 1998): each from a half of a sample.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 from scipy import linalg
 
 from divgrpc.types import FloatArray
-from divgrpc.vectors import SparseRows, mean_width, release_rows
+from divgrpc.vectors import Rows, SparseRows, mean_width, take
 
 COUNT: Final = 64
 _POINTS: Final = 2_048
@@ -25,6 +26,9 @@ _LEARNED_NUMBERS: Final = 1 << 24
 _FEWEST: Final = 10
 _HALVES: Final = 8
 _AT_ONCE: Final = 16
+# A column that more of the points hold is common.
+_COMMON: Final = 1 / 8
+_COLUMNS_AT_ONCE: Final = 2_048
 
 
 def separators(points: SparseRows, categories: npt.NDArray[np.integer], seed: int) -> FloatArray:
@@ -37,20 +41,51 @@ def separators(points: SparseRows, categories: npt.NDArray[np.integer], seed: in
     rng = np.random.default_rng((seed, 2))
     most = min(_POINTS, _SAMPLED_NUMBERS // mean_width(points))
     rows = np.sort(rng.choice(len(points), min(most, len(points)), replace=False))
-    sample, classes = points[rows], categories[rows]
-    release_rows(points)
+    classes = categories[rows]
     known, sizes = np.unique(classes[classes >= 0], return_counts=True)
-    asked = known[(sizes >= _FEWEST) & (sizes < len(rows))]
-    room = min(COUNT, max(1, _LEARNED_NUMBERS // points.dims))
+    asked = known[(sizes >= _FEWEST) & (len(rows) - sizes >= _FEWEST)]
     learned = [np.empty((0, points.dims), np.float32)]
-    products = (sample @ sample.matrix.T).astype(np.float64)
-    for _ in range(_HALVES if len(asked) else 0):
+    room = min(COUNT, max(1, _LEARNED_NUMBERS // points.dims))
+    if not len(asked):
+        return learned[0]
+    sample = _scaled(take(points, rows))
+    products = inner_products(sample)
+    for _ in range(_HALVES):
         half = np.sort(rng.permutation(len(rows))[: -(-len(rows) // 2)])
         chosen = rng.permutation(asked)[: min(_AT_ONCE, room)]
         told = np.where(classes[half, np.newaxis] == chosen, 1.0, -1.0)
         learned.append(normals(sample[half], products[np.ix_(half, half)], told))
         room -= len(chosen)
+        if not room:
+            break
     return np.concatenate(learned)
+
+
+def _scaled(rows: Rows) -> SparseRows:
+    """Return rows whose largest number is 1: no normal changes, and no square is too small."""
+    assert isinstance(rows, SparseRows)  # noqa: S101  # what is taken of sparse points
+    largest = np.abs(rows.values).max(initial=0)
+    return replace(rows, values=rows.values / (largest or np.float32(1)))
+
+
+def inner_products(points: SparseRows) -> npt.NDArray[np.float64]:
+    """Return the products (n, n) of `points` (n, d) with one another.
+
+    Two rows meet in a common column nearly always, so those are multiplied as dense ones.
+    """
+    matrix = points.matrix
+    holders = np.bincount(points.indices, minlength=points.dims)
+    common = holders > len(points) * _COMMON
+    rare = matrix.copy()
+    rare.data[common[rare.indices]] = 0
+    rare.eliminate_zeros()
+    products: npt.NDArray[np.float64] = (rare @ rare.T).toarray().astype(np.float64)
+    columns = np.flatnonzero(common)
+    by_column = matrix.tocsc()
+    for start in range(0, len(columns), _COLUMNS_AT_ONCE):
+        part = by_column[:, columns[start : start + _COLUMNS_AT_ONCE]].toarray()
+        products += part @ part.T
+    return products
 
 
 def normals(

@@ -102,7 +102,11 @@ def tune_dense(
     *,
     n_probes: int,
 ) -> Tuned:
-    """Choose the search for `auto` by other queries than `tune` had, with the probes it found."""
+    """Choose the search for `auto` once more, by `queries` (m, d) float32 that are unlike points.
+
+    Tables get the probes that `tune` found: of the further ones that `auto` makes where those find
+    too few, the times say nothing.
+    """
     costs = _Sample.draw(searcher, seed, report, queries).costs(n_probes)
     return Tuned(n_probes, _choose(costs, target_recall), costs)
 

@@ -155,6 +155,7 @@ def words(enum: EnumDescriptor) -> set[str]:
         ("Hyperplanes", "BuildParameters.hyperplanes"),
         ("ZeroVectors", "BuildParameters.zero_vectors"),
         ("Search", "IndexInfo.auto_search"),
+        ("Search", "IndexInfo.auto_search_dense"),
         ("Points", "IndexInfo.points"),
     ],
 )

@@ -66,8 +66,8 @@ class Evaluable(Protocol):
     def check_queries(self, queries: Queries) -> None:
         """Raise what is wrong with queries."""
 
-    def resolve(self, parameters: QueryParameters) -> EffectiveParameters:
-        """Fill in the defaults."""
+    def resolve(self, parameters: QueryParameters, queries: Queries) -> EffectiveParameters:
+        """Fill in the defaults; dense queries may be searched otherwise than sparse ones."""
 
     def answer_one_by_one(
         self, queries: Queries, parameters: QueryParameters

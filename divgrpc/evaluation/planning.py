@@ -114,4 +114,5 @@ def plan(index: Evaluable, queries: Queries, asked: Asked, task: Task) -> Plan:
         raise InvalidArgumentError(
             "ks", f"ks squared times the numbers of a point must be at most {most}"
         )
-    return Plan(index.generation, tuple(map(index.resolve, settings)), chooses)
+    resolved = tuple(index.resolve(each, queries) for each in settings)
+    return Plan(index.generation, resolved, chooses)

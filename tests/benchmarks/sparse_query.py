@@ -158,7 +158,7 @@ class _Asked:
         exact = _Contestant(_EXACT, first, "exact", k)
         everyone = [exact]
         for family, index in indexes.items():
-            search: Search = "auto" if family == "auto" else hashed(index, family)
+            search: Search = "auto" if family == "auto" else hashed(index, family, self.queries)
             everyone += [_Contestant(family, index, search, k, limits) for limits in LIMITS]
         queries = self._rows()
         askings: dict[_Contestant | None, Asking] = {

@@ -19,6 +19,7 @@ from divgrpc.index import Index
 from divgrpc.kernels.compiling import kernel
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search, Variant
+from divgrpc.vectors import RowsLike
 
 VARIANTS: Final[tuple[Variant, ...]] = ("corrected", "marginal")
 # Besides 0, which is nearest neighbours whatever the variant.
@@ -43,14 +44,15 @@ def settings(part: float = 1.0) -> list[Setting]:
     return [nearest, *(Setting(dial, variant, part) for variant in VARIANTS for dial in DIALS)]
 
 
-def hashed(index: Index, family: str) -> Search:
+def hashed(index: Index, family: str, queries: RowsLike | None = None) -> Search:
     """Return the search to ask for by hashing: `auto`, unless that would not be the family's own.
 
     Build may have chosen the exact search, which hashes nothing, or for an index of cells a scan,
-    which does not look at them. `auto` looks further where a search finds few points.
+    which does not look at them, for the kind that `queries` are of, dense or sparse. `auto` looks
+    further where a search finds few points.
     """
     own = ("tables",) if family == "cells" else ("tables", "scan", "scan_hamming")
-    if index.info.auto_search in own:
+    if index.resolve(QueryParameters(), queries).search in own:
         return "auto"
     return "tables" if family == "cells" else "scan"
 

@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import reference_labels as reference
+from divgrpc.evaluation import evaluate
+from divgrpc.evaluation.grid import Grid
 from divgrpc.index import Index
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import LIMITS, QueryParameters
-from divgrpc.separators import COUNT, normals, separators
+from divgrpc.separators import COUNT, inner_products, normals, separators
 from divgrpc.storage import Generation
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
@@ -74,8 +76,13 @@ def test_the_same_seed_learns_the_same() -> None:
 
 @pytest.mark.parametrize(
     "classes",
-    [np.full(300, -1), np.full(300, 7), np.arange(300), np.repeat([-1, 5], [295, 5])],
-    ids=["none", "one", "each its own", "too few"],
+    [
+        np.full(300, -1),
+        np.full(300, 7),
+        np.arange(300),
+        *(np.repeat([3, 5], [n, 300 - n]) for n in (5, 295)),
+    ],
+    ids=["none", "one", "each its own", "few", "few others"],
 )
 def test_nothing_to_tell_apart(classes: IntArray) -> None:
     """No categories, one of all points, or too few of each: nothing is learned."""
@@ -91,6 +98,25 @@ def test_points_without_numbers() -> None:
     points[::2] = 0
     found = separators(sparse_rows(points), classes, 0)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [1e-35, 1e-22, 1e15])
+def test_lengths_change_nothing(length: float) -> None:
+    """However short or long the points are, the same hyperplanes tell them apart."""
+    points, classes = labelled(300)
+    found = separators(sparse_rows(points * np.float32(length)), classes, 0)
+    np.testing.assert_allclose(found, separators(sparse_rows(points), classes, 0), atol=1e-4)
+
+
+@given(rows=st.integers(1, 50), share=st.floats(0, 1), seed=st.integers(0, 2**32))
+def test_products_are_those_of_dense_rows(rows: int, share: float, seed: int) -> None:
+    """Whether few rows hold a column, or all."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((rows, DIMS)) * (
+        rng.random((rows, DIMS)) < share * rng.random(DIMS)
+    )
+    found = inner_products(sparse_rows(points.astype(np.float32)))
+    np.testing.assert_allclose(found, points @ points.T, atol=1e-4)
 
 
 def test_many_categories_and_many_columns() -> None:
@@ -142,9 +168,49 @@ def test_dense_queries_take_what_was_found_for_them() -> None:
     assert both.query(sparse.csr_array(points), hash_limit=100).parameters.search == "tables"
     told = QueryParameters(hash_limit=100)
     assert both.resolve(told).search == "tables"
-    assert both.resolve(told, points).search == "scan"
+    grid = Grid(selectors=("nearest",), limits=((100, 50),))
+    for form, search in (
+        (np.array, "scan"),
+        (np.ndarray.tolist, "scan"),
+        (sparse.csr_array, "tables"),
+    ):
+        asked = form(points)
+        assert both.resolve(told, asked).search == search
+        rows = evaluate(both, asked, np.arange(5) % CLASSES, grid=grid, folds=0)
+        assert [row.parameters.search for row in rows] == [search]
     alone = Index(Generation(replace(manifest, auto_search_dense=None), index._arrays))
     assert alone.query(points, hash_limit=100).parameters.search == "tables"
+
+
+def test_dense_rows_that_look_like_points_are_warned_of() -> None:
+    """Where `auto` takes another search for hyperplanes than for points, and only there."""
+    index = made()
+    manifest = replace(index.manifest, auto_search="exact", auto_search_dense="scan")
+    both = Index(Generation(manifest, index._arrays))
+    points, _ = labelled(5, seed=1)
+
+    def codes(index: Index, queries: Any, **told: Any) -> list[str]:  # noqa: ANN401
+        return [each.code for each in index.query(queries, hash_limit=100, **told).warnings]
+
+    warned = ["DENSE_QUERIES_LIKE_POINTS"]
+    assert codes(both, points) == warned
+    assert codes(both, np.vstack([points, np.ones((1, DIMS))])) == warned
+    assert codes(both, np.ones((2, DIMS))) == []
+    assert codes(both, sparse.csr_array(points)) == []
+    assert codes(both, points, search="scan") == []
+    alike = Index(Generation(replace(manifest, auto_search_dense="exact"), index._arrays))
+    assert codes(alike, points) == []
+
+
+def test_documents_vote_as_points() -> None:
+    """In dense form too: they are no hyperplanes."""
+    points, classes = labelled(1_000)
+    index = made(labels=sparse.csr_array(np.eye(CLASSES)[classes]))
+    manifest = replace(index.manifest, auto_search="tables", auto_search_dense="scan")
+    both = Index(Generation(manifest, index._arrays))
+    for documents in (points[:5], sparse.csr_array(points[:5])):
+        found = both.predict_labels(documents, mode="neighbour_vote", hash_limit=100)
+        assert found.parameters.search == "tables"
 
 
 def test_a_manifest_keeps_it() -> None:

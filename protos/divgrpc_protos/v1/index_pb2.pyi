@@ -612,7 +612,7 @@ class IndexInfo(google.protobuf.message.Message):
     Build.
     """
     auto_search: divgrpc_protos.v1.query_pb2.Search.ValueType
-    """What `auto` resolves to."""
+    """What `auto` resolves to, but for what field 19 is for."""
     has_categories: builtins.bool
     has_subtopics: builtins.bool
     points: Global___Points.ValueType
@@ -645,7 +645,9 @@ class IndexInfo(google.protobuf.message.Message):
         """Unset where it was built without."""
 
     @property
-    def search_costs_dense(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[divgrpc_protos.v1.query_pb2.SearchCost]: ...
+    def search_costs_dense(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[divgrpc_protos.v1.query_pb2.SearchCost]:
+        """What each search costs for those."""
+
     def __init__(
         self,
         *,

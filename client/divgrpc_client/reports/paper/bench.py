@@ -116,7 +116,8 @@ class Bench:
             for seed in range(self.plan.seeds):
                 with self.built(hash_family=family, seed=seed) as info:
                     # The exact search hashes nothing.
-                    search = "scan" if info.auto_search == "exact" else info.auto_search
+                    search = info.auto_search_dense or info.auto_search
+                    search = "scan" if search == "exact" else search
                     for asking in HASHING:
                         if seed < self.plan.seeds_of(asking):
                             answer = self._ask(asking, search, f"{name}, seed {seed}")
