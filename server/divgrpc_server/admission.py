@@ -85,6 +85,7 @@ class Admission:
         self._calls_max = config.queue_calls
         self._bytes_max = config.queue_bytes
         self._lines: dict[Kind, _Line] = {"small": _Line(), "large": _Line(), "pieces": _Line()}
+        self._calls = 0
         self._bytes = 0
 
     def check(self, op: Op, payload: bytes, deadline: float) -> None:
@@ -94,8 +95,7 @@ class Admission:
         """
         if op == Op.PIECE:
             return
-        calls = sum(line.held for line in self._lines.values())
-        if calls >= self._calls_max or self._bytes + len(payload) > self._bytes_max:
+        if self._calls >= self._calls_max or self._bytes + len(payload) > self._bytes_max:
             raise QueueFullError("the server holds as many queries as it may; try again shortly")
         line = self._lines[kind_of(op, payload)]
         if line.since is None or not line.pace:
@@ -108,12 +108,14 @@ class Admission:
     def take(self, request: Request) -> None:
         """Count a call in."""
         self._lines[kind_of(request.op, request.payload)].held += 1
+        self._calls += 1
         self._bytes += len(request.payload)
 
     def release(self, request: Request, *, answered: bool = False) -> None:
         """Count a call out; only those that a worker `answered` tell how long others will wait."""
         if request.op not in TO_ALL:
             self._lines[kind_of(request.op, request.payload)].release(answered=answered)
+            self._calls -= 1
             self._bytes -= len(request.payload)
 
     def measure(self, kind: Kind, *, full: bool) -> None:

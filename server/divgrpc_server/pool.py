@@ -171,33 +171,31 @@ class Pool:
     def _dispatch(self) -> None:
         if self._suspects or self._reserved:
             self._try_suspect()
-        while self._small and (worker := self._freest("small")):
-            self._send_small(worker)
-        while self._large and (worker := self._freest("large")):
-            _, call = self._large.popitem(last=False)
-            self._send_alone(worker, call)
-        while self._pieces and (worker := self._freest("pieces")):
-            _, call = self._pieces.popitem(last=False)
-            self._send_alone(worker, call)
-        self._admission.measure("small", full=self._is_full("small"))
-        self._admission.measure("large", full=self._is_full("large"))
+        self._admission.measure("small", full=self._deal("small", self._small))
+        self._admission.measure("large", full=self._deal("large", self._large))
+        if self._pieces:
+            self._deal("pieces", self._pieces)
 
-    def _is_full(self, kind: Kind) -> bool:
-        """Whether workers are up, but none has room."""
-        up = any(worker is not self._reserved for worker in self._workers)
-        return up and self._freest(kind) is None
+    def _deal(self, kind: Kind, line: OrderedDict[int, Call]) -> bool:
+        """Send what waits while a worker has room; tells whether workers are up and none has."""
+        while (worker := self._freest(kind)) and line:
+            if kind == "small":
+                self._send_small(worker)
+            else:
+                self._send_alone(worker, line.popitem(last=False)[1])
+        return worker is None and any(each is not self._reserved for each in self._workers)
 
     def _freest(self, kind: Kind) -> Worker | None:
-        free = (
+        free = [
             worker
             for worker in self._workers
             if worker.room(kind) > 0 and not worker.blocked and worker is not self._reserved
-        )
+        ]
+        if len(free) < 2:
+            return free[0] if free else None
+        # A credit that was lent is worth less: a batch is still under way there.
         return max(
-            free,
-            # A credit that was lent is worth less: a batch is still under way there.
-            key=lambda worker: (worker.room(kind), -worker.lent, -len(worker.outstanding)),
-            default=None,
+            free, key=lambda worker: (worker.room(kind), -worker.lent, -len(worker.outstanding))
         )
 
     def _send_small(self, worker: Worker) -> None:
