@@ -35,7 +35,6 @@ from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation
 from divgrpc.stores import store_at
 from divgrpc.types import (
     EffectiveParameters,
-    FloatArray,
     HashFamily,
     Hyperplanes,
     IntArray,
@@ -54,7 +53,7 @@ from divgrpc.types import (
     WarningInfo,
     ZeroVectors,
 )
-from divgrpc.vectors import RowsLike, SparseRows, prepare, query_rows
+from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 
 P = ParamSpec("P")
 
@@ -84,7 +83,8 @@ class Index(KeptIndex):
         self._arrays = generation.arrays
         self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
         self._plans: dict[tuple[QueryParameters, bool], QueryPlan] = {}
-        self._dense_apart = manifest.auto_search_dense is not None
+        # Whether `auto` takes another search for dense queries than for sparse ones.
+        self._dense_apart = manifest.auto_search_dense not in (None, manifest.auto_search)
         # None where the index was built without labels.
         self.labels = IndexedLabels.of(manifest, generation.arrays)
 
@@ -275,7 +275,7 @@ class Index(KeptIndex):
         plan = self._plan(parameters, dense=not isinstance(rows, SparseRows))
         answers, wanted = self._searcher.answer(rows, plan), plan.wanted
         warnings = parameters.warnings() + too_few("k", wanted.k, self.rows, answers.counts)
-        if self._dense_apart and parameters.search == "auto" and not isinstance(rows, SparseRows):
+        if self._dense_apart and parameters.search == "auto" and wanted.search != "exact":
             warnings += self._like_points(rows)
         return QueryResult(
             ids=answers.ids,
@@ -310,12 +310,10 @@ class Index(KeptIndex):
             self._plans[parameters, dense] = plan
         return plan
 
-    def _like_points(self, rows: FloatArray) -> tuple[WarningInfo, ...]:
+    def _like_points(self, rows: Rows) -> tuple[WarningInfo, ...]:
         """Say so where dense rows may be points: what `auto` takes was measured for hyperplanes."""
-        manifest = self._manifest
-        if manifest.auto_search_dense == manifest.auto_search or not any(
-            np.count_nonzero(row) <= manifest.widest_row for row in rows
-        ):
+        widest = self._manifest.widest_row
+        if isinstance(rows, SparseRows) or all(np.count_nonzero(row) > widest for row in rows):
             return ()
         sentence = (
             "dense queries are taken for hyperplanes, and some have no more numbers than points:"

@@ -198,6 +198,8 @@ def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     assert codes(both, np.ones((2, DIMS))) == []
     assert codes(both, sparse.csr_array(points)) == []
     assert codes(both, points, search="scan") == []
+    assert both.query(points).parameters.search == "exact"  # there are hardly more to hash
+    assert both.query(points).warnings == ()
     alike = Index(Generation(replace(manifest, auto_search_dense="exact"), index._arrays))
     assert codes(alike, points) == []
 
