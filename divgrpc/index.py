@@ -264,19 +264,26 @@ class Index(KeptIndex):
         """Raise what `answer` would raise for these rows."""
         query_rows("queries", queries, self.dims, self._searcher.metric)
 
-    def answer(self, queries: RowsLike, parameters: QueryParameters) -> QueryResult:
-        """Do what `query` does, with the parameters in one object."""
+    def answer(
+        self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
+    ) -> QueryResult:
+        """Do what `query` does, with the parameters in one object.
+
+        `as_points`: dense queries too are like points, and none are hyperplanes.
+        """
         rows = query_rows("queries", queries, self.dims, self._searcher.metric)
         if not 1 <= len(rows) <= LIMITS["query_rows_max"]:
             raise InvalidArgumentError(
                 "queries",
                 f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
             )
-        plan = self._plan(parameters, dense=not isinstance(rows, SparseRows))
+        dense = self._dense_apart and not (as_points or isinstance(rows, SparseRows))
+        plan = self._plan(parameters, dense=dense)
         answers, wanted = self._searcher.answer(rows, plan), plan.wanted
-        warnings = parameters.warnings() + too_few("k", wanted.k, self.rows, answers.counts)
-        if self._dense_apart and parameters.search == "auto" and wanted.search != "exact":
+        warnings = parameters.warnings()
+        if dense and parameters.search == "auto" and wanted.search != "exact":
             warnings += self._like_points(rows)
+        warnings += too_few("k", wanted.k, self.rows, answers.counts)
         return QueryResult(
             ids=answers.ids,
             scores=answers.scores,

@@ -45,6 +45,6 @@ def _warnings(
     found = {warning.code: warning for part in parts for warning in part.warnings}
     # The one warning that counts rows: each part counted its own.
     for short in too_few(field, wanted, wanted, counts):
-        if short.code in found:
+        if found.pop(short.code, None):
             found[short.code] = short
     return tuple(found.values())

@@ -67,7 +67,7 @@ class Manifest:
     """One generation: its parameters with defaults filled in, its findings and its arrays.
 
     `widest_row`: the most numbers that a row stores, `dims` where points are dense.
-    `auto_search_dense`: what dense queries of sparse points take, None for what all take.
+    `auto_search_dense`: what dense queries of sparse points take, None where Build did not ask.
     """
 
     generation: int

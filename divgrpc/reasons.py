@@ -56,7 +56,7 @@ def dense_choices(dense: Tuned | None, made: BuildParameters) -> tuple[Choice, .
     if dense is None:
         return ()
     chosen = _search(dense, made.target_recall)
-    reason = f"asked with hyperplanes that tell the categories apart: {chosen.reason}"
+    reason = f"by {dense.asked} hyperplanes that tell categories apart: {chosen.reason}"
     return (Choice("search_dense", chosen.value, reason),)
 
 

@@ -54,6 +54,8 @@ def separators(points: SparseRows, categories: npt.NDArray[np.integer], seed: in
         half = np.sort(rng.permutation(len(rows))[: -(-len(rows) // 2)])
         chosen = rng.permutation(asked)[: min(_AT_ONCE, room)]
         told = np.where(classes[half, np.newaxis] == chosen, 1.0, -1.0)
+        # Of those that the half tells apart: rarely it has none of a category, or no others.
+        told = told[:, np.abs(told.sum(axis=0)) < len(half)]
         learned.append(normals(sample[half], products[np.ix_(half, half)], told))
         room -= len(chosen)
         if not room:

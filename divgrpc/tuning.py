@@ -63,6 +63,8 @@ class Tuned:
     n_probes: int
     auto_search: Search
     search_costs: tuple[SearchCost, ...]
+    # By so many queries.
+    asked: int
 
 
 def tune(
@@ -90,7 +92,7 @@ def tune(
     if queries is not None and chosen == "scan":
         hamming = next(cost for cost in costs if cost.search == "scan_hamming")
         chosen = "scan_hamming" if _reaches(hamming, target_recall) else chosen
-    return Tuned(n_probes, chosen, costs)
+    return Tuned(n_probes, chosen, costs, len(sample.queries))
 
 
 def tune_dense(
@@ -107,8 +109,9 @@ def tune_dense(
     Tables get the probes that `tune` found: of the further ones that `auto` makes where those find
     too few, the times say nothing.
     """
-    costs = _Sample.draw(searcher, seed, report, queries).costs(n_probes)
-    return Tuned(n_probes, _choose(costs, target_recall), costs)
+    sample = _Sample.draw(searcher, seed, report, queries)
+    costs = sample.costs(n_probes)
+    return Tuned(n_probes, _choose(costs, target_recall), costs, len(sample.queries))
 
 
 def _choose(costs: tuple[SearchCost, ...], target_recall: float) -> Search:

@@ -237,7 +237,8 @@ class IndexInfo:
     mapping of its field names. `nonzeros` counts stored numbers, rows * dims if points are dense.
     `query_default` is None until Evaluate has set one on this generation, `labels` where the index
     was built without. `auto_search_dense` is what `auto` resolves to for dense queries of sparse
-    points that have categories, by `search_costs_dense`; None where all queries take `auto_search`.
+    points that have categories, by `search_costs_dense`; None where no hyperplanes were learned of
+    those, and all queries take `auto_search`.
     """
 
     name: str

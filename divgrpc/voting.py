@@ -44,7 +44,7 @@ def neighbour_vote(
     asked = parameters or QueryParameters(k=NEIGHBOURS)
     parts = []
     for start in range(0, len(rows), _BLOCK_ROWS):
-        result = index.answer(rows[start : start + _BLOCK_ROWS], asked)
+        result = index.answer(rows[start : start + _BLOCK_ROWS], asked, as_points=True)
         found = index.topics.labels.rows(result.ids)
         weights = (
             weigh(result.scores, result.counts, metric)

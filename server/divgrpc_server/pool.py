@@ -171,6 +171,7 @@ class Pool:
     def _dispatch(self) -> None:
         if self._suspects or self._reserved:
             self._try_suspect()
+        # A worker that a later line finds blocked passes for free in those before, until next time.
         self._admission.measure("small", full=self._deal("small", self._small))
         self._admission.measure("large", full=self._deal("large", self._large))
         if self._pieces:

@@ -11,15 +11,18 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import reference_labels as reference
+from divgrpc import separators as module
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
 from divgrpc.index import Index
+from divgrpc.joining import joined
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.separators import COUNT, inner_products, normals, separators
 from divgrpc.storage import Generation
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
+from divgrpc.voting import neighbour_vote
 
 CLASSES, DIMS = 4, 40
 
@@ -88,6 +91,21 @@ def test_nothing_to_tell_apart(classes: IntArray) -> None:
     """No categories, one of all points, or too few of each: nothing is learned."""
     points, _ = labelled(300)
     assert separators(sparse_rows(points), classes, 0).shape == (0, DIMS)
+
+
+def test_a_sample_has_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of wide rows it is the smaller, and hyperplanes are learned all the same."""
+    points, classes = labelled(1_000)
+    monkeypatch.setattr(module, "_SAMPLED_NUMBERS", 500)
+    sizes: list[int] = []
+
+    def noted(sample: SparseRows) -> Any:  # noqa: ANN401
+        sizes.append(len(sample.values))
+        return inner_products(sample)
+
+    monkeypatch.setattr(module, "inner_products", noted)
+    assert len(separators(sparse_rows(points), classes, 0))
+    assert 0 < sizes[0] < 700
 
 
 def test_points_without_numbers() -> None:
@@ -168,6 +186,14 @@ def test_dense_queries_take_what_was_found_for_them() -> None:
     assert both.query(sparse.csr_array(points), hash_limit=100).parameters.search == "tables"
     told = QueryParameters(hash_limit=100)
     assert both.resolve(told).search == "tables"
+    nearest = QueryParameters(hash_limit=100, selector="nearest")
+    by_form = [
+        both.answer_one_by_one(form(points), nearest)[0] for form in (np.array, sparse.csr_array)
+    ]
+    for ids, search in zip(by_form, ("scan", "tables"), strict=True):
+        expected = both.query(points, hash_limit=100, selector="nearest", search=search)  # type: ignore[arg-type]
+        assert ids.tolist() == expected.ids.tolist()
+    assert by_form[0].tolist() != by_form[1].tolist()
     grid = Grid(selectors=("nearest",), limits=((100, 50),))
     for form, search in (
         (np.array, "scan"),
@@ -196,6 +222,12 @@ def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     assert codes(both, points) == warned
     assert codes(both, np.vstack([points, np.ones((1, DIMS))])) == warned
     assert codes(both, np.ones((2, DIMS))) == []
+    widest = np.arange(DIMS) < index.widest_row
+    assert codes(both, widest[np.newaxis].astype(np.float32)) == warned
+    few = both.query(np.vstack([points, points]), k=60, hash_limit=100, max_distance=0.5)
+    parts = [both.query(points, k=60, hash_limit=100, max_distance=0.5) for _ in range(2)]
+    assert [each.code for each in joined(parts).warnings] == [each.code for each in few.warnings]
+    assert [each.code for each in few.warnings] == [*warned, "FEWER_THAN_K_FOUND"]
     assert codes(both, sparse.csr_array(points)) == []
     assert codes(both, points, search="scan") == []
     assert both.query(points).parameters.search == "exact"  # there are hardly more to hash
@@ -213,6 +245,12 @@ def test_documents_vote_as_points() -> None:
     for documents in (points[:5], sparse.csr_array(points[:5])):
         found = both.predict_labels(documents, mode="neighbour_vote", hash_limit=100)
         assert found.parameters.search == "tables"
+    told = QueryParameters(k=10, hash_limit=100, selector="nearest")
+    votes = [
+        neighbour_vote(both, form(points[:50]), np.eye(1_000), top_k=10, parameters=told)
+        for form in (np.array, sparse.csr_array)
+    ]
+    assert votes[0].labels.tobytes() == votes[1].labels.tobytes()
 
 
 def test_a_manifest_keeps_it() -> None:

@@ -210,6 +210,42 @@ def test_who_cannot_be_served_in_time_is_refused_while_workers_are_full() -> Non
     play(scene)
 
 
+def test_large_calls_are_measured_by_their_own_answers() -> None:
+    """One that would wait for longer than half of its time is refused; a small one is not."""
+
+    async def scene(stage: Stage) -> None:
+        link = stage.attach(1)
+        calls = [stage.ask(bytes(100_000)) for _ in range(3)]
+        first = await packet(link)
+        await asyncio.sleep(0.06)
+        answer(link, *first, small=0, large=1)
+        await calls[0]
+        with pytest.raises(QueueFullError, match="before the deadline"):
+            await stage.ask(bytes(100_000), seconds=0.01)
+        small = stage.ask(b"small", seconds=0.01)
+        await settle()
+        assert not small.done()
+
+    play(scene)
+
+
+def test_what_goes_to_every_worker_takes_no_room() -> None:
+    """However often: a queue for two calls takes two, and no third."""
+
+    async def scene(stage: Stage) -> None:
+        link = stage.attach(1)
+        for _ in range(5):
+            prepared = asyncio.ensure_future(stage.pool.ask_all(Op.PREPARE, b"x", FOREVER, ""))
+            answer(link, *await packet(link), small=0)
+            await prepared
+        calls = [stage.ask(b"x") for _ in range(2)]
+        with pytest.raises(QueueFullError):
+            await stage.ask(b"x")
+        assert not any(call.done() for call in calls)
+
+    play(scene, queue_calls=2)
+
+
 def test_a_worker_that_reads_too_slowly() -> None:
     """What does not fit its socket waits here, and goes out when it is heard again."""
 
@@ -217,11 +253,16 @@ def test_a_worker_that_reads_too_slowly() -> None:
         ours, theirs = frames.pair()
         with theirs:
             stage.pool.attach(1, frames.Link(ours))
+            # Room for one such packet, against credits for two.
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000)
             link = frames.Link(theirs)
-            calls = [stage.ask(b"%d" % number * 3_000) for number in range(4)]
+            calls = [stage.ask(b"%d" % number * 7_000) for number in range(2)]
             await settle()
-            sizes = []
+            first = await packet(link)
+            with pytest.raises(BlockingIOError):
+                link.receive()
+            answer(link, *first)
+            sizes = [len(first)]
             while not all(call.done() for call in calls):
                 requests = await packet(link)
                 sizes.append(len(requests))

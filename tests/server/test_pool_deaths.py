@@ -198,3 +198,22 @@ def test_no_worker_at_all() -> None:
         assert status_pb2.Status.FromString(reply.payload).code == code_pb2.UNAVAILABLE
 
     play(scene, worker_wait=0.1)
+
+
+def test_a_worker_that_tries_a_suspect_is_not_full() -> None:
+    """Calls that wait meanwhile are not timed: they wait for what the suspect does, not in turn."""
+
+    async def scene(stage: Stage) -> None:
+        first = stage.attach(1)
+        suspect = stage.ask(b"suspect")
+        await packet(first)
+        first.close()
+        await settle()
+        second = stage.attach(2)
+        await packet(second)
+        waiting = stage.ask(b"waiting")
+        await settle()
+        assert stage.pool._admission._lines["small"].since is None
+        assert not any(call.done() for call in (suspect, waiting))
+
+    play(scene)

@@ -620,7 +620,8 @@ class IndexInfo(google.protobuf.message.Message):
     """Numbers stored of all rows together: rows * dims where points are dense."""
     auto_search_dense: divgrpc_protos.v1.query_pb2.Search.ValueType
     """What `auto` resolves to for dense queries of sparse points, where these have categories: Build
-    asks with hyperplanes that tell those apart. Unset where all queries take `auto_search`.
+    asks with hyperplanes that tell those apart. Unset where it learned none: all queries take
+    `auto_search`.
     """
     @property
     def parameters(self) -> Global___BuildParameters:
