@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import reference_labels as reference
+from divgrpc import assembling
 from divgrpc import separators as module
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
@@ -20,6 +21,7 @@ from divgrpc.manifest import Manifest
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.separators import COUNT, inner_products, normals, separators
 from divgrpc.storage import Generation
+from divgrpc.tuning import Tuned, tune_dense
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 from divgrpc.voting import neighbour_vote
@@ -174,6 +176,20 @@ def test_build_asks_with_them_where_there_are_categories() -> None:
     for index in (made(metric="euclidean"), made(categories=None), dense):
         assert index.info.auto_search_dense is None
         assert index.info.search_costs_dense == ()
+
+
+def test_tables_are_asked_with_the_probes_that_were_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries get those too, whatever they look like."""
+    given: list[int] = []
+
+    def noted(*asked: Any, n_probes: int) -> Tuned:  # noqa: ANN401  # as tune_dense's
+        given.append(n_probes)
+        return tune_dense(*asked, n_probes=n_probes)
+
+    monkeypatch.setattr(assembling, "tune_dense", noted)
+    info = made(n_bits=12, target_recall=0.95).info
+    assert given == [info.n_probes]
+    assert info.n_probes > 1
 
 
 def test_dense_queries_take_what_was_found_for_them() -> None:
