@@ -53,10 +53,10 @@ def separators(points: SparseRows, categories: npt.NDArray[np.integer], seed: in
     for _ in range(_HALVES):
         half = np.sort(rng.permutation(len(rows))[: -(-len(rows) // 2)])
         chosen = rng.permutation(asked)[: min(_AT_ONCE, room)]
-        told = np.where(classes[half, np.newaxis] == chosen, 1.0, -1.0)
+        targets = np.where(classes[half, np.newaxis] == chosen, 1.0, -1.0)
         # Of those that the half tells apart: rarely it has none of a category, or no others.
-        told = told[:, np.abs(told.sum(axis=0)) < len(half)]
-        learned.append(normals(sample[half], products[np.ix_(half, half)], told))
+        targets = targets[:, np.abs(targets.sum(axis=0)) < len(half)]
+        learned.append(normals(sample[half], products[np.ix_(half, half)], targets))
         room -= len(chosen)
         if not room:
             break
@@ -71,9 +71,10 @@ def _scaled(rows: Rows) -> SparseRows:
 
 
 def inner_products(points: SparseRows) -> npt.NDArray[np.float64]:
-    """Return the products (n, n) of `points` (n, d) with one another.
+    """Return the products (n, n) float64 of `points` (n, d) with one another.
 
-    Two rows meet in a common column nearly always, so those are multiplied as dense ones.
+    A sparse product takes a step for every two rows that share a column, so columns that many hold
+    are multiplied as dense ones.
     """
     matrix = points.matrix
     holders = np.bincount(points.indices, minlength=points.dims)
@@ -91,15 +92,15 @@ def inner_products(points: SparseRows) -> npt.NDArray[np.float64]:
 
 
 def normals(
-    points: SparseRows, products: npt.NDArray[np.float64], told: npt.NDArray[np.float64]
+    points: SparseRows, products: npt.NDArray[np.float64], targets: npt.NDArray[np.float64]
 ) -> FloatArray:
-    """Return the unit normals that ridge regression learns of `told` (n, m), 1 or -1: m at most.
+    """Return unit normals (m, d) float32 that ridge regression learns of `targets` (n, m), 1 or -1.
 
-    `products` (n, n) are those of `points` (n, d) with one another. The penalty is their mean
-    square length. The bias is 0: it changes no order.
+    `products` (n, n) are those of `points` (n, d) with one another; where all points are zeros
+    there are no normals. The penalty is the mean square length. The bias is 0: it changes no order.
     """
     penalty = np.trace(products) / len(points) or 1.0
-    weights = linalg.solve(products + penalty * np.eye(len(points)), told, assume_a="pos")
+    weights = linalg.solve(products + penalty * np.eye(len(points)), targets, assume_a="pos")
     # Of four million columns a few normals are many megabytes.
     found: FloatArray = np.ascontiguousarray((points.matrix.T @ weights.astype(np.float32)).T)
     sizes = np.linalg.norm(found, axis=1, keepdims=True)

@@ -68,7 +68,8 @@ def test_measured_recall_holds_for_new_queries(
 def test_hyperplanes_find_what_a_build_foretells(data_folder: Path, name: str) -> None:
     """Recall of a scan is within .2 for queries of a support vector machine, and `auto` goes by it.
 
-    It learns them of rows that are held out. Random and principal hyperplanes lose half of these.
+    It learns them of rows that are held out. Random and principal hyperplanes lose a quarter and
+    more of these.
     """
     [data] = topics.load([name], str(data_folder))
     asked = data.queries(3).queries
