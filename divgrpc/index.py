@@ -2,7 +2,8 @@
 
 A query's story: its rows become unit vectors; `QueryParameters.resolve` fills in the defaults and
 `auto`; the kernel in `divgrpc.kernels.answering` hashes, finds, scores and selects, row by row; the
-columns it writes become a `QueryResult`.
+columns it writes become a `QueryResult`. What rows of a batch read together is found before that,
+by `divgrpc.kernels.together`.
 """
 
 import functools

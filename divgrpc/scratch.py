@@ -43,6 +43,7 @@ class Scratch:
     costs: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     picked: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     sums: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
+    together: tuple[Any, ...] = field(default_factory=lambda: _together_scratch(0, 0, 0, 0))
     _register: IntArray | None = field(default=None, init=False, repr=False)
 
     @classmethod
@@ -105,6 +106,13 @@ class Scratch:
         if len(self.scanning[0]) * scanning.GROUP < points:
             self.scanning, self._register = _scanning_scratch(points), None
 
+    def make_together(self, queries: int, room: int) -> None:
+        """Make what so many queries need that are searched together, each keeping so many rows."""
+        rows = self.together[0]
+        if len(rows) < queries or rows.shape[1] < room:
+            self.together = _together_scratch(queries, room, len(self.projections), len(self.code))
+            self._register = None
+
     def make_probing(self, n_tables: int, n_bits: int) -> None:
         """Make what a search through tables needs."""
         if not len(self.probing[2]):
@@ -124,6 +132,12 @@ class Scratch:
         if self._register is None:
             self._register = addresses.register(addresses.SCRATCH, flat(self.as_tuple()))
         return self._register
+
+    @property
+    def margins(self) -> FloatArray:
+        """The margins of queries that are searched together, a row for each."""
+        margins: FloatArray = self.together[4]
+        return margins
 
     @property
     def selection(self) -> tuple[Any, ...]:
@@ -146,6 +160,7 @@ class Scratch:
             self.picked,
             self.sketched,
             self.sums,
+            self.together,
         )
 
 
@@ -165,6 +180,17 @@ def _scanning_scratch(points: int) -> tuple[Any, ...]:
         minima,
         np.empty(scanning.BLOCK, np.int32),
         np.empty(scanning.BLOCK, np.float32),
+    )
+
+
+def _together_scratch(queries: int, room: int, margins: int, words: int) -> tuple[Any, ...]:
+    return (
+        np.empty((queries, room), np.int32),
+        np.empty((queries, room), np.float32),
+        np.empty((queries, 3), np.int64),
+        np.empty((queries, 2), np.float32),
+        np.empty((queries, margins), np.float32),
+        np.empty((5 * queries, words), np.uint64),
     )
 
 

@@ -8,7 +8,18 @@ import numba
 import numpy as np
 
 from divgrpc.array_files import Array, release
-from divgrpc.kernels import addresses, answering, finding, postings, probing, scoring, selection
+from divgrpc.kernels import (
+    addresses,
+    answering,
+    finding,
+    postings,
+    probing,
+    scanning,
+    scoring,
+    selection,
+)
+from divgrpc.kernels.hashing import project_query
+from divgrpc.kernels.together import TOGETHER, nearest_together, scan_together
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.plans import QueryPlan
 from divgrpc.relaxation import Candidates
@@ -25,6 +36,11 @@ from divgrpc.vectors import Rows, SparseRows
 
 # Points that there is room for where cells are searched, before any query needs more.
 _FIRST_ROOM: Final = 1 << 12
+
+# Rows are searched together where what they share is more than so many bytes: vectors that leave a
+# core's own cache, and codes that leave those of all, as to score them takes longer than to read.
+_VECTORS: Final = 2 << 20
+_CODES: Final = 40 << 20
 
 # What stands for the arrays of sparse queries where they are dense, and for gaps nobody asks for.
 _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
@@ -43,6 +59,11 @@ class Answers(NamedTuple):
     counts: CountArray
     stats: CountArray
     gaps: FloatArray
+
+    @property
+    def columns(self) -> tuple[Any, ...]:
+        """What kernels write, in the order of `answering._answer`."""
+        return (self.ids, self.scores, self.values, self.counts, self.stats)
 
     def put(self, row: int, alone: "Answers") -> None:
         """Write the answer to one query as a row."""
@@ -171,18 +192,50 @@ class Searcher:
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
     def _run(self, queries: Rows, plan: QueryPlan, answers: Answers) -> None:
-        room, points = _FIRST_ROOM, self._hashing[2].shape[1]
+        kept = self._kept_together(queries, plan)
+        if kept:
+            self._run_together(queries, plan, answers, kept)
+            return
+        asked, room, points = as_queries(queries), _FIRST_ROOM, self._hashing[2].shape[1]
         while room:
             scratch = self._scratch(plan, min(room, points))
-            lacking = answering.answer(
-                self._register,
-                scratch.register,
-                plan.of_kernel,
-                as_queries(queries),
-                (answers.ids, answers.scores, answers.values, answers.counts, answers.stats),
-            )
+            held = (self._register, scratch.register, plan.of_kernel)
+            lacking = answering.answer(*held, (0, len(queries), False), asked, answers.columns)
             # More than is asked for: the next query may well need a little more again.
             room = 2 * lacking
+
+    def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, kept: int) -> None:
+        asked, scratch = as_queries(queries), self._scratch(plan, self._hashing[2].shape[1])
+        scratch.make_together(TOGETHER, kept)
+        held = (self._register, scratch.register, plan.of_kernel)
+        for first in range(0, len(queries), TOGETHER):
+            stop = min(first + TOGETHER, len(queries))
+            if plan.of_kernel[0] == finding.EXACT:
+                nearest_together(*held, asked, first, stop - first)
+            else:
+                for row in range(first, stop):
+                    margins = scratch.margins[row - first]
+                    project_query(asked, row, self._hashing, scratch.sketched, margins)
+                scan_together(*held, stop - first)
+            answering.answer(*held, (first, stop, True), asked, answers.columns)
+
+    def _kept_together(self, queries: Rows, plan: QueryPlan) -> int:
+        """Return how many points a row keeps while rows are searched together; 0: one by one.
+
+        Answers are the same.
+        """
+        search, hash_limit, step = plan.of_kernel[0], plan.of_kernel[4], plan.of_kernel[7]
+        vectors, codes = self._points[0], self._hashing[2]
+        if search == finding.EXACT:
+            dense = not isinstance(queries, SparseRows) and step != answering.HASHED
+            pays, wanted = dense and vectors.nbytes > _VECTORS, plan.seen
+        else:
+            scans = search != finding.TABLES and 0 < hash_limit < codes.shape[1]
+            whole = not len(self._groups["cells"][2]) and not self.ends_early
+            pays, wanted = scans and whole and codes.nbytes > _CODES, hash_limit
+        kept = 2 * wanted + scanning.BLOCK
+        # Whoever keeps many of the points spends the time on those.
+        return kept if pays and len(queries) > 1 and 2 * kept <= codes.shape[1] else 0
 
     def _scratch(self, plan: QueryPlan, room: int) -> Scratch:
         """Return this thread's memory: with cells for `room` points, otherwise for all of them."""
@@ -209,6 +262,21 @@ class Searcher:
         if search != finding.EXACT and (search != finding.TABLES or at_least or by_cells):
             scratch.make_scanning(max(room, n_cells))
         return scratch
+
+
+def compile_together(*, backwards: bool = False) -> None:
+    """Compile the kernels that search rows together, which no small index calls.
+
+    A process that begins at the last and one that begins at the first meet.
+    """
+    register, row = np.empty((0, 3), np.int64), np.empty((1, 1), np.float32)
+    plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).of_kernel
+    compiled = [
+        (nearest_together, (register, register, plan, as_queries(row), 0, 1)),
+        (scan_together, (register, register, plan, 1)),
+    ]
+    for kernel, arguments in compiled[:: -1 if backwards else 1]:
+        kernel.compile(tuple(map(numba.typeof, arguments)))
 
 
 def compile_beside() -> None:

@@ -22,7 +22,7 @@ from divgrpc.kernels import compiling
 from divgrpc.labels import train
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.predicting import embed
-from divgrpc.searching import compile_beside
+from divgrpc.searching import compile_beside, compile_together
 from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.stores import MemoryStore
 from divgrpc.types import FloatArray
@@ -92,6 +92,7 @@ def _run_every_kernel() -> None:
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
     _predict_and_train(points)
+    compile_together()
 
 
 def compile_other_end() -> None:
@@ -101,6 +102,7 @@ def compile_other_end() -> None:
     compile_beside()
     learn(points, 4, np.random.default_rng(0))
     _predict_and_train(points)
+    compile_together(backwards=True)
 
 
 def _predict_and_train(points: FloatArray) -> None:

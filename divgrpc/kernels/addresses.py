@@ -121,6 +121,14 @@ SCRATCH: Final[dict[str, tuple[Slot, ...]]] = {
         Slot("sketched", np.float32, (0, 0)),
         Slot("sums", np.float32, (0,)),
     ),
+    "together": (
+        Slot("rows", np.int32, (0, 0)),
+        Slot("distances", np.float32, (0, 0)),
+        Slot("tallies", np.int64, (0, 0)),
+        Slot("limits", np.float32, (0, 0)),
+        Slot("margins", np.float32, (0, 0)),
+        Slot("planes", np.uint64, (0, 0)),
+    ),
 }
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from divgrpc.kernels.addresses import arrays_at
 from divgrpc.kernels.compiling import kernel, part
 from divgrpc.kernels.finding import EVERY, EXACT, SCAN, SCAN_HAMMING, find
-from divgrpc.kernels.hashing import project, project_sparse, sketch_dense, sketch_sparse
+from divgrpc.kernels.hashing import project_query
 from divgrpc.kernels.ordering import sort_nearest, take_in_order, take_nearest, within
 from divgrpc.kernels.postings import score_listed, worth_listing
 from divgrpc.kernels.sampling import id_of
@@ -45,8 +45,8 @@ INNER_PRODUCT = 2
 
 
 @kernel
-def answer(index, memory, plan, queries, results):
-    """Answer every query row; returns 0, or for how many points there must be room, and is void.
+def answer(index, memory, plan, span, queries, results):
+    """Answer query rows; returns 0, or for how many points there must be room, and is void.
 
     `index` and `memory`: registers of `addresses.INDEX` and of `addresses.SCRATCH`; the others, and
     what comes of these two: see `_answer`.
@@ -59,6 +59,7 @@ def answer(index, memory, plan, queries, results):
         arrays_at(memory, "ranking"),
         arrays_at(memory, "selection"),
         *arrays_at(memory, "picking"),
+        arrays_at(memory, "together"),
     )
     return _answer(
         arrays_at(index, "points"),
@@ -68,6 +69,7 @@ def answer(index, memory, plan, queries, results):
         arrays_at(index, "tables"),
         arrays_at(index, "cells"),
         plan,
+        span,
         queries,
         scratch,
         results,
@@ -75,8 +77,8 @@ def answer(index, memory, plan, queries, results):
 
 
 @part
-def _answer(points, postings, named, hashing, tables, cells, plan, queries, scratch, results):
-    """Answer every query row, as `answer` does.
+def _answer(points, postings, named, hashing, tables, cells, plan, span, queries, scratch, results):
+    """Answer query rows as `answer` does.
 
     `points`: see `scoring.score_rows`; `postings`: see `postings.score_listed`. `named`: ids (n,)
     int64 or empty; for the inner product inverse lengths (n,) float32 and bounds (see
@@ -86,60 +88,65 @@ def _answer(points, postings, named, hashing, tables, cells, plan, queries, scra
     see `rank_cells`; with cells, codes and terms go by place.
     `plan`: search, n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance
     float32 (inf: none), selector, relevance float32, rule, uniform, seed uint64, product, metric.
+    `span`: first row and the end; whether the room of `kernels.together` has what was found for it.
     `queries`: dense (nq, d) float32, or indptr (nq + 1,) int64, indices int32 and values float32;
     what is not used is empty. `scratch`: rows (r,) int32, distances (r,) float32, projections (B,)
     float32, code (W, 1) and planes (5, W) uint64, scan scratch (scores (r,) int32, of the
     distances' memory, maxima int32, minima float32, block (BLOCK,) int32, fresh (BLOCK,)
     float32), probing scratch, cells scratch (numbers int32, distances float32), selection scratch
-    (see `greedy`), costs float32, picked int64, sketched (1, m) float32, sums float32. With cells,
-    unless all points are scored, r may be less than n.
+    (see `greedy`), costs float32, picked int64, sketched (1, m) float32, sums float32, and the
+    room of `kernels.together`. With cells, unless all points are scored, r may be less than n.
     `results`: ids (nq, k) int64, scores and selection scores (nq, k) float32, counts (nq,) uint32,
     stats (4, nq) uint32: hashed, probed, scored, candidates.
     """
     ids, bounds, product = named[0], named[2], plan[12]
     hash_limit, candidates_limit, max_distance = plan[4], plan[5], plan[6]
     rows, distances = scratch[0], scratch[1]
-    n = hashing[2].shape[1]
+    n, (first, stop, together) = hashing[2].shape[1], span
     statistics, falling = results[4], ends_early(bounds) and not cells[5].shape[0]
-    for query in range(results[3].shape[0]):
+    enough = needed(plan, n, falling)
+    for query in range(first, stop):
+        given = scratch[13][2][query - first, 0] if together else -1
         target, at = _spread_query(queries, query, scratch[8])
-        if plan[0] != EXACT:
-            project_query(queries, query, hashing, scratch[11], scratch[2])
-        stop, looked = n, 0
-        scanned = plan[0] == SCAN or plan[0] == SCAN_HAMMING
-        if falling and scanned and worth_looking(bounds, _needed(plan, n), n):
-            stop, looked = reach(points[0], target, at, bounds, _needed(plan, n), distances)
-        sure, count, probed, lacking = find(
-            hashing, tables, cells, plan, ids, stop, looked, scratch
-        )
+        end, looked, probed, lacking = n, 0, 0, 0
+        if given >= 0:
+            sure, count = _hand_out(query - first, scratch)
+        else:
+            if plan[0] != EXACT:
+                project_query(queries, query, hashing, scratch[11], scratch[2])
+            scanned = plan[0] == SCAN or plan[0] == SCAN_HAMMING
+            if falling and scanned and worth_looking(bounds, enough, n):
+                end, looked = reach(points[0], target, at, bounds, enough, distances)
+            sure, count, probed, lacking = find(
+                hashing, tables, cells, plan, ids, end, looked, scratch
+            )
+        every, known = count == EVERY, plan[0] == EXACT and given >= 0
+        scored = scratch[13][2][query - first, 1] if known else 0
+        if not (lacking or known or plan[7] == HASHED):
+            asked = (target, at, product)
+            scored, count = _score(
+                points, postings, bounds, queries, query, asked, count, enough, scratch
+            )
+        _clear_query(queries, query, scratch[8])
         if lacking:
-            _clear_query(queries, query, scratch[8])
             return lacking
         if plan[7] == HASHED:
-            _clear_query(queries, query, scratch[8])
-            every = count == EVERY
-            count = min(stop if every else count, results[0].shape[1])
+            count = min(end if every else count, results[0].shape[1])
             for i in range(count):
                 results[0][query, i] = id_of(ids, i if every else rows[i])
             results[3][query] = count
             continue
-        if count == EVERY:
-            hashed = min(n, hash_limit) if hash_limit else n
-            count = _needed(plan, n) if falling else min(hashed, candidates_limit or hashed)
-            scored, count = _score_every(
-                points, postings, bounds, queries, query, target, at, product, n, count, scratch
-            )
-        else:
-            _score_found(points, queries, query, target, at, product, count, scratch)
-            scored = looked + count
-            hashed = min(count, hash_limit) if hash_limit else count
+        hashed, seen = min(n, hash_limit or n), enough
+        if not (every or known):
+            scored += looked
+            hashed = min(count, hash_limit or count)
+            seen = min(hashed, candidates_limit or hashed)
             if hashed < count:
                 # Only the ties of a scan with sampling "nearest" come to this.
                 sort_nearest(rows, distances, sure, count, hashed - sure, ids)
                 count = hashed
-        _clear_query(queries, query, scratch[8])
         count = within(rows, distances, count, max_distance)
-        candidates = min(count, hashed, candidates_limit or hashed)
+        candidates = min(count, seen)
         wanted = min(candidates, plan[3]) if plan[7] == NEAREST else candidates
         take_in_order(rows, distances, count, wanted, ids)
         statistics[0, query], statistics[1, query] = hashed, probed
@@ -152,11 +159,21 @@ def _answer(points, postings, named, hashing, tables, cells, plan, queries, scra
 
 
 @part
-def _needed(plan, n):
-    """Return how many of the nearest must be found for nothing of an answer to be another."""
-    k, hash_limit, candidates_limit = plan[3], plan[4] or n, plan[5] or n
-    needed = min(n, hash_limit, candidates_limit)
-    return min(needed, k) if plan[7] == NEAREST else needed
+def needed(plan, n, falling):
+    """Return how many of the nearest must be found, of all, for nothing of an answer to change."""
+    found = min(n, plan[4] or n, plan[5] or n)
+    # Where rows fall in length fewer are found sooner.
+    return min(found, plan[3]) if falling and plan[7] == NEAREST else found
+
+
+@part
+def _hand_out(place, scratch):
+    """Move what was found for a query to where it would be alone; returns (sure, count)."""
+    rows, distances, tallies = scratch[13][0], scratch[13][1], scratch[13][2]
+    count = tallies[place, 0]
+    for i in range(count):
+        scratch[0][i], scratch[1][i] = rows[place, i], distances[place, i]
+    return tallies[place, 1], count
 
 
 @part
@@ -182,37 +199,33 @@ def _clear_query(queries, query, room):
 
 
 @part
-def _score_every(points, postings, bounds, queries, query, target, at, product, n, wanted, scratch):
-    """Write what the `wanted` nearest of all are among; returns how many were scored and are left.
+def _score(points, postings, bounds, queries, query, asked, count, enough, scratch):
+    """Write how far the scratch's first `count` rows are; returns (scored, left).
 
-    Their rows and distances go into the scratch.
+    A count of EVERY means all points: then those are written that the nearest are among, `enough`
+    of them.
     """
-    rows, distances = scratch[0], scratch[1]
-    if worth_listing(points, postings, queries, query, wanted):
-        square, room = _square(points, queries, query, target, at), (rows, distances, scratch[12])
+    (target, at, product), every = asked, count == EVERY
+    rows, distances, marks = scratch[0], scratch[1], scratch[8][3]
+    square, scored = _square(points, queries, query, target, at), count
+    if every and worth_listing(points, postings, queries, query, enough):
+        room = (rows, distances, scratch[12])
         scored = score_listed(
-            points, postings, queries, query, scratch[8], square, product, wanted, room
+            points, postings, queries, query, scratch[8], square, product, enough, room
         )
         return scored, scored
-    scored = n
-    if bounds.shape[0]:
-        scored = score_longest(points[0], target, at, bounds, wanted, distances)
-    else:
-        _score_found(points, queries, query, target, at, product, EVERY, scratch)
-    return scored, take_nearest(distances[:scored], wanted, rows)
-
-
-@part
-def _score_found(points, queries, query, target, at, product, count, scratch):
-    """Write how far the scratch's first `count` rows are, or EVERY row, into its distances."""
-    rows, distances, marks = scratch[0], scratch[1], scratch[8][3]
-    square = _square(points, queries, query, target, at)
-    if marks.shape[0] and queries[1].shape[0]:
+    if every and bounds.shape[0]:
+        scored = score_longest(points[0], target, at, bounds, enough, distances)
+    elif marks.shape[0] and queries[1].shape[0]:
         score_marked(points, target, marks, square, product, rows, count, distances)
-    elif count == EVERY:
+    elif every:
         score_all(points, target, at, square, product, distances)
     else:
         score_rows(points, target, at, square, product, rows, count, distances)
+    if every:
+        scored = distances.shape[0] if scored == EVERY else scored
+        count = take_nearest(distances[:scored], enough, rows)
+    return scored, count
 
 
 @part
@@ -224,26 +237,6 @@ def _square(points, queries, query, target, at):
     if indptr.shape[0]:
         return sparse_square(indices, values, indptr[query], indptr[query + 1], dense.shape[1])
     return dense_square(target, at)
-
-
-@part
-def project_query(queries, query, hashing, sketched, projections):
-    """Write the query's margin to every hyperplane; arguments as in `_answer`."""
-    dense, indptr, indices, values = queries
-    hyperplanes, thresholds, places = hashing[0], hashing[1], hashing[4]
-    if places.shape[0]:
-        if indptr.shape[0]:
-            sketch_sparse(indices, values, indptr[query], indptr[query + 1], places, sketched)
-        else:
-            sketch_dense(dense, query, places, sketched)
-        project(sketched, 0, hyperplanes, projections)
-    elif indptr.shape[0]:
-        start, stop = indptr[query], indptr[query + 1]
-        project_sparse(indices, values, start, stop, hyperplanes, projections)
-    else:
-        project(dense, query, hyperplanes, projections)
-    for b in range(thresholds.shape[0]):
-        projections[b] -= thresholds[b]
 
 
 @part
@@ -269,7 +262,7 @@ def _select(points, named, plan, query, count, scratch, results):
     for i in range(chosen):
         row = rows[picked[i]]
         found_ids[i] = id_of(ids, row)
-        scores[i] = _score(distances[picked[i]], plan[13])
+        scores[i] = _relevance(distances[picked[i]], plan[13])
     for i in range(chosen, k):
         found_ids[i] = -1
         scores[i] = np.float32(np.nan)
@@ -278,7 +271,7 @@ def _select(points, named, plan, query, count, scratch, results):
 
 
 @part
-def _score(distance, metric):
+def _relevance(distance, metric):
     """Return the relevance in the metric's own direction: cosine, squared distance or product."""
     if metric == COSINE:
         return np.float32(1) - distance / np.float32(2)

@@ -47,7 +47,7 @@ def find(hashing, tables, cells, plan, ids, stop, looked, scratch):
         count, probed, lacking = find_cells(hashing, cells, plan, ids, scratch)
         return count, count, probed, lacking
     if search == TABLES or not every:
-        sign_code(projections, code[:, 0])
+        sign_code(projections, code.reshape(code.shape[0]))
     if search == TABLES:
         count, probed = find_tables(
             code,
@@ -124,7 +124,7 @@ def find_by_code(hashing, plan, ids, stop, looked, scratch):
     scores, maxima, minima, block, _ = scratch[5]
     codes, terms = hashing[2], hashing[3]
     if plan[0] == SCAN_HAMMING:
-        scan_hamming(codes, code[:, 0], stop, scores, maxima)
+        scan_hamming(codes, code.reshape(code.shape[0]), stop, scores, maxima)
     else:
         unit, levels = quantise(projections, planes)
         if terms.shape[0]:

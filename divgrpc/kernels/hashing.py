@@ -97,6 +97,26 @@ def _add_to_sum(place, value, sketched):
 
 
 @kernel
+def project_query(queries, query, hashing, sketched, projections):
+    """Write the query's margin to every hyperplane; arguments as in `answering._answer`."""
+    dense, indptr, indices, values = queries
+    hyperplanes, thresholds, places = hashing[0], hashing[1], hashing[4]
+    if places.shape[0]:
+        if indptr.shape[0]:
+            sketch_sparse(indices, values, indptr[query], indptr[query + 1], places, sketched)
+        else:
+            sketch_dense(dense, query, places, sketched)
+        project(sketched, 0, hyperplanes, projections)
+    elif indptr.shape[0]:
+        start, stop = indptr[query], indptr[query + 1]
+        project_sparse(indices, values, start, stop, hyperplanes, projections)
+    else:
+        project(dense, query, hyperplanes, projections)
+    for b in range(thresholds.shape[0]):
+        projections[b] -= thresholds[b]
+
+
+@kernel
 def sign_code(projections, code):
     """Write the signs of `projections` (64 W,) into `code` (W,) uint64: bit b % 64 of word b // 64.
 

@@ -35,7 +35,7 @@ def scan_asymmetric(codes, planes, scores, maxima):
     n = codes.shape[1]
     for start in range(0, n, BLOCK):
         block = scores[start : min(n, start + BLOCK)]
-        _score_block(codes, planes, start, block)
+        score_block(codes, planes, start, block)
         _column_maxima(block, maxima, start)
 
 
@@ -64,7 +64,7 @@ def estimate(scores, unit, total, terms, start, base, estimates):
 def estimate_block(codes, planes, unit, total, terms, start, base, block, estimates):
     """Write the estimates (m,) of points from `start` on; `block` (BLOCK,) int32 is scratch."""
     scores = block[: estimates.shape[0]]
-    _score_block(codes, planes, start, scores)
+    score_block(codes, planes, start, scores)
     estimate(scores, unit, total, terms, start, base, estimates)
 
 
@@ -99,7 +99,7 @@ def scan_estimates(codes, planes, unit, total, terms, stop, block, estimates, mi
     for start in range(0, stop, BLOCK):
         end = min(stop, start + BLOCK)
         scores, found = block[: end - start], estimates[start:end]
-        _score_block(codes, planes, start, scores)
+        score_block(codes, planes, start, scores)
         estimate(scores, unit, total, terms, start, np.float32(0), found)
         first = start // BLOCK * COLUMN
         _column_minima(found, minima[first : first + COLUMN])
@@ -170,7 +170,8 @@ def _column_maxima(block, maxima, start):
 
 
 @kernel
-def _score_block(codes, planes, start, block):
+def score_block(codes, planes, start, block):
+    """Write the scores of the points from `start` on into `block`; see `scan_asymmetric`."""
     block[:] = np.int32(0)
     words, w = codes.shape[0], 0
     # Words of one weight, or each of twice that of the one before: others go one by one.
@@ -231,22 +232,26 @@ def scan_hamming(codes, code, stop, scores, maxima):
 
     Arrays as in `scan_asymmetric`.
     """
-    words = codes.shape[0]
     for start in range(0, stop, BLOCK):
-        end = min(stop, start + BLOCK)
-        block = scores[start:end]
-        block[:] = np.int32(0)
-        w = 0
-        while w + 4 <= words:
-            _differ_in_four_words(codes, code, w, start, block)
-            w += 4
-        while w < words:
-            mine = code[w]
-            word = codes[w, start:end]
-            for i in range(block.shape[0]):
-                block[i] -= np.int32(popcount(word[i] ^ mine))
-            w += 1
+        block = scores[start : min(stop, start + BLOCK)]
+        differ_block(codes, code, start, block)
         _column_maxima(block, maxima, start)
+
+
+@kernel
+def differ_block(codes, code, start, block):
+    """Write the scores of the points from `start` on into `block`; see `scan_hamming`."""
+    block[:] = np.int32(0)
+    words, w = codes.shape[0], 0
+    while w + 4 <= words:
+        _differ_in_four_words(codes, code, w, start, block)
+        w += 4
+    while w < words:
+        mine = code[w]
+        word = codes[w, start : start + block.shape[0]]
+        for i in range(block.shape[0]):
+            block[i] -= np.int32(popcount(word[i] ^ mine))
+        w += 1
 
 
 @kernel

@@ -89,11 +89,11 @@ def score_longest(vectors, target, at, bounds, wanted, distances):
     of all, ties included, are among them. `wanted` is 1 to n; other arguments as for `score_all`.
     """
     n = vectors.shape[0]
-    length = _bounding_length(target, at)
+    length = bounding_length(target, at)
     best = np.empty(2 * wanted, np.float32)
     count, limit = 0, np.float32(np.inf)
     for start in range(0, n, BOUND_ROWS):
-        if _all_below(bounds[start // BOUND_ROWS], length, limit):
+        if all_below(bounds[start // BOUND_ROWS], length, limit):
             return start
         for row in range(start, min(n, start + BOUND_ROWS)):
             distance = -row_dot(vectors, row, target, at)
@@ -133,11 +133,11 @@ def reach(vectors, target, at, bounds, wanted, distances):
     for row in range(scored):
         distances[row] = -row_dot(vectors, row, target, at)
     limit = kth_least(distances[:scored], wanted - 1)
-    length = _bounding_length(target, at)
+    length = bounding_length(target, at)
     low, high = (scored + BOUND_ROWS - 1) // BOUND_ROWS, bounds.shape[0]
     while low < high:
         middle = (low + high) // 2
-        if _all_below(bounds[middle], length, limit):
+        if all_below(bounds[middle], length, limit):
             high = middle
         else:
             low = middle + 1
@@ -157,7 +157,7 @@ def ends_early(bounds):
 
 
 @kernel
-def _bounding_length(target, at):
+def bounding_length(target, at):
     """Return a query's length, and what a float32 sum may be off by: in its lanes, and folded."""
     dims, square = target.shape[1], 0.0
     for j in range(dims):
@@ -166,7 +166,8 @@ def _bounding_length(target, at):
 
 
 @kernel
-def _all_below(bound, length, limit):
+def all_below(bound, length, limit):
+    """Tell whether no row as long as `bound` has so large a product that minus it is `limit`."""
     # What float32 cannot hold any more counts too.
     return bound * length + 1e-37 < -limit
 

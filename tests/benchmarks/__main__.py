@@ -9,6 +9,7 @@ import json
 from pathlib import Path
 
 from benchmarks import (
+    batches,
     build,
     environment,
     evaluate,
@@ -38,6 +39,7 @@ _RUNS = {
     "selectors": selectors,
     "relaxing": relaxing,
     "sparse-query": sparse_query,
+    "batches": batches,
     "peers": peers,
     "wire": wire,
     "start": start,

@@ -1,0 +1,216 @@
+"""Rows of a batch that are searched together: to the byte what each gets alone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
+from unittest.mock import Mock, patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from core.mixed import METRICS, SAMPLINGS, SELECTIONS, check, drawn, taking
+from core.twins import same_bytes
+from divgrpc import searching
+from divgrpc.index import Index
+from divgrpc.kernels import together
+from divgrpc.kernels.scanning import BLOCK
+from divgrpc.types import (
+    FloatArray,
+    HashFamily,
+    Metric,
+    QueryResult,
+    QueryStats,
+    Search,
+)
+from divgrpc.vectors import SparseRows
+
+# No block of points is whole.
+ROWS, DIMS = 3 * BLOCK + 77, 12
+# Nor the last rows that are searched together, nor the last of those whose sums are.
+COUNTS = [2, 3, 4, 5, 16, 17, 39]
+LSH: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
+SCANS: list[Search] = ["scan", "scan_hamming"]
+
+Options = dict[str, Any]
+examples = settings(deadline=None, derandomize=True, max_examples=150)
+
+
+@cache
+def built(family: HashFamily, metric: Metric, *, falling: bool = False) -> Index:
+    """Build an index whose ids are in no order; `falling`: long rows come first.
+
+    A tenth of the points is there twice, and an eighth is one point.
+    """
+    points = drawn(ROWS, DIMS, 4, metric)
+    points[1::8] = points[1]
+    if falling:
+        points = points[np.argsort(-np.linalg.norm(points, axis=1))]
+    ids = np.random.default_rng(6).permutation(10**6)[:ROWS]
+    tables = None if family == "cells" else 2
+    return Index.build(points, ids=ids, metric=metric, hash_family=family, n_tables=tables)
+
+
+def drawn_queries(count: int, metric: Metric) -> FloatArray:
+    """Draw queries near the points and far from them; one is the point that many are."""
+    rng = np.random.default_rng(count)
+    points = drawn(ROWS, DIMS, 4, metric)
+    asked = points[1 : 1 + count] + 0.1 * rng.standard_normal((count, DIMS))
+    asked[1::2] = rng.standard_normal(asked[1::2].shape)
+    asked[count // 2] = points[1]
+    return asked.astype(np.float32)
+
+
+@contextmanager
+def searched_together() -> Iterator[dict[str, Mock]]:
+    """Search rows together however small an index is; yields the kernels that do so."""
+    names = ("nearest_together", "scan_together")
+    kernels = {name: Mock(wraps=getattr(together, name)) for name in names}
+    with patch.multiple(searching, _VECTORS=0, _CODES=0, **kernels):
+        yield kernels
+
+
+def row_of(result: QueryResult, row: int) -> QueryResult:
+    """Return what a batch of that row alone should give."""
+    columns = ("ids", "scores", "selection_scores", "counts")
+    stats = [getattr(result.stats, each.name)[row : row + 1] for each in fields(QueryStats)]
+    some = {name: getattr(result, name)[row : row + 1] for name in columns}
+    return replace(result, stats=QueryStats(*stats), **some)
+
+
+def compare(
+    index: Index, asked: FloatArray | SparseRows, options: Options
+) -> tuple[QueryResult, list[int]]:
+    """Compare a batch with its rows, statistics too; returns it, and how often kernels were called.
+
+    That is of those that search rows together, the nearest and by code.
+    """
+    with searched_together() as kernels:
+        whole = index.query(asked, **options)
+    for row in range(len(asked)):
+        assert same_bytes(row_of(whole, row), index.query(asked[row : row + 1], **options)), row
+    return whole, [kernel.call_count for kernel in kernels.values()]
+
+
+@examples
+@given(
+    index=st.builds(
+        built, st.sampled_from([*LSH, "cells"]), st.sampled_from(METRICS), falling=st.booleans()
+    ),
+    count=st.sampled_from(COUNTS),
+    options=st.fixed_dictionaries(
+        {
+            "search": st.just("exact"),
+            "selector": st.sampled_from(["nearest", "greedy"]),
+            "max_distance": st.sampled_from([None, 0.3, 5.0]),
+        }
+    ),
+    limits=st.sampled_from([(None, None), (30, 20), (10, 10), (270, 0), (0, 256)]),
+)
+def test_exact_rows_together_are_those_alone(
+    index: Index, count: int, options: Options, limits: tuple[int | None, int | None]
+) -> None:
+    """Whatever ends a query early, and however many are wanted."""
+    if index._searcher.metric == "inner_product":
+        options["max_distance"] = None
+    options |= {"hash_limit": limits[0], "candidates_limit": limits[1]}
+    _, calls = compare(index, drawn_queries(count, index._searcher.metric), options)
+    assert calls == [-(-count // together.TOGETHER), 0]
+
+
+@examples
+@given(
+    index=st.builds(built, st.sampled_from(LSH), st.sampled_from(METRICS)),
+    count=st.sampled_from(COUNTS),
+    options=st.fixed_dictionaries(
+        {
+            "search": st.sampled_from(SCANS),
+            "selector": st.sampled_from(["nearest", "greedy"]),
+            "sampling": st.sampled_from(SAMPLINGS),
+            "hash_limit": st.sampled_from([10, 11, 60, 270]),
+            "seed": st.integers(0, 3),
+        }
+    ),
+    sparse=st.booleans(),
+)
+def test_rows_scanned_together_are_those_alone(
+    index: Index, count: int, options: Options, *, sparse: bool
+) -> None:
+    """Where more points tie than there is room for, and where a query is one of those, too."""
+    asked = drawn_queries(count, index._searcher.metric)
+    rows = SparseRows.of(csr_array(asked)) if sparse else asked
+    _, calls = compare(index, rows, options)
+    assert calls == [0, -(-count // together.TOGETHER)]
+
+
+@pytest.mark.parametrize("search", ["exact", *SCANS])
+@pytest.mark.parametrize("metric", METRICS)
+def test_rows_together_are_those_of_the_twin(metric: Metric, search: Search) -> None:
+    """Every selector that knows rows of a batch."""
+    for selector, variant in SELECTIONS[:5]:
+        asked = drawn_queries(3, metric)
+        options: Options = {"search": search, "selector": selector, "variant": variant}
+        options |= {"k": 6, "hash_limit": 40, "candidates_limit": 25}
+        result, calls = compare(built("lsh_sdiv", metric), asked, options)
+        assert sum(calls) == 1
+        check(built("lsh_sdiv", metric), asked, result)
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        (1, {"search": "exact"}),
+        (3, {"search": "exact", "hash_limit": 0, "candidates_limit": 0}),
+        (3, {"search": "scan", "hash_limit": 0, "candidates_limit": 50}),
+        (3, {"search": "scan", "hash_limit": 3000}),
+        (3, {"search": "tables"}),
+        (3, {"search": "exact", "selector": "max_sum"}),
+    ],
+)
+def test_other_rows_are_searched_one_by_one(asked: int, options: Options) -> None:
+    """One row, rows that want most of the points, rows that read few of them."""
+    _, calls = compare(built("lsh_sdiv", "cosine"), drawn_queries(asked, "cosine"), options)
+    assert calls == [0, 0]
+
+
+@pytest.mark.parametrize("search", SCANS)
+def test_no_rows_of_cells_or_falling_lengths_are_scanned_together(search: Search) -> None:
+    """Codes of cells lie by cell; where lengths fall a scan ends early."""
+    for index in (built("cells", "cosine"), built("lsh_div", "inner_product", falling=True)):
+        options = {"search": search, "hash_limit": 50}
+        _, calls = compare(index, drawn_queries(5, "cosine"), options)
+        assert calls == [0, 0]
+
+
+@pytest.mark.parametrize("search", ["exact", "scan"])
+def test_rows_are_searched_together_where_there_is_much_to_read(search: Search) -> None:
+    """From so many bytes of vectors on, and of codes."""
+    index = built("lsh_sdiv", "cosine")
+    name, kernel = {"exact": ("_VECTORS", "vectors"), "scan": ("_CODES", "codes")}[search]
+    size = index._arrays[kernel].nbytes
+    for limit, expected in ((size, 0), (size - 1, 1)):
+        with searched_together() as kernels, patch.object(searching, name, limit):
+            index.query(drawn_queries(5, "cosine"), search=search, hash_limit=50)
+        assert sum(each.call_count for each in kernels.values()) == expected
+
+
+def test_rows_together_need_little_memory() -> None:
+    """No more than a part of what all points take."""
+    index = taking(built("lsh_sdiv", "cosine"), "scan")
+    with searched_together():
+        index.query(drawn_queries(39, "cosine"), search="scan", hash_limit=60)
+    rows = index._searcher._local.scratch.together[0]
+    assert rows.shape == (together.TOGETHER, 2 * 60 + BLOCK)
+
+
+def test_points_that_tie_are_drawn_from_together_as_alone() -> None:
+    """A query of many equal points: some are drawn, and another seed draws others."""
+    index = built("lsh_sdiv", "cosine")
+    asked = np.repeat(drawn(ROWS, DIMS, 4, "cosine")[1:2], 3, axis=0)
+    options: Options = {"search": "scan", "hash_limit": 200, "selector": "nearest"}
+    first, second = (compare(index, asked, options | {"seed": seed})[0].ids for seed in (1, 2))
+    assert (first != second).any()
