@@ -11,7 +11,6 @@ import pytest
 from scipy import sparse
 
 from benchmarks import (
-    batches,
     build,
     evaluate,
     finders,
@@ -39,7 +38,6 @@ from benchmarks.sweeps import Setting
 from divgrpc.evaluation import FOLDS
 from divgrpc.index import Index
 from divgrpc.metrics import Values
-from divgrpc.parameters import QueryParameters
 from divgrpc.scratch import Scratch
 from divgrpc.types import FloatArray
 from divgrpc_client.reports import topics
@@ -92,28 +90,6 @@ def test_gain_runs_small(
     told_us = capsys.readouterr().out
     assert "cells, tables" in told_us
     assert ("no KD-trees: cv2 is not installed" in told_us) == gone
-
-
-@pytest.mark.usefixtures("digits")
-def test_batches_run_small(capsys: pytest.CaptureFixture[str]) -> None:
-    """Rows of batches take no other answers, and each family and size has its row."""
-    words = "--points real 1500 --families lsh_sdiv auto --batches 1 --k 3"
-    rows = batches.run(told(batches, *words.split()))["rows"]
-    assert isinstance(rows, list)
-    assert {row["family"] for row in rows} == {"lsh_sdiv", "auto"}
-    assert {row["rows"] for row in rows} == set(batches._SIZES)
-    assert "exact" in {row["search"] for row in rows}
-    assert all(row["alone"] > 0 and row["together"] > 0 for row in rows)
-    assert "of one by one" in capsys.readouterr().out
-
-
-def test_a_batch_answered_otherwise_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No figure is printed of an answer that is another."""
-    monkeypatch.setattr(batches, "_in_a_batch", lambda *_: np.full(6, -1))
-    index = Index.build(np.random.default_rng(0).standard_normal((50, 4)))
-    asked = QueryParameters(k=3)
-    with pytest.raises(RuntimeError, match="otherwise"):
-        batches._in_turns(index, asked, np.ones((2, 4), np.float32), 2, 1)
 
 
 def test_what_trees_find_goes_to_our_selector() -> None:
