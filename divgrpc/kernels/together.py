@@ -39,7 +39,7 @@ _UNIT = 1
 
 @kernel
 def nearest_together(index, memory, plan, queries, first, asking):
-    """Find the nearest of all points for each of so many queries from row `first` on.
+    """Find what the nearest of all are among for each of so many queries from row `first` on.
 
     Points and queries are dense, and `asking` is 1 to m; other arguments as for `answering.answer`.
     The second tally is how many points were scored: with bounds a query ends where
@@ -79,10 +79,6 @@ def nearest_together(index, memory, plan, queries, first, asking):
                     limits[at, _LIMIT] = keep_nearest(rows[at], distances[at], count, wanted, ids)
                     count = wanted
                 tallies[at, _COUNT] = count
-    for q in range(asking):
-        if tallies[q, _COUNT] > wanted:
-            keep_nearest(rows[q], distances[q], tallies[q, _COUNT], wanted, ids)
-            tallies[q, _COUNT] = wanted
 
 
 @kernel
