@@ -19,6 +19,7 @@ from divgrpc import searching
 from divgrpc.index import Index
 from divgrpc.kernels import together
 from divgrpc.kernels.scanning import BLOCK
+from divgrpc.parameters import QueryParameters
 from divgrpc.types import (
     FloatArray,
     HashFamily,
@@ -109,15 +110,17 @@ def compare(
             "max_distance": st.sampled_from([None, 0.3, 5.0]),
         }
     ),
-    limits=st.sampled_from([(None, None), (30, 20), (10, 10), (270, 0), (0, 256)]),
+    limits=st.sampled_from(
+        [(10, None, None), (6, 30, 20), (10, 10, 10), (200, 270, 0), (150, 0, 256)]
+    ),
 )
 def test_exact_rows_together_are_those_alone(
-    index: Index, count: int, options: Options, limits: tuple[int | None, int | None]
+    index: Index, count: int, options: Options, limits: tuple[int, int | None, int | None]
 ) -> None:
     """Whatever ends a query early, and however many are wanted."""
     if index._searcher.metric == "inner_product":
         options["max_distance"] = None
-    options |= {"hash_limit": limits[0], "candidates_limit": limits[1]}
+    options |= dict(zip(("k", "hash_limit", "candidates_limit"), limits, strict=True))
     _, calls = compare(index, drawn_queries(count, index._searcher.metric), options)
     assert calls == [-(-count // together.TOGETHER), 0]
 
@@ -175,6 +178,22 @@ def test_other_rows_are_searched_one_by_one(asked: int, options: Options) -> Non
     """One row, rows that want most of the points, rows that read few of them."""
     _, calls = compare(built("lsh_sdiv", "cosine"), drawn_queries(asked, "cosine"), options)
     assert calls == [0, 0]
+
+
+def test_sparse_rows_are_searched_exactly_one_by_one() -> None:
+    """They are spread out one at a time."""
+    rows = SparseRows.of(csr_array(drawn_queries(5, "cosine")))
+    _, calls = compare(built("lsh_sdiv", "cosine"), rows, {"search": "exact"})
+    assert calls == [0, 0]
+
+
+def test_hashed_points_of_an_exact_search_are_no_nearest_ones() -> None:
+    """Build asks for hashed points, many rows at a time: of an exact search all are hashed."""
+    searcher, asked = built("lsh_sdiv", "cosine")._searcher, drawn_queries(5, "cosine")
+    wanted = QueryParameters(search="exact", hash_limit=50).resolve(ROWS, "exact")
+    with searched_together():
+        found = searcher.hashed(asked, wanted)
+    assert [ids.tolist() for ids in found] == [searcher.ids[:50].tolist()] * 5
 
 
 @pytest.mark.parametrize("search", SCANS)
