@@ -37,10 +37,18 @@ from divgrpc.vectors import Rows, SparseRows
 # Points that there is room for where cells are searched, before any query needs more.
 _FIRST_ROOM: Final = 1 << 12
 
-# Rows are searched together where what they share is more than so many bytes: vectors that leave a
-# core's own cache, and codes that leave those of all, as to score them takes longer than to read.
+# Rows of a batch are searched together from so many on, in so many dimensions at least, where what
+# they share is more than so many bytes: vectors that leave a core's own cache, codes that leave all
+# caches. Otherwise one by one is as fast or faster. What they keep is at most a part of the points,
+# and so many bytes.
+_ROWS: Final = 3
+_DIMS: Final = 64
 _VECTORS: Final = 2 << 20
-_CODES: Final = 40 << 20
+_CODES: Final = 48 << 20
+_PART: Final = 8
+_ROOM: Final = 4 << 20
+# A row's number and its distance.
+_KEPT_BYTES: Final = 8
 
 # What stands for the arrays of sparse queries where they are dense, and for gaps nobody asks for.
 _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
@@ -186,13 +194,17 @@ class Searcher:
             alone.gaps[0] = picks.gap
 
     def hashed(self, queries: Rows, wanted: EffectiveParameters) -> list[IntArray]:
-        """Return the ids of the points that each query has hashed: at most `hash_limit`."""
+        """Return the ids of the points that each query has hashed, in no order.
+
+        They are at most `hash_limit`.
+        """
         answers = _empty_answers(len(queries), wanted.hash_limit)
         self._run(queries, QueryPlan.of_hashed(wanted, self.metric), answers)
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
     def _run(self, queries: Rows, plan: QueryPlan, answers: Answers) -> None:
-        kept = self._kept_together(queries, plan)
+        sparse = isinstance(queries, SparseRows)
+        kept = self._kept_together(plan, sparse=sparse) if len(queries) >= _ROWS else 0
         if kept:
             self._run_together(queries, plan, answers, kept)
             return
@@ -217,25 +229,32 @@ class Searcher:
                     margins = scratch.margins[row - first]
                     project_query(asked, row, self._hashing, scratch.sketched, margins)
                 scan_together(*held, stop - first)
+            # There is room for all points, so that nothing lacks.
             answering.answer(*held, (first, stop, True), asked, answers.columns)
 
-    def _kept_together(self, queries: Rows, plan: QueryPlan) -> int:
+    def together(self, plan: QueryPlan, *, sparse: bool) -> int:
+        """Return how many rows of a batch are searched together at most: 1 for one by one."""
+        return TOGETHER if self._kept_together(plan, sparse=sparse) else 1
+
+    def _kept_together(self, plan: QueryPlan, *, sparse: bool) -> int:
         """Return how many points a row keeps while rows are searched together; 0: one by one.
 
-        Answers are the same.
+        Answers are the same, to dense rows or `sparse` ones.
         """
         search, hash_limit, step = plan.of_kernel[0], plan.of_kernel[4], plan.of_kernel[7]
         vectors, codes = self._points[0], self._hashing[2]
         if search == finding.EXACT:
-            dense = not isinstance(queries, SparseRows) and step != answering.HASHED
-            pays, wanted = dense and vectors.nbytes > _VECTORS, plan.seen
+            # Hashed points are all points then, of which none is nearest.
+            dense = not sparse and step != answering.HASHED
+            pays = dense and self.dims >= _DIMS and vectors.nbytes > _VECTORS
+            kept = 2 * plan.seen + scoring.BOUND_ROWS
         else:
             scans = search != finding.TABLES and 0 < hash_limit < codes.shape[1]
             whole = not len(self._groups["cells"][2]) and not self.ends_early
-            pays, wanted = scans and whole and codes.nbytes > _CODES, hash_limit
-        kept = 2 * wanted + scanning.BLOCK
-        # Whoever keeps many of the points spends the time on those.
-        return kept if pays and len(queries) > 1 and 2 * kept <= codes.shape[1] else 0
+            pays = scans and whole and codes.nbytes > _CODES
+            kept = 2 * hash_limit + scanning.BLOCK
+        few = _PART * kept <= codes.shape[1] and TOGETHER * kept * _KEPT_BYTES <= _ROOM
+        return kept if pays and few else 0
 
     def _scratch(self, plan: QueryPlan, room: int) -> Scratch:
         """Return this thread's memory: with cells for `room` points, otherwise for all of them."""

@@ -39,6 +39,11 @@ HASHED = 2
 # Leave the candidates, nearest first, and their distances in the scratch; `counts` has how many.
 CANDIDATES = 3
 
+# Columns of the tallies in the room of `kernels.together`; the second has two uses.
+COUNT = 0
+SCORED = 1
+SURE = 1
+
 COSINE = 0
 EUCLIDEAN = 1
 INNER_PRODUCT = 2
@@ -106,7 +111,7 @@ def _answer(points, postings, named, hashing, tables, cells, plan, span, queries
     statistics, falling = results[4], ends_early(bounds) and not cells[5].shape[0]
     enough = needed(plan, n, falling)
     for query in range(first, stop):
-        given = scratch[13][2][query - first, 0] if together else -1
+        given = scratch[13][2][query - first, COUNT] if together else -1
         target, at = _spread_query(queries, query, scratch[8])
         end, looked, probed, lacking = n, 0, 0, 0
         if given >= 0:
@@ -121,7 +126,7 @@ def _answer(points, postings, named, hashing, tables, cells, plan, span, queries
                 hashing, tables, cells, plan, ids, end, looked, scratch
             )
         every, known = count == EVERY, plan[0] == EXACT and given >= 0
-        scored = scratch[13][2][query - first, 1] if known else 0
+        scored = scratch[13][2][query - first, SCORED] if known else 0
         if not (lacking or known or plan[7] == HASHED):
             asked = (target, at, product)
             scored, count = _score(
@@ -168,12 +173,12 @@ def needed(plan, n, falling):
 
 @part
 def _hand_out(place, scratch):
-    """Move what was found for a query to where it would be alone; returns (sure, count)."""
+    """Copy what was found for a query to where it would be alone; returns (sure, count)."""
     rows, distances, tallies = scratch[13][0], scratch[13][1], scratch[13][2]
-    count = tallies[place, 0]
+    count = tallies[place, COUNT]
     for i in range(count):
         scratch[0][i], scratch[1][i] = rows[place, i], distances[place, i]
-    return tallies[place, 1], count
+    return tallies[place, SURE], count
 
 
 @part
@@ -223,6 +228,7 @@ def _score(points, postings, bounds, queries, query, asked, count, enough, scrat
     else:
         score_rows(points, target, at, square, product, rows, count, distances)
     if every:
+        # There is room for just all points.
         scored = distances.shape[0] if scored == EVERY else scored
         count = take_nearest(distances[:scored], enough, rows)
     return scored, count

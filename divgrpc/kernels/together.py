@@ -5,19 +5,19 @@ block by block, and every query keeps what it wants of a block: to the bit what 
 `answering.answer` takes it from there.
 
 The room has a row for each of the queries: rows (m, r) int32 and distances (m, r) float32 hold what
-it keeps, twice as many as it wants and a block; tallies (m, 3) int64 say how many they are, then
-what each function says; limits (m, 2) and margins (m, B) float32; planes (5 m, W) uint64.
+it keeps, at most twice as many as it wants and a block; tallies (m, 3) int64 say how many they are,
+then what each function says; limits (m, 2) and margins (m, B) float32; planes (5 m, W) uint64.
 """
 
 import numpy as np
 
 from divgrpc.kernels.addresses import arrays_at
-from divgrpc.kernels.answering import needed
+from divgrpc.kernels.answering import COUNT, SCORED, SURE, needed
 from divgrpc.kernels.compiling import kernel
 from divgrpc.kernels.counting import kth_least
 from divgrpc.kernels.finding import SCAN_HAMMING
 from divgrpc.kernels.hashing import quantise, sign_code
-from divgrpc.kernels.lanes import row_distances, row_dots
+from divgrpc.kernels.lanes import row_distance, row_distances, row_dot, row_dots
 from divgrpc.kernels.ordering import keep_nearest
 from divgrpc.kernels.sampling import keep_sample
 from divgrpc.kernels.scanning import BLOCK, differ_block, estimate_block, keep_least, score_block
@@ -28,11 +28,8 @@ TOGETHER = 16
 # Of these so many keep their sums in registers while a point is read; BLOCK holds their distances.
 _LANES = BLOCK // BOUND_ROWS
 
-_COUNT = 0
-_SCORED = 1
-_SURE = 1
+# Further columns: of the tallies, and of the limits.
 _LEVELS = 2
-
 _LIMIT = 0
 _UNIT = 1
 
@@ -52,7 +49,7 @@ def nearest_together(index, memory, plan, queries, first, asking):
     falling = ends_early(bounds) and not arrays_at(index, "cells")[5].shape[0]
     wanted = needed(plan, n, falling)
     for q in range(asking):
-        tallies[q, _COUNT], tallies[q, _SCORED], limits[q, _LIMIT] = 0, n, np.float32(np.inf)
+        tallies[q, COUNT], tallies[q, SCORED], limits[q, _LIMIT] = 0, n, np.float32(np.inf)
     for start in range(0, n, BOUND_ROWS):
         m = min(BOUND_ROWS, n - start)
         for i in range(m):
@@ -60,35 +57,41 @@ def nearest_together(index, memory, plan, queries, first, asking):
         for q in range(0, asking, _LANES):
             lanes, searching = min(_LANES, asking - q), 0
             for at in range(q, q + lanes):
-                if bounds.shape[0] and tallies[at, _SCORED] == n:
+                if bounds.shape[0] and tallies[at, SCORED] == n:
                     length = bounding_length(target, first + at)
                     if all_below(bounds[start // BOUND_ROWS], length, limits[at, _LIMIT]):
-                        tallies[at, _SCORED] = start
-                searching += tallies[at, _SCORED] == n
+                        tallies[at, SCORED] = start
+                searching += tallies[at, SCORED] == n
             if searching == 0:
                 continue
             _score_lanes(vectors, start, m, target, first + q, lanes, product, fresh)
             for at in range(q, q + lanes):
-                if tallies[at, _SCORED] < n:
+                if tallies[at, SCORED] < n:
                     continue
                 found = fresh[(at - q) * BOUND_ROWS : (at - q) * BOUND_ROWS + m]
-                limit, count = limits[at, _LIMIT], tallies[at, _COUNT]
+                limit, count = limits[at, _LIMIT], tallies[at, COUNT]
                 count = keep_least(found, names, limit, count, rows[at], distances[at])
                 # A bound is compared with the limit after each block, which must be known then.
                 if count > (wanted if bounds.shape[0] else 2 * wanted):
                     limits[at, _LIMIT] = keep_nearest(rows[at], distances[at], count, wanted, ids)
                     count = wanted
-                tallies[at, _COUNT] = count
+                tallies[at, COUNT] = count
 
 
 @kernel
 def _score_lanes(vectors, start, m, target, first, lanes, product, fresh):
-    """Write how far m rows from `start` on are from each query; one is repeated in idle lanes."""
+    """Write how far m rows from `start` on are from each query, a repeated one in idle lanes."""
     last = first + lanes - 1
     taken = (first, min(first + 1, last), min(first + 2, last), last)
     a, b = fresh[:m], fresh[BOUND_ROWS : BOUND_ROWS + m]
     c, d = fresh[2 * BOUND_ROWS : 2 * BOUND_ROWS + m], fresh[3 * BOUND_ROWS : 3 * BOUND_ROWS + m]
-    if product:
+    if lanes == 1 and product:
+        for i in range(m):
+            a[i] = -row_dot(target, first, vectors, start + i)
+    elif lanes == 1:
+        for i in range(m):
+            a[i] = row_distance(target, first, vectors, start + i)
+    elif product:
         for i in range(m):
             dots = row_dots(target, taken, vectors, start + i)
             a[i], b[i], c[i], d[i] = -dots[0], -dots[1], -dots[2], -dots[3]
@@ -118,14 +121,14 @@ def scan_together(index, memory, plan, asking):
             sign_code(margins[q], mine[0])
         else:
             limits[q, _UNIT], tallies[q, _LEVELS] = quantise(margins[q], mine)
-        tallies[q, _COUNT], limits[q, _LIMIT] = 0, np.float32(np.inf)
+        tallies[q, COUNT], limits[q, _LIMIT] = 0, np.float32(np.inf)
     for start in range(0, n, BLOCK):
         m = min(BLOCK, n - start)
         scores, found = block[:m], fresh[:m]
         for i in range(m):
             names[i] = start + i
         for q in range(asking):
-            count, limit, mine = tallies[q, _COUNT], limits[q, _LIMIT], planes[5 * q : 5 * q + 5]
+            count, limit, mine = tallies[q, COUNT], limits[q, _LIMIT], planes[5 * q : 5 * q + 5]
             if count < 0:
                 continue
             if estimated:
@@ -146,19 +149,19 @@ def scan_together(index, memory, plan, asking):
             elif count > 2 * wanted:
                 limits[q, _LIMIT], count = _keep_ties(rows[q], values[q], count, wanted)
                 count = -1 if count > 2 * wanted else count
-            tallies[q, _COUNT] = count
+            tallies[q, COUNT] = count
     for q in range(asking):
-        count = tallies[q, _COUNT]
+        count = tallies[q, COUNT]
         if estimated:
             if count > wanted:
                 keep_nearest(rows[q], values[q], count, wanted, ids)
-            tallies[q, _COUNT], tallies[q, _SURE] = wanted, wanted
+            tallies[q, COUNT], tallies[q, SURE] = wanted, wanted
         elif count > 0:
             _, count = _keep_ties(rows[q], values[q], count, wanted)
             sure = _put_ties_last(rows[q], values[q], count)
             if plan[10]:
                 count = keep_sample(rows[q], sure, count, wanted - sure, ids, plan[11])
-            tallies[q, _COUNT], tallies[q, _SURE] = count, sure
+            tallies[q, COUNT], tallies[q, SURE] = count, sure
 
 
 @kernel

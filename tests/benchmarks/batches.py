@@ -1,8 +1,8 @@
 """Rows asked in one call against the same rows one by one, in process, one thread.
 
 An exact search of dense points, and a scan of more codes than caches hold, read what they read for
-16 rows at a time; other searches go row by row. Both sides of a row are asked in turns, and it ends
-the run where an answer differs.
+16 rows at a time; other searches go row by row. A batch is also answered in pieces as a worker of a
+server cuts it. All ways are asked in turns, and the run ends where their ids differ.
 """
 
 import argparse
@@ -23,13 +23,14 @@ from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search
 from divgrpc.warming import warm_kernels
+from divgrpc_server.jobs import Pace
 
 _SIZES: Final = (2, 4, 16, 64)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What a row takes of a batch of so many, microseconds, and one by one."""
+    """What a row takes, microseconds: one by one, in a batch of so many, and of one in pieces."""
 
     points: int
     family: str
@@ -37,6 +38,7 @@ class Row:
     rows: int
     alone: float
     together: float
+    pieces: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,9 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--points",
         nargs="+",
-        default=["10000", REAL, "300000", "2000000"],
+        default=["10000", REAL, "300000", "1700000"],
         metavar="N",
-        help=f"made points, or {REAL} (default 10000 {REAL} 300000 2000000)",
+        help=f"made points, or {REAL} (default 10000 {REAL} 300000 1700000)",
     )
     add_families(parser)
     parser.add_argument("--batches", type=int, default=4, help="of each size (default 4)")
@@ -73,26 +75,28 @@ def _measure(points: Points, arguments: argparse.Namespace) -> Iterator[Row]:
     for family in arguments.families:
         index = Index.build(points.base, hash_family=family)
         own: Search = "auto" if family == "auto" else hashed(index, family, points.queries)
-        taken = {index.resolve(QueryParameters(search=own), points.queries).search: own}
+        searches: dict[str, Search] = {
+            index.resolve(QueryParameters(search=own), points.queries).search: own
+        }
         if family == arguments.families[-1]:
-            taken.setdefault("exact", "exact")
-        for name, search in taken.items():
+            searches.setdefault("exact", "exact")
+        for name, search in searches.items():
             asked = QueryParameters(k=arguments.k, search=search)
             for size in _SIZES:
-                alone, together = _in_turns(index, asked, points.queries, size, arguments.batches)
-                yield Row(len(points.base), family, name, size, alone, together)
+                times = _in_turns(index, asked, points.queries, size, arguments.batches)
+                yield Row(len(points.base), family, name, size, *times)
 
 
 def _in_turns(
     index: Index, asked: QueryParameters, queries: FloatArray, size: int, batches: int
-) -> tuple[float, float]:
-    """Return the microseconds of a row one by one and in a batch; raises where answers differ."""
-    ways = {way: partial(way, index, asked, queries, size) for way in (_one_by_one, _in_a_batch)}
-    timed = take_turns(ways, batches, size * asked.k)
-    alone, together = timed[_one_by_one], timed[_in_a_batch]
-    if not np.array_equal(alone.rows, together.rows):
+) -> list[float]:
+    """Return what a row takes each way, in microseconds; raises where answers differ."""
+    ways = (_one_by_one, _in_a_batch, _in_pieces)
+    askings = {way: partial(way, index, asked, queries, size) for way in ways}
+    timed = take_turns(askings, batches, size * asked.k)
+    if any((timed[way].rows != timed[_one_by_one].rows).any() for way in ways):
         raise RuntimeError("a batch was answered otherwise than its rows")
-    return alone.microseconds / size, together.microseconds / size
+    return [timed[way].microseconds / size for way in ways]
 
 
 def _one_by_one(
@@ -108,9 +112,23 @@ def _in_a_batch(
     return index.answer(queries[batch * size : (batch + 1) * size], asked).ids.ravel()
 
 
+def _in_pieces(
+    index: Index, asked: QueryParameters, queries: FloatArray, size: int, batch: int
+) -> IntArray:
+    rows = queries[batch * size : (batch + 1) * size]
+    pace, found, done = Pace(rows, asked.selector), [], 0
+    if pace.stop() < size:
+        pace.search_together(index.rows_together(rows, asked))
+    while done < size:
+        with pace.step() as stop:
+            found.append(index.answer(rows[done:stop], asked).ids.ravel())
+        done = stop
+    return np.concatenate(found)
+
+
 def _drawn(rows: list[Row]) -> str:
     return table(
-        ("family, search", "rows", "us/row one by one", "in a batch", "of one by one"),
+        ("family, search", "rows", "us/row one by one", "in a batch", "of one by one", "in pieces"),
         [
             (
                 f"{row.family}, {row.search}",
@@ -118,6 +136,7 @@ def _drawn(rows: list[Row]) -> str:
                 f"{row.alone:,.0f}",
                 f"{row.together:,.0f}",
                 f"{row.together / row.alone:.2f}",
+                f"{row.pieces / row.alone:.2f}",
             )
             for row in rows
         ],

@@ -19,6 +19,7 @@ from divgrpc import searching
 from divgrpc.index import Index
 from divgrpc.kernels import together
 from divgrpc.kernels.scanning import BLOCK
+from divgrpc.kernels.scoring import BOUND_ROWS
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import (
     FloatArray,
@@ -33,7 +34,7 @@ from divgrpc.vectors import SparseRows
 # No block of points is whole.
 ROWS, DIMS = 3 * BLOCK + 77, 12
 # Nor the last rows that are searched together, nor the last of those whose sums are.
-COUNTS = [2, 3, 4, 5, 16, 17, 39]
+COUNTS = [3, 4, 5, 16, 17, 39]
 LSH: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
 SCANS: list[Search] = ["scan", "scan_hamming"]
 
@@ -71,7 +72,7 @@ def searched_together() -> Iterator[dict[str, Mock]]:
     """Search rows together however small an index is; yields the kernels that do so."""
     names = ("nearest_together", "scan_together")
     kernels = {name: Mock(wraps=getattr(together, name)) for name in names}
-    with patch.multiple(searching, _VECTORS=0, _CODES=0, **kernels):
+    with patch.multiple(searching, _DIMS=0, _VECTORS=0, _CODES=0, _PART=2, **kernels):
         yield kernels
 
 
@@ -166,7 +167,7 @@ def test_rows_together_are_those_of_the_twin(metric: Metric, search: Search) -> 
 @pytest.mark.parametrize(
     ("asked", "options"),
     [
-        (1, {"search": "exact"}),
+        (2, {"search": "exact"}),
         (3, {"search": "exact", "hash_limit": 0, "candidates_limit": 0}),
         (3, {"search": "scan", "hash_limit": 0, "candidates_limit": 50}),
         (3, {"search": "scan", "hash_limit": 3000}),
@@ -175,7 +176,7 @@ def test_rows_together_are_those_of_the_twin(metric: Metric, search: Search) -> 
     ],
 )
 def test_other_rows_are_searched_one_by_one(asked: int, options: Options) -> None:
-    """One row, rows that want most of the points, rows that read few of them."""
+    """Few rows, rows that want most of the points, rows that read few of them."""
     _, calls = compare(built("lsh_sdiv", "cosine"), drawn_queries(asked, "cosine"), options)
     assert calls == [0, 0]
 
@@ -217,13 +218,51 @@ def test_rows_are_searched_together_where_there_is_much_to_read(search: Search) 
         assert sum(each.call_count for each in kernels.values()) == expected
 
 
-def test_rows_together_need_little_memory() -> None:
-    """No more than a part of what all points take."""
+@pytest.mark.parametrize(
+    ("name", "refused", "taken"),
+    [("_ROWS", 6, 5), ("_DIMS", DIMS + 1, DIMS), ("_PART", ROWS, 2)],
+)
+def test_rows_are_searched_one_by_one_where_that_is_faster(
+    name: str, refused: int, taken: int
+) -> None:
+    """Few of them, in few dimensions, or keeping many of the points."""
+    index = built("lsh_sdiv", "cosine")
+    for value, expected in ((refused, 0), (taken, 1)):
+        with searched_together() as kernels, patch.object(searching, name, value):
+            index.query(drawn_queries(5, "cosine"), search="exact", hash_limit=50)
+        assert kernels["nearest_together"].call_count == expected
+
+
+@pytest.mark.parametrize(("search", "block"), [("exact", BOUND_ROWS), ("scan", BLOCK)])
+def test_what_rows_keep_together_has_a_limit(search: Search, block: int) -> None:
+    """To the byte; whoever keeps more is searched for alone."""
     index = taking(built("lsh_sdiv", "cosine"), "scan")
+    size = together.TOGETHER * (2 * 60 + block) * 8
+    for limit, expected in ((size - 1, 0), (size, 1)):
+        with searched_together() as kernels, patch.object(searching, "_ROOM", limit):
+            index.query(drawn_queries(39, "cosine"), search=search, hash_limit=60)
+        assert any(kernel.called for kernel in kernels.values()) == expected
+    rows, distances = index._searcher._local.scratch.together[:2]
+    assert rows.nbytes + distances.nbytes == size
+
+
+def test_the_nearest_of_falling_lengths_are_all_the_candidates_there_are() -> None:
+    """A search that ends early finds k of them; how many more it came across is not told."""
+    index = built("lsh_div", "inner_product", falling=True)
+    options: Options = {"search": "exact", "selector": "nearest", "k": 5}
+    result, _ = compare(index, drawn_queries(5, "inner_product"), options)
+    assert result.stats.candidates.tolist() == [5] * 5
+
+
+def test_an_index_tells_how_many_rows_it_searches_together() -> None:
+    """So that a server cuts no batch into pieces of fewer."""
+    index, asked = built("lsh_sdiv", "cosine"), drawn_queries(5, "cosine")
+    exact, tables = QueryParameters(search="exact"), QueryParameters(search="tables")
     with searched_together():
-        index.query(drawn_queries(39, "cosine"), search="scan", hash_limit=60)
-    rows = index._searcher._local.scratch.together[0]
-    assert rows.shape == (together.TOGETHER, 2 * 60 + BLOCK)
+        assert index.rows_together(asked, exact) == together.TOGETHER
+        assert index.rows_together(asked, tables) == 1
+        assert index.rows_together(SparseRows.of(csr_array(asked)), exact) == 1
+    assert index.rows_together(asked, exact) == 1
 
 
 def test_points_that_tie_are_drawn_from_together_as_alone() -> None:

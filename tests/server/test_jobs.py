@@ -27,3 +27,14 @@ def test_a_batch_of_one_piece_does_not_end_soon_unseen() -> None:
     pace = Pace(np.zeros((3, 4), np.float32), "greedy")
     assert pace.stop() == 3
     assert not pace.ends_soon
+
+
+def test_rows_searched_together_are_cut_into_no_fewer() -> None:
+    """However slow they are; each alone would take half as long as eight."""
+    pace, stops = Pace(np.zeros((30, 4), np.float32), "greedy"), [0]
+    pace.search_together(16)
+    while stops[-1] < 30:
+        with pace.step() as stop:
+            time.sleep(0.02)
+        stops.append(stop)
+    assert stops == [0, 8, 16, 24, 30]
