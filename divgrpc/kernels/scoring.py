@@ -167,7 +167,7 @@ def bounding_length(target, at):
 
 @kernel
 def all_below(bound, length, limit):
-    """Tell whether no row as long as `bound` has so large a product that minus it is `limit`."""
+    """Tell whether minus the product of no row as long as `bound` is as little as `limit`."""
     # What float32 cannot hold any more counts too.
     return bound * length + 1e-37 < -limit
 

@@ -51,7 +51,7 @@ def nearest_together(index, memory, plan, queries, first, asking):
     for q in range(asking):
         tallies[q, COUNT], tallies[q, SCORED], limits[q, _LIMIT] = 0, n, np.float32(np.inf)
     for start in range(0, n, BOUND_ROWS):
-        m = min(BOUND_ROWS, n - start)
+        m, unended = min(BOUND_ROWS, n - start), 0
         for i in range(m):
             names[i] = start + i
         for q in range(0, asking, _LANES):
@@ -62,6 +62,7 @@ def nearest_together(index, memory, plan, queries, first, asking):
                     if all_below(bounds[start // BOUND_ROWS], length, limits[at, _LIMIT]):
                         tallies[at, SCORED] = start
                 searching += tallies[at, SCORED] == n
+            unended += searching
             if searching == 0:
                 continue
             _score_lanes(vectors, start, m, target, first + q, lanes, product, fresh)
@@ -76,6 +77,8 @@ def nearest_together(index, memory, plan, queries, first, asking):
                     limits[at, _LIMIT] = keep_nearest(rows[at], distances[at], count, wanted, ids)
                     count = wanted
                 tallies[at, COUNT] = count
+        if unended == 0:
+            return
 
 
 @kernel
@@ -139,7 +142,7 @@ def scan_together(index, memory, plan, asking):
                     differ_block(codes, mine[0], start, scores)
                 else:
                     score_block(codes, mine, start, scores)
-                # Some thousands, so that no float32 rounds them.
+                # Far from 2**24, from where on float32 rounds.
                 for i in range(m):
                     found[i] = -scores[i]
             count = keep_least(found, names, limit, count, rows[q], values[q])
@@ -148,6 +151,7 @@ def scan_together(index, memory, plan, asking):
                 count = wanted
             elif count > 2 * wanted:
                 limits[q, _LIMIT], count = _keep_ties(rows[q], values[q], count, wanted)
+                # The next block may bring as many again as there is room for beside them.
                 count = -1 if count > 2 * wanted else count
             tallies[q, COUNT] = count
     for q in range(asking):
