@@ -307,10 +307,13 @@ class Index(KeptIndex):
         sparse = isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
         return self._plan(parameters, dense=queries is not None and not sparse).wanted
 
-    def rows_together(self, queries: RowsLike, parameters: QueryParameters) -> int:
-        """Return how many rows of a batch `answer` searches together at most, 1 for one by one."""
+    def exact_together(
+        self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
+    ) -> int:
+        """Return how many rows `answer` searches together exactly at most, 1 for one by one."""
         sparse = isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
-        return self._searcher.together(self._plan(parameters, dense=not sparse), sparse=sparse)
+        plan = self._plan(parameters, dense=not (as_points or sparse))
+        return self._searcher.exact_together(plan, sparse=sparse)
 
     def _plan(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
         """Return how to answer; the same few parameters come with nearly every call."""

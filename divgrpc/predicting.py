@@ -133,10 +133,10 @@ class IndexedLabels:
             first_row=first_row,
         )
 
-    def rows_together(self, parameters: PredictParameters) -> int:
-        """Return how many documents are searched for together at most, 1 for one by one."""
+    def exact_together(self, parameters: PredictParameters) -> int:
+        """Return for how many documents labels are searched together exactly at most, or 1."""
         plan = self._searcher.plan(self.resolve(parameters))
-        return self._searcher.together(plan, sparse=False)
+        return self._searcher.exact_together(plan, sparse=False)
 
     def predict(self, documents: Rows, parameters: PredictParameters) -> Found:
         """Return the labels whose products with the embedded documents are selected."""

@@ -232,14 +232,18 @@ class Searcher:
             # There is room for all points, so that nothing lacks.
             answering.answer(*held, (first, stop, True), asked, answers.columns)
 
-    def together(self, plan: QueryPlan, *, sparse: bool) -> int:
-        """Return how many rows of a batch are searched together at most: 1 for one by one."""
-        return TOGETHER if self._kept_together(plan, sparse=sparse) else 1
+    def exact_together(self, plan: QueryPlan, *, sparse: bool) -> int:
+        """Return how many rows an exact search takes together at most, 1 for one by one.
+
+        Many of those take little longer than one; of rows that a scan takes together each does.
+        """
+        exact = plan.of_kernel[0] == finding.EXACT and not plan.one_by_one
+        return TOGETHER if exact and self._kept_together(plan, sparse=sparse) else 1
 
     def _kept_together(self, plan: QueryPlan, *, sparse: bool) -> int:
         """Return how many points a row keeps while rows are searched together; 0: one by one.
 
-        Answers are the same, to dense rows or `sparse` ones.
+        What they get does not depend on it. `sparse`: whether the rows are.
         """
         search, hash_limit, step = plan.of_kernel[0], plan.of_kernel[4], plan.of_kernel[7]
         vectors, codes = self._points[0], self._hashing[2]

@@ -29,7 +29,7 @@ from divgrpc_server.statuses import OutOfMemoryError, explain
 _PIECE_SECONDS: Final = 0.008
 _FIRST_PIECE_ROWS: Final = 8
 _PIECE_ROWS_MAX: Final = 256
-# Of rows that are searched together: twice the time of one row, a quarter of that of all eight.
+# Of rows that are searched together exactly: of many points these take twice as long as one row.
 _TOGETHER_ROWS: Final = 8
 # What a sparse row costs to hash grows with its numbers, of which a few rows may have most.
 _PIECE_NONZEROS_MAX: Final = 2**16
@@ -47,7 +47,7 @@ class Pace:
         self._least = 1
 
     def search_together(self, rows: int) -> None:
-        """Take note that so many rows are searched together: fewer of them would take as long."""
+        """Take note that so many rows are searched together exactly: fewer would cost more each."""
         self._least = min(rows, _TOGETHER_ROWS)
 
     def stop(self) -> int:
@@ -147,7 +147,7 @@ class Job(Generic[ResultT]):
         raise NotImplementedError
 
     def _together(self, index: Index) -> int:
-        """Return how many rows `index` searches together."""
+        """Return how many rows `index` searches together exactly, 1 for one by one."""
         raise NotImplementedError
 
     def _answer(self, index: Index, rows: Rows) -> ResultT:
@@ -178,7 +178,7 @@ class QueryJob(Job[QueryResult]):
         index.check_queries(self._rows)
 
     def _together(self, index: Index) -> int:
-        return index.rows_together(self._rows, self._parameters)
+        return index.exact_together(self._rows, self._parameters)
 
     def _answer(self, index: Index, rows: Rows) -> QueryResult:
         return index.answer(rows, self._parameters)
@@ -206,9 +206,11 @@ class PredictJob(Job[LabelResult]):
         index.check_documents(self._rows, self._parameters)
 
     def _together(self, index: Index) -> int:
-        if self._parameters.mode == "embedding" and index.labels:
-            return index.labels.rows_together(self._parameters)
-        return index.rows_together(self._rows, self._parameters.query)
+        if index.labels is None:
+            return 1
+        if self._parameters.mode == "embedding":
+            return index.labels.exact_together(self._parameters)
+        return index.exact_together(self._rows, self._parameters.query, as_points=True)
 
     def _answer(self, index: Index, rows: Rows) -> LabelResult:
         return index.predict(rows, self._parameters)

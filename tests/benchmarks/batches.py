@@ -118,7 +118,7 @@ def _in_pieces(
     rows = queries[batch * size : (batch + 1) * size]
     pace, found, done = Pace(rows, asked.selector), [], 0
     if pace.stop() < size:
-        pace.search_together(index.rows_together(rows, asked))
+        pace.search_together(index.exact_together(rows, asked))
     while done < size:
         with pace.step() as stop:
             found.append(index.answer(rows[done:stop], asked).ids.ravel())

@@ -254,15 +254,26 @@ def test_the_nearest_of_falling_lengths_are_all_the_candidates_there_are() -> No
     assert result.stats.candidates.tolist() == [5] * 5
 
 
-def test_an_index_tells_how_many_rows_it_searches_together() -> None:
-    """So that a server cuts no batch into pieces of fewer."""
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"search": "exact"}, together.TOGETHER),
+        ({"search": "exact", "selector": "max_sum"}, 1),
+        ({"search": "exact", "selector": "qp_relax"}, 1),
+        ({"search": "scan", "hash_limit": 60}, 1),
+        ({"search": "tables"}, 1),
+    ],
+)
+def test_an_index_tells_how_many_rows_it_searches_together_exactly(
+    options: Options, expected: int
+) -> None:
+    """So that a server cuts no batch of those into pieces of fewer."""
     index, asked = built("lsh_sdiv", "cosine"), drawn_queries(5, "cosine")
-    exact, tables = QueryParameters(search="exact"), QueryParameters(search="tables")
+    parameters = QueryParameters(**options)
     with searched_together():
-        assert index.rows_together(asked, exact) == together.TOGETHER
-        assert index.rows_together(asked, tables) == 1
-        assert index.rows_together(SparseRows.of(csr_array(asked)), exact) == 1
-    assert index.rows_together(asked, exact) == 1
+        assert index.exact_together(asked, parameters) == expected
+        assert index.exact_together(SparseRows.of(csr_array(asked)), parameters) == 1
+    assert index.exact_together(asked, parameters) == 1
 
 
 def test_points_that_tie_are_drawn_from_together_as_alone() -> None:
