@@ -276,6 +276,16 @@ def test_an_index_tells_how_many_rows_it_searches_together_exactly(
     assert index.exact_together(asked, parameters) == 1
 
 
+@pytest.mark.parametrize(("seed", "wanted"), [(3, 100), (4, 270)])
+def test_no_point_is_kept_twice(seed: int, wanted: int) -> None:
+    """What is behind the kept ones is void, and may well be one of them again."""
+    rng = np.random.default_rng(seed)
+    points, asked = (rng.standard_normal((n, DIMS)).astype(np.float32) for n in (ROWS, 64))
+    index = Index.build(points, hash_family="lsh_div", metric="euclidean", n_tables=2)
+    options: Options = {"search": "exact", "selector": "nearest", "hash_limit": wanted}
+    compare(index, asked, options | {"k": min(wanted, 200), "candidates_limit": 0})
+
+
 def test_points_that_tie_are_drawn_from_together_as_alone() -> None:
     """A query of many equal points: some are drawn, and another seed draws others."""
     index = built("lsh_sdiv", "cosine")
