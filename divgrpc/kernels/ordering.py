@@ -92,16 +92,27 @@ def sort_nearest(rows, distances, start, stop, wanted, ids):
 
 
 @kernel
-def keep_nearest(rows, distances, count, wanted, ids):
-    """Leave the `wanted` nearest of rows[:count] at the front, in no order; ties go by id.
+def keep_ties(rows, distances, count, wanted):
+    """Leave the `wanted` nearest of rows[:count] at the front, and all that tie with the last.
 
-    What is behind them is void. Returns the distance of the last of them; `wanted` is 1 to count.
+    They keep their order; what is behind them is void. Returns the distance of the last, and how
+    many they are; `wanted` is 1 to count.
     """
     limit, kept = kth_least(distances[:count], wanted - 1), 0
     for i in range(count):
         # Written whether it counts or not: a branch would be guessed wrong.
         rows[kept], distances[kept] = rows[i], distances[i]
         kept += distances[i] <= limit
+    return limit, kept
+
+
+@kernel
+def keep_nearest(rows, distances, count, wanted, ids):
+    """Leave the `wanted` nearest of rows[:count] at the front, in no order; ties go by id.
+
+    What is behind them is void. Returns the distance of the last of them; `wanted` is 1 to count.
+    """
+    limit, kept = keep_ties(rows, distances, count, wanted)
     if kept > wanted:
         inside = 0
         for i in range(kept):

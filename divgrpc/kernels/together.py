@@ -14,11 +14,10 @@ import numpy as np
 from divgrpc.kernels.addresses import arrays_at
 from divgrpc.kernels.answering import COUNT, SCORED, SURE, needed
 from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.counting import kth_least
 from divgrpc.kernels.finding import SCAN_HAMMING
 from divgrpc.kernels.hashing import quantise, sign_code
 from divgrpc.kernels.lanes import row_distance, row_distances, row_dot, row_dots
-from divgrpc.kernels.ordering import keep_nearest
+from divgrpc.kernels.ordering import keep_nearest, keep_ties
 from divgrpc.kernels.sampling import keep_sample
 from divgrpc.kernels.scanning import BLOCK, differ_block, estimate_block, keep_least, score_block
 from divgrpc.kernels.scoring import BOUND_ROWS, all_below, bounding_length, ends_early
@@ -150,7 +149,7 @@ def scan_together(index, memory, plan, asking):
                 limits[q, _LIMIT] = keep_nearest(rows[q], values[q], count, wanted, ids)
                 count = wanted
             elif count > 2 * wanted:
-                limits[q, _LIMIT], count = _keep_ties(rows[q], values[q], count, wanted)
+                limits[q, _LIMIT], count = keep_ties(rows[q], values[q], count, wanted)
                 # The next block may bring as many again as there is room for beside them.
                 count = -1 if count > 2 * wanted else count
             tallies[q, COUNT] = count
@@ -161,22 +160,11 @@ def scan_together(index, memory, plan, asking):
                 keep_nearest(rows[q], values[q], count, wanted, ids)
             tallies[q, COUNT], tallies[q, SURE] = wanted, wanted
         elif count > 0:
-            _, count = _keep_ties(rows[q], values[q], count, wanted)
+            _, count = keep_ties(rows[q], values[q], count, wanted)
             sure = _put_ties_last(rows[q], values[q], count)
             if plan[10]:
                 count = keep_sample(rows[q], sure, count, wanted - sure, ids, plan[11])
             tallies[q, COUNT], tallies[q, SURE] = count, sure
-
-
-@kernel
-def _keep_ties(rows, values, count, wanted):
-    """Leave the `wanted` least and what ties with the last; returns its value, and how many."""
-    limit, kept = kth_least(values[:count], wanted - 1), 0
-    for i in range(count):
-        # Written whether it counts or not: a branch would be guessed wrong.
-        rows[kept], values[kept] = rows[i], values[i]
-        kept += values[i] <= limit
-    return limit, kept
 
 
 @kernel
