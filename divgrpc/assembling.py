@@ -6,20 +6,24 @@ factors: the same steps in another part of the store.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
 import numpy as np
 
 from divgrpc.array_files import Array, read_only
 from divgrpc.encoding import Report, encode_points
 from divgrpc.manifest import Manifest
-from divgrpc.parameters import BuildParameters
+from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.reasons import choices, dense_choices
 from divgrpc.searching import Searcher
 from divgrpc.separators import separators
 from divgrpc.stores import Arrays
 from divgrpc.tuning import Tuned, tune, tune_dense
-from divgrpc.types import IntArray, WarningInfo
-from divgrpc.vectors import Rows, SparseRows
+from divgrpc.types import IntArray, Metric, WarningInfo
+from divgrpc.vectors import Rows, SparseRows, lengths, take
+
+# Rows that say how far points lie apart.
+_SPREAD_ROWS: Final = 1_000
 
 
 def assemble(
@@ -62,6 +66,7 @@ def assemble(
         search_costs=tuned.search_costs,
         auto_search_dense=dense.auto_search if dense else None,
         search_costs_dense=dense.search_costs if dense else (),
+        duplicate_threshold=_near_copies(points, parameters.metric, parameters.seed),
         choices=choices(asked, encoded, tuned, rows, dims) + dense_choices(dense, parameters),
         warnings=_warnings(tuned, parameters.target_recall),
         arrays={},
@@ -87,6 +92,24 @@ def _tuned_dense(
     target, seed = parameters.target_recall, parameters.seed
     tell(0, len(points))
     return tune_dense(searcher, target, seed, tell, learned, n_probes=n_probes)
+
+
+def _near_copies(points: Rows, metric: Metric, seed: int) -> float:
+    """Return from which likeness on points count as near-copies: see `collapse_threshold`.
+
+    Under `euclidean` the squared distance that is to two random points of this index what that of
+    the default cosine is to two random directions.
+    """
+    if metric != "euclidean":
+        return DEFAULT_DUPLICATE_COSINE
+    rng = np.random.default_rng((seed, 5))
+    count = min(len(points), _SPREAD_ROWS)
+    rows = take(points, np.sort(rng.choice(len(points), count, replace=False)))
+    matrix = (rows.matrix if isinstance(rows, SparseRows) else rows).astype(np.float64)
+    centre = np.asarray(matrix.sum(axis=0)) / count
+    spread = np.square(lengths(rows).astype(np.float64)).mean() - np.square(centre).sum()
+    # Two random directions are 2 apart. Few digits: the last ones depend on the order of a sum.
+    return float(f"{max(0.0, 2 * spread * (1 - DEFAULT_DUPLICATE_COSINE)):.3g}")
 
 
 def _readable(encoded: dict[str, Array], points: Rows, ids: IntArray | None) -> dict[str, Array]:

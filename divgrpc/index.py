@@ -26,6 +26,7 @@ from divgrpc.parameters import (
     LIMITS,
     BuildParameters,
     QueryParameters,
+    crowded,
     named_over_default,
     too_few,
 )
@@ -175,6 +176,9 @@ class Index(KeptIndex):
         seed: int = 0,
         rounding: Rounding = "exchange",
         n_probes: int | None = None,
+        duplicate_threshold: float | None = None,
+        keep_duplicates: bool = False,
+        list_collapsed: bool = False,
     ) -> QueryResult:
         """Return `k` diverse results for each row of `queries`, (nq, d) or one vector (d,).
 
@@ -197,6 +201,9 @@ class Index(KeptIndex):
                 seed=seed,
                 rounding=rounding,
                 n_probes=n_probes,
+                duplicate_threshold=duplicate_threshold,
+                keep_duplicates=keep_duplicates,
+                list_collapsed=list_collapsed,
             ),
         )
 
@@ -285,16 +292,22 @@ class Index(KeptIndex):
         if dense and parameters.search == "auto" and wanted.search != "exact":
             warnings += self._like_points(rows)
         warnings += too_few("k", wanted.k, self.rows, answers.counts)
+        stats = QueryStats(*answers.stats)
+        if wanted.duplicate_threshold is not None:
+            warnings += crowded(wanted.k, stats)
+        copies, offsets = _end_to_end(answers.copies)
         return QueryResult(
             ids=answers.ids,
             scores=answers.scores,
             selection_scores=answers.values,
             counts=answers.counts,
             generation=self.generation,
-            stats=QueryStats(*answers.stats),
+            stats=stats,
             parameters=wanted,
             warnings=warnings,
             duality_gaps=answers.gaps,
+            collapsed_ids=copies,
+            collapsed_offsets=offsets,
         )
 
     def resolve(
@@ -350,6 +363,9 @@ class Index(KeptIndex):
             manifest.points,
             manifest.nonzeros if manifest.points == "sparse" else None,
             probes=(manifest.n_probes, self._searcher.max_probes),
+            duplicate_threshold=parameters.collapse_threshold(
+                self._searcher.metric, manifest.duplicate_threshold
+            ),
         )
         return self._searcher.plan(wanted, probe_on=parameters.search == "auto")
 
@@ -393,3 +409,12 @@ class Index(KeptIndex):
         )
         places = self.topics.labels.rows(ids)
         return list_distances_stepwise(points, asked, places, self._searcher.metric)
+
+
+def _end_to_end(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
+    """Return the numbers of all parts, and where each part begins and the last ends; or nothing."""
+    if not parts:
+        nothing = np.empty(0, np.int64)
+        return nothing, nothing
+    offsets = np.concatenate(([0], np.cumsum([len(part) for part in parts]))).astype(np.int64)
+    return np.concatenate(parts), offsets

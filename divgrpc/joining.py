@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from divgrpc.parameters import too_few
+from divgrpc.parameters import crowded, too_few
 from divgrpc.types import CountArray, LabelResult, QueryResult, QueryStats, WarningInfo
 
 ResultT = TypeVar("ResultT", QueryResult, LabelResult)
@@ -30,21 +30,24 @@ def joined(parts: Sequence[ResultT]) -> ResultT:
         columns = [getattr(part, field.name) for part in parts]
         if isinstance(columns[0], np.ndarray):
             whole[field.name] = np.concatenate(columns)
+    if isinstance(first, QueryResult) and len(first.collapsed_offsets):
+        lengths = [np.diff(part.collapsed_offsets) for part in parts]
+        whole["collapsed_offsets"] = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
     if isinstance(first, LabelResult):
         whole["names"] = tuple(chain.from_iterable(part.names for part in parts))
         asked = ("top_k", first.parameters.top_k)
     else:
         asked = ("k", first.parameters.k)
-    whole["warnings"] = _warnings(parts, whole["counts"], *asked)
+    whole["warnings"] = _warnings(parts, whole["counts"], *asked, whole["stats"])
     return replace(first, **whole)
 
 
 def _warnings(
-    parts: Sequence[ResultT], counts: CountArray, field: str, wanted: int
+    parts: Sequence[ResultT], counts: CountArray, field: str, wanted: int, stats: QueryStats
 ) -> tuple[WarningInfo, ...]:
     found = {warning.code: warning for part in parts for warning in part.warnings}
-    # The one warning that counts rows: each part counted its own.
-    for short in too_few(field, wanted, wanted, counts):
+    # These count rows, and each part counted its own.
+    for short in (*too_few(field, wanted, wanted, counts), *crowded(wanted, stats)):
         if found.pop(short.code, None):
             found[short.code] = short
     return tuple(found.values())

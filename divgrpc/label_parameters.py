@@ -64,6 +64,7 @@ class PredictParameters:
             hash_limit=self.hash_limit,
             candidates_limit=self.candidates_limit,
             seed=self.seed,
+            keep_duplicates=True,
         )
 
     @property

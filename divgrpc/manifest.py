@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from divgrpc.array_files import ArrayEntry
 from divgrpc.errors import DivgrpcError, IndexDamagedError, OtherFormatError
-from divgrpc.parameters import BuildParameters, LabelParameters
+from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters, LabelParameters
 from divgrpc.types import (
     ArrayInfo,
     Choice,
@@ -68,6 +68,7 @@ class Manifest:
 
     `widest_row`: the most numbers that a row stores, `dims` where points are dense.
     `auto_search_dense`: what dense queries of sparse points take, None where Build did not ask.
+    `duplicate_threshold`: what near-copies are, for a query that does not say.
     """
 
     generation: int
@@ -87,6 +88,7 @@ class Manifest:
     labels: LabelSection | None = None
     auto_search_dense: Search | None = None
     search_costs_dense: tuple[SearchCost, ...] = ()
+    duplicate_threshold: float | None = None
 
     def to_json(self) -> str:
         """Return the text of the file."""
@@ -129,6 +131,9 @@ class Manifest:
         of_version_1 = {"nonzeros": document["rows"] * document["dims"], "choices": ()}
         later = {"labels": None, "widest_row": document["dims"]}
         later |= {"auto_search_dense": None, "search_costs_dense": ()}
+        # A cosine says the same of every index; what is a short distance Build has to measure.
+        cosine = document["parameters"]["metric"] != "euclidean"
+        later |= {"duplicate_threshold": DEFAULT_DUPLICATE_COSINE if cosine else None}
         document = of_version_1 | later | document
         known = {field.name: document[field.name] for field in fields(cls)}
         return cls(
@@ -176,6 +181,7 @@ class Manifest:
             labels=self._label_info(kept),
             auto_search_dense=self.auto_search_dense,
             search_costs_dense=self.search_costs_dense,
+            duplicate_threshold=self.duplicate_threshold,
         )
 
     def _label_info(self, defaults: Defaults) -> LabelInfo | None:

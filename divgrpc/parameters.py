@@ -22,6 +22,7 @@ from divgrpc.types import (
     Hyperplanes,
     Metric,
     QueryDefault,
+    QueryStats,
     Rounding,
     Sampling,
     Search,
@@ -73,6 +74,10 @@ LIMITS: Final = {
 
 DEFAULT_K: Final = 10
 CODE_BITS: Final = 256
+# Points at least this similar are near-copies, unless a query names a threshold: a cosine.
+DEFAULT_DUPLICATE_COSINE: Final = 0.95
+# So many times as many candidates as candidates_limit are looked at where near-copies crowd them.
+POOL_GROWTH: Final = 4
 # The fewest candidates and hashed points of a default, by what is sought. Codes of sparse rows say
 # less, and of labels fewer are asked for.
 _FEWEST: Final[Mapping[Sought, tuple[int, int]]] = {
@@ -232,6 +237,9 @@ class QueryParameters:
     seed: int = 0
     rounding: Rounding = "exchange"
     n_probes: int | None = None
+    duplicate_threshold: float | None = None
+    keep_duplicates: bool = False
+    list_collapsed: bool = False
 
     def __post_init__(self) -> None:
         check_integer(self, "k", 1, LIMITS["k_max"])
@@ -260,6 +268,48 @@ class QueryParameters:
             raise InvalidArgumentError(
                 "max_distance", f"max_distance must be 0 or more, got {self.max_distance}"
             )
+        self._check_duplicates()
+
+    def _check_duplicates(self) -> None:
+        for field in ("keep_duplicates", "list_collapsed"):
+            value = getattr(self, field)
+            if not isinstance(value, bool):
+                raise InvalidArgumentError(field, f"{field} must be true or false, got {value!r}")
+        if self.duplicate_threshold is None:
+            return
+        check_number(self, "duplicate_threshold")
+        if self.keep_duplicates:
+            raise InvalidArgumentError(
+                "duplicate_threshold",
+                "duplicate_threshold says what is collapsed, and keep_duplicates collapses nothing:"
+                " set one of the two",
+            )
+
+    def collapse_threshold(self, metric: Metric, default: float | None) -> float | None:
+        """Return from which likeness on points are near-copies, None where none are collapsed.
+
+        A cosine from -1 to 1 or, under `euclidean`, a squared distance of 0 or more. `default` is
+        what a query takes that names nothing and asks for diversity. Raises `InvalidArgumentError`
+        where the threshold is none of the metric's.
+        """
+        threshold = self.duplicate_threshold
+        if threshold is None:
+            plain = self.selector == "nearest" or self.diversity == 0
+            return None if plain or self.keep_duplicates else default
+        if metric == "euclidean":
+            if threshold < 0:
+                raise InvalidArgumentError(
+                    "duplicate_threshold",
+                    "duplicate_threshold must be a squared distance under metric euclidean, 0 or"
+                    f" more, got {threshold}",
+                )
+        elif not -1 <= threshold <= 1:
+            raise InvalidArgumentError(
+                "duplicate_threshold",
+                f"duplicate_threshold must be a cosine under metric {metric}, between -1 and 1,"
+                f" got {threshold}",
+            )
+        return threshold
 
     def _check_limit(self, field: str) -> None:
         value = check_integer(self, field, 0, LIMITS["rows_max"])
@@ -277,12 +327,13 @@ class QueryParameters:
         nonzeros: int | None = None,
         *,
         probes: tuple[int, int] = (1, LIMITS["rows_max"]),
+        duplicate_threshold: float | None = None,
     ) -> EffectiveParameters:
         """Fill in the defaults for an index of `rows` points of at most `width` numbers each.
 
         `nonzeros` counts the numbers that all points store, where they are sparse; `probes` are as
-        many as Build tuned, and at most. Raises `InvalidArgumentError` where k times the candidates
-        is above its limit.
+        many as Build tuned, and at most; `duplicate_threshold` is what `collapse_threshold` says.
+        Raises `InvalidArgumentError` where k times the candidates is above its limit.
         """
         fewest, fewest_hashed = _FEWEST[sought]
         most = self._limit(width) // self.k
@@ -312,6 +363,8 @@ class QueryParameters:
             seed=self.seed,
             rounding=self.rounding,
             n_probes=min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,
+            duplicate_threshold=duplicate_threshold,
+            list_collapsed=self.list_collapsed,
         )
 
     def _hashed(self, rows: int, default: int) -> int:
@@ -369,3 +422,27 @@ def too_few(
         return (WarningInfo(f"FEWER_THAN_{upper}_{things.upper()}", sentence, field),)
     sentence = f"{len(short)} of {len(counts)} rows have fewer than {wanted} results"
     return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)
+
+
+def crowded(k: int, stats: QueryStats) -> tuple[WarningInfo, ...]:
+    """Return what is said where near-copies crowd the candidates, however many were looked at.
+
+    Those of a row are crowded where half of them are near-copies of its results, or where fewer
+    than `k` differ.
+    """
+    collapsed, duplicates = stats.collapsed.tolist(), stats.duplicates.tolist()
+    # Nearly every call has few of the first and none of the second.
+    rows = sum(
+        2 * copies > seen or filled > 0
+        for copies, seen, filled in zip(
+            collapsed, stats.candidates.tolist(), duplicates, strict=True
+        )
+    )
+    if not rows:
+        return ()
+    filled = sum(map(bool, duplicates))
+    sentence = f"near-copies of results crowd the candidates of {rows} of {len(collapsed)} rows"
+    if filled:
+        sentence += f", and {filled} have fewer than k = {k} results that differ"
+    sentence += "; a larger candidates_limit and hash_limit look further"
+    return (WarningInfo("CANDIDATES_CROWDED", sentence, "candidates_limit"),)

@@ -1,11 +1,12 @@
 """A query's parameters as kernels take them, made once for all queries that come with the same."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from divgrpc.kernels import answering, finding, selection
+from divgrpc.kernels import answering, collapse, finding, selection
+from divgrpc.parameters import LIMITS, POOL_GROWTH
 from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.types import EffectiveParameters, Metric
 from divgrpc.vectors import within_float32
@@ -13,6 +14,9 @@ from divgrpc.vectors import within_float32
 # How far from its true distance a point may seem to be: rounding of two unit vectors. Without it a
 # limit of 0 would lose points that equal the query but for their length.
 _ROUNDING: Final = 1e-12
+
+# Equal directions may seem to be this far apart, in float32.
+_SAME: Final = 1e-6
 
 _SEARCHES: Final = {
     "exact": finding.EXACT,
@@ -37,13 +41,15 @@ class QueryPlan:
     """How queries are answered.
 
     `wanted` are the parameters and `of_kernel` is the plan of `answering._answer`; `seen` points at
-    most come before the selector, which is called `one_by_one` where the kernel does not know it.
+    most come before the selector, which is called `one_by_one` where the kernel does not know it,
+    or where near-copies are listed. `limit` is how far near-copies are apart, below 0 for none.
     """
 
     wanted: EffectiveParameters
     of_kernel: tuple[Any, ...]
     seen: int
     one_by_one: bool
+    limit: float = float(collapse.OFF)
 
     @classmethod
     def of(
@@ -51,23 +57,40 @@ class QueryPlan:
     ) -> "QueryPlan":
         """Return the plan that answers; `at_least` of the `points` hashed are found."""
         seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
+        limit = _limit(wanted.duplicate_threshold, metric)
+        if limit >= 0:
+            # It stays within what k times the candidates may be.
+            room = max(seen, LIMITS["k_times_candidates_max"] // wanted.k)
+            seen = min(POOL_GROWTH * seen, wanted.hash_limit or points, points, room)
         # All selectors are plain nearest neighbours at 0, but those that the paper prints.
         printed = wanted.selector in {"greedy", "qp_relax"} and wanted.variant == "printed"
         relevance_alone = np.float32(1 - wanted.diversity) == 1
         nearest = wanted.selector == "nearest" or (relevance_alone and not printed)
         one_by_one = wanted.selector in ONE_BY_ONE and not nearest
         step = answering.CANDIDATES if one_by_one else answering.GREEDY
-        step = answering.NEAREST if nearest else step
-        return cls(wanted, _of_kernel(wanted, metric, step, at_least), seen, one_by_one)
+        effective = wanted
+        if nearest:
+            step = answering.NEAREST
+        if nearest and limit >= 0:
+            # The nearest of those that differ are what greedy picks by relevance alone.
+            step = answering.GREEDY
+            effective = replace(wanted, selector="greedy", variant="corrected", diversity=0.0)
+        of_kernel = _of_kernel(effective, metric, step, at_least, (np.float32(limit), seen))
+        return cls(wanted, of_kernel, seen, one_by_one or wanted.list_collapsed, limit)
 
     @classmethod
     def of_hashed(cls, wanted: EffectiveParameters, metric: Metric) -> "QueryPlan":
         """Return the plan that gives the hashed points themselves."""
-        return cls(wanted, _of_kernel(wanted, metric, answering.HASHED, 0), 0, one_by_one=False)
+        of_kernel = _of_kernel(wanted, metric, answering.HASHED, 0, (collapse.OFF, 0))
+        return cls(wanted, of_kernel, 0, one_by_one=False)
 
 
 def _of_kernel(
-    wanted: EffectiveParameters, metric: Metric, step: int, at_least: int
+    wanted: EffectiveParameters,
+    metric: Metric,
+    step: int,
+    at_least: int,
+    collapsing: tuple[np.float32, int],
 ) -> tuple[Any, ...]:
     limit = wanted.max_distance
     return (
@@ -85,4 +108,14 @@ def _of_kernel(
         np.uint64(wanted.seed),
         metric == "inner_product",
         _METRICS[metric],
+        *collapsing,
     )
+
+
+def _limit(threshold: float | None, metric: Metric) -> float:
+    """Return how far apart near-copies are at most, in the unit of `kernels.pairs`."""
+    if threshold is None:
+        return float(collapse.OFF)
+    if metric == "euclidean":
+        return float(within_float32(threshold))
+    return max(0.0, (1 - threshold) * (2 if metric == "cosine" else 1)) + _SAME

@@ -11,6 +11,7 @@ from divgrpc.array_files import Array, release
 from divgrpc.kernels import (
     addresses,
     answering,
+    collapse,
     finding,
     postings,
     probing,
@@ -24,7 +25,7 @@ from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.plans import QueryPlan
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch, flat
-from divgrpc.selecting import ONE_BY_ONE, select
+from divgrpc.selecting import ONE_BY_ONE, select, select_different
 from divgrpc.types import (
     CountArray,
     EffectiveParameters,
@@ -56,9 +57,10 @@ _NO_GAPS: Final = np.empty(0, np.float32)
 
 
 class Answers(NamedTuple):
-    """What the kernel writes: `QueryResult`'s columns; `stats` (4, nq) in `QueryStats`'s order.
+    """What the kernel writes: `QueryResult`'s columns; `stats` (6, nq) in `QueryStats`'s order.
 
-    `gaps` (nq,) float32 or empty, 0 where nothing was relaxed.
+    `gaps` (nq,) float32 or empty, 0 where nothing was relaxed. `copies` has, for each place of each
+    row (nq * k), the ids of the near-copies that the result there stands for, or is empty.
     """
 
     ids: IntArray
@@ -67,6 +69,7 @@ class Answers(NamedTuple):
     counts: CountArray
     stats: CountArray
     gaps: FloatArray
+    copies: list[IntArray]
 
     @property
     def columns(self) -> tuple[Any, ...]:
@@ -79,6 +82,7 @@ class Answers(NamedTuple):
             getattr(self, name)[row] = getattr(alone, name)[0]
         self.stats[:, row] = alone.stats[:, 0]
         self.gaps[row : row + 1] = alone.gaps
+        self.copies.extend(alone.copies)
 
 
 class Searcher:
@@ -172,17 +176,28 @@ class Searcher:
             # Kernels are compiled for whole arrays, not for parts of others.
             alone = _empty_answers(1, wanted.k, gaps=len(answers.gaps) > 0)
             self._run(queries[row : row + 1], plan, alone)
-            self._select(wanted, alone)
+            if plan.of_kernel[7] == answering.CANDIDATES:
+                places = self._select(plan, alone)
+            else:
+                places = self._local.scratch.picked[: alone.counts[0]]
+            if wanted.list_collapsed:
+                self._list_copies(plan, places, alone)
             answers.put(row, alone)
         return answers
 
-    def _select(self, wanted: EffectiveParameters, alone: "Answers") -> None:
-        """Pick from the candidates that the scratch holds, and write the one row of answers."""
+    def _select(self, plan: QueryPlan, alone: "Answers") -> IntArray:
+        """Pick from the candidates that the scratch holds, and write the one row of answers.
+
+        Returns the places of the picks among the candidates.
+        """
         scratch: Scratch = self._local.scratch
         count, inverses = int(alone.counts[0]), self._named[1]
         rows, distances = scratch.rows[:count], scratch.distances[:count]
         among = Candidates(self._points, inverses, rows, distances, scratch.selection)
-        picks = select(among, wanted, self.metric)
+        pool = int(alone.stats[3, 0])
+        picks, pool, copies, duplicates = select_different(
+            among, pool, plan.limit, plan.wanted, self.metric
+        )
         found = len(picks.places)
         taken = rows[picks.places]
         alone.ids[0, :found] = self.ids[taken] if len(self.ids) else taken
@@ -190,8 +205,25 @@ class Searcher:
         alone.values[0, :found] = picks.values
         alone.ids[0, found:], alone.scores[0, found:], alone.values[0, found:] = -1, np.nan, np.nan
         alone.counts[0] = found
+        alone.stats[3:, 0] = pool, copies, duplicates
         if len(alone.gaps):
             alone.gaps[0] = picks.gap
+        return picks.places
+
+    def _list_copies(self, plan: QueryPlan, places: IntArray, alone: "Answers") -> None:
+        """List, for each place of the one row, the ids of the near-copies in the pool."""
+        nobody = np.empty(0, np.int64)
+        alone.copies.extend([nobody] * plan.wanted.k)
+        if plan.limit < 0:
+            return
+        rows, pool = self._local.scratch.rows, int(alone.stats[3, 0])
+        owners = np.empty(pool, np.int64)
+        collapse.assign_copies(
+            self._points, self._named[1], rows, pool, places, len(places), plan.limit, owners
+        )
+        for place in range(len(places)):
+            copies = rows[np.flatnonzero(owners == place)]
+            alone.copies[place] = self.ids[copies] if len(self.ids) else copies.astype(np.int64)
 
     def hashed(self, queries: Rows, wanted: EffectiveParameters) -> list[IntArray]:
         """Return the ids of the points that each query has hashed, in no order.
@@ -314,9 +346,10 @@ def compile_beside() -> None:
     scratch, rows, costs, room = memory.as_tuple(), memory.rows, memory.distances, memory.selection
     target, marks, one, queries = room[1], room[3], np.float32(1), as_queries(memory.target)
     sums, code, projections = memory.sums, memory.code, memory.projections
-    picks = (0, 0, one, 0, room, memory.picked, costs)
+    room_of_picks = (memory.picked, costs)
+    picks = ((0, 0, 0), 0, one, 0, False, one, room, room_of_picks)
     for kernel, arguments in (
-        (selection.greedy, (points, inverses, rows, costs, *picks)),
+        (selection.pick, (points, (ids, inverses, bounds), rows, costs, costs, *picks)),
         (scoring.score_rows, (points, target, 0, 0.0, False, rows, 0, costs)),
         (scoring.score_all, (points, target, 0, 0.0, False, costs)),
         (scoring.score_marked, (points, target, marks, 0.0, False, rows, 0, costs)),
@@ -369,8 +402,9 @@ def _empty_answers(queries: int, k: int, *, gaps: bool = False) -> Answers:
         np.empty((queries, k), np.float32),
         np.empty((queries, k), np.float32),
         np.empty(queries, np.uint32),
-        np.empty((4, queries), np.uint32),
+        np.empty((6, queries), np.uint32),
         np.zeros(queries, np.float32) if gaps else _NO_GAPS,
+        [],
     )
 
 

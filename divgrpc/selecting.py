@@ -12,7 +12,8 @@ from typing import Final
 
 import numpy as np
 
-from divgrpc.kernels import diversifying
+from divgrpc.kernels import collapse, diversifying
+from divgrpc.kernels.selection import CROWDED_PART
 from divgrpc.relaxation import Candidates, exchange, relax, round_up
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric, Selector
 
@@ -55,6 +56,41 @@ def select(among: Candidates, wanted: EffectiveParameters, metric: Metric) -> Pi
     if wanted.selector == "dpp":
         return dpp(among, wanted.k, wanted.diversity, metric)
     return qp_relax(among, wanted)
+
+
+def select_different(
+    among: Candidates, pool: int, limit: float, wanted: EffectiveParameters, metric: Metric
+) -> tuple[Picks, int, int, int]:
+    """Pick k of the first `pool` candidates that differ; as `kernels.selection.pick` does.
+
+    Candidates within `limit` of one another, in the unit of `kernels.pairs`, are near-copies; below
+    0 none are. Where they crowd the pool it grows, up to all candidates. Returns the picks, the
+    pool, how many of it are near-copies of picks, and how many picks are near-copies themselves.
+    """
+    if limit < 0:
+        return select(among.of(np.arange(pool)), wanted, metric), pool, 0, 0
+    near, owners = np.float32(limit), np.empty(len(among), np.int64)
+    arrays = (among.points, among.inverses, among.rows)
+    while True:
+        kept = np.empty(pool, np.int64)
+        kept = kept[: collapse.keep_different(*arrays, pool, near, kept)]
+        picks = select(among.of(kept), wanted, metric)
+        places = kept[picks.places]
+        copies = collapse.assign_copies(*arrays, pool, places, len(places), near, owners)
+        if pool == len(among) or CROWDED_PART * copies < pool:
+            break
+        pool = min(2 * pool, len(among))
+    others = np.setdiff1d(np.arange(pool), places)[: wanted.k - len(places)]
+    return (
+        Picks(
+            np.concatenate((places, others)),
+            np.concatenate((picks.values, -among.costs[others])),
+            picks.gap,
+        ),
+        pool,
+        copies,
+        len(others),
+    )
 
 
 def rerank(among: Candidates, k: int, diversity: float) -> Picks:

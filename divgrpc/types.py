@@ -48,7 +48,8 @@ class EffectiveParameters:
     """The parameters a query was answered with: defaults filled in, `auto` resolved.
 
     `hash_limit` and `candidates_limit` of 0 mean no limit, as does a `max_distance` of None;
-    `n_probes` is 0 for a search that looks at no buckets or cells.
+    `n_probes` is 0 for a search that looks at no buckets or cells. A `duplicate_threshold` of None
+    means that no near-copies are collapsed.
     """
 
     k: int
@@ -63,6 +64,8 @@ class EffectiveParameters:
     seed: int
     rounding: Rounding
     n_probes: int
+    duplicate_threshold: float | None = None
+    list_collapsed: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,13 +73,17 @@ class QueryStats:
     """What happened, one number per query row; every array is (nq,) uint32.
 
     `points_hashed`: distinct points that the hash stage handed on; `buckets_probed`: buckets looked
-    up; `points_scored`: points scored exactly; `candidates`: points that the selector saw.
+    up; `points_scored`: points scored exactly; `candidates`: points that the selector chose from;
+    `collapsed`: those of them that are near-copies of a result, which stands for them;
+    `duplicates`: results that are near-copies of a better candidate, because fewer than k differ.
     """
 
     points_hashed: CountArray
     buckets_probed: CountArray
     points_scored: CountArray
     candidates: CountArray
+    collapsed: CountArray
+    duplicates: CountArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -89,6 +96,10 @@ class QueryResult:
     smaller for nearer points. A selection score is what the selector saw in the point when it
     picked it, higher is better. `duality_gaps` is empty but for the selector `qp_relax`: (nq,)
     float32, how far each row's shares may be from the best, as a share of the objective's range.
+
+    `collapsed_ids` (m,) int64 are the near-copies that results stand for, where `list_collapsed`
+    asked for them, and `collapsed_offsets` (nq * k + 1,) int64 say which result: place j of row i
+    owns the entries from offsets[i * k + j] up to the next. Both are empty where nobody asked.
     """
 
     ids: IntArray
@@ -100,6 +111,18 @@ class QueryResult:
     parameters: EffectiveParameters
     warnings: tuple[WarningInfo, ...] = ()
     duality_gaps: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
+    collapsed_ids: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    collapsed_offsets: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def collapsed(self, row: int, place: int) -> IntArray:
+        """Return the ids of the near-copies that a result stands for, nearest first.
+
+        Empty unless the query was asked with `list_collapsed`.
+        """
+        if not len(self.collapsed_offsets):
+            return self.collapsed_ids
+        entry = row * self.ids.shape[1] + place
+        return self.collapsed_ids[self.collapsed_offsets[entry] : self.collapsed_offsets[entry + 1]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +261,9 @@ class IndexInfo:
     `query_default` is None until Evaluate has set one on this generation, `labels` where the index
     was built without. `auto_search_dense` is what `auto` resolves to for dense queries of sparse
     points that have categories, by `search_costs_dense`; None where no hyperplanes were learned of
-    those, and all queries take `auto_search`.
+    those, and all queries take `auto_search`. `duplicate_threshold` is the cosine, or under
+    `euclidean` the squared distance, from which on points are near-copies where a query does not
+    say; None where none are.
     """
 
     name: str
@@ -261,6 +286,7 @@ class IndexInfo:
     labels: LabelInfo | None = None
     auto_search_dense: Search | None = None
     search_costs_dense: tuple[SearchCost, ...] = ()
+    duplicate_threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def neighbour_vote(
     width = check_top_k(top_k, truth.shape[1])
     metric = index.manifest.parameters.metric
     rows = query_rows("documents", documents, index.dims, metric)
-    asked = parameters or QueryParameters(k=NEIGHBOURS)
+    asked = parameters or QueryParameters(k=NEIGHBOURS, keep_duplicates=True)
     parts = []
     for start in range(0, len(rows), _BLOCK_ROWS):
         result = index.answer(rows[start : start + _BLOCK_ROWS], asked, as_points=True)

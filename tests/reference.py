@@ -7,7 +7,7 @@ stored (a point within rounding of a hyperplane may fall on either side).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -355,6 +355,74 @@ class Answer:
     hashed: list[int]
     candidates: list[int]
     probed: int
+    collapsed: int = 0
+    duplicates: int = 0
+
+
+# Near-copies.
+
+
+def copy_limit(points: Points, threshold: float) -> float:
+    """Return how far apart near-copies are at most, as `apart` measures it."""
+    if points.metric == "euclidean":
+        return threshold
+    return (1 - threshold) * (2 if points.metric == "cosine" else 1) + 1e-6
+
+
+def keep_different(points: Points, near: Sequence[int], limit: float) -> list[int]:
+    """Return the candidates, nearest first, that are within the limit of no kept one before."""
+    kept: list[int] = []
+    for row in near:
+        if all(apart(points, row, other) > limit for other in kept):
+            kept.append(row)
+    return kept
+
+
+def copies_of(
+    points: Points, near: Sequence[int], picks: Sequence[int], limit: float
+) -> dict[int, list[int]]:
+    """Return the candidates that are near-copies of each pick; each is of the first it is like."""
+    copies: dict[int, list[int]] = {pick: [] for pick in picks}
+    for row in near:
+        like = [pick for pick in picks if apart(points, row, pick) <= limit]
+        if like and row not in copies:
+            copies[like[0]].append(row)
+    return copies
+
+
+def select_different(
+    points: Points, query: Floats, near: Sequence[int], parameters: EffectiveParameters
+) -> tuple[list[tuple[int, float]], int, int, int]:
+    """Return picks that differ with their values, the pool, its copies of them, and the rest.
+
+    `near` is as far as the pool may grow. The rest are near-copies that fill up, nearest first.
+    """
+    from reference_selectors import select
+
+    assert parameters.duplicate_threshold is not None
+    limit = copy_limit(points, parameters.duplicate_threshold)
+    plain = is_plain(parameters)
+    pool = min(parameters.candidates_limit or len(near), len(near))
+    while True:
+        kept = keep_different(points, near[:pool], limit)
+        if plain:
+            picked = [(row, far(points, query, row)) for row in kept[: parameters.k]]
+        else:
+            picked = select(points, query, kept, parameters)
+        picks = [row for row, _ in picked]
+        copies = sum(map(len, copies_of(points, near[:pool], picks, limit).values()))
+        if pool == len(near) or 4 * copies < pool:
+            break
+        pool = min(2 * pool, len(near))
+    rest = [row for row in near[:pool] if row not in picks][: parameters.k - len(picks)]
+    picked += [(row, far(points, query, row)) for row in rest]
+    return picked, pool, copies, len(rest)
+
+
+def is_plain(parameters: EffectiveParameters) -> bool:
+    """Tell whether relevance alone decides."""
+    printed = parameters.selector == "greedy" and parameters.variant == "printed"
+    return parameters.selector == "nearest" or (parameters.diversity == 0 and not printed)
 
 
 def answer(
@@ -363,11 +431,16 @@ def answer(
     """Answer one query row from end to end."""
     found, probed = hashed(points, query, parameters, at_least=at_least)
     seen = candidates(points, query, found, parameters)
+    copies = duplicates = 0
     # Imported here because it goes by what stands above.
     from reference_selectors import select
 
-    printed = parameters.selector == "greedy" and parameters.variant == "printed"
-    if parameters.selector == "nearest" or (parameters.diversity == 0 and not printed):
+    if parameters.duplicate_threshold is not None:
+        widest = replace(parameters, candidates_limit=4 * parameters.candidates_limit)
+        near = candidates(points, query, found, widest)
+        picked, pool, copies, duplicates = select_different(points, query, near, parameters)
+        seen = near[:pool]
+    elif is_plain(parameters):
         picked = [(row, far(points, query, row)) for row in seen[: parameters.k]]
     else:
         picked = select(points, query, seen, parameters)
@@ -378,6 +451,8 @@ def answer(
         hashed=found,
         candidates=seen,
         probed=probed,
+        collapsed=copies,
+        duplicates=duplicates,
     )
 
 

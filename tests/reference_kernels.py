@@ -295,10 +295,11 @@ def length_bounds(rows: npt.NDArray[np.float32], block: int) -> npt.NDArray[np.f
 
 def needed(parameters: EffectiveParameters, rows: int) -> int:
     """Return how many of the nearest of so many rows an answer goes by."""
-    limits = (parameters.hash_limit, parameters.candidates_limit)
+    collapses = parameters.duplicate_threshold is not None
+    limits = (parameters.hash_limit, (4 if collapses else 1) * parameters.candidates_limit)
     most = min(limit or rows for limit in (*limits, rows))
     nearest = parameters.selector == "nearest" or parameters.diversity == 0
-    return min(most, parameters.k) if nearest else most
+    return min(most, parameters.k) if nearest and not collapses else most
 
 
 def reach(

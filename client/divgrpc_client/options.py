@@ -52,6 +52,11 @@ class QueryOptions(TypedDict, total=False):
     seed: Annotated[int, "of the draws; same seed, same answer"]
     rounding: Annotated[Rounding, "how qp_relax's shares become k results"]
     n_probes: Annotated[int | None, "buckets, or cells, that tables look at; default: as tuned"]
+    duplicate_threshold: Annotated[
+        float | None, "cosine from which on a point is a near-copy; euclidean: squared distance"
+    ]
+    keep_duplicates: Annotated[bool, "collapse no near-copies"]
+    list_collapsed: Annotated[bool, "list the near-copies that each result stands for"]
 
 
 class BuildOptions(TypedDict, total=False):

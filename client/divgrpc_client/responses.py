@@ -59,8 +59,21 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
         ids=laid_out(np.array(response.ids, np.int64), -1),
         parameters=parameters,
         duality_gaps=np.array(response.duality_gaps, np.float32),
+        collapsed_ids=np.array(response.collapsed_ids, np.int64),
+        collapsed_offsets=_offsets_of_places(response, parameters.k),
         **shared,
     )
+
+
+def _offsets_of_places(response: query_pb2.QueryResponse, k: int) -> npt.NDArray[np.int64]:
+    """Return where the near-copies of each place (nq, k) begin, and the end; empty if unlisted."""
+    if not response.collapsed_offsets:
+        return np.empty(0, np.int64)
+    counts = np.diff(np.array(response.offsets, np.int64))
+    filled = np.arange(k) < counts[:, None]
+    copies = np.zeros(filled.shape, np.int64)
+    copies[filled] = np.diff(np.array(response.collapsed_offsets, np.int64))
+    return np.concatenate(([0], np.cumsum(copies)))
 
 
 def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
@@ -113,6 +126,8 @@ def _stats(stats: query_pb2.QueryStats) -> QueryStats:
         buckets_probed=np.array(stats.buckets_probed, np.uint32),
         points_scored=np.array(stats.points_scored, np.uint32),
         candidates=np.array(stats.candidates, np.uint32),
+        collapsed=np.array(stats.collapsed, np.uint32),
+        duplicates=np.array(stats.duplicates, np.uint32),
     )
 
 
@@ -131,6 +146,10 @@ def effective(message: query_pb2.EffectiveParameters) -> EffectiveParameters:
         seed=message.seed,
         rounding=word(message, "rounding"),
         n_probes=message.n_probes,
+        duplicate_threshold=(
+            message.duplicate_threshold if message.HasField("duplicate_threshold") else None
+        ),
+        list_collapsed=message.list_collapsed,
     )
 
 
@@ -179,6 +198,9 @@ def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
         labels=_label_info(message.labels) if message.HasField("labels") else None,
         auto_search_dense=word(message, "auto_search_dense") if message.auto_search_dense else None,
         search_costs_dense=_costs(message.search_costs_dense),
+        duplicate_threshold=(
+            message.duplicate_threshold if message.HasField("duplicate_threshold") else None
+        ),
     )
 
 

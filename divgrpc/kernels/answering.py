@@ -22,7 +22,7 @@ from divgrpc.kernels.scoring import (
     score_rows,
     worth_looking,
 )
-from divgrpc.kernels.selection import greedy, scale_costs
+from divgrpc.kernels.selection import pick
 from divgrpc.kernels.sparse import (
     clear,
     dense_square,
@@ -92,7 +92,9 @@ def _answer(points, postings, named, hashing, tables, cells, plan, span, queries
     int32 (see `hashing.sketch_dense`) or empty, where m is d. `tables`: see `find_tables`. `cells`:
     see `rank_cells`; with cells, codes and terms go by place.
     `plan`: search, n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance
-    float32 (inf: none), selector, relevance float32, rule, uniform, seed uint64, product, metric.
+    float32 (inf: none), selector, relevance float32, rule, uniform, seed uint64, product, metric,
+    limit float32 within which points are near-copies (`collapse.OFF`: none are), and as many
+    candidates as the selector's pool may grow to (0: candidates_limit).
     `span`: first row and the end; whether the room of `kernels.together` has what was found for it.
     `queries`: dense (nq, d) float32, or indptr (nq + 1,) int64, indices int32 and values float32;
     what is not used is empty. `scratch`: rows (r,) int32, distances (r,) float32, projections (B,)
@@ -102,7 +104,8 @@ def _answer(points, postings, named, hashing, tables, cells, plan, span, queries
     (see `greedy`), costs float32, picked int64, sketched (1, m) float32, sums float32, and the
     room of `kernels.together`. With cells, unless all points are scored, r may be less than n.
     `results`: ids (nq, k) int64, scores and selection scores (nq, k) float32, counts (nq,) uint32,
-    stats (4, nq) uint32: hashed, probed, scored, candidates.
+    stats (6, nq) uint32: hashed, probed, scored, candidates, near-copies of results among those,
+    results that are near-copies themselves.
     """
     ids, bounds, product = named[0], named[2], plan[12]
     hash_limit, candidates_limit, max_distance = plan[4], plan[5], plan[6]
@@ -141,32 +144,40 @@ def _answer(points, postings, named, hashing, tables, cells, plan, span, queries
                 results[0][query, i] = id_of(ids, i if every else rows[i])
             results[3][query] = count
             continue
-        hashed, seen = min(n, hash_limit or n), enough
+        hashed, widest = min(n, hash_limit or n), enough
         if not (every or known):
             scored += looked
             hashed = min(count, hash_limit or count)
-            seen = min(hashed, candidates_limit or hashed)
+            widest = min(hashed, plan[15] or candidates_limit or hashed)
             if hashed < count:
                 # Only the ties of a scan with sampling "nearest" come to this.
                 sort_nearest(rows, distances, sure, count, hashed - sure, ids)
                 count = hashed
         count = within(rows, distances, count, max_distance)
-        candidates = min(count, seen)
-        wanted = min(candidates, plan[3]) if plan[7] == NEAREST else candidates
-        take_in_order(rows, distances, count, wanted, ids)
+        widest = min(count, widest)
+        pool = min(widest, candidates_limit or widest)
         statistics[0, query], statistics[1, query] = hashed, probed
-        statistics[2, query], statistics[3, query] = scored, candidates
+        statistics[2, query], statistics[3, query] = scored, pool
+        statistics[4, query], statistics[5, query] = 0, 0
         if plan[7] == CANDIDATES:
-            results[3][query] = wanted
+            take_in_order(rows, distances, count, widest, ids)
+            results[3][query] = widest
+            continue
+        if plan[7] == GREEDY and widest > pool:
+            # The others stay, for a pool that grows.
+            sort_nearest(rows, distances, 0, count, pool, ids)
         else:
-            _select(points, named, plan, query, wanted, scratch, results)
+            wanted = min(pool, plan[3]) if plan[7] == NEAREST else pool
+            take_in_order(rows, distances, count, wanted, ids)
+            pool, widest, count = wanted, wanted, wanted
+        _select(points, named, plan, query, (pool, widest, count), scratch, results)
     return 0
 
 
 @part
 def needed(plan, n, falling):
     """Return how many of the nearest must be found, of all, for nothing of an answer to change."""
-    found = min(n, plan[4] or n, plan[5] or n)
+    found = min(n, plan[4] or n, plan[15] or plan[5] or n)
     # Where rows fall in length fewer are found sooner.
     return min(found, plan[3]) if falling and plan[7] == NEAREST else found
 
@@ -246,22 +257,34 @@ def _square(points, queries, query, target, at):
 
 
 @part
-def _select(points, named, plan, query, count, scratch, results):
-    ids, inverses, _ = named
+def _select(points, named, plan, query, counts, scratch, results):
+    """Pick, and write the results; `counts` as for `selection.pick`."""
+    ids = named[0]
     rows, distances = scratch[0], scratch[1]
-    costs, picked = scratch[9], scratch[10]
+    costs, picked, statistics = scratch[9], scratch[10], results[4]
     k, selector, relevance, rule = plan[3], plan[7], plan[8], plan[9]
     found_ids, scores, gains = results[0][query], results[1][query], results[2][query]
     if selector == GREEDY:
-        if plan[12] and count:
-            scale_costs(distances, count, costs)
-        else:
-            costs = distances
-        chosen = greedy(
-            points, inverses, rows, costs, count, k, relevance, rule, scratch[8], picked, gains
+        room = (picked, gains)
+        chosen, filled, copies, pool = pick(
+            points,
+            named,
+            rows,
+            distances,
+            costs,
+            counts,
+            k,
+            relevance,
+            rule,
+            plan[12],
+            plan[14],
+            scratch[8],
+            room,
         )
+        statistics[3, query], statistics[4, query] = pool, copies
+        statistics[5, query] = filled
     else:
-        chosen = min(k, count)
+        chosen = min(k, counts[0])
         for i in range(chosen):
             picked[i] = i
             gains[i] = -distances[i]

@@ -8,7 +8,9 @@ brought up to date where as it stands it would be picked (Minoux 1978).
 
 import numpy as np
 
+from divgrpc.kernels.collapse import COUNTED, PICKED, is_kept
 from divgrpc.kernels.compiling import allocating, kernel
+from divgrpc.kernels.ordering import sort_nearest
 from divgrpc.kernels.pairs import far_from, how_far
 
 CORRECTED = 0
@@ -39,20 +41,34 @@ def diversity_weight(rule, relevance, picked, k):
 
 
 @kernel
-def scale_costs(distances, count, costs):
-    """Write what the distances cost between 0, the nearest, and 1, the farthest of them.
+def scale_costs(distances, count, last, costs):
+    """Write what the distances cost between 0, the nearest, and 1, the one at place `last`.
 
     `distances` float32 ascend. Equal ones all cost 0.
     """
     low = distances[0]
-    width = distances[count - 1] - low
+    width = distances[last] - low
     for i in range(count):
         costs[i] = (distances[i] - low) / width if width > 0 else np.float32(0)
 
 
 @allocating
-def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, picked, gains):
-    """Pick up to `k` of the candidates one by one; returns how many.
+def greedy(
+    points,
+    inverses,
+    rows,
+    costs,
+    count,
+    k,
+    relevance,
+    rule,
+    limit,
+    scratch,
+    standing,
+    picked,
+    gains,
+):
+    """Pick up to `k` of the candidates one by one; returns how many, and how many are near-copies.
 
     `points` as for `score_rows`. `rows` and `costs` (count,) are in the order of distance, then
     id, so that the first of equals wins. How far apart two points are says `pairs.far_from`, with
@@ -60,18 +76,24 @@ def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, pi
     zeros, apart (count,) float32, marks uint64 of zeros, or empty: see `sparse.marked_dot`.
     `picked` int64 gets positions among the candidates, `gains` float32 what was maximised: minus
     lambda times the cost, plus the weighted distances from those picked before.
+
+    With a `limit` of 0 or more (float32) near-copies are not picked: see `collapse`. `standing`
+    (count,) int8 of zeros gets what is known of each candidate; without a limit it may be empty.
+    The second number counts the candidates that are near-copies of a pick.
     """
     far, apart = scratch[0], scratch[2]
     k = min(k, count)
     apart[:count] = np.float32(0)
+    collapses, copies, step = limit >= 0, 0, 0
     # A least distance only shrinks: it is brought up to date where the candidate would be picked.
-    lazy, known = rule == MMR, np.zeros(count, np.int32)
-    for step in range(k):
+    # Near-copies of a pick are counted by its distances to all, so then there is nothing to save.
+    lazy, known = rule == MMR and not collapses, np.zeros(count, np.int32)
+    while step < k:
         weight = diversity_weight(rule, relevance, step, k)
         best, least = -1, np.float32(np.inf)
         for i in range(count):
-            # A picked candidate is minus infinity apart, so its value is never below `least`; all
-            # others are finite, and one of them is.
+            # What is picked or a near-copy is minus infinity apart, so its value is never below
+            # `least`; all others are finite.
             value = relevance * costs[i] - weight * apart[i]
             if value < least and known[i] < step and lazy:
                 for earlier in range(known[i], step):
@@ -81,13 +103,100 @@ def greedy(points, inverses, rows, costs, count, k, relevance, rule, scratch, pi
                 value = relevance * costs[i] - weight * apart[i]
             if value < least:
                 best, least = i, value
+        if best < 0:
+            break
+        if collapses and not is_kept(points, inverses, rows, best, limit, standing):
+            apart[best] = np.float32(-np.inf)
+            continue
         picked[step] = best
         gains[step] = -least
-        if step + 1 < k and (step == 0 or not lazy):
+        if collapses or (step + 1 < k and (step == 0 or not lazy)):
             far_from(points, inverses, rows, count, best, scratch, far)
             least_counts = rule == MMR and step > 0
             for i in range(count):
                 apart[i] = min(apart[i], far[i]) if least_counts else apart[i] + far[i]
                 known[i] = 1
+        if collapses:
+            standing[best] = PICKED
+            copies += _drop_copies(far, count, limit, standing, apart)
         apart[best] = np.float32(-np.inf)
-    return k
+        step += 1
+    return step, copies
+
+
+@kernel
+def _drop_copies(far, count, limit, standing, apart):
+    """Take the near-copies of the pick that `far` is measured from out of the choice.
+
+    Returns how many they are, those left out of the count that an earlier pick had.
+    """
+    copies = 0
+    for i in range(count):
+        if far[i] <= limit and standing[i] < PICKED:
+            # A nearer one cannot be kept, or the pick would not be; a farther one is its copy.
+            copies += standing[i] < COUNTED
+            standing[i] = COUNTED
+            apart[i] = np.float32(-np.inf)
+    return copies
+
+
+# The pool grows while at least this part of it are near-copies of results, twofold each time.
+CROWDED_PART = 4
+
+
+@allocating
+def pick(
+    points, named, rows, distances, costs, counts, k, relevance, rule, product, limit, scratch, room
+):
+    """Pick from a pool of the nearest that grows where near-copies crowd it; returns four counts.
+
+    They are the picks, those of them that only fill up, the near-copies of picks in the pool, and
+    the pool. `counts`: the pool, the widest it may grow, and how many `rows` (count,) int32 and
+    `distances` float32 there are, of which those of the pool lie in order. `room`: picked int64 and
+    gains float32 (k,). Other arguments as for `greedy`, `named` as for `answering._answer`;
+    `product` says that costs are shares of the range of distances.
+
+    Where fewer than k candidates differ, near-copies fill up, nearest first: no answer is shorter
+    because of a `limit`. Their gain is minus their distance.
+    """
+    ids, inverses, _ = named
+    picked, gains = room
+    pool, widest, count = counts
+    standing = np.zeros(widest if limit >= 0 else 0, np.int8)
+    # At relevance 1 distances alone decide, and a selection score is minus the distance.
+    scaled = product and (relevance < 1 or rule == PRINTED)
+    prices = costs if scaled else distances
+    while True:
+        if scaled and pool:
+            # The range is that of the candidates a selector sees, which near-copies are not.
+            last = pool - 1
+            while limit >= 0 and not is_kept(points, inverses, rows, last, limit, standing):
+                last -= 1
+            scale_costs(distances, pool, last, costs)
+        chosen, copies = greedy(
+            points,
+            inverses,
+            rows,
+            prices,
+            pool,
+            k,
+            relevance,
+            rule,
+            limit,
+            scratch,
+            standing,
+            picked,
+            gains,
+        )
+        if pool == widest or CROWDED_PART * copies < pool:
+            break
+        wider = min(2 * pool, widest)
+        sort_nearest(rows, distances, pool, count, wider - pool, ids)
+        pool = wider
+        standing[:] = 0
+    different = chosen
+    for i in range(pool if limit >= 0 else 0):
+        if chosen < k and standing[i] != PICKED:
+            picked[chosen], gains[chosen] = i, -distances[i]
+            chosen += 1
+    return chosen, chosen - different, copies, pool

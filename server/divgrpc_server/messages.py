@@ -112,6 +112,9 @@ def pack_result(result: QueryResult) -> bytes:
         parameters=effective(result.parameters),
         duality_gaps=result.duality_gaps.tolist(),
     )
+    if len(result.collapsed_offsets):
+        response.collapsed_ids.extend(result.collapsed_ids.tolist())
+        response.collapsed_offsets.extend(_offsets_of_hits(result))
     if result.warnings:
         response.warnings.extend(_warning(warning) for warning in result.warnings)
     return response.SerializeToString()
@@ -149,12 +152,21 @@ def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], 
     return offsets, [table.ravel().tolist() for table in tables]
 
 
+def _offsets_of_hits(result: QueryResult) -> list[int]:
+    """Return `collapsed_offsets` without the places that no result fills."""
+    copies = np.diff(result.collapsed_offsets).reshape(result.ids.shape)
+    filled = np.arange(result.ids.shape[1]) < result.counts[:, None]
+    return [0, *accumulate(copies[filled].tolist())]
+
+
 def _stats(stats: QueryStats) -> query_pb2.QueryStats:
     return query_pb2.QueryStats(
         points_hashed=stats.points_hashed.tolist(),
         buckets_probed=stats.buckets_probed.tolist(),
         points_scored=stats.points_scored.tolist(),
         candidates=stats.candidates.tolist(),
+        collapsed=stats.collapsed.tolist(),
+        duplicates=stats.duplicates.tolist(),
     )
 
 
@@ -197,6 +209,8 @@ def effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
         max_distance=parameters.max_distance,
         seed=parameters.seed,
         n_probes=parameters.n_probes,
+        duplicate_threshold=parameters.duplicate_threshold,
+        list_collapsed=parameters.list_collapsed,
     )
     for name in _EFFECTIVE_WORDS:
         setattr(
@@ -235,6 +249,7 @@ def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
         query_default=_query_default(info.query_default),
         labels=_label_info(info.labels),
         search_costs_dense=_costs(info.search_costs_dense),
+        duplicate_threshold=info.duplicate_threshold,
     )
     if info.auto_search_dense is not None:
         message.auto_search_dense = _number(_INFO, "auto_search_dense", info.auto_search_dense)

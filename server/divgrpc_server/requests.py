@@ -33,6 +33,9 @@ _NUMBERS: Final = (
     "max_distance",
     "seed",
     "n_probes",
+    "duplicate_threshold",
+    "list_collapsed",
+    "keep_duplicates",
 )
 _WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
 
@@ -78,6 +81,9 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
             request.max_distance if request.HasField("max_distance") else None,
             request.seed if request.HasField("seed") else None,
             request.n_probes if request.HasField("n_probes") else None,
+            request.duplicate_threshold if request.HasField("duplicate_threshold") else None,
+            request.list_collapsed or None,
+            request.keep_duplicates or None,
         ),
         (request.selector, request.variant, request.search, request.sampling, request.rounding),
     )

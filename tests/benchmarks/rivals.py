@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.finders import Found
 from divgrpc.index import Index
-from divgrpc.kernels import selection
+from divgrpc.kernels import collapse, selection
 from divgrpc.scratch import Scratch
 from divgrpc.types import FloatArray, IntArray, Selector
 
@@ -69,8 +69,10 @@ class Ours:
         room = self.scratch
         room.make_room(len(rows), k)
         picked, gains = room.picked[:k], np.empty(k, np.float32)
-        told = (len(rows), k, np.float32(1 - dial), self.rule, room.selection, picked, gains)
-        selection.greedy(self.points, _NONE, rows.astype(np.int32), costs, *told)
+        told = (len(rows), k, np.float32(1 - dial), self.rule, collapse.OFF, room.selection)
+        standing = np.empty(0, np.int8)
+        candidates = (self.points, _NONE, rows.astype(np.int32), costs)
+        selection.greedy(*candidates, *told, standing, picked, gains)
         chosen: IntArray = rows[picked].astype(np.int64)
         return chosen
 

@@ -21,7 +21,7 @@ from benchmarks import datasets, rivals
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, Timed, take_turns
 from divgrpc.index import Index
-from divgrpc.kernels import selection
+from divgrpc.kernels import collapse, selection
 from divgrpc.parameters import QueryParameters
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import Scratch
@@ -130,7 +130,8 @@ def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[st
     def greedy(rule: int, query: int) -> IntArray:
         among, picked, gains = candidates[query], scratch.picked[:k], np.empty(k, np.float32)
         told = (among.rows, among.costs, count, k, np.float32(1 - _DIVERSITY), rule)
-        selection.greedy(among.points, among.inverses, *told, among.scratch, picked, gains)
+        room = (collapse.OFF, among.scratch, np.empty(0, np.int8), picked, gains)
+        selection.greedy(among.points, among.inverses, *told, *room)
         chosen: IntArray = ids[query, picked]
         return chosen
 

@@ -29,7 +29,7 @@ def problem(case: Case) -> tuple[Candidates, Numbers, Numbers]:
     costs = among.costs
     if case.metric == "inner_product":
         costs = np.empty_like(among.costs)
-        selection.scale_costs(among.costs, len(among), costs)
+        selection.scale_costs(among.costs, len(among), len(among) - 1, costs)
     rows = among.rows.tolist()
     points = case.points()
     known = reference.costs(points, case.query, rows)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import reference
 import reference_kernels
 from core.twins import kernel_points, room_of
-from divgrpc.kernels import scoring, selection
+from divgrpc.kernels import collapse, scoring, selection
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import EffectiveParameters
 
@@ -98,7 +98,7 @@ class Case:
         product, target = self.metric == "inner_product", self.query[np.newaxis]
         scoring.score_rows(points, target, 0, square, product, order, len(order), costs)
         if product and len(order):
-            selection.scale_costs(costs.copy(), len(order), costs)
+            selection.scale_costs(costs.copy(), len(order), len(order) - 1, costs)
         return costs
 
     def select(
@@ -110,7 +110,7 @@ class Case:
         points = kernel_points(self.vectors, stored_sparse=self.stored_sparse)
         picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
         room = room_of(count, points, marked=marked)
-        chosen = selection.greedy(
+        chosen, copies = selection.greedy(
             points,
             self.inverses(),
             order,
@@ -119,11 +119,13 @@ class Case:
             k,
             np.float32(1 - wanted.diversity),
             CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
+            collapse.OFF,
             room,
+            np.zeros(0, np.int8),
             picked,
             values,
         )
-        assert chosen == min(k, count)
+        assert (chosen, copies) == (min(k, count), 0)
         assert (picked[chosen:] == -1).all()
         assert not room[1].any()
         assert not room[3].any()
@@ -324,7 +326,7 @@ def test_scale_costs_go_from_nearest_to_farthest(values: list[float], equal: boo
     """0 for the nearest, 1 for the farthest, in proportion between; equal ones all cost 0."""
     distances = np.sort(np.array(values[:1] * len(values) if equal else values, np.float32))
     costs = np.full(len(values) + 1, 9, np.float32)
-    selection.scale_costs(distances, len(values), costs)
+    selection.scale_costs(distances, len(values), len(values) - 1, costs)
     low, width = float(distances[0]), float(distances[-1]) - float(distances[0])
     truth = [(float(d) - low) / width if width else 0.0 for d in distances]
     assert np.abs(costs[:-1] - truth).max() < 1e-6

@@ -601,6 +601,7 @@ class IndexInfo(google.protobuf.message.Message):
     LABELS_FIELD_NUMBER: builtins.int
     AUTO_SEARCH_DENSE_FIELD_NUMBER: builtins.int
     SEARCH_COSTS_DENSE_FIELD_NUMBER: builtins.int
+    DUPLICATE_THRESHOLD_FIELD_NUMBER: builtins.int
     name: builtins.str
     generation: builtins.int
     rows: builtins.int
@@ -622,6 +623,11 @@ class IndexInfo(google.protobuf.message.Message):
     """What `auto` resolves to for dense queries of sparse points, where these have categories: Build
     asks with hyperplanes that tell those apart. Unset where it learned none: all queries take
     `auto_search`.
+    """
+    duplicate_threshold: builtins.float
+    """From which likeness on points are near-copies, where a query does not say: a cosine, or under
+    METRIC_EUCLIDEAN a squared distance. Unset: none are, as in indexes built before this was
+    measured.
     """
     @property
     def parameters(self) -> Global___BuildParameters:
@@ -672,9 +678,11 @@ class IndexInfo(google.protobuf.message.Message):
         labels: divgrpc_protos.v1.labels_pb2.LabelInfo | None = ...,
         auto_search_dense: divgrpc_protos.v1.query_pb2.Search.ValueType = ...,
         search_costs_dense: collections.abc.Iterable[divgrpc_protos.v1.query_pb2.SearchCost] | None = ...,
+        duplicate_threshold: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["labels", b"labels", "parameters", b"parameters", "query_default", b"query_default"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["arrays", b"arrays", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "warnings", b"warnings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_duplicate_threshold", b"_duplicate_threshold", "duplicate_threshold", b"duplicate_threshold", "labels", b"labels", "parameters", b"parameters", "query_default", b"query_default"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_duplicate_threshold", b"_duplicate_threshold", "arrays", b"arrays", "auto_search", b"auto_search", "auto_search_dense", b"auto_search_dense", "choices", b"choices", "code_bits", b"code_bits", "dims", b"dims", "duplicate_threshold", b"duplicate_threshold", "generation", b"generation", "has_categories", b"has_categories", "has_subtopics", b"has_subtopics", "labels", b"labels", "n_probes", b"n_probes", "name", b"name", "nonzeros", b"nonzeros", "parameters", b"parameters", "points", b"points", "query_default", b"query_default", "rows", b"rows", "search_costs", b"search_costs", "search_costs_dense", b"search_costs_dense", "warnings", b"warnings"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> typing.Literal["duplicate_threshold"] | None: ...
 
 Global___IndexInfo: typing_extensions.TypeAlias = IndexInfo
 

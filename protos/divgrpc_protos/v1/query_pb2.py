@@ -26,37 +26,37 @@ from divgrpc_protos.v1 import vectors_pb2 as divgrpc__protos_dot_v1_dot_vectors_
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ivgrpc_protos/v1/query.proto\x12\ndivgrpc.v1\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\x1a\x17google/rpc/status.proto\"\xab\x04\n\x0cQueryRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12$\n\x07queries\x18\x02 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x0e\n\x01k\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tdiversity\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12&\n\x08selector\x18\x05 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x07variant\x18\x06 \x01(\x0e\x32\x13.divgrpc.v1.Variant\x12\"\n\x06search\x18\x07 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x17\n\nhash_limit\x18\x08 \x01(\x04H\x02\x88\x01\x01\x12\x14\n\x07\x65psilon\x18\t \x01(\x01H\x03\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\n \x01(\x04H\x04\x88\x01\x01\x12\x19\n\x0cmax_distance\x18\x0b \x01(\x01H\x05\x88\x01\x01\x12&\n\x08sampling\x18\x0c \x01(\x0e\x32\x14.divgrpc.v1.Sampling\x12\x11\n\x04seed\x18\r \x01(\x04H\x06\x88\x01\x01\x12&\n\x08rounding\x18\x0e \x01(\x0e\x32\x14.divgrpc.v1.Rounding\x12\x15\n\x08n_probes\x18\x0f \x01(\rH\x07\x88\x01\x01\x42\x04\n\x02_kB\x0c\n\n_diversityB\r\n\x0b_hash_limitB\n\n\x08_epsilonB\x13\n\x11_candidates_limitB\x0f\n\r_max_distanceB\x07\n\x05_seedB\x0b\n\t_n_probes\"\xef\x02\n\x13\x45\x66\x66\x65\x63tiveParameters\x12\t\n\x01k\x18\x01 \x01(\r\x12\x11\n\tdiversity\x18\x02 \x01(\x01\x12&\n\x08selector\x18\x03 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x07variant\x18\x04 \x01(\x0e\x32\x13.divgrpc.v1.Variant\x12\"\n\x06search\x18\x05 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x12\n\nhash_limit\x18\x06 \x01(\x04\x12\x18\n\x10\x63\x61ndidates_limit\x18\x07 \x01(\x04\x12\x19\n\x0cmax_distance\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12&\n\x08sampling\x18\t \x01(\x0e\x32\x14.divgrpc.v1.Sampling\x12\x0c\n\x04seed\x18\n \x01(\x04\x12&\n\x08rounding\x18\x0b \x01(\x0e\x32\x14.divgrpc.v1.Rounding\x12\x10\n\x08n_probes\x18\x0c \x01(\rB\x0f\n\r_max_distance\"V\n\nSearchCost\x12\"\n\x06search\x18\x01 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x0e\n\x06recall\x18\x02 \x01(\x01\x12\x14\n\x0cmicroseconds\x18\x03 \x01(\x01\"f\n\nQueryStats\x12\x15\n\rpoints_hashed\x18\x01 \x03(\r\x12\x16\n\x0e\x62uckets_probed\x18\x02 \x03(\r\x12\x15\n\rpoints_scored\x18\x03 \x03(\r\x12\x12\n\ncandidates\x18\x04 \x03(\r\";\n\x0bWarningInfo\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\"\x88\x02\n\rQueryResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x0b\n\x03ids\x18\x03 \x03(\x03\x12\x0e\n\x06scores\x18\x04 \x03(\x02\x12\x18\n\x10selection_scores\x18\x05 \x03(\x02\x12%\n\x05stats\x18\x06 \x01(\x0b\x32\x16.divgrpc.v1.QueryStats\x12\x33\n\nparameters\x18\x07 \x01(\x0b\x32\x1f.divgrpc.v1.EffectiveParameters\x12)\n\x08warnings\x18\x08 \x03(\x0b\x32\x17.divgrpc.v1.WarningInfo\x12\x14\n\x0c\x64uality_gaps\x18\t \x03(\x02\"U\n\x12QueryStreamRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\'\n\x05query\x18\x02 \x01(\x0b\x32\x18.divgrpc.v1.QueryRequest\"\x8c\x01\n\x13QueryStreamResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12-\n\x08response\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.QueryResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome*\x80\x01\n\x06Search\x12\x16\n\x12SEARCH_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSEARCH_AUTO\x10\x01\x12\x11\n\rSEARCH_TABLES\x10\x02\x12\x0f\n\x0bSEARCH_SCAN\x10\x03\x12\x17\n\x13SEARCH_SCAN_HAMMING\x10\x04\x12\x10\n\x0cSEARCH_EXACT\x10\x05*\xb5\x01\n\x08Selector\x12\x18\n\x14SELECTOR_UNSPECIFIED\x10\x00\x12\x14\n\x10SELECTOR_NEAREST\x10\x01\x12\x13\n\x0fSELECTOR_GREEDY\x10\x02\x12\x10\n\x0cSELECTOR_MMR\x10\x03\x12\x13\n\x0fSELECTOR_RERANK\x10\x04\x12\x15\n\x11SELECTOR_QP_RELAX\x10\x05\x12\x10\n\x0cSELECTOR_DPP\x10\x06\x12\x14\n\x10SELECTOR_MAX_SUM\x10\x07*d\n\x07Variant\x12\x17\n\x13VARIANT_UNSPECIFIED\x10\x00\x12\x15\n\x11VARIANT_CORRECTED\x10\x01\x12\x13\n\x0fVARIANT_PRINTED\x10\x02\x12\x14\n\x10VARIANT_MARGINAL\x10\x03*P\n\x08Sampling\x12\x18\n\x14SAMPLING_UNSPECIFIED\x10\x00\x12\x14\n\x10SAMPLING_UNIFORM\x10\x01\x12\x14\n\x10SAMPLING_NEAREST\x10\x02*O\n\x08Rounding\x12\x18\n\x14ROUNDING_UNSPECIFIED\x10\x00\x12\x15\n\x11ROUNDING_EXCHANGE\x10\x01\x12\x12\n\x0eROUNDING_TOP_K\x10\x02\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1d\x64ivgrpc_protos/v1/query.proto\x12\ndivgrpc.v1\x1a\x1f\x64ivgrpc_protos/v1/vectors.proto\x1a\x17google/rpc/status.proto\"\x96\x05\n\x0cQueryRequest\x12\r\n\x05index\x18\x01 \x01(\t\x12$\n\x07queries\x18\x02 \x01(\x0b\x32\x13.divgrpc.v1.Vectors\x12\x0e\n\x01k\x18\x03 \x01(\rH\x00\x88\x01\x01\x12\x16\n\tdiversity\x18\x04 \x01(\x01H\x01\x88\x01\x01\x12&\n\x08selector\x18\x05 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x07variant\x18\x06 \x01(\x0e\x32\x13.divgrpc.v1.Variant\x12\"\n\x06search\x18\x07 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x17\n\nhash_limit\x18\x08 \x01(\x04H\x02\x88\x01\x01\x12\x14\n\x07\x65psilon\x18\t \x01(\x01H\x03\x88\x01\x01\x12\x1d\n\x10\x63\x61ndidates_limit\x18\n \x01(\x04H\x04\x88\x01\x01\x12\x19\n\x0cmax_distance\x18\x0b \x01(\x01H\x05\x88\x01\x01\x12&\n\x08sampling\x18\x0c \x01(\x0e\x32\x14.divgrpc.v1.Sampling\x12\x11\n\x04seed\x18\r \x01(\x04H\x06\x88\x01\x01\x12&\n\x08rounding\x18\x0e \x01(\x0e\x32\x14.divgrpc.v1.Rounding\x12\x15\n\x08n_probes\x18\x0f \x01(\rH\x07\x88\x01\x01\x12 \n\x13\x64uplicate_threshold\x18\x10 \x01(\x01H\x08\x88\x01\x01\x12\x16\n\x0elist_collapsed\x18\x11 \x01(\x08\x12\x17\n\x0fkeep_duplicates\x18\x14 \x01(\x08\x42\x04\n\x02_kB\x0c\n\n_diversityB\r\n\x0b_hash_limitB\n\n\x08_epsilonB\x13\n\x11_candidates_limitB\x0f\n\r_max_distanceB\x07\n\x05_seedB\x0b\n\t_n_probesB\x16\n\x14_duplicate_threshold\"\xc1\x03\n\x13\x45\x66\x66\x65\x63tiveParameters\x12\t\n\x01k\x18\x01 \x01(\r\x12\x11\n\tdiversity\x18\x02 \x01(\x01\x12&\n\x08selector\x18\x03 \x01(\x0e\x32\x14.divgrpc.v1.Selector\x12$\n\x07variant\x18\x04 \x01(\x0e\x32\x13.divgrpc.v1.Variant\x12\"\n\x06search\x18\x05 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x12\n\nhash_limit\x18\x06 \x01(\x04\x12\x18\n\x10\x63\x61ndidates_limit\x18\x07 \x01(\x04\x12\x19\n\x0cmax_distance\x18\x08 \x01(\x01H\x00\x88\x01\x01\x12&\n\x08sampling\x18\t \x01(\x0e\x32\x14.divgrpc.v1.Sampling\x12\x0c\n\x04seed\x18\n \x01(\x04\x12&\n\x08rounding\x18\x0b \x01(\x0e\x32\x14.divgrpc.v1.Rounding\x12\x10\n\x08n_probes\x18\x0c \x01(\r\x12 \n\x13\x64uplicate_threshold\x18\r \x01(\x01H\x01\x88\x01\x01\x12\x16\n\x0elist_collapsed\x18\x0e \x01(\x08\x42\x0f\n\r_max_distanceB\x16\n\x14_duplicate_threshold\"V\n\nSearchCost\x12\"\n\x06search\x18\x01 \x01(\x0e\x32\x12.divgrpc.v1.Search\x12\x0e\n\x06recall\x18\x02 \x01(\x01\x12\x14\n\x0cmicroseconds\x18\x03 \x01(\x01\"\x8d\x01\n\nQueryStats\x12\x15\n\rpoints_hashed\x18\x01 \x03(\r\x12\x16\n\x0e\x62uckets_probed\x18\x02 \x03(\r\x12\x15\n\rpoints_scored\x18\x03 \x03(\r\x12\x12\n\ncandidates\x18\x04 \x03(\r\x12\x11\n\tcollapsed\x18\x05 \x03(\r\x12\x12\n\nduplicates\x18\x06 \x03(\r\";\n\x0bWarningInfo\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\"\xba\x02\n\rQueryResponse\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x0f\n\x07offsets\x18\x02 \x03(\r\x12\x0b\n\x03ids\x18\x03 \x03(\x03\x12\x0e\n\x06scores\x18\x04 \x03(\x02\x12\x18\n\x10selection_scores\x18\x05 \x03(\x02\x12%\n\x05stats\x18\x06 \x01(\x0b\x32\x16.divgrpc.v1.QueryStats\x12\x33\n\nparameters\x18\x07 \x01(\x0b\x32\x1f.divgrpc.v1.EffectiveParameters\x12)\n\x08warnings\x18\x08 \x03(\x0b\x32\x17.divgrpc.v1.WarningInfo\x12\x14\n\x0c\x64uality_gaps\x18\t \x03(\x02\x12\x15\n\rcollapsed_ids\x18\n \x03(\x03\x12\x19\n\x11\x63ollapsed_offsets\x18\x0b \x03(\r\"U\n\x12QueryStreamRequest\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12\'\n\x05query\x18\x02 \x01(\x0b\x32\x18.divgrpc.v1.QueryRequest\"\x8c\x01\n\x13QueryStreamResponse\x12\x16\n\x0e\x63orrelation_id\x18\x01 \x01(\x04\x12-\n\x08response\x18\x02 \x01(\x0b\x32\x19.divgrpc.v1.QueryResponseH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\t\n\x07outcome*\x80\x01\n\x06Search\x12\x16\n\x12SEARCH_UNSPECIFIED\x10\x00\x12\x0f\n\x0bSEARCH_AUTO\x10\x01\x12\x11\n\rSEARCH_TABLES\x10\x02\x12\x0f\n\x0bSEARCH_SCAN\x10\x03\x12\x17\n\x13SEARCH_SCAN_HAMMING\x10\x04\x12\x10\n\x0cSEARCH_EXACT\x10\x05*\xb5\x01\n\x08Selector\x12\x18\n\x14SELECTOR_UNSPECIFIED\x10\x00\x12\x14\n\x10SELECTOR_NEAREST\x10\x01\x12\x13\n\x0fSELECTOR_GREEDY\x10\x02\x12\x10\n\x0cSELECTOR_MMR\x10\x03\x12\x13\n\x0fSELECTOR_RERANK\x10\x04\x12\x15\n\x11SELECTOR_QP_RELAX\x10\x05\x12\x10\n\x0cSELECTOR_DPP\x10\x06\x12\x14\n\x10SELECTOR_MAX_SUM\x10\x07*d\n\x07Variant\x12\x17\n\x13VARIANT_UNSPECIFIED\x10\x00\x12\x15\n\x11VARIANT_CORRECTED\x10\x01\x12\x13\n\x0fVARIANT_PRINTED\x10\x02\x12\x14\n\x10VARIANT_MARGINAL\x10\x03*P\n\x08Sampling\x12\x18\n\x14SAMPLING_UNSPECIFIED\x10\x00\x12\x14\n\x10SAMPLING_UNIFORM\x10\x01\x12\x14\n\x10SAMPLING_NEAREST\x10\x02*O\n\x08Rounding\x12\x18\n\x14ROUNDING_UNSPECIFIED\x10\x00\x12\x15\n\x11ROUNDING_EXCHANGE\x10\x01\x12\x12\n\x0eROUNDING_TOP_K\x10\x02\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'divgrpc_protos.v1.query_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_SEARCH']._serialized_start=1782
-  _globals['_SEARCH']._serialized_end=1910
-  _globals['_SELECTOR']._serialized_start=1913
-  _globals['_SELECTOR']._serialized_end=2094
-  _globals['_VARIANT']._serialized_start=2096
-  _globals['_VARIANT']._serialized_end=2196
-  _globals['_SAMPLING']._serialized_start=2198
-  _globals['_SAMPLING']._serialized_end=2278
-  _globals['_ROUNDING']._serialized_start=2280
-  _globals['_ROUNDING']._serialized_end=2359
+  _globals['_SEARCH']._serialized_start=2061
+  _globals['_SEARCH']._serialized_end=2189
+  _globals['_SELECTOR']._serialized_start=2192
+  _globals['_SELECTOR']._serialized_end=2373
+  _globals['_VARIANT']._serialized_start=2375
+  _globals['_VARIANT']._serialized_end=2475
+  _globals['_SAMPLING']._serialized_start=2477
+  _globals['_SAMPLING']._serialized_end=2557
+  _globals['_ROUNDING']._serialized_start=2559
+  _globals['_ROUNDING']._serialized_end=2638
   _globals['_QUERYREQUEST']._serialized_start=104
-  _globals['_QUERYREQUEST']._serialized_end=659
-  _globals['_EFFECTIVEPARAMETERS']._serialized_start=662
-  _globals['_EFFECTIVEPARAMETERS']._serialized_end=1029
-  _globals['_SEARCHCOST']._serialized_start=1031
-  _globals['_SEARCHCOST']._serialized_end=1117
-  _globals['_QUERYSTATS']._serialized_start=1119
-  _globals['_QUERYSTATS']._serialized_end=1221
-  _globals['_WARNINGINFO']._serialized_start=1223
-  _globals['_WARNINGINFO']._serialized_end=1282
-  _globals['_QUERYRESPONSE']._serialized_start=1285
-  _globals['_QUERYRESPONSE']._serialized_end=1549
-  _globals['_QUERYSTREAMREQUEST']._serialized_start=1551
-  _globals['_QUERYSTREAMREQUEST']._serialized_end=1636
-  _globals['_QUERYSTREAMRESPONSE']._serialized_start=1639
-  _globals['_QUERYSTREAMRESPONSE']._serialized_end=1779
+  _globals['_QUERYREQUEST']._serialized_end=766
+  _globals['_EFFECTIVEPARAMETERS']._serialized_start=769
+  _globals['_EFFECTIVEPARAMETERS']._serialized_end=1218
+  _globals['_SEARCHCOST']._serialized_start=1220
+  _globals['_SEARCHCOST']._serialized_end=1306
+  _globals['_QUERYSTATS']._serialized_start=1309
+  _globals['_QUERYSTATS']._serialized_end=1450
+  _globals['_WARNINGINFO']._serialized_start=1452
+  _globals['_WARNINGINFO']._serialized_end=1511
+  _globals['_QUERYRESPONSE']._serialized_start=1514
+  _globals['_QUERYRESPONSE']._serialized_end=1828
+  _globals['_QUERYSTREAMREQUEST']._serialized_start=1830
+  _globals['_QUERYSTREAMREQUEST']._serialized_end=1915
+  _globals['_QUERYSTREAMRESPONSE']._serialized_start=1918
+  _globals['_QUERYSTREAMRESPONSE']._serialized_end=2058
 # @@protoc_insertion_point(module_scope)

@@ -239,6 +239,9 @@ class QueryRequest(google.protobuf.message.Message):
     SEED_FIELD_NUMBER: builtins.int
     ROUNDING_FIELD_NUMBER: builtins.int
     N_PROBES_FIELD_NUMBER: builtins.int
+    DUPLICATE_THRESHOLD_FIELD_NUMBER: builtins.int
+    LIST_COLLAPSED_FIELD_NUMBER: builtins.int
+    KEEP_DUPLICATES_FIELD_NUMBER: builtins.int
     index: builtins.str
     """The index to ask."""
     k: builtins.int
@@ -284,6 +287,19 @@ class QueryRequest(google.protobuf.message.Message):
     looked at where these hold fewer points than candidates_limit. No other search looks at any.
     Default: as Build tuned it for target_recall (IndexInfo.n_probes).
     """
+    duplicate_threshold: builtins.float
+    """Collapses near-copies. A candidate at least this similar to a nearer one that is kept is
+    collapsed into that one, and the selector sees the kept ones alone. A cosine from -1 to 1; under
+    METRIC_EUCLIDEAN a squared distance, 0 or more. Default 0.95, under METRIC_EUCLIDEAN a distance
+    that Build measured (IndexInfo.duplicate_threshold); with diversity 0 and the selector nearest
+    nothing is collapsed unless this is set. Where near-copies crowd the candidates up to four
+    times candidates_limit are looked at, within hash_limit. Near-copies come last where fewer than
+    k candidates differ.
+    """
+    list_collapsed: builtins.bool
+    """Lists the near-copies that each result stands for (QueryResponse.collapsed_ids)."""
+    keep_duplicates: builtins.bool
+    """Collapses nothing. Not together with duplicate_threshold."""
     @property
     def queries(self) -> divgrpc_protos.v1.vectors_pb2.Vectors:
         """One or more rows of the index's number of dimensions, all answered by one generation. Dense rows
@@ -308,13 +324,18 @@ class QueryRequest(google.protobuf.message.Message):
         seed: builtins.int | None = ...,
         rounding: Global___Rounding.ValueType = ...,
         n_probes: builtins.int | None = ...,
+        duplicate_threshold: builtins.float | None = ...,
+        list_collapsed: builtins.bool = ...,
+        keep_duplicates: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_candidates_limit", b"_candidates_limit"]) -> typing.Literal["candidates_limit"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_diversity", b"_diversity"]) -> typing.Literal["diversity"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> typing.Literal["duplicate_threshold"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_epsilon", b"_epsilon"]) -> typing.Literal["epsilon"] | None: ...
     @typing.overload
@@ -348,6 +369,8 @@ class EffectiveParameters(google.protobuf.message.Message):
     SEED_FIELD_NUMBER: builtins.int
     ROUNDING_FIELD_NUMBER: builtins.int
     N_PROBES_FIELD_NUMBER: builtins.int
+    DUPLICATE_THRESHOLD_FIELD_NUMBER: builtins.int
+    LIST_COLLAPSED_FIELD_NUMBER: builtins.int
     k: builtins.int
     diversity: builtins.float
     selector: Global___Selector.ValueType
@@ -364,6 +387,9 @@ class EffectiveParameters(google.protobuf.message.Message):
     rounding: Global___Rounding.ValueType
     n_probes: builtins.int
     """0: a search that looks at no buckets or cells."""
+    duplicate_threshold: builtins.float
+    """Unset: nothing is collapsed."""
+    list_collapsed: builtins.bool
     def __init__(
         self,
         *,
@@ -379,9 +405,14 @@ class EffectiveParameters(google.protobuf.message.Message):
         seed: builtins.int = ...,
         rounding: Global___Rounding.ValueType = ...,
         n_probes: builtins.int = ...,
+        duplicate_threshold: builtins.float | None = ...,
+        list_collapsed: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_distance", b"_max_distance", "max_distance", b"max_distance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_distance", b"_max_distance", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "n_probes", b"n_probes", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_duplicate_threshold", b"_duplicate_threshold", "_max_distance", b"_max_distance", "duplicate_threshold", b"duplicate_threshold", "max_distance", b"max_distance"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_duplicate_threshold", b"_duplicate_threshold", "_max_distance", b"_max_distance", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "duplicate_threshold", b"duplicate_threshold", "hash_limit", b"hash_limit", "k", b"k", "list_collapsed", b"list_collapsed", "max_distance", b"max_distance", "n_probes", b"n_probes", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> typing.Literal["duplicate_threshold"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_distance", b"_max_distance"]) -> typing.Literal["max_distance"] | None: ...
 
 Global___EffectiveParameters: typing_extensions.TypeAlias = EffectiveParameters
@@ -421,6 +452,8 @@ class QueryStats(google.protobuf.message.Message):
     BUCKETS_PROBED_FIELD_NUMBER: builtins.int
     POINTS_SCORED_FIELD_NUMBER: builtins.int
     CANDIDATES_FIELD_NUMBER: builtins.int
+    COLLAPSED_FIELD_NUMBER: builtins.int
+    DUPLICATES_FIELD_NUMBER: builtins.int
     @property
     def points_hashed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Distinct points that the hash stage handed on."""
@@ -435,7 +468,15 @@ class QueryStats(google.protobuf.message.Message):
 
     @property
     def candidates(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Candidates that the selector saw."""
+        """Candidates that the selector chose from."""
+
+    @property
+    def collapsed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Candidates that are near-copies of a result, which stands for them."""
+
+    @property
+    def duplicates(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Results that are near-copies of a better candidate, as fewer than k differ."""
 
     def __init__(
         self,
@@ -444,8 +485,10 @@ class QueryStats(google.protobuf.message.Message):
         buckets_probed: collections.abc.Iterable[builtins.int] | None = ...,
         points_scored: collections.abc.Iterable[builtins.int] | None = ...,
         candidates: collections.abc.Iterable[builtins.int] | None = ...,
+        collapsed: collections.abc.Iterable[builtins.int] | None = ...,
+        duplicates: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["buckets_probed", b"buckets_probed", "candidates", b"candidates", "points_hashed", b"points_hashed", "points_scored", b"points_scored"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["buckets_probed", b"buckets_probed", "candidates", b"candidates", "collapsed", b"collapsed", "duplicates", b"duplicates", "points_hashed", b"points_hashed", "points_scored", b"points_scored"]) -> None: ...
 
 Global___QueryStats: typing_extensions.TypeAlias = QueryStats
 
@@ -462,7 +505,7 @@ class WarningInfo(google.protobuf.message.Message):
     """UPPER_SNAKE_CASE, stable, for machines: CANDIDATES_LIMIT_EQUALS_K, HASH_LIMIT_EQUALS_K,
     FEWER_THAN_K_FOUND, FEWER_THAN_K_POINTS, FEWER_THAN_TOP_K_FOUND, FEWER_THAN_TOP_K_LABELS,
     TARGET_RECALL_MISSED, ZERO_VECTORS_SKIPPED, LABELS_OUTSIDE_HIERARCHY, ZERO_LABEL_FACTORS,
-    DENSE_QUERIES_LIKE_POINTS.
+    DENSE_QUERIES_LIKE_POINTS, CANDIDATES_CROWDED.
     """
     message: builtins.str
     """A sentence for people."""
@@ -496,6 +539,8 @@ class QueryResponse(google.protobuf.message.Message):
     PARAMETERS_FIELD_NUMBER: builtins.int
     WARNINGS_FIELD_NUMBER: builtins.int
     DUALITY_GAPS_FIELD_NUMBER: builtins.int
+    COLLAPSED_IDS_FIELD_NUMBER: builtins.int
+    COLLAPSED_OFFSETS_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The generation that answered every row."""
     @property
@@ -528,6 +573,14 @@ class QueryResponse(google.protobuf.message.Message):
         more than this share of its range. At most 0.001, unless the work ran out.
         """
 
+    @property
+    def collapsed_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """With list_collapsed: result i, counted over all rows, stands for the ids from
+        collapsed_offsets[i] up to collapsed_offsets[i + 1], nearest first. Else empty.
+        """
+
+    @property
+    def collapsed_offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
     def __init__(
         self,
         *,
@@ -540,9 +593,11 @@ class QueryResponse(google.protobuf.message.Message):
         parameters: Global___EffectiveParameters | None = ...,
         warnings: collections.abc.Iterable[Global___WarningInfo] | None = ...,
         duality_gaps: collections.abc.Iterable[builtins.float] | None = ...,
+        collapsed_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        collapsed_offsets: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["parameters", b"parameters", "stats", b"stats"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["duality_gaps", b"duality_gaps", "generation", b"generation", "ids", b"ids", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "stats", b"stats", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "duality_gaps", b"duality_gaps", "generation", b"generation", "ids", b"ids", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "stats", b"stats", "warnings", b"warnings"]) -> None: ...
 
 Global___QueryResponse: typing_extensions.TypeAlias = QueryResponse
 
