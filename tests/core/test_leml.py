@@ -129,16 +129,24 @@ def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyP
 def test_moments_kept_and_applied_are_the_same(
     monkeypatch: pytest.MonkeyPatch, *, dense: bool
 ) -> None:
-    """Whether X'X is kept or applied, from sparse or dense rows, in one block or many columns."""
+    """Whether X'X is kept or applied, from sparse or dense rows, in one block or many columns.
+
+    Conjugate gradients usually end at a hundredth of the residual of a whole block of columns: a
+    block of one column takes another number of steps, and which number depends on the rounding of
+    the processor. Here every solve goes on to the rounding of float32, so that both ways solve the
+    same systems and differ by rounding alone.
+    """
+    monkeypatch.setattr(leml, "_REDUCTION", 0.0)
     documents, labels = made(70, 9, 8, 4)
     given: object = documents.toarray() if dense else documents
-    kept = train(given, labels, LabelParameters(rank=4, regularisation=1, iterations=3))
+    parameters = LabelParameters(rank=4, regularisation=1, iterations=3, inner_iterations=100)
+    kept = train(given, labels, parameters)
     monkeypatch.setattr(products, "_MOMENT_COLUMNS", 0)
     monkeypatch.setattr(products, "_BLOCK_VALUES", 7)
     monkeypatch.setattr(leml, "_BLOCK_FLOATS", 1)
-    applied = train(given, labels, LabelParameters(rank=4, regularisation=1, iterations=3))
-    assert scores_of(applied, documents) == pytest.approx(scores_of(kept, documents), abs=5e-3)
-    assert applied.losses == pytest.approx(kept.losses, rel=1e-3)
+    applied = train(given, labels, parameters)
+    assert scores_of(applied, documents) == pytest.approx(scores_of(kept, documents), abs=1e-4)
+    assert applied.losses == pytest.approx(kept.losses, rel=1e-5)
 
 
 def scores_of(trained: TrainedLabels, documents: object) -> npt.NDArray[np.float32]:
