@@ -11,6 +11,7 @@ from pathlib import Path
 from benchmarks import (
     batches,
     build,
+    crowding,
     environment,
     evaluate,
     gain,
@@ -35,6 +36,7 @@ from benchmarks.tables import facts, show
 _RUNS = {
     "quality": quality,
     "gain": gain,
+    "crowding": crowding,
     "metrics": metrics,
     "selectors": selectors,
     "relaxing": relaxing,

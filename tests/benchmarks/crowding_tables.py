@@ -1,0 +1,210 @@
+"""The rows of the crowding run: figures of answers, tables of them, and all sets in one table."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.crowding_truth import Truth
+from benchmarks.tables import optional, table
+from divgrpc import metrics
+from divgrpc.types import IntArray
+
+# What changes of h are measured against: the first default.
+REFERENCE: Final = "greedy:corrected 0.3"
+# A gap is no gap where it is less than this share of J.
+_WORTH: Final = 0.01
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting on one kind of queries to one set; means over queries.
+
+    `recall`: the share of the nearest `candidates_limit` points among the candidates; `distinct`:
+    distinct items in k places; `relevant_distinct`: those of them that belong to the topic asked
+    for; `relevant`: the share of places with such a point; `relevance`: the mean cosine, with
+    `of_best` its share of the best k distinct items' and `of_nearest` of plain neighbours'; `gap`:
+    the part of the gap in J between plain neighbours and greedy over all points that is closed,
+    None where it is under 1 % of J, with `gap_size` what there is to close; `h_by_category`: the
+    mean h of each category.
+    """
+
+    data: str
+    crowded: bool
+    kind: str
+    family: str
+    search: str
+    setting: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+    recall: float | None = None
+    distinct: float = 0.0
+    relevant_distinct: float = 0.0
+    relevant: float = 0.0
+    relevance: float = 0.0
+    of_best: float = 0.0
+    of_nearest: float = 0.0
+    h: float = 0.0
+    alpha_ndcg: float = 0.0
+    diversity: float = 0.0
+    objective: float = 0.0
+    gap: float | None = None
+    gap_size: float = 0.0
+    difference: float = 0.0
+    filled: float = 1.0
+    microseconds: float | None = None
+    than_nearest: float | None = None
+    warnings: list[str] = field(default_factory=list)
+    h_by_category: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """Who and how, without the set."""
+        return f"{self.family}, {self.search}, {self.setting}"
+
+
+def measured(truth: Truth, rows: IntArray, row: Row, diversity: float) -> Row:
+    """Return the row with the figures of answers (nq, k), with J at that `diversity`."""
+    asked, k = truth.queries.asked, truth.k
+    judged = metrics.judge(rows, asked, truth.crowd.labels)
+    items = np.where(rows >= 0, truth.crowd.items[rows], -1)
+    distances = truth.distances(rows)
+    relevance = 1 - distances.to_query / 2
+    nearest = truth.nearest[:, :k]
+    plain = 1 - truth.distances(nearest).to_query / 2
+    values, low, high = (
+        metrics.objective(each, diversity)
+        for each in (distances, truth.distances(nearest), truth.distances(truth.greedy(diversity)))
+    )
+    h = metrics.h_score(judged)
+    size = float(np.nanmean(low - high))
+    worth = size > _WORTH * abs(float(np.nanmean(high)))
+    return replace(
+        row,
+        distinct=_distinct(items, rows >= 0),
+        relevant_distinct=_distinct(items, judged.relevant),
+        relevant=float(judged.relevant.mean()),
+        relevance=metrics.mean(relevance),
+        of_best=metrics.mean(relevance) / float(truth.best.mean()),
+        of_nearest=metrics.mean(relevance) / float(plain.mean()),
+        h=metrics.mean(h),
+        alpha_ndcg=metrics.mean(metrics.alpha_ndcg(judged)),
+        diversity=diversity,
+        objective=metrics.mean(values),
+        gap=metrics.gap_closed(values, low, high) if worth else None,
+        gap_size=size,
+        difference=float(np.nanmean(values - low)),
+        filled=float((rows >= 0).mean()),
+        h_by_category={
+            int(category): metrics.mean(h[asked == category]) for category in np.unique(asked)
+        },
+    )
+
+
+def _distinct(items: IntArray, counted: np.typing.NDArray[np.bool_]) -> float:
+    """Return the mean number of distinct items in the places of a list that count."""
+    return float(
+        np.mean([len(np.unique(row[own])) for row, own in zip(items, counted, strict=True)])
+    )
+
+
+def drawn(rows: Sequence[Row]) -> str:
+    """Draw one line per row."""
+    heads = (
+        "family, search, setting",
+        "recall",
+        "distinct",
+        "of topic",
+        "relevant",
+        "of best",
+        "of nearest",
+        "h",
+        "gap closed",
+        "us",
+        "x nearest",
+        "warnings",
+    )
+    return table(heads, [_cells(row) for row in rows])
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.name,
+        optional(row.recall, ".3f"),
+        f"{row.distinct:.2f}",
+        f"{row.relevant_distinct:.2f}",
+        f"{row.relevant:.3f}",
+        f"{row.of_best:.3f}",
+        f"{row.of_nearest:.3f}",
+        f"{row.h:.3f}",
+        f"{row.gap:.3f}" if row.gap is not None else f"({row.difference:+.4f})",
+        optional(row.microseconds, ",.0f"),
+        optional(row.than_nearest, ".2f"),
+        ", ".join(row.warnings),
+    )
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """Draw one line per family, search and setting: means and worst figures over all sets."""
+    by_name: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        by_name[row.name].append(row)
+    heads = (
+        "family, search, setting",
+        "distinct: least",
+        "documents",
+        "of best: least",
+        "relevant: least",
+        "recall: least",
+        "uncrowded of nearest: mean",
+        "least",
+        "gap closed: mean",
+        "least",
+        "h",
+        "x nearest",
+    )
+    return table(heads, [(name, *_over_sets(own)) for name, own in by_name.items()])
+
+
+def _over_sets(rows: Sequence[Row]) -> tuple[str, ...]:
+    crowded = [row for row in rows if row.crowded]
+    apart = [row for row in rows if not row.crowded]
+    documents = [row for row in crowded if row.kind == "documents"]
+    return (
+        _figure(min, [row.relevant_distinct for row in crowded], ".2f"),
+        _figure(min, [row.relevant_distinct for row in documents], ".2f"),
+        _figure(min, [row.of_best for row in crowded], ".3f"),
+        _figure(min, [row.relevant for row in rows], ".3f"),
+        _figure(min, [row.recall for row in rows], ".3f"),
+        _figure(np.mean, [row.of_nearest for row in apart], ".3f"),
+        _figure(min, [row.of_nearest for row in apart], ".3f"),
+        _figure(np.mean, [row.gap for row in rows], ".3f"),
+        _figure(min, [row.gap for row in rows], ".3f"),
+        _figure(np.mean, [row.h for row in rows], ".3f"),
+        _figure(np.mean, [row.than_nearest for row in rows], ".2f"),
+    )
+
+
+def _figure(kind: Callable[[list[float]], Any], values: Sequence[float | None], form: str) -> str:
+    real = [value for value in values if value is not None]
+    return format(kind(real), form) if real else ""
+
+
+def changes_of_h(rows: Sequence[Row]) -> str:
+    """Draw the change of h on hyperplane queries to real and made sets, by category."""
+    asked = [row for row in rows if row.kind == "hyperplanes"]
+    references = {
+        (row.data, row.family, row.search): row for row in asked if row.setting == REFERENCE
+    }
+    lines = []
+    for row in asked:
+        reference = references.get((row.data, row.family, row.search))
+        if reference is None or row is reference:
+            continue
+        change = np.array(
+            [row.h_by_category[at] - reference.h_by_category[at] for at in row.h_by_category]
+        )
+        value, low, high = metrics.mean_intervals(change[:, None])[0]
+        lines.append((f"{row.data}: {row.name}", f"{value:+.4f}", f"{low:+.4f}", f"{high:+.4f}"))
+    return table(("set: family, search, setting", "change of h", "from", "to"), lines)

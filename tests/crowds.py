@@ -1,0 +1,219 @@
+"""Points that crowd: items that lie in the collection many times, as near-copies of one another.
+
+Made points have topics, stories of a topic, and near-copies of a story: the cosine of two copies
+is .98, of two stories of one topic .61, of two topics near 0. Real points get exact and jittered
+copies of rows in place of other rows. Each `Crowd` has queries of four kinds.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import numpy as np
+from scipy import sparse
+
+from divgrpc.metrics import Labels
+from divgrpc.types import FloatArray, IntArray
+from divgrpc_client.reports.topics import Topics
+
+# A dense (n, d) float32 array, or scipy's csr_array of float32.
+Points: TypeAlias = Any
+
+DIMS: Final = 128
+STORIES: Final = 20
+# The kinds of queries, in the order in which they are reported.
+KINDS: Final = ("documents", "new documents", "topics", "hyperplanes")
+# Lengths of random parts beside a topic of length 1, which give the cosines above.
+_STORY: Final = 0.8
+_COPY: Final = (1.64 * (1 / 0.98 - 1)) ** 0.5
+# Of a query that is near a topic and near no story: its cosine with the topic is about .96.
+_NEAR_TOPIC: Final = 0.3
+# Of a jittered copy of a real point beside the point: two jittered copies have a cosine of .98.
+_JITTER: Final = (1 / 0.98 - 1) ** 0.5
+# Rows of a pool whose mean is a topic vector.
+_MEAN_OF: Final = 30
+# Rows that are made at a time.
+_BLOCK: Final = 1 << 16
+
+
+class Queries(NamedTuple):
+    """Unit `rows` (nq, d), dense or sparse, and the category `asked` (nq,) by each."""
+
+    rows: Points
+    asked: IntArray
+
+    def half(self, odd: bool) -> "Queries":
+        """Return every second query, from the second on if `odd`."""
+        return Queries(self.rows[int(odd) :: 2], self.asked[int(odd) :: 2])
+
+
+@dataclass(frozen=True, eq=False)
+class Crowd:
+    """Unit `points` (n, d), the item (n,) that each is a copy of, their labels, and queries.
+
+    The category of a point is its topic; `crowded` says whether any item has copies.
+    """
+
+    name: str
+    points: Points
+    items: IntArray
+    labels: Labels
+    queries: Mapping[str, Queries]
+    sha256: str
+
+    @property
+    def crowded(self) -> bool:
+        """Whether some item lies in the collection more than once."""
+        return len(np.unique(self.items)) < len(self.items)
+
+    def described(self) -> dict[str, str]:
+        """Return what the environment record says of the data."""
+        rows, dims = self.points.shape
+        copies = np.bincount(self.items)
+        copies = copies[copies > 0]
+        return {
+            "data": f"{self.name}, {rows:,} x {dims:,}",
+            "data sha256": self.sha256,
+            "items": f"{len(copies):,}, {copies.mean():.1f} copies each, at most {copies.max():,}",
+        }
+
+
+def even_copies(count: int, copies: int) -> IntArray:
+    """Return how many copies each item has, where all have as many and about `count` in all."""
+    topics = max(2, round(count / (STORIES * copies)))
+    return np.full(topics * STORIES, copies)
+
+
+def power_law_copies(count: int, mean: int = 10, seed: int = 0) -> IntArray:
+    """Return how many copies each item has: the r-th most frequent one a share of 1 / r.
+
+    There are about `count` copies in all, `mean` of an item; items are in random order.
+    """
+    topics = max(2, round(count / (STORIES * mean)))
+    ranks = np.arange(1, topics * STORIES + 1)
+    shares = (1 / ranks) / (1 / ranks).sum()
+    copies = 1 + np.floor(shares * (count - len(ranks))).astype(np.int64)
+    return np.random.default_rng(seed).permutation(copies)
+
+
+def made(name: str, copies: IntArray, queries: int, seed: int = 0) -> Crowd:
+    """Make a crowd of STORIES stories a topic with so many `copies` (items,) of each story."""
+    rng = np.random.default_rng(seed)
+    topics = _unit(_normal(rng, len(copies) // STORIES))
+    topic_of_story = np.repeat(np.arange(len(topics)), STORIES)
+    stories = topics[topic_of_story] + _STORY * _unit(_normal(rng, len(copies)))
+    items = rng.permutation(np.repeat(np.arange(len(copies)), copies))
+    points = _copies(stories, items, rng)
+    asked = rng.integers(len(topics), size=queries)
+    rows = rng.integers(len(points), size=(2, queries))
+    means = [
+        stories[topic * STORIES + rng.permutation(STORIES)[: STORIES // 2]].mean(axis=0)
+        for topic in asked
+    ]
+    near_topics = topics[asked] + _NEAR_TOPIC * _unit(_normal(rng, queries))
+    return Crowd(
+        name=name,
+        points=points,
+        items=items,
+        labels=Labels.of(topic_of_story[items], items),
+        queries={
+            "documents": Queries(points[rows[0]], topic_of_story[items[rows[0]]]),
+            "new documents": Queries(
+                _copies(stories, items[rows[1]], rng), topic_of_story[items[rows[1]]]
+            ),
+            "topics": Queries(_unit(near_topics), asked),
+            "hyperplanes": Queries(_unit(np.array(means) - stories.mean(axis=0)), asked),
+        },
+        sha256=f"seed {seed}",
+    )
+
+
+def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
+    """Return real points with copies for a `share` of the rows, as many rows as before.
+
+    What is left of the rows are items, each as likely to be copied. Every second copy is exact, the
+    others are jittered: dense rows get noise in every direction, sparse rows on the values they
+    store. With a share of 0 the points are as they were.
+    """
+    rng = np.random.default_rng(seed)
+    count = data.points.shape[0]
+    points, originals = data.points, np.arange(count)
+    if share:
+        kept = rng.permutation(count)[: max(1, round(count * (1 - share)))]
+        copied = rng.choice(kept, count - len(kept))
+        originals = np.concatenate([kept, copied])
+        jittered = np.zeros(count, bool)
+        jittered[len(kept) :: 2] = True
+        order = rng.permutation(count)
+        originals, jittered = originals[order], jittered[order]
+        points = _jittered(data.points[originals], jittered, rng)
+    labels = Labels.of(data.labels.categories[originals], data.labels.subtopics[originals])
+    some = rng.choice(np.flatnonzero(np.isin(labels.categories, data.asked)), queries)
+    new = rng.choice(np.flatnonzero(np.isin(data.pool_categories, data.asked)), queries)
+    asked = rng.choice(data.asked, queries)
+    return Crowd(
+        name=f"{data.name}, {share:.0%} copies",
+        points=points,
+        items=originals,
+        labels=labels,
+        queries={
+            "documents": Queries(points[some], labels.categories[some]),
+            "new documents": Queries(data.pool[new], data.pool_categories[new]),
+            "topics": Queries(_means(data, asked, rng), asked),
+            "hyperplanes": _hyperplanes(data, queries),
+        },
+        sha256=data.sha256,
+    )
+
+
+def _hyperplanes(data: Topics, queries: int) -> Queries:
+    """Return about so many hyperplane queries, an even number of each category."""
+    each = 2 * max(1, round(queries / len(data.asked) / 2))
+    return Queries(*data.queries(each))
+
+
+def _means(data: Topics, asked: IntArray, rng: np.random.Generator) -> FloatArray:
+    """Return for each category the mean direction of some rows of the pool, dense."""
+    rows: Sequence[FloatArray] = [
+        np.asarray(
+            data.pool[rng.choice(np.flatnonzero(data.pool_categories == category), _MEAN_OF)].mean(
+                axis=0
+            )
+        ).ravel()
+        for category in asked
+    ]
+    return _unit(np.array(rows))
+
+
+def _copies(stories: FloatArray, items: IntArray, rng: np.random.Generator) -> FloatArray:
+    """Return a new near-copy for each of the `items`."""
+    rows = np.empty((len(items), stories.shape[1]), np.float32)
+    for start in range(0, len(items), _BLOCK):
+        some = items[start : start + _BLOCK]
+        rows[start : start + _BLOCK] = _unit(stories[some] + _COPY * _unit(_normal(rng, len(some))))
+    return rows
+
+
+def _jittered(points: Points, jittered: Any, rng: np.random.Generator) -> Points:  # noqa: ANN401  # a mask
+    """Return unit rows, those that are `jittered` (n,) moved a little."""
+    if sparse.issparse(points):
+        rows = sparse.csr_array(points, copy=True)
+        moved = np.repeat(jittered, np.diff(rows.indptr))
+        noise = rng.standard_normal(rows.nnz).astype(np.float32)
+        rows.data[moved] *= 1 + np.float32(_JITTER) * noise[moved]
+        lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1))).ravel()
+        rows.data /= np.repeat(lengths, np.diff(rows.indptr)).astype(np.float32)
+        return rows
+    rows = points.copy()
+    noise = _unit(rng.standard_normal((int(jittered.sum()), rows.shape[1]), np.float32))
+    rows[jittered] = _unit(rows[jittered] + np.float32(_JITTER) * noise)
+    return rows
+
+
+def _normal(rng: np.random.Generator, rows: int) -> FloatArray:
+    return rng.standard_normal((rows, DIMS), np.float32)
+
+
+def _unit(rows: FloatArray) -> FloatArray:
+    unit: FloatArray = np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+    return np.ascontiguousarray(unit)
