@@ -9,12 +9,12 @@ turns, and include what `Index.query` does around the search. `defaults` names n
 """
 
 import argparse
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import product
 from typing import Any, Final, get_args
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
 import crowds
@@ -23,12 +23,14 @@ from benchmarks.crowding_settings import (
     DEFAULTS,
     SELECTORS,
     STRATEGIES,
+    Recalls,
     Setting,
-    candidates_of,
+    nearest,
     pyversity_picks,
+    reported,
     settings,
 )
-from benchmarks.crowding_tables import Row
+from benchmarks.crowding_tables import Row, measured
 from benchmarks.crowding_truth import Truth
 from benchmarks.tables import facts, show
 from benchmarks.turns import take_turns
@@ -120,9 +122,10 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
             rows += _on(crowd, arguments)
     show("All sets together\n")
     show(crowding_tables.summary(rows) + "\n")
-    if "hyperplanes" in arguments.kinds:
-        show("h of hyperplane queries beside greedy:corrected 0.3, 95 % over categories\n")
-        show(crowding_tables.changes_of_h(rows) + "\n")
+    changes = crowding_tables.changes_of_h([row for row in rows if not row.data.startswith("made")])
+    if changes:
+        show(f"h of hyperplane queries beside {crowding_tables.REFERENCE}, 95 % over categories\n")
+        show(changes + "\n")
     return {"data": described, "k": arguments.k, "rows": [asdict(row) for row in rows]}
 
 
@@ -199,11 +202,11 @@ def _asked(index: Index, family: str, truth: Truth, arguments: argparse.Namespac
         )
     ]
     times = _times(index, asked, truth, arguments.timed)
+    recalls = Recalls(index, truth)
     for setting in asked:
         result = index.query(truth.queries.rows, k=arguments.k, **setting.parameters)
-        seen, effective = candidates_of(index, truth, setting)
-        plain = Setting("nearest", search=setting.search)
-        yield crowding_tables.measured(
+        plain = nearest(setting.search)
+        yield measured(
             truth,
             result.ids,
             Row(
@@ -213,8 +216,8 @@ def _asked(index: Index, family: str, truth: Truth, arguments: argparse.Namespac
                 family=family,
                 search=setting.search or DEFAULTS,
                 setting=setting.name,
-                parameters=effective,
-                recall=truth.recall(seen),
+                parameters=reported(result.parameters),
+                recall=recalls.of(result.parameters),
                 microseconds=times.get(setting),
                 than_nearest=times[setting] / times[plain] if times else None,
                 warnings=[warning.code for warning in result.warnings],
@@ -240,27 +243,16 @@ def _times(index: Index, asked: list[Setting], truth: Truth, timed: int) -> dict
 
 
 def _baselines(truth: Truth, arguments: argparse.Namespace) -> Iterator[Row]:
-    """Yield a row for each of pyversity's strategies on exact candidates."""
-    if not arguments.baselines:
-        return
-    if "pyversity" in finders.missing():
+    """Yield a row for the nearest distinct items, and for pyversity's picks of exact candidates."""
+    row = Row(truth.crowd.name, truth.crowd.crowded, truth.kind, "truth", "exact", "best items")
+    yield measured(truth, truth.distinct, row, arguments.dials[0])
+    if arguments.baselines and "pyversity" in finders.missing():
         show("pyversity is not installed and does not take part")
         return
-    for strategy in arguments.baselines:
-        for dial in arguments.dials:
-            for count in arguments.candidates or [None]:
-                picks = pyversity_picks(truth, strategy, dial, count)
-                yield crowding_tables.measured(
-                    truth,
-                    np.asarray(picks),
-                    Row(
-                        data=truth.crowd.name,
-                        crowded=truth.crowd.crowded,
-                        kind=truth.kind,
-                        family="pyversity",
-                        search="exact",
-                        setting=Setting(strategy, dial, count).name,
-                        recall=1.0,
-                    ),
-                    dial,
-                )
+    counts: Sequence[int | None] = arguments.candidates or [None]
+    for strategy, dial, count in product(arguments.baselines, arguments.dials, counts):
+        picks = pyversity_picks(truth, strategy, dial, count)
+        setting = Setting(strategy, dial, count).name
+        yield measured(
+            truth, picks, replace(row, family="pyversity", setting=setting, recall=1.0), dial
+        )

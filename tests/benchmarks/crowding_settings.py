@@ -3,7 +3,7 @@
 import inspect
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import product
 from typing import Any, Final
 
@@ -12,11 +12,12 @@ import numpy as np
 from benchmarks import rivals
 from benchmarks.crowding_truth import Truth
 from divgrpc.index import Index
-from divgrpc.types import IntArray
+from divgrpc.types import EffectiveParameters, IntArray
 
 # The name of what is asked without an option, and of the threshold that turns collapsing off.
 DEFAULTS: Final = "defaults"
 OFF: Final = "off"
+NEAREST: Final = "nearest"
 SELECTORS: Final = (
     "greedy:corrected",
     "greedy:marginal",
@@ -44,7 +45,9 @@ class Setting:
     @property
     def name(self) -> str:
         """What stands in a table."""
-        words = [self.selector if self.diversity is None else f"{self.selector} {self.diversity:g}"]
+        words = [self.selector]
+        if self.diversity is not None and self.selector != NEAREST:
+            words.append(f"{self.diversity:g}")
         if self.candidates is not None:
             words.append(f"of {self.candidates:,}")
         if self.threshold is not None:
@@ -76,6 +79,11 @@ class Setting:
         return found
 
 
+def nearest(search: str | None) -> Setting:
+    """Return plain nearest neighbours, with nothing collapsed."""
+    return Setting(NEAREST, 0.0, search=search)
+
+
 def settings(
     selectors: Sequence[str],
     dials: Sequence[float],
@@ -87,9 +95,11 @@ def settings(
 
     No number of candidates and no threshold leave each to its default.
     """
-    yield Setting("nearest", search=search)
+    yield nearest(search)
     yield Setting(search=search)
-    axes = product(selectors, dials, candidates or [None], thresholds or [None])
+    counts: Sequence[int | None] = candidates or [None]
+    collapses: Sequence[str | None] = thresholds or [None]
+    axes = product(selectors, dials, counts, collapses)
     for selector, dial, count, threshold in axes:
         yield Setting(selector, dial, count, threshold, search)
 
@@ -120,37 +130,42 @@ def pyversity_picks(truth: Truth, strategy: str, diversity: float, count: int | 
     return picks
 
 
-def candidates_of(index: Index, truth: Truth, setting: Setting) -> tuple[IntArray, dict[str, Any]]:
-    """Return the candidates (nq, m) that a selector sees, and the parameters of the answer.
+@dataclass(frozen=True)
+class Recalls:
+    """Recalls of the candidates that a selector sees, each measured once for the same search."""
 
-    They are what plain nearest neighbours finds in the same search under the same limits, so that
-    m is the effective `candidates_limit`. Collapsing is left out: it changes what is seen, and not
-    what was found.
-    """
-    rows, k = truth.queries.rows, truth.k
-    parameters = index.query(rows[:1], k=k, **setting.parameters).parameters
-    limit = parameters.candidates_limit or truth.nearest.shape[1]
-    limit = min(limit, truth.nearest.shape[1])
-    result = index.query(
-        rows,
-        k=limit,
-        selector="nearest",
-        search=parameters.search,
-        candidates_limit=limit,
-        hash_limit=parameters.hash_limit,
-        sampling=parameters.sampling,
-        n_probes=parameters.n_probes or None,
-    )
-    effective = {
-        "selector": parameters.selector,
-        "variant": parameters.variant,
-        "diversity": parameters.diversity,
-        "search": parameters.search,
-        "candidates_limit": parameters.candidates_limit,
-        "hash_limit": parameters.hash_limit,
-        "duplicate_threshold": getattr(parameters, "duplicate_threshold", None),
-    }
-    return result.ids, {
+    index: Index
+    truth: Truth
+    _known: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def of(self, parameters: EffectiveParameters) -> float:
+        """Return the recall of the nearest `candidates_limit` among the candidates.
+
+        They are what plain nearest neighbours finds in the same search under the same limits.
+        Collapsing is left out: it changes what is seen, and not what was found.
+        """
+        most = self.truth.nearest.shape[1]
+        limit = min(parameters.candidates_limit or most, most)
+        key = (limit, parameters.search, parameters.hash_limit, parameters.n_probes)
+        if key not in self._known:
+            result = self.index.query(
+                self.truth.queries.rows,
+                k=limit,
+                selector="nearest",
+                diversity=0.0,
+                search=parameters.search,
+                candidates_limit=limit,
+                hash_limit=parameters.hash_limit,
+                sampling=parameters.sampling,
+                n_probes=parameters.n_probes or None,
+            )
+            self._known[key] = self.truth.recall(result.ids)
+        return self._known[key]
+
+
+def reported(parameters: EffectiveParameters) -> dict[str, Any]:
+    """Return the parameters that an answer names, as JSON has them."""
+    return {
         name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in effective.items()
+        for name, value in asdict(parameters).items()
     }

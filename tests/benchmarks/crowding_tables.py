@@ -66,16 +66,16 @@ class Row:
 
 def measured(truth: Truth, rows: IntArray, row: Row, diversity: float) -> Row:
     """Return the row with the figures of answers (nq, k), with J at that `diversity`."""
-    asked, k = truth.queries.asked, truth.k
+    asked = truth.queries.asked
     judged = metrics.judge(rows, asked, truth.crowd.labels)
     items = np.where(rows >= 0, truth.crowd.items[rows], -1)
     distances = truth.distances(rows)
-    relevance = 1 - distances.to_query / 2
-    nearest = truth.nearest[:, :k]
-    plain = 1 - truth.distances(nearest).to_query / 2
+    relevance, plain, best = (
+        1 - metrics.mean(each.to_query) / 2 for each in (distances, truth.plain, truth.best)
+    )
     values, low, high = (
         metrics.objective(each, diversity)
-        for each in (distances, truth.distances(nearest), truth.distances(truth.greedy(diversity)))
+        for each in (distances, truth.plain, truth.greedy(diversity))
     )
     h = metrics.h_score(judged)
     size = float(np.nanmean(low - high))
@@ -85,9 +85,9 @@ def measured(truth: Truth, rows: IntArray, row: Row, diversity: float) -> Row:
         distinct=_distinct(items, rows >= 0),
         relevant_distinct=_distinct(items, judged.relevant),
         relevant=float(judged.relevant.mean()),
-        relevance=metrics.mean(relevance),
-        of_best=metrics.mean(relevance) / float(truth.best.mean()),
-        of_nearest=metrics.mean(relevance) / float(plain.mean()),
+        relevance=relevance,
+        of_best=relevance / best,
+        of_nearest=relevance / plain,
         h=metrics.mean(h),
         alpha_ndcg=metrics.mean(metrics.alpha_ndcg(judged)),
         diversity=diversity,
@@ -192,7 +192,7 @@ def _figure(kind: Callable[[list[float]], Any], values: Sequence[float | None], 
 
 
 def changes_of_h(rows: Sequence[Row]) -> str:
-    """Draw the change of h on hyperplane queries to real and made sets, by category."""
+    """Draw the change of h on hyperplane queries, by category; empty where there is none."""
     asked = [row for row in rows if row.kind == "hyperplanes"]
     references = {
         (row.data, row.family, row.search): row for row in asked if row.setting == REFERENCE
@@ -207,4 +207,5 @@ def changes_of_h(rows: Sequence[Row]) -> str:
         )
         value, low, high = metrics.mean_intervals(change[:, None])[0]
         lines.append((f"{row.data}: {row.name}", f"{value:+.4f}", f"{low:+.4f}", f"{high:+.4f}"))
-    return table(("set: family, search, setting", "change of h", "from", "to"), lines)
+    heads = ("set: family, search, setting", "change of h", "from", "to")
+    return table(heads, lines) if lines else ""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from benchmarks import truth
 from benchmarks.exhaustive import Everything
 from crowds import Crowd, Queries
 from divgrpc import metrics
-from divgrpc.metrics import Values
 from divgrpc.types import FloatArray, IntArray
 
 # Products of queries and points that are held at a time.
@@ -22,8 +22,8 @@ _NUMBERS = 1 << 26
 class Truth:
     """One kind of queries to a crowd, and what exact search over all its points finds.
 
-    `nearest` (nq, m) rows, nearest first, and their cosines `near` (nq, m); `best` (nq,) float64:
-    the mean cosine of the best k distinct items.
+    `nearest` (nq, m) rows, nearest first, and their cosines `near` (nq, m); `distinct` (nq, k): the
+    nearest rows of which no two are copies of one item, -1 where there are fewer items.
     """
 
     crowd: Crowd
@@ -32,37 +32,44 @@ class Truth:
     k: int
     nearest: IntArray
     near: FloatArray
-    best: Values
-    _greedy: dict[float, IntArray] = field(default_factory=dict)
+    distinct: IntArray
+    _greedy: dict[float, metrics.ListDistances] = field(default_factory=dict)
 
     @classmethod
     def of(cls, crowd: Crowd, kind: str, queries: Queries, k: int, count: int) -> "Truth":
         """Search all points for the nearest `count` and the best `k` items of every query."""
         count = min(count, crowd.points.shape[0])
-        best_item = _best_of_items(crowd.items)
+        best_of_items = _best_of_items(crowd.items)
         nearest: list[IntArray] = []
         near: list[FloatArray] = []
-        best: list[Values] = []
+        distinct: list[IntArray] = []
         step = max(1, _NUMBERS // crowd.points.shape[0])
         for start in range(0, queries.rows.shape[0], step):
             products = _products(queries.rows[start : start + step], crowd.points)
             nearest.append(_largest(products, count))
             near.append(np.take_along_axis(products, nearest[-1], 1))
-            of_items = best_item(products)
-            distinct = min(k, of_items.shape[1])
-            at = np.argpartition(-of_items, distinct - 1, axis=1)[:, :distinct]
-            best.append(np.take_along_axis(of_items, at, 1).mean(axis=1, dtype=np.float64))
-        columns = (np.concatenate(nearest), np.concatenate(near), np.concatenate(best))
+            distinct.append(best_of_items(products, k))
+        columns = (np.concatenate(nearest), np.concatenate(near), np.concatenate(distinct))
         return cls(crowd, kind, queries, k, *columns)
+
+    @cached_property
+    def plain(self) -> metrics.ListDistances:
+        """Distances of plain nearest neighbours."""
+        return self.distances(self.nearest[:, : self.k])
+
+    @cached_property
+    def best(self) -> metrics.ListDistances:
+        """Distances of the nearest distinct items."""
+        return self.distances(self.distinct)
 
     def distances(self, rows: IntArray) -> metrics.ListDistances:
         """Measure answers (nq, k), -1 where there is none."""
         return metrics.list_distances(self.crowd.points, self.queries.rows, rows)
 
-    def greedy(self, diversity: float) -> IntArray:
-        """Return what the `marginal` greedy picks (nq, k) among all points, the best J we know."""
+    def greedy(self, diversity: float) -> metrics.ListDistances:
+        """Distances of what `marginal` greedy picks among all points: the best J that we know."""
         if diversity not in self._greedy:
-            self._greedy[diversity] = self._search_greedy(diversity)
+            self._greedy[diversity] = self.distances(self._search_greedy(diversity))
         return self._greedy[diversity]
 
     def _search_greedy(self, diversity: float) -> IntArray:
@@ -87,13 +94,26 @@ class Truth:
         return float(enough.sum(axis=1).mean() / min(rows.shape[1], self.near.shape[1]))
 
 
-def _best_of_items(items: IntArray) -> Callable[[FloatArray], FloatArray]:
-    """Return what takes products (nq, n) to the best of each item (nq, items)."""
+def _best_of_items(items: IntArray) -> Callable[[FloatArray, int], IntArray]:
+    """Return what takes products (nq, n) to the best rows (nq, k) of different items."""
     order = np.argsort(items, kind="stable")
     starts = np.flatnonzero(np.diff(items[order], prepend=-1))
-    if len(starts) == len(items):
-        return lambda products: products
-    return lambda products: np.maximum.reduceat(products[:, order], starts, axis=1)
+    number = np.zeros(len(items), np.int64)
+    number[starts[1:]] = 1
+    number = number.cumsum()
+
+    def best(products: FloatArray, k: int) -> IntArray:
+        by_item = products[:, order]
+        most = np.maximum.reduceat(by_item, starts, axis=1)
+        rows = np.full((len(products), k), -1)
+        for i, chosen in enumerate(_largest(most, min(k, len(starts)))):
+            at = np.flatnonzero(np.isin(number, chosen) & (by_item[i] == most[i][number]))
+            # The first of equals, which has the smallest row.
+            first = dict(zip(number[at][::-1], order[at][::-1], strict=True))
+            rows[i, : len(chosen)] = [first[item] for item in chosen]
+        return rows
+
+    return best
 
 
 def _largest(products: FloatArray, count: int) -> IntArray:

@@ -1,0 +1,223 @@
+"""The crowding run: its data are what they say, its truth is that of plain loops, and it runs."""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+import crowds
+from benchmarks import crowding, crowding_tables
+from benchmarks.crowding_settings import OFF, Recalls, Setting, nearest, settings
+from benchmarks.crowding_tables import Row, measured
+from benchmarks.crowding_truth import Truth
+from crowds import STORIES, Crowd, Queries
+from divgrpc.index import Index
+from divgrpc.metrics import Labels
+from divgrpc_client.reports.topics import Topics
+
+SEVEN = np.full(3 * STORIES, 7)
+
+
+def real(kind: str) -> Topics:
+    """Return 90 rows of three categories with two sub-topics, and as many to learn from."""
+    rng = np.random.default_rng(1)
+    rows = rng.random((180, 12)).astype(np.float32) * (rng.random((180, 12)) < 0.5)
+    rows[:, 0] += 0.1
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    points = rows if kind == "dense" else sparse.csr_array(rows)
+    categories = np.arange(180) % 3
+    labels = Labels.of(categories[:90], np.arange(90) % 6)
+    return Topics(f"{kind} rows", "", points[:90], labels, points[90:], categories[90:], 1.0)
+
+
+def test_made_points_have_the_cosines_that_they_promise() -> None:
+    """Copies of a story, stories of a topic and topics are as near as the module says."""
+    crowd = crowds.made("seven", SEVEN, 20)
+    points, items = crowd.points, crowd.items
+    topic = crowd.labels.categories
+    near = points @ points.T
+    same_item = items[:, None] == items
+    same_topic = topic[:, None] == topic
+    apart = ~np.eye(len(points), dtype=bool)
+    assert near[same_item & apart].mean() == pytest.approx(0.98, abs=0.002)
+    assert near[same_topic & ~same_item].mean() == pytest.approx(0.61, abs=0.02)
+    assert abs(near[~same_topic].mean()) < 0.1
+    assert np.bincount(items).tolist() == SEVEN.tolist()
+
+
+def test_queries_are_near_what_they_ask_for() -> None:
+    """A document is a point, a new one a copy of an item, and the others are near their topic."""
+    crowd = crowds.made("seven", SEVEN, 20)
+    topic = crowd.labels.categories
+    for kind, (rows, asked) in crowd.queries.items():
+        near = rows @ crowd.points.T
+        assert np.linalg.norm(rows, axis=1) == pytest.approx(np.ones(20), abs=1e-5)
+        assert (topic[near.argmax(axis=1)] == asked).all()
+        if kind == "documents":
+            assert near.max(axis=1) == pytest.approx(np.ones(20), abs=1e-5)
+        elif kind == "new documents":
+            assert near.max(axis=1).mean() == pytest.approx(0.98, abs=0.01)
+        else:
+            assert near.max() < 0.95
+
+
+def test_copies_follow_a_power_law() -> None:
+    """The most frequent item has many times the copies of the tenth, and the sum is about right."""
+    copies = np.sort(crowds.power_law_copies(8_000))[::-1]
+    assert 7_000 <= copies.sum() <= 8_000
+    assert copies.min() >= 1
+    assert copies[0] / copies[9] == pytest.approx(10, rel=0.05)
+    assert crowds.even_copies(8_000, 30).sum() == pytest.approx(8_000, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_injected_copies_are_near_their_original(kind: str) -> None:
+    """Half of the rows are copies, exact or jittered, with the labels of what they copy."""
+    data = real(kind)
+    crowd = crowds.injected(data, 0.5, 6)
+    assert crowd.points.shape == data.points.shape
+    assert len(np.unique(crowd.items)) == 45
+    own, originals = (
+        rows.toarray() if sparse.issparse(rows) else rows
+        for rows in (crowd.points, data.points[crowd.items])
+    )
+    near = (own * originals).sum(axis=1)
+    moved = near < 1 - 1e-6
+    assert moved.sum() == pytest.approx(23, abs=2)
+    assert near[moved].mean() == pytest.approx(0.99, abs=0.008)
+    assert (crowd.labels.categories == data.labels.categories[crowd.items]).all()
+    assert crowd.crowded
+
+
+def test_a_share_of_nothing_leaves_points_as_they_are() -> None:
+    """Without copies rows are in their order, and every row is an item."""
+    data = real("dense")
+    crowd = crowds.injected(data, 0, 6)
+    assert np.array_equal(crowd.points, data.points)
+    assert not crowd.crowded
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_truth_is_that_of_plain_loops(kind: str) -> None:
+    """Nearest rows and nearest distinct items are those of a sort of all points."""
+    crowd = crowds.injected(real(kind), 0.8, 6)
+    dense = crowd.points.toarray() if kind == "sparse" else crowd.points
+    truth = Truth.of(crowd, "topics", crowd.queries["topics"], 4, 9)
+    for query, rows, distinct in zip(
+        crowd.queries["topics"].rows, truth.nearest, truth.distinct, strict=True
+    ):
+        near = dense @ query
+        order = np.argsort(-near, kind="stable")
+        assert near[rows] == pytest.approx(near[order[:9]], abs=1e-6)
+        first = {crowd.items[row]: row for row in order[::-1]}
+        best = sorted(first.values(), key=lambda row: -near[row])[:4]
+        assert crowd.items[distinct].tolist() == crowd.items[best].tolist()
+        assert near[distinct] == pytest.approx(near[best], abs=1e-6)
+
+
+def test_recall_takes_one_exact_copy_for_another() -> None:
+    """What is as near as the last of the nearest counts as found; missing places do not."""
+    points = np.array([[1, 0], [1, 0], [0.8, 0.6], [0, 1]], np.float32)
+    crowd = crowd_of(points, [0, 0, 1, 2])
+    truth = Truth.of(crowd, "documents", crowd.queries["documents"], 2, 2)
+    assert truth.recall(np.array([[0, 1]])) == 1
+    assert truth.recall(np.array([[1, 3]])) == 0.5
+    assert truth.recall(np.array([[1, -1]])) == 0.5
+
+
+def crowd_of(points: np.ndarray, items: list[int]) -> Crowd:
+    """Return four points of which the last is of another category; one query, the first."""
+    labels = Labels.of([0, 0, 0, 1], items)
+    queries = {"documents": Queries(points[:1], np.array([0]))}
+    return Crowd("four", points, np.array(items), labels, queries, "")
+
+
+def test_figures_of_an_answer() -> None:
+    """Two copies and a stranger in three places: each figure as counted by hand."""
+    points = np.array([[1, 0], [1, 0], [0.8, 0.6], [0, 1]], np.float32)
+    crowd = crowd_of(points, [0, 0, 1, 2])
+    truth = Truth.of(crowd, "documents", crowd.queries["documents"], 3, 4)
+    row = measured(truth, np.array([[0, 1, 3]]), Row("", True, "documents", "", "", ""), 0.5)
+    assert (row.distinct, row.relevant_distinct) == (2, 1)
+    assert row.relevant == pytest.approx(2 / 3)
+    assert row.relevance == pytest.approx(2 / 3)
+    assert row.of_best == pytest.approx((2 / 3) / (1.8 / 3))
+    assert row.of_nearest == pytest.approx((2 / 3) / (2.8 / 3))
+    # J: half the mean squared distance to the query less half that of pairs.
+    assert row.objective == pytest.approx(0.5 * (2 / 3) - 0.5 * (4 / 3))
+    assert row.filled == 1
+
+
+def test_settings_ask_for_what_they_name() -> None:
+    """Defaults name nothing; a variant, a limit and a threshold become parameters."""
+    asked = list(settings(["greedy:marginal"], [0.2], [400], [OFF], "scan"))
+    assert asked[0] == nearest("scan")
+    assert asked[1].parameters == {"search": "scan"}
+    own = asked[2].parameters
+    assert own.pop("duplicate_threshold", None) is None
+    assert own == {
+        "selector": "greedy",
+        "variant": "marginal",
+        "diversity": 0.2,
+        "candidates_limit": 400,
+        "search": "scan",
+    }
+    assert Setting().parameters == {}
+    assert asked[2].name == "greedy:marginal 0.2 of 400 collapse off"
+
+
+def test_recall_of_candidates_is_that_of_the_effective_search() -> None:
+    """An exact search sees the nearest; one that hashes few points misses some."""
+    crowd = crowds.made("seven", SEVEN, 20)
+    index = Index.build(crowd.points, hash_family="lsh_div")
+    truth = Truth.of(crowd, "documents", crowd.queries["documents"], 5, 100)
+    recalls = Recalls(index, truth)
+    rows = truth.queries.rows
+    exact = index.query(rows, k=5, search="exact").parameters
+    few = index.query(rows, k=5, search="tables", hash_limit=60, candidates_limit=60).parameters
+    assert recalls.of(exact) == 1
+    assert recalls.of(few) < 1
+
+
+@pytest.mark.parametrize("half", ["choose", "report"])
+def test_runs_small(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    half: str,
+) -> None:
+    """Made and real sets, of every kind of queries: a row for everyone, and all in one table."""
+    monkeypatch.delenv("DIVGRPC_DATA", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    parser = argparse.ArgumentParser()
+    crowding.add_arguments(parser)
+    words = f"--sets made-3 cifar --points 600 --shares 50 --queries 8 --half {half} --timed 2 "
+    words += "--searches defaults --selectors dpp --baselines mmr"
+    result = crowding.run(parser.parse_args(words.split()))
+    rows = result["rows"]
+    assert isinstance(rows, list)
+    kinds = [row["kind"] for row in rows if row["setting"] == "nearest"]
+    assert kinds == 2 * list(crowds.KINDS)
+    names = {row["setting"] for row in rows}
+    assert names == {"nearest", "defaults", "dpp 0.3", "best items", "mmr 0.3"}
+    for row in rows:
+        assert 1 <= row["distinct"] <= 10
+        assert row["than_nearest"] is None or row["than_nearest"] > 0
+    printed = capsys.readouterr().out
+    assert "All sets together" in printed
+    assert "defaults, defaults, dpp 0.3" in printed
+
+
+def test_h_changes_are_over_categories() -> None:
+    """The change of h beside the first default, of each category by itself."""
+    rows = [
+        Row("set", False, "hyperplanes", "f", "s", setting, h_by_category=dict(enumerate(h)))
+        for setting, h in ((crowding_tables.REFERENCE, [0.5, 0.7]), ("dpp 0.3", [0.6, 0.6]))
+    ]
+    drawn = crowding_tables.changes_of_h(rows)
+    assert "set: f, s, dpp 0.3" in drawn
+    assert "+0.0000" in drawn
+    assert "+0.1000" in drawn
+    assert crowding_tables.changes_of_h(rows[:1]) == ""

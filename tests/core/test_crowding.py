@@ -1,0 +1,127 @@
+"""Defaults on points that crowd: distinct items, near ones, and nothing lost where none crowd.
+
+The small form of the benchmark `crowding`, which measures the same on larger and on real sets.
+"""
+
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import crowds
+from benchmarks.crowding_settings import OFF, Recalls, Setting
+from benchmarks.crowding_tables import Row, measured
+from benchmarks.crowding_truth import Truth
+from crowds import KINDS, Crowd
+from divgrpc.index import Index
+from divgrpc.types import QueryResult
+from divgrpc_client.reports import topics
+
+# Delete this line when the defaults diversify points that crowd.
+pytestmark = pytest.mark.skip(reason="the defaults do not diversify points that crowd yet")
+
+_K = 10
+_POINTS = 8_000
+_QUERIES = 40
+_COPIES = {
+    "1": crowds.even_copies(_POINTS, 1),
+    "3": crowds.even_copies(_POINTS, 3),
+    "10": crowds.even_copies(_POINTS, 10),
+    "30": crowds.even_copies(_POINTS, 30),
+    "power law": crowds.power_law_copies(_POINTS),
+}
+_CROWDED = [name for name in _COPIES if name != "1"]
+# Of the gap in J between plain neighbours and greedy over all points.
+_GAPS = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
+
+
+@cache
+def made(copies: str) -> tuple[Crowd, Index]:
+    """Return a made set, and the index that is built of it without options."""
+    crowd = crowds.made(copies, _COPIES[copies], _QUERIES)
+    return crowd, Index.build(crowd.points)
+
+
+def truth_of(crowd: Crowd, kind: str) -> Truth:
+    """Return what exact search over all points finds."""
+    return Truth.of(crowd, kind, crowd.queries[kind], _K, 1_000)
+
+
+def answered(crowd: Crowd, index: Index, kind: str) -> tuple[Truth, QueryResult, Row]:
+    """Return the truth of queries, their answer at defaults, and its figures."""
+    truth = truth_of(crowd, kind)
+    result = index.query(truth.queries.rows, k=_K)
+    row = Row(crowd.name, crowd.crowded, kind, "", "", "")
+    return truth, result, measured(truth, result.ids, row, result.parameters.diversity)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("copies", _CROWDED)
+def test_defaults_return_distinct_items(copies: str, kind: str) -> None:
+    """At least nine of ten places hold different items of the topic, nearly as near as can be."""
+    _, _, row = answered(*made(copies), kind)
+    assert row.relevant_distinct >= 9
+    assert row.of_best >= 0.95
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("copies", _COPIES)
+def test_auto_finds_the_candidates_that_the_selector_sees(copies: str, kind: str) -> None:
+    """The share of the nearest `candidates_limit` that `auto` finds is the `target_recall`."""
+    crowd, index = made(copies)
+    truth, result, _ = answered(crowd, index, kind)
+    target = float(str(index.info.parameters["target_recall"]))
+    assert Recalls(index, truth).of(result.parameters) >= target
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_defaults_lose_little_where_nothing_crowds(kind: str) -> None:
+    """Without copies the answers are at most 2 % less relevant than plain neighbours."""
+    _, _, row = answered(*made("1"), kind)
+    assert row.of_nearest >= 0.98
+
+
+def test_defaults_lose_little_on_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same on points that were not made: new documents lose at most 2 %."""
+    monkeypatch.delenv(topics.DATA_VARIABLE, raising=False)
+    crowd = crowds.injected(topics.load([topics.DIGITS])[0], 0, _QUERIES)
+    _, _, row = answered(crowd, Index.build(crowd.points), "new documents")
+    assert row.of_nearest >= 0.98
+
+
+@pytest.mark.parametrize("name", list(topics.SETS))
+@pytest.mark.parametrize("kind", ["new documents", "topics"])
+def test_marginal_greedy_closes_the_gap(
+    name: str, kind: str, data_folder: Path, built: dict[str, tuple[Crowd, Index]]
+) -> None:
+    """With nothing collapsed and all else default, `marginal` comes near greedy over all points."""
+    if name not in built:
+        data = topics.load([name], str(data_folder))[0]
+        crowd = crowds.injected(data, 0, _QUERIES)
+        built[name] = crowd, Index.build(crowd.points)
+    crowd, index = built[name]
+    truth = truth_of(crowd, kind)
+    for diversity, least in _GAPS.items():
+        asked = Setting("greedy:marginal", diversity, threshold=OFF)
+        result = index.query(truth.queries.rows, k=_K, **asked.parameters)
+        row = Row(crowd.name, crowd.crowded, kind, "", "", asked.name)
+        row = measured(truth, result.ids, row, diversity)
+        assert row.gap is None or row.gap >= least
+        assert row.difference <= 0
+
+
+@pytest.fixture(scope="module")
+def built() -> dict[str, tuple[Crowd, Index]]:
+    """Return where real sets are kept with their indexes, since building takes seconds."""
+    return {}
+
+
+def test_two_builds_answer_alike() -> None:
+    """Two builds of the same points answer alike, byte for byte, on points that crowd."""
+    crowd, index = made("10")
+    again = Index.build(crowd.points)
+    queries = crowd.queries["documents"].rows
+    first, second = (each.query(queries, k=_K) for each in (index, again))
+    assert again.info.auto_search == index.info.auto_search
+    assert np.array_equal(first.ids, second.ids)
