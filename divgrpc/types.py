@@ -11,6 +11,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.hits import LabelHitRows, PointHitRows
+
 Points = Literal["dense", "sparse"]
 Sought = Literal["dense", "sparse", "labels"]
 Metric = Literal["cosine", "euclidean", "inner_product"]
@@ -86,10 +88,11 @@ class QueryStats:
     duplicates: CountArray
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class QueryResult:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QueryResult(PointHitRows):
     """Results of a batch of queries, in the order in which they were picked.
 
+    `result[0]` and iteration give rows of `divgrpc.hits.Hit` without padding. The columns have it:
     `ids` (nq, k) int64, -1 where fewer than k were found; `scores` and `selection_scores` (nq, k)
     float32, NaN there; `counts` (nq,) uint32, how many each row has. A score is the relevance in
     the metric's own direction: the cosine, the product, or the squared Euclidean distance, which is
@@ -146,11 +149,12 @@ class EffectiveLabelParameters:
     seed: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelResult:
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class LabelResult(LabelHitRows):
     """Labels of a batch of documents, in the order in which they were picked.
 
-    `labels` (nq, top_k) int64, -1 where there are fewer; `scores` and `selection_scores` (nq,
+    `result[0]` and iteration give rows of `divgrpc.hits.LabelHit` without padding. The columns have
+    it: `labels` (nq, top_k) int64, -1 where there are fewer; `scores` and `selection_scores` (nq,
     top_k) float32, NaN there; `counts` (nq,) uint32, how many each document has. A score is the
     product of the label with the embedded document, or its share of the votes; a selection score
     what the selector saw in the label when it picked it, in a vote the share too. `names` has those

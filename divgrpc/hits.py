@@ -1,0 +1,168 @@
+"""Rows of hits: what makes the columns of a result easy to read, one hit at a time.
+
+The columns are padded so that they are rectangular. Rows of hits have no padding, so that a lookup
+by a hit's id never meets the -1 of a place that was not filled.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+# What `repr` shows of a result.
+_ROWS_SHOWN: Final = 3
+_HITS_SHOWN: Final = 5
+
+
+class Hit(NamedTuple):
+    """One point of a result.
+
+    `score` is its relevance in the metric's own direction; `rank` counts from 1 in the order in
+    which points were picked; `selection_score` is what the selector saw in it, higher is better.
+    """
+
+    id: int
+    score: float
+    rank: int
+    selection_score: float
+
+
+class LabelHit(NamedTuple):
+    """One label of a document; `name` is None where the index has no names.
+
+    `score`, `rank` and `selection_score` are as in `Hit`.
+    """
+
+    label: int
+    name: str | None
+    score: float
+    rank: int
+    selection_score: float
+
+
+HitT = TypeVar("HitT", bound=Hit | LabelHit)
+
+
+class _Parameters(Protocol):
+    """As much of the parameters of an answer as `repr` shows."""
+
+    @property
+    def selector(self) -> str: ...
+    @property
+    def diversity(self) -> float: ...
+    @property
+    def search(self) -> str: ...
+
+
+class HitRows(ABC, Generic[HitT]):
+    """A result as a sequence of rows, one for each query; a row is a tuple of its hits.
+
+    A result without rows has length 0 and is therefore false.
+    """
+
+    __slots__ = ()
+
+    scores: npt.NDArray[np.float32]
+    selection_scores: npt.NDArray[np.float32]
+    counts: npt.NDArray[np.uint32]
+    parameters: _Parameters
+
+    @abstractmethod
+    def _hits(self, row: int) -> tuple[HitT, ...]:
+        """Return the hits of a row from 0 up."""
+
+    @abstractmethod
+    def _hit_fields(self) -> tuple[str, ...]:
+        """Return the names of a hit's fields."""
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def __getitem__(self, row: int) -> tuple[HitT, ...]:
+        """Return the hits of one row in the order in which they were picked; -1 is the last row.
+
+        Raises IndexError where there is no such row.
+        """
+        return self._hits(range(len(self))[row])
+
+    def __iter__(self) -> Iterator[tuple[HitT, ...]]:
+        return (self._hits(row) for row in range(len(self)))
+
+    def __repr__(self) -> str:
+        rows = f"{len(self):,} {'row' if len(self) == 1 else 'rows'}"
+        used = self.parameters
+        lines = [
+            f"{type(self).__name__}: {rows}, {int(self.counts.sum()):,} hits; "
+            f"{used.selector} at diversity {used.diversity:g}, {used.search} search"
+        ]
+        for row in range(min(len(self), _ROWS_SHOWN)):
+            shown = [f"{_key(hit)} ({hit.score:.4g})" for hit in self[row][:_HITS_SHOWN]]
+            if self.counts[row] > _HITS_SHOWN:
+                shown.append("...")
+            lines.append(f"  [{row}] {', '.join(shown) or 'no hits'}")
+        if len(self) > _ROWS_SHOWN:
+            lines.append("  ...")
+        return "\n".join(lines)
+
+    def to_pandas(self) -> "DataFrame":
+        """Return one line per hit: the query's `row` from 0 up, then the fields of the hit.
+
+        Raises ModuleNotFoundError where pandas is not installed.
+        """
+        try:
+            import pandas as pd
+        except ModuleNotFoundError as error:
+            message = "to_pandas needs pandas, which divgrpc does not bring: pip install pandas"
+            raise ModuleNotFoundError(message, name="pandas") from error
+        lines = [(row, *hit) for row, hits in enumerate(self) for hit in hits]
+        return pd.DataFrame(lines, columns=["row", *self._hit_fields()])
+
+    def _cut(self, row: int, keys: npt.NDArray[np.int64]) -> tuple[list[int], list[float], range]:
+        """Return the keys, the scores and the ranks of a row without its padding."""
+        count = int(self.counts[row])
+        return keys[row, :count].tolist(), self.scores[row, :count].tolist(), range(1, count + 1)
+
+
+class PointHitRows(HitRows[Hit]):
+    """Rows of points."""
+
+    __slots__ = ()
+
+    ids: npt.NDArray[np.int64]
+
+    def _hits(self, row: int) -> tuple[Hit, ...]:
+        selection_scores = self.selection_scores[row].tolist()
+        return tuple(map(Hit, *self._cut(row, self.ids), selection_scores))
+
+    def _hit_fields(self) -> tuple[str, ...]:
+        return Hit._fields
+
+
+class LabelHitRows(HitRows[LabelHit]):
+    """Rows of labels."""
+
+    __slots__ = ()
+
+    labels: npt.NDArray[np.int64]
+    names: tuple[tuple[str, ...], ...]
+
+    def _hits(self, row: int) -> tuple[LabelHit, ...]:
+        labels, scores, ranks = self._cut(row, self.labels)
+        names = self.names[row] if self.names else repeat(None)
+        selection_scores = self.selection_scores[row].tolist()
+        return tuple(map(LabelHit, labels, names, scores, ranks, selection_scores))
+
+    def _hit_fields(self) -> tuple[str, ...]:
+        return LabelHit._fields
+
+
+def _key(hit: Hit | LabelHit) -> str:
+    if isinstance(hit, Hit):
+        return str(hit.id)
+    return str(hit.label) if hit.name is None else f"{hit.label} {hit.name!r}"

@@ -1,0 +1,177 @@
+"""Results as rows of hits: what they hold, how they print, and as a table of pandas."""
+
+import builtins
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from divgrpc.hits import Hit, LabelHit
+from divgrpc.types import (
+    EffectiveLabelParameters,
+    EffectiveParameters,
+    LabelResult,
+    QueryResult,
+    QueryStats,
+)
+
+PARAMETERS = EffectiveParameters(
+    k=4,
+    diversity=0.3,
+    selector="greedy",
+    variant="corrected",
+    search="scan",
+    hash_limit=0,
+    candidates_limit=0,
+    max_distance=None,
+    sampling="uniform",
+    seed=0,
+    rounding="exchange",
+    n_probes=0,
+)
+LABEL_PARAMETERS = EffectiveLabelParameters(
+    top_k=4,
+    threshold=None,
+    mode="embedding",
+    neighbours=0,
+    vote="weighted",
+    diversity=0.5,
+    selector="mmr",
+    search="exact",
+    hash_limit=0,
+    candidates_limit=0,
+    seed=0,
+)
+
+
+def columns(counts: list[int], k: int = 4) -> dict[str, Any]:
+    """Return columns of so many hits, padded as the engine pads them."""
+    rows, found = len(counts), np.arange(k) < np.array(counts, int).reshape(-1, 1)
+    numbers = np.arange(rows * k).reshape(rows, k)
+    zeros = np.zeros(rows, np.uint32)
+    return {
+        "keys": np.where(found, numbers, -1),
+        "scores": np.where(found, 1 - numbers / 1024, np.nan).astype(np.float32),
+        "selection_scores": np.where(found, numbers / 512, np.nan).astype(np.float32),
+        "counts": np.array(counts, np.uint32),
+        "generation": 1,
+        "stats": QueryStats(zeros, zeros, zeros, zeros),
+    }
+
+
+def result(counts: list[int]) -> QueryResult:
+    """Return a result of so many hits a row."""
+    made = columns(counts)
+    return QueryResult(ids=made.pop("keys"), parameters=PARAMETERS, **made)
+
+
+def labels(counts: list[int], names: tuple[tuple[str, ...], ...] = ()) -> LabelResult:
+    """Return so many labels for each document."""
+    made = columns(counts)
+    return LabelResult(labels=made.pop("keys"), parameters=LABEL_PARAMETERS, names=names, **made)
+
+
+@given(st.lists(st.integers(0, 4), max_size=6))
+def test_rows_hold_what_the_columns_hold(counts: list[int]) -> None:
+    """A row has as many hits as were found, each with its column's numbers, and no padding."""
+    rows = result(counts)
+    assert len(rows) == len(counts) == len(list(rows))
+    for number, hits in enumerate(rows):
+        assert hits == rows[number - len(rows)]
+        assert len(hits) == counts[number]
+        for place, hit in enumerate(hits):
+            assert hit.id == rows.ids[number, place] >= 0
+            assert hit.score == rows.scores[number, place]
+            assert hit.selection_score == rows.selection_scores[number, place]
+            assert hit.rank == place + 1
+
+
+def test_hits_are_plain_python_numbers() -> None:
+    """A hit goes into JSON or a dictionary without numpy."""
+    assert result([0, 2])[1] == (Hit(4, 1 - 4 / 1024, 1, 4 / 512), Hit(5, 1 - 5 / 1024, 2, 5 / 512))
+    assert [type(value) for value in result([1])[0][0]] == [int, float, int, float]
+
+
+@pytest.mark.parametrize("row", [2, -3])
+def test_a_row_that_is_not_there_is_an_index_error(row: int) -> None:
+    """Only rows of the batch can be read."""
+    with pytest.raises(IndexError):
+        result([1, 1])[row]
+
+
+def test_labels_have_names_where_the_index_has_them() -> None:
+    """A hit of a label names it, and has None for a name where there are none."""
+    named = labels([1, 2], (("cats",), ("dogs", "birds")))
+    assert [[hit.name for hit in row] for row in named] == [["cats"], ["dogs", "birds"]]
+    assert named[1][1] == LabelHit(5, "birds", 1 - 5 / 1024, 2, 5 / 512)
+    assert [hit.name for hit in labels([2])[0]] == [None, None]
+
+
+def test_a_result_prints_as_a_few_lines() -> None:
+    """`repr` says what was asked and shows the first rows."""
+    assert repr(result([3, 0])) == (
+        "QueryResult: 2 rows, 3 hits; greedy at diversity 0.3, scan search\n"
+        "  [0] 0 (1), 1 (0.999), 2 (0.998)\n"
+        "  [1] no hits"
+    )
+    assert repr(labels([1], (("cats",),))) == (
+        "LabelResult: 1 row, 1 hits; mmr at diversity 0.5, exact search\n  [0] 0 'cats' (1)"
+    )
+
+
+def test_a_large_result_prints_no_longer() -> None:
+    """Rows and hits beyond the first few are dots."""
+    lines = repr(result([4] * 9_000)).splitlines()
+    assert len(lines) == 5
+    assert lines[0].startswith("QueryResult: 9,000 rows, 36,000 hits;")
+    assert lines[-1] == "  ..."
+
+
+class StandIn(ModuleType):
+    """As much of pandas as `to_pandas` calls."""
+
+    @staticmethod
+    def DataFrame(lines: list[tuple[object, ...]], columns: list[str]) -> Any:  # noqa: ANN401, N802  # as pandas spells it
+        """Return what it was called with."""
+        return lines, columns
+
+
+def test_a_table_has_a_line_per_hit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`to_pandas` gives the row of the query and the fields of every hit."""
+    monkeypatch.setitem(sys.modules, "pandas", StandIn("pandas"))
+    found: Any = result([1, 0, 1]).to_pandas()
+    assert found == (
+        [(0, 0, 1.0, 1, 0.0), (2, 8, 1 - 8 / 1024, 1, 8 / 512)],
+        ["row", "id", "score", "rank", "selection_score"],
+    )
+    found = labels([1]).to_pandas()
+    assert found == (
+        [(0, 0, None, 1.0, 1, 0.0)],
+        ["row", "label", "name", "score", "rank", "selection_score"],
+    )
+
+
+def test_pandas_makes_the_table() -> None:
+    """With pandas installed the table is a DataFrame of as many lines as hits."""
+    pytest.importorskip("pandas", reason="missing extra: pandas")
+    frame = result([2, 1]).to_pandas()
+    assert frame.shape == (3, 5)
+    assert frame["rank"].tolist() == [1, 2, 1]
+
+
+def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message names the package and how to get it."""
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any) -> Any:  # noqa: ANN401  # as the builtin
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(ModuleNotFoundError, match="pip install pandas"):
+        result([1]).to_pandas()
