@@ -68,7 +68,7 @@ class IndexBuilder:
         `labels` (m, L), sparse or dense: what is not 0 is a label of the row's. Raises
         `InvalidArgumentError` naming the field and, for a bad vector, its row in the upload.
         """
-        block = as_rows("vectors", vectors, self._dims)
+        block = as_rows("vectors", vectors, self._dims, single=False)
         if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
             now, before = ("dense", "sparse") if self._sparse else ("sparse", "dense")
             raise InvalidArgumentError("vectors", f"vectors must not be {now} after {before}")

@@ -8,14 +8,14 @@ import numbers
 import operator
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.suggestions import refuse_word
 
 
 def check_choice(owner: object, field: str, choices: tuple[str, ...]) -> None:
     """Check that a word is one of the choices and leave it as Python's own."""
     value = getattr(owner, field)
     if not isinstance(value, str) or value not in choices:
-        allowed = ", ".join(choices)
-        raise InvalidArgumentError(field, f"{field} must be one of {allowed}, got {value!r}")
+        refuse_word(field, value, choices)
     if type(value) is not str:
         object.__setattr__(owner, field, choices[choices.index(value)])
 

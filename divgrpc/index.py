@@ -9,6 +9,7 @@ by `divgrpc.kernels.together`.
 import functools
 import time
 from collections.abc import Callable, Generator
+from inspect import signature
 from pathlib import Path
 from typing import Any, Final, ParamSpec, Unpack, cast
 
@@ -25,7 +26,9 @@ from divgrpc.metrics.distances import list_distances_stepwise
 from divgrpc.parameters import (
     LIMITS,
     BuildParameters,
+    MetricWord,
     QueryParameters,
+    as_metric,
     crowded,
     named_over_default,
     too_few,
@@ -35,13 +38,13 @@ from divgrpc.predicting import IndexedLabels, document_rows
 from divgrpc.searching import Searcher
 from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation
 from divgrpc.stores import store_at
+from divgrpc.suggestions import refuse_unknown, suggesting
 from divgrpc.types import (
     EffectiveParameters,
     HashFamily,
     Hyperplanes,
     IntArray,
     LabelResult,
-    Metric,
     Mode,
     Progress,
     QueryResult,
@@ -70,7 +73,11 @@ def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
     def query(*given: P.args, **named: P.kwargs) -> QueryResult:
         index = cast("Index", given[0])
         told: Any = named_over_default(named, index.default)
-        return method(*given, **told)
+        try:
+            return method(*given, **told)
+        except TypeError:
+            refuse_unknown(named, QueryParameters.__dataclass_fields__)
+            raise
 
     return query
 
@@ -98,7 +105,7 @@ class Index(KeptIndex):
         ids: npt.ArrayLike | None = None,
         categories: npt.ArrayLike | None = None,
         subtopics: npt.ArrayLike | None = None,
-        metric: Metric = "cosine",
+        metric: MetricWord = "cosine",
         hash_family: HashFamily = "lsh_sdiv",
         hyperplanes: Hyperplanes = "orthogonal",
         centred: bool = False,
@@ -128,8 +135,9 @@ class Index(KeptIndex):
         Raises `InvalidArgumentError`, `UnsupportedError`; with `path` also `IndexExistsError`,
         `BuildUnderWayError`, `StorageFullError`.
         """
+        refuse_unknown(labelling, Labelling.__annotations__, signature(cls.build).parameters)
         parameters = BuildParameters(
-            metric=metric,
+            metric=as_metric(metric),
             hash_family=hash_family,
             hyperplanes=hyperplanes,
             centred=centred,
@@ -207,6 +215,7 @@ class Index(KeptIndex):
             ),
         )
 
+    @suggesting
     def predict_labels(
         self,
         documents: RowsLike,

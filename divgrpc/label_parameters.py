@@ -8,6 +8,7 @@ from typing import Final, Self, get_args
 
 from divgrpc.checks import check_choice, check_integer, check_number
 from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.suggestions import with_suggestions
 from divgrpc.types import (
     EffectiveLabelParameters,
     EffectiveParameters,
@@ -21,6 +22,7 @@ DEFAULT_TOP_K: Final = 5
 DEFAULT_NEIGHBOURS: Final = 10
 
 
+@with_suggestions
 @dataclass(frozen=True, kw_only=True)
 class PredictParameters:
     """How labels are predicted; None means the default that a query has.

@@ -9,13 +9,14 @@ import numbers
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, TypeAlias, cast, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.checks import check_choice, check_integer, check_number
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.suggestions import METRIC_ALIASES, with_suggestions
 from divgrpc.types import (
     EffectiveParameters,
     HashFamily,
@@ -32,6 +33,9 @@ from divgrpc.types import (
     WarningInfo,
     ZeroVectors,
 )
+
+# What a caller may call a metric.
+MetricWord: TypeAlias = Literal[Metric, "l2", "ip", "dot"]
 
 INDEX_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 SEED_MAX: Final = 2**64 - 1
@@ -107,11 +111,20 @@ def check_index_name(name: str) -> str:
     return name
 
 
+def as_metric(word: MetricWord) -> Metric:
+    """Return our word for a metric: l2 is euclidean, ip and dot are inner_product."""
+    # What is no text at all may not be hashable.
+    ours = METRIC_ALIASES.get(word, word) if isinstance(word, str) else word
+    return cast(Metric, ours)
+
+
+@with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildParameters:
     """How an index is built; None means that Build chooses by the number of points and dimensions.
 
-    The .proto's `BuildParameters` says what each field does, in the same words.
+    The .proto's `BuildParameters` says what each field does, in the same words. `metric` also takes
+    the words of `as_metric`.
     """
 
     metric: Metric = "cosine"
@@ -126,6 +139,7 @@ class BuildParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "metric", as_metric(self.metric))
         check_choice(self, "metric", get_args(Metric))
         check_choice(self, "hash_family", get_args(HashFamily))
         check_choice(self, "hyperplanes", get_args(Hyperplanes))
@@ -160,6 +174,7 @@ class BuildParameters:
                 )
 
 
+@with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelParameters:
     """How a label model is trained; None means chosen on rows held out of the training.
@@ -217,6 +232,7 @@ def named_over_default(named: Mapping[str, Any], default: QueryDefault | None) -
     return told | dict(named)
 
 
+@with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryParameters:
     """How a query is answered; None means the default that `resolve` fills in.

@@ -14,6 +14,7 @@ from scipy import sparse
 from divgrpc.array_files import read_only, release
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import normalising
+from divgrpc.suggestions import stacking_hint
 from divgrpc.types import FloatArray, IntArray, Metric
 
 # Squares of what is so long can be added up ten million times in float32.
@@ -104,17 +105,18 @@ Rows: TypeAlias = FloatArray | SparseRows
 RowsLike: TypeAlias = npt.ArrayLike | SparseRows | sparse.sparray | sparse.spmatrix
 
 
-def as_rows(field_name: str, given: object, dims: int | None) -> Rows:
-    """Return a new (n, d) float32 matrix or `SparseRows`, finite or not; a single vector is a row.
+def as_rows(field_name: str, given: object, dims: int | None, *, single: bool = True) -> Rows:
+    """Return a new (n, d) float32 matrix or `SparseRows`, finite or not.
 
-    Raises `InvalidArgumentError` naming `field_name` where `given` is no matrix of `dims` columns.
+    A single vector is a row, unless `single` is False. Raises `InvalidArgumentError` naming
+    `field_name` where `given` is no matrix of `dims` columns.
     """
     if isinstance(given, SparseRows):
         rows: Rows = _checked(field_name, given)
     elif hasattr(given, "tocsr"):
         rows = _of_scipy(field_name, given)
     else:
-        rows = _as_matrix(field_name, given)
+        rows = _as_matrix(field_name, given, single=single)
     if dims is not None and rows.shape[1] != dims:
         raise InvalidArgumentError(
             field_name, f"{field_name} must have {dims} columns, got {rows.shape[1]}"
@@ -274,7 +276,7 @@ def _of_scipy(field_name: str, given: object) -> SparseRows:
     return SparseRows.of(matrix)
 
 
-def _as_matrix(field_name: str, given: object) -> FloatArray:
+def _as_matrix(field_name: str, given: object, *, single: bool) -> FloatArray:
     if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
         raise InvalidArgumentError(field_name, f"{field_name} must not have masked entries")
     try:
@@ -288,8 +290,14 @@ def _as_matrix(field_name: str, given: object) -> FloatArray:
             raise TypeError(numbers.dtype)  # noqa: TRY301  # joins the conversions that fail by themselves
     except (TypeError, ValueError):
         raise InvalidArgumentError(
-            field_name, f"{field_name} must be a matrix of numbers"
+            field_name, f"{field_name} must be a matrix of numbers{stacking_hint(given)}"
         ) from None
+    if numbers.ndim == 1 and not single:
+        raise InvalidArgumentError(
+            field_name,
+            f"{field_name} must be a matrix of rows, got a single vector of {len(numbers)} numbers;"
+            f" {field_name}[None] is a matrix of one row",
+        )
     if matrix.ndim != 2:
         raise InvalidArgumentError(
             field_name, f"{field_name} must have rows and columns, got {matrix.ndim} axes"

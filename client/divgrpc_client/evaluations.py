@@ -12,10 +12,11 @@ from divgrpc.evaluation import COLUMNS, LEAST_WITH_H, Grid, Plan, Tally, Task
 from divgrpc.evaluation.measuring import H
 from divgrpc.evaluation.planning import rows_max
 from divgrpc.metrics import Values
+from divgrpc.suggestions import refuse_unknown
 from divgrpc.types import EvaluateRow, Interval, Microseconds
 from divgrpc_client import requests, responses
 from divgrpc_client.evaluation_parts import EvaluationParts, Tell
-from divgrpc_client.options import GRID_DEFAULTS, GridOptions, refuse_unknown
+from divgrpc_client.options import GRID_DEFAULTS, GridOptions
 from divgrpc_client.vectors import VectorsLike, as_matrix, encode
 from divgrpc_protos.v1 import evaluate_pb2
 
@@ -47,7 +48,7 @@ class Evaluation(
         progress: Tell | None,
     ) -> None:
         """Take a call's arguments; `rest` are fields of the request."""
-        refuse_unknown(GridOptions, options)
+        refuse_unknown(options, GridOptions.__annotations__)
         super().__init__(as_matrix("queries", queries, one_row=True), rest, progress)
         self._told: dict[str, Any] = {**GRID_DEFAULTS, **options}
         self._asked = _asked(categories, relevant)

@@ -12,12 +12,13 @@ from divgrpc.evaluation.label_planning import Goal, LabelOutlook, LabelTask, doc
 from divgrpc.evaluation.label_tallying import LabelTally
 from divgrpc.metrics import Values
 from divgrpc.metrics.labelling import Truth
+from divgrpc.suggestions import refuse_unknown
 from divgrpc.types import EvaluateLabelRow, IntArray, Interval, Microseconds
 from divgrpc_client import responses
 from divgrpc_client.evaluation_parts import EvaluationParts, Tell
 from divgrpc_client.evaluations import axis_values
 from divgrpc_client.labelling import label_sets
-from divgrpc_client.options import LABEL_GRID_DEFAULTS, LabelGridOptions, refuse_unknown
+from divgrpc_client.options import LABEL_GRID_DEFAULTS, LabelGridOptions
 from divgrpc_client.requests import build_message, enum_value
 from divgrpc_client.vectors import VectorsLike, as_matrix, encode
 from divgrpc_protos.arrays import Csr, encode_label_sets, take, without_zeros
@@ -52,7 +53,7 @@ class LabelEvaluation(
         progress: Tell | None,
     ) -> None:
         """Take a call's arguments; `rest` are fields of the request."""
-        refuse_unknown(LabelGridOptions, options)
+        refuse_unknown(options, LabelGridOptions.__annotations__)
         super().__init__(as_matrix("documents", documents, one_row=True), rest, progress)
         self._sets = without_zeros(label_sets(labels, self._count, "document"))
         self._told: dict[str, Any] = {**LABEL_GRID_DEFAULTS, **options}

@@ -15,11 +15,10 @@ from divgrpc.evaluation import Grid
 from divgrpc.evaluation.grid import Limits
 from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.label_parameters import PredictParameters
-from divgrpc.parameters import BuildParameters, LabelParameters, QueryParameters
+from divgrpc.parameters import BuildParameters, LabelParameters, MetricWord, QueryParameters
 from divgrpc.types import (
     HashFamily,
     Hyperplanes,
-    Metric,
     Mode,
     Rounding,
     Sampling,
@@ -62,7 +61,7 @@ class QueryOptions(TypedDict, total=False):
 class BuildOptions(TypedDict, total=False):
     """How an index is built."""
 
-    metric: Annotated[Metric, "what nearness means, and what scores are"]
+    metric: Annotated[MetricWord, "what nearness means, and what scores are"]
     hash_family: Annotated[HashFamily, "how space is cut into buckets or cells; auto chooses"]
     hyperplanes: Annotated[Hyperplanes, "how random directions are drawn"]
     centred: Annotated[bool, "hash around the mean of the points; not with inner_product"]
@@ -167,11 +166,3 @@ def spelled_out(method: Callable[P, R]) -> Callable[P, R]:
     sentences = "".join(f"\n  {name}: {said}" for name, (_, said) in explained(table).items())
     method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\nOptions:{sentences}"
     return method
-
-
-def refuse_unknown(table: type, options: object) -> None:
-    """Raise TypeError for a keyword that is no option of `table`, as a plain signature would."""
-    if isinstance(options, dict):
-        for name in options:
-            if name not in table.__annotations__:
-                raise TypeError(f"got an unexpected keyword argument {name!r}")

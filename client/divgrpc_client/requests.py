@@ -12,6 +12,8 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.parameters import MetricWord, as_metric
+from divgrpc.suggestions import refuse_unknown, refuse_word
 from divgrpc_client.options import (
     BUILD_DEFAULTS,
     PREDICT_DEFAULTS,
@@ -19,7 +21,6 @@ from divgrpc_client.options import (
     BuildOptions,
     PredictOptions,
     QueryOptions,
-    refuse_unknown,
 )
 from divgrpc_client.vectors import encode
 from divgrpc_protos import words
@@ -28,6 +29,21 @@ from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
 
 MessageT = TypeVar("MessageT", bound=Message)
 
+# What methods of the clients take beside their options.
+_OF_CALLS: Final = ("timeout", "request_id")
+_OF_BUILDS: Final = (
+    "ids",
+    "categories",
+    "subtopics",
+    "labels",
+    "label_model",
+    "label_names",
+    "hierarchy",
+    "roots",
+    "replace",
+    "progress",
+    *_OF_CALLS,
+)
 _KINDS: Final = {
     FieldDescriptor.CPPTYPE_INT32: f"whole numbers between {-(2**31)} and {2**31 - 1}",
     FieldDescriptor.CPPTYPE_UINT32: f"a whole number between 0 and {2**32 - 1}",
@@ -59,7 +75,7 @@ def _fields(
     options: Mapping[str, object],
     defaults: Mapping[str, object],
 ) -> dict[str, object]:
-    refuse_unknown(table, options)
+    refuse_unknown(options, table.__annotations__, _OF_CALLS)
     _refuse_stand_ins(kind, options, defaults)
     fields = {"index": name, **_with_enums(kind, options)}
     build_message(kind, fields)
@@ -89,7 +105,7 @@ def build_header(
     plan: labels_pb2.LabelPlan | None = None,
 ) -> index_pb2.BuildRequest:
     """Return the message that opens a build; raises as `query_fields` does."""
-    refuse_unknown(BuildOptions, options)
+    refuse_unknown(options, BuildOptions.__annotations__, _OF_BUILDS)
     header = build_message(index_pb2.BuildHeader, {"index": name})
     header.parameters.CopyFrom(_part(index_pb2.BuildParameters, options))
     if plan is not None:
@@ -173,9 +189,10 @@ def _with_enums(kind: type[Message], options: Mapping[str, object]) -> dict[str,
 
 def enum_value(field: FieldDescriptor, word: object) -> int:
     """Return the number of a field's word; raises `InvalidArgumentError` for an unknown one."""
-    number = words.to_enum(field, word) if isinstance(word, str) else None
+    ours = as_metric(cast(MetricWord, word)) if field.name == "metric" else word
+    number = words.to_enum(field, ours) if isinstance(ours, str) else None
     if number is None:
         numbers = field.enum_type.values_by_number if field.enum_type else {}
-        known = ", ".join(filter(None, (words.to_word(field, number) for number in numbers)))
-        raise InvalidArgumentError(field.name, f"{field.name} must be one of {known}, got {word!r}")
+        known = [found for number in numbers if (found := words.to_word(field, number))]
+        refuse_word(field.name, word, known)
     return number

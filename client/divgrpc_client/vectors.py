@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.suggestions import stacking_hint
 from divgrpc_protos import arrays
 from divgrpc_protos.arrays import Csr, Matrix, row_count
 from divgrpc_protos.v1 import vectors_pb2
@@ -49,12 +50,15 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
     except ValueError as error:
         raise InvalidArgumentError(field, f"{field} must be a matrix: {error}") from None
     if array.dtype.kind not in _NUMBER_KINDS:
-        raise InvalidArgumentError(field, f"{field} must hold real numbers, got {array.dtype}")
+        told = stacking_hint(array) or f", got {array.dtype}"
+        raise InvalidArgumentError(field, f"{field} must hold real numbers{told}")
     if array.ndim == 1 and one_row:
         return array.reshape(1, -1)
     if array.ndim != 2:
         shape = "(rows, dims)" + (" or (dims,)" if one_row else "")
-        raise InvalidArgumentError(field, f"{field} must be of shape {shape}, got {array.shape}")
+        hint = f"; {field}[None] is a matrix of one row" if array.ndim == 1 else ""
+        told = f"{field} must be of shape {shape}, got {array.shape}{hint}"
+        raise InvalidArgumentError(field, told)
     return array
 
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from divgrpc.evaluation.axes import check_axes, combinations
 from divgrpc.parameters import QueryParameters
+from divgrpc.suggestions import with_suggestions
 from divgrpc.types import Rounding, Search, Selector, Variant
 
 # The axis that each parameter comes from, which is the field that an error names.
@@ -23,6 +24,7 @@ Limits = tuple[int | None, int | None]
 _WITH_VARIANTS: Final = ("greedy", "qp_relax")
 
 
+@with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
     """What is tried: every value of every axis with every other, at `QueryParameters`' defaults.

@@ -8,6 +8,7 @@ from typing import Final
 from divgrpc.evaluation.axes import check_axes, combinations
 from divgrpc.evaluation.grid import Limits
 from divgrpc.label_parameters import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
+from divgrpc.suggestions import with_suggestions
 from divgrpc.types import Mode, Search, Selector, Vote
 
 _AXES: Final = {
@@ -21,6 +22,7 @@ _AXES: Final = {
 }
 
 
+@with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelGrid:
     """What is tried: every value of every axis with every other, at `PredictParameters`' defaults.

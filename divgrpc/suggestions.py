@@ -1,0 +1,207 @@
+"""What an error suggests: the nearest of our words, or our word for what other libraries say."""
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, NoReturn, ParamSpec, TypeVar
+
+import numpy as np
+
+from divgrpc.errors import InvalidArgumentError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+# Parameters of other libraries. A call suggests the first of ours that it takes.
+_PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "top_k": ("k",),
+    "topk": ("k", "top_k"),
+    "top_n": ("k", "top_k"),
+    "n": ("k", "top_k"),
+    "k": ("top_k",),
+    "limit": ("k", "top_k"),
+    "n_results": ("k", "top_k"),
+    "num_results": ("k", "top_k"),
+    "n_neighbors": ("k", "neighbours"),
+    "num_neighbors": ("k", "neighbours"),
+    "neighbors": ("neighbours", "k"),
+    "size": ("k", "top_k"),
+    "fetch_k": ("candidates_limit",),
+    "num_candidates": ("candidates_limit",),
+    "rerank_k": ("candidates_limit",),
+    "strategy": ("selector",),
+    "search_type": ("selector",),
+    "nprobe": ("n_probes",),
+    "nprobes": ("n_probes",),
+    "n_probe": ("n_probes",),
+    "ef": ("hash_limit",),
+    "ef_search": ("hash_limit",),
+    "efSearch": ("hash_limit",),
+    "hnsw_ef": ("hash_limit",),
+    "ef_construction": ("target_recall",),
+    "efConstruction": ("target_recall",),
+    "max_dist": ("max_distance",),
+    "radius": ("max_distance",),
+    "score_threshold": ("threshold", "max_distance"),
+    "space": ("metric",),
+    "distance": ("metric",),
+    "distance_metric": ("metric",),
+    "similarity": ("metric",),
+    "index_type": ("hash_family",),
+    "n_trees": ("n_tables",),
+    "nbits": ("n_bits",),
+    "num_bits": ("n_bits",),
+    "centered": ("centred",),
+    "random_state": ("seed",),
+    "random_seed": ("seed",),
+    "overwrite": ("replace",),
+    "regularization": ("regularisation",),
+    "callback": ("progress",),
+}
+_WITHOUT_FILTERS: Final = (
+    "there are no filters: ask for a larger k and leave results out by their ids"
+)
+# Parameters that need more than another name.
+_SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
+    "lambda_mult": ("diversity", "use diversity = 1 - lambda_mult"),
+    "lambda_param": ("diversity", "use diversity = 1 - lambda_param"),
+    "lambda_": ("diversity", "use diversity = 1 - lambda_"),
+    "mmr_lambda": ("diversity", "use diversity = 1 - mmr_lambda"),
+    "filter": ("k", _WITHOUT_FILTERS),
+    "filters": ("k", _WITHOUT_FILTERS),
+    "where": ("k", _WITHOUT_FILTERS),
+    "expr": ("k", _WITHOUT_FILTERS),
+}
+# Words of other libraries for the values of a parameter.
+_VALUES: Final[Mapping[str, Mapping[str, str]]] = {
+    "metric": {
+        "angular": "cosine",
+        "cos": "cosine",
+        "cosinesimil": "cosine",
+        "cosine_similarity": "cosine",
+        "euclid": "euclidean",
+        "l2_squared": "euclidean",
+        "l2sq": "euclidean",
+        "sqeuclidean": "euclidean",
+        "dot_product": "inner_product",
+        "dotproduct": "inner_product",
+        "innerproduct": "inner_product",
+        "mips": "inner_product",
+    },
+    "selector": {
+        "similarity": "nearest",
+        "knn": "nearest",
+        "top_k": "nearest",
+        "msd": "max_sum",
+        "maxsum": "max_sum",
+    },
+    "search": {
+        "brute": "exact",
+        "brute_force": "exact",
+        "bruteforce": "exact",
+        "flat": "exact",
+        "linear": "exact",
+        "ann": "auto",
+        "lsh": "tables",
+        "hamming": "scan_hamming",
+    },
+    "hash_family": {
+        "lsh": "lsh_div",
+        "ivf": "cells",
+        "kmeans": "cells",
+        "hnsw": "auto",
+        "pca": "pca_hash",
+    },
+}
+# Words of other libraries that are taken: a metric is what everybody brings.
+METRIC_ALIASES: Final[Mapping[str, str]] = {
+    "l2": "euclidean",
+    "ip": "inner_product",
+    "dot": "inner_product",
+}
+
+
+class UnknownParameterError(InvalidArgumentError, TypeError):
+    """A call was given a keyword that it does not take; also Python's TypeError for that."""
+
+
+def nearest(word: str, known: Collection[str]) -> str | None:
+    """Return the word of `known` that was most likely meant, None where none comes near."""
+    plain = {name.lower(): name for name in known}
+    found = difflib.get_close_matches(word.lower().replace("-", "_"), plain, n=1)
+    return plain[found[0]] if found else None
+
+
+def refuse_unknown(
+    names: Collection[str], known: Collection[str], others: Collection[str] = ()
+) -> None:
+    """Raise `UnknownParameterError` where `names` has a keyword that is not `known`.
+
+    `others` are what the call takes beside `known`, and are suggested too.
+    """
+    for name in names:
+        if name not in known:
+            told = f"got an unexpected keyword argument {name!r}{_instead(name, (*known, *others))}"
+            raise UnknownParameterError(name, told)
+
+
+def _instead(name: str, known: Collection[str]) -> str:
+    needed, sentence = _SENTENCES.get(name, ("", ""))
+    if needed in known:
+        return f": {sentence}"
+    ours = next((word for word in _PARAMETERS.get(name, ()) if word in known), None)
+    if ours is not None:
+        return f": use {ours}"
+    near = nearest(name, known)
+    return f": did you mean {near}?" if near else f"; there are {', '.join(known)}"
+
+
+def refuse_word(field: str, word: object, known: Collection[str]) -> NoReturn:
+    """Raise `InvalidArgumentError` for a word that is no value of `field`."""
+    told = f"{field} must be one of {', '.join(known)}, got {word!r}"
+    raise InvalidArgumentError(field, told + _other_word(field, word, known))
+
+
+def _other_word(field: str, word: object, known: Collection[str]) -> str:
+    if not isinstance(word, str):
+        return ""
+    plain = word.lower().replace("-", "_").replace(" ", "_")
+    ours = _VALUES.get(field, {}).get(plain)
+    if ours in known:
+        return f": use {ours}"
+    near = nearest(word, known)
+    return f": did you mean {near}?" if near else ""
+
+
+def suggesting(call: Callable[P, R]) -> Callable[P, R]:
+    """Let an unknown keyword of a call be refused with a suggestion."""
+    known = [name for name in inspect.signature(call).parameters if name not in ("self", "cls")]
+
+    @functools.wraps(call)
+    def checked(*args: P.args, **named: P.kwargs) -> R:
+        try:
+            return call(*args, **named)
+        except TypeError:
+            refuse_unknown(named, known)
+            raise
+
+    return checked
+
+
+def with_suggestions(table: type[T]) -> type[T]:
+    """Let an unknown field of a dataclass be refused with a suggestion."""
+    setattr(table, "__init__", suggesting(table.__init__))  # noqa: B010  # mypy knows no other way
+    return table
+
+
+def stacking_hint(given: object) -> str:
+    """Return what to do with `given` where it is a column of arrays, as tables have them; or ""."""
+    try:
+        rows = np.asarray(given)
+    except ValueError:
+        return "; its rows differ in length"
+    if rows.dtype != object or rows.ndim != 1 or not len(rows) or not np.ndim(rows[0]):
+        return ""
+    return ", got a column of arrays: np.stack(column) makes them rows of a matrix"

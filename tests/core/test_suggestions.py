@@ -1,0 +1,189 @@
+"""Errors that suggest: unknown parameters, words of other libraries, columns of arrays."""
+
+import string
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from divgrpc import suggestions, types
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.evaluation import Grid
+from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.index import Index
+from divgrpc.label_parameters import PredictParameters
+from divgrpc.parameters import BuildParameters, LabelParameters, QueryParameters, as_metric
+from divgrpc.suggestions import METRIC_ALIASES, UnknownParameterError
+
+TABLES = [BuildParameters, QueryParameters, LabelParameters, PredictParameters, Grid, LabelGrid]
+POINTS = np.eye(4, dtype=np.float32)
+
+
+@pytest.fixture(scope="module")
+def index() -> Index:
+    """Return the index of four points."""
+    return Index.build(POINTS, hash_family="lsh_div")
+
+
+def fault(call: Callable[..., object], **named: object) -> InvalidArgumentError:
+    """Return what a call raises."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        call(**named)
+    return caught.value
+
+
+@pytest.mark.parametrize("table", TABLES)
+@given(st.text(string.ascii_lowercase + "_", min_size=1, max_size=20))
+def test_every_unknown_word_is_refused_and_every_known_one_is_not(table: Any, name: str) -> None:  # noqa: ANN401  # a dataclass
+    """An unknown field is the argument at fault and a TypeError; known ones are taken."""
+    if name in table.__dataclass_fields__:
+        return
+    error = fault(table, **{name: 1})
+    assert isinstance(error, UnknownParameterError)
+    assert isinstance(error, TypeError)
+    assert error.field == name
+    assert f"unexpected keyword argument {name!r}" in str(error)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_a_letter_too_few_suggests_the_parameter(table: Any) -> None:  # noqa: ANN401  # a dataclass
+    """A field whose last but one letter is missing is found again."""
+    for name in (field for field in table.__dataclass_fields__ if len(field) > 5):
+        error = fault(table, **{name[:-2] + name[-1]: 1})
+        assert str(error).endswith(f": did you mean {name}?")
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("lambda_mult", "use diversity = 1 - lambda_mult"),
+        ("fetch_k", "use candidates_limit"),
+        ("top_k", "use k"),
+        ("limit", "use k"),
+        ("n_results", "use k"),
+        ("num_results", "use k"),
+        ("strategy", "use selector"),
+        ("filter", "there are no filters"),
+        ("ef", "use hash_limit"),
+        ("nprobe", "use n_probes"),
+        ("searh", "did you mean search?"),
+    ],
+)
+def test_words_of_others_name_ours(index: Index, name: str, told: str) -> None:
+    """What other libraries call a parameter of a query is answered with our name for it."""
+    assert told in str(fault(QueryParameters, **{name: 1}))
+    assert told in str(fault(index.query, queries=POINTS[0], **{name: 1}))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("metirc", "did you mean metric?"),
+        ("space", "use metric"),
+        ("label_modle", "did you mean label_model?"),
+        ("overwrite", "use replace"),
+        ("idz", "did you mean ids?"),
+    ],
+)
+def test_a_build_suggests_all_that_it_takes(name: str, told: str) -> None:
+    """The options of labels and the data are suggested too."""
+    assert told in str(fault(Index.build, vectors=POINTS, **{name: 1}))
+
+
+def test_a_prediction_suggests_its_own_words(index: Index) -> None:
+    """What a query calls k is top_k here."""
+    assert "use top_k" in str(fault(index.predict_labels, documents=POINTS, k=3))
+
+
+def test_every_foreign_word_leads_to_one_of_ours() -> None:
+    """No table of suggestions names a word that there is not."""
+    ours = {name for table in TABLES for name in table.__dataclass_fields__}
+    ours |= {"replace", "progress"}
+    for foreign, words in suggestions._PARAMETERS.items():
+        assert set(words) <= ours, foreign
+    assert {needed for needed, _ in suggestions._SENTENCES.values()} <= ours
+    kinds = {"hash_family": "HashFamily"}
+    for field, table in suggestions._VALUES.items():
+        choices = get_args(getattr(types, kinds.get(field, field.title())))
+        assert set(table.values()) <= set(choices)
+        assert not set(table) & set(choices)
+
+
+@pytest.mark.parametrize(
+    ("field", "word", "told"),
+    [
+        ("selector", "MMR", ": did you mean mmr?"),
+        ("selector", "greedi", ": did you mean greedy?"),
+        ("selector", "similarity", ": use nearest"),
+        ("search", "brute-force", ": use exact"),
+        ("search", 3, "got 3"),
+        ("variant", "xyzzy", "got 'xyzzy'"),
+    ],
+)
+def test_unknown_values_name_the_nearest(field: str, word: object, told: str) -> None:
+    """A word that is no value of a parameter is answered with the one that is meant."""
+    error = fault(QueryParameters, **{field: word})
+    assert error.field == field
+    assert str(error).endswith(told)
+
+
+@pytest.mark.parametrize(
+    ("word", "told"),
+    [
+        ("angular", ": use cosine"),
+        ("cos", ": use cosine"),
+        ("COSINE", ": did you mean cosine?"),
+        ("dot product", ": use inner_product"),
+        ("sqeuclidean", ": use euclidean"),
+        ("manhattan", "one of cosine, euclidean, inner_product, got 'manhattan'"),
+    ],
+)
+def test_foreign_metrics_are_errors_that_name_ours(word: str, told: str) -> None:
+    """Other words for a metric are refused, and the error says which of ours it is."""
+    assert told in str(fault(BuildParameters, metric=word))
+
+
+@pytest.mark.parametrize(("word", "ours"), METRIC_ALIASES.items())
+def test_three_foreign_metrics_are_taken(word: Any, ours: str) -> None:  # noqa: ANN401  # words of MetricWord
+    """l2, ip and dot are our metrics, and the index says so in our words."""
+    assert as_metric(word) == ours
+    assert BuildParameters(metric=word).metric == ours
+    built = Index.build(POINTS, metric=word, hash_family="lsh_div")
+    assert built.info.parameters["metric"] == ours
+
+
+def test_a_single_vector_is_no_index() -> None:
+    """One vector is refused with what makes a matrix of it, whatever it comes in."""
+    for vector in (POINTS[0], POINTS[0].tolist(), POINTS[0].astype(np.float64)):
+        error = fault(Index.build, vectors=vector)
+        assert error.field == "vectors"
+        assert "a single vector of 4 numbers; vectors[None] is a matrix of one row" in str(error)
+
+
+def test_a_single_vector_is_a_query(index: Index) -> None:
+    """A query may be one vector."""
+    assert index.query(POINTS[2], k=1).ids.tolist() == [[2]]
+
+
+def column_of_arrays() -> Any:  # noqa: ANN401  # no matrix on purpose
+    """Return what a table's column of arrays becomes."""
+    column = np.empty(4, object)
+    column[:] = list(POINTS)
+    return column
+
+
+def test_a_column_of_arrays_says_np_stack(index: Index) -> None:
+    """A column of arrays is refused with the call that makes a matrix of it."""
+    column = column_of_arrays()
+    assert "np.stack(column)" in str(fault(Index.build, vectors=column))
+    assert "np.stack(column)" in str(fault(index.query, queries=column))
+    assert (index.query(np.stack(column), k=1).ids[:, 0] == np.arange(4)).all()
+
+
+@pytest.mark.parametrize("given", [["a", "b"], np.array([{}, {}]), [[1, 2], [3]], []])
+def test_what_np_stack_cannot_help_is_not_told_of_it(given: Any) -> None:  # noqa: ANN401  # no matrix on purpose
+    """Texts, objects and rows of several lengths are refused without that advice."""
+    assert "np.stack" not in str(fault(Index.build, vectors=given))
