@@ -9,7 +9,6 @@ by `divgrpc.kernels.together`.
 import functools
 import time
 from collections.abc import Callable, Generator
-from inspect import signature
 from pathlib import Path
 from typing import Any, Final, ParamSpec, Unpack, cast
 
@@ -38,7 +37,7 @@ from divgrpc.predicting import IndexedLabels, document_rows
 from divgrpc.searching import Searcher
 from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation
 from divgrpc.stores import store_at
-from divgrpc.suggestions import refuse_unknown, suggesting
+from divgrpc.suggestions import refuse_unknown, suggesting, taken_by
 from divgrpc.types import (
     EffectiveParameters,
     HashFamily,
@@ -76,7 +75,7 @@ def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
         try:
             return method(*given, **told)
         except TypeError:
-            refuse_unknown(named, QueryParameters.__dataclass_fields__)
+            refuse_unknown(named, taken_by(method))
             raise
 
     return query
@@ -135,7 +134,7 @@ class Index(KeptIndex):
         Raises `InvalidArgumentError`, `UnsupportedError`; with `path` also `IndexExistsError`,
         `BuildUnderWayError`, `StorageFullError`.
         """
-        refuse_unknown(labelling, Labelling.__annotations__, signature(cls.build).parameters)
+        refuse_unknown(labelling, Labelling.__annotations__, taken_by(cls.build))
         parameters = BuildParameters(
             metric=as_metric(metric),
             hash_family=hash_family,

@@ -143,11 +143,12 @@ def refuse_unknown(
     """
     for name in names:
         if name not in known:
-            told = f"got an unexpected keyword argument {name!r}{_instead(name, (*known, *others))}"
+            told = f"got an unexpected keyword argument {name!r}{instead(name, (*known, *others))}"
             raise UnknownParameterError(name, told)
 
 
-def _instead(name: str, known: Collection[str]) -> str:
+def instead(name: str, known: Collection[str]) -> str:
+    """Return the end of a sentence that says what to write in place of an unknown name."""
     needed, sentence = _SENTENCES.get(name, ("", ""))
     if needed in known:
         return f": {sentence}"
@@ -175,16 +176,20 @@ def _other_word(field: str, word: object, known: Collection[str]) -> str:
     return f": did you mean {near}?" if near else ""
 
 
+def taken_by(call: Callable[..., object]) -> list[str]:
+    """Return the names of a call's parameters."""
+    return [name for name in inspect.signature(call).parameters if name not in ("self", "cls")]
+
+
 def suggesting(call: Callable[P, R]) -> Callable[P, R]:
     """Let an unknown keyword of a call be refused with a suggestion."""
-    known = [name for name in inspect.signature(call).parameters if name not in ("self", "cls")]
 
     @functools.wraps(call)
     def checked(*args: P.args, **named: P.kwargs) -> R:
         try:
             return call(*args, **named)
         except TypeError:
-            refuse_unknown(named, known)
+            refuse_unknown(named, taken_by(call))
             raise
 
     return checked

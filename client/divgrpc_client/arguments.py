@@ -7,16 +7,38 @@ argument where it is not what it should be.
 import math
 import numbers
 import operator
+import re
+from typing import Final
 
 from divgrpc.errors import InvalidArgumentError
 
+# A host, or an IPv6 address in brackets, and a port.
+_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.]+(%\w+)?\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
+# Addresses that begin so are for gRPC to resolve.
+_GRPC_SCHEMES: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
+_PORT_MAX: Final = 65_535
+
 
 def target(value: object) -> str:
-    """Check the address of a server."""
+    """Check the address of a server: host:port, or what gRPC's own schemes begin."""
+    expected = f"target must be host:port, such as 'localhost:50051', got {value!r}"
     if not isinstance(value, str) or not value:
+        raise InvalidArgumentError("target", expected)
+    if value.startswith(_GRPC_SCHEMES):
+        return value
+    if "://" in value:
+        scheme, rest = value.split("://", 1)
+        address = rest.split("/")[0]
         raise InvalidArgumentError(
-            "target", f"target must be a text such as 'localhost:50051', got {value!r}"
+            "target", f"{expected}: leave {scheme}:// out, write {address!r}"
         )
+    found = _ADDRESS.fullmatch(value)
+    if found is None and ":" not in value:
+        raise InvalidArgumentError(
+            "target", f"{expected}, which has no port: divgrpc-server takes 50051 by default"
+        )
+    if found is None or not 0 < int(found["port"]) <= _PORT_MAX:
+        raise InvalidArgumentError("target", f"{expected}; a port is 1 to {_PORT_MAX}")
     return value
 
 

@@ -9,7 +9,7 @@ import grpc
 from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
-from divgrpc_client import arguments
+from divgrpc_client import arguments, unreachable
 from divgrpc_client.errors import Failure, RpcError, rpc_error
 
 REQUEST_ID_KEY: Final = "x-request-id"
@@ -72,7 +72,10 @@ class Call:
             status.Clear()
         code = error.code()
         reason = _LATE if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
-        return self._error(code, error.details() or code.name.lower(), status, reason)
+        detail = error.details() or code.name.lower()
+        if code is grpc.StatusCode.UNAVAILABLE and not status.details:
+            detail = unreachable.explain(self._target, detail)
+        return self._error(code, detail, status, reason)
 
     def refused(self, status: status_pb2.Status) -> RpcError:
         """Translate a status that came inside a message."""

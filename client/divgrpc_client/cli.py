@@ -19,6 +19,7 @@ from typing import Any, Final
 import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
+from divgrpc.suggestions import instead
 from divgrpc_client import commands
 from divgrpc_client.errors import RpcError
 from divgrpc_client.files import FORMATS
@@ -115,7 +116,10 @@ nearest neighbours beside diverse results: figures on the terminal, pictures in 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
-    arguments = _parser().parse_args(argv)
+    parser = _parser()
+    arguments, unknown = parser.parse_known_args(argv)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}{_instead(unknown, arguments)}")
     as_json: bool = getattr(arguments, "json", False)
     try:
         code = int(arguments.run(arguments) or 0)
@@ -137,6 +141,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         _tell(f"{what}{error.strerror or error}", {"reason": "NOT_WRITTEN"}, as_json=as_json)
         return 1
     return code
+
+
+def _instead(unknown: list[str], arguments: argparse.Namespace) -> str:
+    """Say what to write in place of the first option that there is not."""
+    options = [word for word in unknown if word.startswith("--")]
+    if not options or "table" not in arguments:
+        return ""
+    name = options[0].removeprefix("--").partition("=")[0].replace("-", "_")
+    return instead(name, [*arguments.table.__annotations__, *vars(arguments)])
 
 
 def _give_up_output() -> None:
@@ -209,10 +222,14 @@ def _add_build(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type fo
         "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for "
         "those of the svmlight file"
     )
-    verb.add_argument("--ids", metavar="SOURCE", help=f"one id per row: {source}")
-    verb.add_argument("--categories", metavar="SOURCE", help="one category per row, -1 for none")
-    verb.add_argument("--subtopics", metavar="SOURCE", help="one sub-topic per row, -1 for none")
-    verb.add_argument("--replace", action="store_true", help="replace an index of that name")
+    verb.add_argument("--ids", metavar="SOURCE", help=f"Take one id per row from {source}.")
+    verb.add_argument(
+        "--categories", metavar="SOURCE", help="Take one category per row, -1 for none."
+    )
+    verb.add_argument(
+        "--subtopics", metavar="SOURCE", help="Take one sub-topic per row, -1 for none."
+    )
+    verb.add_argument("--replace", action="store_true", help="Replace an index of that name.")
     add_labels(verb)
     add_options(verb, BuildOptions, BUILD_DEFAULTS)
 
@@ -220,15 +237,15 @@ def _add_build(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type fo
 def _add_query(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
     verb = add(verbs, "query", commands.query, _QUERY)
     add_with_file(verb)
-    verb.add_argument("--rows", metavar="START:STOP", help="ask these rows of the file alone")
+    verb.add_argument("--rows", metavar="START:STOP", help="Ask these rows of the file alone.")
     add_options(verb, QueryOptions, QUERY_DEFAULTS)
 
 
 def _add_predict(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
     verb = add(verbs, "predict", commands.predict, _PREDICT)
-    add_with_file(verb, f"one document per row: {FORMATS}, or text as build takes it")
+    add_with_file(verb, f"A file with one document per row: {FORMATS}, or text as build takes it.")
     add_split(verb)
-    verb.add_argument("--rows", metavar="START:STOP", help="ask about these rows of them alone")
+    verb.add_argument("--rows", metavar="START:STOP", help="Ask about these rows alone.")
     add_options(verb, PredictOptions, PREDICT_DEFAULTS)
 
 
@@ -236,13 +253,17 @@ def _add_evaluate(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type
     verb = add(verbs, "evaluate", commands.evaluate, _EVALUATE)
     add_with_file(verb)
     verb.add_argument(
-        "--categories", metavar="SOURCE", help="the category of each row: its points are relevant"
+        "--categories", metavar="SOURCE", help="Take the points of each row's category as relevant."
     )
     verb.add_argument(
-        "--relevant", metavar="TEXT", help="instead: the relevant ids of each row, a line of a file"
+        "--relevant",
+        metavar="TEXT",
+        help="Take the relevant ids of each row from a line of this file.",
     )
-    _add_choosing(verb, "let Query take what is chosen from now on")
-    verb.add_argument("--per-query", action="store_true", help="with --json: figures per query too")
+    _add_choosing(verb, "Let Query take what is chosen from now on.")
+    verb.add_argument(
+        "--per-query", action="store_true", help="Show figures per query too, with --json."
+    )
     _add_report(verb)
     add_options(verb, GridOptions, GRID_DEFAULTS)
 
@@ -252,37 +273,43 @@ def _add_evaluate_labels(verbs: Any) -> None:  # noqa: ANN401  # argparse names 
     add_named(verb)
     add_labelled(verb)
     add_reading(verb)
-    verb.add_argument("--rows", metavar="START:STOP", help="go by these rows of them alone")
-    _add_choosing(verb, "keep the best threshold of each mode with the index")
+    verb.add_argument("--rows", metavar="START:STOP", help="Go by these rows alone.")
+    _add_choosing(verb, "Keep the best threshold of each mode with the index.")
     verb.add_argument(
-        "--per-document", action="store_true", help="with --json: figures per document too"
+        "--per-document", action="store_true", help="Show figures per document too, with --json."
     )
     add_options(verb, LabelGridOptions, LABEL_GRID_DEFAULTS)
 
 
 def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:
     verb.add_argument(
-        "--folds", type=int, default=FOLDS, metavar="N", help=f"to choose by (default {FOLDS})"
+        "--folds",
+        type=int,
+        default=FOLDS,
+        metavar="N",
+        help=f"Choose by so many folds (default {FOLDS}).",
     )
     verb.add_argument("--set-default", action="store_true", help=set_default)
-    verb.add_argument("--csv", action="store_true", help="print CSV")
+    verb.add_argument("--csv", action="store_true", help="Print CSV.")
 
 
 def _add_report(verb: argparse.ArgumentParser) -> None:
-    group = verb.add_argument_group("a page of it, for people; needs divgrpc[report]")
-    group.add_argument("--report", metavar="HTML", help="write curves and tables to this file")
+    group = verb.add_argument_group("a page for people; needs divgrpc[report]")
+    group.add_argument("--report", metavar="HTML", help="Write curves and tables to this file.")
     by_id = "a line of text for each id, or lines of an id, a tabulator and"
-    group.add_argument("--titles", metavar="FILE", help=f"show results: {by_id} a title")
+    group.add_argument("--titles", metavar="FILE", help=f"Show results with {by_id} a title.")
     group.add_argument(
         "--thumbnails",
         metavar="PATH",
-        help="show results: a folder of <id>.png or .jpg, or an .npy with a picture for each id",
+        help="Show results with pictures: a folder of <id>.png or .jpg, or an .npy of them by id.",
     )
     group.add_argument(
-        "--point-categories", metavar="FILE", help=f"box results of another category: {by_id} it"
+        "--point-categories",
+        metavar="FILE",
+        help=f"Box results of another category, from {by_id} a category.",
     )
     group.add_argument(
-        "--show", type=int, metavar="N", help="queries whose results are shown (default 4)"
+        "--show", type=int, metavar="N", help="Show the results of so many queries (default 4)."
     )
 
 
@@ -291,4 +318,6 @@ def _add_demo(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for
         "demo", help="See plain and diverse results side by side.", description=_DEMO
     )
     verb.set_defaults(run=commands.demo)
-    verb.add_argument("--folder", default="demo", help="where the picture goes (default demo)")
+    verb.add_argument(
+        "--folder", default="demo", help="Write the picture to this folder (default demo)."
+    )

@@ -12,6 +12,7 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from divgrpc.types import (
+    Choice,
     IndexInfo,
     LabelInfo,
     LabelResult,
@@ -242,22 +243,34 @@ def _points(info: IndexInfo) -> str:
 
 
 def _choices(info: IndexInfo) -> Table:
-    """Show what was given, what stayed as it was, and what Build chose, each with its reason."""
+    """Show each parameter with its source: chosen by you, by Build with a reason, or default."""
     grid = table("parameter", "value", "why", title="Parameters")
     chosen = {choice.parameter: choice for choice in info.choices}
     for name, default in BUILD_DEFAULTS.items():
         value = info.parameters.get(name)
         if name in chosen:
-            grid.add_row(name, str(value), chosen.pop(name).reason)
+            grid.add_row(name, str(value), _by_build(chosen.pop(name)))
         elif value is not None:
-            why = "default" if value == default else "given"
-            # What was built before reasons were kept.
-            grid.add_row(name, str(value), why if info.choices or default is not None else "")
+            grid.add_row(name, str(value), _source(info, name, default))
     for choice in chosen.values():
-        grid.add_row(choice.parameter, choice.value, choice.reason)
+        grid.add_row(choice.parameter, choice.value, _by_build(choice))
     if not info.choices:
-        grid.add_row("n_probes", str(info.n_probes), "tuned at Build")
+        grid.add_row("n_probes", str(info.n_probes), "chosen by Build")
     return grid
+
+
+def _by_build(choice: Choice) -> str:
+    return f"chosen by Build: {choice.reason}"
+
+
+def _source(info: IndexInfo, name: str, default: object) -> str:
+    """Say where a value comes from that Build gave no reason for."""
+    if name == "n_components" and info.parameters.get("hash_family") == "lsh_div":
+        return "not used by lsh_div"
+    if info.parameters.get(name) == default:
+        return "default"
+    # An index without any reasons was built before they were kept, and does not say who chose.
+    return "chosen by you" if info.choices or default is not None else ""
 
 
 def _costs(costs: Sequence[SearchCost], auto: Search, asked: str = "") -> Table:

@@ -33,83 +33,96 @@ what it has.
 def add_load(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
     """Add `load`."""
     verb = add(verbs, "load", commands.load, _LOAD)
-    verb.add_argument("name", metavar="NAME", nargs="?", help="name of the index")
-    verb.add_argument("--data", metavar="FILE", help="its queries, one vector per row")
+    verb.add_argument("name", metavar="NAME", nargs="?", help="The name of the index.")
+    verb.add_argument("--data", metavar="FILE", help="A file of queries, one vector per row.")
     add_reading(verb)
-    verb.add_argument("--rows", metavar="START:STOP", help="draw from these rows of them alone")
-    verb.add_argument("--batch", type=int, metavar="N", help="rows of one call (default 1)")
-    verb.add_argument("--mix", metavar="TOML", help="instead of NAME and --data: a mix of calls")
-    verb.add_argument("--compare", nargs=2, metavar="JSON", help="compare two --save'd reports")
+    verb.add_argument(
+        "--rows", metavar="START:STOP", help="Draw from these rows of the file alone."
+    )
+    verb.add_argument(
+        "--batch", type=int, metavar="N", help="Send so many rows a call (default 1)."
+    )
+    verb.add_argument("--mix", metavar="TOML", help="Send a mix of calls instead of NAME.")
+    verb.add_argument("--compare", nargs=2, metavar="JSON", help="Compare two reports of --save.")
     _add_rates(verb)
     _add_making(verb)
-    group = verb.add_argument_group("what comes of it")
+    group = verb.add_argument_group("reports")
     group.add_argument(
         "--require",
         action="append",
         default=[],
         metavar="FIGURE<BOUND",
-        help="p99<20ms, errors<0.1%%, rate>450, quality>0.95, gap_closed>0.97; may be repeated",
+        help="Fail where this is missed: p99<20ms, errors<0.1%%, rate>450, quality>0.95 or "
+        "gap_closed>0.97, for example. May be repeated.",
     )
-    group.add_argument("--save", metavar="JSON", help="write the report to this file")
-    group.add_argument("--report", metavar="HTML", help="and as a page; needs divgrpc[report]")
+    group.add_argument("--save", metavar="JSON", help="Write the report to this file.")
+    group.add_argument("--report", metavar="HTML", help="Write a page; needs divgrpc[report].")
     add_options(verb, QueryOptions, QUERY_DEFAULTS)
 
 
 def _add_rates(verb: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    group = verb.add_argument_group("how much")
+    group = verb.add_argument_group("rates")
     group.add_argument(
         "--rate",
         type=float,
         metavar="N",
-        help="calls a second, whether or not they are answered; where --objective begins (100)",
+        help="Send so many calls a second, answered or not; --objective begins at 100.",
     )
     group.add_argument(
         "--duration",
         type=float,
         metavar="SECONDS",
-        help="of it, or of each rate tried (default 10)",
+        help="Hold the rate, or each rate tried, so long (default 10).",
     )
-    group.add_argument("--schedule", metavar="STEPS", help="rates over time instead")
-    group.add_argument("--poisson", action="store_true", help="at random times, not evenly")
+    group.add_argument("--schedule", metavar="STEPS", help="Change the rate over time.")
+    group.add_argument("--poisson", action="store_true", help="Send calls at random times.")
     group.add_argument(
         "--closed",
         type=int,
         metavar="N",
-        help="so many at a time instead; its latencies leave out who would have waited",
+        help="Keep so many calls under way instead of a rate; latencies then leave out waiting.",
     )
     group.add_argument(
         "--objective",
         action="append",
         default=[],
         metavar="FIGURE<BOUND",
-        help="find the highest rate that holds this, as --require has it; may be repeated",
+        help="Find the highest rate that holds this, written as in --require. May be repeated.",
     )
 
 
 def _add_making(verb: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    group = verb.add_argument_group("how calls are made")
+    group = verb.add_argument_group("calls")
     group.add_argument(
-        "--warm-up", type=float, metavar="SECONDS", help="before anything counts (default 2)"
+        "--warm-up",
+        type=float,
+        metavar="SECONDS",
+        help="Send calls so long before any counts (default 2).",
     )
     for flag, told in (
-        ("--processes", "that make calls (default 1)"),
-        ("--channels", "connections of each (default 4)"),
-        ("--retries", "after UNAVAILABLE, counted apart (default 0)"),
-        ("--max-in-flight", "what is due beyond is not sent, and failed (default 10000)"),
+        ("--processes", "Make calls from so many processes (default 1)."),
+        ("--channels", "Open so many connections a process (default 4)."),
+        ("--retries", "Retry so often after UNAVAILABLE, counted apart (default 0)."),
+        ("--max-in-flight", "Fail calls that are due beyond so many (default 10000)."),
     ):
         group.add_argument(flag, type=int, metavar="N", help=told)
     group.add_argument(
         "--quality",
         type=float,
         metavar="SHARE",
-        help="of the answers, compared with those of exact search afterwards: 0.01",
+        help="Compare this share of the answers with exact search afterwards, such as 0.01.",
     )
     group.add_argument(
-        "--points", metavar="FILE", help="what the index was built of: --quality measures J by it"
+        "--points",
+        metavar="FILE",
+        help="The file the index was built of, by which --quality measures J.",
     )
     group.add_argument(
-        "--traffic-seed", type=int, metavar="N", help="of times and choices (default 0)"
+        "--traffic-seed",
+        type=int,
+        metavar="N",
+        help="Draw times and choices from this seed (default 0).",
     )
     group.add_argument(
-        "--allow-remote", action="store_true", help="load a server that may be another machine"
+        "--allow-remote", action="store_true", help="Load a server that may be another machine."
     )

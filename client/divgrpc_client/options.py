@@ -7,6 +7,7 @@ whose default is a value.
 """
 
 import inspect
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Annotated, Any, Final, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
@@ -36,93 +37,124 @@ R = TypeVar("R")
 class QueryOptions(TypedDict, total=False):
     """How a query is answered."""
 
-    k: Annotated[int, "how many results a row gets"]
-    diversity: Annotated[float, "0: plain nearest neighbours; 1: diversity alone"]
-    selector: Annotated[Selector, "what picks k of the candidates"]
-    variant: Annotated[Variant, "which reading of the paper greedy and qp_relax follow"]
-    search: Annotated[Search, "how points are found before they are scored exactly"]
-    hash_limit: Annotated[int | None, "most points the hash stage hands on; 0: no limit"]
-    epsilon: Annotated[float | None, "gives hash_limit as ceil(2 n^(1/(1+epsilon)))"]
-    candidates_limit: Annotated[int | None, "nearest points the selector sees; 0: no limit"]
+    k: Annotated[int, "Return so many results for each row."]
+    diversity: Annotated[float, "Trade nearness for diversity: 0 is plain neighbours, 1 the most."]
+    selector: Annotated[Selector, "Pick the k results from the candidates in this way."]
+    variant: Annotated[Variant, "Follow this reading of the paper, for greedy and qp_relax."]
+    search: Annotated[Search, "Find the points that are scored exactly in this way."]
+    hash_limit: Annotated[int | None, "Score at most so many points; 0 is no limit."]
+    epsilon: Annotated[float | None, "Set hash_limit to ceil(2 n^(1/(1+epsilon)))."]
+    candidates_limit: Annotated[
+        int | None, "Show the selector so many of the nearest points; 0 is no limit."
+    ]
     max_distance: Annotated[
-        float | None, "drops points at a greater squared distance; not with inner_product"
+        float | None, "Drop points at a greater squared distance; not with inner_product."
     ]
-    sampling: Annotated[Sampling, "which points stay when the hash stage finds too many"]
-    seed: Annotated[int, "of the draws; same seed, same answer"]
-    rounding: Annotated[Rounding, "how qp_relax's shares become k results"]
-    n_probes: Annotated[int | None, "buckets, or cells, that tables look at; default: as tuned"]
+    sampling: Annotated[Sampling, "Keep these where more points are found than hash_limit allows."]
+    seed: Annotated[int, "Draw at random from this seed; the same seed gives the same answer."]
+    rounding: Annotated[Rounding, "Turn the shares of qp_relax into k results in this way."]
+    n_probes: Annotated[
+        int | None,
+        "Look at so many buckets, or cells, of tables; the default is as tuned by Build.",
+    ]
     duplicate_threshold: Annotated[
-        float | None, "cosine from which on a point is a near-copy; euclidean: squared distance"
+        float | None,
+        "Collapse points at least this similar to a better one: a cosine, or under euclidean a "
+        "squared distance at most.",
     ]
-    keep_duplicates: Annotated[bool, "collapse no near-copies"]
-    list_collapsed: Annotated[bool, "list the near-copies that each result stands for"]
+    keep_duplicates: Annotated[bool, "Collapse no near-copies."]
+    list_collapsed: Annotated[bool, "List the near-copies that each result stands for."]
 
 
 class BuildOptions(TypedDict, total=False):
     """How an index is built."""
 
-    metric: Annotated[MetricWord, "what nearness means, and what scores are"]
-    hash_family: Annotated[HashFamily, "how space is cut into buckets or cells; auto chooses"]
-    hyperplanes: Annotated[Hyperplanes, "how random directions are drawn"]
-    centred: Annotated[bool, "hash around the mean of the points; not with inner_product"]
-    n_tables: Annotated[int | None, "bucket tables; not with cells"]
-    n_bits: Annotated[int | None, "bits of a table's key; not with cells"]
-    n_components: Annotated[int | None, "principal components to draw directions or learn cells in"]
-    target_recall: Annotated[float, "share of the true neighbours that probing is tuned for"]
-    zero_vectors: Annotated[ZeroVectors, "what becomes of zero vectors under cosine"]
-    seed: Annotated[int, "of every random choice; same seed, same arrays, not same timings"]
+    metric: Annotated[
+        MetricWord, "Measure nearness so; l2 is euclidean, ip and dot are inner_product."
+    ]
+    hash_family: Annotated[
+        HashFamily, "Cut space into buckets or cells so; auto lets Build choose."
+    ]
+    hyperplanes: Annotated[Hyperplanes, "Draw random directions in this way."]
+    centred: Annotated[bool, "Hash around the mean of the points; not with inner_product."]
+    n_tables: Annotated[int | None, "Keep so many tables of buckets; not with cells."]
+    n_bits: Annotated[int | None, "Give the key of a bucket so many bits; not with cells."]
+    n_components: Annotated[
+        int | None, "Draw directions, or learn cells, in so many principal components."
+    ]
+    target_recall: Annotated[float, "Tune probing to find this share of the true neighbours."]
+    zero_vectors: Annotated[ZeroVectors, "Refuse or leave out zero vectors, under cosine."]
+    seed: Annotated[int, "Draw at random from this seed; the same seed gives the same arrays."]
     # Of the label model leml.
-    rank: Annotated[int | None, "numbers for a label; default: chosen on rows held out"]
-    regularisation: Annotated[float | None, "weight of the factors' squares; default: chosen too"]
-    iterations: Annotated[int | None, "of the training, at most; default: chosen too"]
-    inner_iterations: Annotated[int, "steps of conjugate gradients in each of them, at most"]
-    tolerance: Annotated[float, "training ends where the loss falls by a smaller share"]
+    rank: Annotated[
+        int | None, "Give each label so many numbers; the default is chosen on rows held out."
+    ]
+    regularisation: Annotated[
+        float | None, "Weigh the squares of the factors so; the default is chosen likewise."
+    ]
+    iterations: Annotated[
+        int | None, "Train for so many iterations at most; the default is chosen likewise."
+    ]
+    inner_iterations: Annotated[
+        int, "Take so many steps of conjugate gradients at most in each iteration."
+    ]
+    tolerance: Annotated[float, "End the training where the loss falls by a smaller share."]
 
 
 class PredictOptions(TypedDict, total=False):
     """How labels are predicted."""
 
-    top_k: Annotated[int, "how many labels a document gets at most"]
+    top_k: Annotated[int, "Return so many labels for each document at most."]
     threshold: Annotated[
-        float | None, "the least score, or share of the votes; -inf: none; default: as kept"
+        float | None,
+        "Leave out labels of a lower score, or share of the votes; -inf leaves out none; the "
+        "default is what the index keeps.",
     ]
-    diversity: Annotated[float, "0: the best labels, or nearest neighbours; 1: diversity alone"]
-    selector: Annotated[Selector, "what picks among the candidates"]
-    search: Annotated[Search, "how labels, or neighbours, are found"]
-    hash_limit: Annotated[int | None, "most labels the hash stage hands on; 0: no limit"]
-    candidates_limit: Annotated[int | None, "best labels the selector sees; 0: no limit"]
-    mode: Annotated[Mode, "search among label factors, or let neighbours vote"]
-    neighbours: Annotated[int, "how many vote, in neighbour_vote"]
-    vote: Annotated[Vote, "what a neighbour's vote weighs, in neighbour_vote"]
-    seed: Annotated[int, "of the draws; same seed, same answer"]
+    diversity: Annotated[float, "Trade score for diversity: 0 is the best labels, 1 the most."]
+    selector: Annotated[Selector, "Pick from the candidates in this way."]
+    search: Annotated[Search, "Find labels, or neighbours, in this way."]
+    hash_limit: Annotated[int | None, "Score at most so many labels; 0 is no limit."]
+    candidates_limit: Annotated[
+        int | None, "Show the selector so many of the best labels; 0 is no limit."
+    ]
+    mode: Annotated[Mode, "Search among label factors, or let neighbours vote."]
+    neighbours: Annotated[int, "Let so many neighbours vote, in neighbour_vote."]
+    vote: Annotated[Vote, "Weigh the vote of a neighbour so, in neighbour_vote."]
+    seed: Annotated[int, "Draw at random from this seed; the same seed gives the same answer."]
 
 
 class GridOptions(TypedDict, total=False):
     """Which settings an evaluation tries: every value of a list with every value of the others."""
 
-    selectors: Annotated[Sequence[Selector], "what picks k of the candidates"]
-    variants: Annotated[Sequence[Variant], "readings of the paper's Algorithm 1"]
-    roundings: Annotated[Sequence[Rounding], "how qp_relax's shares become results"]
-    searches: Annotated[Sequence[Search], "how points are found"]
-    limits: Annotated[Sequence[Limits], "pairs of hash_limit and candidates_limit; 0: no limit"]
-    diversities: Annotated[Sequence[float], "dials, 0 to 1"]
-    ks: Annotated[Sequence[int], "how many results a query gets"]
-    seed: Annotated[int, "of the draws; same seed, same answers"]
+    selectors: Annotated[Sequence[Selector], "Try these ways to pick k of the candidates."]
+    variants: Annotated[Sequence[Variant], "Try these readings of the paper's Algorithm 1."]
+    roundings: Annotated[Sequence[Rounding], "Try these ways to round the shares of qp_relax."]
+    searches: Annotated[Sequence[Search], "Try these ways to find points."]
+    limits: Annotated[
+        Sequence[Limits], "Try these pairs of hash_limit and candidates_limit; 0 is no limit."
+    ]
+    diversities: Annotated[Sequence[float], "Try these dials, from 0 to 1."]
+    ks: Annotated[Sequence[int], "Ask for so many results a query."]
+    seed: Annotated[int, "Draw at random from this seed; the same seed gives the same answers."]
 
 
 class LabelGridOptions(TypedDict, total=False):
     """The same of predicted labels; `neighbours`, `vote` and `seed` are those of all settings."""
 
-    modes: Annotated[Sequence[Mode], "search among label factors, or let neighbours vote"]
-    selectors: Annotated[Sequence[Selector], "what picks among the candidates"]
-    searches: Annotated[Sequence[Search], "how labels, or neighbours, are found"]
-    limits: Annotated[Sequence[Limits], "pairs of hash_limit and candidates_limit; 0: no limit"]
-    thresholds: Annotated[Sequence[float | None], "least scores; none: no limit"]
-    diversities: Annotated[Sequence[float], "dials, 0 to 1"]
-    top_ks: Annotated[Sequence[int], "how many labels a document gets at most"]
-    neighbours: Annotated[int, "how many vote, in neighbour_vote"]
-    vote: Annotated[Vote, "what a neighbour's vote weighs, in neighbour_vote"]
-    seed: Annotated[int, "of the draws; same seed, same answers"]
+    modes: Annotated[
+        Sequence[Mode], "Try these: search among label factors, or let neighbours vote."
+    ]
+    selectors: Annotated[Sequence[Selector], "Try these ways to pick from the candidates."]
+    searches: Annotated[Sequence[Search], "Try these ways to find labels, or neighbours."]
+    limits: Annotated[
+        Sequence[Limits], "Try these pairs of hash_limit and candidates_limit; 0 is no limit."
+    ]
+    thresholds: Annotated[Sequence[float | None], "Try these least scores; none is no limit."]
+    diversities: Annotated[Sequence[float], "Try these dials, from 0 to 1."]
+    top_ks: Annotated[Sequence[int], "Ask for so many labels a document."]
+    neighbours: Annotated[int, "Let so many neighbours vote, in neighbour_vote."]
+    vote: Annotated[Vote, "Weigh the vote of a neighbour so, in neighbour_vote."]
+    seed: Annotated[int, "Draw at random from this seed; the same seed gives the same answers."]
 
 
 QUERY_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(QueryParameters)}
@@ -152,6 +184,8 @@ def spelled_out(method: Callable[P, R]) -> Callable[P, R]:
     """Show `**options` as keyword parameters with defaults, for `help` and for tab completion.
 
     A type checker reads them from `Unpack` already; without this, a person sees only `**options`.
+    Types are shown by their names in `divgrpc.types` and numpy, which are shorter than what they
+    stand for.
     """
     signature = inspect.signature(method)
     *named, options = signature.parameters.values()
@@ -163,6 +197,15 @@ def spelled_out(method: Callable[P, R]) -> Callable[P, R]:
         for name, (kind, _) in explained(table).items()
     ]
     method.__signature__ = signature.replace(parameters=[*named, *spelled])  # type: ignore[attr-defined]  # inspect reads it
-    sentences = "".join(f"\n  {name}: {said}" for name, (_, said) in explained(table).items())
-    method.__doc__ = f"{inspect.cleandoc(method.__doc__ or '')}\n\nOptions:{sentences}"
+    lines = [
+        f"    {name}: {_line(said, _DEFAULTS[table][name])}"
+        for name, (_, said) in explained(table).items()
+    ]
+    text = inspect.cleandoc(method.__doc__ or "")
+    method.__doc__ = "\n".join([text, "", "Options:", *lines])
     return method
+
+
+def _line(sentence: str, default: object) -> str:
+    """Return a parameter's sentence with its default, in lines of a terminal."""
+    return textwrap.fill(f"{sentence} Default: {default!r}.", width=92, subsequent_indent=" " * 8)

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from divgrpc_client import commands
+from divgrpc_client.verbs import first_sentence
 
 _PAPER: Final = "Measure what the paper reports, on real data."
 _TABLE1: Final = """\
@@ -38,25 +39,46 @@ def add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for
     parts = verb.add_subparsers(title="parts", metavar="PART", required=True)
     table1 = _add_part(parts, "table1", _TABLE1, commands.paper_table1)
     table1.add_argument(
-        "--from", metavar="FILE", dest="source", help="measure nothing: the JSON of an earlier run"
+        "--from", metavar="FILE", dest="source", help="Show an earlier run from its JSON."
     )
-    table1.add_argument("--per-category", type=int, metavar="N", help="queries (default 50)")
-    table1.add_argument("--sets", nargs="+", metavar="SET", help="of them (default all)")
-    table1.add_argument("--seeds", type=int, metavar="N", help="hashes (default 5)")
+    table1.add_argument(
+        "--per-category", type=int, metavar="N", help="Ask so many queries a category (default 50)."
+    )
+    table1.add_argument(
+        "--sets", nargs="+", metavar="SET", help="Measure these sets (default all)."
+    )
+    table1.add_argument(
+        "--seeds", type=int, metavar="N", help="Repeat with so many hashes (default 5)."
+    )
     table2 = _add_part(parts, "table2", _TABLE2, commands.paper_table2)
     table2.add_argument(
-        "--documents", type=int, default=1_000, metavar="N", help="of each set (default 1000)"
+        "--documents",
+        type=int,
+        default=1_000,
+        metavar="N",
+        help="Ask so many of each set (default 1000).",
     )
     table2.add_argument(
-        "--sets", nargs="*", metavar="SET", help="of them (default all; none: times alone)"
+        "--sets",
+        nargs="*",
+        metavar="SET",
+        help="Measure these sets (default all); without a name, times alone.",
     )
     for table in (table1, table2):
         table.add_argument(
-            "--data", metavar="FOLDER", help="of the data sets ($DIVGRPC_DATA; without it digits)"
+            "--data",
+            metavar="FOLDER",
+            help="The folder of the data sets ($DIVGRPC_DATA; digits without it).",
         )
-        table.add_argument("--json", metavar="FILE", dest="json_file", help="all figures as JSON")
-        table.add_argument("--quick", action="store_true", help="a minute or two: few queries")
-    _add_part(parts, "figures", _FIGURES, commands.paper_figures, page="the page, or a folder")
+        table.add_argument(
+            "--json", metavar="FILE", dest="json_file", help="Write all figures as JSON."
+        )
+        table.add_argument(
+            "--quick", action="store_true", help="Ask few queries, in a minute or two."
+        )
+    _add_part(
+        parts, "figures", _FIGURES, commands.paper_figures, page="Write the page, or a folder, here"
+    )
 
 
 def _add_part(
@@ -64,14 +86,14 @@ def _add_part(
     name: str,
     told: str,
     run: Callable[[argparse.Namespace], int],
-    page: str = "the page",
+    page: str = "Write the page here",
 ) -> argparse.ArgumentParser:
     part: argparse.ArgumentParser = parts.add_parser(
         name,
-        help=told.splitlines()[0],
+        help=first_sentence(told),
         description=told,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     part.set_defaults(run=run)
-    part.add_argument("--out", default=f"{name}.html", help=f"{page} (default {name}.html)")
+    part.add_argument("--out", default=f"{name}.html", help=f"{page} (default {name}.html).")
     return part

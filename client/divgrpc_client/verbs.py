@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from types import NoneType
 from typing import Any, Final, Literal, get_args, get_origin
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.grid import Limits
+from divgrpc.suggestions import refuse_word
 from divgrpc_client import commands
 from divgrpc_client.files import FORMATS
 from divgrpc_client.options import GRID_DEFAULTS, explained
@@ -20,7 +22,7 @@ def add(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser: 
     """Add a command that does `run`, with what all commands take; `text` is its help."""
     verb: argparse.ArgumentParser = verbs.add_parser(
         name,
-        help=text.strip().splitlines()[0],
+        help=first_sentence(text),
         description=text,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -28,27 +30,34 @@ def add(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser: 
     verb.add_argument(
         "--target",
         default=os.environ.get(TARGET_VARIABLE, TARGET_DEFAULT),
-        help=f"host:port of the server (${TARGET_VARIABLE}; default {TARGET_DEFAULT})",
+        help=f"Ask the server at this host:port (${TARGET_VARIABLE}; default {TARGET_DEFAULT}).",
     )
     verb.add_argument(
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help=f"of a request (default {commands.TIMEOUT_SECONDS:g}; none for build and evaluate)",
+        help=f"Give up a request after so long (default {commands.TIMEOUT_SECONDS:g}; "
+        "never for build and evaluate).",
     )
-    verb.add_argument("--json", action="store_true", help="print JSON, errors too")
+    verb.add_argument("--json", action="store_true", help="Print JSON, errors too.")
     return verb
+
+
+def first_sentence(text: str) -> str:
+    """Return the first sentence of a command's help, which may run over several lines."""
+    paragraph = " ".join(text.strip().split("\n\n")[0].split())
+    return paragraph.partition(". ")[0].removesuffix(".") + "."
 
 
 def add_named(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Let a command take the name of an index."""
-    verb.add_argument("name", metavar="NAME", help="name of the index")
+    verb.add_argument("name", metavar="NAME", help="The name of the index.")
     return verb
 
 
 def add_with_file(
     verb: argparse.ArgumentParser,
-    told: str = f"one vector per row: {FORMATS}",
+    told: str = f"A file with one vector per row: {FORMATS}.",
     nargs: str | None = None,
 ) -> None:
     """Let a command take the name of an index and a file of rows."""
@@ -59,38 +68,46 @@ def add_with_file(
 
 def add_reading(verb: argparse.ArgumentParser) -> None:
     """Let a command be told how to read a file of rows."""
-    verb.add_argument("--key", help="array of an .npz; needed where it has several matrices")
+    verb.add_argument(
+        "--key", help="Read this array of an .npz; needed where it has several matrices."
+    )
     verb.add_argument(
         "--index-base",
         choices=["auto", "0", "1"],
         default="auto",
-        help="first column of an svmlight file (default auto: 0 if it has a column 0, else 1)",
+        help="Count the columns of an svmlight file from this one (default auto: 0 if the file "
+        "has a column 0, else 1).",
     )
     verb.add_argument(
         "--dims",
         type=int,
         metavar="N",
-        help="columns of an svmlight file (default: those of the index, or all that it shows)",
+        help="Give an svmlight file so many columns (default: those of the index, or all seen).",
     )
 
 
 def add_labels(verb: argparse.ArgumentParser) -> None:
     """Let a build take labels."""
     group = verb.add_argument_group("labels, for divgrpc predict")
-    add_labelled(group, "instead of FILE: ")
-    group.add_argument("--label-names", metavar="TEXT", help="a name a line, the first of label 0")
+    add_labelled(group, ", instead of FILE")
+    group.add_argument(
+        "--label-names", metavar="TEXT", help="Read names of labels, one a line from label 0 on."
+    )
     group.add_argument(
         "--hierarchy",
         metavar="EDGES",
-        help="parent and child, two numbers a line or an .npy; those below L are the labels",
+        help="Read edges from parent to child, two numbers a line or an .npy; nodes below L are "
+        "the labels.",
     )
-    group.add_argument("--roots", type=int, nargs="+", metavar="N", help="where it begins")
+    group.add_argument(
+        "--roots", type=int, nargs="+", metavar="N", help="Begin the hierarchy at these nodes."
+    )
     group.add_argument(
         "--label-model",
         nargs="+",
         metavar="MODEL",
-        help="leml, to train one; or two files, label factors and feature map; "
-        "without it neighbours vote",
+        help="Train a model (leml), or read one from two files, label factors and feature map; "
+        "without it neighbours vote.",
     )
 
 
@@ -100,13 +117,13 @@ def add_labelled(verb: "argparse._ActionsContainer", instead: str = "") -> None:
         "--features",
         metavar="FILE",
         required=not instead,
-        help=f"{instead}documents, as a matrix, or as text with the labels of each before "
-        "its features (Extreme Classification's format, with or without header, or svmlight)",
+        help=f"Read documents{instead}: a matrix, or text with the labels of each before its "
+        "features (Extreme Classification's format, with or without header, or svmlight).",
     )
     verb.add_argument(
         "--labels",
         metavar="FILE",
-        help="a matrix (rows, L), such as scipy's .npz: what is not 0",
+        help="Read labels from a matrix (rows, L), such as scipy's .npz: what is not 0 is one.",
     )
     add_split(verb)
 
@@ -116,19 +133,20 @@ def add_split(verb: "argparse._ActionsContainer") -> None:
     verb.add_argument(
         "--split",
         metavar="TEXT[:COLUMN]",
-        help="take the rows that a column of this file lists, counted from 1",
+        help="Take the rows that a column of this file lists, counted from 1.",
     )
 
 
 def add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, object]) -> None:
     """Let a command take the options of a table."""
     # What is not given is not in the namespace, and so not on the wire.
-    group = verb.add_argument_group(f"what {verb.prog.split()[-1]} does")
+    verb.set_defaults(table=table)
+    group = verb.add_argument_group(f"options of {verb.prog.split()[-1]}")
     for name, (kind, sentence) in explained(table).items():
         flags = [f"--{name.replace('_', '-')}"]
         if len(name) == 1:
             flags.insert(0, f"-{name}")
-        told = f"{sentence}{_told(defaults[name])}"
+        told = f"{sentence.removesuffix('.')}{_told(defaults[name])}."
         how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": told}
         if kind is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **how)
@@ -136,7 +154,7 @@ def add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, 
             (each,) = get_args(kind)
             group.add_argument(*flags, nargs="+", **_each(name, each), **how)
         elif get_origin(kind) is Literal:
-            group.add_argument(*flags, choices=get_args(kind), **how)
+            group.add_argument(*flags, **_word(name, kind), **how)
         elif name == "threshold":
             group.add_argument(*flags, type=_threshold, metavar="N|none", **how)
         else:
@@ -150,8 +168,23 @@ def _each(axis: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
     if axis == "thresholds":
         return {"type": _threshold, "metavar": "N|none"}
     if get_origin(kind) is Literal:
-        return {"choices": get_args(kind)}
+        return _word(axis, kind)
     return {"type": kind, "metavar": "N"}
+
+
+def _word(field: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
+    """Say how a word is read: one that is none of the choices is told the nearest."""
+    choices = get_args(kind)
+
+    def read(text: str) -> str:
+        if text not in choices:
+            try:
+                refuse_word(field, text, choices)
+            except InvalidArgumentError as error:
+                raise argparse.ArgumentTypeError(str(error)) from None
+        return text
+
+    return {"type": read, "metavar": f"{{{','.join(choices)}}}"}
 
 
 def _told(default: object) -> str:

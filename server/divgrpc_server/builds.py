@@ -11,16 +11,27 @@ import math
 import socket
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
 from google.rpc import status_pb2
 
-from divgrpc.errors import DivgrpcError, UnavailableError
+from divgrpc.errors import (
+    DivgrpcError,
+    IndexExistsError,
+    InvalidArgumentError,
+    UnavailableError,
+)
+from divgrpc.parameters import check_index_name
+from divgrpc.storage import IndexFolder
+from divgrpc_protos.v1 import index_pb2
 from divgrpc_server import control, frames, uploads
 from divgrpc_server.config import Config
 from divgrpc_server.frames import Op
+from divgrpc_server.messages import parse_build_parameters
 from divgrpc_server.pool import Pool
 from divgrpc_server.statuses import BuildsFullError, LateError, OutOfMemoryError
+from divgrpc_server.subjects import NO_SUBJECT, subject
 from divgrpc_server.uploads import Part, Whole
 
 
@@ -34,6 +45,35 @@ class Stream(Protocol):
         """Send the caller a message."""
 
 
+class Build:
+    """One Build call: its messages, and what it is about, which its header and its end say."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.subject = NO_SUBJECT
+        self._index = ""
+
+    def check(self, message: object, root: Path) -> None:
+        """Read the first message; raises the core's error where no builder would take it."""
+        request = index_pb2.BuildRequest()
+        if isinstance(message, bytes):
+            request.ParseFromString(message)
+        if request.WhichOneof("step") != "header":
+            raise InvalidArgumentError("header", "the first message must be a header")
+        header = request.header
+        name = check_index_name(header.index)
+        self._index = name
+        self.subject = subject(name)
+        parse_build_parameters(header.parameters)
+        if not header.replace and IndexFolder(root / name).pointer_stamp() is not None:
+            raise IndexExistsError(f"index {name!r} is there; replace it explicitly")
+
+    def done(self, response: bytes) -> None:
+        """Take note of what was built."""
+        info = index_pb2.BuildResponse.FromString(response).done
+        self.subject = subject(self._index, info.rows)
+
+
 class RefusedError(Exception):
     """Another process of ours made a status, and the call ends with it."""
 
@@ -43,10 +83,11 @@ class RefusedError(Exception):
 
 
 class Builds:
-    """Starts builders through the supervisor and relays to them."""
+    """Starts builders through the supervisor and relays to them; `root` has the indexes."""
 
-    def __init__(self, config: Config, channel: control.Channel, pool: Pool) -> None:
+    def __init__(self, config: Config, channel: control.Channel, pool: Pool, root: Path) -> None:
         self._config = config
+        self._root = root
         self._channel = channel
         self._pool = pool
         self._marks = itertools.count(1)
@@ -66,14 +107,22 @@ class Builds:
         else:
             future.set_result(link)
 
-    async def relay(self, stream: Stream, request_id: str) -> None:
+    async def relay(self, build: Build, request_id: str) -> None:
         """Serve one Build call to its end.
 
+        A header that no builder would take is refused before one is started, which takes seconds.
         Raises `RefusedError` with what the builder says, and errors of ours. Being cancelled, by a
         caller who left or whose deadline passed, ends the builder too.
         """
+        idle = self._config.upload_idle
+        try:
+            async with asyncio.timeout(idle):
+                header = await build.stream.read()
+        except TimeoutError:
+            raise _stood_still(idle) from None
+        build.check(header, self._root)
         with await self._start(request_id) as link:
-            await _Relay(stream, link, self._config.upload_idle, self._pool).run()
+            await _Relay(build, header, link, idle, self._pool).run()
 
     async def _start(self, request_id: str) -> socket.socket:
         mark = next(self._marks)
@@ -97,11 +146,19 @@ def _refusal(message: control.Message) -> DivgrpcError:
     return BuildsFullError("as many builds are under way as may be; try again later")
 
 
-class _Relay:
-    """One Build call between its caller and its builder."""
+def _stood_still(seconds: float) -> LateError:
+    return LateError(f"the upload stood still for {seconds:g} seconds")
 
-    def __init__(self, stream: Stream, link: socket.socket, idle: float, pool: Pool) -> None:
-        self._stream = stream
+
+class _Relay:
+    """One Build call between its caller and its builder; its header has been read."""
+
+    def __init__(
+        self, build: Build, header: object, link: socket.socket, idle: float, pool: Pool
+    ) -> None:
+        self._build = build
+        self._header = header
+        self._stream = build.stream
         self._link = link
         self._pool = pool
         self._sending = asyncio.Lock()
@@ -117,7 +174,7 @@ class _Relay:
         try:
             await asyncio.wait((upload, events), return_when=asyncio.FIRST_COMPLETED)
             if self._clock.expired:
-                raise LateError(f"the upload stood still for {self._clock.seconds:g} seconds")
+                raise _stood_still(self._clock.seconds)
             if not events.done():
                 await upload  # raises what ended it early; else the caller has sent all it will
             await events
@@ -132,15 +189,10 @@ class _Relay:
 
     async def _upload(self) -> None:
         """Pass the caller's messages on."""
-        first = True
+        # The caller may wait for us to accept the header before it goes on.
+        self._clock.turn(callers=False)
+        message = self._header
         while True:
-            self._clock.start()
-            message = await self._stream.read()
-            self._clock.stop()
-            if first:
-                # The caller may wait for us to accept the header before it goes on.
-                self._clock.turn(callers=False)
-                first = False
             try:
                 if not isinstance(message, bytes):  # aio.EOF
                     await self._send(Part.END)
@@ -148,6 +200,9 @@ class _Relay:
                 await self._send(Part.MESSAGE, message)
             except (BrokenPipeError, ConnectionResetError):
                 return  # the builder has ended, and `_events` hears why
+            self._clock.start()
+            message = await self._stream.read()
+            self._clock.stop()
 
     async def _events(self) -> None:
         """Pass the builder's events on."""
@@ -171,6 +226,7 @@ class _Relay:
                 self._clock.turn(callers=not self._committed)
                 await self._stream.write(payload)
             if part == Part.DONE:
+                self._build.done(payload)
                 return
 
     async def _send(self, part: Part, payload: bytes = b"") -> None:

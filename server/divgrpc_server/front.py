@@ -76,7 +76,7 @@ class Front:
             changed=self._health_wanted.set,
             stamp=self._stamp,
         )
-        self._builds = Builds(me.config, me.channel, self._pool)
+        self._builds = Builds(me.config, me.channel, self._pool, me.root)
         catalog = Catalog(me.config, me.root, self._pool, lambda: self._serving)
         self._service = Service(
             me.config,

@@ -16,6 +16,7 @@ import structlog
 
 from divgrpc_server.config import Config
 from divgrpc_server.outlet import WRITE_BYTES, Outlet
+from divgrpc_server.subjects import NO_SUBJECT, Subject
 
 _STDERR: Final = 2
 _FLUSH_SECONDS: Final = 0.25
@@ -73,15 +74,15 @@ def log_faults_of(loop: asyncio.AbstractEventLoop, log: Logger) -> None:
     loop.set_exception_handler(handle)
 
 
-# When a call ended in seconds since 1970, its method and code, the seconds it took, its request id
-# and its peer: a bare tuple, since one is made for every call. Filling in a template with % is the
-# fastest that Python has for six texts and numbers.
-_AccessLine = tuple[float, str, str, float, str, str]
+# When a call ended in seconds since 1970, its method and code, the seconds it took, its request id,
+# its peer and its subject: a bare tuple, since one is made for every call. Filling in a template
+# with % is the fastest that Python has for so few texts and numbers.
+_AccessLine = tuple[float, str, str, float, str, str, Subject]
 _JSON: Final = (
-    '{"event": "call", "method": "%s", "code": "%s", "duration_ms": %.3f, "request_id": "%s", '
+    '{"event": "call", "method": "%s", "code": "%s", "duration_ms": %.3f, %s"request_id": "%s", '
     '"peer": "%s", "level": "info", "timestamp": "%s.%06dZ"}\n'
 )
-_CONSOLE: Final = "%s.%06dZ [info     ] %s %s %.3f ms request_id=%s peer=%s\n"
+_CONSOLE: Final = "%s.%06dZ [info     ] %s %s %.3f ms%s request_id=%s peer=%s\n"
 
 
 class AccessLog:
@@ -92,17 +93,27 @@ class AccessLog:
 
     def __init__(self, config: Config, *, descriptor: int = _STDERR) -> None:
         json = wants_json(config)
-        self._enabled = config.access_log and _LEVELS[config.log_level] <= _LEVELS["info"]
+        # Whether lines are written at all, and so whether it is worth knowing what calls are about.
+        self.enabled = config.access_log and _LEVELS[config.log_level] <= _LEVELS["info"]
         self._format = _json_line if json else _console_line
         self._outlet = Outlet(descriptor, in_json=json)
         self._lines: list[_AccessLine] = []
         self._timer: asyncio.TimerHandle | None = None
 
-    def add(self, method: str, code: str, seconds: float, request_id: str, peer: str) -> None:
+    def add(
+        self,
+        method: str,
+        code: str,
+        seconds: float,
+        request_id: str,
+        peer: str,
+        *,
+        subject: Subject = NO_SUBJECT,
+    ) -> None:
         """Take note of a call that ended now."""
-        if not self._enabled:
+        if not self.enabled:
             return
-        self._lines.append((time.time(), method, code, seconds, request_id, peer))
+        self._lines.append((time.time(), method, code, seconds, request_id, peer, subject))
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_FLUSH_SECONDS, self.flush)
@@ -143,14 +154,16 @@ def _second(whole: int) -> str:
 
 
 def _json_line(line: _AccessLine) -> str:
-    ended, method, code, seconds, request_id, peer = line
+    ended, method, code, seconds, request_id, peer, subject = line
     second = int(ended)
     part = (ended - second) * 1e6
-    return _JSON % (method, code, seconds * 1e3, request_id, peer, _second(second), part)
+    about, stamp = subject.in_json, _second(second)
+    return _JSON % (method, code, seconds * 1e3, about, request_id, peer, stamp, part)
 
 
 def _console_line(line: _AccessLine) -> str:
-    ended, method, code, seconds, request_id, peer = line
+    ended, method, code, seconds, request_id, peer, subject = line
     second = int(ended)
     part = (ended - second) * 1e6
-    return _CONSOLE % (_second(second), part, method, code, seconds * 1e3, request_id, peer)
+    about, stamp = subject.for_people, _second(second)
+    return _CONSOLE % (stamp, part, method, code, seconds * 1e3, about, request_id, peer)

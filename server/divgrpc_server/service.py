@@ -19,7 +19,8 @@ from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
 from divgrpc_protos.v1 import diverse_index_pb2
-from divgrpc_server.builds import Builds, RefusedError
+from divgrpc_server import subjects
+from divgrpc_server.builds import Build, Builds, RefusedError
 from divgrpc_server.catalog import Catalog
 from divgrpc_server.config import Config
 from divgrpc_server.dealing import Dealt, DealtDocuments, DealtQueries
@@ -30,6 +31,7 @@ from divgrpc_server.parsing import DETAILS_KEY
 from divgrpc_server.pool import Pool
 from divgrpc_server.statuses import explain
 from divgrpc_server.streams import QueryStream
+from divgrpc_server.subjects import NO_SUBJECT, Subject
 
 SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name
 
@@ -112,11 +114,14 @@ class Service:
             try:
                 reply = await self._pool.answer(op, request, deadline, request_id)
             except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
-                await self._fail(context, method, begun, request_id, error)
+                subject = self._subject(method, request)
+                await self._fail(context, method, begun, request_id, error, subject=subject)
+            subject = self._subject(method, request)
             if reply.outcome == Outcome.STATUS:
                 refused = RefusedError(status_pb2.Status.FromString(reply.payload))
-                await self._fail(context, method, begun, request_id, refused)
-            self._access.add(method, "OK", time.monotonic() - begun, request_id, context.peer())
+                await self._fail(context, method, begun, request_id, refused, subject=subject)
+            seconds = time.monotonic() - begun
+            self._access.add(method, "OK", seconds, request_id, context.peer(), subject=subject)
             return reply.payload
 
         return handle
@@ -139,10 +144,12 @@ class Service:
         await self._run("QueryStream", context, serve)
 
     async def _build(self, _: object, context: _Context) -> None:
-        async def serve(request_id: str, _: float) -> None:
-            await self._builds.relay(context, request_id)
+        build = Build(context)
 
-        await self._run("Build", context, serve)
+        async def serve(request_id: str, _: float) -> None:
+            await self._builds.relay(build, request_id)
+
+        await self._run("Build", context, serve, lambda: build.subject)
 
     def _evaluate(
         self, method: str, read: Callable[[bytes], Dealt]
@@ -152,7 +159,7 @@ class Service:
                 write = context.write
                 await self._evaluations.serve(read, request, write, deadline, request_id)
 
-            await self._run(method, context, serve)
+            await self._run(method, context, serve, lambda: self._subject(method, request))
 
         return handle
 
@@ -163,13 +170,21 @@ class Service:
             async def serve(_: str, __: float) -> bytes:
                 return await answer(request)
 
-            return await self._run(method, context, serve)
+            return await self._run(method, context, serve, lambda: self._subject(method, request))
 
         return handle
 
+    def _subject(self, method: str, request: bytes) -> Subject:
+        return subjects.read(method, request) if self._access.enabled else NO_SUBJECT
+
     async def _run(
-        self, method: str, context: _Context, serve: Callable[[str, float], Awaitable[_T]]
+        self,
+        method: str,
+        context: _Context,
+        serve: Callable[[str, float], Awaitable[_T]],
+        subject: Callable[[], Subject] = lambda: NO_SUBJECT,
     ) -> _T:
+        """Serve a call; `subject` is asked at its end what it was about."""
         begun = time.monotonic()
         request_id = self._request_id(context)
         remaining = context.time_remaining()
@@ -177,12 +192,20 @@ class Service:
         try:
             answer = await serve(request_id, deadline)
         except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
-            await self._fail(context, method, begun, request_id, error)
-        self._access.add(method, "OK", time.monotonic() - begun, request_id, context.peer())
+            await self._fail(context, method, begun, request_id, error, subject=subject())
+        seconds = time.monotonic() - begun
+        self._access.add(method, "OK", seconds, request_id, context.peer(), subject=subject())
         return answer
 
     async def _fail(
-        self, context: _Context, method: str, begun: float, request_id: str, error: BaseException
+        self,
+        context: _Context,
+        method: str,
+        begun: float,
+        request_id: str,
+        error: BaseException,
+        *,
+        subject: Subject,
     ) -> NoReturn:
         """End a call that failed: note it, then raise its status, or that it was cancelled."""
         if isinstance(error, RefusedError):
@@ -196,7 +219,8 @@ class Service:
         else:
             status = explain(error, request_id, self._log)
         code = _CODES[status.code]
-        self._access.add(method, code.name, time.monotonic() - begun, request_id, context.peer())
+        seconds = time.monotonic() - begun
+        self._access.add(method, code.name, seconds, request_id, context.peer(), subject=subject)
         if not isinstance(error, Exception):
             raise error
         details = ((DETAILS_KEY, status.SerializeToString()),)

@@ -38,7 +38,7 @@ BAD_BUILD: list[tuple[str, Any]] = [
     *[("seed", value) for value in (-1, 2**64, 0.0, None)],
     *[("centred", value) for value in ("no", 1, None)],
     *[(f, "") for f in ("metric", "hash_family", "hyperplanes", "zero_vectors")],
-    ("metric", "dot"),
+    ("metric", "angular"),
 ]
 
 

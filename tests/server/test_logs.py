@@ -13,6 +13,7 @@ import pytest
 from divgrpc_server.config import Config
 from divgrpc_server.logs import AccessLog
 from divgrpc_server.outlet import Outlet
+from divgrpc_server.subjects import subject
 
 
 async def written(config: Config, count: int) -> str:
@@ -49,6 +50,7 @@ def test_lines_are_json() -> None:
     assert [json.loads(line)["request_id"] for line in lines] == [f"id-{n}" for n in range(100)]
     line = json.loads(lines[0])
     assert (line["method"], line["code"], line["duration_ms"]) == ("Query", "OK", 1.25)
+    assert {"index", "rows", "k"}.isdisjoint(line)
     assert line["timestamp"].startswith(time.strftime("%Y-%m-%dT", time.gmtime()))
 
 
@@ -56,6 +58,30 @@ def test_lines_are_for_people() -> None:
     """On a console a line is read from left to right."""
     (line,) = asyncio.run(written(Config(log_format="console"), 1)).splitlines()
     assert "Query OK 1.250 ms request_id=id-0" in line
+
+
+@pytest.mark.parametrize("log_format", ["json", "console"])
+def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
+    """The index, the rows and k are part of a line where the call has them."""
+
+    async def write() -> str:
+        reading, writing = os.pipe()
+        access = AccessLog(Config(log_format=log_format), descriptor=writing)
+        access.add("Query", "OK", 0.001, "x", "peer", subject=subject("images", 3, 10))
+        access.add("Build", "OK", 0.001, "y", "peer", subject=subject("images", 2_000))
+        access.close()
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            return pipe.read()
+
+    query, build = asyncio.run(write()).splitlines()
+    if log_format == "json":
+        told = [json.loads(line) for line in (query, build)]
+        assert [line["index"] for line in told] == ["images", "images"]
+        assert [(line["rows"], line.get("k")) for line in told] == [(3, 10), (2_000, None)]
+    else:
+        assert "Query OK 1.000 ms index=images rows=3 k=10 request_id=x" in query
+        assert "Build OK 1.000 ms index=images rows=2000 request_id=y" in build
 
 
 @pytest.mark.parametrize("config", [Config(access_log=False), Config(log_level="warning")])

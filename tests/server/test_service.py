@@ -5,6 +5,7 @@ import json
 import os
 import socket
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from grpc import aio
 from structlog.testing import capture_logs
 
 from details import Details, details_of_status
+from divgrpc.storage import POINTER
+from divgrpc_protos.v1 import index_pb2
 from divgrpc_server import control, logs
 from divgrpc_server.builds import Builds
 from divgrpc_server.catalog import Catalog
@@ -79,6 +82,12 @@ class CallDetails(NamedTuple):
     invocation_metadata: None = None
 
 
+def build_header(index: str, **parameters: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # fields
+    """Return the message that opens a build."""
+    header = index_pb2.BuildHeader(index=index, parameters=index_pb2.BuildParameters(**parameters))
+    return index_pb2.BuildRequest(header=header)
+
+
 class Parts:
     """A service and its parts, any of which a test may break."""
 
@@ -88,7 +97,7 @@ class Parts:
             CONFIG, log, report=lambda _: None, changed=lambda: None, stamp=lambda _: None
         )
         self.catalog = Catalog(CONFIG, Path("/nowhere"), self.pool, lambda: True)
-        self.builds = Builds(CONFIG, None, self.pool)  # type: ignore[arg-type]  # no supervisor
+        self.builds = Builds(CONFIG, None, self.pool, Path("/nowhere"))  # type: ignore[arg-type]  # no supervisor
         self.service = Service(
             CONFIG,
             self.pool,
@@ -115,8 +124,55 @@ BROKEN: dict[str, Callable[[Parts], None]] = {
     "Query": lambda parts: setattr(parts.pool, "answer", fail),
     "QueryStream": lambda parts: setattr(parts.pool, "submit", fail_at_once),
     "GetServerInfo": lambda parts: setattr(parts.catalog, "_kernels_ready", fail_at_once),
-    "Build": lambda parts: setattr(parts.builds, "_start", fail),
+    "Build": lambda parts: setattr(parts.builds, "relay", fail),
 }
+
+
+class Reading(Context):
+    """A call whose caller sends one message, or None for none in time."""
+
+    def __init__(self, message: bytes | None) -> None:
+        super().__init__()
+        self._message = message
+
+    async def read(self) -> object:
+        """Return the message."""
+        if self._message is None:
+            await asyncio.Event().wait()
+        return self._message or b""
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (index_pb2.BuildRequest(), "INVALID_ARGUMENT"),
+        (index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=1)), "INVALID_ARGUMENT"),
+        (build_header(index="NO NAME"), "INVALID_ARGUMENT"),
+        (build_header(index="x", target_recall=7), "INVALID_ARGUMENT"),
+        (build_header(index="there"), "INDEX_EXISTS"),
+        (None, "LATE"),
+    ],
+)
+def test_a_wrong_header_is_refused_before_a_builder_starts(
+    tmp_path: Path, header: index_pb2.BuildRequest | None, reason: str
+) -> None:
+    """No builder is asked for where the header says that the build must fail."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / POINTER).write_text("1\n")
+
+    async def scene() -> Details | None:
+        parts = Parts()
+        parts.builds._root = tmp_path
+        parts.builds._config = replace(CONFIG, upload_idle=0.05)
+        setattr(parts.builds, "_start", fail)  # noqa: B010  # mypy: a method
+        context = Reading(None if header is None else header.SerializeToString())
+        with pytest.raises(aio.AbortError):
+            await parts.call("Build", context)
+        return context.ended
+
+    ended = asyncio.run(scene())
+    assert ended is not None
+    assert ended.reason == reason
 
 
 @pytest.mark.parametrize("method", BROKEN)

@@ -127,6 +127,8 @@ def test_a_call_is_one_line_in_the_log(
     (good,), (bad,) = access_lines(server, "good-call"), access_lines(server, "bad-call")
     assert (good["method"], good["code"]) == ("Query", "OK")
     assert (bad["method"], bad["code"]) == ("Query", "NOT_FOUND")
+    assert (good["index"], good["rows"], good["k"]) == (served.name, 1, 10)
+    assert (bad["index"], bad["rows"], bad["k"]) == ("nobody", 1, 10)
     assert isinstance(good["duration_ms"], float)
     assert str(good["peer"]).startswith("ipv4:127.0.0.1")
 

@@ -1,0 +1,77 @@
+"""What a call is about, read from its bytes."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from divgrpc_protos.arrays import Csr, encode_csr, encode_dense
+from divgrpc_protos.v1 import evaluate_pb2, index_pb2, predict_pb2, query_pb2, vectors_pb2
+from divgrpc_server.subjects import NO_SUBJECT, Subject, read, subject
+
+METHODS = ["Query", "PredictLabels", "Evaluate", "EvaluateLabels", "GetIndex", "DeleteIndex"]
+
+
+def told(found: Subject) -> dict[str, object]:
+    """Return what a line has of a subject, both forms being the same."""
+    parsed: dict[str, object] = json.loads("{" + found.in_json.removesuffix(", ") + "}")
+    assert found.for_people == "".join(f" {name}={value}" for name, value in parsed.items())
+    return parsed
+
+
+def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
+    """Return so many rows of two columns."""
+    if not sparse:
+        return encode_dense(np.ones((rows, 2), np.float32))
+    indptr = np.arange(rows + 1)
+    return encode_csr(Csr(indptr, np.zeros(rows, np.uint32), np.ones(rows, np.float32), 2))
+
+
+@given(rows=st.integers(0, 50), k=st.none() | st.integers(1, 99), sparse=st.booleans())
+def test_a_query_is_about_its_index_rows_and_k(rows: int, k: int | None, sparse: bool) -> None:
+    """What the request says, with the default of k where it says none."""
+    request = query_pb2.QueryRequest(index="images", queries=vectors(rows, sparse), k=k)
+    expected: dict[str, object] = {"index": "images", "rows": rows, "k": k or 10}
+    assert told(read("Query", request.SerializeToString())) == {
+        name: value for name, value in expected.items() if value
+    }
+
+
+def test_other_calls_say_what_they_have() -> None:
+    """Labels have top_k, evaluations have rows, and other calls name an index."""
+    rows = vectors(4, sparse=False)
+    predicted = predict_pb2.PredictLabelsRequest(index="papers", documents=rows)
+    assert told(read("PredictLabels", predicted.SerializeToString())) == {
+        "index": "papers",
+        "rows": 4,
+        "k": 5,
+    }
+    evaluated = evaluate_pb2.EvaluateRequest(index="papers", queries=rows)
+    assert told(read("Evaluate", evaluated.SerializeToString())) == {"index": "papers", "rows": 4}
+    asked = index_pb2.GetIndexRequest(index="papers")
+    assert told(read("GetIndex", asked.SerializeToString())) == {"index": "papers"}
+    assert read("ListIndexes", b"") is NO_SUBJECT
+
+
+@pytest.mark.parametrize("method", METHODS)
+@given(st.binary(max_size=200))
+def test_any_bytes_have_a_subject(method: str, request: bytes) -> None:
+    """Bytes that are no message are about nothing, and every line stays one line of JSON."""
+    found = read(method, request)
+    assert "\n" not in found.in_json + found.for_people
+    told(found)
+
+
+@given(st.text(max_size=80))
+def test_a_name_cannot_forge_a_line(name: str) -> None:
+    """Only what may name an index is quoted."""
+    found = subject(name, 1)
+    assert found is NO_SUBJECT or told(found) == {"index": name, "rows": 1}
+
+
+@pytest.mark.parametrize("name", ['x", "code": "OK', "x\nx", "x" * 64, ""])
+def test_what_names_no_index_is_left_out(name: str) -> None:
+    """Quotes, line ends and names of great length are not logged."""
+    assert subject(name, 1, 1) is NO_SUBJECT
