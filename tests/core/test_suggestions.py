@@ -18,7 +18,14 @@ from divgrpc.label_parameters import PredictParameters
 from divgrpc.parameters import BuildParameters, LabelParameters, QueryParameters, as_metric
 from divgrpc.suggestions import METRIC_ALIASES, UnknownParameterError
 
-TABLES = [BuildParameters, QueryParameters, LabelParameters, PredictParameters, Grid, LabelGrid]
+TABLES: list[Any] = [
+    BuildParameters,
+    QueryParameters,
+    LabelParameters,
+    PredictParameters,
+    Grid,
+    LabelGrid,
+]
 POINTS = np.eye(4, dtype=np.float32)
 
 

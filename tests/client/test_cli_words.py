@@ -1,0 +1,138 @@
+"""The command line's own words: help that reads as sentences, and errors that say what to do."""
+
+import argparse
+import re
+from collections.abc import Iterator
+from typing import get_args
+
+import pytest
+
+from divgrpc.types import Choice, IndexInfo, Metric
+from divgrpc_client import cli, display
+from divgrpc_client.verbs import first_sentence
+
+
+def verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
+    """Yield every command with its parser and the line that the list of commands has of it."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            lines = {choice.dest: choice.help or "" for choice in action._choices_actions}
+            for name, verb in action.choices.items():
+                yield name, verb, lines[name]
+                yield from verbs(verb)
+
+
+VERBS = list(verbs(cli._parser()))
+
+
+@pytest.mark.parametrize(("name", "verb", "line"), VERBS, ids=[name for name, _, _ in VERBS])
+def test_help_reads_as_sentences(name: str, verb: argparse.ArgumentParser, line: str) -> None:
+    """The line of a command and the text of each option begin in upper case and end with a stop."""
+    said = {name: line}
+    for action in verb._actions:
+        if action.dest != "help" and not isinstance(action, argparse._SubParsersAction):
+            said[action.dest] = str(action.help)
+    wrong = {what: text for what, text in said.items() if not re.fullmatch(r"[A-Z].*\.", text)}
+    assert wrong == {}
+
+
+def test_a_command_is_described_by_its_whole_first_sentence() -> None:
+    """A sentence that runs over two lines is not cut at the first."""
+    assert first_sentence("Do one thing,\nand another. Then stop.\n\nMore.") == (
+        "Do one thing, and another."
+    )
+    assert first_sentence("Show e.g a thing\n\n  an example\n") == "Show e.g a thing."
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["query", "x", "y.npy", "--selector", "MMR"], "did you mean mmr?"),
+        (["query", "x", "y.npy", "--search", "brute"], "use exact"),
+        (["build", "x", "y.npy", "--metric", "angular"], "use cosine"),
+        (["build", "x", "y.npy", "--metirc", "l2"], "--metirc l2: did you mean metric?"),
+        (["query", "x", "y.npy", "--lambda-mult", "0.5"], "use diversity = 1 - lambda_mult"),
+        (["query", "x", "y.npy", "--fetch-k=9"], "use candidates_limit"),
+        (["evaluate", "x", "y.npy", "--selectors", "greedy", "mrr"], "did you mean mmr?"),
+        (["ls", "--frobnicate"], "unrecognized arguments: --frobnicate"),
+    ],
+)
+def test_wrong_options_are_answered_with_ours(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], told: str
+) -> None:
+    """An option or a word that there is not ends the command with what to write instead."""
+    with pytest.raises(SystemExit) as end:
+        cli.main(arguments)
+    assert end.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("metric", [*get_args(Metric), "l2", "ip", "dot"])
+def test_metrics_that_are_taken(metric: str) -> None:
+    """The command line takes our words for a metric and the three aliases."""
+    parsed = cli._parser().parse_args(["build", "x", "y.npy", "--metric", metric])
+    assert parsed.metric == metric
+
+
+@pytest.mark.parametrize(
+    ("target", "code", "told"),
+    [
+        ("http://127.0.0.1:50051", 2, "leave http:// out, write '127.0.0.1:50051'"),
+        ("127.0.0.1", 2, "which has no port"),
+        ("127.0.0.1:1", 1, "start one with divgrpc-server"),
+    ],
+)
+def test_addresses_say_what_to_do(
+    capsys: pytest.CaptureFixture[str], target: str, code: int, told: str
+) -> None:
+    """A wrong address is an error of the command, a silent one says how to start a server."""
+    assert cli.main(["ls", "--target", target]) == code
+    assert told in capsys.readouterr().err
+
+
+def described(choices: tuple[Choice, ...], **parameters: object) -> IndexInfo:
+    """Return an index of these parameters."""
+    return IndexInfo(
+        name="x",
+        generation=1,
+        rows=10,
+        dims=4,
+        parameters={"metric": "cosine", "target_recall": 0.9, **parameters},
+        code_bits=256,
+        n_probes=3,
+        auto_search="scan",
+        search_costs=(),
+        has_categories=False,
+        has_subtopics=False,
+        arrays=(),
+        choices=choices,
+    )
+
+
+def sources(info: IndexInfo) -> dict[str, str]:
+    """Return what the table of parameters says of the source of each."""
+    names, _, why = (
+        [str(cell) for cell in column.cells] for column in display._choices(info).columns
+    )
+    return dict(zip(names, why, strict=True))
+
+
+def test_info_tells_the_source_of_every_value() -> None:
+    """A value is chosen by you, by Build with its reason, or the default."""
+    chosen = (Choice("n_bits", "9", "buckets of two points"),)
+    told = sources(described(chosen, hash_family="lsh_div", n_bits=9, n_tables=7, n_components=4))
+    assert told == {
+        "metric": "default",
+        "target_recall": "default",
+        "hash_family": "chosen by you",
+        "n_bits": "chosen by Build: buckets of two points",
+        "n_tables": "chosen by you",
+        "n_components": "not used by lsh_div",
+    }
+
+
+def test_info_of_an_index_without_reasons_claims_nothing() -> None:
+    """What was built before reasons were kept does not say who chose a value without default."""
+    told = sources(described((), hash_family="pca_hash", n_tables=7))
+    assert (told["n_tables"], told["hash_family"]) == ("", "chosen by you")
+    assert told["n_probes"] == "chosen by Build"
