@@ -79,6 +79,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queries", type=int, default=200, help="of each kind (default 200)")
     parser.add_argument("--half", choices=["choose", "report", "all"], default="report")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    _add_axes(parser)
+
+
+def _add_axes(parser: argparse.ArgumentParser) -> None:
+    """Declare what is built and how it is asked."""
     parser.add_argument("--families", nargs="+", default=[DEFAULTS], choices=_FAMILIES)
     parser.add_argument("--searches", nargs="+", default=[DEFAULTS, "exact"], choices=_SEARCHES)
     parser.add_argument(
