@@ -18,7 +18,7 @@ from typing import Any, Final, get_args
 from threadpoolctl import threadpool_limits
 
 import crowds
-from benchmarks import crowding_tables, finders
+from benchmarks import crowding_goals, crowding_tables, finders
 from benchmarks.crowding_settings import (
     DEFAULTS,
     SELECTORS,
@@ -92,8 +92,8 @@ def _add_axes(parser: argparse.ArgumentParser) -> None:
         default=["greedy:corrected", "greedy:marginal", "mmr", "dpp", "max_sum"],
         choices=SELECTORS,
         metavar="SELECTOR",
-        help=f"beside nearest and defaults, of {' '.join(SELECTORS)} (default the first five "
-        "but printed)",
+        help=f"beside nearest and defaults, of {' '.join(SELECTORS)} (default all but "
+        "greedy:printed and rerank)",
     )
     parser.add_argument("--dials", type=float, nargs="+", default=[0.3], help="(default 0.3)")
     parser.add_argument(
@@ -131,7 +131,15 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
     if changes:
         show(f"h of hyperplane queries beside {crowding_tables.REFERENCE}, 95 % over categories\n")
         show(changes + "\n")
-    return {"data": described, "k": arguments.k, "rows": [asdict(row) for row in rows]}
+    verdicts = crowding_goals.verdicts(rows)
+    show("What the defaults must reach\n")
+    show(crowding_goals.drawn(verdicts) + "\n")
+    return {
+        "data": described,
+        "k": arguments.k,
+        "rows": [asdict(row) for row in rows],
+        "goals": [asdict(verdict) for verdict in verdicts],
+    }
 
 
 def _crowds(arguments: argparse.Namespace) -> Iterator[Crowd]:
@@ -223,6 +231,7 @@ def _asked(index: Index, family: str, truth: Truth, arguments: argparse.Namespac
                 setting=setting.name,
                 parameters=reported(result.parameters),
                 recall=recalls.of(result.parameters),
+                target_recall=float(str(index.info.parameters["target_recall"])),
                 microseconds=times.get(setting),
                 than_nearest=times[setting] / times[plain] if times else None,
                 warnings=[warning.code for warning in result.warnings],
@@ -249,7 +258,14 @@ def _times(index: Index, asked: list[Setting], truth: Truth, timed: int) -> dict
 
 def _baselines(truth: Truth, arguments: argparse.Namespace) -> Iterator[Row]:
     """Yield a row for the nearest distinct items, and for pyversity's picks of exact candidates."""
-    row = Row(truth.crowd.name, truth.crowd.crowded, truth.kind, "truth", "exact", "best items")
+    row = Row(
+        truth.crowd.name,
+        truth.crowd.crowded,
+        truth.kind,
+        "truth",
+        "exact",
+        crowding_tables.BEST_ITEMS,
+    )
     yield measured(truth, truth.distinct, row, arguments.dials[0])
     if arguments.baselines and "pyversity" in finders.missing():
         show("pyversity is not installed and does not take part")

@@ -14,6 +14,8 @@ from divgrpc.types import IntArray
 
 # What changes of h are measured against: the first default.
 REFERENCE: Final = "greedy:corrected 0.3"
+# The setting of the row that has the nearest distinct items.
+BEST_ITEMS: Final = "best items"
 # A gap is no gap where it is less than this share of J.
 _WORTH: Final = 0.01
 
@@ -22,13 +24,14 @@ _WORTH: Final = 0.01
 class Row:
     """One setting on one kind of queries to one set; means over queries.
 
-    `recall`: the share of the nearest `candidates_limit` points among the candidates; `distinct`:
-    distinct items in k places; `relevant_distinct`: those of them that belong to the topic asked
-    for; `relevant`: the share of places with such a point; `relevance`: the mean cosine, with
-    `of_best` its share of the best k distinct items' and `of_nearest` of plain neighbours'; `gap`:
-    the part of the gap in J between plain neighbours and greedy over all points that is closed,
-    None where it is under 1 % of J, with `gap_size` what there is to close; `h_by_category`: the
-    mean h of each category.
+    `recall`: the share of the nearest `candidates_limit` points among the candidates, beside the
+    `target_recall` of the index; `distinct`: distinct items in k places; `relevant_distinct`: those
+    of them that belong to the topic asked for; `relevant`: the share of places with such a point;
+    `relevance`: the mean cosine, with `of_best` its share of the best k distinct items' and
+    `of_nearest` of plain neighbours'; `gap`: the part of the gap in J between plain neighbours and
+    greedy over all points that is closed, None where it is under 1 % of J, with `gap_size` what
+    there is to close and `difference` the J above plain neighbours'; `h_by_category`: the mean h of
+    each category.
     """
 
     data: str
@@ -39,6 +42,7 @@ class Row:
     setting: str
     parameters: dict[str, Any] = field(default_factory=dict)
     recall: float | None = None
+    target_recall: float | None = None
     distinct: float = 0.0
     relevant_distinct: float = 0.0
     relevant: float = 0.0

@@ -1,14 +1,16 @@
 """The crowding run: its data are what they say, its truth is that of plain loops, and it runs."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from scipy import sparse
 
 import crowds
-from benchmarks import crowding, crowding_tables
+from benchmarks import crowding, crowding_goals, crowding_tables
 from benchmarks.crowding_settings import OFF, Recalls, Setting, nearest, settings
 from benchmarks.crowding_tables import Row, measured
 from benchmarks.crowding_truth import Truth
@@ -208,6 +210,7 @@ def test_runs_small(
     printed = capsys.readouterr().out
     assert "All sets together" in printed
     assert "defaults, defaults, dpp 0.3" in printed
+    assert "What the defaults must reach" in printed
 
 
 def test_h_changes_are_over_categories() -> None:
@@ -221,3 +224,33 @@ def test_h_changes_are_over_categories() -> None:
     assert "+0.0000" in drawn
     assert "+0.1000" in drawn
     assert crowding_tables.changes_of_h(rows[:1]) == ""
+
+
+def test_goals_are_judged_by_the_worst_row_of_the_defaults() -> None:
+    """Rows of other settings and searches do not count; each goal has its own cases."""
+
+    def row(data: str, setting: str, search: str = "defaults", **figures: float) -> Row:
+        crowded = data == "crowded"
+        own: dict[str, Any] = {"relevant_distinct": 8.0, "recall": 0.8, "target_recall": 0.9}
+        return replace(Row(data, crowded, "topics", "defaults", search, setting), **own | figures)
+
+    rows = [
+        row("crowded", "defaults", distinct=9.5, of_best=0.9, recall=0.95),
+        row("apart", "defaults", of_nearest=0.99),
+        row("apart", "nearest", of_nearest=0.1, recall=0.92),
+        row("crowded", crowding_tables.BEST_ITEMS, "exact", relevant_distinct=10),
+        row("crowded", "greedy:marginal 0.3 collapse off", gap=0.9),
+        row("crowded", "greedy:marginal 0.3 collapse off", "exact", gap=1.0),
+    ]
+    found = {each.goal: each for each in crowding_goals.verdicts(rows)}
+    worst = {goal: (each.worst, each.held, each.cases) for goal, each in found.items()}
+    assert worst == {
+        "distinct items": (9.5, 1, 1),
+        "distinct items of the topic, as a share of the nearest distinct items'": (0.8, 0, 1),
+        "mean cosine of best": (0.9, 0, 1),
+        "mean cosine of nearest, uncrowded": (0.99, 1, 1),
+        "recall of candidates less target_recall": (pytest.approx(-0.1), 2, 4),
+        "gap closed by marginal 0.3, nothing collapsed": (0.9, 0, 1),
+        "gap closed by greedy, as a share of exact's": (0.9, 0, 1),
+    }
+    assert found["mean cosine of nearest, uncrowded"].where == "apart, topics, defaults"
