@@ -1,6 +1,5 @@
 """What the crowding run asks: settings of our own queries, and pyversity on exact candidates."""
 
-import inspect
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
@@ -69,13 +68,10 @@ class Setting:
             found["candidates_limit"] = self.candidates
         if self.search is not None:
             found["search"] = self.search
-        if self.threshold is not None:
-            # The parameter is newer than this run: without it there is nothing to turn off.
-            if "duplicate_threshold" in inspect.signature(Index.query).parameters:
-                off = self.threshold == OFF
-                found["duplicate_threshold"] = None if off else float(self.threshold)
-            elif self.threshold != OFF:
-                raise SystemExit("this version has no duplicate_threshold")
+        if self.threshold == OFF:
+            found["keep_duplicates"] = True
+        elif self.threshold is not None:
+            found["duplicate_threshold"] = float(self.threshold)
         return found
 
 

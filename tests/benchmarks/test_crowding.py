@@ -157,15 +157,15 @@ def test_settings_ask_for_what_they_name() -> None:
     asked = list(settings(["greedy:marginal"], [0.2], [400], [OFF], "scan"))
     assert asked[0] == nearest("scan")
     assert asked[1].parameters == {"search": "scan"}
-    own = asked[2].parameters
-    assert own.pop("duplicate_threshold", None) is None
-    assert own == {
+    assert asked[2].parameters == {
         "selector": "greedy",
         "variant": "marginal",
         "diversity": 0.2,
         "candidates_limit": 400,
         "search": "scan",
+        "keep_duplicates": True,
     }
+    assert Setting(threshold="0.9").parameters == {"duplicate_threshold": 0.9}
     assert Setting().parameters == {}
     assert asked[2].name == "greedy:marginal 0.2 of 400 collapse off"
 
