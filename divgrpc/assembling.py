@@ -97,19 +97,23 @@ def _tuned_dense(
 def _near_copies(points: Rows, metric: Metric, seed: int) -> float:
     """Return from which likeness on points count as near-copies: see `collapse_threshold`.
 
-    Under `euclidean` the squared distance that is to two random points of this index what that of
-    the default cosine is to two random directions.
+    Points are near-copies where their squared distance is at most a twentieth of the mean one
+    between two points of the index: a cosine of 0.95 where points lie in all directions, more where
+    all lie in much the same. Vectors are unit ones but under `euclidean`.
     """
-    if metric != "euclidean":
-        return DEFAULT_DUPLICATE_COSINE
     rng = np.random.default_rng((seed, 5))
     count = min(len(points), _SPREAD_ROWS)
     rows = take(points, np.sort(rng.choice(len(points), count, replace=False)))
+    squares = np.square(lengths(rows).astype(np.float64))
+    weights = np.ones(count)
+    if metric != "euclidean":
+        weights = np.divide(1, np.sqrt(squares), out=np.zeros(count), where=squares > 0)
     matrix = (rows.matrix if isinstance(rows, SparseRows) else rows).astype(np.float64)
-    centre = np.asarray(matrix.sum(axis=0)) / count
-    spread = np.square(lengths(rows).astype(np.float64)).mean() - np.square(centre).sum()
-    # Two random directions are 2 apart. Few digits: the last ones depend on the order of a sum.
-    return float(f"{max(0.0, 2 * spread * (1 - DEFAULT_DUPLICATE_COSINE)):.3g}")
+    centre = np.asarray(matrix.T @ weights) / count
+    spread = (squares * weights * weights).mean() - np.square(centre).sum()
+    # Few digits: the last ones depend on the order of a sum.
+    near = float(f"{max(0.0, (1 - DEFAULT_DUPLICATE_COSINE) * spread):.3g}")
+    return 2 * near if metric == "euclidean" else 1 - near
 
 
 def _readable(encoded: dict[str, Array], points: Rows, ids: IntArray | None) -> dict[str, Array]:

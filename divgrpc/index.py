@@ -23,6 +23,8 @@ from divgrpc.label_plans import Labelling, LabelPlan
 from divgrpc.metrics import Labels, ListDistances, Topics, Values
 from divgrpc.metrics.distances import list_distances_stepwise
 from divgrpc.parameters import (
+    DEFAULT_DIVERSITY,
+    DEFAULT_VARIANT,
     LIMITS,
     BuildParameters,
     MetricWord,
@@ -171,9 +173,9 @@ class Index(KeptIndex):
         queries: RowsLike,
         *,
         k: int = 10,
-        diversity: float = 0.3,
+        diversity: float = DEFAULT_DIVERSITY,
         selector: Selector = "greedy",
-        variant: Variant = "corrected",
+        variant: Variant = DEFAULT_VARIANT,
         search: Search = "auto",
         hash_limit: int | None = None,
         epsilon: float | None = None,

@@ -77,8 +77,13 @@ LIMITS: Final = {
 }
 
 DEFAULT_K: Final = 10
+# Of the settings that lose at most 2 % of mean relevance where nothing crowds, one that keeps h:
+# `make bench ARGS="crowding"`.
+DEFAULT_DIVERSITY: Final = 0.15
+DEFAULT_VARIANT: Final[Variant] = "marginal"
 CODE_BITS: Final = 256
-# Points at least this similar are near-copies, unless a query names a threshold: a cosine.
+# Points at least this similar are near-copies where points lie in all directions, unless a query
+# names a threshold. `divgrpc.assembling` measures what that is for other points.
 DEFAULT_DUPLICATE_COSINE: Final = 0.95
 # So many times as many candidates as candidates_limit are looked at where near-copies crowd them.
 POOL_GROWTH: Final = 4
@@ -241,9 +246,9 @@ class QueryParameters:
     """
 
     k: int = DEFAULT_K
-    diversity: float = 0.3
+    diversity: float = DEFAULT_DIVERSITY
     selector: Selector = "greedy"
-    variant: Variant = "corrected"
+    variant: Variant = DEFAULT_VARIANT
     search: Search = "auto"
     hash_limit: int | None = None
     epsilon: float | None = None

@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 from rich.table import Table
 
+from divgrpc.parameters import DEFAULT_VARIANT
 from divgrpc.types import EffectiveParameters, EvaluateLabelRow, EvaluateRow
 from divgrpc_client import display, machine
 
@@ -66,7 +67,7 @@ def _table(rows: Sequence[EvaluateRow], title: str | None) -> Table:
 
 def method(used: EffectiveParameters) -> str:
     """Return what picks the results: a selector, and what of it is not the default."""
-    words: list[str] = [used.variant] * (used.variant != "corrected")
+    words: list[str] = [used.variant] * (used.variant != DEFAULT_VARIANT)
     words += [used.rounding] * (used.rounding != "exchange")
     return " ".join([used.selector, *words])
 

@@ -21,6 +21,8 @@ from divgrpc_client.vectors import VectorsLike, as_matrix, encode
 from divgrpc_protos.v1 import evaluate_pb2
 
 _REQUEST: Final = evaluate_pb2.EvaluateRequest.DESCRIPTOR
+# What has one value for all settings of a grid.
+_FIXED: Final = ("seed", "keep_duplicates")
 
 
 class Evaluation(
@@ -55,9 +57,10 @@ class Evaluation(
         axes = {
             axis: axis_values(_REQUEST, axis, self._told[axis])
             for axis in self._told
-            if axis != "seed"
+            if axis not in _FIXED
         }
-        self._fields: dict[str, object] = {"index": name, "seed": self._told["seed"], **axes}
+        fixed = {field: self._told[field] for field in _FIXED}
+        self._fields: dict[str, object] = {"index": name, **fixed, **axes}
         self._cut()
 
     def _measure(self, rest: Mapping[str, Any]) -> tuple[int, int]:

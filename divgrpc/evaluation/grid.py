@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from divgrpc.evaluation.axes import check_axes, combinations
-from divgrpc.parameters import QueryParameters
+from divgrpc.parameters import DEFAULT_VARIANT, QueryParameters
 from divgrpc.suggestions import with_suggestions
 from divgrpc.types import Rounding, Search, Selector, Variant
 
@@ -33,16 +33,18 @@ class Grid:
     none. Any sequence will do for an axis. Raises `InvalidArgumentError`, with the axis as its
     field: for an axis without a value, for more combinations than the limit
     `grid_settings_max`, and for what `QueryParameters` refuses, such as a limit below one of `ks`.
+    `seed` and `keep_duplicates` are the same in all settings.
     """
 
     selectors: tuple[Selector, ...] = ("nearest", "greedy")
-    variants: tuple[Variant, ...] = ("corrected",)
+    variants: tuple[Variant, ...] = (DEFAULT_VARIANT,)
     roundings: tuple[Rounding, ...] = ("exchange",)
     searches: tuple[Search, ...] = ("auto",)
     limits: tuple[Limits, ...] = ((None, None),)
     diversities: tuple[float, ...] = (0.1, 0.3, 0.5, 0.7, 0.9)
     ks: tuple[int, ...] = (10,)
     seed: int = 0
+    keep_duplicates: bool = False
 
     def __post_init__(self) -> None:
         check_axes(self, _AXES)
@@ -57,11 +59,12 @@ class Grid:
         return list(dict.fromkeys(self._combined()))
 
     def _combined(self) -> Iterator[QueryParameters]:
-        for told in combinations(self, _AXES, partial(QueryParameters, seed=self.seed)):
+        fixed = {"seed": self.seed, "keep_duplicates": self.keep_duplicates}
+        for told in combinations(self, _AXES, partial(QueryParameters, **fixed)):
             variants, rounds = told.selector in _WITH_VARIANTS, told.selector == "qp_relax"
             yield replace(
                 told,
-                variant=told.variant if variants else "corrected",
+                variant=told.variant if variants else DEFAULT_VARIANT,
                 rounding=told.rounding if rounds else "exchange",
                 diversity=0.0 if told.selector == "nearest" else told.diversity,
             )

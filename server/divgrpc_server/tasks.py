@@ -83,6 +83,7 @@ def parse_task(request: evaluate_pb2.EvaluateRequest, queries: int) -> Task:
         raise InvalidArgumentError("grid", "the grid is empty: give an axis of it some values")
     if request.HasField("seed"):
         axes["seed"] = request.seed
+    axes["keep_duplicates"] = request.keep_duplicates
     told = {"folds": request.folds} if request.HasField("folds") else {}
     return Task(
         grid=Grid(**axes),
@@ -141,6 +142,7 @@ def piece_of(
         diversities=[setting.diversity],
         ks=[setting.k],
         seed=setting.seed,
+        keep_duplicates=setting.keep_duplicates,
         folds=0,
     )
     add_words(request, _WORDS, setting)

@@ -286,7 +286,7 @@ def test_one_of_two_is_set() -> None:
 
 
 def test_build_measures_what_a_short_distance_is() -> None:
-    """Under `euclidean` a twentieth of the squared distance between two random points."""
+    """A twentieth of the mean squared distance between two points."""
     vectors = copies(2, 300, 1, metric="euclidean") * 100 + 7
     index = Index.build(vectors, metric="euclidean")
     centred = vectors.astype(np.float64) - vectors.mean(axis=0, dtype=np.float64)
@@ -297,3 +297,15 @@ def test_build_measures_what_a_short_distance_is() -> None:
     assert replace(result.parameters, duplicate_threshold=None) == replace(
         index.query(vectors[:1], keep_duplicates=True).parameters
     )
+
+
+def test_points_in_one_direction_are_not_all_copies() -> None:
+    """What all points have in common makes none of them near-copies."""
+    vectors = np.abs(copies(2, 300, 1)) + np.float32(2)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    cosines = vectors @ vectors.T
+    assert cosines.min() > 0.95
+    index = Index.build(vectors)
+    expected = 1 - 0.05 * (1 - cosines.astype(np.float64).mean())
+    assert index.info.duplicate_threshold == pytest.approx(expected, abs=1e-4)
+    assert not index.query(vectors[:20]).stats.duplicates.any()

@@ -88,6 +88,7 @@ class EvaluateRequest(google.protobuf.message.Message):
     SET_DEFAULT_FIELD_NUMBER: builtins.int
     PER_QUERY_FIELD_NUMBER: builtins.int
     ROUNDINGS_FIELD_NUMBER: builtins.int
+    KEEP_DUPLICATES_FIELD_NUMBER: builtins.int
     index: builtins.str
     """The index to ask; one generation answers from the first query to the last."""
     seed: builtins.int
@@ -103,6 +104,8 @@ class EvaluateRequest(google.protobuf.message.Message):
     """
     per_query: builtins.bool
     """Rows have the numbers of every query beside their means."""
+    keep_duplicates: builtins.bool
+    """As in QueryRequest, for every setting."""
     @property
     def queries(self) -> divgrpc_protos.v1.vectors_pb2.Vectors:
         """As in QueryRequest."""
@@ -123,7 +126,7 @@ class EvaluateRequest(google.protobuf.message.Message):
 
     @property
     def variants(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[divgrpc_protos.v1.query_pb2.Variant.ValueType]:
-        """Default corrected."""
+        """Default marginal."""
 
     @property
     def searches(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[divgrpc_protos.v1.query_pb2.Search.ValueType]:
@@ -163,9 +166,10 @@ class EvaluateRequest(google.protobuf.message.Message):
         set_default: builtins.bool = ...,
         per_query: builtins.bool = ...,
         roundings: collections.abc.Iterable[divgrpc_protos.v1.query_pb2.Rounding.ValueType] | None = ...,
+        keep_duplicates: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_folds", b"_folds", "_seed", b"_seed", "folds", b"folds", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_folds", b"_folds", "_seed", b"_seed", "categories", b"categories", "diversities", b"diversities", "folds", b"folds", "index", b"index", "ks", b"ks", "limits", b"limits", "per_query", b"per_query", "queries", b"queries", "relevant", b"relevant", "roundings", b"roundings", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "variants", b"variants"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_folds", b"_folds", "_seed", b"_seed", "categories", b"categories", "diversities", b"diversities", "folds", b"folds", "index", b"index", "keep_duplicates", b"keep_duplicates", "ks", b"ks", "limits", b"limits", "per_query", b"per_query", "queries", b"queries", "relevant", b"relevant", "roundings", b"roundings", "searches", b"searches", "seed", b"seed", "selectors", b"selectors", "set_default", b"set_default", "variants", b"variants"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_folds", b"_folds"]) -> typing.Literal["folds"] | None: ...
     @typing.overload

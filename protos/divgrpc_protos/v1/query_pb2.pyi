@@ -249,13 +249,13 @@ class QueryRequest(google.protobuf.message.Message):
     gives all it has.
     """
     diversity: builtins.float
-    """0 to 1. 0: exactly the nearest neighbours. 1: diversity alone. Default 0.3.
+    """0 to 1. 0: exactly the nearest neighbours. 1: diversity alone. Default 0.15.
     The paper's lambda is 1 - diversity.
     """
     selector: Global___Selector.ValueType
     """Default greedy."""
     variant: Global___Variant.ValueType
-    """Default corrected. Only for the selectors greedy and qp_relax."""
+    """Default marginal. Only for the selectors greedy and qp_relax."""
     search: Global___Search.ValueType
     """Default auto."""
     hash_limit: builtins.int
@@ -290,11 +290,10 @@ class QueryRequest(google.protobuf.message.Message):
     duplicate_threshold: builtins.float
     """Collapses near-copies. A candidate at least this similar to a nearer one that is kept is
     collapsed into that one, and the selector sees the kept ones alone. A cosine from -1 to 1; under
-    METRIC_EUCLIDEAN a squared distance, 0 or more. Default 0.95, under METRIC_EUCLIDEAN a distance
-    that Build measured (IndexInfo.duplicate_threshold); with diversity 0 and the selector nearest
-    nothing is collapsed unless this is set. Where near-copies crowd the candidates up to four
-    times candidates_limit are looked at, within hash_limit. Near-copies come last where fewer than
-    k candidates differ.
+    METRIC_EUCLIDEAN a squared distance, 0 or more. Default IndexInfo.duplicate_threshold, as Build
+    measured it; with diversity 0 or the selector nearest nothing is collapsed unless this is set.
+    Where near-copies crowd the candidates, up to four times candidates_limit are looked at, within
+    hash_limit. Near-copies come last where fewer than k candidates differ.
     """
     list_collapsed: builtins.bool
     """Lists the near-copies that each result stands for (QueryResponse.collapsed_ids)."""

@@ -41,7 +41,7 @@ _DIALS: Final = (0.1, 0.25, 0.5)
 _METHODS: Final[dict[str, dict[str, Any]]] = {
     "NN": {"selectors": ["nearest"], "diversities": [0.0]},
     "Rerank": {"selectors": ["rerank"], "diversities": [0.05, 0.15, 0.7]},
-    "Greedy": {"selectors": ["greedy"], "diversities": _DIALS},
+    "Greedy": {"selectors": ["greedy"], "variants": ["corrected"], "diversities": _DIALS},
     "MMR": {"selectors": ["mmr"], "diversities": _DIALS},
     "QP-Rel": {"selectors": ["qp_relax"], "diversities": [0.01, 0.03, 0.1]},
     "Greedy, marginal": {
@@ -87,7 +87,9 @@ class Asking:
         elif self.stage in (TABLES, BARE):
             search = "tables"
         limits = _LIMITS.get(self.stage, [(None, None)])
-        return {**told, "searches": [search], "limits": limits, "ks": list(KS)}
+        # The paper knows no near-copies.
+        fixed = {"ks": list(KS), "keep_duplicates": True}
+        return {**told, "searches": [search], "limits": limits, **fixed}
 
     def weight(self, queries: int) -> float:
         """Return about how long it takes, in units of its own."""
