@@ -304,7 +304,7 @@ class Index(KeptIndex):
         warnings += too_few("k", wanted.k, self.rows, answers.counts)
         stats = QueryStats(*answers.stats)
         if wanted.duplicate_threshold is not None:
-            warnings += crowded(wanted.k, stats)
+            warnings += crowded(wanted.k, answers.counts, stats)
         copies, offsets = _end_to_end(answers.copies)
         return QueryResult(
             ids=answers.ids,

@@ -47,7 +47,7 @@ def _warnings(
 ) -> tuple[WarningInfo, ...]:
     found = {warning.code: warning for part in parts for warning in part.warnings}
     # These count rows, and each part counted its own.
-    for short in (*too_few(field, wanted, wanted, counts), *crowded(wanted, stats)):
+    for short in (*too_few(field, wanted, wanted, counts), *crowded(wanted, counts, stats)):
         if found.pop(short.code, None):
             found[short.code] = short
     return tuple(found.values())

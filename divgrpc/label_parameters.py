@@ -62,6 +62,8 @@ class PredictParameters:
             k=self.top_k if self.mode == "embedding" else self.neighbours,
             diversity=self.diversity,
             selector=self.selector,
+            # Algorithm 1 as the paper's Table 2 has it.
+            variant="corrected",
             search=self.search,
             hash_limit=self.hash_limit,
             candidates_limit=self.candidates_limit,

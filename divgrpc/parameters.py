@@ -18,6 +18,7 @@ from divgrpc.checks import check_choice, check_integer, check_number
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.suggestions import METRIC_ALIASES, with_suggestions
 from divgrpc.types import (
+    CountArray,
     EffectiveParameters,
     HashFamily,
     Hyperplanes,
@@ -445,24 +446,24 @@ def too_few(
     return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)
 
 
-def crowded(k: int, stats: QueryStats) -> tuple[WarningInfo, ...]:
+def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
     """Return what is said where near-copies crowd the candidates, however many were looked at.
 
-    Those of a row are crowded where half of them are near-copies of its results, or where fewer
-    than `k` differ.
+    Those of a row are crowded where more than half are near-copies of its results, or where fewer
+    than `k` of them differ. `counts` (nq,) results were found; where they are fewer than `k`,
+    nothing was left out for a near-copy.
     """
-    collapsed, duplicates = stats.collapsed.tolist(), stats.duplicates.tolist()
-    # Nearly every call has few of the first and none of the second.
-    rows = sum(
-        2 * copies > seen or filled > 0
-        for copies, seen, filled in zip(
-            collapsed, stats.candidates.tolist(), duplicates, strict=True
-        )
+    columns = (stats.collapsed, stats.candidates, stats.duplicates, counts)
+    rows = list(zip(*(column.tolist() for column in columns), strict=True))
+    filled = sum(duplicates > 0 and count == k for _, _, duplicates, count in rows)
+    # Nearly every call has none.
+    crowds = sum(
+        2 * collapsed > candidates or (duplicates > 0 and count == k)
+        for collapsed, candidates, duplicates, count in rows
     )
-    if not rows:
+    if not crowds:
         return ()
-    filled = sum(map(bool, duplicates))
-    sentence = f"near-copies of results crowd the candidates of {rows} of {len(collapsed)} rows"
+    sentence = f"near-copies of results crowd the candidates of {crowds} of {len(rows)} rows"
     if filled:
         sentence += f", and {filled} have fewer than k = {k} results that differ"
     sentence += "; a larger candidates_limit and hash_limit look further"

@@ -46,7 +46,7 @@ _ROWS: Final = 3
 _DIMS: Final = 64
 _VECTORS: Final = 2 << 20
 _CODES: Final = 48 << 20
-_PART: Final = 8
+_PART: Final = 4
 _ROOM: Final = 4 << 20
 # A row's number and its distance.
 _KEPT_BYTES: Final = 8

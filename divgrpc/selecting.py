@@ -81,10 +81,12 @@ def select_different(
             break
         pool = min(2 * pool, len(among))
     others = np.setdiff1d(np.arange(pool), places)[: wanted.k - len(places)]
+    # A candidate that is only there to fill up has no share.
+    values = 0 * among.costs[others] if wanted.selector == "qp_relax" else -among.costs[others]
     return (
         Picks(
             np.concatenate((places, others)),
-            np.concatenate((picks.values, -among.costs[others])),
+            np.concatenate((picks.values, values)),
             picks.gap,
         ),
         pool,

@@ -126,8 +126,9 @@ def _stats(stats: query_pb2.QueryStats) -> QueryStats:
         buckets_probed=np.array(stats.buckets_probed, np.uint32),
         points_scored=np.array(stats.points_scored, np.uint32),
         candidates=np.array(stats.candidates, np.uint32),
-        collapsed=np.array(stats.collapsed, np.uint32),
-        duplicates=np.array(stats.duplicates, np.uint32),
+        # An older server counts no near-copies.
+        collapsed=np.array(stats.collapsed or [0] * len(stats.candidates), np.uint32),
+        duplicates=np.array(stats.duplicates or [0] * len(stats.candidates), np.uint32),
     )
 
 

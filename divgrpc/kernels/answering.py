@@ -131,7 +131,7 @@ def _answer(points, postings, named, hashing, tables, cells, plan, span, queries
         every, known = count == EVERY, plan[0] == EXACT and given >= 0
         scored = scratch[13][2][query - first, SCORED] if known else 0
         if not (lacking or known or plan[7] == HASHED):
-            asked = (target, at, product)
+            asked = (target, at, product, min(enough, candidates_limit or enough))
             scored, count = _score(
                 points, postings, bounds, queries, query, asked, count, enough, scratch
             )
@@ -218,13 +218,15 @@ def _clear_query(queries, query, room):
 def _score(points, postings, bounds, queries, query, asked, count, enough, scratch):
     """Write how far the scratch's first `count` rows are; returns (scored, left).
 
+    `asked`: the query's row of `target`, whether distances are products, and how many candidates
+    there are to be, which a pool that near-copies crowd may exceed.
     A count of EVERY means all points: then those are written that the nearest are among, `enough`
     of them.
     """
-    (target, at, product), every = asked, count == EVERY
+    (target, at, product, candidates), every = asked, count == EVERY
     rows, distances, marks = scratch[0], scratch[1], scratch[8][3]
     square, scored = _square(points, queries, query, target, at), count
-    if every and worth_listing(points, postings, queries, query, enough):
+    if every and worth_listing(points, postings, queries, query, candidates):
         room = (rows, distances, scratch[12])
         scored = score_listed(
             points, postings, queries, query, scratch[8], square, product, enough, room

@@ -112,10 +112,10 @@ def test_parameters_hold_plain_python() -> None:
 
 
 def test_defaults_are_those_of_the_design() -> None:
-    """max(200, 10 k) candidates, four times as many hashed points, a dial of 0.3."""
+    """max(200, 10 k) candidates, four times as many hashed points, a dial of 0.15."""
     effective = QueryParameters().resolve(1_000_000, "tables")
-    assert (effective.k, effective.diversity) == (10, 0.3)
-    assert (effective.selector, effective.variant) == ("greedy", "corrected")
+    assert (effective.k, effective.diversity) == (10, 0.15)
+    assert (effective.selector, effective.variant) == ("greedy", "marginal")
     assert (effective.candidates_limit, effective.hash_limit) == (200, 800)
     assert (effective.search, effective.sampling, effective.seed) == ("tables", "uniform", 0)
     assert effective.max_distance is None

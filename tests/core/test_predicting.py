@@ -121,7 +121,8 @@ def test_labels_are_searched_as_points_are(family: HashFamily, search: Search) -
     labels, told = inner(built), {"search": search, "hash_limit": 30, "candidates_limit": 12}
     found = built.predict_labels(X, top_k=3, seed=5, **told)  # type: ignore[arg-type]
     queries = embed(X.copy(), MAP, np.zeros(RANK, "f4"), unit=False)
-    truth = labels.query(queries, k=3, seed=5, **told)  # type: ignore[arg-type]
+    plain: dict[str, Any] = {"diversity": 0.3, "variant": "corrected", "keep_duplicates": True}
+    truth = labels.query(queries, k=3, seed=5, **plain, **told)  # type: ignore[arg-type]
     assert found.labels.tolist() == truth.ids.tolist()
     assert found.scores.tobytes() == truth.scores.tobytes()
     assert found.selection_scores.tobytes() == truth.selection_scores.tobytes()
@@ -141,7 +142,7 @@ def test_an_exact_search_ends_early_and_finds_the_same() -> None:
     for diversity in (0, 0.3):
         told: dict[str, Any] = {"search": "exact", "diversity": diversity, "candidates_limit": 20}
         found = long_tailed.predict_labels(X, **told)
-        truth = plain.query(queries, k=5, **told)
+        truth = plain.query(queries, k=5, variant="corrected", keep_duplicates=True, **told)
         assert found.labels.tolist() == truth.ids.tolist()
         assert found.scores.tobytes() == truth.scores.tobytes()
         assert found.stats.points_scored.max() < 1_000
@@ -269,7 +270,7 @@ def test_neighbours_vote_as_their_twin_does(vote: Vote, metric: Metric) -> None:
     found = built.predict_labels(
         X[:9], mode="neighbour_vote", neighbours=6, vote=vote, top_k=4, **told
     )
-    answers = built.query(X[:9], k=6, **told)
+    answers = built.query(X[:9], k=6, variant="corrected", keep_duplicates=True, **told)
     sets = [set(Y.indices[Y.indptr[i] : Y.indptr[i + 1]].tolist()) for i in range(DOCUMENTS)]
     for row in range(9):
         weights = [1.0] * 6

@@ -109,6 +109,7 @@ def compare(
             "search": st.just("exact"),
             "selector": st.sampled_from(["nearest", "greedy"]),
             "max_distance": st.sampled_from([None, 0.3, 5.0]),
+            "keep_duplicates": st.booleans(),
         }
     ),
     limits=st.sampled_from(
@@ -123,7 +124,9 @@ def test_exact_rows_together_are_those_alone(
         options["max_distance"] = None
     options |= dict(zip(("k", "hash_limit", "candidates_limit"), limits, strict=True))
     _, calls = compare(index, drawn_queries(count, index._searcher.metric), options)
-    assert calls == [-(-count // together.TOGETHER), 0]
+    # A pool that may grow up to four times keeps too many of so few points.
+    grows = options["selector"] == "greedy" and not options["keep_duplicates"] and not limits[1]
+    assert calls == [0 if grows else -(-count // together.TOGETHER), 0]
 
 
 @examples
@@ -257,7 +260,9 @@ def test_the_nearest_of_falling_lengths_are_all_the_candidates_there_are() -> No
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"search": "exact"}, together.TOGETHER),
+        ({"search": "exact", "keep_duplicates": True}, together.TOGETHER),
+        # A pool that may grow keeps too many of so few points.
+        ({"search": "exact"}, 1),
         ({"search": "exact", "selector": "max_sum"}, 1),
         ({"search": "exact", "selector": "qp_relax"}, 1),
         ({"search": "scan", "hash_limit": 60}, 1),
