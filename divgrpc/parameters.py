@@ -458,7 +458,7 @@ def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo,
     filled = sum(duplicates > 0 and count == k for _, _, duplicates, count in rows)
     # Nearly every call has none.
     crowds = sum(
-        2 * collapsed > candidates or (duplicates > 0 and count == k)
+        count == k and (2 * collapsed > candidates or duplicates > 0)
         for collapsed, candidates, duplicates, count in rows
     )
     if not crowds:

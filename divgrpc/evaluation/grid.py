@@ -59,8 +59,8 @@ class Grid:
         return list(dict.fromkeys(self._combined()))
 
     def _combined(self) -> Iterator[QueryParameters]:
-        fixed = {"seed": self.seed, "keep_duplicates": self.keep_duplicates}
-        for told in combinations(self, _AXES, partial(QueryParameters, **fixed)):
+        make = partial(QueryParameters, seed=self.seed, keep_duplicates=self.keep_duplicates)
+        for told in combinations(self, _AXES, make):
             variants, rounds = told.selector in _WITH_VARIANTS, told.selector == "qp_relax"
             yield replace(
                 told,

@@ -59,7 +59,7 @@ def columns(counts: list[int], k: int = 4) -> dict[str, Any]:
         "selection_scores": np.where(found, numbers / 512, np.nan).astype(np.float32),
         "counts": np.array(counts, np.uint32),
         "generation": 1,
-        "stats": QueryStats(zeros, zeros, zeros, zeros),
+        "stats": QueryStats(*[zeros] * 6),
     }
 
 
