@@ -1,25 +1,35 @@
-# make help lists what there is. Everything runs in .venv, made from the lock file.
+# make help lists what there is. Everything runs in .venv, made from the lock files.
 
 PYTHON ?= python3.11
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+# Each wheel is checked against its hash. --no-compile because pip compiles every module, most of
+# them never imported, and takes three quarters of its time for it; Python compiles what it imports.
+INSTALL := $(PIP) install --no-compile
 
 .PHONY: help demo table1 table2 test bench bench-large bench-labels lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
 
-# Locked wheels first, each checked against its hash; then the project itself, which needs nothing
-# more: --no-deps because the lock has said what to install, --no-build-isolation because hatchling
-# is among it and a second download would not be checked.
-.venv/ready: requirements.lock pyproject.toml
+# What the demonstration needs, and a user: the base, [server] and [report]. The project comes after
+# the locked wheels and needs nothing more: --no-deps because the lock has said what to install,
+# --no-build-isolation because hatchling is among it and a second download would not be checked.
+.venv/demo: requirements-demo.lock pyproject.toml
 	$(PYTHON) -m venv .venv
-	$(PIP) install --require-hashes -r requirements.lock
-	$(PIP) install --no-deps --no-build-isolation -e .
+	$(INSTALL) --require-hashes -r requirements-demo.lock
+	$(INSTALL) --no-deps --no-build-isolation -e .
 	touch $@
 
-demo: .venv/ready    ## start a server, index real images, compare plain and diverse results
-	$(BIN)/divgrpc demo
+# Everything else, into the same environment. All of it is compiled at once, on every processor:
+# tests make errors of warnings, and some dependencies warn while they are compiled.
+.venv/ready: .venv/demo requirements.lock
+	$(INSTALL) --require-hashes -r requirements.lock
+	-$(BIN)/python -m compileall -q -q -j 0 $(SITE_PACKAGES)
+	touch $@
+
+demo: .venv/demo     ## start a server, index real images, compare plain and diverse results
+	$(BIN)/divgrpc demo $(ARGS)
 
 table1: .venv/ready  ## the paper's Table 1 on real data; wants DIVGRPC_DATA, and ARGS="--quick" is short
 	$(BIN)/divgrpc paper table1 $(ARGS)
@@ -78,11 +88,15 @@ proto: .venv/ready   ## regenerate the code made from the .proto files
 	$(PROTOC) --python_out=$(OUT) --mypy_out=quiet:$(OUT) $(MESSAGES)
 	$(PROTOC) --grpc_python_out=$(OUT) --mypy_grpc_out=quiet:$(OUT) $(SERVICES)
 
+# The second lock holds a part of the first, at the same versions.
+LOCK = $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
+    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
+
 lock: .venv/ready    ## resolve the dependencies anew
-	$(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
-	    --no-emit-index-url --no-emit-find-links --no-emit-trusted-host \
-	    --extra server --extra report --extra load --extra dev --extra bench \
+	$(LOCK) --extra server --extra report --extra load --extra dev --extra bench \
 	    --output-file requirements.lock pyproject.toml
+	$(LOCK) --extra server --extra report --build-deps-for editable \
+	    --constraint requirements.lock --output-file requirements-demo.lock pyproject.toml
 
 clean:           ## remove the environment and what tools left behind
 	rm -rf .venv .rivals .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo

@@ -52,9 +52,18 @@ def _run_time() -> set[str]:
     return _closure(needed for extra in ("", *RUN_TIME) for needed in _direct(extra))
 
 
+def _pinned(lock: str) -> dict[str, tuple[str, ...]]:
+    """Return the version and the hashes of each distribution in a lock file, by its name."""
+    text = (ROOT / lock).read_text()
+    entries = re.findall(r"^([\w.-]+)==(\S+) \\\n((?:    --hash=.*\n)+)", text, re.MULTILINE)
+    return {
+        canonicalize_name(name): (version, *re.findall(r"sha256:\w+", hashes))
+        for name, version, hashes in entries
+    }
+
+
 def _locked() -> set[str]:
-    names = re.findall(r"^([\w.-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
-    return {canonicalize_name(name) for name in names}
+    return set(_pinned("requirements.lock"))
 
 
 def _built_by_rust(wheel: str) -> bool:
@@ -142,6 +151,15 @@ def test_lock_holds_what_is_asked_for() -> None:
     """Every direct dependency and all it brings is in the lock file."""
     extras = ("", *RUN_TIME, "dev", "bench")
     assert _closure(n for extra in extras for n in _direct(extra)) - _locked() == set()
+
+
+def test_the_demonstrations_lock_is_a_part_of_the_whole() -> None:
+    """It has what a user and an editable install need, as the whole lock has it, and no tools."""
+    whole, small = _pinned("requirements.lock"), _pinned("requirements-demo.lock")
+    assert {name: whole[name] for name in small} == small
+    needed = _closure(n for extra in ("", "server", "report") for n in _direct(extra))
+    build = _closure([Requirement("hatchling"), Requirement("editables")])
+    assert set(small) == needed | build
 
 
 def test_notice_names_what_an_installation_brings() -> None:
