@@ -109,8 +109,11 @@ Try settings of divgrpc predict on documents whose labels are known, and show wh
   divgrpc evaluate-labels papers --features test.txt --thresholds 0.1 0.2 0.3 --set-default
 """
 _DEMO: Final = """\
-Start a server, index 1,797 images of digits, ask it for even and for odd ones, and put plain
-nearest neighbours beside diverse results: figures on the terminal, pictures in a file.
+Start a server, index scanned digits and noisy copies of them, and put plain nearest neighbours
+beside diverse results: figures on the terminal, pictures in a file.
+
+  divgrpc demo           a minute at the first start, which compiles; then some ten seconds
+  divgrpc demo --keep    leave the server and its indexes to try, until Ctrl-C
 """
 
 
@@ -320,4 +323,9 @@ def _add_demo(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for
     verb.set_defaults(run=commands.demo)
     verb.add_argument(
         "--folder", default="demo", help="Write the picture to this folder (default demo)."
+    )
+    verb.add_argument(
+        "--keep",
+        action="store_true",
+        help="Leave the server, its indexes and two files of vectors to try, until Ctrl-C.",
     )

@@ -275,7 +275,7 @@ def demo(arguments: argparse.Namespace) -> int:
     """Run the demonstration; returns its exit code."""
     with extra("demo", "the demonstration", "server,report"):
         from divgrpc_client.reports import demo as report
-    return report.run(Path(arguments.folder))
+    return report.run(Path(arguments.folder), keep=arguments.keep)
 
 
 def paper_table1(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ from PIL import Image
 
 from divgrpc_client.reports import contact_sheet
 from divgrpc_client.reports.contact_sheet import Block, Strip, write_contact_sheet
-from divgrpc_client.reports.demo import load, split
+from divgrpc_client.reports.demo_digits import load, split
 from divgrpc_client.reports.hyperplanes import hyperplane_queries
 
 

@@ -18,9 +18,10 @@ from divgrpc.metrics import mean
 from divgrpc.types import FloatArray, IntArray
 from divgrpc_client import display
 from divgrpc_client.client import Client
-from divgrpc_client.reports import demo
+from divgrpc_client.reports import demo_digits
 from divgrpc_client.reports.charts import Spots, plane
 from divgrpc_client.reports.contact_sheet import Block, Strip, write_contact_sheet
+from divgrpc_client.reports.demo_asking import K
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries
 from divgrpc_client.reports.page import (
     Body,
@@ -94,8 +95,8 @@ class Picked(NamedTuple):
 class Shown(NamedTuple):
     """The digits, what was asked of them, and what each method found."""
 
-    data: demo.Digits
-    parts: demo.Parts
+    data: demo_digits.Digits
+    parts: demo_digits.Parts
     asked: HyperplaneQueries
     methods: Sequence[Picked]
 
@@ -168,16 +169,18 @@ def draw_toy(points: Toy, name: str, ids: IntArray) -> str:
 
 def ask_digits(client: Client) -> Shown:
     """Index the digits and ask seven queries by every method."""
-    data = demo.load()
-    parts = demo.split(len(data.images))
-    demo.build(client, data, parts.indexed)
-    learned = demo.learn(data, parts.reported, -(-QUERIES // len(demo.CATEGORIES)), seed=1)
+    data = demo_digits.load()
+    parts = demo_digits.split(len(data.images))
+    demo_digits.build(client, data, parts.indexed)
+    learned = demo_digits.learn(
+        data, parts.reported, -(-QUERIES // len(demo_digits.CATEGORIES)), seed=1
+    )
     asked = HyperplaneQueries(learned.queries[:QUERIES], learned.asked[:QUERIES])
     methods = []
     for name, options in DIGIT_METHODS.items():
         plain = options["selector"] == "nearest"
-        dial = 0.0 if plain else demo.choose_dial(client, data, parts, **options)
-        found = client.query(demo.INDEX, asked.queries, k=demo.K, diversity=dial, **options)
+        dial = 0.0 if plain else demo_digits.choose_dial(client, data, parts, **options)
+        found = client.query(demo_digits.INDEX, asked.queries, k=K, diversity=dial, **options)
         methods.append(Picked(name, dial, found.ids))
     return Shown(data, parts, asked, methods)
 
@@ -218,8 +221,8 @@ def toy_figures(points: Toy, ids: IntArray) -> tuple[int, float, float]:
 def _digit_table(shown: Shown) -> Table:
     rows = []
     for method in shown.methods:
-        found = demo.measured(shown.data, shown.parts.indexed, shown.asked, method.ids)
-        values = (mean(found[name]) for name in demo.SHOWN)
+        found = demo_digits.measured(shown.data, shown.parts.indexed, shown.asked, method.ids)
+        values = (mean(found[name]) for name in demo_digits.SHOWN)
         rows.append((method.name, f"{method.diversity:g}", *(f"{value:.3f}" for value in values)))
     columns = [Column("method", numeric=False)]
     columns += [Column(name) for name in ("diversity", "P", "SR", "D", "h")]
@@ -252,15 +255,15 @@ def _blocks(shown: Shown) -> list[Block]:
     """Return the results of each query, the methods one below the other."""
     blocks = []
     for number, category in enumerate(shown.asked.asked):
-        kind = demo.CATEGORIES[category]
+        kind = demo_digits.CATEGORIES[category]
         strips = [_strip(shown.data, int(category), m.name, m.ids[number]) for m in shown.methods]
         blocks.append(Block(f"Query {number + 1}: {kind} digits", strips))
     return blocks
 
 
-def _strip(data: demo.Digits, category: int, name: str, ids: IntArray) -> Strip:
+def _strip(data: demo_digits.Digits, category: int, name: str, ids: IntArray) -> Strip:
     ids = ids[ids >= 0]
     wrong = data.categories[ids] != category
     kinds = len(np.unique(data.digits[ids[~wrong]]))
-    caption = f"{len(ids) - int(wrong.sum())} of {demo.K} right, {kinds} of 5 digits"
+    caption = f"{len(ids) - int(wrong.sum())} of {K} right, {kinds} of 5 digits"
     return Strip(name, caption, data.images[ids].reshape(-1, 8, 8) / 16, wrong)
