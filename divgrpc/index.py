@@ -1,70 +1,54 @@
-"""The façade: build, open, query. The file to read first.
-
-A query's story: its rows become unit vectors; `QueryParameters.resolve` fills in the defaults and
-`auto`; the kernel in `divgrpc.kernels.answering` hashes, finds, scores and selects, row by row; the
-columns it writes become a `QueryResult`. What rows of a batch read together is found before that,
-by `divgrpc.kernels.together`.
-"""
+"""The façade: build, open, query. The file to read first; `divgrpc.engine` does the work."""
 
 import functools
-import time
-from collections.abc import Callable, Generator
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final, ParamSpec, Unpack, cast
+from types import MethodType
+from typing import Any, Final, ParamSpec, Self, Unpack, cast, get_type_hints
 
-import numpy as np
 import numpy.typing as npt
 
 from divgrpc.building import IndexBuilder
-from divgrpc.errors import InvalidArgumentError, UnfitIndexError
-from divgrpc.kept import NO_LABELS, KeptIndex
+from divgrpc.engine import Engine
 from divgrpc.label_parameters import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
-from divgrpc.label_plans import Labelling, LabelPlan
-from divgrpc.metrics import Labels, ListDistances, Topics, Values
-from divgrpc.metrics.distances import list_distances_stepwise
+from divgrpc.label_plans import Labelling, LabelModelLike, LabelPlan
 from divgrpc.parameters import (
     DEFAULT_DIVERSITY,
     DEFAULT_VARIANT,
-    LIMITS,
     BuildParameters,
+    LabelParameters,
     MetricWord,
     QueryParameters,
     as_metric,
-    crowded,
     named_over_default,
-    too_few,
 )
-from divgrpc.plans import QueryPlan
-from divgrpc.predicting import IndexedLabels, document_rows
-from divgrpc.searching import Searcher
-from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation
+from divgrpc.signatures import spell_out
 from divgrpc.stores import store_at
 from divgrpc.suggestions import refuse_unknown, suggesting, taken_by
 from divgrpc.types import (
-    EffectiveParameters,
     HashFamily,
     Hyperplanes,
-    IntArray,
+    IndexInfo,
     LabelResult,
     Mode,
     Progress,
+    QueryDefault,
     QueryResult,
-    QueryStats,
     Rounding,
     Sampling,
     Search,
     Selector,
     Variant,
     Vote,
-    WarningInfo,
     ZeroVectors,
 )
-from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
+from divgrpc.vectors import RowsLike
 
 P = ParamSpec("P")
 
-# Of so many kinds of calls an index remembers how to answer them.
-_PLANS_KEPT: Final = 1_024
+_LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelParameters)}
 
 
 def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
@@ -83,20 +67,38 @@ def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
     return query
 
 
-class Index(KeptIndex):
-    """One generation of an index, in memory or mapped from its folder; any thread may query it."""
+def _of(table: Any, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401  # a dataclass
+    """Return those values that are fields of a table of parameters."""
+    return {name: values[name] for name in table.__dataclass_fields__}
 
-    def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
-        """Take a generation; `folder` is that of the index, where it is kept in one."""
-        super().__init__(generation, name, folder)
-        manifest = generation.manifest
-        self._arrays = generation.arrays
-        self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
-        self._plans: dict[tuple[QueryParameters, bool], QueryPlan] = {}
-        # Whether `auto` takes another search for dense queries than for sparse ones.
-        self._dense_apart = manifest.auto_search_dense not in (None, manifest.auto_search)
-        # None where the index was built without labels.
-        self.labels = IndexedLabels.of(manifest, generation.arrays)
+
+class Index:
+    """One generation of an index, in memory or mapped from its folder.
+
+    Make one with `Index.build` or `Index.open`. Any thread may query it. `len(index)` is the number
+    of its points, and `index.info` says what it was asked to be and what Build made of it.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Take what answers; `Index.build` and `Index.open` make it."""
+        self._engine = engine
+
+    @property
+    def engine(self) -> Engine:
+        """What answers, for servers and evaluations; its methods are no promise to users."""
+        return self._engine
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __repr__(self) -> str:
+        info = self.info
+        name = f"{info.name!r}, " if info.name else ""
+        kind = f"{info.points} " if info.points == "sparse" else ""
+        return (
+            f"Index({name}generation {info.generation}, {info.rows:,} {kind}points x "
+            f"{info.dims:,} dims, {info.parameters['metric']}, {info.parameters['hash_family']})"
+        )
 
     @classmethod
     def build(
@@ -121,51 +123,63 @@ class Index(KeptIndex):
         replace: bool = False,
         progress: Callable[[Progress], None] | None = None,
         **labelling: Unpack[Labelling],
-    ) -> "Index":
-        """Build an index of `vectors` (n, d), any numbers that float32 can hold, dense or sparse.
+    ) -> Self:
+        """Build an index of `vectors`.
 
-        `ids` (n,) from 0 up, unique; `categories` and `subtopics` (n,), -1 for none; what `auto`
-        takes for dense queries of sparse points depends on categories. With `path`
-        the index is kept in that folder, whose name is the index's, as a new generation if
-        `replace`; without it in memory. `progress` is called as the build goes on. What the other
-        parameters mean stands in the .proto's `BuildParameters`.
+        vectors: (n, d), anything numpy makes numbers of, or a sparse matrix of scipy's. A single
+            vector is refused; `x[None]` makes a row of it.
+        ids: (n,) unique whole numbers from 0 up, by which results name points. Default: 0 to n - 1.
+        categories, subtopics: (n,) whole numbers, -1 for none, by which Evaluate judges results.
+            For sparse points, categories also help `auto` tune for dense queries.
+        metric: what nearness means. l2 is taken for euclidean, ip and dot for inner_product.
+        hash_family: how space is cut into buckets or cells; auto lets Build choose.
+        hyperplanes: how random directions are drawn.
+        centred: hash around the mean of the points; not with inner_product.
+        n_tables: 1 to 256 tables of buckets; not with cells. Default: chosen by Build.
+        n_bits: 1 to 24 bits in the key of a bucket; not with cells. Default: chosen by Build.
+        n_components: principal components to draw directions or learn cells in, at most d.
+            Default: chosen by Build.
+        target_recall: above 0 and at most 1, the share of the true neighbours that `auto` and
+            probing are tuned to find.
+        zero_vectors: refuse or leave out vectors of zeros, which have no cosine.
+        seed: of every random choice; the same seed and points give the same index.
+        labels: (n, L), dense or sparse: what is not 0 is a label of the row's.
+        path: the folder to keep the index in, whose name becomes the index's; None keeps it in
+            memory.
+        replace: with `path`, let a new generation take the place of an index that is there.
+        progress: called with `divgrpc.types.Progress` as the build goes on.
+        label_model: "leml" trains a model that predicts labels; or a pair of factors (L, r) and
+            (d, r); or a `LabelModel`. Default: none, and neighbours vote.
+        label_names: (L,) texts of at most 1,024 bytes.
+        hierarchy: (m, 2) edges from parent to child; nodes below L are the labels.
+        roots: the nodes where the hierarchy begins.
+        rank, regularisation, iterations, inner_iterations, tolerance: how "leml" is trained, as in
+            `divgrpc.parameters.LabelParameters`.
 
-        `labels` (n, L): what is not 0 is a label of the row's. What predicts labels, their names
-        and hierarchy: `divgrpc.label_plans.Labelling`.
-
-        Raises `InvalidArgumentError`, `UnsupportedError`; with `path` also `IndexExistsError`,
-        `BuildUnderWayError`, `StorageFullError`.
+        Raises `InvalidArgumentError` with the field named, and `UnsupportedError`; with `path` also
+        `IndexExistsError`, `BuildUnderWayError` and `StorageFullError`.
         """
+        told = {**locals(), "metric": as_metric(metric)}
         refuse_unknown(labelling, Labelling.__annotations__, taken_by(cls.build))
-        parameters = BuildParameters(
-            metric=as_metric(metric),
-            hash_family=hash_family,
-            hyperplanes=hyperplanes,
-            centred=centred,
-            n_tables=n_tables,
-            n_bits=n_bits,
-            n_components=n_components,
-            target_recall=target_recall,
-            zero_vectors=zero_vectors,
-            seed=seed,
-        )
+        parameters = BuildParameters(**_of(BuildParameters, told))
         plan = LabelPlan.told(seed, **labelling)
         with store_at(path, replace=replace) as (store, folder):
             builder = IndexBuilder(store, parameters, on_progress=progress, labels=plan)
             builder.append_all(vectors, ids, categories, subtopics, labels)
-            return cls(builder.build(), folder.name if folder else "", folder)
+            engine = Engine(builder.build(), folder.name if folder else "", folder)
+        return cls(engine)
 
     @classmethod
-    def open(cls, path: Path | str) -> "Index":
+    def open(cls, path: Path | str) -> Self:
         """Open the current generation in an index's folder, or the generation in its own folder.
+
+        path: the folder that `build` was given, one below a server's data directory, or the folder
+            of one generation in it.
 
         Every checksum is compared. Raises `IndexNotFoundError`, `IndexDamagedError`,
         `OtherFormatError`.
         """
-        folder = Path(path).absolute()
-        if (folder / MANIFEST).exists():
-            return cls(open_generation(folder), folder.parent.name, folder.parent)
-        return cls(IndexFolder(folder).open(), folder.name, folder)
+        return cls(Engine.open(path))
 
     @_over_default
     def query(
@@ -189,32 +203,38 @@ class Index(KeptIndex):
         keep_duplicates: bool = False,
         list_collapsed: bool = False,
     ) -> QueryResult:
-        """Return `k` diverse results for each row of `queries`, (nq, d) or one vector (d,).
+        """Return `k` diverse results for each row of `queries`.
 
-        What the parameters mean stands in the .proto's `QueryRequest`; an index's `default` stands
-        in for what is not named. Raises `InvalidArgumentError` with the field named.
+        queries: (nq, d) or one vector (d,), dense or sparse, 10,000 rows at most.
+        k: 1 to 10,000 results a row.
+        diversity: from 0, plain nearest neighbours, to 1, diversity alone; the paper's lambda is
+            1 - diversity.
+        selector: what picks k of the candidates.
+        variant: which reading of the paper's Algorithm 1 greedy and qp_relax follow.
+        search: how points are found before they are scored exactly; auto is what Build measured to
+            be cheapest.
+        hash_limit: most points that are scored, at least k; 0 is no limit. Default: four times
+            candidates_limit.
+        epsilon: above 0, gives hash_limit as ceil(2 n^(1 / (1 + epsilon))), the paper's rule.
+        candidates_limit: how many of the nearest points the selector sees, at least k; 0 is no
+            limit. Default: max(200, 10 k).
+        max_distance: drops points at a greater squared distance (cosine: of unit vectors, 0 to 4);
+            not with inner_product.
+        sampling: which points stay where more are found than hash_limit allows.
+        seed: of the draws; the same call and seed give the same answer.
+        rounding: how the shares of qp_relax become k results.
+        n_probes: how many buckets, or cells, the search tables looks at. Default: as Build tuned.
+        duplicate_threshold: collapses candidates at least this similar to a better one: a cosine
+            from -1 to 1, or under euclidean a squared distance at most. Default: 0.95, under
+            euclidean a distance that Build measured; nothing for plain nearest neighbours.
+        keep_duplicates: collapses nothing.
+        list_collapsed: lists the near-copies that each result stands for.
+
+        What is not named is taken from the index's `default`, where it has one. Raises
+        `InvalidArgumentError` with the field named.
         """
-        return self.answer(
-            queries,
-            QueryParameters(
-                k=k,
-                diversity=diversity,
-                selector=selector,
-                variant=variant,
-                search=search,
-                hash_limit=hash_limit,
-                epsilon=epsilon,
-                candidates_limit=candidates_limit,
-                max_distance=max_distance,
-                sampling=sampling,
-                seed=seed,
-                rounding=rounding,
-                n_probes=n_probes,
-                duplicate_threshold=duplicate_threshold,
-                keep_duplicates=keep_duplicates,
-                list_collapsed=list_collapsed,
-            ),
-        )
+        parameters = QueryParameters(**_of(QueryParameters, locals()))
+        return self._engine.answer(queries, parameters)
 
     @suggesting
     def predict_labels(
@@ -233,198 +253,89 @@ class Index(KeptIndex):
         vote: Vote = "weighted",
         seed: int = 0,
     ) -> LabelResult:
-        """Return `top_k` diverse labels for each of `documents`, (nq, d) or one vector (d,).
+        """Return `top_k` diverse labels for each of `documents`.
 
-        What the parameters mean: `divgrpc.label_parameters.PredictParameters`. Raises
-        `InvalidArgumentError` with the field named, and `UnfitIndexError` where the index was built
-        without a label model, or in the mode `neighbour_vote` without labels.
+        documents: (nq, d) or one vector (d,), dense or sparse.
+        top_k: 1 to 10,000 labels a document at most.
+        threshold: the least score, or share of the votes. Default: as `set_threshold` set it;
+            minus infinity is none.
+        diversity: from 0, the labels of the best scores, to 1, diversity alone.
+        selector: what picks among the candidates.
+        search: how labels, or in the mode neighbour_vote neighbours, are found.
+        hash_limit: most labels that are scored; 0 is no limit.
+        candidates_limit: how many of the best labels the selector sees; 0 is no limit.
+        mode: "embedding" searches among the factors of a label model; in "neighbour_vote" similar
+            documents vote.
+        neighbours: 1 to 1,000 voters, in neighbour_vote.
+        vote: whether nearer neighbours weigh more, in neighbour_vote.
+        seed: of the draws; the same call and seed give the same answer.
+
+        Raises `InvalidArgumentError` with the field named, and `UnfitIndexError` where the index
+        was built without a label model, or in the mode `neighbour_vote` without labels.
         """
-        asked = PredictParameters(
-            top_k=top_k,
-            threshold=threshold,
-            diversity=diversity,
-            selector=selector,
-            search=search,
-            hash_limit=hash_limit,
-            candidates_limit=candidates_limit,
-            mode=mode,
-            neighbours=neighbours,
-            vote=vote,
-            seed=seed,
-        )
-        return self.predict(documents, asked.with_threshold(self.defaults.thresholds))
+        asked = PredictParameters(**_of(PredictParameters, locals()))
+        kept = self._engine.defaults.thresholds
+        return self._engine.predict(documents, asked.with_threshold(kept))
 
-    def predict(self, documents: RowsLike, parameters: PredictParameters) -> LabelResult:
-        """Do what `predict_labels` does, as `parameters` alone say: no threshold that is kept."""
-        if self.labels is None:
-            raise UnfitIndexError("mode", NO_LABELS)
-        rows = document_rows(documents, self.dims)
-        if parameters.mode == "embedding":
-            found = self.labels.predict(rows, parameters)
-        else:
-            prepare("documents", rows, self._searcher.metric)
-            # Documents are like points, in whatever form they come.
-            plan = self._plan(parameters.query, dense=False)
-            answers = self._searcher.answer(rows, plan)
-            neighbours = self.topics.labels.rows(answers.ids)
-            found = self.labels.vote(neighbours, answers, parameters, plan.wanted)
-        return self.labels.result(found, parameters, self.generation)
+    @property
+    def info(self) -> IndexInfo:
+        """What the index was asked to be, and what Build made of it."""
+        return self._engine.info
 
-    def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
-        """Raise what `predict` would raise for these rows."""
-        rows = document_rows(documents, self.dims)
-        if parameters.mode == "neighbour_vote" or self.labels is None:
-            prepare("documents", rows, self._searcher.metric)
-        else:
-            self.labels.check(rows)
+    @property
+    def rows(self) -> int:
+        """How many points there are."""
+        return self._engine.rows
 
-    def check_queries(self, queries: RowsLike) -> None:
-        """Raise what `answer` would raise for these rows."""
-        query_rows("queries", queries, self.dims, self._searcher.metric)
+    @property
+    def dims(self) -> int:
+        """How many dimensions they have."""
+        return self._engine.dims
 
-    def answer(
-        self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
-    ) -> QueryResult:
-        """Do what `query` does, with the parameters in one object.
+    @property
+    def generation(self) -> int:
+        """The number of this build."""
+        return self._engine.generation
 
-        `as_points`: dense queries too are like points, and none are hyperplanes.
+    @property
+    def default(self) -> QueryDefault | None:
+        """What `query` takes where its caller names nothing."""
+        return self._engine.default
+
+    def set_default(self, default: QueryDefault | None) -> None:
+        """Set what `query` takes on this generation where its caller names nothing.
+
+        default: the parameters, or None to take them back. They are kept with an index that is in a
+            folder, and whoever serves it there uses them at once.
+
+        Raises `IndexChangedError` where another generation serves by now, and
+        `BuildUnderWayError`.
         """
-        rows = query_rows("queries", queries, self.dims, self._searcher.metric)
-        if not 1 <= len(rows) <= LIMITS["query_rows_max"]:
-            raise InvalidArgumentError(
-                "queries",
-                f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
-            )
-        dense = self._dense_apart and not (as_points or isinstance(rows, SparseRows))
-        plan = self._plan(parameters, dense=dense)
-        answers, wanted = self._searcher.answer(rows, plan), plan.wanted
-        warnings = parameters.warnings()
-        if dense and parameters.search == "auto" and wanted.search != "exact":
-            warnings += self._like_points(rows)
-        warnings += too_few("k", wanted.k, self.rows, answers.counts)
-        stats = QueryStats(*answers.stats)
-        if wanted.duplicate_threshold is not None:
-            warnings += crowded(wanted.k, answers.counts, stats)
-        copies, offsets = _end_to_end(answers.copies)
-        return QueryResult(
-            ids=answers.ids,
-            scores=answers.scores,
-            selection_scores=answers.values,
-            counts=answers.counts,
-            generation=self.generation,
-            stats=stats,
-            parameters=wanted,
-            warnings=warnings,
-            duality_gaps=answers.gaps,
-            collapsed_ids=copies,
-            collapsed_offsets=offsets,
-        )
+        self._engine.set_default(default)
 
-    def resolve(
-        self, parameters: QueryParameters, queries: RowsLike | None = None
-    ) -> EffectiveParameters:
-        """Fill in the defaults for this index; raises what `answer` would raise for parameters.
+    def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
+        """Set what `predict_labels` takes in a mode where its caller names no threshold.
 
-        What matters of `queries` is whether they are dense or sparse; None: as points are.
+        threshold: the least score, or share of the votes; None for none. It is kept as
+            `set_default` keeps its parameters. `divgrpc.thresholds` chooses one.
+        mode: the mode that it is for.
+
+        Raises what `set_default` raises, `InvalidArgumentError`, and `UnfitIndexError` where there
+        are no labels.
         """
-        sparse = isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
-        return self._plan(parameters, dense=queries is not None and not sparse).wanted
-
-    def exact_together(
-        self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
-    ) -> int:
-        """Return how many rows `answer` searches together exactly at most, 1 for one by one."""
-        sparse = isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
-        plan = self._plan(parameters, dense=not (as_points or sparse))
-        return self._searcher.exact_together(plan, sparse=sparse)
-
-    def _plan(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
-        """Return how to answer; the same few parameters come with nearly every call."""
-        dense = dense and self._dense_apart
-        plan = self._plans.get((parameters, dense))
-        if plan is None:
-            plan = self._planned(parameters, dense=dense)
-            if len(self._plans) >= _PLANS_KEPT:
-                self._plans.clear()
-            self._plans[parameters, dense] = plan
-        return plan
-
-    def _like_points(self, rows: Rows) -> tuple[WarningInfo, ...]:
-        """Say so where dense rows may be points: what `auto` takes was measured for hyperplanes."""
-        widest = self._manifest.widest_row
-        if isinstance(rows, SparseRows) or all(np.count_nonzero(row) > widest for row in rows):
-            return ()
-        sentence = (
-            "dense queries are taken for hyperplanes, and some have no more numbers than points:"
-            " send those sparse, or name a search"
-        )
-        return (WarningInfo("DENSE_QUERIES_LIKE_POINTS", sentence, "queries"),)
-
-    def _planned(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
-        if parameters.max_distance is not None and self._searcher.metric == "inner_product":
-            raise InvalidArgumentError(
-                "max_distance", "max_distance has no meaning under metric inner_product"
-            )
-        manifest = self._manifest
-        wanted = parameters.resolve(
-            manifest.rows,
-            (dense and manifest.auto_search_dense) or manifest.auto_search,
-            manifest.widest_row,
-            manifest.points,
-            manifest.nonzeros if manifest.points == "sparse" else None,
-            probes=(manifest.n_probes, self._searcher.max_probes),
-            duplicate_threshold=parameters.collapse_threshold(
-                self._searcher.metric, manifest.duplicate_threshold
-            ),
-        )
-        return self._searcher.plan(wanted, probe_on=parameters.search == "auto")
-
-    # What an evaluation asks.
-
-    def answer_one_by_one(
-        self, queries: RowsLike, parameters: QueryParameters
-    ) -> tuple[IntArray, Values]:
-        """Return the ids (nq, k) that `answer` gives, and the microseconds (nq,) of each row.
-
-        A row is answered by itself, and its time is that of the search, selection included.
-        """
-        rows = query_rows("queries", queries, self.dims, self._searcher.metric)
-        plan = self._plan(parameters, dense=not isinstance(rows, SparseRows))
-        ids = np.empty((len(rows), plan.wanted.k), np.int64)
-        seconds = np.empty(len(rows))
-        for number in range(len(rows)):
-            begun = time.perf_counter()
-            answers = self._searcher.answer(rows[number : number + 1], plan)
-            seconds[number] = time.perf_counter() - begun
-            ids[number] = answers.ids[0]
-        return ids, seconds * 1e6
-
-    @functools.cached_property
-    def topics(self) -> Topics:
-        """The categories of the points, to judge results by; none where they have none."""
-        columns = {name: self._arrays.get(name) for name in ("categories", "subtopics")}
-        # Where ids are not kept they are the numbers of the rows.
-        ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
-        return Topics.of_categories(Labels.of(**columns, ids=ids))
-
-    def distances(self, queries: RowsLike, ids: IntArray) -> Generator[None, None, ListDistances]:
-        """Measure how far results `ids` (nq, k) lie from their queries and from one another.
-
-        It pauses every few milliseconds, and returns what `divgrpc.metrics.list_distances` does.
-        """
-        rows = query_rows("queries", queries, self.dims, self._searcher.metric)
-        points, asked = (
-            each.matrix if isinstance(each, SparseRows) else each
-            for each in (self._searcher.points, rows)
-        )
-        places = self.topics.labels.rows(ids)
-        return list_distances_stepwise(points, asked, places, self._searcher.metric)
+        self._engine.set_threshold(threshold, mode)
 
 
-def _end_to_end(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """Return the numbers of all parts, and where each part begins and the last ends; or nothing."""
-    if not parts:
-        nothing = np.empty(0, np.int64)
-        return nothing, nothing
-    offsets = np.concatenate(([0], np.cumsum([len(part) for part in parts]))).astype(np.int64)
-    return np.concatenate(parts), offsets
+_NAMES: Final = {RowsLike: "RowsLike", MetricWord: "Metric", LabelModelLike: "LabelModelLike"}
+_LABELLING: Final = [
+    inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=_LABEL_DEFAULTS.get(name),
+        annotation=kind,
+    )
+    for name, kind in get_type_hints(Labelling).items()
+]
+spell_out(cast(MethodType, Index.build).__func__, _NAMES, _LABELLING)
+for _method in (Index.query, Index.predict_labels, Index.set_threshold):
+    spell_out(_method, _NAMES)

@@ -10,6 +10,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation import FOLDS, choose_by_folds, deal_folds
 from divgrpc.index import Index
@@ -61,17 +62,18 @@ def choose_threshold(
     `Index.predict_labels` does, and `InvalidArgumentError` for labels, thresholds and folds.
     """
     asked = parameters or PredictParameters()
-    if index.labels is None:
+    engine = index.engine
+    if engine.labels is None:
         raise UnfitIndexError("mode", NO_LABELS)
-    rows = as_rows("documents", documents, index.dims)
-    truth = _Truth.of(labels, len(rows), index.labels)
+    rows = as_rows("documents", documents, engine.dims)
+    truth = _Truth.of(labels, len(rows), engine.labels)
     dealt = deal_folds(np.zeros(len(rows), np.int64), folds)
-    found, scores = _predicted(index, rows, asked, None)
+    found, scores = _predicted(engine, rows, asked, None)
     tried = _tried(scores[found >= 0]) if thresholds is None else np.unique(thresholds)
     if not len(tried):
         raise InvalidArgumentError("thresholds", "thresholds must be one at least")
     reached = np.stack(
-        [truth.measure(_predicted(index, rows, asked, float(least))[0]) for least in tried]
+        [truth.measure(_predicted(engine, rows, asked, float(least))[0]) for least in tried]
     )
     chosen = choose_by_folds(reached, dealt)
     best = float(tried[chosen.overall])
@@ -113,11 +115,11 @@ class _Truth:
 
 
 def _predicted(
-    index: Index, rows: Rows, asked: PredictParameters, threshold: float | None
+    engine: Engine, rows: Rows, asked: PredictParameters, threshold: float | None
 ) -> tuple[IntArray, Values]:
     """Return labels (nq, top_k) and their scores, batch by batch."""
     told = replace(asked, threshold=threshold)
-    parts = [index.predict(block, told) for block in _blocks(rows)]
+    parts = [engine.predict(block, told) for block in _blocks(rows)]
     labels = np.concatenate([part.labels for part in parts])
     return labels, np.concatenate([part.scores for part in parts])
 

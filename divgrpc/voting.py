@@ -37,15 +37,16 @@ def neighbour_vote(
     found, ten by default. Labels without a vote are never returned, and equal shares go by the
     smaller label. Raises `InvalidArgumentError` with the field named: documents, labels, top_k.
     """
-    truth = as_labels(labels, index.rows)
+    engine = index.engine
+    truth = as_labels(labels, engine.rows)
     width = check_top_k(top_k, truth.shape[1])
-    metric = index.manifest.parameters.metric
-    rows = query_rows("documents", documents, index.dims, metric)
+    metric = engine.manifest.parameters.metric
+    rows = query_rows("documents", documents, engine.dims, metric)
     asked = parameters or QueryParameters(k=NEIGHBOURS, keep_duplicates=True)
     parts = []
     for start in range(0, len(rows), _BLOCK_ROWS):
-        result = index.answer(rows[start : start + _BLOCK_ROWS], asked, as_points=True)
-        found = index.topics.labels.rows(result.ids)
+        result = engine.answer(rows[start : start + _BLOCK_ROWS], asked, as_points=True)
+        found = engine.topics.labels.rows(result.ids)
         weights = (
             weigh(result.scores, result.counts, metric)
             if weighted

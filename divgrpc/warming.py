@@ -17,6 +17,7 @@ from scipy import sparse
 
 from divgrpc.building import IndexBuilder
 from divgrpc.cells import learn
+from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.kernels import compiling
 from divgrpc.labels import train
@@ -86,7 +87,7 @@ def _run_every_kernel() -> None:
         for parameters in (few_bits, cells):
             builder = IndexBuilder(MemoryStore(), parameters)
             builder.append(vectors, ids=np.arange(8))
-            index = Index(builder.build())
+            index = Index(Engine(builder.build()))
             index.query(points, search="tables")
             index.query(SparseRows.of(sparse.csr_array(points)), search="tables")
             for selector in ONE_BY_ONE:

@@ -17,6 +17,7 @@ from divgrpc.evaluation.grid import Limits
 from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.parameters import BuildParameters, LabelParameters, MetricWord, QueryParameters
+from divgrpc.signatures import spell_out
 from divgrpc.types import (
     HashFamily,
     Hyperplanes,
@@ -29,6 +30,8 @@ from divgrpc.types import (
     Vote,
     ZeroVectors,
 )
+from divgrpc_client.labelling import ModelLike
+from divgrpc_client.vectors import VectorsLike
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -166,6 +169,12 @@ BUILD_DEFAULTS: Final[dict[str, object]] = {
 }
 GRID_DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in fields(Grid)}
 LABEL_GRID_DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in fields(LabelGrid)}
+# What annotations of methods stand for beside the choices of `divgrpc.types`.
+_NAMES: Final[dict[Any, str]] = {
+    VectorsLike: "VectorsLike",
+    ModelLike: "LabelModelLike",
+    MetricWord: "Metric",
+}
 _DEFAULTS: Final[dict[type, dict[str, object]]] = {
     QueryOptions: QUERY_DEFAULTS,
     PredictOptions: PREDICT_DEFAULTS,
@@ -185,28 +194,26 @@ def spelled_out(method: Callable[P, R]) -> Callable[P, R]:
     """Show `**options` as keyword parameters with defaults, for `help` and for tab completion.
 
     A type checker reads them from `Unpack` already; without this, a person sees only `**options`.
-    Types are shown by their names in `divgrpc.types` and numpy, which are shorter than what they
-    stand for.
     """
-    signature = inspect.signature(method)
-    *named, options = signature.parameters.values()
+    *_, options = inspect.signature(method).parameters.values()
     table = get_args(options.annotation)[0]
-    spelled = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=_DEFAULTS[table][name], annotation=kind
-        )
-        for name, (kind, _) in explained(table).items()
-    ]
-    method.__signature__ = signature.replace(parameters=[*named, *spelled])  # type: ignore[attr-defined]  # inspect reads it
-    lines = [
-        f"    {name}: {_line(said, _DEFAULTS[table][name])}"
-        for name, (_, said) in explained(table).items()
-    ]
-    text = inspect.cleandoc(method.__doc__ or "")
-    method.__doc__ = "\n".join([text, "", "Options:", *lines])
+    defaults, rows = _DEFAULTS[table], explained(table).items()
+    spell_out(
+        method,
+        _NAMES,
+        [
+            inspect.Parameter(
+                name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=kind
+            )
+            for name, (kind, _) in rows
+        ],
+    )
+    lines = [_line(name, said, defaults[name]) for name, (_, said) in rows]
+    method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", *lines])
     return method
 
 
-def _line(sentence: str, default: object) -> str:
-    """Return a parameter's sentence with its default, in lines of a terminal."""
-    return textwrap.fill(f"{sentence} Default: {default!r}.", width=92, subsequent_indent=" " * 8)
+def _line(name: str, sentence: str, default: object) -> str:
+    """Return what a docstring says of an option, with its default, in lines of a terminal."""
+    told = sentence if default is None else f"{sentence} Default: {default!r}."
+    return textwrap.fill(f"{name}: {told}", width=96, subsequent_indent="    ")

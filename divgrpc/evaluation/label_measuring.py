@@ -38,7 +38,7 @@ class Labelled(Protocol):
 
 
 class Predictor(Protocol):
-    """As much of `divgrpc.Index` as an evaluation of labels asks."""
+    """As much of `divgrpc.engine.Engine` as an evaluation of labels asks."""
 
     @property
     def labels(self) -> Labelled | None:
@@ -64,6 +64,14 @@ class Predictor(Protocol):
 
     def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
         """Keep a threshold."""
+
+
+class IndexedPredictor(Protocol):
+    """As much of `divgrpc.Index` as that."""
+
+    @property
+    def engine(self) -> Predictor:
+        """What predicts."""
 
 
 class LabelPiece:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.label_grid import LabelGrid
-from divgrpc.evaluation.label_measuring import LabelPiece, Predictor
+from divgrpc.evaluation.label_measuring import IndexedPredictor, LabelPiece, Predictor
 from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask
 from divgrpc.evaluation.label_tallying import LabelTally
 from divgrpc.evaluation.running import PIECE_QUERIES, Clock
@@ -18,7 +18,7 @@ from divgrpc.vectors import Rows, RowsLike
 
 
 def evaluate_labels(
-    index: Predictor,
+    index: IndexedPredictor,
     documents: RowsLike,
     labels: RowsLike,
     *,
@@ -39,7 +39,8 @@ def evaluate_labels(
     Everything is checked before any work: raises `InvalidArgumentError` with the field, and
     `UnfitIndexError` where the index lacks the model or the labels that a mode needs.
     """
-    rows = document_rows(documents, index.dims)
+    engine = index.engine
+    rows = document_rows(documents, engine.dims)
     task = LabelTask(
         grid=LabelGrid() if grid is None else grid,
         documents=len(rows),
@@ -49,7 +50,7 @@ def evaluate_labels(
     ).bounded()
     truth = as_labels(labels, len(rows))
     tell = progress or (lambda _: None)
-    return _run(index, (rows, truth), task, plan_labels(index, rows, truth, task), tell)
+    return _run(engine, (rows, truth), task, plan_labels(engine, rows, truth, task), tell)
 
 
 def plan_labels(

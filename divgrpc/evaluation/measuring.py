@@ -45,7 +45,7 @@ Queries = Any
 
 
 class Evaluable(Protocol):
-    """As much of `divgrpc.Index` as an evaluation asks."""
+    """As much of `divgrpc.engine.Engine` as an evaluation asks."""
 
     @property
     def default(self) -> QueryDefault | None:
@@ -79,6 +79,14 @@ class Evaluable(Protocol):
 
     def set_default(self, default: QueryDefault | None) -> None:
         """Set what Query takes where its caller names nothing."""
+
+
+class Indexed(Protocol):
+    """As much of `divgrpc.Index` as that."""
+
+    @property
+    def engine(self) -> Evaluable:
+        """What answers."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import Grid
-from divgrpc.evaluation.measuring import Asked, Evaluable, Piece, Queries
+from divgrpc.evaluation.measuring import Asked, Evaluable, Indexed, Piece, Queries
 from divgrpc.evaluation.planning import Plan, Task, plan
 from divgrpc.evaluation.tallying import Tally
 from divgrpc.types import EvaluateRow, Progress
@@ -19,7 +19,7 @@ PIECE_QUERIES: Final = 64
 
 
 def evaluate(
-    index: Evaluable,
+    index: Indexed,
     queries: Queries,
     categories: npt.ArrayLike | None = None,
     *,
@@ -55,7 +55,8 @@ def evaluate(
     ).bounded()
     asked = Asked.of(categories, relevant, count)
     tell = progress or (lambda _: None)
-    return _run(index, (queries, asked), task, plan(index, queries, asked, task), tell)
+    engine = index.engine
+    return _run(engine, (queries, asked), task, plan(engine, queries, asked, task), tell)
 
 
 def _run(

@@ -14,7 +14,7 @@ from typing import Final, Generic
 import numpy as np
 from google.rpc import status_pb2
 
-from divgrpc.index import Index
+from divgrpc.engine import Engine
 from divgrpc.joining import ResultT, joined
 from divgrpc.parameters import LIMITS
 from divgrpc.types import LabelResult, QueryResult, Selector
@@ -96,12 +96,12 @@ class Job(Generic[ResultT]):
         self.withdrawn = False
         self._op = request.op
         self._rows = rows
-        self._index: Index | None = None
+        self._index: Engine | None = None
         self._pace = Pace(rows, selector)
         self._done = 0
         self._pieces: list[ResultT] = []
 
-    def start(self, index: Index) -> Reply | None:
+    def start(self, index: Engine) -> Reply | None:
         """Answer from `index`; None where there are more rows than one piece, and `go_on` follows.
 
         Raises what the core raises, and `ReplyTooLargeError` before any work is done in vain.
@@ -138,19 +138,19 @@ class Job(Generic[ResultT]):
         """Return the reply that carries an error."""
         return _pack_status(self.id, self._op, 0, explain(error, self.tag, log))
 
-    def _most(self, index: Index) -> int:
+    def _most(self, index: Engine) -> int:
         """Make ready to ask `index`; returns how many entries a row may have."""
         raise NotImplementedError
 
-    def _check(self, index: Index) -> None:
+    def _check(self, index: Engine) -> None:
         """Raise what is wrong with any row."""
         raise NotImplementedError
 
-    def _together(self, index: Index) -> int:
+    def _together(self, index: Engine) -> int:
         """Return how many rows `index` searches together exactly, 1 for one by one."""
         raise NotImplementedError
 
-    def _answer(self, index: Index, rows: Rows) -> ResultT:
+    def _answer(self, index: Engine, rows: Rows) -> ResultT:
         raise NotImplementedError
 
     def _pack(self, result: ResultT) -> bytes:
@@ -170,17 +170,17 @@ class QueryJob(Job[QueryResult]):
         """Return the reply that carries an error."""
         return _pack_status(self.id, self._op, self._correlation_id, explain(error, self.tag, log))
 
-    def _most(self, index: Index) -> int:
+    def _most(self, index: Engine) -> int:
         self._parameters = self._query.over(index.default)
         return min(self._parameters.k, index.rows)
 
-    def _check(self, index: Index) -> None:
+    def _check(self, index: Engine) -> None:
         index.check_queries(self._rows)
 
-    def _together(self, index: Index) -> int:
+    def _together(self, index: Engine) -> int:
         return index.exact_together(self._rows, self._parameters)
 
-    def _answer(self, index: Index, rows: Rows) -> QueryResult:
+    def _answer(self, index: Engine, rows: Rows) -> QueryResult:
         return index.answer(rows, self._parameters)
 
     def _pack(self, result: QueryResult) -> bytes:
@@ -197,22 +197,22 @@ class PredictJob(Job[LabelResult]):
         self._parameters = prediction.parameters
         super().__init__(request, prediction.name, prediction.documents, self._parameters.selector)
 
-    def _most(self, index: Index) -> int:
+    def _most(self, index: Engine) -> int:
         # As it is now, for all pieces.
         self._parameters = self._parameters.with_threshold(index.defaults.thresholds)
         return min(self._parameters.top_k, index.labels.count if index.labels else 0)
 
-    def _check(self, index: Index) -> None:
+    def _check(self, index: Engine) -> None:
         index.check_documents(self._rows, self._parameters)
 
-    def _together(self, index: Index) -> int:
+    def _together(self, index: Engine) -> int:
         if index.labels is None:
             return 1
         if self._parameters.mode == "embedding":
             return index.labels.exact_together(self._parameters)
         return index.exact_together(self._rows, self._parameters.query, as_points=True)
 
-    def _answer(self, index: Index, rows: Rows) -> LabelResult:
+    def _answer(self, index: Engine, rows: Rows) -> LabelResult:
         return index.predict(rows, self._parameters)
 
     def _pack(self, result: LabelResult) -> bytes:

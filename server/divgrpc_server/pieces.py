@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import NamedTuple
 
 from divgrpc import evaluation
+from divgrpc.engine import Engine
 from divgrpc.errors import IndexChangedError
 from divgrpc.evaluation.label_measuring import LabelPiece
 from divgrpc.evaluation.label_running import plan_labels
-from divgrpc.index import Index
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.parameters import QueryParameters
 from divgrpc.vectors import Rows
@@ -35,8 +35,8 @@ class _Given(NamedTuple):
     name: str
     rows: Rows
     settings: list[QueryParameters] | list[PredictParameters]
-    plan: Callable[[Index], bytes]
-    piece: Callable[[Index], evaluation.Piece | LabelPiece]
+    plan: Callable[[Engine], bytes]
+    piece: Callable[[Engine], evaluation.Piece | LabelPiece]
 
 
 class _Work:
@@ -80,12 +80,12 @@ class PlanJob(_Work):
     _payload: bytes = b""
     _error: Exception | None = None
 
-    def start(self, index: Index) -> None:
+    def start(self, index: Engine) -> None:
         """Begin to check."""
         self._thread = threading.Thread(target=self._check, args=(index,), daemon=True)
         self._thread.start()
 
-    def _check(self, index: Index) -> None:
+    def _check(self, index: Engine) -> None:
         try:
             self._payload = self._given.plan(index)
         except Exception as error:  # noqa: BLE001  # the edge of a thread: the worker raises it
@@ -104,7 +104,7 @@ class PlanJob(_Work):
 class PieceJob(_Work):
     """One setting over some queries or documents."""
 
-    def start(self, index: Index) -> None:
+    def start(self, index: Engine) -> None:
         """Begin; raises `IndexChangedError` where this is not the generation of the evaluation."""
         if index.generation != self.generation:
             raise IndexChangedError("the index was replaced while it was evaluated")
@@ -164,7 +164,7 @@ def _labels(message: evaluate_labels_pb2.EvaluateLabelsRequest) -> _Given:
     task = label_tasks.parse_task(message, len(documents))
     settings = task.grid.settings()
 
-    def plan(index: Index) -> bytes:
+    def plan(index: Engine) -> bytes:
         truth = label_tasks.parse_truth(message, task)
         return label_tasks.pack_outlook(plan_labels(index, documents, truth, task))
 

@@ -19,8 +19,8 @@ from queue import Empty, SimpleQueue
 from typing import Final
 
 from divgrpc.defaults import read_defaults
+from divgrpc.engine import Engine
 from divgrpc.errors import DivgrpcError, IndexNotFoundError
-from divgrpc.index import Index
 from divgrpc.manifest import Manifest
 from divgrpc.storage import IndexFolder, open_generation, read_manifest
 
@@ -35,7 +35,7 @@ class _Entry:
 
     folder: IndexFolder
     stamp: Stamp | None = None
-    index: Index | None = None
+    index: Engine | None = None
     error: Exception | None = None
     failed_at: float = 0.0
     opening: Stamp | None = None
@@ -45,7 +45,7 @@ class _Entry:
 class _Prepared:
     """A generation that is open and does not serve yet."""
 
-    index: Index
+    index: Engine
     manifest: Manifest
 
 
@@ -56,7 +56,7 @@ class _Opened:
     name: str
     stamp: Stamp | None = None
     folder: str = ""
-    index: Index | None = None
+    index: Engine | None = None
     prepared: _Prepared | None = None
     error: Exception | None = None
 
@@ -71,7 +71,7 @@ class Shelf:
         self._prepared: dict[str, _Prepared] = {}
         self._results: SimpleQueue[_Opened] = SimpleQueue()
 
-    def find(self, name: str) -> Index | None:
+    def find(self, name: str) -> Engine | None:
         """Return the index, None where it is being opened.
 
         Raises `IndexNotFoundError`, and what opening it raised.
@@ -86,7 +86,7 @@ class Shelf:
 
         def work() -> _Opened:
             generation = open_generation(self._root / folder)
-            prepared = _Prepared(Index(generation, name), generation.manifest)
+            prepared = _Prepared(Engine(generation, name), generation.manifest)
             return _Opened(name, folder=folder, prepared=prepared)
 
         self._run(work, _Opened(name, folder=folder))
@@ -165,10 +165,10 @@ class Shelf:
         entry.opening, entry.index = stamp, None
         path = entry.folder.path
         self._run(
-            lambda: _Opened(name, stamp=stamp, index=Index.open(path)), _Opened(name, stamp=stamp)
+            lambda: _Opened(name, stamp=stamp, index=Engine.open(path)), _Opened(name, stamp=stamp)
         )
 
-    def _renew_default(self, entry: _Entry, index: Index, stamp: Stamp) -> None:
+    def _renew_default(self, entry: _Entry, index: Engine, stamp: Stamp) -> None:
         """Take the defaults that were set on the generation that is open."""
         entry.stamp, entry.opening = stamp, None
         try:

@@ -20,7 +20,7 @@ import time
 from collections import deque
 from typing import Final
 
-from divgrpc.index import Index
+from divgrpc.engine import Engine
 from divgrpc.kernels import compiling
 from divgrpc.warming import warm_kernels
 from divgrpc_server import control, frames, jobs, logs, pieces
@@ -54,7 +54,7 @@ class Front:
         self.jobs: dict[int, Work] = {}
         self.batches = 0
         # Generations that its evaluations are of, by their numbers.
-        self.pins: dict[int, Index] = {}
+        self.pins: dict[int, Engine] = {}
         self.owed_small = 0
         self.owed_large = 0
         self.lent = 0
@@ -270,7 +270,7 @@ class Worker:
         elif self._begin(front, parsed, large=False):
             front.flush()
 
-    def _find(self, front: Front, job: Work) -> Index | None:
+    def _find(self, front: Front, job: Work) -> Engine | None:
         """Return the index that a job is for, None where it is being opened."""
         pinned = front.pins.get(job.run) if job.generation else None
         index = pinned or self._shelf.find(job.name)

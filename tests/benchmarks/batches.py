@@ -76,7 +76,7 @@ def _measure(points: Points, arguments: argparse.Namespace) -> Iterator[Row]:
         index = Index.build(points.base, hash_family=family)
         own: Search = "auto" if family == "auto" else hashed(index, family, points.queries)
         searches: dict[str, Search] = {
-            index.resolve(QueryParameters(search=own), points.queries).search: own
+            index.engine.resolve(QueryParameters(search=own), points.queries).search: own
         }
         if family == arguments.families[-1]:
             searches.setdefault("exact", "exact")
@@ -103,13 +103,15 @@ def _one_by_one(
     index: Index, asked: QueryParameters, queries: FloatArray, size: int, batch: int
 ) -> IntArray:
     rows = range(batch * size, (batch + 1) * size)
-    return np.concatenate([index.answer(queries[row : row + 1], asked).ids[0] for row in rows])
+    return np.concatenate(
+        [index.engine.answer(queries[row : row + 1], asked).ids[0] for row in rows]
+    )
 
 
 def _in_a_batch(
     index: Index, asked: QueryParameters, queries: FloatArray, size: int, batch: int
 ) -> IntArray:
-    return index.answer(queries[batch * size : (batch + 1) * size], asked).ids.ravel()
+    return index.engine.answer(queries[batch * size : (batch + 1) * size], asked).ids.ravel()
 
 
 def _in_pieces(
@@ -118,10 +120,10 @@ def _in_pieces(
     rows = queries[batch * size : (batch + 1) * size]
     pace, found, done = Pace(rows, asked.selector), [], 0
     if pace.stop() < size:
-        pace.search_together(index.exact_together(rows, asked))
+        pace.search_together(index.engine.exact_together(rows, asked))
     while done < size:
         with pace.step() as stop:
-            found.append(index.answer(rows[done:stop], asked).ids.ravel())
+            found.append(index.engine.answer(rows[done:stop], asked).ids.ravel())
         done = stop
     return np.concatenate(found)
 

@@ -63,7 +63,7 @@ class Ours:
 
     def pick(self, queries: FloatArray, query: int, dial: float) -> IntArray:
         """Return the ids of the results, which are rows where Build was given no ids."""
-        result = self._index.answer(queries[query : query + 1], self._parameters_at(dial))
+        result = self._index.engine.answer(queries[query : query + 1], self._parameters_at(dial))
         rows: IntArray = result.ids[0]
         return rows
 

@@ -140,7 +140,9 @@ class Ours:
 
     def pick(self, query: FloatArray, count: int, effort: Effort, dial: float) -> IntArray:
         """Return the k rows for a query (d,)."""
-        rows: IntArray = self.index.answer(query[None], self.told(count, effort, dial)).ids[0]
+        rows: IntArray = self.index.engine.answer(query[None], self.told(count, effort, dial)).ids[
+            0
+        ]
         return rows
 
     @cache  # noqa: B019  # as long as the run

@@ -206,7 +206,7 @@ def _exhaustive(ready: Ready, queries: FloatArray, setting: Setting, *, by_colum
 
 
 def _ask(index: Index, wanted: QueryParameters, queries: FloatArray, query: int) -> IntArray:
-    rows: IntArray = index.answer(queries[query : query + 1], wanted).ids[0]
+    rows: IntArray = index.engine.answer(queries[query : query + 1], wanted).ids[0]
     return rows
 
 

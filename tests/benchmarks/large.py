@@ -185,7 +185,7 @@ class _Large:
                 hash_limit=hashed,
                 n_probes=probes or None,
             )
-            ids = index.answer(self._queries, told).ids - first_id
+            ids = index.engine.answer(self._queries, told).ids - first_id
             before, found = found, truth.recall(ids, near)
             # Where probes are too few, their buckets hold no more points.
             if found >= self._told.recall or 0 < found == before:
@@ -203,7 +203,7 @@ class _Large:
         queries = self._queries
 
         def ask(number: int) -> IntArray:
-            rows: IntArray = index.answer(queries[number : number + 1], told).ids[0]
+            rows: IntArray = index.engine.answer(queries[number : number + 1], told).ids[0]
             return rows
 
         return ask
@@ -272,7 +272,7 @@ def on_top(index: Index) -> float:
     """Return everything but the vectors, two workers' scratch included, as a share of those."""
     arrays = {array.name: array.bytes for array in index.info.arrays}
     vectors = arrays.pop("vectors")
-    searcher: Any = index._searcher
+    searcher: Any = index.engine._searcher
     # Views are not counted: another array has their bytes.
     held = flat(searcher._local.scratch.as_tuple())
     scratch = sum(array.nbytes for array in held if array.base is None)

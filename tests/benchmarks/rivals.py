@@ -45,7 +45,7 @@ class Ours:
     @classmethod
     def over(cls, index: Index, rule: int = selection.MARGINAL) -> "Ours":
         """Take the points of a dense index."""
-        searcher: Any = index._searcher
+        searcher: Any = index.engine._searcher
         scratch = Scratch.empty(index.rows, index.dims, 4, (index.dims, 256))
         return cls(searcher._points, scratch, rule)
 

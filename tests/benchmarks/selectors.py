@@ -114,7 +114,7 @@ def _row(count: int, name: str, ours: Timed, rival: str, theirs: Timed) -> Row:
 
 
 def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[str, Asking]:
-    searcher: Any = index._searcher
+    searcher: Any = index.engine._searcher
     count = ids.shape[1]
     scratch = Scratch.empty(index.rows, index.dims, 4, (index.dims, 256))
     scratch.make_room(count, k)
@@ -147,7 +147,7 @@ def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[st
 
 
 def _rivals(index: Index, queries: FloatArray, ids: IntArray, k: int) -> dict[str, Asking]:
-    vectors: Any = index._searcher.points
+    vectors: Any = index.engine._searcher.points
     gathered = [np.ascontiguousarray(vectors[rows]) for rows in ids]
     scores = [rows @ query for rows, query in zip(gathered, queries, strict=True)]
     absent, found = missing(), dict[str, Asking]()

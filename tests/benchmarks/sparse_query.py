@@ -125,7 +125,7 @@ class _Contestant:
 
     def candidates(self, queries: Rows) -> IntArray:
         """Return the rows (nq, m) of all candidates, nearest first, -1 where there are fewer."""
-        wanted = self.index.resolve(self.told(), queries)
+        wanted = self.index.engine.resolve(self.told(), queries)
         most = min(wanted.candidates_limit, self.index.rows)
         every = QueryParameters(
             k=most,
@@ -134,12 +134,12 @@ class _Contestant:
             hash_limit=wanted.hash_limit,
             candidates_limit=most,
         )
-        rows: IntArray = self.index.answer(queries, every).ids
+        rows: IntArray = self.index.engine.answer(queries, every).ids
         return rows
 
     def ask(self, queries: Rows, told: QueryParameters, number: int) -> IntArray:
         """Return the picks (k,) for one query."""
-        rows: IntArray = self.index.answer(queries[number : number + 1], told).ids[0]
+        rows: IntArray = self.index.engine.answer(queries[number : number + 1], told).ids[0]
         return rows
 
 
@@ -177,7 +177,7 @@ class _Asked:
 
     def _row(self, each: _Contestant, near: IntArray, milliseconds: float, kept: float) -> Row:
         queries = self._rows()
-        wanted, ours = each.index.resolve(each.told(), queries), each.candidates(queries)
+        wanted, ours = each.index.engine.resolve(each.told(), queries), each.candidates(queries)
         most = ours.shape[1]
         pairs = zip(near[:, :most], ours, strict=True)
         return Row(

@@ -52,7 +52,7 @@ def hashed(index: Index, family: str, queries: RowsLike | None = None) -> Search
     further where a search finds few points.
     """
     own = ("tables",) if family == "cells" else ("tables", "scan", "scan_hamming")
-    if index.resolve(QueryParameters(), queries).search in own:
+    if index.engine.resolve(QueryParameters(), queries).search in own:
         return "auto"
     return "tables" if family == "cells" else "scan"
 
@@ -89,7 +89,7 @@ def of_index(
     with ThreadPoolExecutor(threads) as pool:
         for setting in wanted:
             told = parameters(index, k, search, setting)
-            answered = pool.map(lambda rows, told=told: index.answer(rows, told).ids, blocks)
+            answered = pool.map(lambda rows, told=told: index.engine.answer(rows, told).ids, blocks)
             yield setting, np.concatenate(list(answered))
 
 

@@ -96,7 +96,7 @@ def test_what_trees_find_goes_to_our_selector() -> None:
     """With a stand-in that finds the nearest, the picks are those of an exact query."""
     points = np.random.default_rng(0).standard_normal((500, 9)).astype(np.float32)
     index = Index.build(points)
-    rows: FloatArray = np.asarray(index._searcher.points)
+    rows: FloatArray = np.asarray(index.engine._searcher.points)
 
     class Library:
         def knnSearch(self, query: FloatArray, count: int, params: object) -> object:  # noqa: N802, ARG002  # OpenCV's
@@ -105,7 +105,7 @@ def test_what_trees_find_goes_to_our_selector() -> None:
             return order[None], far[order][None]
 
     scratch = Scratch.empty(500, 9, 4, (9, 256))
-    each = trees.Trees(800, Library(), index._searcher._points, scratch)
+    each = trees.Trees(800, Library(), index.engine._searcher._points, scratch)
     query = rows[:1]
     for variant in sweeps.VARIANTS:
         picked = each.pick(each.nearest(query, 5), 5, Setting(0.4, variant))

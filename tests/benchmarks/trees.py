@@ -52,7 +52,7 @@ class Trees:
 
         cv2.setNumThreads(1)
         cv2.setRNGSeed(0)
-        searcher: Any = index._searcher
+        searcher: Any = index.engine._searcher
         told = {"algorithm": _KD_TREE, "trees": _TREES}
         library = cv2.flann_Index(searcher.points, told)
         scratch = Scratch.empty(index.rows, index.dims, 4, (index.dims, 256))

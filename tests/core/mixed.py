@@ -9,6 +9,7 @@ from scipy import sparse
 
 import reference
 from core.twins import check_row, points_of
+from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.storage import Generation
 from divgrpc.types import (
@@ -110,5 +111,5 @@ def check(index: Index, asked: FloatArray, result: QueryResult, *, at_least: int
 
 def taking(index: Index, search: Search) -> Index:
     """Return the index with this as what Build found to be best."""
-    manifest = replace(index._manifest, auto_search=search)
-    return Index(Generation(manifest, index._arrays), "points")
+    manifest = replace(index.engine._manifest, auto_search=search)
+    return Index(Engine(Generation(manifest, index.engine._arrays), "points"))

@@ -271,9 +271,9 @@ def test_skipped_rows_take_their_labels_along() -> None:
         subtopics=[-1, 1, 2, 3, -1, 5],
         zero_vectors="skip",
     )
-    assert index._arrays["ids"].tolist() == [60, 50, 30, 20, 10]
-    assert index._arrays["categories"].tolist() == [0, 1, 3, 4, 5]
-    assert index._arrays["subtopics"].tolist() == [-1, 1, 3, -1, 5]
+    assert index.engine._arrays["ids"].tolist() == [60, 50, 30, 20, 10]
+    assert index.engine._arrays["categories"].tolist() == [0, 1, 3, 4, 5]
+    assert index.engine._arrays["subtopics"].tolist() == [-1, 1, 3, -1, 5]
 
 
 def test_ids_may_be_any_numbers() -> None:

@@ -32,7 +32,7 @@ def test_every_point_is_in_exactly_one_cell(metric: Metric, rows: int, kind: str
     points = clustered(rows, 5, rows, duplicates=0.6 if kind == "twice" else 0)
     if kind == "equal":
         points[:] = points[0]
-    arrays = Index.build(points, hash_family="cells", metric=metric)._arrays
+    arrays = Index.build(points, hash_family="cells", metric=metric).engine._arrays
     starts, places = arrays["cell_starts"], arrays["cell_rows"]
     assert sorted(places.tolist()) == list(range(rows))
     assert (starts[0], starts[-1], len(starts)) == (0, rows, len(arrays["cell_centres"]) + 1)
@@ -50,13 +50,13 @@ def test_cells_are_hashed_with_the_hyperplanes_of_a_build_without() -> None:
         points, hash_family="lsh_sdiv", n_components=12, metric="euclidean", seed=4
     )
     # Four bits of each margin, for which there are as many fewer.
-    theirs = without._arrays["hyperplanes"][:, :64]
-    assert with_cells._arrays["hyperplanes"].shape == (12, 64)
-    assert with_cells._arrays["codes"].shape == without._arrays["codes"].shape
-    assert np.allclose(with_cells._arrays["hyperplanes"][:, :60], theirs[:, :60], atol=1e-6)
+    theirs = without.engine._arrays["hyperplanes"][:, :64]
+    assert with_cells.engine._arrays["hyperplanes"].shape == (12, 64)
+    assert with_cells.engine._arrays["codes"].shape == without.engine._arrays["codes"].shape
+    assert np.allclose(with_cells.engine._arrays["hyperplanes"][:, :60], theirs[:, :60], atol=1e-6)
     assert np.allclose(
-        with_cells._arrays["thresholds"],
-        points.mean(axis=0) @ with_cells._arrays["hyperplanes"],
+        with_cells.engine._arrays["thresholds"],
+        points.mean(axis=0) @ with_cells.engine._arrays["hyperplanes"],
         atol=1e-4,
     )
 
@@ -66,8 +66,8 @@ def test_cells_take_more_components_than_a_code_has_room_for(components: int) ->
     """Fewer bits of each, down to signs of as many products as there are bits."""
     points = np.random.default_rng(0).standard_normal((400, 300)).astype(np.float32)
     index = Index.build(points, hash_family="cells", n_components=components)
-    assert index._arrays["codes"].shape == (4, 400)
-    assert index._arrays["hyperplanes"].shape[1] == (128 if components == 65 else 256)
+    assert index.engine._arrays["codes"].shape == (4, 400)
+    assert index.engine._arrays["hyperplanes"].shape[1] == (128 if components == 65 else 256)
     found = index.query(points[:50], k=1, search="scan", selector="nearest", hash_limit=40)
     assert (found.ids[:, 0] == np.arange(50)).mean() > 0.9
 
@@ -237,7 +237,7 @@ def test_enough_probes_see_every_point(metric: Metric) -> None:
     """A search through all cells is exact, whatever the metric."""
     points = clustered(600, 8, 2)
     index = Index.build(points, hash_family="cells", metric=metric)
-    cells_there = len(index._arrays["cell_centres"])
+    cells_there = len(index.engine._arrays["cell_centres"])
     asked, twin = clustered(5, 8, 3), points_of(index)
     options: dict[str, Any] = {"search": "tables", "selector": "nearest", "hash_limit": 0}
     found = index.query(asked, n_probes=10**6, **options)

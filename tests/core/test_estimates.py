@@ -174,7 +174,7 @@ def test_terms_of_an_index_are_those_of_its_twin(
     if metric == "inner_product":
         offsets = [0.0] * 120
     assert np.abs(twin.terms[0] - offsets).max() <= max(offsets) / 250
-    assert "scan_terms" not in Index.build(points[8:], n_components=9)._arrays
+    assert "scan_terms" not in Index.build(points[8:], n_components=9).engine._arrays
 
 
 def check_levels(code: npt.NDArray[np.int64], cut: Doubles, rounding: float) -> None:
@@ -294,8 +294,8 @@ def test_sparse_points_have_the_codes_of_dense_ones(
     )
     if family == "lsh_div":
         assert (points_of(of_dense).bits == twin.bits).mean() > 0.9999
-    shape = of_dense._arrays["hyperplanes"].shape
-    assert index._arrays["hyperplanes"].shape == shape
+    shape = of_dense.engine._arrays["hyperplanes"].shape
+    assert index.engine._arrays["hyperplanes"].shape == shape
 
 
 @pytest.mark.parametrize("centred", [False, True])
@@ -330,8 +330,8 @@ def test_components_are_of_sparse_points_never_made_dense(hyperplanes: Hyperplan
     rng = np.random.default_rng(8)
     points = sparse.random_array((300, 60_000), density=0.001, rng=rng, format="csr")
     index = Index.build(points.astype(np.float32), n_components=5, hyperplanes=hyperplanes)
-    assert index._arrays["hyperplanes"].shape == (SUMS, 256)
-    assert index.info.nonzeros == len(index._arrays["values"]) <= points.nnz
+    assert index.engine._arrays["hyperplanes"].shape == (SUMS, 256)
+    assert index.info.nonzeros == len(index.engine._arrays["values"]) <= points.nnz
     sizes = {array.name: array.bytes for array in index.info.arrays}
     assert "vectors" not in sizes
     found = index.query(points[:9], k=1, search="scan", selector="nearest")

@@ -295,7 +295,9 @@ def test_an_index_may_lack_what_is_needed() -> None:
 def test_columns_are_the_metrics_and_more() -> None:
     """Every metric of `measure` has its column, in its order."""
     judged = judge(
-        np.array([[0]]), np.array([0]), Index.build(np.eye(3), categories=[0] * 3).topics.labels
+        np.array([[0]]),
+        np.array([0]),
+        Index.build(np.eye(3), categories=[0] * 3).engine.topics.labels,
     )
     assert tuple(measure(judged)) == METRICS[: len(measure(judged))]
 

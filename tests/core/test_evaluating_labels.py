@@ -305,7 +305,7 @@ def test_the_best_threshold_of_each_mode_is_kept() -> None:
         best = max(choices, key=lambda row: row.metrics["h_score"].value)
         (kept,) = (row for row in found if row.is_default and row.parameters.mode == mode)
         assert (kept.number, kept.parameters) == (best.number, best.parameters)
-        assert index.defaults.thresholds.get(mode) == kept.parameters.threshold
+        assert index.engine.defaults.thresholds.get(mode) == kept.parameters.threshold
 
 
 @pytest.mark.parametrize(

@@ -65,8 +65,10 @@ def test_centred_hashing_gives_the_twins_answer(
     """Hashing around the mean of the points moves thresholds and estimates, not answers."""
     index, asked = an_index(family, metric, kind, centred=True), queries(3, metric)
     mean = twin_of(index).vectors.mean(axis=0, dtype=np.float64)
-    expected = mean @ index._arrays["hyperplanes"].astype(np.float64)
-    assert np.abs(index._arrays["thresholds"] - expected).max() < 1e-6 * (1 + np.abs(mean).max())
+    expected = mean @ index.engine._arrays["hyperplanes"].astype(np.float64)
+    assert np.abs(index.engine._arrays["thresholds"] - expected).max() < 1e-6 * (
+        1 + np.abs(mean).max()
+    )
     result = index.query(asked, k=5, search=search, hash_limit=30, candidates_limit=20)
     check(index, asked, result)
 
@@ -161,7 +163,7 @@ def test_a_seed_gives_one_index(family: HashFamily, metric: Metric, kind: Points
 
     def arrays(seed: int) -> dict[str, bytes]:
         index = Index.build(points, metric=metric, hash_family=family, n_components=7, seed=seed)
-        return {name: array.tobytes() for name, array in index._arrays.items()}
+        return {name: array.tobytes() for name, array in index.engine._arrays.items()}
 
     first, other = arrays(5), arrays(6)
     assert arrays(5) == first

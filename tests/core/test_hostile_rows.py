@@ -69,8 +69,8 @@ def test_the_longest_points_have_finite_estimates_and_planes(
     points = np.full((3_000, 1), 0.99 * LONGEST)
     points[::10] *= -1
     index = Index.build(points, metric=metric, hash_family=family)
-    assert np.isfinite(index._arrays["hyperplanes"]).all()
-    assert np.isfinite(reference_kernels.unpack_terms(index._arrays["scan_terms"])).all()
+    assert np.isfinite(index.engine._arrays["hyperplanes"]).all()
+    assert np.isfinite(reference_kernels.unpack_terms(index.engine._arrays["scan_terms"])).all()
     result = index.query([[0.0], [LONGEST / 2]], search="scan", k=50)
     assert (result.counts == 50).all()
     assert all(len(set(ids)) == 50 for ids in result.ids.tolist())
@@ -92,8 +92,8 @@ def test_estimates_of_a_point_do_not_depend_on_the_others_in_its_block(family: H
     points[8_192:, 2:] = 0
     order = np.random.default_rng(0).permutation(len(points))
     asked: dict[str, Any] = {"metric": "inner_product", "n_components": 20, "hash_family": family}
-    packed = Index.build(points, **asked)._arrays["scan_terms"]
-    mixed = Index.build(points[order], **asked)._arrays["scan_terms"]
+    packed = Index.build(points, **asked).engine._arrays["scan_terms"]
+    mixed = Index.build(points[order], **asked).engine._arrays["scan_terms"]
     terms, mixed = map(reference_kernels.unpack_terms, (packed, mixed))
     # Components of another order of summation are others in their last digits.
     assert np.allclose(terms[:, order], mixed, rtol=0.05, atol=1e-3)

@@ -50,13 +50,13 @@ def test_a_generation_keeps_its_labels(tmp_path: Path) -> None:
         assert first.labels.tobytes() == second.labels.tobytes() == third.labels.tobytes()
         assert first.scores.tobytes() == second.scores.tobytes() == third.scores.tobytes()
         assert first.names == third.names
-    assert opened.manifest.labels == kept.manifest.labels
-    assert opened.manifest == Manifest.from_json(kept.manifest.to_json())
+    assert opened.engine.manifest.labels == kept.engine.manifest.labels
+    assert opened.engine.manifest == Manifest.from_json(kept.engine.manifest.to_json())
 
 
 def test_a_generation_describes_its_labels() -> None:
     """How many, of which rank, trained how; the index over the factors in full."""
-    section = leml().manifest.labels
+    section = leml().engine.manifest.labels
     assert section is not None
     assert (section.label_count, section.rank, section.unit_rows) == (6, 3, True)
     assert section.parameters == LabelParameters(rank=3, regularisation=1.0, iterations=2)
@@ -65,15 +65,17 @@ def test_a_generation_describes_its_labels() -> None:
     assert section.index is not None
     assert (section.index.rows, section.index.dims) == (6, 3)
     assert section.index.parameters.metric == "inner_product"
-    assert Index.build(X).manifest.labels is None
-    votes = Index.build(X, labels=Y).manifest.labels
+    assert Index.build(X).engine.manifest.labels is None
+    votes = Index.build(X, labels=Y).engine.manifest.labels
     assert votes is not None
     assert (votes.label_count, votes.rank, votes.index) == (6, 0, None)
 
 
 def test_the_factors_are_hashed_as_the_points_are() -> None:
     """Tables, bits and components are those of the build, as far as factors have columns."""
-    section = leml(hash_family="lsh_sdiv", n_tables=4, n_bits=9, n_components=5).manifest.labels
+    section = leml(
+        hash_family="lsh_sdiv", n_tables=4, n_bits=9, n_components=5
+    ).engine.manifest.labels
     assert section is not None
     assert section.index is not None
     inner = section.index.parameters
@@ -89,7 +91,7 @@ def test_factors_have_fewer_components_than_points(
     told: dict[str, int], tables: int, bits: int
 ) -> None:
     """Under pca_hash what the points allow may be more bits than the factors have components."""
-    section = leml(hash_family="pca_hash", **told).manifest.labels
+    section = leml(hash_family="pca_hash", **told).engine.manifest.labels
     assert section is not None
     assert section.index is not None
     inner = section.index.parameters
@@ -99,16 +101,16 @@ def test_factors_have_fewer_components_than_points(
 def test_the_hierarchy_is_kept_as_a_tree(tmp_path: Path) -> None:
     """Its dranks are those of the edges; labels that no root reaches are warned of."""
     leml(path=tmp_path / "kept")
-    labels = Index.open(tmp_path / "kept").labels
+    labels = Index.open(tmp_path / "kept").engine.labels
     assert labels is not None
     assert labels.tree is not None
     parents, children = np.transpose(EDGES)
     truth = LabelTree.of_edges(parents, children, 6)
     lists = RNG.integers(-1, 6, (40, 4))
     assert labels.tree.drank(lists).tolist() == truth.drank(lists).tolist()
-    codes = [warning.code for warning in leml().manifest.warnings]
+    codes = [warning.code for warning in leml().engine.manifest.warnings]
     assert "LABELS_OUTSIDE_HIERARCHY" in codes
-    assert Index.build(X, labels=Y).labels.tree is None  # type: ignore[union-attr]
+    assert Index.build(X, labels=Y).engine.labels.tree is None  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -140,7 +142,7 @@ def test_an_index_of_an_older_format_opens(tmp_path: Path) -> None:
     shutil.copytree(Path(__file__).parent.parent / "golden" / "stored", tmp_path / "stored")
     text = json.loads((tmp_path / "stored" / "1" / "manifest.json").read_text())
     assert text["format_version"] < 4
-    assert Index.open(tmp_path / "stored").labels is None
+    assert Index.open(tmp_path / "stored").engine.labels is None
 
 
 def test_no_labels_leave_no_trace(tmp_path: Path) -> None:
@@ -193,7 +195,7 @@ def test_blocks_build_what_a_whole_does() -> None:
         part = slice(start, start + 7)
         builder.append(X[part], labels=Y[np.arange(30)[part]])
     parts = builder.build().arrays
-    whole = leml(label_names=None, hierarchy=None)._arrays
+    whole = leml(label_names=None, hierarchy=None).engine._arrays
     assert set(parts) == set(whole)
     for name, array in whole.items():
         assert parts[name].tobytes() == array.tobytes(), name
@@ -205,7 +207,7 @@ def test_rows_that_are_left_out_take_their_labels_along() -> None:
     rows[[0, 5]] = 0
     built = Index.build(rows, labels=Y, zero_vectors="skip")
     kept = np.delete(np.arange(30), [0, 5])
-    assert built._arrays["label_sets.indices"].tolist() == Y[kept].indices.tolist()
+    assert built.engine._arrays["label_sets.indices"].tolist() == Y[kept].indices.tolist()
     found = built.predict_labels(rows[kept], mode="neighbour_vote", neighbours=1, top_k=6)
     for row, labels in zip(kept, found.labels, strict=True):
         truth = np.flatnonzero(Y[[row]].toarray()[0]).tolist()
@@ -216,10 +218,10 @@ def test_a_trained_model_can_be_brought() -> None:
     """A model trained on the points as an index has them, of unit length, is the one it trains."""
     inside, parameters = leml(), LabelParameters(rank=3, regularisation=1.0, iterations=2)
     # Scaled once more, rows differ in their last digits, and singular vectors may turn about.
-    model = train(inside._arrays["vectors"], Y, parameters).model
+    model = train(inside.engine._arrays["vectors"], Y, parameters).model
     outside = Index.build(X, label_model=model)
     for name in ("feature_map", "label_offset", "label_index.vectors"):
-        assert inside._arrays[name].tobytes() == outside._arrays[name].tobytes()
+        assert inside.engine._arrays[name].tobytes() == outside.engine._arrays[name].tobytes()
 
 
 @pytest.mark.parametrize(
@@ -315,7 +317,7 @@ def test_a_document_too_long_once_embedded_is_called_by_its_number() -> None:
     documents[301] *= 1e8
     truth = sparse.csr_array(np.tile(Y.toarray(), (20, 1)))
     with pytest.raises(InvalidArgumentError, match=r"documents row 301\b"):
-        index.check_documents(documents, PredictParameters())
+        index.engine.check_documents(documents, PredictParameters())
     with pytest.raises(InvalidArgumentError, match=r"documents row 301\b"):
         index.predict_labels(documents)
     with pytest.raises(InvalidArgumentError, match=r"documents row 301\b"):

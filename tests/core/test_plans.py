@@ -28,12 +28,12 @@ def test_what_is_remembered_answers_as_what_is_new(
         for diversity in (0.0, 0.4)
         for search in ("scan", "exact")
     ]
-    alone = [Index.build(points).answer(points[:4], way).ids for way in ways]
+    alone = [Index.build(points).engine.answer(points[:4], way).ids for way in ways]
     index = Index.build(points)
 
     def ask(number: int) -> tuple[int, IntArray]:
         way = number * 7 % len(ways)
-        return way, index.answer(points[:4], ways[way]).ids
+        return way, index.engine.answer(points[:4], ways[way]).ids
 
     with ThreadPoolExecutor(4) as pool:
         for way, ids in pool.map(ask, range(200)):

@@ -11,6 +11,7 @@ from scipy import sparse
 import reference_kernels
 from divgrpc import encoding
 from divgrpc.encoding import COMMON
+from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.kernels import normalising, postings, scoring
 from divgrpc.kernels.addresses import INDEX
@@ -142,8 +143,8 @@ def test_an_exact_search_by_lists_answers_as_one_by_rows(metric: Metric, selecto
     told["keep_duplicates"] = True  # a pool that may grow wants four times as many of the points
     by_lists = index.query(queries, **told)
     lists = {slot.name for slot in INDEX["postings"]}
-    others = {name: array for name, array in index._arrays.items() if name not in lists}
-    by_rows = Index(Generation(index._manifest, others)).query(queries, **told)
+    others = {name: array for name, array in index.engine._arrays.items() if name not in lists}
+    by_rows = Index(Engine(Generation(index.engine._manifest, others))).query(queries, **told)
     assert by_lists.ids.tobytes() == by_rows.ids.tobytes()
     assert by_lists.scores.tobytes() == by_rows.scores.tobytes()
     assert by_lists.selection_scores.tobytes() == by_rows.selection_scores.tobytes()
@@ -163,10 +164,10 @@ def test_a_query_of_common_columns_goes_by_rows() -> None:
 def test_of_very_many_points_no_lists_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """One more than the most, and an exact search goes by rows."""
     rows = sparse.csr_array(drawn(6, 300, 60, 0)[:100])
-    assert "posting_rows" in Index.build(rows)._arrays
+    assert "posting_rows" in Index.build(rows).engine._arrays
     monkeypatch.setattr(encoding, "LISTED_MOST", 99)
     index = Index.build(rows)
-    assert not {"posting_starts", "posting_rows", "posting_values"} & index._arrays.keys()
+    assert not {"posting_starts", "posting_rows", "posting_values"} & index.engine._arrays.keys()
     found = index.query(rows[:2], search="exact", candidates_limit=10)
     assert found.ids[:, 0].tolist() == [0, 1]
     assert found.stats.points_scored.tolist() == [100, 100]

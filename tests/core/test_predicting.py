@@ -13,6 +13,7 @@ from scipy import sparse
 import reference
 import reference_labels
 from core.twins import points_of
+from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.index import Index
 from divgrpc.label_parameters import PredictParameters
@@ -55,10 +56,10 @@ def index(family: HashFamily = "lsh_sdiv", metric: Metric = "cosine") -> Index:
 
 def inner(built: Index) -> Index:
     """Return the index over the label factors as one of its own."""
-    section = built.manifest.labels
+    section = built.engine.manifest.labels
     assert section is not None
     assert section.index is not None
-    return Index(Generation(section.index, part_of(built._arrays, INDEX)))
+    return Index(Engine(Generation(section.index, part_of(built.engine._arrays, INDEX))))
 
 
 def columns(result: LabelResult) -> list[bytes]:
@@ -101,9 +102,9 @@ def test_predictions_agree_with_loops(selector: Selector, diversity: float) -> N
         top_k=4, diversity=diversity, selector=selector, search="exact", candidates_limit=9
     )
     built = index()
-    assert built.labels is not None
-    points, wanted = points_of(inner(built)), built.labels.resolve(asked)
-    found = built.predict(X[:5], asked)
+    assert built.engine.labels is not None
+    points, wanted = points_of(inner(built)), built.engine.labels.resolve(asked)
+    found = built.engine.predict(X[:5], asked)
     for row, document in enumerate(X[:5]):
         query = embed(document[np.newaxis].copy(), MAP, np.zeros(RANK, "f4"), unit=False)[0]
         truth = reference.answer(points, query, wanted)
@@ -132,7 +133,7 @@ def test_labels_are_searched_as_points_are(family: HashFamily, search: Search) -
 
 def test_an_exact_search_ends_early_and_finds_the_same() -> None:
     """Label factors lie by falling length: few are scored, and nothing of the answer changes."""
-    lengths = np.linalg.norm(inner(index())._arrays["vectors"], axis=1)
+    lengths = np.linalg.norm(inner(index()).engine._arrays["vectors"], axis=1)
     assert (np.diff(lengths) <= 1e-6).all()
     # As points the long ones are the last, and all must be seen.
     many = np.concatenate((np.full((3_000, RANK), 1e-4, "f4"), FACTORS))
@@ -155,14 +156,14 @@ def test_a_scan_ends_where_labels_are_too_short(hash_limit: int, candidates_limi
     rng = np.random.default_rng(1)
     lengths = rng.permutation((1 + np.arange(9_000)) ** -0.8)
     built = Index.build(X, label_model=(rng.standard_normal((9_000, 6)) * lengths[:, None], MAP))
-    assert built.labels is not None
+    assert built.engine.labels is not None
     points = points_of(inner(built))
     queries = embed(X[:8].copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     limits = {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
     for search, diversity in itertools.product(("scan", "scan_hamming", "exact"), (0.0, 0.3)):
         told: dict[str, Any] = {"search": search, "diversity": diversity, "top_k": 3, **limits}
         found = built.predict_labels(X[:8], **told)
-        wanted = built.labels.resolve(PredictParameters(**told))
+        wanted = built.engine.labels.resolve(PredictParameters(**told))
         for query, labels in zip(queries, found.labels, strict=True):
             assert labels.tolist() == reference.answer(points, query, wanted).ids
         if hash_limit != 0 and search != "exact":
@@ -183,7 +184,7 @@ def test_a_build_predicts_the_same_again() -> None:
         Index.build(X, labels=Y, label_model="leml", rank=3, regularisation=1.0, iterations=2)
         for _ in range(2)
     ]
-    first, second = (each._arrays for each in built)
+    first, second = (each.engine._arrays for each in built)
     assert set(first) == set(second)
     for name, array in first.items():
         assert array.tobytes() == second[name].tobytes(), name
@@ -194,7 +195,7 @@ def test_labels_may_come_in_parts() -> None:
     dense = Index.build(X, labels=Y.toarray(), label_model="leml", rank=3, iterations=1)
     apart = Index.build(X, labels=Y, label_model="leml", rank=3, iterations=1)
     for name in ("label_sets.indptr", "label_sets.indices", "feature_map"):
-        assert dense._arrays[name].tobytes() == apart._arrays[name].tobytes()
+        assert dense.engine._arrays[name].tobytes() == apart.engine._arrays[name].tobytes()
 
 
 # Threshold, and ends.
@@ -382,13 +383,13 @@ def test_queries_do_not_see_the_labels() -> None:
     """The points are found as if there were none."""
     bare = Index.build(sparse.csr_array(X), ids=100 + np.arange(DOCUMENTS))
     asked = QueryParameters(k=4, search="scan")
-    assert index().answer(X, asked).ids.tolist() == bare.answer(X, asked).ids.tolist()
+    assert index().engine.answer(X, asked).ids.tolist() == bare.engine.answer(X, asked).ids.tolist()
 
 
 def test_real_scores_are_those_of_the_model() -> None:
     """A trained model's own scores of every label come out, documents scaled, constant added."""
     built = Index.build(X, labels=Y, label_model="leml", rank=4, regularisation=0.5, iterations=3)
-    arrays = built._arrays
+    arrays = built.engine._arrays
     factors: FloatArray = np.empty_like(arrays["label_index.vectors"])
     factors[arrays["label_index.ids"]] = arrays["label_index.vectors"]
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)

@@ -9,6 +9,7 @@ import pytest
 
 import reference
 from core.twins import check_row, points_of, same_bytes
+from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.storage import Generation
 from divgrpc.types import (
@@ -156,7 +157,7 @@ def test_near_duplicates_keep_their_order() -> None:
     index = Index.build(points)
     asked = points[:20] + 1e-5 * rng.standard_normal((20, 128))
     result = index.query(asked, search="exact", selector="nearest", hash_limit=0)
-    stored = index._arrays["vectors"].astype(np.float64)
+    stored = index.engine._arrays["vectors"].astype(np.float64)
     unit = reference.unit(asked).astype(np.float32).astype(np.float64)
     for query, ids in zip(unit, result.ids, strict=True):
         truth = np.argsort(((stored - query) ** 2).sum(axis=1))[:10]
@@ -166,8 +167,8 @@ def test_near_duplicates_keep_their_order() -> None:
 
 def taking(index: Index, search: Search) -> Index:
     """Return the index with this as what Build found to be best."""
-    manifest = replace(index._manifest, auto_search=search)
-    return Index(Generation(manifest, index._arrays), "digits")
+    manifest = replace(index.engine._manifest, auto_search=search)
+    return Index(Engine(Generation(manifest, index.engine._arrays), "digits"))
 
 
 def test_auto_finds_enough_where_tables_alone_do_not() -> None:

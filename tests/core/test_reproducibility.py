@@ -10,6 +10,7 @@ import pytest
 
 from core.twins import same_bytes
 from divgrpc.building import IndexBuilder
+from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
 from divgrpc.storage import IndexFolder
@@ -45,7 +46,7 @@ def columns(result: QueryResult, row: int) -> list[bytes]:
 
 
 def arrays_of(index: Index) -> dict[str, bytes]:
-    return {name: array.tobytes() for name, array in index._arrays.items()}
+    return {name: array.tobytes() for name, array in index.engine._arrays.items()}
 
 
 # Queries.
@@ -179,7 +180,7 @@ def test_blocks_of_any_size_make_one_index(block: int) -> None:
     for at in range(0, 300, block):
         part = slice(at, at + block)
         builder.append(points[part], categories=categories[part])
-    assert arrays_of(Index(builder.build())) == arrays_of(whole)
+    assert arrays_of(Index(Engine(builder.build()))) == arrays_of(whole)
 
 
 def test_where_points_lie_makes_no_difference() -> None:

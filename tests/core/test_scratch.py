@@ -11,6 +11,7 @@ import pytest
 from scipy import sparse
 
 from divgrpc import searching
+from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.scratch import Scratch, flat
 from divgrpc.storage import Generation
@@ -35,13 +36,13 @@ def built(metric: Metric, *, sparse_points: bool = False) -> Index:
 def fresh(index: Index, **changed: FloatArray) -> Index:
     """Return the same index without memory of queries, some of its arrays changed."""
     # Cells that hold more than the hash limit are told apart by code.
-    manifest = replace(index._manifest, n_probes=6, auto_search="tables")
-    return Index(Generation(manifest, {**index._arrays, **changed}))
+    manifest = replace(index.engine._manifest, n_probes=6, auto_search="tables")
+    return Index(Engine(Generation(manifest, {**index.engine._arrays, **changed})))
 
 
 def lengths(index: Index) -> Iterator[int]:
     """Yield how long every array is that this thread's queries write into."""
-    return (each.size for each in flat(index._searcher._local.scratch.as_tuple()))
+    return (each.size for each in flat(index.engine._searcher._local.scratch.as_tuple()))
 
 
 def columns(found: QueryResult) -> list[bytes]:
@@ -93,7 +94,7 @@ def test_answers_are_the_same_however_little_room_there_was(
 def test_points_whose_estimates_are_no_numbers_come_last(share: float) -> None:
     """They are found where nothing else is."""
     kept = built("euclidean")
-    terms = np.array(kept._arrays["scan_terms"])
+    terms = np.array(kept.engine._arrays["scan_terms"])
     terms[: round(share * ROWS)] = 0x7FC07FC0
     terms.setflags(write=False)
     index = fresh(kept, scan_terms=terms)

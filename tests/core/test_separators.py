@@ -13,6 +13,7 @@ from scipy import sparse
 import reference_labels as reference
 from divgrpc import assembling
 from divgrpc import separators as module
+from divgrpc.engine import Engine
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
 from divgrpc.index import Index
@@ -195,16 +196,17 @@ def test_tables_are_asked_with_the_probes_that_were_tuned(monkeypatch: pytest.Mo
 def test_dense_queries_take_what_was_found_for_them() -> None:
     """And sparse ones of the same rows what was found for those."""
     index = made()
-    manifest = replace(index.manifest, auto_search="tables", auto_search_dense="scan")
-    both = Index(Generation(manifest, index._arrays))
+    manifest = replace(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
+    both = Index(Engine(Generation(manifest, index.engine._arrays)))
     points, _ = labelled(5, seed=1)
     assert both.query(points, hash_limit=100).parameters.search == "scan"
     assert both.query(sparse.csr_array(points), hash_limit=100).parameters.search == "tables"
     told = QueryParameters(hash_limit=100)
-    assert both.resolve(told).search == "tables"
+    assert both.engine.resolve(told).search == "tables"
     nearest = QueryParameters(hash_limit=100, selector="nearest")
     by_form = [
-        both.answer_one_by_one(form(points), nearest)[0] for form in (np.array, sparse.csr_array)
+        both.engine.answer_one_by_one(form(points), nearest)[0]
+        for form in (np.array, sparse.csr_array)
     ]
     for ids, search in zip(by_form, ("scan", "tables"), strict=True):
         expected = both.query(points, hash_limit=100, selector="nearest", search=search)  # type: ignore[arg-type]
@@ -217,18 +219,20 @@ def test_dense_queries_take_what_was_found_for_them() -> None:
         (sparse.csr_array, "tables"),
     ):
         asked = form(points)
-        assert both.resolve(told, asked).search == search
+        assert both.engine.resolve(told, asked).search == search
         rows = evaluate(both, asked, np.arange(5) % CLASSES, grid=grid, folds=0)
         assert [row.parameters.search for row in rows] == [search]
-    alone = Index(Generation(replace(manifest, auto_search_dense=None), index._arrays))
+    alone = Index(
+        Engine(Generation(replace(manifest, auto_search_dense=None), index.engine._arrays))
+    )
     assert alone.query(points, hash_limit=100).parameters.search == "tables"
 
 
 def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     """Where `auto` takes another search for hyperplanes than for points, and only there."""
     index = made()
-    manifest = replace(index.manifest, auto_search="exact", auto_search_dense="scan")
-    both = Index(Generation(manifest, index._arrays))
+    manifest = replace(index.engine.manifest, auto_search="exact", auto_search_dense="scan")
+    both = Index(Engine(Generation(manifest, index.engine._arrays)))
     points, _ = labelled(5, seed=1)
 
     def codes(index: Index, queries: Any, **told: Any) -> list[str]:  # noqa: ANN401
@@ -238,7 +242,7 @@ def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     assert codes(both, points) == warned
     assert codes(both, np.vstack([points, np.ones((1, DIMS))])) == warned
     assert codes(both, np.ones((2, DIMS))) == []
-    widest = np.arange(DIMS) < index.widest_row
+    widest = np.arange(DIMS) < index.engine.widest_row
     assert codes(both, widest[np.newaxis].astype(np.float32)) == warned
     few = both.query(np.vstack([points, points]), k=60, hash_limit=100, max_distance=0.5)
     parts = [both.query(points, k=60, hash_limit=100, max_distance=0.5) for _ in range(2)]
@@ -248,7 +252,9 @@ def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     assert codes(both, points, search="scan") == []
     assert both.query(points).parameters.search == "exact"  # there are hardly more to hash
     assert both.query(points).warnings == ()
-    alike = Index(Generation(replace(manifest, auto_search_dense="exact"), index._arrays))
+    alike = Index(
+        Engine(Generation(replace(manifest, auto_search_dense="exact"), index.engine._arrays))
+    )
     assert codes(alike, points) == []
 
 
@@ -256,8 +262,8 @@ def test_documents_vote_as_points() -> None:
     """In dense form too: they are no hyperplanes."""
     points, classes = labelled(1_000)
     index = made(labels=sparse.csr_array(np.eye(CLASSES)[classes]))
-    manifest = replace(index.manifest, auto_search="tables", auto_search_dense="scan")
-    both = Index(Generation(manifest, index._arrays))
+    manifest = replace(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
+    both = Index(Engine(Generation(manifest, index.engine._arrays)))
     for documents in (points[:5], sparse.csr_array(points[:5])):
         found = both.predict_labels(documents, mode="neighbour_vote", hash_limit=100)
         assert found.parameters.search == "tables"
@@ -271,7 +277,7 @@ def test_documents_vote_as_points() -> None:
 
 def test_a_manifest_keeps_it() -> None:
     """As text; one of a version before it has none, and opens."""
-    manifest = made().manifest
+    manifest = made().engine.manifest
     text = manifest.to_json()
     assert Manifest.from_json(text) == manifest
     document = json.loads(text)

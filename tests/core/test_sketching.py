@@ -78,14 +78,14 @@ def test_fewer_dimensions_are_left_alone() -> None:
     assert sketch(rows) is rows
     assert sketch.dims == FROM_DIMS - 1
     plain = Index.build(rows)
-    assert "sketch" not in plain._arrays
+    assert "sketch" not in plain.engine._arrays
     assert "sketch" not in [choice.parameter for choice in plain.info.choices]
 
 
 def test_info_tells_of_a_sketch() -> None:
     """What it is and that dimensions are the reason."""
     index = Index.build(np.ones((2, FROM_DIMS), np.float32))
-    assert index._arrays["sketch"].shape == (FROM_DIMS,)
+    assert index.engine._arrays["sketch"].shape == (FROM_DIMS,)
     told = next(choice for choice in index.info.choices if choice.parameter == "sketch")
     assert told.value == str(SUMS)
     assert "8,193 columns" in told.reason

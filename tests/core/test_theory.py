@@ -178,7 +178,7 @@ def test_components_are_taken_around_the_mean_where_hashing_is_centred() -> None
     index = Index.build(points, n_components=3, centred=True)
     centred = points - points.mean(axis=0, dtype=np.float64)
     basis = np.linalg.svd(centred, full_matrices=False)[2][:3].T
-    planes = index._arrays["hyperplanes"].astype(np.float64)
+    planes = index.engine._arrays["hyperplanes"].astype(np.float64)
     assert np.abs(planes - basis @ (basis.T @ planes)).max() < 1e-4
 
 

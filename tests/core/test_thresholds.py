@@ -33,15 +33,15 @@ def built(**told: Any) -> Index:  # noqa: ANN401  # what a build is told
 
 def value(index: Index, labels: IntArray, row: int) -> float:
     """Return h, or f where there is no hierarchy, of what one document was given."""
-    assert index.labels is not None
+    assert index.engine.labels is not None
     mine = [int(label) for label in labels if label >= 0]
     true = set(np.flatnonzero(Y[[row]].toarray()[0]).tolist())
     right = sum(label in true for label in mine)
     precision = right / max(1, len(mine))
-    if index.labels.tree is None:
+    if index.engine.labels.tree is None:
         other = right / max(1, len(true))
     else:
-        other = float(index.labels.tree.drank(labels[np.newaxis])[0])
+        other = float(index.engine.labels.tree.drank(labels[np.newaxis])[0])
     return 2 * precision * other / (precision + other) if precision + other else 0.0
 
 
@@ -87,7 +87,7 @@ def test_quantiles_are_tried_unless_told(mode: Mode) -> None:
     assert np.mean([value(index, row, at) for at, row in enumerate(told)]) >= found.plain - 1e-9
     assert len({*found.by_fold}) <= TRIED
     assert choose_threshold(built(), X, Y, asked) == found
-    assert index.defaults.thresholds == {}
+    assert index.engine.defaults.thresholds == {}
 
 
 def test_documents_come_in_batches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def test_a_kept_threshold_is_taken_unless_named(tmp_path: Path) -> None:
     index.set_threshold(0.4, "neighbour_vote")
     thresholds = {"embedding": found.threshold, "neighbour_vote": 0.4}
     for each in (index, Index.open(folder), Index.open(folder / "1")):
-        assert each.defaults.thresholds == thresholds
+        assert each.engine.defaults.thresholds == thresholds
         for mode in MODES:
             used = each.predict_labels(X, mode=mode)
             assert used.parameters.threshold == thresholds[mode]
@@ -124,7 +124,7 @@ def test_defaults_do_not_undo_one_another(tmp_path: Path) -> None:
     other = Index.open(folder)
     index.set_threshold(0.5)
     other.set_default(default)
-    assert Index.open(folder).defaults.thresholds == {"embedding": 0.5}
+    assert Index.open(folder).engine.defaults.thresholds == {"embedding": 0.5}
     assert Index.open(folder).default == default
     index.set_threshold(None)
     assert index.default == default
@@ -139,8 +139,8 @@ def test_defaults_do_not_undo_one_another(tmp_path: Path) -> None:
 def test_a_new_build_begins_without(tmp_path: Path) -> None:
     """Scores of another model are others."""
     built(path=tmp_path / "kept").set_threshold(0.5)
-    assert built(path=tmp_path / "kept", replace=True).defaults.thresholds == {}
-    assert Index.open(tmp_path / "kept").defaults.thresholds == {}
+    assert built(path=tmp_path / "kept", replace=True).engine.defaults.thresholds == {}
+    assert Index.open(tmp_path / "kept").engine.defaults.thresholds == {}
 
 
 @pytest.mark.parametrize("thresholds", [{"votes": 0.5}, {"embedding": None}, [1], 3])
@@ -198,4 +198,4 @@ def test_what_is_kept_can_be_left_out(mode: Mode) -> None:
     grid = LabelGrid(modes=(mode,), thresholds=(None, -np.inf, 0.5))
     assert {setting.threshold for setting in grid.settings()} == {None, 0.5}
     own.set_threshold(-np.inf, mode)
-    assert own.defaults.thresholds == {}
+    assert own.engine.defaults.thresholds == {}

@@ -120,10 +120,10 @@ def test_exact_rows_together_are_those_alone(
     index: Index, count: int, options: Options, limits: tuple[int, int | None, int | None]
 ) -> None:
     """Whatever ends a query early, and however many are wanted."""
-    if index._searcher.metric == "inner_product":
+    if index.engine._searcher.metric == "inner_product":
         options["max_distance"] = None
     options |= dict(zip(("k", "hash_limit", "candidates_limit"), limits, strict=True))
-    _, calls = compare(index, drawn_queries(count, index._searcher.metric), options)
+    _, calls = compare(index, drawn_queries(count, index.engine._searcher.metric), options)
     # A pool that may grow up to four times keeps too many of so few points.
     grows = options["selector"] == "greedy" and not options["keep_duplicates"] and not limits[1]
     assert calls == [0 if grows else -(-count // together.TOGETHER), 0]
@@ -148,7 +148,7 @@ def test_rows_scanned_together_are_those_alone(
     index: Index, count: int, options: Options, *, sparse: bool
 ) -> None:
     """Where more points tie than there is room for, and where a query is one of those, too."""
-    asked = drawn_queries(count, index._searcher.metric)
+    asked = drawn_queries(count, index.engine._searcher.metric)
     rows = SparseRows.of(csr_array(asked)) if sparse else asked
     _, calls = compare(index, rows, options)
     assert calls == [0, -(-count // together.TOGETHER)]
@@ -193,7 +193,7 @@ def test_sparse_rows_are_searched_exactly_one_by_one() -> None:
 
 def test_hashed_points_of_an_exact_search_are_no_nearest_ones() -> None:
     """Build asks for hashed points, many rows at a time: of an exact search all are hashed."""
-    searcher, asked = built("lsh_sdiv", "cosine")._searcher, drawn_queries(5, "cosine")
+    searcher, asked = built("lsh_sdiv", "cosine").engine._searcher, drawn_queries(5, "cosine")
     wanted = QueryParameters(search="exact", hash_limit=50).resolve(ROWS, "exact")
     with searched_together():
         found = searcher.hashed(asked, wanted)
@@ -214,7 +214,7 @@ def test_rows_are_searched_together_where_there_is_much_to_read(search: Search) 
     """From so many bytes of vectors on, and of codes."""
     index = built("lsh_sdiv", "cosine")
     name, kernel = {"exact": ("_VECTORS", "vectors"), "scan": ("_CODES", "codes")}[search]
-    size = index._arrays[kernel].nbytes
+    size = index.engine._arrays[kernel].nbytes
     for limit, expected in ((size, 0), (size - 1, 1)):
         with searched_together() as kernels, patch.object(searching, name, limit):
             index.query(drawn_queries(5, "cosine"), search=search, hash_limit=50)
@@ -245,7 +245,7 @@ def test_what_rows_keep_together_has_a_limit(search: Search, block: int) -> None
         with searched_together() as kernels, patch.object(searching, "_ROOM", limit):
             index.query(drawn_queries(39, "cosine"), search=search, hash_limit=60)
         assert any(kernel.called for kernel in kernels.values()) == expected
-    rows, distances = index._searcher._local.scratch.together[:2]
+    rows, distances = index.engine._searcher._local.scratch.together[:2]
     assert rows.nbytes + distances.nbytes == size
 
 
@@ -276,9 +276,9 @@ def test_an_index_tells_how_many_rows_it_searches_together_exactly(
     index, asked = built("lsh_sdiv", "cosine"), drawn_queries(5, "cosine")
     parameters = QueryParameters(**options)
     with searched_together():
-        assert index.exact_together(asked, parameters) == expected
-        assert index.exact_together(SparseRows.of(csr_array(asked)), parameters) == 1
-    assert index.exact_together(asked, parameters) == 1
+        assert index.engine.exact_together(asked, parameters) == expected
+        assert index.engine.exact_together(SparseRows.of(csr_array(asked)), parameters) == 1
+    assert index.engine.exact_together(asked, parameters) == 1
 
 
 @pytest.mark.parametrize(("seed", "wanted"), [(3, 100), (4, 270)])

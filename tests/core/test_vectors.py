@@ -87,8 +87,8 @@ def test_any_form_of_scipys_gives_the_same_index(form: str, matrix: bool) -> Non
     kind = sparse.csr_matrix if matrix else sparse.csr_array
     plain = Index.build(sparse.csr_array(points), n_components=4)
     index = Index.build(kind(points).asformat(form), n_components=4)
-    for name, array in plain._arrays.items():
-        assert index._arrays[name].tobytes() == array.tobytes()
+    for name, array in plain.engine._arrays.items():
+        assert index.engine._arrays[name].tobytes() == array.tobytes()
     asked = drawn(5, seed=1)
     found = index.query(kind(asked).asformat(form), k=4)
     assert same_bytes(found, plain.query(rows_of(asked), k=4))
@@ -111,8 +111,8 @@ def test_what_is_stored_twice_and_in_no_order_is_put_right_on_a_copy() -> None:
     values = np.array([1.0, 4.0, 2.0, 3.0], np.float32)
     given = sparse.csr_array((values, indices, indptr), shape=(2, 6))
     index = Index.build(given, metric="euclidean")
-    assert index._arrays["indices"].tolist() == [2, 5, 0]
-    assert index._arrays["values"].tolist() == [4, 3, 3]
+    assert index.engine._arrays["indices"].tolist() == [2, 5, 0]
+    assert index.engine._arrays["values"].tolist() == [4, 3, 3]
     assert index.info.nonzeros == 3
     found = index.query(given, k=1, search="exact", selector="nearest")
     assert found.ids[:, 0].tolist() == [0, 1]
@@ -302,5 +302,5 @@ def test_sparse_blocks_of_any_size_make_one_index(blocks: int) -> None:
         builder.append(sparse.csr_array(points[part]), categories=np.arange(30)[part])
     made = builder.build().arrays
     assert {name: array.tobytes() for name, array in made.items()} == {
-        name: array.tobytes() for name, array in whole._arrays.items()
+        name: array.tobytes() for name, array in whole.engine._arrays.items()
     }

@@ -16,6 +16,7 @@ from scipy import sparse
 from core.mixed import METRICS, SELECTIONS, drawn, queries
 from core.twins import check_row, points_of, same_bytes
 from divgrpc import hashing
+from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
@@ -148,7 +149,7 @@ def test_a_query_makes_nothing_as_long_as_a_row_could_be(
 def test_relaxed_candidates_have_columns_of_their_own() -> None:
     """Means are as long as what they store; where that is more than all columns, as they were."""
     for index, columns in zip(both("inner_product"), (USED, None), strict=True):
-        searcher = index._searcher
+        searcher = index.engine._searcher
         rows = np.arange(200, dtype=np.int32)
         costs = np.zeros(200, np.float32)
         among = Candidates(searcher._points, searcher._named[1], rows, costs, ())
@@ -163,16 +164,16 @@ def test_relaxed_candidates_have_columns_of_their_own() -> None:
 def test_defaults_go_by_what_rows_store() -> None:
     """A hundred results are chosen from a thousand candidates, however many columns are empty."""
     wide, narrow = both("cosine")
-    assert wide.widest_row == narrow.widest_row <= USED
+    assert wide.engine.widest_row == narrow.engine.widest_row <= USED
     for index in (wide, narrow):
-        result = index.query(index._searcher.points[:1], k=100)
+        result = index.query(index.engine._searcher.points[:1], k=100)
         assert result.parameters.candidates_limit == 1_000
     points, topics = widened(drawn(30, USED, 1, "cosine")), np.arange(30) % 3
     index = Index.build(points, categories=topics, subtopics=np.arange(30) % 5, **RANDOM)
     rows = list(evaluate(index, points[:4], topics[:4], grid=Grid(ks=(100,)), folds=0))
     assert {row.queries for row in rows} == {4}
-    manifest = replace(index.manifest, widest_row=WIDE)
-    full = Index(Generation(manifest, index._arrays))
+    manifest = replace(index.engine.manifest, widest_row=WIDE)
+    full = Index(Engine(Generation(manifest, index.engine._arrays)))
     with pytest.raises(InvalidArgumentError, match="squared") as caught:
         next(evaluate(full, points[:4], topics[:4], grid=Grid(ks=(100,)), folds=0))
     assert caught.value.field == "ks"

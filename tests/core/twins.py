@@ -25,7 +25,7 @@ def dense(rows: object) -> FloatArray:
 
 def points_of(index: Index, columns: IntArray | None = None) -> reference.Points:
     """Return what the twins need of an index; of some columns, where all others are empty."""
-    arrays, parameters = index._arrays, index._manifest.parameters
+    arrays, parameters = index.engine._arrays, index.engine._manifest.parameters
     codes, packed = arrays["codes"], arrays.get("scan_terms")
     terms = None if packed is None else reference_kernels.unpack_terms(packed)
     cells = None
@@ -43,7 +43,7 @@ def points_of(index: Index, columns: IntArray | None = None) -> reference.Points
                 places[cell.start : cell.stop].tolist() for cell in ranges(arrays["cell_starts"])
             ],
         )
-    rows = index._searcher.points
+    rows = index.engine._searcher.points
     if columns is not None:
         assert isinstance(rows, SparseRows)
         rows = SparseRows.of(sparse.csr_array(rows.matrix[:, columns]))

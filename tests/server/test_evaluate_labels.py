@@ -231,7 +231,7 @@ def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> 
     )
     kept = {row.parameters.mode: row.parameters.threshold for row in rows if row.is_default}
     assert set(kept) == set(grid["modes"])
-    assert Index.open(folder).defaults.thresholds == kept
+    assert Index.open(folder).engine.defaults.thresholds == kept
     for mode, threshold in kept.items():
         assert (
             client.predict_labels("labels-kept", ASKED, mode=mode).parameters.threshold == threshold

@@ -39,7 +39,7 @@ def pieces(index: Index, queries: SparseRows) -> tuple[list[int], FloatArray]:
     query = requests.Query("any", queries, QueryParameters(k=2), (("k", 2),))
     job = QueryJob(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
     ends = [0]
-    reply = job.start(index)
+    reply = job.start(index.engine)
     while reply is None:
         ends.append(job._pace.stop())
         reply = job.go_on()

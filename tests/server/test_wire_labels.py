@@ -60,7 +60,7 @@ def contents(index: Index) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
     """Return dtype, shape and bytes of every array."""
     return {
         name: (array.dtype.name, array.shape, array.tobytes())
-        for name, array in index._arrays.items()
+        for name, array in index.engine._arrays.items()
     }
 
 
@@ -68,16 +68,16 @@ def test_a_build_over_the_wire_is_one_in_process(core: Index) -> None:
     """Every array is the same but for those that measure time."""
     here = Index.build(X, ids=np.arange(len(X.indptr) - 1) * 3, **labelled.everything())
     assert contents(core) == contents(here)
-    theirs, ours = core.manifest.labels, here.manifest.labels
+    theirs, ours = core.engine.manifest.labels, here.engine.manifest.labels
     assert theirs is not None
     assert ours is not None
     assert (theirs.parameters, theirs.losses) == (ours.parameters, ours.losses)
-    assert core.labels is not None
-    assert core.labels.tree is not None
+    assert core.engine.labels is not None
+    assert core.engine.labels.tree is not None
     parents, children = np.transpose(labelled.edges())
     roots = [labelled.LABELS, labelled.LABELS + 1]
     tree = LabelTree.of_edges(parents, children, labelled.LABELS, roots)
-    assert np.array_equal(core.labels.tree.ancestors, tree.ancestors)
+    assert np.array_equal(core.engine.labels.tree.ancestors, tree.ancestors)
     assert {w.code for w in core.info.warnings} == {"LABELS_OUTSIDE_HIERARCHY"}
 
 
@@ -99,7 +99,7 @@ def test_an_index_tells_of_its_labels(core: Index, client: Client) -> None:
 
 def test_progress_tells_of_the_training(core: Index, told: list[Progress]) -> None:
     """Its stage, how far it is, and the loss once there is one."""
-    assert core.labels is not None
+    assert core.engine.labels is not None
     training = [step for step in told if step.stage == "training labels"]
     assert training
     assert all(step.rows_total == 4 * labelled.DOCUMENTS for step in training)
@@ -223,7 +223,7 @@ def test_a_kept_threshold_is_the_default(
 def test_calls_are_in_the_log(server: RunningServer, core: Index, client: Client) -> None:
     """A prediction has its access line, with the caller's request id."""
     client.predict_labels(NAME, ASKED, request_id="labels-please")
-    assert core.labels is not None
+    assert core.engine.labels is not None
     eventually(lambda: "labels-please" in server.log)
     line = next(line for line in server.log.splitlines() if "labels-please" in line)
     assert "PredictLabels" in line
@@ -255,8 +255,8 @@ def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
     dense = labelled.labels_of(X).toarray().astype(np.float32)
     client.build("votes", X.toarray(), labels=dense, replace=True)
     there = Index.open(Path(server.folder, "data", "votes"))
-    assert there.manifest.labels is not None
-    assert there.manifest.labels.rank == 0
+    assert there.engine.manifest.labels is not None
+    assert there.engine.manifest.labels.rank == 0
     options: dict[str, Any] = {"mode": "neighbour_vote", "top_k": 3}
     assert_same(
         client.predict_labels("votes", ASKED, **options), there.predict_labels(ASKED, **options)

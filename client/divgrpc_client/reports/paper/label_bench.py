@@ -109,7 +109,7 @@ class LabelBench:
             label_model="leml",
             **told,
         )
-        section = index.manifest.labels
+        section = index.engine.manifest.labels
         if section is not None and section.parameters is not None:
             used = section.parameters
             self._trained = {n: getattr(used, n) for n in ("rank", "regularisation", "iterations")}
@@ -117,7 +117,7 @@ class LabelBench:
 
     def _row(self, index: divgrpc.Index, asking: Asking) -> LabelRow:
         found = self._ask(index, asking.method, asking.grid(), folds=5)
-        section = index.manifest.labels
+        section = index.engine.manifest.labels
         embedding = asking.mode == "embedding"
         inner = section.index if section is not None else None
         rank = section.rank if section is not None else 0

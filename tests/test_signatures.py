@@ -1,0 +1,101 @@
+"""What an editor shows of the methods that users call: short signatures, whole docstrings."""
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from divgrpc import types
+from divgrpc.index import Index
+from divgrpc.signatures import name_of
+from divgrpc_client import AsyncClient, Client
+
+METHODS = [
+    *(getattr(Index, name) for name in ("build", "open", "query", "predict_labels")),
+    *(getattr(Index, name) for name in ("set_default", "set_threshold")),
+    *(
+        getattr(client, name)
+        for client in (Client, AsyncClient)
+        for name in ("build", "query", "predict_labels", "query_stream")
+    ),
+]
+# What every method of a client takes is explained once, at its class.
+OF_EVERY_CALL = {"self", "cls", "timeout", "request_id", "name"}
+
+
+def identity(method: Callable[..., object]) -> str:
+    """Return what a test of a method is called."""
+    return method.__qualname__
+
+
+@pytest.mark.parametrize("method", METHODS, ids=identity)
+def test_a_signature_fits_an_editor(method: Callable[..., object]) -> None:
+    """A signature has the names of its types, and nothing of what they stand for."""
+    shown = str(inspect.signature(method))
+    assert len(shown) < 1_000
+    assert not re.search(r"numpy|typing|Union|Literal|Unpack|\*\*", shown)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=identity)
+def test_a_docstring_explains_every_parameter(method: Callable[..., object]) -> None:
+    """Each parameter is explained where the method is, not in another file."""
+    text = inspect.getdoc(method) or ""
+    assert ".proto" not in text
+    in_lists = re.findall(r"^(\w[\w, ]*): ", text, re.MULTILINE)
+    explained = {name for names in in_lists for name in names.split(", ")}
+    explained |= set(re.findall(r"`(\w+)`", text))
+    assert set(inspect.signature(method).parameters) - OF_EVERY_CALL <= explained
+
+
+def test_an_index_has_what_users_call() -> None:
+    """The public names of an index are these; what servers and evaluations ask is its engine's."""
+    assert [name for name in dir(Index) if not name.startswith("_")] == [
+        "build",
+        "default",
+        "dims",
+        "engine",
+        "generation",
+        "info",
+        "open",
+        "predict_labels",
+        "query",
+        "rows",
+        "set_default",
+        "set_threshold",
+    ]
+
+
+def test_an_index_says_what_it_is(tmp_path: Any) -> None:  # noqa: ANN401  # a path
+    """`len` is the number of points, and `repr` one line of what it holds."""
+    points = np.random.default_rng(1).standard_normal((1_200, 4), dtype=np.float32)
+    index = Index.build(points, hash_family="lsh_div", metric="l2")
+    assert len(index) == 1_200
+    assert repr(index) == "Index(generation 1, 1,200 points x 4 dims, euclidean, lsh_div)"
+    kept = Index.build(points[:7], hash_family="lsh_div", path=tmp_path / "shoes")
+    assert repr(kept) == "Index('shoes', generation 1, 7 points x 4 dims, cosine, lsh_div)"
+    assert repr(Index.open(tmp_path / "shoes")) == repr(kept)
+
+
+@pytest.mark.parametrize(
+    ("annotation", "name"),
+    [
+        (int, "int"),
+        (float | None, "float | None"),
+        (types.Metric, "Metric"),
+        (types.Metric | None, "Metric | None"),
+        (npt.ArrayLike, "ArrayLike"),
+        (npt.ArrayLike | None, "ArrayLike | None"),
+        (Callable[[types.Progress], None] | None, "Callable[[Progress], None] | None"),
+        (list[types.Search], "list[Search]"),
+        (Literal["x"], "Literal['x']"),
+        ("Index", "Index"),
+        (dict[str, bytes], "dict[str, bytes]"),
+    ],
+)
+def test_annotations_are_named_as_they_are_written(annotation: object, name: str) -> None:
+    """The name is what stands in the source."""
+    assert name_of(annotation, {bytes: "bytes"}) == name
