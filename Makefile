@@ -76,13 +76,12 @@ imports: .venv/ready ## imports run one way
 	$(BIN)/lint-imports --no-logo
 
 # The generated code goes beside its .proto; a test makes it once more with OUT elsewhere and
-# compares. google/rpc/status.proto comes with googleapis-common-protos, in site-packages. Only
+# compares. google/rpc/status.proto is a copy of the one in googleapis-common-protos. Only
 # diverse_index.proto has a service, so only it gets a _pb2_grpc module.
 OUT ?= protos
 MESSAGES := $(sort $(wildcard protos/divgrpc_protos/v1/*.proto))
 SERVICES := protos/divgrpc_protos/v1/diverse_index.proto
-SITE_PACKAGES = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
-PROTOC = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos -I $(SITE_PACKAGES)
+PROTOC = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos -I protos/third_party
 
 proto: .venv/ready   ## regenerate the code made from the .proto files
 	$(PROTOC) --python_out=$(OUT) --mypy_out=quiet:$(OUT) $(MESSAGES)

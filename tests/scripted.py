@@ -231,6 +231,12 @@ class ScriptedIndex(DiverseIndexServicer):
             version="1.2", durable=True, fronts=1, workers=2, limits={"k_max": 9}
         )
 
+    def BuildOnce(
+        self, request: index_pb2.BuildOnceRequest, context: grpc.ServicerContext
+    ) -> index_pb2.BuildOnceResponse:
+        """Refuse."""
+        context.abort(grpc.StatusCode.UNIMPLEMENTED, type(request).__name__)
+
     def PredictLabels(
         self, request: predict_pb2.PredictLabelsRequest, context: grpc.ServicerContext
     ) -> predict_pb2.PredictLabelsResponse:

@@ -22,6 +22,7 @@ from divgrpc_protos.v1 import diverse_index_pb2_grpc, query_pb2
 
 ROOT = Path(__file__).parent.parent
 PROTOS = ROOT / "protos"
+THIRD_PARTY = PROTOS / "third_party"
 PASCAL = re.compile(r"([A-Z][a-z0-9]*)+")
 LOWER_SNAKE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 UPPER_SNAKE = re.compile(r"[A-Z][A-Z0-9]*(_[A-Z0-9]+)*")
@@ -40,7 +41,7 @@ def _make_proto(out: Path) -> str:
 def ours() -> list[pb.FileDescriptorProto]:
     """Compile the project's own files, comments and all."""
     sources = sorted(PROTOS.glob("divgrpc_protos/v1/*.proto"))
-    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", f"-I{_site_packages()}"]
+    command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{PROTOS}", f"-I{THIRD_PARTY}"]
     command += ["--include_source_info", "--descriptor_set_out=/dev/stdout", *map(str, sources)]
     ran = subprocess.run(command, capture_output=True, check=True)
     return list(pb.FileDescriptorSet.FromString(ran.stdout).file)
@@ -124,6 +125,27 @@ def test_files_and_packages_follow_the_rules(ours: list[pb.FileDescriptorProto])
         assert Path(file.name).parent == Path("divgrpc_protos/v1"), "one folder for one package"
         assert not file.public_dependency
         assert not file.weak_dependency
+
+
+def test_every_language_has_its_package(ours: list[pb.FileDescriptorProto]) -> None:
+    """All files name the same packages, as languages that take none from the .proto need them."""
+    for file in ours:
+        options = file.options
+        assert options.csharp_namespace == "Divgrpc.V1"
+        assert options.go_package == "divgrpc/v1;divgrpcv1"
+        assert options.java_multiple_files
+        assert options.java_package == "divgrpc.v1"
+        assert options.php_namespace == "Divgrpc\\V1"
+        assert options.ruby_package == "Divgrpc::V1"
+
+
+def test_what_is_imported_is_there_unchanged(ours: list[pb.FileDescriptorProto]) -> None:
+    """Beside our files and protobuf's own stand copies of what googleapis-common-protos brings."""
+    others = {name for file in ours for name in file.dependency} - {file.name for file in ours}
+    copies = {str(path.relative_to(THIRD_PARTY)) for path in THIRD_PARTY.rglob("*.proto")}
+    assert others == copies
+    for name in copies:
+        assert (THIRD_PARTY / name).read_bytes() == (_site_packages() / name).read_bytes()
 
 
 def test_every_import_is_used(ours: list[pb.FileDescriptorProto]) -> None:

@@ -7,6 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor_pb2 import DescriptorProto
 
 from divgrpc import types
 from divgrpc.evaluation import Grid, evaluate
@@ -111,6 +112,29 @@ def test_evaluate_labels_takes_the_same_everywhere(client: type) -> None:
     assert parameters(call, without=CLIENT_CALL) == core
     told = set(core) - {"progress"} | {"index", "documents", "labels"}
     assert set(names(evaluate_labels_pb2.EvaluateLabelsRequest.DESCRIPTOR)) == told
+
+
+def test_build_once_takes_what_build_takes() -> None:
+    """Its fields are those of a build's header and chunk, without the expected rows."""
+    header = shapes(index_pb2.BuildHeader.DESCRIPTOR)
+    streamed = header | shapes(index_pb2.BuildChunk.DESCRIPTOR)
+    streamed["label_plan"] = header["labels"]
+    streamed["label_chunk"] = shapes(index_pb2.BuildRequest.DESCRIPTOR)["label_chunk"]
+    del streamed["expected_rows"]
+    once = shapes(index_pb2.BuildOnceRequest.DESCRIPTOR)
+    assert once == streamed
+    # What is told of labels has two fields there, and is spelled out in the clients.
+    common = set(once) - {"index", "parameters", "vectors", "label_plan", "label_chunk"}
+    assert common == set(BUILD_CALL) - {"progress"}
+    answer = shapes(index_pb2.BuildOnceResponse.DESCRIPTOR)
+    assert answer == {"index": shapes(index_pb2.BuildResponse.DESCRIPTOR)["done"]}
+
+
+def shapes(message: Descriptor) -> dict[str, tuple[int, int, str]]:
+    """Return each field's type, whether it repeats, and the name of its message or enum."""
+    proto = DescriptorProto()
+    message.CopyToProto(proto)
+    return {field.name: (field.type, field.label, field.type_name) for field in proto.field}
 
 
 def optional(field: FieldDescriptor) -> bool:

@@ -38,7 +38,10 @@ _LAST_WORDS_SECONDS: Final = 1.0
 
 
 class Upload:
-    """The messages of one Build call: a header, label chunks, chunks, a commit, nothing else."""
+    """The messages of one Build call: a header, label chunks, chunks, a commit, nothing else.
+
+    A BuildOnce call has one message, which is taken for the messages of a Build.
+    """
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
@@ -85,7 +88,12 @@ class Upload:
         if self._ahead:
             return self._ahead.pop()
         part, payload = uploads.receive(self._link)
-        return None if part == Part.END else index_pb2.BuildRequest.FromString(payload)
+        if part == Part.END:
+            return None
+        if part == Part.ONCE:
+            self._ahead.extend(reversed(_steps(index_pb2.BuildOnceRequest.FromString(payload))))
+            return self._ahead.pop()
+        return index_pb2.BuildRequest.FromString(payload)
 
     def _end(self, commit: index_pb2.BuildCommit, rows: int) -> None:
         if commit.rows != rows:
@@ -216,6 +224,27 @@ def _check_no_labels(chunk: index_pb2.BuildChunk) -> None:
             raise InvalidArgumentError(field, f"{field} must be one per row, got {count} for none")
     if chunk.labels.ids:
         raise InvalidArgumentError("labels.ids", "labels.ids must be of rows, got some for none")
+
+
+def _steps(once: index_pb2.BuildOnceRequest) -> list[index_pb2.BuildRequest]:
+    """Return the messages of the Build that makes the same index."""
+    header = index_pb2.BuildHeader(
+        index=once.index, parameters=once.parameters, replace=once.replace
+    )
+    if once.HasField("label_plan"):
+        header.labels.CopyFrom(once.label_plan)
+    chunk = index_pb2.BuildChunk(
+        vectors=once.vectors,
+        ids=once.ids,
+        categories=once.categories,
+        subtopics=once.subtopics,
+        labels=once.labels if once.HasField("labels") else None,
+    )
+    commit = index_pb2.BuildCommit(rows=_rows(chunk))
+    steps = [index_pb2.BuildRequest(header=header)]
+    if once.HasField("label_chunk"):
+        steps.append(index_pb2.BuildRequest(label_chunk=once.label_chunk))
+    return [*steps, index_pb2.BuildRequest(chunk=chunk), index_pb2.BuildRequest(commit=commit)]
 
 
 def _rows(chunk: index_pb2.BuildChunk) -> int:

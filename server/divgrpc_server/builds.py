@@ -1,4 +1,4 @@
-"""A front's side of Build: asks for a builder and relays between it and the caller.
+"""A front's side of Build and BuildOnce: asks for a builder and relays between it and the caller.
 
 The messages pass as bytes, unread. When the builder has a generation whole, every worker opens it;
 then the builder lets it serve, which is one rename that all workers see at once. So no query waits
@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from google.rpc import status_pb2
+from grpc import aio
 
 from divgrpc.errors import (
     DivgrpcError,
@@ -48,6 +49,8 @@ class Stream(Protocol):
 class Build:
     """One Build call: its messages, and what it is about, which its header and its end say."""
 
+    part = Part.MESSAGE
+
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.subject = NO_SUBJECT
@@ -60,7 +63,16 @@ class Build:
             request.ParseFromString(message)
         if request.WhichOneof("step") != "header":
             raise InvalidArgumentError("header", "the first message must be a header")
-        header = request.header
+        self._check(request.header, root)
+
+    def done(self, response: bytes) -> None:
+        """Take note of what was built."""
+        info = index_pb2.BuildResponse.FromString(response).done
+        self.subject = subject(self._index, info.rows)
+
+    def _check(
+        self, header: index_pb2.BuildHeader | index_pb2.BuildOnceRequest, root: Path
+    ) -> None:
         name = check_index_name(header.index)
         self._index = name
         self.subject = subject(name)
@@ -68,10 +80,42 @@ class Build:
         if not header.replace and IndexFolder(root / name).pointer_stamp() is not None:
             raise IndexExistsError(f"index {name!r} is there; replace it explicitly")
 
+
+class BuildOnce(Build):
+    """One BuildOnce call; `response` is what it is answered with at its end."""
+
+    part = Part.ONCE
+
+    def __init__(self, request: bytes) -> None:
+        super().__init__(_OneMessage(request))
+        self.response = b""
+
+    def check(self, message: object, root: Path) -> None:
+        """Do what a Build does with its header."""
+        request = index_pb2.BuildOnceRequest()
+        if isinstance(message, bytes):
+            request.ParseFromString(message)
+        self._check(request, root)
+
     def done(self, response: bytes) -> None:
         """Take note of what was built."""
+        super().done(response)
         info = index_pb2.BuildResponse.FromString(response).done
-        self.subject = subject(self._index, info.rows)
+        self.response = index_pb2.BuildOnceResponse(index=info).SerializeToString()
+
+
+class _OneMessage:
+    """A BuildOnce call as a relay takes it: a stream of one message, whose events nobody hears."""
+
+    def __init__(self, message: bytes) -> None:
+        self._unread: list[object] = [aio.EOF, message]
+
+    async def read(self) -> object:
+        """Return the message, then the end of the stream."""
+        return self._unread.pop()
+
+    async def write(self, message: bytes) -> None:
+        """Drop an event."""
 
 
 class RefusedError(Exception):
@@ -197,7 +241,7 @@ class _Relay:
                 if not isinstance(message, bytes):  # aio.EOF
                     await self._send(Part.END)
                     return
-                await self._send(Part.MESSAGE, message)
+                await self._send(self._build.part, message)
             except (BrokenPipeError, ConnectionResetError):
                 return  # the builder has ended, and `_events` hears why
             self._clock.start()

@@ -32,7 +32,9 @@ _CANCELLED_SECONDS: Final = 1.0
 _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
-    ("grpc.max_receive_message_length", LIMITS["message_bytes_max"]),
+    # Four times what a message may have: `service` refuses what is above the limit, and says what
+    # to do instead. Of what is larger still gRPC itself says no more than how large it is.
+    ("grpc.max_receive_message_length", 4 * LIMITS["message_bytes_max"]),
     # Notice callers whose machine is gone, and let callers notice us as often as the usual client
     # libraries do: gRPC's own default takes a ping more often than every five minutes for abuse.
     ("grpc.keepalive_time_ms", 60_000),

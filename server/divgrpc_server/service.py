@@ -18,9 +18,10 @@ import grpc
 from google.rpc import code_pb2, status_pb2
 from grpc import aio
 
+from divgrpc.parameters import LIMITS
 from divgrpc_protos.v1 import diverse_index_pb2
 from divgrpc_server import subjects
-from divgrpc_server.builds import Build, Builds, RefusedError
+from divgrpc_server.builds import Build, BuildOnce, Builds, RefusedError, Stream
 from divgrpc_server.catalog import Catalog
 from divgrpc_server.config import Config
 from divgrpc_server.dealing import Dealt, DealtDocuments, DealtQueries
@@ -29,7 +30,7 @@ from divgrpc_server.frames import Op, Outcome
 from divgrpc_server.logs import AccessLog, Logger
 from divgrpc_server.parsing import DETAILS_KEY
 from divgrpc_server.pool import Pool
-from divgrpc_server.statuses import explain
+from divgrpc_server.statuses import MessageTooLargeError, explain
 from divgrpc_server.streams import QueryStream
 from divgrpc_server.subjects import NO_SUBJECT, Subject
 
@@ -40,6 +41,35 @@ _Context = aio.ServicerContext[bytes, bytes]
 _REQUEST_ID_KEY: Final = "x-request-id"
 _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+def _check_size(method: str, message: bytes) -> None:
+    """Raise `MessageTooLargeError`, which says what to do instead."""
+    size, most = len(message), LIMITS["message_bytes_max"]
+    if size > most:
+        instead = "use Build" if method == "BuildOnce" else "send fewer rows at a time"
+        raise MessageTooLargeError(
+            f"a message must have at most {most} bytes, got {size}; {instead}"
+        )
+
+
+class _SizedStream:
+    """A call's stream, whose messages are no larger than they may be."""
+
+    def __init__(self, method: str, stream: Stream) -> None:
+        self._method = method
+        self._stream = stream
+
+    async def read(self) -> object:
+        """Return the caller's next message, or `aio.EOF`; raises `MessageTooLargeError`."""
+        message = await self._stream.read()
+        if isinstance(message, bytes):
+            _check_size(self._method, message)
+        return message
+
+    async def write(self, message: bytes) -> None:
+        """Send the caller a message."""
+        await self._stream.write(message)
 
 
 class Service:
@@ -86,6 +116,7 @@ class Service:
                 **self.in_floods(),
                 "QueryStream": stream(self._query_stream),
                 "Build": stream(self._build),
+                "BuildOnce": unary(self._build_once),
                 "GetIndex": unary(self._from_catalog("GetIndex", catalog.get_index)),
                 "ListIndexes": unary(self._from_catalog("ListIndexes", catalog.list_indexes)),
                 "DeleteIndex": unary(self._from_catalog("DeleteIndex", catalog.delete_index)),
@@ -112,6 +143,7 @@ class Service:
             remaining = context.time_remaining()
             deadline = math.inf if remaining is None else begun + remaining
             try:
+                _check_size(method, request)
                 reply = await self._pool.answer(op, request, deadline, request_id)
             except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
                 subject = self._subject(method, request)
@@ -129,7 +161,7 @@ class Service:
     async def _query_stream(self, _: object, context: _Context) -> None:
         async def serve(request_id: str, deadline: float) -> None:
             stream = QueryStream(
-                context,
+                _SizedStream("QueryStream", context),
                 self._pool,
                 window=self._config.stream_window,
                 deadline=deadline,
@@ -144,18 +176,29 @@ class Service:
         await self._run("QueryStream", context, serve)
 
     async def _build(self, _: object, context: _Context) -> None:
-        build = Build(context)
+        build = Build(_SizedStream("Build", context))
 
         async def serve(request_id: str, _: float) -> None:
             await self._builds.relay(build, request_id)
 
         await self._run("Build", context, serve, lambda: build.subject)
 
+    async def _build_once(self, request: bytes, context: _Context) -> bytes:
+        build = BuildOnce(request)
+
+        async def serve(request_id: str, _: float) -> bytes:
+            _check_size("BuildOnce", request)
+            await self._builds.relay(build, request_id)
+            return build.response
+
+        return await self._run("BuildOnce", context, serve, lambda: build.subject)
+
     def _evaluate(
         self, method: str, read: Callable[[bytes], Dealt]
     ) -> Callable[[bytes, _Context], Coroutine[Any, Any, None]]:
         async def handle(request: bytes, context: _Context) -> None:
             async def serve(request_id: str, deadline: float) -> None:
+                _check_size(method, request)
                 write = context.write
                 await self._evaluations.serve(read, request, write, deadline, request_id)
 
@@ -168,6 +211,7 @@ class Service:
     ) -> Callable[[bytes, _Context], Coroutine[Any, Any, bytes]]:
         async def handle(request: bytes, context: _Context) -> bytes:
             async def serve(_: str, __: float) -> bytes:
+                _check_size(method, request)
                 return await answer(request)
 
             return await self._run(method, context, serve, lambda: self._subject(method, request))

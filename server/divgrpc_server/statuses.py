@@ -45,6 +45,12 @@ class ReplyTooLargeError(errors.LimitExceededError):
     reason = "REPLY_TOO_LARGE"
 
 
+class MessageTooLargeError(errors.LimitExceededError):
+    """The request is larger than a message may be."""
+
+    reason = "MESSAGE_TOO_LARGE"
+
+
 class OutOfMemoryError(errors.LimitExceededError):
     """The machine gives no more memory or descriptors."""
 

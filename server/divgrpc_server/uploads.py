@@ -25,6 +25,7 @@ class Part(IntEnum):
     PUBLISH = 6  # to the builder: workers have opened the generation, let it serve
     DONE = 7  # from the builder: BuildResponse, the last
     STATUS = 8  # from the builder: google.rpc.Status, the last
+    ONCE = 9  # to the builder: BuildOnceRequest, in the place of every MESSAGE
 
 
 @dataclass(frozen=True, slots=True)

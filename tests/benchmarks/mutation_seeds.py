@@ -81,14 +81,9 @@ class Seeds:
         """Return the messages of a build."""
         points = random_points(60, dims=DIMS, seed=2)
         encoded = draw.choice((_dense, _sparse))
-        parameters = index_pb2.BuildParameters(
-            metric=draw.choice(index_pb2.Metric.values()[1:]),
-            hash_family=draw.choice(index_pb2.HashFamily.values()[1:]),
-            seed=3,
-        )
         header = index_pb2.BuildHeader(
             index=draw.choice(SCRATCH),
-            parameters=parameters,
+            parameters=_parameters(draw),
             replace=True,
             expected_rows=60,
             labels=_PLAN,
@@ -108,6 +103,20 @@ class Seeds:
             *(index_pb2.BuildRequest(chunk=chunk) for chunk in chunks),
             index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=60)),
         ]
+
+    def _build_once(self, draw: Draw) -> index_pb2.BuildOnceRequest:
+        return index_pb2.BuildOnceRequest(
+            index=draw.choice(SCRATCH),
+            parameters=_parameters(draw),
+            replace=True,
+            vectors=draw.choice((_dense, _sparse))(random_points(30, dims=DIMS, seed=2)),
+            ids=range(30),
+            categories=[1] * 30,
+            subtopics=[2] * 30,
+            labels=_OWN,
+            label_plan=_PLAN,
+            label_chunk=_TOLD,
+        )
 
     def _prediction(self, draw: Draw) -> predict_pb2.PredictLabelsRequest:
         return predict_pb2.PredictLabelsRequest(
@@ -149,6 +158,8 @@ class Seeds:
     def other(self, method: str, draw: Draw) -> Message:
         """Return the one request of any other method."""
         match method:
+            case "BuildOnce":
+                return self._build_once(draw)
             case "PredictLabels":
                 return self._prediction(draw)
             case "EvaluateLabels":
@@ -179,6 +190,14 @@ class Seeds:
                 host="here", file_containing_symbol="divgrpc.v1.DiverseIndex"
             )
         return request
+
+
+def _parameters(draw: Draw) -> index_pb2.BuildParameters:
+    return index_pb2.BuildParameters(
+        metric=draw.choice(index_pb2.Metric.values()[1:]),
+        hash_family=draw.choice(index_pb2.HashFamily.values()[1:]),
+        seed=3,
+    )
 
 
 def _dense(rows: FloatArray) -> vectors_pb2.Vectors:

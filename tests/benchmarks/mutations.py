@@ -60,6 +60,7 @@ SHARES: Final = {
     "Watch": 20,
     "Reflection": 40,
     "Build": 5,
+    "BuildOnce": 5,
 }
 _ROWS: Final = 400
 _SECONDS: Final = 60
@@ -114,6 +115,9 @@ class Caller:
                 case "Build":
                     with self._building:
                         self._build(draw)
+                case "BuildOnce":
+                    with self._building:
+                        self._one(_OURS + method, method, draw)
                 case "Reflection":
                     path = "/" + _REFLECTION.format(draw.choice(("v1", "v1alpha")))
                     self._exchange(path, [mutated(draw, self._seeds.other(method, draw))])

@@ -9,12 +9,13 @@ import pytest
 
 from details import Details, details_of
 from divgrpc.errors import IndexNotFoundError, InvalidArgumentError
+from divgrpc.parameters import LIMITS
 from divgrpc_client import Client
 from divgrpc_client.errors import RpcError
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from raw import unary
+from raw import stream, unary
 from served import DIMS, Served, random_points
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
@@ -155,10 +156,19 @@ def test_bytes_that_are_no_message(channel: grpc.Channel, method: str, payload: 
 
 
 def test_a_message_over_the_limit(channel: grpc.Channel) -> None:
-    """GRPC itself refuses more than 4 MiB."""
+    """RESOURCE_EXHAUSTED says what a message may have; gRPC itself refuses four times as much."""
+    most = LIMITS["message_bytes_max"]
     with pytest.raises(grpc.RpcError) as caught:
-        unary(channel, "Query")(bytes(5 * 2**20), timeout=10)
+        unary(channel, "Query")(bytes(most + 1), timeout=10)
+    details = details_of(caught.value)
+    assert (details.code, details.reason) == (EXHAUSTED, "MESSAGE_TOO_LARGE")
+    assert str(most) in details.message
+    with pytest.raises(grpc.RpcError) as caught:
+        unary(channel, "Query")(bytes(4 * most + 1), timeout=10)
     assert caught.value.code() == EXHAUSTED
+    with pytest.raises(grpc.RpcError) as caught:
+        list(stream(channel, "QueryStream", iter([bytes(most + 1)])))
+    assert details_of(caught.value).reason == "MESSAGE_TOO_LARGE"
 
 
 def test_a_method_that_does_not_exist(channel: grpc.Channel) -> None:

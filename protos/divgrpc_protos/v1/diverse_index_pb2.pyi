@@ -9,7 +9,7 @@ to blame. The codes a caller meets:
 
   INVALID_ARGUMENT    the request is wrong whatever the server's state; BadRequest says where
   NOT_FOUND           no index of that name
-  ALREADY_EXISTS      Build of a name in use without `replace`
+  ALREADY_EXISTS      Build or BuildOnce of a name in use without `replace`
   ABORTED             another Build of the same name is under way, or the index was replaced
   FAILED_PRECONDITION the index lacks what this needs, or is of a newer format
   RESOURCE_EXHAUSTED  a limit, a full queue or a full disk; RetryInfo where waiting helps

@@ -44,6 +44,11 @@ class DiverseIndexStub(object):
                 request_serializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildRequest.SerializeToString,
                 response_deserializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildResponse.FromString,
                 _registered_method=True)
+        self.BuildOnce = channel.unary_unary(
+                '/divgrpc.v1.DiverseIndex/BuildOnce',
+                request_serializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceRequest.SerializeToString,
+                response_deserializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceResponse.FromString,
+                _registered_method=True)
         self.Query = channel.unary_unary(
                 '/divgrpc.v1.DiverseIndex/Query',
                 request_serializer=divgrpc__protos_dot_v1_dot_query__pb2.QueryRequest.SerializeToString,
@@ -99,6 +104,15 @@ class DiverseIndexServicer(object):
         """Builds a generation of an index from streamed rows and serves it once it is whole. The caller
         sends a header, chunks, a commit; the server answers accepted, progress, done. A build that is
         cancelled, abandoned or late leaves nothing behind, and the generation before goes on serving.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BuildOnce(self, request, context):
+        """Builds an index from one message, for sets that fit it: a call that every language and tool can
+        make. It ends as Build does, once the index serves; give it a deadline of a minute. A call that is
+        cancelled or late leaves nothing behind. A larger message is RESOURCE_EXHAUSTED: use Build.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -178,6 +192,11 @@ def add_DiverseIndexServicer_to_server(servicer, server):
                     request_deserializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildRequest.FromString,
                     response_serializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildResponse.SerializeToString,
             ),
+            'BuildOnce': grpc.unary_unary_rpc_method_handler(
+                    servicer.BuildOnce,
+                    request_deserializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceRequest.FromString,
+                    response_serializer=divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceResponse.SerializeToString,
+            ),
             'Query': grpc.unary_unary_rpc_method_handler(
                     servicer.Query,
                     request_deserializer=divgrpc__protos_dot_v1_dot_query__pb2.QueryRequest.FromString,
@@ -252,6 +271,33 @@ class DiverseIndex(object):
             '/divgrpc.v1.DiverseIndex/Build',
             divgrpc__protos_dot_v1_dot_index__pb2.BuildRequest.SerializeToString,
             divgrpc__protos_dot_v1_dot_index__pb2.BuildResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BuildOnce(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/divgrpc.v1.DiverseIndex/BuildOnce',
+            divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceRequest.SerializeToString,
+            divgrpc__protos_dot_v1_dot_index__pb2.BuildOnceResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -9,7 +9,7 @@ to blame. The codes a caller meets:
 
   INVALID_ARGUMENT    the request is wrong whatever the server's state; BadRequest says where
   NOT_FOUND           no index of that name
-  ALREADY_EXISTS      Build of a name in use without `replace`
+  ALREADY_EXISTS      Build or BuildOnce of a name in use without `replace`
   ABORTED             another Build of the same name is under way, or the index was replaced
   FAILED_PRECONDITION the index lacks what this needs, or is of a newer format
   RESOURCE_EXHAUSTED  a limit, a full queue or a full disk; RetryInfo where waiting helps
@@ -61,6 +61,22 @@ _DiverseIndexBuildType = typing_extensions.TypeVar(
     default=grpc.StreamStreamMultiCallable[
         divgrpc_protos.v1.index_pb2.BuildRequest,
         divgrpc_protos.v1.index_pb2.BuildResponse,
+    ],
+)
+
+_DiverseIndexBuildOnceType = typing_extensions.TypeVar(
+    '_DiverseIndexBuildOnceType',
+    grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.index_pb2.BuildOnceRequest,
+        divgrpc_protos.v1.index_pb2.BuildOnceResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.index_pb2.BuildOnceRequest,
+        divgrpc_protos.v1.index_pb2.BuildOnceResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.index_pb2.BuildOnceRequest,
+        divgrpc_protos.v1.index_pb2.BuildOnceResponse,
     ],
 )
 
@@ -208,7 +224,7 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
     ],
 )
 
-class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
+class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
     """Named indexes: build them, ask them, look after them."""
 
     @typing.overload
@@ -216,6 +232,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
         grpc.StreamStreamMultiCallable[
             divgrpc_protos.v1.index_pb2.BuildRequest,
             divgrpc_protos.v1.index_pb2.BuildResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.index_pb2.BuildOnceRequest,
+            divgrpc_protos.v1.index_pb2.BuildOnceResponse,
         ],
         grpc.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.query_pb2.QueryRequest,
@@ -262,6 +282,10 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
             divgrpc_protos.v1.index_pb2.BuildResponse,
         ],
         grpc.aio.UnaryUnaryMultiCallable[
+            divgrpc_protos.v1.index_pb2.BuildOnceRequest,
+            divgrpc_protos.v1.index_pb2.BuildOnceResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
             divgrpc_protos.v1.query_pb2.QueryRequest,
             divgrpc_protos.v1.query_pb2.QueryResponse,
         ],
@@ -305,6 +329,12 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexQuery
     cancelled, abandoned or late leaves nothing behind, and the generation before goes on serving.
     """
 
+    BuildOnce: _DiverseIndexBuildOnceType
+    """Builds an index from one message, for sets that fit it: a call that every language and tool can
+    make. It ends as Build does, once the index serves; give it a deadline of a minute. A call that is
+    cancelled or late leaves nothing behind. A larger message is RESOURCE_EXHAUSTED: use Build.
+    """
+
     Query: _DiverseIndexQueryType
     """Answers a batch of one or more rows. Safe to retry."""
 
@@ -341,6 +371,10 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.StreamStreamMultiCallable[
         divgrpc_protos.v1.index_pb2.BuildRequest,
         divgrpc_protos.v1.index_pb2.BuildResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        divgrpc_protos.v1.index_pb2.BuildOnceRequest,
+        divgrpc_protos.v1.index_pb2.BuildOnceResponse,
     ],
     grpc.aio.UnaryUnaryMultiCallable[
         divgrpc_protos.v1.query_pb2.QueryRequest,
@@ -392,6 +426,17 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         """Builds a generation of an index from streamed rows and serves it once it is whole. The caller
         sends a header, chunks, a commit; the server answers accepted, progress, done. A build that is
         cancelled, abandoned or late leaves nothing behind, and the generation before goes on serving.
+        """
+
+    @abc.abstractmethod
+    def BuildOnce(
+        self,
+        request: divgrpc_protos.v1.index_pb2.BuildOnceRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[divgrpc_protos.v1.index_pb2.BuildOnceResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.BuildOnceResponse]]:
+        """Builds an index from one message, for sets that fit it: a call that every language and tool can
+        make. It ends as Build does, once the index serves; give it a deadline of a minute. A call that is
+        cancelled or late leaves nothing behind. A larger message is RESOURCE_EXHAUSTED: use Build.
         """
 
     @abc.abstractmethod

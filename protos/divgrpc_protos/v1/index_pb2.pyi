@@ -480,6 +480,98 @@ class BuildResponse(google.protobuf.message.Message):
 Global___BuildResponse: typing_extensions.TypeAlias = BuildResponse
 
 @typing.final
+class BuildOnceRequest(google.protobuf.message.Message):
+    """A small index in one message: the header and the one chunk of a Build. A message has 4 MiB at most;
+    what is larger goes through Build.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    PARAMETERS_FIELD_NUMBER: builtins.int
+    REPLACE_FIELD_NUMBER: builtins.int
+    VECTORS_FIELD_NUMBER: builtins.int
+    IDS_FIELD_NUMBER: builtins.int
+    CATEGORIES_FIELD_NUMBER: builtins.int
+    SUBTOPICS_FIELD_NUMBER: builtins.int
+    LABELS_FIELD_NUMBER: builtins.int
+    LABEL_PLAN_FIELD_NUMBER: builtins.int
+    LABEL_CHUNK_FIELD_NUMBER: builtins.int
+    index: builtins.str
+    """As in BuildHeader."""
+    replace: builtins.bool
+    """As in BuildHeader."""
+    @property
+    def parameters(self) -> Global___BuildParameters: ...
+    @property
+    def vectors(self) -> divgrpc_protos.v1.vectors_pb2.Vectors:
+        """The points, one row at least."""
+
+    @property
+    def ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """One id per row, 0 or above, unique. None: rows are numbered from 0 up."""
+
+    @property
+    def categories(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """One category per row, -1 for none; or none at all."""
+
+    @property
+    def subtopics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """One sub-topic per row, -1 for none; or none at all."""
+
+    @property
+    def labels(self) -> divgrpc_protos.v1.labels_pb2.LabelSets:
+        """The labels of each row; may be unset."""
+
+    @property
+    def label_plan(self) -> divgrpc_protos.v1.labels_pb2.LabelPlan:
+        """As `labels` in BuildHeader."""
+
+    @property
+    def label_chunk(self) -> divgrpc_protos.v1.labels_pb2.LabelChunk:
+        """As in BuildRequest: all of it in one piece."""
+
+    def __init__(
+        self,
+        *,
+        index: builtins.str = ...,
+        parameters: Global___BuildParameters | None = ...,
+        replace: builtins.bool = ...,
+        vectors: divgrpc_protos.v1.vectors_pb2.Vectors | None = ...,
+        ids: collections.abc.Iterable[builtins.int] | None = ...,
+        categories: collections.abc.Iterable[builtins.int] | None = ...,
+        subtopics: collections.abc.Iterable[builtins.int] | None = ...,
+        labels: divgrpc_protos.v1.labels_pb2.LabelSets | None = ...,
+        label_plan: divgrpc_protos.v1.labels_pb2.LabelPlan | None = ...,
+        label_chunk: divgrpc_protos.v1.labels_pb2.LabelChunk | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["label_chunk", b"label_chunk", "label_plan", b"label_plan", "labels", b"labels", "parameters", b"parameters", "vectors", b"vectors"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["categories", b"categories", "ids", b"ids", "index", b"index", "label_chunk", b"label_chunk", "label_plan", b"label_plan", "labels", b"labels", "parameters", b"parameters", "replace", b"replace", "subtopics", b"subtopics", "vectors", b"vectors"]) -> None: ...
+
+Global___BuildOnceRequest: typing_extensions.TypeAlias = BuildOnceRequest
+
+@typing.final
+class BuildOnceResponse(google.protobuf.message.Message):
+    """The index that serves from now on."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    @property
+    def index(self) -> Global___IndexInfo:
+        """What `done` of a BuildResponse carries."""
+
+    def __init__(
+        self,
+        *,
+        index: Global___IndexInfo | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["index", b"index"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["index", b"index"]) -> None: ...
+
+Global___BuildOnceResponse: typing_extensions.TypeAlias = BuildOnceResponse
+
+@typing.final
 class ArrayInfo(google.protobuf.message.Message):
     """One array of an index."""
 
