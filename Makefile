@@ -39,9 +39,15 @@ table2: .venv/ready  ## its Table 2, of labels, in the same way
 
 # Two processes, each with a server of its own, take one file after another. Kernels are compiled
 # before that, or both processes and both servers would compile the same ones.
-test: .venv/ready    ## run the whole suite
+test: .venv/ready .venv/node/ready  ## run the whole suite
 	$(BIN)/python -c 'from divgrpc.warming import warm_kernels; warm_kernels()'
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+# What the example for Node imports. Where there is no npm, its test says so.
+.venv/node/ready: .venv/ready docs/examples/node/package.json docs/examples/node/package-lock.json
+	mkdir -p .venv/node
+	cp docs/examples/node/package.json docs/examples/node/package-lock.json .venv/node
+	-cd .venv/node && npm ci --ignore-scripts --no-audit --no-fund && touch ready
 
 bench: .venv/ready .venv/rivals  ## measure quality and speed; ARGS="quality --help" says how
 	PYTHONPATH=tests $(BIN)/python -m benchmarks $(ARGS)

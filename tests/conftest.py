@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import toolchains
 from alarms import alarm
 from divgrpc_client import Client
 from running import RunningServer
@@ -60,11 +61,13 @@ def pytest_runtest_teardown() -> Iterator[None]:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Say as the very last line how many tests were skipped for want of the data sets."""
+    """Say as the very last lines how many tests were skipped for want of tools and data sets."""
     yield
     reporter = session.config.pluginmanager.get_plugin("terminalreporter")
     if reporter is None:
         return
     skipped = reporter.stats.get("skipped", [])
-    count = sum(_NEEDS_DATA in str(report.longrepr) for report in skipped)
+    reasons = [str(report.longrepr) for report in skipped]
+    reporter.write_line(toolchains.summary(reasons))
+    count = sum(_NEEDS_DATA in reason for reason in reasons)
     reporter.write_line(f"{count} tests skipped for want of DIVGRPC_DATA")

@@ -9,16 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from google.protobuf import json_format
 from google.rpc import code_pb2
 
 import labelled
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.label_plans import Labelling
 from divgrpc.parameters import BuildParameters, QueryParameters
-from divgrpc_client import Client
-from divgrpc_protos.v1 import query_pb2
-from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_server.config import Config
 from divgrpc_server.statuses import TABLE
 from running import RunningServer
@@ -99,16 +95,6 @@ def test_label_commands_run(server: RunningServer, tmp_path: Path) -> None:
         )
         assert ran.returncode == 0, f"{command}: {ran.stderr}"
         assert ran.stdout, command
-
-
-def test_grpcurl_request_is_answered(server: RunningServer) -> None:
-    """The request that the README writes in JSON is a QueryRequest, and gets its five results."""
-    told = re.search(r"-d '(\{.*?\})' \\", README, re.DOTALL)
-    assert told is not None
-    request = json_format.Parse(told[1], query_pb2.QueryRequest())
-    with server.channel() as channel, Client(server.target, timeout=30) as client:
-        client.build(request.index, np.eye(3).repeat(4, axis=0))
-        assert len(DiverseIndexStub(channel).Query(request, timeout=30).ids) == request.k
 
 
 def test_parameters_are_all_there() -> None:

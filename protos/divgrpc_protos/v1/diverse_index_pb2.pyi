@@ -19,7 +19,8 @@ to blame. The codes a caller meets:
   UNIMPLEMENTED       declared here, not there yet
   INTERNAL            a fault of ours; the message has an id to look for in the logs
 
-Message size: 4 MiB, gRPC's own default, in both directions.
+Message size: 4 MiB, gRPC's own default, in both directions. The reason for a larger one is
+MESSAGE_TOO_LARGE; above 16 MiB gRPC itself refuses it, without details.
 """
 
 import google.protobuf.descriptor

@@ -1,0 +1,53 @@
+"""Build a small index and ask it, with generated code alone: the divgrpc client is not needed.
+
+Run it where protoc has put the generated code, with a server at HOST:PORT:
+
+    python build_and_query.py HOST:PORT
+"""
+
+import itertools
+import sys
+
+import grpc
+
+from divgrpc_protos.v1 import diverse_index_pb2_grpc, index_pb2, query_pb2, vectors_pb2
+
+
+def matrix(rows):
+    """Return rows of equal length as the wire has them."""
+    values = [value for row in rows for value in row]
+    dense = vectors_pb2.DenseMatrix(rows=len(rows), cols=len(rows[0]), values=values)
+    return vectors_pb2.Vectors(dense=dense)
+
+
+def near_copies():
+    """Return the eight corners of a cube, each with two near-copies."""
+    corners = itertools.product((-1, 1), repeat=3)
+    return [
+        [side + 0.01 * copy * axis for axis, side in enumerate(corner)]
+        for corner in corners
+        for copy in range(3)
+    ]
+
+
+def main(target):
+    """Build, query, print one line per result."""
+    with grpc.insecure_channel(target) as channel:
+        stub = diverse_index_pb2_grpc.DiverseIndexStub(channel)
+        request = index_pb2.BuildOnceRequest(
+            index="cube-python", replace=True, vectors=matrix(near_copies())
+        )
+        index = stub.BuildOnce(request, timeout=60).index
+        print(f"built {index.name}: {index.rows} rows, {index.dims} dimensions")
+
+        query = query_pb2.QueryRequest(
+            index="cube-python", queries=matrix([[1.0, 0.9, 0.8]]), k=3, diversity=0.5
+        )
+        answer = stub.Query(query, timeout=5)
+        # One query row: its results are all there are, in the order in which they were picked.
+        for found, score in zip(answer.ids, answer.scores, strict=True):
+            print(f"id {found} score {score:.4f}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:50051")

@@ -1,0 +1,236 @@
+"""Other languages: the commands that the documentation prints, run as they are printed."""
+
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf import json_format
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+import printed
+import toolchains
+from divgrpc_client import Client
+from divgrpc_protos.v1 import diverse_index_pb2
+from printed import EXAMPLES, README, ROOT, commands, section
+from running import RunningServer
+
+ADDRESS = "127.0.0.1:50051"
+NODE_MODULES = ROOT / ".venv" / "node" / "node_modules"
+DEBIAN_PACKAGES = Path("/usr/share/doc")
+PROTOC_OUTPUTS = {
+    "java": "divgrpc/v1/QueryRequest.java",
+    "csharp": "Query.cs",
+    "php": "Divgrpc/V1/QueryRequest.php",
+    "ruby": "divgrpc_protos/v1/query_pb.rb",
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return a folder that is empty but for `divgrpc`, which stands for a clone."""
+    (tmp_path / "divgrpc").symlink_to(ROOT)
+    return tmp_path
+
+
+def run(command: str, folder: Path, **environment: str) -> str:
+    """Run a command in a shell, as its reader would; return what it printed."""
+    # This interpreter is the reader's `python`, without what makes divgrpc's own code importable.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["/bin/sh", "-c", command],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": path, **environment},
+    )
+    assert ran.returncode == 0, f"{command}\n{ran.stderr}"
+    return ran.stdout
+
+
+def near_copies() -> list[list[float]]:
+    """Return the rows that every example builds its index of."""
+    corners = [(x, y, z) for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]
+    return [
+        [side + 0.01 * copy * axis for axis, side in enumerate(corner)]
+        for corner in corners
+        for copy in range(3)
+    ]
+
+
+def expected(client: Client, name: str) -> list[str]:
+    """Return the lines that an example must have printed: those of our own client."""
+    points = np.array(near_copies(), np.float32)
+    client.build("cube-expected", points, replace=True)
+    result = client.query("cube-expected", np.array([1, 0.9, 0.8], np.float32), k=3, diversity=0.5)
+    hits = zip(result.ids[0], result.scores[0], strict=True)
+    return [
+        f"built {name}: 24 rows, 3 dimensions",
+        *(f"id {found} score {score:.4f}" for found, score in hits),
+    ]
+
+
+def only(found: list[printed.Command]) -> str:
+    """Return the text of the one command there is."""
+    (command,) = found
+    return command.text
+
+
+def test_the_readme_and_the_examples_print_one_protoc_command() -> None:
+    """The command of the README is that of the examples, word by word."""
+    here, there = (commands(text, "grpc_tools.protoc") for text in (README, EXAMPLES))
+    assert only(here) == only(there)
+
+
+def test_python_example_runs(folder: Path, server: RunningServer, client: Client) -> None:
+    """Code that the printed command generates in an empty folder builds an index and asks it."""
+    text = section(EXAMPLES, "Python, with generated code alone")
+    run(only(commands(text, "grpc_tools.protoc")), folder)
+    (install,) = commands(text, "pip")
+    assert install.words[-2:] == ["install", "grpcio-tools"]
+    # -S leaves out the .pth file that makes this project's own packages importable.
+    call = only(commands(text, "python")).replace(ADDRESS, server.target)
+    call = call.replace("PYTHONPATH=. python", f"PYTHONPATH=.:{_site_packages()} python -S")
+    where = "import divgrpc_protos.v1.query_pb2 as m; print(m.__file__)"
+    code = f'PYTHONPATH=.:{_site_packages()} python -S -c "{where}"'
+    assert run(code, folder).strip() == str(folder / "divgrpc_protos/v1/query_pb2.py")
+    assert run(call, folder).splitlines() == expected(client, "cube-python")
+
+
+def _site_packages() -> str:
+    return sysconfig.get_path("purelib")
+
+
+def test_node_example_runs(tmp_path: Path, server: RunningServer, client: Client) -> None:
+    """So does Node, which reads the .proto files themselves."""
+    toolchains.require("node", "npm")
+    if not NODE_MODULES.is_dir():
+        toolchains.skip("node-modules", "make .venv/node/ready")
+    text = section(EXAMPLES, "Node")
+    assert only(commands(text, "npm")) == "npm ci\n"
+    call = only(commands(text, "node")).replace(ADDRESS, server.target)
+    # Node looks for modules beside the file that it runs.
+    example = tmp_path / "divgrpc/docs/examples/node"
+    example.mkdir(parents=True)
+    (example / "build_and_query.js").write_bytes(
+        (ROOT / "docs/examples/node/build_and_query.js").read_bytes()
+    )
+    (example / "node_modules").symlink_to(NODE_MODULES)
+    (tmp_path / "divgrpc/protos").symlink_to(ROOT / "protos")
+    assert only(commands(text, "cd")).split()[1] == str(example.relative_to(tmp_path))
+    assert run(call, example).splitlines() == expected(client, "cube-node")
+
+
+def test_go_example_runs(folder: Path, server: RunningServer, client: Client) -> None:
+    """So does Go, with code that the printed command generates."""
+    toolchains.require("go", "protoc", "protoc-gen-go", "protoc-gen-go-grpc")
+    text = section(EXAMPLES, "Go, with the packages of Debian 12")
+    (install,) = commands(text, "apt-get")
+    for package in install.words[install.words.index("install") + 1 :]:
+        if not (DEBIAN_PACKAGES / package).exists():
+            toolchains.skip(package)
+    run(only(commands(text, "mkdir")) + only(commands(text, "protoc")), folder)
+    call = only(commands(text, "go")).replace(ADDRESS, server.target)
+    assert run(call, folder, GOFLAGS="").splitlines() == expected(client, "cube-go")
+
+
+@pytest.mark.parametrize("language", PROTOC_OUTPUTS)
+def test_protoc_generates_for_other_languages(folder: Path, language: str) -> None:
+    """The same two folders are all that protoc needs for the languages that it knows itself."""
+    toolchains.require("protoc")
+    include = "-I divgrpc/protos/third_party -I divgrpc/protos"
+    sources = "divgrpc/protos/divgrpc_protos/v1/*.proto"
+    run(f"mkdir made && protoc {include} --{language}_out=made {sources}", folder)
+    assert (folder / "made" / PROTOC_OUTPUTS[language]).is_file()
+
+
+def _method(name: str) -> MethodDescriptor:
+    """Return a method by its printed name, `package.Service/Method`."""
+    service, method = name.split("/")
+    described = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"]
+    assert service == described.full_name
+    found: MethodDescriptor = described.methods_by_name[method]
+    return found
+
+
+def _send(channel: grpc.Channel, method: str, body: str) -> Message:
+    """Send the message that a tool would make of JSON; return the answer."""
+    kind = _method(method)
+    request = json_format.Parse(body, GetMessageClass(kind.input_type)())
+    answer = GetMessageClass(kind.output_type)
+    call = channel.unary_unary(
+        f"/{method}",
+        request_serializer=type(request).SerializeToString,
+        response_deserializer=answer.FromString,
+    )
+    made: Message = call(request, timeout=60)
+    return made
+
+
+def _body(command: printed.Command) -> str:
+    return command.words[command.words.index("-d") + 1]
+
+
+def test_grpcurl_messages_are_answered(server: RunningServer) -> None:
+    """The JSON of each printed grpcurl call, in their order, is answered: one builds, one asks."""
+    listing, *calls = commands(README, "grpcurl")
+    assert listing.words[-1] == "list"
+    methods = [command.words[-1] for command in calls]
+    assert [name.split("/")[1] for name in methods] == ["BuildOnce", "Query"]
+    with server.channel() as channel:
+        built, answer = (
+            _send(channel, method, _body(command))
+            for method, command in zip(methods, calls, strict=True)
+        )
+    request = json_format.ParseDict(
+        json_format.MessageToDict(answer), GetMessageClass(_method(methods[1]).output_type)()
+    )
+    assert request == answer
+    assert len(answer.ids) == answer.parameters.k  # type: ignore[attr-defined]  # a QueryResponse
+    assert built.index.name == "corners"  # type: ignore[attr-defined]  # a BuildOnceResponse
+
+
+def test_ghz_message_is_answered(server: RunningServer) -> None:
+    """The printed ghz call asks the index that the Python block above it builds."""
+    above, _ = section(README, "Load testing").split("    ghz ")
+    (block,) = re.findall(r"```python\n(.*?)```", above, re.DOTALL)
+    built = re.search(r'^vectors = .*?\n.*?client\.build\("(\w+)"', block, re.MULTILINE | re.DOTALL)
+    assert built is not None
+    (ghz,) = commands(README, "ghz")
+    method = ghz.words[ghz.words.index("--call") + 1]
+    made: dict[str, np.ndarray] = {}
+    exec("import numpy as np\n" + built[0].split("\n")[0], made)  # noqa: S102  # the README's line
+    with server.channel() as channel, Client(server.target, timeout=30) as client:
+        client.build(built[1], made["vectors"], replace=True)
+        answer = _send(channel, method, _body(ghz))
+    assert len(answer.ids) == answer.parameters.k  # type: ignore[attr-defined]  # a QueryResponse
+
+
+def test_grpcurl_commands_run(folder: Path, server: RunningServer) -> None:
+    """Where grpcurl is installed its calls run as they are printed."""
+    toolchains.require("grpcurl")
+    listing, build, query = (
+        command.text.replace("localhost:50051", server.target)
+        for command in commands(README, "grpcurl")
+    )
+    assert "divgrpc.v1.DiverseIndex" in run(listing, folder).splitlines()
+    assert '"rows": "6"' in run(build, folder)
+    assert run(query, folder).count('"ids"') == 1
+
+
+def test_ghz_command_runs(folder: Path, server: RunningServer, client: Client) -> None:
+    """Where ghz is installed its call runs as it is printed, and every call is answered."""
+    toolchains.require("ghz")
+    (ghz,) = commands(README, "ghz")
+    client.build("loaded", np.random.default_rng(0).standard_normal((2_000, 8)), replace=True)
+    told = run(ghz.text.replace(ADDRESS, server.target), folder)
+    assert re.search(r"\[OK\]\s+\d+ responses", told)
+    assert "Error distribution" not in told
