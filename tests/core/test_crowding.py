@@ -18,8 +18,6 @@ from divgrpc.index import Index
 from divgrpc.types import QueryResult
 from divgrpc_client.reports import topics
 
-# Delete this line when the defaults diversify points that crowd.
-pytestmark = pytest.mark.skip(reason="the defaults do not diversify points that crowd yet")
 
 _K = 10
 _POINTS = 8_000

@@ -95,7 +95,9 @@ CASES = list(cases())
 
 
 def ask_digits(parameters: dict[str, Any]) -> list[list[int]]:
-    result = digits_index().query(digits()[:4], k=8, hash_limit=120, **parameters)
+    result = digits_index().query(
+        digits()[:4], k=8, hash_limit=120, keep_duplicates=True, **parameters
+    )
     ids: list[list[int]] = result.ids.tolist()
     return ids
 

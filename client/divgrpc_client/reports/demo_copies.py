@@ -49,7 +49,8 @@ class Copies(NamedTuple):
     @property
     def vectors(self) -> FloatArray:
         """What is indexed: a cosine of images tells more once their mean is taken away."""
-        return self.images - self.images.mean(axis=0)
+        centred: FloatArray = self.images - self.images.mean(axis=0)
+        return centred
 
 
 def copy_images(images: FloatArray, digits: npt.NDArray[np.int64]) -> Copies:
