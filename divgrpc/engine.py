@@ -176,6 +176,11 @@ class Engine(KeptIndex):
         )
         return (WarningInfo("DENSE_QUERIES_LIKE_POINTS", sentence, "queries"),)
 
+    @property
+    def _mean_width(self) -> int:
+        """How many numbers a point stores on average."""
+        return -(-self._manifest.nonzeros // self._manifest.rows)
+
     def _planned(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
         if parameters.max_distance is not None and self._searcher.metric == "inner_product":
             raise InvalidArgumentError(
@@ -193,7 +198,12 @@ class Engine(KeptIndex):
                 self._searcher.metric, manifest.duplicate_threshold
             ),
         )
-        return self._searcher.plan(wanted, probe_on=parameters.search == "auto")
+        return self._searcher.plan(
+            wanted,
+            probe_on=parameters.search == "auto",
+            most=parameters.most_candidates(self._mean_width),
+            again=parameters.searches_again,
+        )
 
     # What an evaluation asks.
 

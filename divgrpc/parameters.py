@@ -88,6 +88,10 @@ CODE_BITS: Final = 256
 DEFAULT_DUPLICATE_COSINE: Final = 0.95
 # So many times as many candidates as candidates_limit are looked at where near-copies crowd them.
 POOL_GROWTH: Final = 4
+# Where fewer than k of those differ, a query that names no hash_limit searches again with so many
+# times both limits, at most so often.
+SEARCH_GROWTH: Final = 4
+SEARCHES_AGAIN: Final = 2
 # The fewest candidates and hashed points of a default, by what is sought. Codes of sparse rows say
 # less, and of labels fewer are asked for.
 _FEWEST: Final[Mapping[Sought, tuple[int, int]]] = {
@@ -389,6 +393,15 @@ class QueryParameters:
             list_collapsed=self.list_collapsed,
         )
 
+    def most_candidates(self, width: int) -> int:
+        """Return how many candidates of at most `width` numbers each this query may have."""
+        return max(1, self._limit(width) // self.k)
+
+    @property
+    def searches_again(self) -> int:
+        """How often a search may be repeated with greater limits, for results that differ."""
+        return SEARCHES_AGAIN if self.hash_limit is None and self.epsilon is None else 0
+
     def _hashed(self, rows: int, default: int) -> int:
         """Return the hash limit that is asked for, as it is or by epsilon."""
         if self.epsilon is not None:
@@ -447,24 +460,22 @@ def too_few(
 
 
 def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
-    """Return what is said where near-copies crowd the candidates, however many were looked at.
+    """Return what is said where near-copies fill up, as fewer than `k` candidates differ.
 
-    Those of a row are crowded where more than half are near-copies of its results, or where fewer
-    than `k` of them differ. `counts` (nq,) results were found; where they are fewer than `k`,
-    nothing was left out for a near-copy.
+    `counts` (nq,) results were found; where they are fewer than `k`, nothing was left out for a
+    near-copy.
     """
-    columns = (stats.collapsed, stats.candidates, stats.duplicates, counts)
-    rows = list(zip(*(column.tolist() for column in columns), strict=True))
-    filled = sum(duplicates > 0 and count == k for _, _, duplicates, count in rows)
+    duplicates = stats.duplicates.tolist()
     # Nearly every call has none.
-    crowds = sum(
-        count == k and (2 * collapsed > candidates or duplicates > 0)
-        for collapsed, candidates, duplicates, count in rows
-    )
-    if not crowds:
+    if not any(duplicates):
         return ()
-    sentence = f"near-copies of results crowd the candidates of {crowds} of {len(rows)} rows"
-    if filled:
-        sentence += f", and {filled} have fewer than k = {k} results that differ"
-    sentence += "; a larger candidates_limit and hash_limit look further"
+    rows = sum(
+        copies > 0 and count == k for copies, count in zip(duplicates, counts.tolist(), strict=True)
+    )
+    if not rows:
+        return ()
+    sentence = (
+        f"{rows} of {len(duplicates)} rows have fewer than k = {k} results that differ, and"
+        " near-copies fill them up; a larger candidates_limit and hash_limit look further"
+    )
     return (WarningInfo("CANDIDATES_CROWDED", sentence, "candidates_limit"),)

@@ -43,6 +43,7 @@ class QueryPlan:
     `wanted` are the parameters and `of_kernel` is the plan of `answering._answer`; `seen` points at
     most come before the selector, which is called `one_by_one` where the kernel does not know it,
     or where near-copies are listed. `limit` is how far near-copies are apart, below 0 for none.
+    `wider` is how to answer where fewer than k candidates differ; None: the answer stands.
     """
 
     wanted: EffectiveParameters
@@ -50,18 +51,27 @@ class QueryPlan:
     seen: int
     one_by_one: bool
     limit: float = float(collapse.OFF)
+    wider: "QueryPlan | None" = None
 
     @classmethod
     def of(
-        cls, wanted: EffectiveParameters, metric: Metric, points: int, *, at_least: int = 0
+        cls,
+        wanted: EffectiveParameters,
+        metric: Metric,
+        points: int,
+        *,
+        at_least: int = 0,
+        most: int | None = None,
     ) -> "QueryPlan":
-        """Return the plan that answers; `at_least` of the `points` hashed are found."""
+        """Return the plan that answers; `at_least` of the `points` hashed are found.
+
+        `most`: candidates that a pool may grow to.
+        """
         seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
         limit = _limit(wanted.duplicate_threshold, metric)
         if limit >= 0:
-            # It stays within what k times the candidates may be.
-            room = max(seen, LIMITS["k_times_candidates_max"] // wanted.k)
-            seen = min(POOL_GROWTH * seen, wanted.hash_limit or points, points, room)
+            room = LIMITS["k_times_candidates_max"] // wanted.k if most is None else most
+            seen = min(POOL_GROWTH * seen, wanted.hash_limit or points, points, max(seen, room))
         # All selectors are plain nearest neighbours at 0, but those that the paper prints.
         printed = wanted.selector in {"greedy", "qp_relax"} and wanted.variant == "printed"
         relevance_alone = np.float32(1 - wanted.diversity) == 1

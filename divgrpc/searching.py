@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numba
@@ -21,7 +22,7 @@ from divgrpc.kernels import (
 )
 from divgrpc.kernels.hashing import project_query
 from divgrpc.kernels.together import TOGETHER, nearest_together, scan_together
-from divgrpc.parameters import BuildParameters, QueryParameters
+from divgrpc.parameters import SEARCH_GROWTH, BuildParameters, QueryParameters
 from divgrpc.plans import QueryPlan
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch, flat
@@ -82,7 +83,9 @@ class Answers(NamedTuple):
             getattr(self, name)[row] = getattr(alone, name)[0]
         self.stats[:, row] = alone.stats[:, 0]
         self.gaps[row : row + 1] = alone.gaps
-        self.copies.extend(alone.copies)
+        if alone.copies:
+            k = self.ids.shape[1]
+            self.copies[row * k : (row + 1) * k] = alone.copies
 
 
 class Searcher:
@@ -146,14 +149,30 @@ class Searcher:
         """How many buckets it looks at in any case: one, or every table's home."""
         return self._n_tables or 1
 
-    def plan(self, wanted: EffectiveParameters, *, probe_on: bool = False) -> QueryPlan:
+    def plan(
+        self,
+        wanted: EffectiveParameters,
+        *,
+        probe_on: bool = False,
+        most: int | None = None,
+        again: int = 0,
+    ) -> QueryPlan:
         """Return how to answer.
 
         With `probe_on` as many hashed points are found as the selector may have candidates: where
-        probes find fewer, by more of them, then by a scan.
+        probes find fewer, by more of them, then by a scan. A row of which fewer than k candidates
+        differ is searched for `again`, at most so often, each time with greater limits; `most`
+        candidates are looked at.
         """
-        at_least = self._enough(wanted) if probe_on else 0
-        return QueryPlan.of(wanted, self.metric, self._hashing[2].shape[1], at_least=at_least)
+        at_least, points = self._enough(wanted) if probe_on else 0, self._hashing[2].shape[1]
+        plan = QueryPlan.of(wanted, self.metric, points, at_least=at_least, most=most)
+        limits = (SEARCH_GROWTH * wanted.hash_limit, SEARCH_GROWTH * wanted.candidates_limit)
+        fits = most is None or max(limits[1], wanted.k) <= most
+        if not (again and plan.limit >= 0 and fits and 0 < wanted.hash_limit < points):
+            return plan
+        wider = replace(wanted, hash_limit=limits[0], candidates_limit=limits[1])
+        next_plan = self.plan(wider, probe_on=probe_on, most=most, again=again - 1)
+        return replace(plan, wider=next_plan)
 
     def _enough(self, wanted: EffectiveParameters) -> int:
         """How many hashed points give the selector all the candidates that it may have.
@@ -167,6 +186,15 @@ class Searcher:
 
     def answer(self, queries: Rows, plan: QueryPlan) -> Answers:
         """Answer rows that are prepared for the metric."""
+        answers = self._answer(queries, plan)
+        # Results that are near-copies of others.
+        duplicates = answers.stats[5]
+        if plan.wider is not None and duplicates.any():
+            for row in np.flatnonzero(duplicates).tolist():
+                answers.put(row, self.answer(queries[row : row + 1], plan.wider))
+        return answers
+
+    def _answer(self, queries: Rows, plan: QueryPlan) -> Answers:
         wanted = plan.wanted
         answers = _empty_answers(len(queries), wanted.k, gaps=wanted.selector == "qp_relax")
         if not plan.one_by_one:

@@ -18,7 +18,6 @@ from divgrpc.index import Index
 from divgrpc.types import QueryResult
 from divgrpc_client.reports import topics
 
-
 _K = 10
 _POINTS = 8_000
 _QUERIES = 40

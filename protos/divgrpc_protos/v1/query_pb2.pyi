@@ -293,7 +293,9 @@ class QueryRequest(google.protobuf.message.Message):
     METRIC_EUCLIDEAN a squared distance, 0 or more. Default IndexInfo.duplicate_threshold, as Build
     measured it; with diversity 0 or the selector nearest nothing is collapsed unless this is set.
     Where near-copies crowd the candidates, up to four times candidates_limit are looked at, within
-    hash_limit. Near-copies come last where fewer than k candidates differ.
+    hash_limit; where fewer than k of these differ, a request without hash_limit and epsilon is
+    searched again with four, then sixteen times both limits. Near-copies come last where there
+    are still fewer than k.
     """
     list_collapsed: builtins.bool
     """Lists the near-copies that each result stands for (QueryResponse.collapsed_ids)."""
