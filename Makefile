@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 test bench bench-large bench-labels lint types imports proto lock clean
+.PHONY: help demo table1 table2 test processors bench bench-large bench-labels lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -38,10 +38,15 @@ table2: .venv/ready  ## its Table 2, of labels, in the same way
 	$(BIN)/divgrpc paper table2 $(ARGS)
 
 # Two processes, each with a server of its own, take one file after another. Kernels are compiled
-# before that, or both processes and both servers would compile the same ones.
+# before that, since a test has no time to wait for them.
 test: .venv/ready .venv/node/ready  ## run the whole suite
-	$(BIN)/python -c 'from divgrpc.warming import warm_kernels; warm_kernels()'
+	$(BIN)/divgrpc warm
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+processors: .venv/ready  ## compile the kernels for older processors: the same answers, byte for byte
+	NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= $(BIN)/divgrpc warm
+	NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES= $(BIN)/divgrpc warm
+	DIVGRPC_PROCESSORS="x86-64-v2 x86-64-v3" $(BIN)/python -m pytest -v -p no:xdist tests/core/test_processors.py -k older
 
 # What the example for Node imports. Where there is no npm, its test says so.
 .venv/node/ready: .venv/ready docs/examples/node/package.json docs/examples/node/package-lock.json

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc import hashing
+from divgrpc import compilation, hashing
 from divgrpc.array_files import Array
 from divgrpc.assembling import assemble
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
@@ -41,6 +41,7 @@ class IndexBuilder:
         name: str = "",
         labels: LabelPlan | None = None,
     ) -> None:
+        compilation.ensure()
         self._store = store
         self._parameters = parameters
         self._expect(expected_rows or 0)

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from divgrpc import compilation
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.kept import NO_LABELS, KeptIndex
 from divgrpc.label_parameters import PredictParameters
@@ -48,6 +49,7 @@ class Engine(KeptIndex):
 
     def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
         """Take a generation; `folder` is that of the index, where it is kept in one."""
+        compilation.ensure()
         super().__init__(generation, name, folder)
         manifest = generation.manifest
         self._arrays = generation.arrays

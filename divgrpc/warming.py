@@ -1,25 +1,27 @@
-"""Kernels made ready before the first query: compiled, or loaded as an earlier process left them.
+"""Kernels made ready before the first query: compiled by other processes, then loaded.
 
-A process compiles one kernel at a time. Where nothing is kept yet a second process begins at the
-other end meanwhile, and the first finds ready what it comes to.
+`divgrpc.compilation` starts those processes; what they run is here.
 """
 
 import contextlib
+import ctypes
 import gc
-import os
-import subprocess
-import sys
+import signal
+import time
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Final
 
 import numpy as np
 from scipy import sparse
 
+from divgrpc import compilation
 from divgrpc.building import IndexBuilder
 from divgrpc.cells import learn
 from divgrpc.engine import Engine
 from divgrpc.index import Index
-from divgrpc.kernels import compiling
+from divgrpc.kernels import compiling, keeping
 from divgrpc.labels import train
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.predicting import embed
@@ -29,22 +31,84 @@ from divgrpc.stores import MemoryStore
 from divgrpc.types import FloatArray
 from divgrpc.vectors import SparseRows, as_rows
 
-_OTHER_PROCESS: Final = "from divgrpc.warming import compile_other_end; compile_other_end()"
+_PR_SET_PDEATHSIG: Final = 1
 
 
 def warm_kernels() -> None:
-    """Compile every kernel, or load what an earlier process compiled.
+    """Load every kernel, and have those compiled before that are not kept yet.
 
-    What is kept and cannot be read is removed and compiled anew.
+    Says so on standard error where anything is compiled, or where `compilation.report_to` has it.
     """
-    try:
-        alone = compiling.is_warm() or len(os.sched_getaffinity(0)) < 2 or not sys.executable
-        with _uncollected(), contextlib.nullcontext() if alone else _other_beside():
-            _run_every_kernel()
-    except Exception:  # noqa: BLE001  # numba reads its cache by unpickling: anything can come of it
-        compiling.forget()
+    compilation.ensure()
+    with _uncollected():
         _run_every_kernel()
-    compiling.mark_warm()
+    if not keeping.is_warm():
+        # Where no other process could compile them, this one has.
+        keeping.mark_warm(compiling.needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """What `warm_ahead` did: `kernels` of `size_bytes` altogether, for a `processor`.
+
+    They are in `folder` if they are `kept`. `compile_seconds` is None where none was missing.
+    """
+
+    folder: Path
+    kept: bool
+    kernels: int
+    size_bytes: int
+    processor: str
+    compile_seconds: float | None
+    load_seconds: float
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the same for JSON."""
+        return asdict(self) | {"folder": str(self.folder)}
+
+
+def warm_ahead(*, quiet: bool = False) -> Warmed:
+    """Compile every kernel that is missing, load all of them, and say what that came to.
+
+    Progress goes to standard error, unless `quiet`.
+    """
+    if quiet:
+        compilation.report_to(lambda _: None)
+    missing = not keeping.is_warm()
+    begun = time.monotonic()
+    compilation.ensure()
+    compiled = time.monotonic()
+    warm_kernels()
+    return Warmed(
+        folder=keeping.cache_folder(),
+        kept=keeping.is_warm(),
+        kernels=len(keeping.kernel_names()),
+        size_bytes=sum(file.stat().st_size for file in keeping.cache_folder().glob("*.kernel")),
+        processor=keeping.processor(),
+        compile_seconds=compiled - begun if missing else None,
+        load_seconds=time.monotonic() - compiled,
+    )
+
+
+def compile_kernels(end: str, folder: str) -> None:
+    """Compile every kernel from the "first" or the "last" of the list on, as a process of its own.
+
+    `folder` is where whoever started this process looks for the files. Exits with 1, and the reason
+    on standard error, where they would be elsewhere or cannot be kept.
+    """
+    # Nobody waits for the files any more once that process has died.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if folder != str(keeping.cache_folder()):
+        raise SystemExit("another divgrpc is installed than the one that runs")
+    compilation.leave_to_others()
+    gc.disable()
+    if end == "last":
+        compile_other_end()
+        return
+    _run_every_kernel()
+    if not keeping.mark_warm(compiling.needed):
+        reasons = sorted(set(compiling.unkept.values()))
+        raise SystemExit("; ".join(reasons) or "a file that was written cannot be read")
 
 
 @contextlib.contextmanager
@@ -57,26 +121,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if was:
             gc.enable()
-
-
-@contextlib.contextmanager
-def _other_beside() -> Iterator[None]:
-    """Let another process compile meanwhile; whatever it does not come to is compiled here."""
-    try:
-        other = subprocess.Popen(  # noqa: S603  # our own words
-            (sys.executable, "-P", "-c", _OTHER_PROCESS),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-    except OSError:
-        yield
-        return
-    with other:
-        try:
-            yield
-        finally:
-            other.kill()
 
 
 def _run_every_kernel() -> None:
@@ -97,8 +141,7 @@ def _run_every_kernel() -> None:
 
 
 def compile_other_end() -> None:
-    """Compile what `warm_kernels` comes to last, where another process runs it."""
-    gc.disable()
+    """Compile what `_run_every_kernel` comes to last, where another process runs it."""
     points = np.eye(8, dtype=np.float32)
     compile_beside()
     learn(points, 4, np.random.default_rng(0))

@@ -47,6 +47,7 @@ from divgrpc_client.verbs import (
     add_split,
     add_with_file,
 )
+from divgrpc_client.warm_verb import add_warm
 
 _TOP: Final = """\
 Search whose results are near the query and different from one another.
@@ -214,6 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     add_named(add(verbs, "rm", commands.rm, "Delete an index."))
     add_load(verbs)
     _add_demo(verbs)
+    add_warm(verbs)
     add_paper(verbs)
     return parser
 

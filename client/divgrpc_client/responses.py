@@ -38,7 +38,8 @@ class ServerInfo:
     """What a server says of itself.
 
     `durable`: indexes outlive it; `workers_ready` of `workers` are up; `kernels_ready`: every
-    worker's kernels are compiled and warm; `limits` and `versions` by name.
+    worker's kernels are compiled and warm; `limits` and `versions` by name; `kernels_compiled` of
+    `kernels_total` kernels are compiled, 0 of 0 until the server knows or if it is an older one.
     """
 
     version: str
@@ -49,6 +50,8 @@ class ServerInfo:
     kernels_ready: bool
     limits: dict[str, int]
     versions: dict[str, str]
+    kernels_compiled: int = 0
+    kernels_total: int = 0
 
 
 def query_result(response: query_pb2.QueryResponse) -> QueryResult:
@@ -258,6 +261,8 @@ def server_info(message: index_pb2.GetServerInfoResponse) -> ServerInfo:
         kernels_ready=message.kernels_ready,
         limits=dict(message.limits),
         versions=dict(message.versions),
+        kernels_compiled=message.kernels_compiled,
+        kernels_total=message.kernels_total,
     )
 
 

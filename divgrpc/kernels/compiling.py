@@ -1,28 +1,23 @@
-"""How kernels are compiled, and where the result is kept.
+"""How kernels are compiled, and how numba finds what an earlier process compiled.
 
-numba's cache notices an edit in the file of a function but not in the files of the functions it
-calls, so compiled kernels live in a folder of their own whose name is a hash of all kernel sources,
-the versions and the processor. A file `warm` in it says that every kernel is there. A folder that
-cannot be written costs compile time at each start, nothing else.
+`divgrpc.kernels.keeping` says where compiled kernels are kept. A folder that cannot be written
+costs compile time at each start, nothing else.
 """
 
-import contextlib
 import functools
 import hashlib
-import os
-import platform
-import shutil
-import tempfile
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-import llvmlite
 import numba
-import numpy as np
-from llvmlite import binding
-from numba.core import config
+from numba.core.caching import NullCache, _Cache
+from numba.core.compiler import CompileResult
+from numba.core.serialize import dumps
 from numba.core.types.misc import unliteral
+
+from divgrpc.kernels import keeping
 
 # No fastmath: it would let the compiler choose the order of a sum.
 _OPTIONS: Final = {
@@ -40,31 +35,90 @@ _MAKERS: Final = {
 }
 
 
-@functools.cache
-def cache_folder() -> Path:
-    """Return the folder of compiled kernels for these sources, versions and processor."""
-    key = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
-        key.update(source.name.encode() + source.read_bytes())
-    versions = (platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
-    processor = (binding.get_host_cpu_name(), binding.get_host_cpu_features().flatten())
-    key.update(repr((versions, processor, os.environ.get("NUMBA_CPU_NAME"))).encode())
-    base = os.environ.get("DIVGRPC_KERNEL_CACHE")
-    if not base:
-        home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        base = str(Path(home) / "divgrpc")
-    return Path(base) / f"kernels-{key.hexdigest()[:16]}"
+# Kernels that this process compiled and could not keep, with the reason of each.
+unkept: dict[str, str] = {}
+# Files that Python has asked for in this process; what a kernel that is being compiled asks for is
+# compiled into it, and nobody needs it where that kernel is kept.
+needed: set[str] = set()
+_under_way: list[str] = []
+
+
+class _KernelFiles(_Cache):  # type: ignore[misc]  # numba has no types
+    """The files of one function, one for each list of argument types."""
+
+    def __init__(self, name: str, source: str) -> None:
+        self._name = name
+        self._source = source
+
+    @property
+    def cache_path(self) -> str:
+        return str(keeping.cache_folder())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        """Return what was compiled for a signature, None where that is not kept or is damaged."""
+        target_context.refresh()
+        file = self._file(sig, target_context.codegen())
+        if not _under_way:
+            needed.add(file)
+        payload = keeping.read(file)
+        if payload is not None:
+            try:
+                # As numba's own cache does. Who may write to the folder may run code as its owner.
+                return CompileResult._rebuild(  # noqa: SLF001
+                    target_context,
+                    *pickle.loads(payload),  # noqa: S301
+                )
+            except Exception:  # noqa: BLE001, S110  # it raises anything; the kernel is compiled anew
+                pass
+        _under_way.append(file)
+        return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        """Keep what was compiled for a signature."""
+        file = self._file(sig, data.codegen)
+        # With it goes whatever failed to compile meanwhile.
+        if file in _under_way:
+            del _under_way[_under_way.index(file) :]
+        if data.library.has_dynamic_globals:
+            unkept[self._name] = "its code holds addresses of this process"
+            return
+        try:
+            keeping.write(file, dumps(data._reduce()))  # noqa: SLF001
+        except OSError as error:
+            unkept[self._name] = str(error)
+
+    def _file(self, sig: Any, codegen: Any) -> str:
+        return keeping.file_name(self._name, f"{sig} {codegen.magic_tuple()} {self._source}")
+
+    def enable(self) -> None:
+        """Do nothing: there is no other state."""
+
+    def disable(self) -> None:
+        """Do nothing."""
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+def _files_of(function: Callable[..., Any]) -> _Cache:
+    """Return the files of a function of a module; one made by another function has none.
+
+    What such a function does depends on variables of the other, which no name of a file could hold.
+    """
+    source = _hash_of(function.__code__.co_filename)
+    if function.__closure__ or "<locals>" in function.__qualname__ or source is None:
+        return NullCache()
+    module = function.__module__.rpartition(".")[2]
+    return _KernelFiles(f"{module}.{function.__qualname__}", source)
 
 
 @functools.cache
-def _can_keep() -> bool:
-    """Tell whether the folder of compiled kernels can be written."""
+def _hash_of(source: str) -> str | None:
+    """Return a hash of a source file, which kernels outside of this folder are told apart by."""
     try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=cache_folder()):
-            return True
+        return hashlib.sha256(Path(source).read_bytes()).hexdigest()
     except OSError:
-        return False
+        return None
 
 
 def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no type
@@ -101,16 +155,10 @@ def _make_none(function: Callable[..., Any]) -> None:
 
 
 def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's options have no type
-    kept = config.CACHE_DIR
-    # The setting is global and belongs to whoever uses numba beside us: ours for a moment only.
-    config.CACHE_DIR = str(cache_folder())
-    try:
-        # Where it may not write, numba would look for other places, which no hash of ours names.
-        inner = function.__name__.startswith("_") and "inline" not in options
-        options |= _OPTIONS | {"no_cpython_wrapper": inner, "cache": _can_keep()}
-        dispatcher = numba.njit(**options)(function)
-    finally:
-        config.CACHE_DIR = kept
+    inner = function.__name__.startswith("_") and "inline" not in options
+    options |= _OPTIONS | {"no_cpython_wrapper": inner}
+    dispatcher = numba.njit(**options)(function)
+    dispatcher._cache = _files_of(function)  # noqa: SLF001  # numba's `cache=True` does the same
     resolve = dispatcher.get_call_template
 
     def resolve_plain(arguments: Any, keywords: Any) -> Any:
@@ -119,19 +167,3 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's o
 
     dispatcher.get_call_template = resolve_plain
     return dispatcher
-
-
-def is_warm() -> bool:
-    """Tell whether every kernel is compiled and kept."""
-    return (cache_folder() / "warm").exists()
-
-
-def mark_warm() -> None:
-    """Note that every kernel is compiled and kept."""
-    with contextlib.suppress(OSError):
-        (cache_folder() / "warm").touch()
-
-
-def forget() -> None:
-    """Remove what is kept, such as files that cannot be read any more."""
-    shutil.rmtree(cache_folder(), ignore_errors=True)

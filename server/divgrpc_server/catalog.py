@@ -35,12 +35,19 @@ class Catalog:
     """GetIndex, ListIndexes, DeleteIndex and GetServerInfo; each takes and returns raw bytes."""
 
     def __init__(
-        self, config: Config, root: Path, pool: Pool, kernels_ready: Callable[[], bool]
+        self,
+        config: Config,
+        root: Path,
+        pool: Pool,
+        kernels_ready: Callable[[], bool],
+        kernels_compiled: Callable[[], tuple[int, int]],
     ) -> None:
+        """Take what tells whether kernels are ready, and how many are compiled of how many."""
         self._config = config
         self._root = root
         self._pool = pool
         self._kernels_ready = kernels_ready
+        self._kernels_compiled = kernels_compiled
 
     async def get_index(self, request: bytes) -> bytes:
         """Describe one index."""
@@ -73,6 +80,7 @@ class Catalog:
         """Say what the server is and what it allows."""
         index_pb2.GetServerInfoRequest.FromString(request)
         config = self._config
+        compiled, total = self._kernels_compiled()
         response = index_pb2.GetServerInfoResponse(
             version=divgrpc.__version__,
             durable=bool(config.data_dir),
@@ -80,6 +88,8 @@ class Catalog:
             workers_ready=self._pool.workers,
             workers=config.workers,
             kernels_ready=self._kernels_ready(),
+            kernels_compiled=compiled,
+            kernels_total=total,
             limits={
                 **LIMITS,
                 "builds_max": config.max_builds,

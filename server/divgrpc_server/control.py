@@ -19,6 +19,7 @@ from divgrpc_server.config import Config
 Kind = Literal[
     "hello",  # to every child, first: number is its serial, text what `Self` is made of
     "ready",  # worker: kernels are warm; front: listening
+    "kernels",  # worker, and then to every front: `number` of `text` kernels are compiled
     "worker",  # to a front: the descriptor leads to worker `number`
     "front",  # to a worker: the descriptor leads to a front
     "lost",  # front: worker `number` hangs or hung up

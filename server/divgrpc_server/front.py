@@ -67,6 +67,7 @@ class Front:
         self._log = log
         self._loop = asyncio.get_running_loop()
         self._serving = False
+        self._kernels = (0, 0)
         self._draining = False
         self._stop = asyncio.Event()
         self._health_wanted = asyncio.Event()
@@ -79,7 +80,9 @@ class Front:
             stamp=self._stamp,
         )
         self._builds = Builds(me.config, me.channel, self._pool, me.root)
-        catalog = Catalog(me.config, me.root, self._pool, lambda: self._serving)
+        catalog = Catalog(
+            me.config, me.root, self._pool, lambda: self._serving, lambda: self._kernels
+        )
         self._service = Service(
             me.config,
             self._pool,
@@ -170,6 +173,12 @@ class Front:
             self._pool.attach(message.number, frames.Link(frames.adopt(descriptor)))
         elif message.kind in ("builder", "refused"):
             self._builds.hear(message, descriptor)
+        elif message.kind == "kernels":
+            self._kernels = message.number, int(message.text)
+            self._pool.no_worker = "no worker is up"
+            if message.number < int(message.text):
+                done = f"{message.number} of {message.text} kernels are compiled"
+                self._pool.no_worker = f"no worker is up yet: {done}, which is done once; retry"
         elif message.kind == "serving":
             self._serving = True
             self._health_wanted.set()

@@ -56,6 +56,8 @@ class Pool:
         changed: Callable[[], None],
         stamp: Callable[[str], object],
     ) -> None:
+        # What calls are told that have waited for a worker in vain.
+        self.no_worker = "no worker is up"
         self._config = config
         self._log = log
         self._report = report
@@ -380,7 +382,7 @@ class Pool:
             for call in [call for call in line.values() if call.since <= since]:
                 del line[call.request.id]
                 self._admission.release(call.request)
-                error = UnavailableError("no worker is up")
+                error = UnavailableError(self.no_worker)
                 call.deliver(_status(call.request, error, self._log))
 
 

@@ -2,8 +2,8 @@
 
 Theory of operation. Imports neither grpc nor numba, so it starts at once and has nothing that could
 fail it. Every front and every worker that are both ready share a socket; whoever is replaced gets
-new ones. The first worker warms the kernels alone, because processes that fill numba's cache
-together have crashed one another; the others start when it is ready.
+new ones. The first worker starts alone and has the kernels compiled where they are missing; the
+others start when it is ready, as they would only wait for it.
 
 A child that dies is replaced at once, unless its kind keeps dying young: then after a pause that
 doubles. A server whose children have never come up gives up and says so. When the supervisor dies,
@@ -53,6 +53,8 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._warm = False
+        # The last word on how many kernels are compiled.
+        self._kernels = Message("kernels", 0, "0")
         self._failed = False
         self._serving = False
         self._stopping = False
@@ -113,6 +115,10 @@ class Supervisor:
     def _hear(self, child: Child, message: Message) -> None:
         if message.kind == "ready":
             self._take_in(child)
+        elif message.kind == "kernels":
+            self._kernels = message
+            for front in self._ready("front"):
+                front.send(message)
         elif message.kind == "lost":
             worker = self._children.get(message.number)
             if worker is not None:
@@ -127,6 +133,7 @@ class Supervisor:
     def _take_in(self, child: Child) -> None:
         child.ready = True
         if child.role == "front":
+            child.send(self._kernels)
             for worker in self._ready("worker"):
                 self._connect(child, worker)
             if self._serving:

@@ -21,11 +21,10 @@ from collections import deque
 from typing import Final
 
 from divgrpc.engine import Engine
-from divgrpc.kernels import compiling
-from divgrpc.warming import warm_kernels
 from divgrpc_server import control, frames, jobs, logs, pieces
 from divgrpc_server.frames import Op, Outcome, Reply, Request
 from divgrpc_server.jobs import PredictJob, QueryJob
+from divgrpc_server.kernel_progress import warm
 from divgrpc_server.pieces import PieceJob, PlanJob
 from divgrpc_server.shelf import Shelf
 from divgrpc_server.statuses import LateError
@@ -363,23 +362,12 @@ class Worker:
         front.flush()
 
 
-def warm(log: logs.Logger) -> None:
-    """Make every kernel ready, and say what that costs where it costs much."""
-    begun = time.monotonic()
-    if not compiling.is_warm():
-        log.info("compiling kernels, which takes a while and is kept for later starts")
-    warm_kernels()
-    if not compiling.is_warm():
-        log.warning("compiled kernels cannot be kept: every start and build compiles them anew")
-    log.info("kernels are warm", seconds=round(time.monotonic() - begun, 3))
-
-
 def main() -> None:
     """Run a worker; started by the supervisor alone."""
     me = control.enter()
     log = logs.configure(me.config, "worker", me.serial)
     with logs.edge(log):
-        warm(log)
+        warm(me.channel, log)
         # What is here now stays, and the collector need not look at it again.
         gc.collect()
         gc.freeze()

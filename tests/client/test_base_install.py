@@ -22,6 +22,11 @@ _WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
             "divgrpc: the demonstration needs PIL: install divgrpc[server,report]\n",
         ),
         (
+            ("numba",),
+            "from divgrpc_client.cli import main; sys.exit(main(['warm']))",
+            "divgrpc: compiling kernels needs numba: install divgrpc[server]\n",
+        ),
+        (
             ("hdrh",),
             "from divgrpc_client.cli import main; sys.exit(main(['load', 'x', '--rate', '1']))",
             "divgrpc: load needs hdrh: install divgrpc[load]\n",

@@ -42,7 +42,7 @@ def test_one_bad_index_hides_no_other(tmp_path: Path, damage: Callable[[Path], N
     Index.build(random_points(50), path=tmp_path / "sound")
     shutil.copytree(tmp_path / "sound", tmp_path / "bad")
     damage(tmp_path / "bad")
-    catalog = Catalog(Config(), tmp_path, cast("Any", None), lambda: True)
+    catalog = Catalog(Config(), tmp_path, cast("Any", None), lambda: True, lambda: (1, 1))
     answer = asyncio.run(catalog.list_indexes(b""))
     listed = index_pb2.ListIndexesResponse.FromString(answer).indexes
     assert [(info.name, info.rows) for info in listed] == [("bad", 0), ("sound", 50)]
@@ -71,7 +71,7 @@ def test_whatever_reading_one_raises(
 
     monkeypatch.setattr(IndexFolder, "read_info", fail)
     monkeypatch.setattr("divgrpc_server.catalog.list_indexes", lambda _: ["bad"])
-    catalog = Catalog(Config(), Path("/nowhere"), cast("Any", None), lambda: True)
+    catalog = Catalog(Config(), Path("/nowhere"), cast("Any", None), lambda: True, lambda: (1, 1))
     with pytest.raises(meaning):
         asyncio.run(catalog.get_index(ASKED))
     answer = asyncio.run(catalog.list_indexes(b""))

@@ -96,7 +96,9 @@ class Parts:
         self.pool = Pool(
             CONFIG, log, report=lambda _: None, changed=lambda: None, stamp=lambda _: None
         )
-        self.catalog = Catalog(CONFIG, Path("/nowhere"), self.pool, lambda: True)
+        self.catalog = Catalog(
+            CONFIG, Path("/nowhere"), self.pool, lambda: True, lambda: (117, 117)
+        )
         self.builds = Builds(CONFIG, None, self.pool, Path("/nowhere"))  # type: ignore[arg-type]  # no supervisor
         self.service = Service(
             CONFIG,

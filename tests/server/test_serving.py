@@ -58,6 +58,7 @@ def test_the_server_says_what_it_is(client: Client) -> None:
     assert info.durable
     assert (info.workers, info.workers_ready, info.fronts) == (2, 2, 1)
     assert info.kernels_ready
+    assert info.kernels_compiled == info.kernels_total > 100
     assert LIMITS.items() <= dict(info.limits).items()
     assert {"python", "numpy", "numba", "grpcio", "protobuf"} <= set(info.versions)
 

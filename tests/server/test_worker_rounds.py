@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from divgrpc.kernels import compiling
-from divgrpc_server import control, frames, logs, worker
+from divgrpc import compilation
+from divgrpc.compilation import Compilation
+from divgrpc.kernels import keeping
+from divgrpc_server import control, frames, kernel_progress, logs, worker
 from divgrpc_server.config import Config
 from divgrpc_server.frames import Op, Request
 from fronts import Front
@@ -43,24 +45,54 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
     assert order == [1, 2, "piece"]
 
 
+_BEGUN = Compilation("begun", 2, 117, 0.0)
+_HALF = Compilation("going on", 60, 117, 9.0)
+_SOON_AFTER = Compilation("going on", 61, 117, 9.1)
+_DONE = Compilation("done", 117, 117, 21.0)
+
+
 @pytest.mark.parametrize(
-    ("kept", "told"),
+    ("states", "logged", "counts"),
     [
-        ([True, True], ["kernels are warm"]),
-        ([False, True], ["compiling kernels", "kernels are warm"]),
-        ([False, False], ["compiling kernels", "cannot be kept", "kernels are warm"]),
+        ([], ["kernels are warm"], []),
+        (
+            [_BEGUN, _HALF, _SOON_AFTER, _DONE],
+            ["compiling kernels, once", "compiling kernels", "compiled", "kernels are warm"],
+            [2, 60, 117],
+        ),
+        (
+            [Compilation("unkept", 0, 117, 0.0, "Read-only file system")],
+            ["cannot be kept (Read-only file system)", "kernels are warm"],
+            [0],
+        ),
     ],
     ids=["warm", "first start", "unwritable"],
 )
-def test_a_worker_says_what_warming_costs(
-    monkeypatch: pytest.MonkeyPatch, kept: list[bool], told: list[str]
+def test_a_worker_tells_how_far_the_kernels_are(
+    monkeypatch: pytest.MonkeyPatch,
+    states: list[Compilation],
+    logged: list[str],
+    counts: list[int],
 ) -> None:
-    """It says so where kernels are compiled, and warns where they cannot be kept."""
-    answers = iter(kept)
-    monkeypatch.setattr(worker, "warm_kernels", lambda: None)
-    monkeypatch.setattr(compiling, "is_warm", lambda: next(answers))
+    """The log and the supervisor hear of it; where all kernels exist, of nothing but that."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reports: list[compilation.Report] = []
+    monkeypatch.setattr(compilation, "report_to", reports.append)
+
+    def warm_kernels() -> None:
+        for state in states:
+            reports[0](state)
+
+    monkeypatch.setattr(kernel_progress, "warm_kernels", warm_kernels)
     log = logs.configure(Config(), "worker")
-    with capture_logs() as events:
-        worker.warm(log)
-    assert len(events) == len(told)
-    assert all(word in event["event"] for word, event in zip(told, events, strict=True))
+    with ours, theirs, capture_logs() as events:
+        kernel_progress.warm(control.Channel(theirs), log)
+        theirs.close()
+        heard = []
+        while (received := control.Channel(ours).receive()) is not None:
+            heard.append(received[0])
+    assert len(events) == len(logged)
+    assert all(word in event["event"] for word, event in zip(logged, events, strict=True))
+    total = len(keeping.kernel_names())
+    assert [message.number for message in heard] == [*counts, total]
+    assert {message.kind for message in heard} == {"kernels"}

@@ -952,6 +952,8 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     KERNELS_READY_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
     VERSIONS_FIELD_NUMBER: builtins.int
+    KERNELS_COMPILED_FIELD_NUMBER: builtins.int
+    KERNELS_TOTAL_FIELD_NUMBER: builtins.int
     version: builtins.str
     durable: builtins.bool
     """True where indexes outlive the server."""
@@ -961,6 +963,11 @@ class GetServerInfoResponse(google.protobuf.message.Message):
     workers: builtins.int
     kernels_ready: builtins.bool
     """True once every worker's kernels are compiled and warm."""
+    kernels_compiled: builtins.int
+    """While a first start compiles kernels: how many are compiled, of how many. The total is 0 until
+    it is known.
+    """
+    kernels_total: builtins.int
     @property
     def limits(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Every limit a request can run into, by name."""
@@ -980,7 +987,9 @@ class GetServerInfoResponse(google.protobuf.message.Message):
         kernels_ready: builtins.bool = ...,
         limits: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         versions: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        kernels_compiled: builtins.int = ...,
+        kernels_total: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["durable", b"durable", "fronts", b"fronts", "kernels_ready", b"kernels_ready", "limits", b"limits", "version", b"version", "versions", b"versions", "workers", b"workers", "workers_ready", b"workers_ready"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["durable", b"durable", "fronts", b"fronts", "kernels_compiled", b"kernels_compiled", "kernels_ready", b"kernels_ready", "kernels_total", b"kernels_total", "limits", b"limits", "version", b"version", "versions", b"versions", "workers", b"workers", "workers_ready", b"workers_ready"]) -> None: ...
 
 Global___GetServerInfoResponse: typing_extensions.TypeAlias = GetServerInfoResponse
