@@ -97,6 +97,16 @@ def test_label_commands_run(server: RunningServer, tmp_path: Path) -> None:
         assert ran.stdout, command
 
 
+def test_the_first_example_prints_what_the_readme_says(tmp_path: Path) -> None:
+    """Under the example in process stands what it prints, to the letter."""
+    example = re.search(r"```python\n(.*?)```\n\nIt prints\n\n```text\n(.*?)```", README, re.DOTALL)
+    assert example is not None
+    script = tmp_path / "example.py"
+    script.write_text(example[1])
+    ran = subprocess.run([sys.executable, script], capture_output=True, text=True, check=True)
+    assert ran.stdout == example[2]
+
+
 def test_parameters_are_all_there() -> None:
     """The two tables have every parameter of Build and Query, and its default where it is fixed."""
     build, query = _section("Parameters, defaults, limits").split("`client.query` take")
