@@ -5,21 +5,23 @@ factors: the same steps in another part of the store.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import numpy as np
 
-from divgrpc.array_files import Array, read_only
 from divgrpc.encoding import Report, encode_points
+from divgrpc.families import choose_family
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
+from divgrpc.pricing import Shape
 from divgrpc.reasons import choices, dense_choices
-from divgrpc.searching import Searcher
+from divgrpc.searching import Searcher, readable
 from divgrpc.separators import separators
 from divgrpc.stores import Arrays
-from divgrpc.tuning import Tuned, tune, tune_dense
-from divgrpc.types import IntArray, Metric, WarningInfo
+from divgrpc.tuning import Tuned, tune
+from divgrpc.types import IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows, take
 
 # Rows that say how far points lie apart.
@@ -30,7 +32,6 @@ def assemble(
     store: Arrays,
     asked: BuildParameters,
     points: Rows,
-    ids: IntArray | None,
     *,
     report: Report,
     queries: Rows | None = None,
@@ -41,17 +42,20 @@ def assemble(
     `queries` are a sample of what will be asked, where the points are label factors; `categories`
     (n,) are those of the points. `report` gets stage, rows done and rows in all.
     """
-    encoded = encode_points(store, asked, points, report)
+    family = choose_family(asked, points, queries)
+    encoded = encode_points(store, replace(asked, hash_family=family.family), points, report)
     parameters = encoded.parameters
     report("tuning", 0, len(points))
-    searcher = Searcher(_readable(encoded.arrays, points, ids), parameters, points.shape[1])
-    tell = partial(report, "tuning")
-    tuned = tune(searcher, parameters.target_recall, parameters.seed, tell, queries)
-    dense = _tuned_dense(searcher, parameters, tuned.n_probes, categories, tell)
     rows, dims = points.shape
-    nonzeros, widest = rows * dims, dims
+    nonzeros, widest, stored = rows * dims, dims, None
     if isinstance(points, SparseRows):
         nonzeros, widest = len(points.values), int(np.diff(points.indptr).max())
+        stored = nonzeros
+    searcher = Searcher(readable(encoded.arrays, points), parameters, dims)
+    shape = Shape.of(parameters, rows, dims, stored)
+    tell = partial(report, "tuning")
+    tuned = tune(searcher, shape, parameters.target_recall, parameters.seed, tell, queries=queries)
+    dense = _tuned_dense(searcher, shape, parameters, categories, tell)
     return Manifest(
         generation=0,
         rows=rows,
@@ -67,16 +71,17 @@ def assemble(
         auto_search_dense=dense.auto_search if dense else None,
         search_costs_dense=dense.search_costs if dense else (),
         duplicate_threshold=_near_copies(points, parameters.metric, parameters.seed),
-        choices=choices(asked, encoded, tuned, rows, dims) + dense_choices(dense, parameters),
-        warnings=_warnings(tuned, parameters.target_recall),
+        choices=choices(asked, family, encoded, tuned, points.shape)
+        + dense_choices(dense, parameters),
+        warnings=(),
         arrays={},
     )
 
 
 def _tuned_dense(
     searcher: Searcher,
+    shape: Shape,
     parameters: BuildParameters,
-    n_probes: int,
     categories: IntArray | None,
     tell: Callable[[int, int], None],
 ) -> Tuned | None:
@@ -91,7 +96,7 @@ def _tuned_dense(
         return None
     target, seed = parameters.target_recall, parameters.seed
     tell(0, len(points))
-    return tune_dense(searcher, target, seed, tell, learned, n_probes=n_probes)
+    return tune(searcher, shape, target, seed, tell, queries=learned)
 
 
 def _near_copies(points: Rows, metric: Metric, seed: int) -> float:
@@ -120,25 +125,3 @@ def _near_copies(points: Rows, metric: Metric, seed: int) -> float:
     # Few digits: the last ones depend on the order of a sum.
     near = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * mean / 2:.3g}")
     return 2 * near if metric == "euclidean" else 1 - near
-
-
-def _readable(encoded: dict[str, Array], points: Rows, ids: IntArray | None) -> dict[str, Array]:
-    arrays = dict(encoded)
-    if isinstance(points, SparseRows):
-        arrays |= {"indptr": points.indptr, "indices": points.indices, "values": points.values}
-    else:
-        arrays["vectors"] = points
-    if ids is not None:
-        arrays["ids"] = ids
-    return {name: read_only(array) for name, array in arrays.items()}
-
-
-def _warnings(tuned: Tuned, target: float) -> tuple[WarningInfo, ...]:
-    tables = next(cost for cost in tuned.search_costs if cost.search == "tables")
-    if tables.recall >= target - 1e-9:
-        return ()
-    sentence = (
-        f"search tables finds {tables.recall:.2f} of the nearest at default limits, less than "
-        f"target_recall {target:g}; auto takes another search"
-    )
-    return (WarningInfo("TARGET_RECALL_MISSED", sentence, "target_recall"),)

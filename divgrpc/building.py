@@ -139,10 +139,9 @@ class IndexBuilder:
         self._check_unique()
         # What cannot be is said before the work begins.
         self._labels.agree(points.shape[1])
-        ids = self._store.read("ids") if self._stores_ids else None
         categories = self._store.read("categories") if "categories" in self._kinds else None
         made = assemble(
-            self._store, self._parameters, points, ids, report=self._report, categories=categories
+            self._store, self._parameters, points, report=self._report, categories=categories
         )
         warnings = self._skipped() + made.warnings
         section = self._labels.build(points, self._parameters, self._report)

@@ -21,7 +21,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.sketching import CountSketch
 from divgrpc.stores import Arrays
 from divgrpc.threads import on_all_cores
-from divgrpc.types import FloatArray, Points
+from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, mean_width, release_rows, take
 
 Report = Callable[[str, int, int], None]
@@ -53,8 +53,7 @@ class Encoded:
 def encode_points(store: Arrays, asked: BuildParameters, points: Rows, report: Report) -> Encoded:
     """Make all arrays but the points and their labels; `report` gets stage, rows done, rows."""
     rows, dims = points.shape
-    kind: Points = "sparse" if isinstance(points, SparseRows) else "dense"
-    parameters = hashing.fill_defaults(asked, rows, dims, kind)
+    parameters = hashing.fill_defaults(asked, rows, dims)
     encoder = _Encoder(store, parameters, points, report)
     encoder.measure()
     encoder.draw(fit=asked.n_components is None)

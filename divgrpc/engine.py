@@ -9,6 +9,7 @@ by `divgrpc.kernels.together`.
 import functools
 import time
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +29,7 @@ from divgrpc.parameters import (
 )
 from divgrpc.plans import QueryPlan
 from divgrpc.predicting import IndexedLabels, document_rows
+from divgrpc.pricing import SearchTable
 from divgrpc.searching import Searcher
 from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation
 from divgrpc.types import (
@@ -55,8 +57,11 @@ class Engine(KeptIndex):
         self._arrays = generation.arrays
         self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
         self._plans: dict[tuple[QueryParameters, bool], QueryPlan] = {}
-        # Whether `auto` takes another search for dense queries than for sparse ones.
-        self._dense_apart = manifest.auto_search_dense not in (None, manifest.auto_search)
+        kind = manifest.points
+        self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
+        # What `auto` takes for dense queries of sparse points.
+        self._dense_table = SearchTable.of(manifest, kind, dense=True)
+        self._dense_apart = kind == "sparse"
         # None where the index was built without labels.
         self.labels = IndexedLabels.of(manifest, generation.arrays)
 
@@ -116,9 +121,9 @@ class Engine(KeptIndex):
         dense = self._dense_apart and not (as_points or isinstance(rows, SparseRows))
         plan = self._plan(parameters, dense=dense)
         answers, wanted = self._searcher.answer(rows, plan), plan.wanted
-        warnings = parameters.warnings()
+        warnings = parameters.warnings() + plan.warnings
         if dense and parameters.search == "auto" and wanted.search != "exact":
-            warnings += self._like_points(rows)
+            warnings += self._like_points(rows, parameters)
         warnings += too_few("k", wanted.k, self.rows, answers.counts)
         stats = QueryStats(*answers.stats)
         if wanted.duplicate_threshold is not None:
@@ -167,8 +172,11 @@ class Engine(KeptIndex):
             self._plans[parameters, dense] = plan
         return plan
 
-    def _like_points(self, rows: Rows) -> tuple[WarningInfo, ...]:
-        """Say so where dense rows may be points: what `auto` takes was measured for hyperplanes."""
+    def _like_points(self, rows: Rows, parameters: QueryParameters) -> tuple[WarningInfo, ...]:
+        """Say so where dense rows may be points, and `auto` goes by what hyperplanes find."""
+        searches = {self._plan(parameters, dense=dense).wanted.search for dense in (False, True)}
+        if self._manifest.auto_search_dense is None or len(searches) == 1:
+            return ()
         widest = self._manifest.widest_row
         if isinstance(rows, SparseRows) or all(np.count_nonzero(row) > widest for row in rows):
             return ()
@@ -189,23 +197,25 @@ class Engine(KeptIndex):
                 "max_distance", "max_distance has no meaning under metric inner_product"
             )
         manifest = self._manifest
-        wanted = parameters.resolve(
+        table = self._dense_table if dense else self._table
+        wanted = table.resolve(
+            parameters,
             manifest.rows,
-            (dense and manifest.auto_search_dense) or manifest.auto_search,
             manifest.widest_row,
             manifest.points,
             manifest.nonzeros if manifest.points == "sparse" else None,
-            probes=(manifest.n_probes, self._searcher.max_probes),
+            most_probes=self._searcher.max_probes,
             duplicate_threshold=parameters.collapse_threshold(
                 self._searcher.metric, manifest.duplicate_threshold
             ),
         )
-        return self._searcher.plan(
+        plan = self._searcher.plan(
             wanted,
             probe_on=parameters.search == "auto",
             most=parameters.most_candidates(self._mean_width),
             again=parameters.searches_again,
         )
+        return replace(plan, warnings=table.warnings(parameters, wanted, manifest.rows))
 
     # What an evaluation asks.
 

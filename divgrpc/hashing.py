@@ -28,11 +28,11 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import hashing as kernels
 from divgrpc.parameters import CODE_BITS, BuildParameters
 from divgrpc.sketching import CountSketch, dims_after
-from divgrpc.types import FloatArray, HashFamily, Points
+from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, mean_width
 
 WORD: Final = 64
-_MAX_COMPONENTS: Final = 200
+MAX_COMPONENTS: Final = 200
 # Rows that principal components are computed from at most: more change them in digits that a sign
 # does not see.
 _SAMPLE_ROWS: Final = 50_000
@@ -41,7 +41,7 @@ _SAMPLE_STORED: Final = 1 << 22
 _SUFFICIENT_ROWS: Final = 4_096
 # Up to this many dimensions the second moments are cheaper than sketching.
 GRAM_DIMS: Final = 2_048
-# From so many points on a scan of all codes takes longer than cells do.
+# From so many points on a scan of all codes takes longer than cells do, where they fit the points.
 CELLS_FROM_ROWS: Final = 100_000
 _OVERSAMPLING: Final = 16
 _POWER_ITERATIONS: Final = 4
@@ -81,10 +81,8 @@ def tables_needed(distance: float, n_bits: int, failure_probability: float) -> i
     return max(1, math.ceil(math.log(failure_probability) / math.log1p(-bucket)))
 
 
-def fill_defaults(
-    asked: BuildParameters, rows: int, dims: int, points: Points = "dense"
-) -> BuildParameters:
-    """Return the same with the family chosen and n_tables, n_bits and n_components set.
+def fill_defaults(asked: BuildParameters, rows: int, dims: int) -> BuildParameters:
+    """Return the same with n_tables, n_bits and n_components set; `auto` stands for `lsh_div`.
 
     Raises `InvalidArgumentError` where there are fewer dimensions than components asked for, or
     fewer components than `pca_hash` needs for its tables.
@@ -96,13 +94,11 @@ def fill_defaults(
             f"n_components must be at most the number of dimensions that are hashed, {dims}, "
             f"got {asked.n_components}",
         )
-    family = asked.hash_family
-    if family == "auto":
-        family = _family_for(asked, rows, points)
-    components = asked.n_components or min(dims, _MAX_COMPONENTS)
+    family = "lsh_div" if asked.hash_family == "auto" else asked.hash_family
+    components = asked.n_components or min(dims, MAX_COMPONENTS)
     if family == "cells":
         # Where all dimensions fit into a code, none need be lost.
-        components = asked.n_components or (dims if dims <= CODE_BITS else _MAX_COMPONENTS)
+        components = asked.n_components or (dims if dims <= CODE_BITS else MAX_COMPONENTS)
         return replace(asked, hash_family=family, n_components=components)
     n_tables, n_bits = 10, min(24, max(8, rows.bit_length() - 2))
     if family == "pca_hash":
@@ -128,13 +124,6 @@ def _check_table_bits(filled: BuildParameters, components: int) -> None:
             f"n_tables times n_bits must be at most the {components} components of pca_hash, "
             f"got {bits}",
         )
-
-
-def _family_for(asked: BuildParameters, rows: int, points: Points) -> HashFamily:
-    tables_asked = asked.n_tables is not None or asked.n_bits is not None
-    if tables_asked or rows < CELLS_FROM_ROWS:
-        return "lsh_div" if points == "dense" else "lsh_sdiv"
-    return "cells"
 
 
 def code_bits(filled: BuildParameters) -> int:

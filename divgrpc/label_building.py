@@ -27,8 +27,8 @@ from divgrpc.labels.model import label_rows
 from divgrpc.manifest import LabelSection
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.predicting import INDEX, embed
+from divgrpc.sample import SAMPLE
 from divgrpc.stores import Arrays, Part
-from divgrpc.tuning import SAMPLE
 from divgrpc.types import Progress, WarningInfo
 from divgrpc.vectors import Rows, SparseRows, as_rows, prepare
 
@@ -186,7 +186,6 @@ class LabelBuilder:
             part,
             inner,
             part.read("vectors"),
-            part.read("ids"),
             report=lambda stage, done, total: report(f"label {stage}", done, total),
             queries=sample,
         )

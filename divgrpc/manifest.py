@@ -21,6 +21,7 @@ from divgrpc.types import (
     IndexInfo,
     LabelInfo,
     Points,
+    PoolCost,
     Search,
     SearchCost,
     WarningInfo,
@@ -141,7 +142,7 @@ class Manifest:
             | {
                 "parameters": BuildParameters(**document["parameters"]),
                 **{
-                    name: tuple(SearchCost(**cost) for cost in document[name])
+                    name: tuple(map(_search_cost, document[name]))
                     for name in ("search_costs", "search_costs_dense")
                 },
                 "choices": tuple(Choice(**c) for c in document["choices"]),
@@ -201,6 +202,11 @@ class Manifest:
             search_costs=() if index is None else index.search_costs,
             thresholds=dict(defaults.thresholds),
         )
+
+
+def _search_cost(document: dict[str, Any]) -> SearchCost:
+    pools = tuple(PoolCost(**pool) for pool in document.get("pools", ()))
+    return SearchCost(**document | {"pools": pools})
 
 
 def _labels(section: dict[str, Any] | None) -> LabelSection | None:

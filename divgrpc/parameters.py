@@ -138,13 +138,13 @@ class BuildParameters:
     """
 
     metric: Metric = "cosine"
-    hash_family: HashFamily = "lsh_sdiv"
+    hash_family: HashFamily = "auto"
     hyperplanes: Hyperplanes = "orthogonal"
     centred: bool = False
     n_tables: int | None = None
     n_bits: int | None = None
     n_components: int | None = None
-    target_recall: float = 0.9
+    target_recall: float = 0.95
     zero_vectors: ZeroVectors = "reject"
     seed: int = 0
 

@@ -8,7 +8,7 @@ import numpy as np
 from divgrpc.kernels import answering, collapse, finding, selection
 from divgrpc.parameters import LIMITS, POOL_GROWTH
 from divgrpc.selecting import ONE_BY_ONE
-from divgrpc.types import EffectiveParameters, Metric
+from divgrpc.types import EffectiveParameters, Metric, WarningInfo
 from divgrpc.vectors import within_float32
 
 # How far from its true distance a point may seem to be: rounding of two unit vectors. Without it a
@@ -52,6 +52,8 @@ class QueryPlan:
     one_by_one: bool
     limit: float = float(collapse.OFF)
     wider: "QueryPlan | None" = None
+    # What every answer to these parameters says.
+    warnings: tuple[WarningInfo, ...] = ()
 
     @classmethod
     def of(

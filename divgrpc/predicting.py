@@ -21,6 +21,7 @@ from divgrpc.labels.votes import most_voted, weigh
 from divgrpc.manifest import LabelSection, Manifest
 from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import LIMITS, too_few
+from divgrpc.pricing import SearchTable
 from divgrpc.searching import Answers, Searcher, as_queries
 from divgrpc.stores import part_of
 from divgrpc.types import (
@@ -106,12 +107,19 @@ class IndexedLabels:
     def _searcher(self) -> Searcher:
         return Searcher(part_of(self._arrays, INDEX), self._index.parameters, self._index.dims)
 
+    @cached_property
+    def _table(self) -> SearchTable:
+        return SearchTable.of(self._index, "labels", dense=True)
+
     def resolve(self, parameters: PredictParameters) -> EffectiveParameters:
         """Fill in the defaults of a search for labels; raises `UnfitIndexError` without a model."""
         index = self._index
-        probes = index.n_probes, self._searcher.max_probes
-        wanted = parameters.query.resolve(
-            index.rows, index.auto_search, index.dims, "labels", probes=probes
+        wanted = self._table.resolve(
+            parameters.query,
+            index.rows,
+            index.dims,
+            "labels",
+            most_probes=self._searcher.max_probes,
         )
         if parameters.least is None:
             return wanted

@@ -1,26 +1,23 @@
 """Why Build chose what it chose, a sentence each."""
 
 from divgrpc.encoding import Encoded
-from divgrpc.hashing import CELLS_FROM_ROWS
+from divgrpc.families import Family
 from divgrpc.parameters import BuildParameters
+from divgrpc.pricing import reaches
 from divgrpc.sketching import FROM_DIMS, SUMS
 from divgrpc.tuning import Tuned
 from divgrpc.types import Choice
 
 
 def choices(
-    asked: BuildParameters, encoded: Encoded, tuned: Tuned, rows: int, dims: int
+    asked: BuildParameters, family: Family, encoded: Encoded, tuned: Tuned, shape: tuple[int, int]
 ) -> tuple[Choice, ...]:
-    """Return what was left to Build and what became of it."""
-    made = encoded.parameters
+    """Return what was left to Build and what became of it, of points (n, d) of this shape."""
+    (rows, dims), made = shape, encoded.parameters
     cells = made.hash_family == "cells"
     found = []
     if asked.hash_family == "auto":
-        side = "at least" if rows >= CELLS_FROM_ROWS else "fewer than"
-        reason = f"{rows:,} points, {side} the {CELLS_FROM_ROWS:,} from which on cells are faster"
-        if not cells and rows >= CELLS_FROM_ROWS:
-            reason = "tables were asked for, and cells have none"
-        found.append(Choice("hash_family", made.hash_family, reason))
+        found.append(Choice("hash_family", made.hash_family, family.reason))
     if "sketch" in encoded.arrays:
         reason = f"sums that {dims:,} columns are hashed by, as all above {FROM_DIMS - 1:,} are"
         found.append(Choice("sketch", str(SUMS), reason))
@@ -43,12 +40,13 @@ def choices(
 
 
 def _probes(tuned: Tuned, target: float, what: str) -> Choice:
-    recall = next(cost.recall for cost in tuned.search_costs if cost.search == "tables")
-    if recall >= target - 1e-9:
-        reason = f"about the fewest {what} that find {target:g} of the nearest ({recall:.3f})"
-    else:
-        reason = f"the {what} that find most of the nearest ({recall:.3f}), short of {target:g}"
-    return Choice("n_probes", str(tuned.n_probes), reason)
+    pools = next(cost.pools for cost in tuned.search_costs if cost.search == "tables")
+    pool = next(pool for pool in pools if pool.n_probes == tuned.n_probes)
+    reason = f"the {what} that find most of the nearest {pool.candidates}, {pool.recall:.3f}"
+    if reaches(pool.recall, target):
+        reason = f"{what} enough to find {target:g} of the nearest {pool.candidates}"
+    others = ", ".join(f"{pool.n_probes} for {pool.candidates:,}" for pool in pools)
+    return Choice("n_probes", str(tuned.n_probes), f"{reason}; by candidates: {others}")
 
 
 def dense_choices(dense: Tuned | None, made: BuildParameters) -> tuple[Choice, ...]:
@@ -61,12 +59,12 @@ def dense_choices(dense: Tuned | None, made: BuildParameters) -> tuple[Choice, .
 
 
 def _search(tuned: Tuned, target: float) -> Choice:
-    told = ", ".join(
-        f"{cost.search} {cost.recall:.3f} in {cost.microseconds:.0f} us"
+    costs = ", ".join(
+        f"{cost.search} finds {cost.recall:.3f} at a price of {cost.microseconds:.0f} us"
         for cost in tuned.search_costs
     )
     reason = (
-        f"exact, or a scan or tables where they find {target:g} of the nearest in less than 0.8 of "
-        f"the time: {told}"
+        f"the cheapest by counted work that finds {target:g} of the candidates of a default query; "
+        f"exact unless another takes less than 0.8 of its price: {costs}"
     )
     return Choice("search", tuned.auto_search, reason)

@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numba
 import numpy as np
 
-from divgrpc.array_files import Array, release
+from divgrpc.array_files import Array, read_only, release
 from divgrpc.kernels import (
     addresses,
     answering,
@@ -123,26 +123,15 @@ class Searcher:
         bounds = self._named[2]
         return len(bounds) > 0 and bool(bounds[len(bounds) // 2] < bounds[0] / 2)
 
-    def of_first(self, count: int) -> "Searcher":
-        """Return a searcher of the first points for exact searches: it has no codes of them.
-
-        And no lists: it takes as long for any query as a dense one does, which lists do not help.
-        """
-        whole = ("indices", "values", "hyperplanes", "thresholds", "sketch")
-        arrays = {name: self._arrays[name] for name in whole if name in self._arrays}
-        for name in ("vectors", "squares", "inverse_lengths", "ids"):
-            if name in self._arrays:
-                arrays[name] = self._arrays[name][:count]
-        if "indptr" in self._arrays:
-            arrays["indptr"] = self._arrays["indptr"][: count + 1]
-        words = len(self._arrays["codes"])
-        codes = _frozen(np.empty((words, count), np.uint64))
-        return Searcher(arrays | {"codes": codes}, self._parameters, self.dims)
-
     @property
     def max_probes(self) -> int:
         """How many buckets a search through tables can look at."""
         return len(self._groups["cells"][2]) or MAX_PROBES
+
+    @property
+    def cell_sizes(self) -> IntArray:
+        """How many points each cell holds; none where there are no cells."""
+        return np.diff(self._groups["cells"][4])
 
     @property
     def least_probes(self) -> int:
@@ -256,11 +245,28 @@ class Searcher:
     def hashed(self, queries: Rows, wanted: EffectiveParameters) -> list[IntArray]:
         """Return the ids of the points that each query has hashed, in no order.
 
-        They are at most `hash_limit`.
+        They are at most `hash_limit`, where that is not 0.
         """
-        answers = _empty_answers(len(queries), wanted.hash_limit)
+        limit = wanted.hash_limit or self._hashing[2].shape[1]
+        answers = _empty_answers(len(queries), limit)
         self._run(queries, QueryPlan.of_hashed(wanted, self.metric), answers)
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
+
+    def entries_listed(self, queries: Rows, wanted: int) -> IntArray:
+        """Return how many entries of posting lists an exact search of each query reads, (nq,).
+
+        `wanted` of the nearest are looked for; 0 where a search does not go by the lists, as
+        `postings.worth_listing` has it.
+        """
+        starts = self._groups["postings"][0]
+        few = postings.FEW * wanted <= self._hashing[2].shape[1]
+        if not isinstance(queries, SparseRows) or not len(starts) or not few:
+            return np.zeros(len(queries), np.int64)
+        sizes = (starts[1:] - starts[:-1])[queries.indices]
+        sums = np.concatenate(([0], np.cumsum(sizes)))[queries.indptr]
+        entries = sums[1:] - sums[:-1]
+        stored = len(self._points[2])
+        return np.where(postings.FEW * entries < stored, entries, 0)
 
     def _run(self, queries: Rows, plan: QueryPlan, answers: Answers) -> None:
         sparse = isinstance(queries, SparseRows)
@@ -345,6 +351,16 @@ class Searcher:
         if search != finding.EXACT and (search != finding.TABLES or at_least or by_cells):
             scratch.make_scanning(max(room, n_cells))
         return scratch
+
+
+def readable(encoded: dict[str, Array], points: Rows) -> dict[str, Array]:
+    """Return what a searcher reads; without ids, so that it gives the rows that it finds."""
+    arrays = dict(encoded)
+    if isinstance(points, SparseRows):
+        arrays |= {"indptr": points.indptr, "indices": points.indices, "values": points.values}
+    else:
+        arrays["vectors"] = points
+    return {name: read_only(array) for name, array in arrays.items()}
 
 
 def compile_together(*, backwards: bool = False) -> None:

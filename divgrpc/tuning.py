@@ -1,327 +1,357 @@
-"""What a build measures on its own points: how many probes, and which search `auto` takes.
+"""What a build measures on its own points: how many probes, and what every search finds.
 
-A sample of indexed points serves as queries, each left out of its own neighbours. Recall is the
-share of its true ten nearest among the hashed points, at the default limits: the nearest of the
-hashed points are all candidates, so a query with the selector `nearest` shows it.
+A part of a sample of queries (`divgrpc.sample`) tunes hash limits and probes, the others measure.
+Recall is the share of the true nearest candidates among the hashed points, for each number of
+candidates in `divgrpc.pricing.POOLS` and the hash limit that a query for so many gets. What is kept
+is the lower end of an interval, so that queries to come find no less. What a search costs is
+counted, not timed.
 """
 
-import time
-from collections.abc import Callable
+import bisect
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 import numpy as np
-from scipy import sparse
+import numpy.typing as npt
 
 from divgrpc.parameters import QueryParameters
+from divgrpc.pricing import POOLS, Shape, choose, nanoseconds, reaches
+from divgrpc.sample import Report, Sample
 from divgrpc.searching import Searcher
 from divgrpc.threads import on_all_cores
-from divgrpc.types import (
-    EffectiveParameters,
-    FloatArray,
-    IntArray,
-    Search,
-    SearchCost,
-    Sought,
-)
-from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows
+from divgrpc.types import IntArray, PoolCost, Search, SearchCost, Sought
+from divgrpc.vectors import Rows, SparseRows
 
-Report = Callable[[int, int], None]
+_Shares = npt.NDArray[np.float64]
 
-NEIGHBOURS: Final = 10
-SAMPLE: Final = 64
-_NOBODY: Final = -1
 _ASKED_AT_ONCE: Final = 16
+# Points above which queries are asked one at a time: each holds pages of the points.
 _LARGE: Final = 1_000_000
-_TIMED_SECONDS: Final = 0.002
-_TIMED_LEAST: Final = 3
-_TIMED_AGAIN: Final = 3
-# Seconds of a call from which on what else the machine does is little beside it.
-_TIMED_LONG: Final = 0.001
-_TIMED_POINTS: Final = 100_000
+_FOUND_AT_ONCE: Final = 1 << 20
+# The next number of probes that is tried, as a multiple of the last.
+_STEP: Final = 2
 # More probes are hopeless once they are so many times those that found most, or find less than such
-# a share of that.
+# a share of that, or look at such a share of the points, which a scan does faster.
 _HOPELESS: Final = 4
 _LESS: Final = 0.9
-# Nor are probes told apart by less than such a part: the sample's recall is not as exact as that.
-_RESOLUTION: Final = 32
+_MOST_LOOKED_AT: Final = 0.3
+# Standard errors between a mean and the lower end of its interval, 95 % of them on one side.
+_ERRORS: Final = 1.645
+# Where the queries that measure find less than those that tune: limits that are tried one after
+# another, multiples of the probes, and how much less is worth another try.
+_TRIED_AGAIN: Final = 4
+_PROBES_AGAIN: Final = (1.0, 1.5, 2.2)
+_NEARLY: Final = 0.1
+# What a scan that ends early looks at first, for each candidate: see `scoring.reach`.
+_LONG_ROWS: Final = 8
+# Hash limits that are tried, in quarters of the default.
+_QUARTERS: Final = (4, 5, 6, 8, 10, 12, 16)
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
-# From what finds everything to what depends most on queries that look like points. The Hamming scan
-# is not among them: it reads what `scan` reads for a coarser answer. Where that is known to be good
-# enough for what will be asked it takes the place of `scan`, and no clock decides: it counts bits
-# once where `scan` does so four times.
-_AUTO: Final[tuple[Search, ...]] = ("exact", "scan", "tables")
-# Less than this is within what a clock shows twice for the same work.
-_CLEARLY_FASTER: Final = 0.8
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was found."""
+    """What was found; `n_probes` and `auto_search` are those of a default query."""
 
     n_probes: int
     auto_search: Search
     search_costs: tuple[SearchCost, ...]
-    # By so many queries.
+    # By so many queries, half of which tuned and half measured.
     asked: int
 
 
 def tune(
     searcher: Searcher,
+    shape: Shape,
     target_recall: float,
     seed: int,
     report: Report,
+    *,
     queries: Rows | None = None,
 ) -> Tuned:
-    """Choose the number of probes and the search for `auto`.
+    """Tune the probes and measure every search, for each number of candidates.
 
-    `queries` are a sample of what will be asked of label factors; without, points are asked for.
-    `report` gets rows done and rows in all, 0 for unknown, often enough to show life.
+    `queries` are a sample of what will be asked; without, points are asked for. `report` gets rows
+    done and rows in all, 0 for unknown, often enough to show life.
 
-    Probes: the fewest that reach `target_recall`, to a 32nd of them; where the hash limit keeps
-    every number below it, the one with the best recall. Search: the fastest of those that reach it;
-    `exact` always does. A search that finds less on queries unlike the points must be clearly
-    faster to be taken. Given `queries`, `scan_hamming` stands in for `scan` where it reaches that
-    too.
+    Hash limits: the least that let a scan reach `target_recall`, up to four times the default;
+    where none does, the default. Probes: about the fewest that reach it; where none do, those with
+    the best recall.
     """
-    sample = _Sample.draw(searcher, seed, report, queries)
-    n_probes = _tune_probes(sample, target_recall)
-    costs = sample.costs(n_probes)
-    chosen = _choose(costs, target_recall)
-    if queries is not None and chosen == "scan":
-        hamming = next(cost for cost in costs if cost.search == "scan_hamming")
-        chosen = "scan_hamming" if _reaches(hamming, target_recall) else chosen
-    return Tuned(n_probes, chosen, costs, len(sample.queries))
+    sample = Sample.draw(searcher, seed, max(POOLS), report, queries=queries)
+    measured = _Measuring(searcher, shape, sample, report, of_points=queries is None)
+    costs = measured.costs(target_recall)
+    default = measured.default_place
+    by_search = {cost.search: cost.pools[default] for cost in costs}
+    auto = choose(
+        by_search,
+        shape,
+        target_recall,
+        dense=measured.dense,
+        sought=measured.sought,
+    )
+    return Tuned(by_search["tables"].n_probes, auto, costs, len(sample))
 
 
-def tune_dense(
-    searcher: Searcher,
-    target_recall: float,
-    seed: int,
-    report: Report,
-    queries: FloatArray,
-    *,
-    n_probes: int,
-) -> Tuned:
-    """Choose the search for `auto` once more, by `queries` (m, d) float32 that are unlike points.
-
-    Tables get the probes that `tune` found: of the further ones that `auto` makes where those find
-    too few, the times say nothing.
-    """
-    sample = _Sample.draw(searcher, seed, report, queries)
-    costs = sample.costs(n_probes)
-    return Tuned(n_probes, _choose(costs, target_recall), costs, len(sample.queries))
+def lower_bound(shares: _Shares) -> _Shares:
+    """Return the lower ends of the one-sided 95 % intervals of the means of columns (m, s)."""
+    mean = shares.mean(axis=0)
+    if len(shares) < 2:
+        return np.asarray(mean)
+    spread = shares.std(axis=0, ddof=1) / np.sqrt(len(shares))
+    return np.asarray(np.maximum(0.0, mean - _ERRORS * spread))
 
 
-def _choose(costs: tuple[SearchCost, ...], target_recall: float) -> Search:
-    by_search = {cost.search: cost for cost in costs}
-    best = by_search[_AUTO[0]]
-    for search in _AUTO[1:]:
-        cost = by_search[search]
-        if (
-            _reaches(cost, target_recall)
-            and cost.microseconds < _CLEARLY_FASTER * best.microseconds
-        ):
-            best = cost
-    return best.search
+class _Measuring:
+    def __init__(
+        self,
+        searcher: Searcher,
+        shape: Shape,
+        sample: Sample,
+        report: Report,
+        *,
+        of_points: bool,
+    ) -> None:
+        self._searcher = searcher
+        self._shape = shape
+        self._sample = sample
+        self._report = report
+        self._rows = len(searcher.points)
+        sparse = isinstance(searcher.points, SparseRows)
+        self.sought: Sought = "sparse" if sparse else "dense" if of_points else "labels"
+        self.dense = not isinstance(sample.queries, SparseRows)
+        self._limits = [self._default_limit(pool) for pool in POOLS]
+        self._known: dict[tuple[Search, int, int, int], tuple[_Shares, _Shares]] = {}
+        default = QueryParameters().resolve(self._rows, "scan", 1, self.sought).candidates_limit
+        self.default_place = min(bisect.bisect_left(POOLS, default), len(POOLS) - 1)
 
+    def costs(self, target_recall: float) -> tuple[SearchCost, ...]:
+        """Measure every search for every number of candidates."""
+        _, measure = self._sample.parts
+        for place in range(len(POOLS)):
+            self._limits[place] = self._tune_limit(place, target_recall)
+        probes = self._tune_probes(target_recall)
+        found = {
+            "exact": self._exact(measure),
+            "scan": self._scan("scan", measure),
+            "scan_hamming": self._scan("scan_hamming", measure),
+            "tables": [
+                self._tables(place, probes[place], target_recall) for place in range(len(POOLS))
+            ],
+        }
+        return tuple(self._cost(search, tuple(found[search])) for search in _SEARCHES)
 
-def _reaches(cost: SearchCost, target_recall: float) -> bool:
-    # A recall is a mean of shares: what is 1 may have lost its last digit.
-    return cost.recall >= min(target_recall, 1 - 1e-9)
+    def _cost(self, search: Search, pools: tuple[PoolCost, ...]) -> SearchCost:
+        default = pools[self.default_place]
+        price = nanoseconds(search, default, self._shape, dense=self.dense)
+        return SearchCost(search, default.recall, round(price / 1_000, 1), pools)
 
+    def _exact(self, numbers: IntArray) -> list[PoolCost]:
+        """Count what exact searches read: all points, or less by lists or by falling lengths."""
+        costs: list[PoolCost] = []
+        for pool in POOLS:
+            queries = self._sample.queries[numbers]
+            entries = self._searcher.entries_listed(queries, min(pool, self._rows))
+            scored = np.full(len(numbers), float(self._rows))
+            if entries.any() or self._searcher.ends_early:
+                # What it picks does not matter, but `nearest` would look for fewer.
+                asked = QueryParameters(k=1, candidates_limit=pool, search="exact")
+                plan = self._searcher.plan(asked.resolve(self._rows, "exact", 1, self.sought))
+                scored = self._searcher.answer(queries, plan).stats[2].astype(float)
+            counts = (float(scored.mean()), 0.0, 0.0, float(entries.mean()))
+            costs.append(self._pool(len(costs), 0, 1.0, counts))
+        self._tell()
+        return costs
 
-def _tune_probes(sample: "_Sample", target: float) -> int:
-    most, least = sample.searcher.max_probes, sample.searcher.least_probes
+    def _scan(self, search: Search, numbers: IntArray) -> list[PoolCost]:
+        costs: list[PoolCost] = []
+        lists = self._searcher.max_probes if self._shape.cells else 0
+        for place, pool in enumerate(POOLS):
+            recall = self._bound(self._scan_shares(search, place, numbers), numbers)[place]
+            scored = min(self._limits[place], self._rows)
+            if self._searcher.ends_early and not self._shape.cells:
+                # Rows that are too short are left out, as in an exact search.
+                scored += _LONG_ROWS * pool
+            counts = (scored, self._rows + lists, lists, 0)
+            costs.append(self._pool(place, 0, recall, counts))
+        return costs
 
-    def recall(probes: int) -> float:
-        return sample.recall("tables", probes)
+    def _scan_shares(self, search: Search, place: int, numbers: IntArray) -> _Shares:
+        if self._limits[place] >= self._rows:
+            return np.ones((len(numbers), len(POOLS)))
+        return self._found(search, 0, self._limits[place], numbers)[0]
 
-    probes, best = least, least
-    while recall(probes) < target:
-        best = probes if recall(probes) > recall(best) else best
-        # Past the hash limit more probes bring more far points, and recall only falls.
-        hopeless = probes >= _HOPELESS * best or recall(probes) < _LESS * recall(best)
-        if probes == most or hopeless:
-            return best
-        probes = min(2 * probes, most)
-    enough, few = probes, probes // 2
-    while enough - few > max(1, enough // _RESOLUTION) and enough > least:
-        middle = (enough + few) // 2
-        enough, few = (middle, few) if recall(middle) >= target else (enough, middle)
-    return enough
+    def _tables(self, place: int, n_probes: int, target: float) -> PoolCost:
+        """Measure tables or cells with the probes that they are asked with for one pool.
 
+        Where the queries that measure find a little less than those that tune, more are tried.
+        """
+        _, numbers = self._sample.parts
+        for more in _PROBES_AGAIN:
+            tried = min(self._searcher.max_probes, math.ceil(more * n_probes))
+            shares, hashed = self._found("tables", tried, self._limits[place], numbers)
+            recall = float(self._bound(shares, numbers)[place])
+            if recall < target - _NEARLY or reaches(recall, target):
+                break
+        n_probes, scored = tried, float(hashed.mean())
+        if self._shape.cells:
+            sizes = self._searcher.cell_sizes.astype(float)
+            # Most points lie in large cells, and so do most queries.
+            points = min(self._rows, n_probes * (sizes**2).sum() / sizes.sum())
+            return self._pool(place, n_probes, recall, (scored, points + len(sizes), n_probes, 0))
+        _, looked = self._found("tables", n_probes, 0, numbers[:_ASKED_AT_ONCE])
+        return self._pool(place, n_probes, recall, (scored, 0, n_probes, float(looked.mean())))
 
-@dataclass(frozen=True)
-class _Sample:
-    searcher: Searcher
-    queries: Rows
-    report: Report
-    recalls: dict[tuple[Search, int], float]
-    own: IntArray
-    neighbours: IntArray
-    sought: Sought
+    def _bound(self, shares: _Shares, numbers: IntArray) -> _Shares:
+        """Return what points and what queries between points find at least, whichever find less."""
+        between = self._sample.between[numbers]
+        kinds = [shares[kind] for kind in (between, ~between) if kind.any()]
+        return np.asarray(np.min([lower_bound(kind) for kind in kinds], axis=0))
 
-    @classmethod
-    def draw(cls, searcher: Searcher, seed: int, report: Report, given: Rows | None) -> "_Sample":
-        points = searcher.points
-        rng = np.random.default_rng((seed, 1))
-        from_ = points if given is None else given
-        rows = np.sort(rng.choice(len(from_), min(SAMPLE, len(from_)), replace=False))
-        queries = from_[rows]
-        # A point is its own nearest neighbour, and does not count.
-        wanted = NEIGHBOURS + (given is None)
-        nearest = _nearest_rows(searcher, queries, min(wanted, len(points)), report)
-        if len(searcher.ids):
-            nearest = searcher.ids[nearest]
-        if given is not None:
-            rows = np.full(len(rows), _NOBODY)
-        elif len(searcher.ids):
-            rows = searcher.ids[rows]
-        searcher.release()
-        sought: Sought = "dense" if given is None else "labels"
-        if isinstance(points, SparseRows):
-            sought = "sparse"
-        return cls(searcher, queries, report, {}, rows, nearest, sought)
-
-    def costs(self, n_probes: int) -> tuple[SearchCost, ...]:
-        """Measure every search."""
-        return tuple(
-            SearchCost(search, self.recall(search, n_probes), self.microseconds(search, n_probes))
-            for search in _SEARCHES
+    def _pool(
+        self, place: int, n_probes: int, recall: float, counts: tuple[float, float, float, float]
+    ) -> PoolCost:
+        """Return what was measured; `counts` are of points, codes, lists and entries."""
+        scored, codes, lists, entries = (round(float(count), 1) for count in counts)
+        return PoolCost(
+            candidates=POOLS[place],
+            hash_limit=self._limits[place],
+            n_probes=n_probes,
+            recall=round(float(recall), 4),
+            points_scored=scored,
+            codes_read=codes,
+            lists_read=lists,
+            entries_read=entries,
         )
 
-    def recall(self, search: Search, n_probes: int) -> float:
-        """Return the mean share of true neighbours found; 1 where a point has none."""
-        everything = self._wanted(search).hash_limit >= len(self.searcher.points)
-        if search == "exact" or (search != "tables" and everything):
-            return 1.0
-        if self.neighbours.shape[1] < 2:
-            return 1.0
-        if (search, n_probes) not in self.recalls:
-            self.recalls[search, n_probes] = self._recall(search, n_probes)
-        return self.recalls[search, n_probes]
+    def _tune_limit(self, place: int, target: float) -> int:
+        """Return the least limit with which a scan reaches the target, the default where none does.
 
-    def _recall(self, search: Search, n_probes: int) -> float:
-        wanted = self._wanted(search, n_probes)
+        Where the queries that measure find less than those that tune, the next ones are tried.
+        """
+        default = self._limits[place]
+        limits = [default * quarters // 4 for quarters in _QUARTERS]
+        tuning, measure = self._sample.parts
+
+        def reached(limit: int, numbers: IntArray = tuning) -> bool:
+            if limit >= self._rows:
+                return True
+            shares = self._found("scan", 0, limit, numbers)[0]
+            return reaches(float(self._bound(shares, numbers)[place]), target)
+
+        # The first usually does, and past the last none will.
+        first = 0
+        if not reached(default):
+            if not reached(limits[-1]):
+                return default
+            first = bisect.bisect_left(limits, True, lo=1, hi=len(limits) - 1, key=reached)
+        tried = limits[first : first + _TRIED_AGAIN]
+        return next((limit for limit in tried if reached(limit, measure)), limits[first])
+
+    def _tune_probes(self, target: float) -> list[int]:
+        """Return the probes for each pool, by the queries that tune.
+
+        Numbers of probes are tried one after another, with no hash limit: one search shows what
+        they cover for every pool. In tables a limit then keeps a random part of what is covered, in
+        cells what codes tell to be near, which lose no more than a scan of all codes does.
+        """
+        tuning, _ = self._sample.parts
+        lost = np.zeros((len(tuning), len(POOLS)))
+        if self._shape.cells:
+            for place in range(len(POOLS)):
+                lost[:, place] = 1 - self._scan_shares("scan", place, tuning)[:, place]
+        limits = np.array(self._limits)
+        curves = [_Curve(target) for _ in POOLS]
+        tried, most = self._searcher.least_probes, self._searcher.max_probes
+        while True:
+            shares, looked = self._found("tables", tried, 0, tuning)
+            if self._shape.cells:
+                shares = np.maximum(0, shares - lost)
+            else:
+                shares = shares * np.minimum(1, limits / np.maximum(1, looked)[:, np.newaxis])
+            bounds, means = self._bound(shares, tuning), shares.mean(axis=0)
+            for curve, bound, mean in zip(curves, bounds.tolist(), means.tolist(), strict=True):
+                curve.add(tried, bound, mean)
+            enough = tried == most or looked.mean() > _MOST_LOOKED_AT * self._rows
+            if enough or all(curve.taken for curve in curves):
+                return [curve.taken or curve.best[1] for curve in curves]
+            tried = min(most, max(tried + 1, _STEP * tried))
+
+    def _found(
+        self, search: Search, n_probes: int, hash_limit: int, numbers: IntArray
+    ) -> tuple[_Shares, _Shares]:
+        """Return the shares (m, s) that queries hash of the nearest, and how many they hash (m,).
+
+        A `hash_limit` of 0 is none.
+        """
+        key = (search, n_probes, hash_limit, int(numbers.sum()))
+        if key not in self._known:
+            self._known[key] = self._search(search, n_probes, hash_limit, numbers)
+        return self._known[key]
+
+    def _search(
+        self, search: Search, n_probes: int, hash_limit: int, numbers: IntArray
+    ) -> tuple[_Shares, _Shares]:
+        asked = QueryParameters(search=search, n_probes=n_probes or None, hash_limit=hash_limit)
+        wanted = asked.resolve(self._rows, "exact", 1, self.sought)
         # Every thread has memory that grows with the points, and every query holds pages of them.
-        large = len(self.searcher.points) > _LARGE
-        at_once = 1 if large else _ASKED_AT_ONCE
+        large = self._rows > _LARGE
+        at_once = 1 if large else max(1, min(_ASKED_AT_ONCE, _FOUND_AT_ONCE // self._rows))
 
-        def shares(start: int) -> list[float]:
-            part = slice(start, start + at_once)
-            found = self.searcher.hashed(self.queries[part], wanted)
-            self.searcher.release()
-            rows = zip(self.own[part], self.neighbours[part], found, strict=True)
-            return [_share(truth[truth != own][:NEIGHBOURS], ids) for own, truth, ids in rows]
+        def shares(start: int) -> list[tuple[_Shares, int]]:
+            part = numbers[start : start + at_once]
+            found = self._searcher.hashed(self._sample.queries[part], wanted)
+            self._searcher.release()
+            marks, results = np.zeros(self._rows, np.bool_), []
+            for number, rows in zip(part.tolist(), found, strict=True):
+                marks[rows] = True
+                results.append((self._sample.shares(number, marks, POOLS), len(rows)))
+                marks[rows] = False
+            return results
 
-        found: list[float] = []
-        parts = range(0, len(self.own), at_once)
+        parts: Sequence[int] = range(0, len(numbers), at_once)
+        found: list[tuple[_Shares, int]] = []
         for part in map(shares, parts) if large else on_all_cores(shares, parts):
             found += part
-            self.report(len(self.searcher.points), 0)
-        return float(np.mean(found))
+            self._tell()
+        return np.stack([each for each, _ in found]), np.array([float(n) for _, n in found])
 
-    def microseconds(self, search: Search, n_probes: int) -> float:
-        """Return the median time of one default query.
+    def _default_limit(self, pool: int) -> int:
+        asked = QueryParameters(candidates_limit=pool)
+        return asked.resolve(self._rows, "scan", 1, self.sought).hash_limit
 
-        Finding the hashed points is timed as it is, scoring as many and selecting from them on the
-        first points, which lie side by side: a mapped index is not read to be timed.
-        """
-        wanted, searcher = self._wanted(search, n_probes), self.searcher
-        points = len(searcher.points)
-        if search == "exact":
-            if searcher.ends_early:
-                return round(self._exact_microseconds(searcher), 1)
-            # A pass takes as long as there are points, and need not be made over all of them.
-            count = min(points, _TIMED_POINTS)
-            return round(self._exact_microseconds(searcher.of_first(count)) * points / count, 1)
-        finding = self._median(lambda query: searcher.hashed(query, wanted))
-        return round(finding + self.scoring, 1)
-
-    @cached_property
-    def scoring(self) -> float:
-        """Microseconds to score as many points as a query hashes and select from them.
-
-        A query of one point is taken off: what every call takes is in the time of finding already.
-        """
-        hashed = min(self._wanted("exact").hash_limit, len(self.searcher.points))
-        many, one = (
-            self._exact_microseconds(self.searcher.of_first(count)) for count in (hashed, 1)
-        )
-        return max(0.0, many - one)
-
-    def _exact_microseconds(self, searcher: Searcher) -> float:
-        plan = searcher.plan(self._wanted("exact"))
-        return self._median(lambda query: searcher.answer(query, plan))
-
-    def _median(self, call: Callable[[Rows], object]) -> float:
-        times: list[float] = []
-        begun = time.perf_counter()
-        while len(times) < _TIMED_LEAST or time.perf_counter() - begun < _TIMED_SECONDS:
-            query = self._query(len(times) % len(self.queries))
-            # Once before it counts: what is mapped must be there when it does.
-            again = _TIMED_AGAIN if _seconds(call, query) < _TIMED_LONG else 1
-            # The least of a few: what else the machine does only adds.
-            times.append(min(_seconds(call, query) for _ in range(again)))
-            self.searcher.release()
-            self.report(len(self.searcher.points), 0)
-        return float(np.median(times)) * 1e6
-
-    def _query(self, number: int) -> Rows:
-        return self.queries[number : number + 1]
-
-    def _wanted(self, search: Search, n_probes: int = 1) -> EffectiveParameters:
-        rows, told = len(self.searcher.points), QueryParameters(search=search, n_probes=n_probes)
-        return told.resolve(rows, "exact", 1, self.sought)
+    def _tell(self) -> None:
+        self._report(self._rows, 0)
 
 
-def _seconds(call: Callable[[Rows], object], query: Rows) -> float:
-    begun = time.perf_counter()
-    call(query)
-    return time.perf_counter() - begun
+class _Curve:
+    """What rising numbers of probes find, until enough is found or more are hopeless.
 
+    `taken`: the probes to take, 0 as yet; `best`: the greatest mean, and its probes.
+    """
 
-def _share(wanted: IntArray, found: IntArray) -> float:
-    return float((wanted[:, np.newaxis] == found).any(axis=1).mean())
+    def __init__(self, target: float) -> None:
+        self._target = target - 1e-9
+        self._before = (0, 0.0)
+        self.best = (-1.0, 0)
+        self.taken = 0
 
-
-def _nearest_rows(searcher: Searcher, queries: Rows, count: int, report: Report) -> IntArray:
-    """Return the rows of the `count` nearest points to each query, (nq, count), unordered."""
-    points = searcher.points
-    centre = np.zeros(searcher.dims, np.float32)
-    if isinstance(queries, SparseRows):
-        # Never spread out: a sample of wide rows would be a gigabyte.
-        back = sparse.csr_array(queries.matrix.T)
-    elif isinstance(points, SparseRows):
-        back = np.ascontiguousarray(queries.T)
-    elif searcher.metric == "euclidean":
-        # Far from the origin the differences between products would be lost in rounding.
-        centre = queries.mean(axis=0)
-        back = (queries - centre).T
-    else:
-        back = queries.T
-    rows = np.empty((len(queries), 0), np.int64)
-    gains = np.empty((len(queries), 0), np.float32)
-    at_once = max(count, block_rows(points))
-    for start in range(0, len(points), at_once):
-        block = points[start : start + at_once]
-        if not isinstance(block, SparseRows) and centre.any():
-            block = block - centre
-        products = (block @ back).T
-        if searcher.metric == "euclidean":
-            # Half a squared distance, less what all points have alike.
-            products = products - np.square(lengths(block)) / 2
-        # Past the first block few points are as near to any query as those it has.
-        least = gains.min(axis=1, initial=np.inf if gains.shape[1] == count else -np.inf)
-        near = np.flatnonzero((products >= least[:, np.newaxis]).any(axis=0))
-        numbers = np.broadcast_to(start + near, (len(products), len(near)))
-        gains = np.concatenate((gains, products[:, near]), axis=1)
-        rows = np.concatenate((rows, numbers), axis=1)
-        best = np.argpartition(-gains, count - 1, axis=1)[:, :count]
-        gains = np.take_along_axis(gains, best, axis=1)
-        rows = np.take_along_axis(rows, best, axis=1)
-        release_rows(points)
-        report(start + len(block), len(points))
-    return rows
+    def add(self, probes: int, bound: float, mean: float) -> None:
+        """Take the lower bound and the mean of what so many probes find."""
+        if self.taken:
+            return
+        few, below = self._before
+        greatest, at = self.best
+        if bound >= self._target:
+            self.taken = probes
+            if few and below < bound:
+                # On a line over the logarithm of the probes.
+                share = (self._target - below) / (bound - below)
+                self.taken = min(probes, max(few + 1, math.ceil(few * (probes / few) ** share)))
+        elif mean > greatest:
+            self.best = (mean, probes)
+        elif probes >= _HOPELESS * at or mean < _LESS * greatest:
+            self.taken = at
+        self._before = (probes, bound)

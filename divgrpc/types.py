@@ -184,17 +184,40 @@ class ArrayInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolCost:
+    """What Build measured of one way to search, for queries that ask for so many candidates.
+
+    `hash_limit`: points that a query for so many hashes at most, unless it names a limit.
+    `n_probes`: buckets or cells looked up, 0 where the search has none. `recall`: share of the true
+    nearest `candidates` among the hashed points, the lower end of its 95 % interval over queries
+    that chose nothing. What a query reads on the average: `points_scored` vectors, `codes_read`,
+    `lists_read` buckets or cells, `entries_read` of posting lists or buckets.
+    """
+
+    candidates: int
+    hash_limit: int
+    n_probes: int
+    recall: float
+    points_scored: float
+    codes_read: float
+    lists_read: float
+    entries_read: float
+
+
+@dataclass(frozen=True, slots=True)
 class SearchCost:
     """What Build measured of one way to search.
 
-    `recall`: share of the true ten nearest neighbours among the hashed points, at the default
-    limits, over points left out of their own neighbours; `microseconds`: median time of a query on
-    one thread of the machine that built the index.
+    `recall` and `microseconds` are those of a default query: see `PoolCost`, of which `pools` has
+    one for each of a few numbers of candidates. `microseconds` come from counted work, so that they
+    are the same on any machine. Of an index that has no `pools` they are a median time, and the
+    recall is that of the ten nearest.
     """
 
     search: Search
     recall: float
     microseconds: float
+    pools: tuple[PoolCost, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

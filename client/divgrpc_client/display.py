@@ -273,12 +273,23 @@ def _source(info: IndexInfo, name: str, default: object) -> str:
     return "chosen by you" if info.choices or default is not None else ""
 
 
-def _costs(costs: Sequence[SearchCost], auto: Search, asked: str = "") -> Table:
-    title = ", ".join(filter(None, ("Measured at Build", asked, "on one thread")))
-    grid = table("search", ">recall of ten", ">µs a query", "", title=title)
+def _costs(costs: Sequence[SearchCost], auto: Search, queries: str = "") -> Table:
+    """Show what each search finds and costs, and what it finds of each number of candidates."""
+    sizes = [pool.candidates for pool in costs[0].pools] if costs else []
+    # An index of an older version has a measured time, and a recall of the ten nearest.
+    title = ", ".join(filter(None, ("Measured at Build", queries, "on one thread")))
+    price, recall = ">µs a query", ">recall of ten"
+    if sizes:
+        title = ", ".join(filter(None, ("Recall at Build, by candidates", queries)))
+        price, recall = ">µs by work", ">by default"
+    of_sizes = (f">of {size:,}" for size in sizes)
+    grid = table("search", recall, *of_sizes, price, "", title=title)
     for cost in costs:
-        chosen = "auto means this" if cost.search == auto else ""
-        grid.add_row(cost.search, f"{cost.recall:.3f}", f"{cost.microseconds:,.0f}", chosen)
+        chosen = "auto means this by default" if cost.search == auto else ""
+        recalls = (f"{pool.recall:.3f}" for pool in cost.pools)
+        grid.add_row(
+            cost.search, f"{cost.recall:.3f}", *recalls, f"{cost.microseconds:,.0f}", chosen
+        )
     return grid
 
 

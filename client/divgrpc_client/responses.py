@@ -1,7 +1,7 @@
 """Messages as results: the dataclasses of `divgrpc.types`, and what a server says of itself."""
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from divgrpc.types import (
     LabelInfo,
     LabelResult,
     Mode,
+    PoolCost,
     Progress,
     QueryDefault,
     QueryResult,
@@ -209,7 +210,18 @@ def index_info(message: index_pb2.IndexInfo) -> IndexInfo:
 
 
 def _costs(costs: Iterable[query_pb2.SearchCost]) -> tuple[SearchCost, ...]:
-    return tuple(SearchCost(word(cost, "search"), cost.recall, cost.microseconds) for cost in costs)
+    return tuple(
+        SearchCost(
+            search=word(cost, "search"),
+            recall=cost.recall,
+            microseconds=cost.microseconds,
+            pools=tuple(
+                PoolCost(*(getattr(pool, field.name) for field in fields(PoolCost)))
+                for pool in cost.pools
+            ),
+        )
+        for cost in costs
+    )
 
 
 def _label_info(message: labels_pb2.LabelInfo) -> LabelInfo:

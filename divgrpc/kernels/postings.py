@@ -24,7 +24,7 @@ _SMALLEST = 1.5e-45
 # Of float64 sums of squares.
 _ROUNDING_OF_SQUARES = 1e-12
 # Lists are gone through where they are one in so many of all numbers.
-_FEW = 4
+FEW = 4
 
 
 @kernel
@@ -59,12 +59,12 @@ def fill_lists(indptr, indices, values, first, ends, rows, held, common):
 def worth_listing(points, postings, queries, query, wanted):
     """Tell whether a query goes by the lists: it is sparse, and they hold a small part of all."""
     starts, indptr, indices = postings[0], queries[1], queries[2]
-    if not starts.shape[0] or not indptr.shape[0] or _FEW * wanted > points[4].shape[0]:
+    if not starts.shape[0] or not indptr.shape[0] or FEW * wanted > points[4].shape[0]:
         return False
     products = 0
     for i in range(indptr[query], indptr[query + 1]):
         products += starts[indices[i] + 1] - starts[indices[i]]
-    return _FEW * products < points[2].shape[0]
+    return FEW * products < points[2].shape[0]
 
 
 @allocating

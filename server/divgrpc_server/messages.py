@@ -262,6 +262,7 @@ def _costs(costs: Sequence[SearchCost]) -> list[query_pb2.SearchCost]:
             search=_number(_COST, "search", cost.search),
             recall=cost.recall,
             microseconds=cost.microseconds,
+            pools=[query_pb2.PoolCost(**asdict(pool)) for pool in cost.pools],
         )
         for cost in costs
     ]

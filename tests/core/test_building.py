@@ -239,13 +239,17 @@ def test_zero_vectors_can_be_skipped() -> None:
     assert Index.build(normal(10), zero_vectors="skip").info.warnings == ()
 
 
-def test_a_target_that_tables_miss_is_said() -> None:
-    """Where the hash limit keeps tables below target_recall, the index carries a warning."""
+def test_a_named_search_that_misses_the_target_says_so() -> None:
+    """No index is warned of, since `auto` reaches the target; tables that miss it say so."""
     spread = np.random.default_rng(0).standard_normal((4_000, 64))
-    info = Index.build(spread, n_bits=10, target_recall=1.0).info
-    (warning,) = info.warnings
-    assert (warning.code, warning.field) == ("TARGET_RECALL_MISSED", "target_recall")
-    assert Index.build(spread, n_bits=10, target_recall=0.01).info.warnings == ()
+    index = Index.build(spread, n_bits=10, target_recall=1.0)
+    assert index.info.warnings == ()
+    assert index.query(spread[:2]).warnings == ()
+    (warning,) = index.query(spread[:2], search="tables").warnings
+    assert (warning.code, warning.field) == ("TARGET_RECALL_MISSED", "search")
+    assert index.query(spread[:2], search="tables", n_probes=100).warnings == ()
+    easy = Index.build(spread, n_bits=10, target_recall=0.01)
+    assert easy.query(spread[:2], search="tables").warnings == ()
 
 
 @pytest.mark.parametrize("blocks", [1, 3])

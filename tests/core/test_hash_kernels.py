@@ -1,6 +1,5 @@
 """From vectors to unit vectors, codes, quantised margins, keys and buckets."""
 
-from dataclasses import replace
 from math import floor, log2
 
 import numpy as np
@@ -16,7 +15,6 @@ from divgrpc import hashing as core
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import hashing, normalising
 from divgrpc.parameters import BuildParameters
-from divgrpc.types import HashFamily, Points
 
 DIMS = [1, 2, 15, 16, 17, 31, 33, 256]
 examples = settings(deadline=None, derandomize=True, max_examples=50)
@@ -271,26 +269,3 @@ def test_pca_hash_has_as_many_tables_as_its_components_fill(
         core.fill_defaults(
             BuildParameters(hash_family="pca_hash", n_tables=41, n_bits=5), rows, 200
         )
-
-
-@pytest.mark.parametrize(
-    ("rows", "points", "given", "family"),
-    [
-        (99_999, "dense", {}, "lsh_div"),
-        (99_999, "sparse", {}, "lsh_sdiv"),
-        (100_000, "dense", {}, "cells"),
-        (100_000, "sparse", {}, "cells"),
-        (10**6, "dense", {"n_tables": 4}, "lsh_div"),
-        (10**6, "sparse", {"n_bits": 9}, "lsh_sdiv"),
-    ],
-)
-def test_auto_becomes_a_family(
-    rows: int, points: Points, given: dict[str, int], family: HashFamily
-) -> None:
-    """Cells where a scan would take longer, unless tables are asked for."""
-    asked = BuildParameters(hash_family="auto", n_tables=given.get("n_tables"))
-    asked = replace(asked, n_bits=given.get("n_bits"))
-    filled = core.fill_defaults(asked, rows, 300, points)
-    assert filled.hash_family == family
-    assert (filled.n_tables is None) == (family == "cells")
-    assert filled.n_components == 200

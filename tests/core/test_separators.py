@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import reference_labels as reference
-from divgrpc import assembling
 from divgrpc import separators as module
 from divgrpc.engine import Engine
 from divgrpc.evaluation import evaluate
@@ -22,7 +21,6 @@ from divgrpc.manifest import Manifest
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.separators import COUNT, inner_products, normals, separators
 from divgrpc.storage import Generation
-from divgrpc.tuning import Tuned, tune_dense
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 from divgrpc.voting import neighbour_vote
@@ -179,24 +177,15 @@ def test_build_asks_with_them_where_there_are_categories() -> None:
         assert index.info.search_costs_dense == ()
 
 
-def test_tables_are_asked_with_the_probes_that_were_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Queries get those too, whatever they look like."""
-    given: list[int] = []
-
-    def noted(*asked: Any, n_probes: int) -> Tuned:  # noqa: ANN401  # as tune_dense's
-        given.append(n_probes)
-        return tune_dense(*asked, n_probes=n_probes)
-
-    monkeypatch.setattr(assembling, "tune_dense", noted)
-    info = made(n_bits=12, target_recall=0.95).info
-    assert given == [info.n_probes]
-    assert info.n_probes > 1
+def without_pools(manifest: Manifest, **changes: Any) -> Manifest:  # noqa: ANN401
+    """Return a manifest whose searches are what it says, for any number of candidates."""
+    return replace(manifest, search_costs=(), search_costs_dense=(), **changes)
 
 
 def test_dense_queries_take_what_was_found_for_them() -> None:
     """And sparse ones of the same rows what was found for those."""
     index = made()
-    manifest = replace(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
+    manifest = without_pools(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
     both = Index(Engine(Generation(manifest, index.engine._arrays)))
     points, _ = labelled(5, seed=1)
     assert both.query(points, hash_limit=100).parameters.search == "scan"
@@ -231,7 +220,7 @@ def test_dense_queries_take_what_was_found_for_them() -> None:
 def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     """Where `auto` takes another search for hyperplanes than for points, and only there."""
     index = made()
-    manifest = replace(index.engine.manifest, auto_search="exact", auto_search_dense="scan")
+    manifest = without_pools(index.engine.manifest, auto_search="exact", auto_search_dense="scan")
     both = Index(Engine(Generation(manifest, index.engine._arrays)))
     points, _ = labelled(5, seed=1)
 
@@ -262,7 +251,7 @@ def test_documents_vote_as_points() -> None:
     """In dense form too: they are no hyperplanes."""
     points, classes = labelled(1_000)
     index = made(labels=sparse.csr_array(np.eye(CLASSES)[classes]))
-    manifest = replace(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
+    manifest = without_pools(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
     both = Index(Engine(Generation(manifest, index.engine._arrays)))
     for documents in (points[:5], sparse.csr_array(points[:5])):
         found = both.predict_labels(documents, mode="neighbour_vote", hash_limit=100)

@@ -197,7 +197,7 @@ class BuildParameters(google.protobuf.message.Message):
     metric: Global___Metric.ValueType
     """Default cosine."""
     hash_family: Global___HashFamily.ValueType
-    """Default lsh_sdiv."""
+    """Default auto: Build tries families on some of the points."""
     hyperplanes: Global___Hyperplanes.ValueType
     """Default orthogonal."""
     centred: builtins.bool
@@ -214,14 +214,15 @@ class BuildParameters(google.protobuf.message.Message):
     says; of sparse points or more than 2,048 dimensions d up to 256, else 200.
     """
     target_recall: builtins.float
-    """The share of the true nearest neighbours that Build tunes the number of probes for, above 0, up
-    to 1. Default 0.9.
+    """The share of the true nearest that the candidates of a query must hold: what Build tunes limits
+    and probes for, and `auto` takes no search below. Above 0, up
+    to 1. Default 0.95.
     """
     zero_vectors: Global___ZeroVectors.ValueType
     """Default reject. Only cosine minds them."""
     seed: builtins.int
-    """Of every random choice. Same points, parameters and seed: same arrays, byte for byte; what was
-    measured for `auto` may differ. Default 0.
+    """Of every random choice. Same points, parameters and seed: same arrays, byte for byte, and the
+    same choices of `auto`. Default 0.
     """
     def __init__(
         self,

@@ -419,27 +419,84 @@ class EffectiveParameters(google.protobuf.message.Message):
 Global___EffectiveParameters: typing_extensions.TypeAlias = EffectiveParameters
 
 @typing.final
+class PoolCost(google.protobuf.message.Message):
+    """What Build measured of one way to search, for queries that ask for so many candidates."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CANDIDATES_FIELD_NUMBER: builtins.int
+    HASH_LIMIT_FIELD_NUMBER: builtins.int
+    N_PROBES_FIELD_NUMBER: builtins.int
+    RECALL_FIELD_NUMBER: builtins.int
+    POINTS_SCORED_FIELD_NUMBER: builtins.int
+    CODES_READ_FIELD_NUMBER: builtins.int
+    LISTS_READ_FIELD_NUMBER: builtins.int
+    ENTRIES_READ_FIELD_NUMBER: builtins.int
+    candidates: builtins.int
+    """How many of the nearest were looked for."""
+    hash_limit: builtins.int
+    """Points that a query for so many hashes at most, unless it names a limit."""
+    n_probes: builtins.int
+    """Buckets or cells looked up; 0 where the search has none."""
+    recall: builtins.float
+    """Share of the true nearest among the hashed points: the lower end of its 95 % interval, over
+    queries that chose nothing.
+    """
+    points_scored: builtins.float
+    """What a query reads on the average: vectors, codes, buckets or cells, and their entries or those
+    of posting lists.
+    """
+    codes_read: builtins.float
+    lists_read: builtins.float
+    entries_read: builtins.float
+    def __init__(
+        self,
+        *,
+        candidates: builtins.int = ...,
+        hash_limit: builtins.int = ...,
+        n_probes: builtins.int = ...,
+        recall: builtins.float = ...,
+        points_scored: builtins.float = ...,
+        codes_read: builtins.float = ...,
+        lists_read: builtins.float = ...,
+        entries_read: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["candidates", b"candidates", "codes_read", b"codes_read", "entries_read", b"entries_read", "hash_limit", b"hash_limit", "lists_read", b"lists_read", "n_probes", b"n_probes", "points_scored", b"points_scored", "recall", b"recall"]) -> None: ...
+
+Global___PoolCost: typing_extensions.TypeAlias = PoolCost
+
+@typing.final
 class SearchCost(google.protobuf.message.Message):
-    """What Build measured of one way to search, on points left out of their own neighbours."""
+    """What Build measured of one way to search."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SEARCH_FIELD_NUMBER: builtins.int
     RECALL_FIELD_NUMBER: builtins.int
     MICROSECONDS_FIELD_NUMBER: builtins.int
+    POOLS_FIELD_NUMBER: builtins.int
     search: Global___Search.ValueType
     recall: builtins.float
-    """Share of the true ten nearest neighbours among the hashed points, at the default limits."""
+    """That of a default query, as in `pools`. Where there are no pools: the share of the true ten
+    nearest neighbours among the hashed points.
+    """
     microseconds: builtins.float
-    """Median time of one query on one thread of the machine that built the index."""
+    """What a default query takes, from counted work, so that it is the same on any machine. Where
+    there are no pools: the median time on one thread of the machine that built the index.
+    """
+    @property
+    def pools(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PoolCost]:
+        """For 10, 50, 200 and 1,000 candidates; none of indexes of older versions."""
+
     def __init__(
         self,
         *,
         search: Global___Search.ValueType = ...,
         recall: builtins.float = ...,
         microseconds: builtins.float = ...,
+        pools: collections.abc.Iterable[Global___PoolCost] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["microseconds", b"microseconds", "recall", b"recall", "search", b"search"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["microseconds", b"microseconds", "pools", b"pools", "recall", b"recall", "search", b"search"]) -> None: ...
 
 Global___SearchCost: typing_extensions.TypeAlias = SearchCost
 

@@ -1,0 +1,153 @@
+"""What `auto` takes, from counts that are made up; counts beside loops that count one by one."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc.engine import Engine
+from divgrpc.index import Index
+from divgrpc.parameters import QueryParameters
+from divgrpc.pricing import POOLS, SearchTable, Shape, choose, nanoseconds, pool_of
+from divgrpc.storage import Generation
+from divgrpc.types import PoolCost, Search, SearchCost
+from divgrpc.vectors import SparseRows
+
+ROWS = 20_000
+SHAPE = Shape(rows=ROWS, width=128, words=4, planes=256, hashed_dims=128, sparse=False, cells=False)
+
+
+def pool(candidates: int, recall: float, n_probes: int = 0, **counts: float) -> PoolCost:
+    none = dict.fromkeys(("points_scored", "codes_read", "lists_read", "entries_read"), 0.0)
+    return PoolCost(candidates, 4 * candidates, n_probes, recall, **none | counts)
+
+
+def costs(scan: list[float], tables: list[float]) -> tuple[SearchCost, ...]:
+    """Return costs of searches that find so much of each number of candidates."""
+    exact = tuple(pool(size, 1.0, points_scored=ROWS) for size in POOLS)
+    scans = tuple(
+        pool(size, recall, points_scored=4 * size, codes_read=ROWS)
+        for size, recall in zip(POOLS, scan, strict=True)
+    )
+    found = tuple(
+        pool(size, recall, 10 + place, points_scored=4 * size, lists_read=10.0)
+        for place, (size, recall) in enumerate(zip(POOLS, tables, strict=True))
+    )
+    return (
+        SearchCost("tables", 0, 0, found),
+        SearchCost("scan", 0, 0, scans),
+        SearchCost("exact", 0, 0, exact),
+    )
+
+
+def test_the_cheapest_that_reaches_the_target_is_taken_by_candidates() -> None:
+    """Between two numbers the larger counts; past the last a scan only if it has much to spare."""
+    measured = costs([0.99, 0.99, 0.96, 0.8], [0.96, 0.7, 0.4, 0.2])
+    table = SearchTable(measured, SHAPE, 0.95, ("tables", 3))
+    taken = {size: table.at(size) for size in (1, 10, 11, 50, 200, 201, 1_000, 5_000)}
+    assert taken == {
+        1: ("tables", 10),
+        10: ("tables", 10),
+        11: ("scan", 11),
+        50: ("scan", 11),
+        200: ("scan", 12),
+        201: ("exact", 13),
+        1_000: ("exact", 13),
+        5_000: ("exact", 13),
+    }
+    assert SearchTable(costs([1] * 4, [0] * 4), SHAPE, 0.95, ("tables", 3)).at(5_000)[0] == "scan"
+    near = costs([1, 1, 1, 0.96], [0] * 4)
+    assert SearchTable(near, SHAPE, 0.95, ("tables", 3)).at(5_000)[0] == "exact"
+    assert SearchTable((), SHAPE, 0.95, ("tables", 3)).at(200) == ("tables", 3)
+
+
+@pytest.mark.parametrize(
+    ("scored", "chosen"), [(ROWS, "exact"), (0.79 * ROWS, "scan"), (0.81 * ROWS, "exact")]
+)
+def test_what_misses_some_must_be_clearly_cheaper(scored: float, chosen: Search) -> None:
+    """By a fifth of the price of an exact search."""
+    row = nanoseconds("exact", pool(10, 1, points_scored=ROWS), SHAPE)
+    words = scored / ROWS * row - nanoseconds("scan", pool(10, 1), SHAPE)
+    codes = words / (SHAPE.words * 0.6)
+    by_search: dict[Search, PoolCost] = {
+        "exact": pool(10, 1, points_scored=ROWS),
+        "scan": pool(10, 0.96, codes_read=codes),
+        "tables": pool(10, 0.94),
+    }
+    assert choose(by_search, SHAPE, 0.95) == chosen
+
+
+def test_a_default_query_hashes_what_build_found_to_be_enough() -> None:
+    """But what a query names stands."""
+    measured = costs([1] * 4, [0] * 4)
+    scans = tuple(replace(each, hash_limit=6 * each.candidates) for each in measured[1].pools)
+    table = SearchTable(
+        (measured[0], replace(measured[1], pools=scans), measured[2]), SHAPE, 0.9, ("exact", 1)
+    )
+
+    def limits(**named: int) -> tuple[int, int]:
+        wanted = table.resolve(
+            QueryParameters(**named),  # type: ignore[arg-type]
+            ROWS,
+            128,
+            "dense",
+            most_probes=100,
+        )
+        return wanted.hash_limit, wanted.candidates_limit
+
+    assert limits() == (1_200, 200)
+    assert limits(candidates_limit=50) == (300, 50)
+    assert limits(candidates_limit=2_000) == (12_000, 2_000)
+    assert limits(hash_limit=400) == (400, 200)
+    assert limits(hash_limit=0) == (0, 200)
+
+
+def test_few_hashed_points_make_a_small_pool() -> None:
+    """A quarter of a limit that is below the default is what it can be measured by."""
+    asked = QueryParameters(hash_limit=400)
+    assert pool_of(asked.resolve(ROWS, "scan"), ROWS) == 100
+    assert pool_of(QueryParameters().resolve(ROWS, "scan"), ROWS) == 200
+    every = QueryParameters(candidates_limit=0, hash_limit=0)
+    assert pool_of(every.resolve(ROWS, "scan"), ROWS) == ROWS
+
+
+def test_entries_of_lists_are_counted_as_a_search_reads_them() -> None:
+    """One by one, of every column of a query; none where a search goes over all points."""
+    rng = np.random.default_rng(0)
+    points = rng.random((2_000, 300)) * (rng.random((2_000, 300)) < 0.02)
+    points[:, 0] += 1
+    index = Index.build(sparse.csr_array(points.astype(np.float32)))
+    queries = SparseRows.of(sparse.csr_array(points[:20].astype(np.float32)))
+    held = (points[:, 1:] != 0).sum(axis=0)
+    expected = [int(held[row[1:] != 0].sum()) for row in points[:20]]
+    assert index.engine._searcher.entries_listed(queries, 10).tolist() == expected
+    assert not index.engine._searcher.entries_listed(queries, 1_000).any()
+    assert not index.engine._searcher.entries_listed(points[:2].astype(np.float32), 10).any()
+
+
+def test_counts_are_what_searches_read() -> None:
+    """Points that exact and hashed searches score, on the average of many queries."""
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((6_000, 32)).astype(np.float32)
+    index = Index.build(points, n_bits=10)
+    by_search = {cost.search: cost.pools for cost in index.info.search_costs}
+    for place, candidates in enumerate(POOLS):
+        for search in ("exact", "scan", "tables"):
+            told = QueryParameters(search=search, candidates_limit=candidates, k=1)
+            stats = index.engine.answer(points[:200], told).stats
+            counted = by_search[search][place]
+            assert np.mean(stats.points_scored) == pytest.approx(counted.points_scored, rel=0.1)
+            assert np.mean(stats.buckets_probed) == pytest.approx(counted.n_probes)
+
+
+def test_an_older_index_takes_the_search_that_it_names() -> None:
+    """It has no table; limits are the defaults."""
+    points = np.random.default_rng(0).standard_normal((3_000, 16)).astype(np.float32)
+    index = Index.build(points, hash_family="lsh_div")
+    old = tuple(replace(cost, pools=()) for cost in index.info.search_costs)
+    manifest = replace(index.engine.manifest, search_costs=old, auto_search="tables", n_probes=17)
+    older = Index(Engine(Generation(manifest, index.engine._arrays)))
+    wanted = older.query(points[:1]).parameters
+    assert (wanted.search, wanted.n_probes, wanted.hash_limit) == ("tables", 17, 800)
+    assert older.query(points[:1], search="tables").warnings == ()
