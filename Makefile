@@ -23,6 +23,7 @@ help:            ## show this list
 
 # Everything else, into the same environment. All of it is compiled at once, on every processor:
 # tests make errors of warnings, and some dependencies warn while they are compiled.
+SITE_PACKAGES = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 .venv/ready: .venv/demo requirements.lock
 	$(INSTALL) --require-hashes -r requirements.lock
 	-$(BIN)/python -m compileall -q -q -j 0 $(SITE_PACKAGES)
