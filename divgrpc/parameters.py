@@ -88,6 +88,8 @@ CODE_BITS: Final = 256
 DEFAULT_DUPLICATE_COSINE: Final = 0.95
 # So many times as many candidates as candidates_limit are looked at where near-copies crowd them.
 POOL_GROWTH: Final = 4
+# The candidates of a high dial, as a multiple of those of a low one.
+MOST_CANDIDATES_GROWTH: Final = 5.0
 # Where fewer than k of those differ, a query that names no hash_limit searches again with so many
 # times both limits, at most so often.
 SEARCH_GROWTH: Final = 4
@@ -363,9 +365,14 @@ class QueryParameters:
         """
         fewest, fewest_hashed = _FEWEST[sought]
         most = self._limit(width) // self.k
-        default_candidates = min(max(fewest, 10 * self.k), max(self.k, most))
-        candidates = default_candidates if self.candidates_limit is None else self.candidates_limit
-        hashed = self._hashed(rows, max(4 * (candidates or default_candidates), fewest_hashed))
+        least = max(fewest, 10 * self.k)
+        growth = 1.0 if sought == "labels" else self._candidates_growth
+        default_candidates = min(math.ceil(growth * least), max(self.k, most))
+        candidates, default_hashed = default_candidates, max(4 * least, default_candidates)
+        if self.candidates_limit is not None:
+            candidates = self.candidates_limit
+            default_hashed = 4 * (candidates or least)
+        hashed = self._hashed(rows, max(default_hashed, fewest_hashed))
         by_rule: Search = "exact" if hashed == 0 or hashed >= rows else auto_search
         search = by_rule if self.search == "auto" else self.search
         seen = min(candidates or rows, hashed or rows, rows)
@@ -392,6 +399,17 @@ class QueryParameters:
             duplicate_threshold=duplicate_threshold,
             list_collapsed=self.list_collapsed,
         )
+
+    @property
+    def _candidates_growth(self) -> float:
+        """How many times as many candidates the dial asks for: far ones are picked at high dials.
+
+        With so many `greedy` in the variant marginal closes .93 of the gap in J at a dial of 0.5;
+        more would take more than twice as long as a default query.
+        """
+        if self.selector == "nearest":
+            return 1.0
+        return min(MOST_CANDIDATES_GROWTH, max(1.0, 20 * self.diversity**2))
 
     def most_candidates(self, width: int) -> int:
         """Return how many candidates of at most `width` numbers each this query may have."""

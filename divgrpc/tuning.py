@@ -46,6 +46,8 @@ _PROBES_AGAIN: Final = (1.0, 1.5, 2.2)
 _NEARLY: Final = 0.1
 # What a scan that ends early looks at first, for each candidate: see `scoring.reach`.
 _LONG_ROWS: Final = 8
+# Of a pool beyond the default one, so many quarters are hashed at least.
+_FEWEST_PART: Final = 5
 # Hash limits that are tried, in quarters of the default.
 _QUARTERS: Final = (4, 5, 6, 8, 10, 12, 16)
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
@@ -122,10 +124,12 @@ class _Measuring:
         sparse = isinstance(searcher.points, SparseRows)
         self.sought: Sought = "sparse" if sparse else "dense" if of_points else "labels"
         self.dense = not isinstance(sample.queries, SparseRows)
-        self._limits = [self._default_limit(pool) for pool in POOLS]
         self._known: dict[tuple[Search, int, int, int], tuple[_Shares, _Shares]] = {}
         default = QueryParameters().resolve(self._rows, "scan", 1, self.sought).candidates_limit
         self.default_place = min(bisect.bisect_left(POOLS, default), len(POOLS) - 1)
+        self._limits: list[int] = []
+        for pool in POOLS:
+            self._limits.append(self._default_limit(pool))
 
     def costs(self, target_recall: float) -> tuple[SearchCost, ...]:
         """Measure every search for every number of candidates."""
@@ -319,6 +323,12 @@ class _Measuring:
         return np.stack([each for each, _ in found]), np.array([float(n) for _, n in found])
 
     def _default_limit(self, pool: int) -> int:
+        """Return how many points to hash at least: four times the pool, of a large one fewer.
+
+        Only high dials have a large pool, and their last candidates matter little.
+        """
+        if pool > POOLS[self.default_place]:
+            return max(_FEWEST_PART * pool // 4, self._limits[self.default_place])
         asked = QueryParameters(candidates_limit=pool)
         return asked.resolve(self._rows, "scan", 1, self.sought).hash_limit
 
