@@ -37,34 +37,7 @@ def add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for
     """Add `paper` and its parts."""
     verb = verbs.add_parser("paper", help=_PAPER, description=_PAPER)
     parts = verb.add_subparsers(title="parts", metavar="PART", required=True)
-    table1 = _add_part(parts, "table1", _TABLE1, commands.paper_table1)
-    table1.add_argument(
-        "--from", metavar="FILE", dest="source", help="Show an earlier run from its JSON."
-    )
-    table1.add_argument(
-        "--per-category", type=int, metavar="N", help="Ask so many queries a category (default 50)."
-    )
-    table1.add_argument(
-        "--sets", nargs="+", metavar="SET", help="Measure these sets (default all)."
-    )
-    table1.add_argument(
-        "--seeds", type=int, metavar="N", help="Repeat with so many hashes (default 5)."
-    )
-    table2 = _add_part(parts, "table2", _TABLE2, commands.paper_table2)
-    table2.add_argument(
-        "--documents",
-        type=int,
-        default=1_000,
-        metavar="N",
-        help="Ask so many of each set (default 1000).",
-    )
-    table2.add_argument(
-        "--sets",
-        nargs="*",
-        metavar="SET",
-        help="Measure these sets (default all); without a name, times alone.",
-    )
-    for table in (table1, table2):
+    for table in (_add_table1(parts), _add_table2(parts)):
         table.add_argument(
             "--data",
             metavar="FOLDER",
@@ -79,6 +52,41 @@ def add_paper(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for
     _add_part(
         parts, "figures", _FIGURES, commands.paper_figures, page="Write the page, or a folder, here"
     )
+
+
+def _add_table1(parts: Any) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type for it
+    table1 = _add_part(parts, "table1", _TABLE1, commands.paper_table1)
+    table1.add_argument(
+        "--from", metavar="FILE", dest="source", help="Show an earlier run from its JSON."
+    )
+    table1.add_argument(
+        "--per-category", type=int, metavar="N", help="Ask so many queries a category (default 50)."
+    )
+    table1.add_argument(
+        "--sets", nargs="+", metavar="SET", help="Measure these sets (default all)."
+    )
+    table1.add_argument(
+        "--seeds", type=int, metavar="N", help="Repeat with so many hashes (default 5)."
+    )
+    return table1
+
+
+def _add_table2(parts: Any) -> argparse.ArgumentParser:  # noqa: ANN401  # argparse names no type for it
+    table2 = _add_part(parts, "table2", _TABLE2, commands.paper_table2)
+    table2.add_argument(
+        "--documents",
+        type=int,
+        default=1_000,
+        metavar="N",
+        help="Ask so many of each set (default 1000).",
+    )
+    table2.add_argument(
+        "--sets",
+        nargs="*",
+        metavar="SET",
+        help="Measure these sets (default all); without a name, times alone.",
+    )
+    return table2
 
 
 def _add_part(

@@ -262,7 +262,7 @@ def test_what_is_wrong_is_named_before_any_work(
     index: Index, monkeypatch: pytest.MonkeyPatch, field: str, given: dict[str, Any]
 ) -> None:
     """Whatever is wrong is refused with its field when `evaluate` is called."""
-    monkeypatch.setattr(index, "answer_one_by_one", None)
+    monkeypatch.setattr(index.engine, "answer_one_by_one", None)
     told: dict[str, Any] = {"queries": np.ones((2, DIMS)), "categories": [0, 1], "folds": 2} | given
     with pytest.raises(InvalidArgumentError) as refused:
         evaluate(index, told.pop("queries"), **told)
