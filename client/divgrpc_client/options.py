@@ -139,7 +139,7 @@ class GridOptions(TypedDict, total=False):
     diversities: Annotated[Sequence[float], "Try these dials, from 0 to 1."]
     ks: Annotated[Sequence[int], "Ask for so many results a query."]
     seed: Annotated[int, "Draw at random from this seed; the same seed gives the same answers."]
-    keep_duplicates: Annotated[bool, "collapse no near-copies"]
+    keep_duplicates: Annotated[bool, "Collapse no near-copies."]
 
 
 class LabelGridOptions(TypedDict, total=False):

@@ -36,8 +36,8 @@ def add_warm(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for 
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     verb.set_defaults(run=_run)
-    verb.add_argument("--quiet", action="store_true", help="show no progress, only the outcome")
-    verb.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    verb.add_argument("--quiet", action="store_true", help="Show no progress, only the outcome.")
+    verb.add_argument("--json", action="store_true", help="Print the outcome as JSON.")
 
 
 def _run(arguments: argparse.Namespace) -> int:
