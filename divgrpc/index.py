@@ -115,7 +115,7 @@ class Index:
         n_tables: int | None = None,
         n_bits: int | None = None,
         n_components: int | None = None,
-        target_recall: float = 0.95,
+        target_recall: float = 0.9,
         zero_vectors: ZeroVectors = "reject",
         seed: int = 0,
         labels: RowsLike | None = None,

@@ -146,7 +146,7 @@ class BuildParameters:
     n_tables: int | None = None
     n_bits: int | None = None
     n_components: int | None = None
-    target_recall: float = 0.95
+    target_recall: float = 0.9
     zero_vectors: ZeroVectors = "reject"
     seed: int = 0
 
@@ -368,7 +368,10 @@ class QueryParameters:
         least = max(fewest, 10 * self.k)
         growth = 1.0 if sought == "labels" else self._candidates_growth
         default_candidates = min(math.ceil(growth * least), max(self.k, most))
-        candidates, default_hashed = default_candidates, max(4 * least, default_candidates)
+        candidates, default_hashed = default_candidates, 4 * default_candidates
+        if sought == "dense":
+            # The last of many candidates matter little, and codes of dense rows say enough.
+            default_hashed = max(4 * least, 5 * default_candidates // 4)
         if self.candidates_limit is not None:
             candidates = self.candidates_limit
             default_hashed = 4 * (candidates or least)

@@ -216,7 +216,7 @@ class BuildParameters(google.protobuf.message.Message):
     target_recall: builtins.float
     """The share of the true nearest that the candidates of a query must hold: what Build tunes limits
     and probes for, and `auto` takes no search below. Above 0, up
-    to 1. Default 0.95.
+    to 1. Default 0.9.
     """
     zero_vectors: Global___ZeroVectors.ValueType
     """Default reject. Only cosine minds them."""
