@@ -47,10 +47,7 @@ def assemble(
     parameters = encoded.parameters
     report("tuning", 0, len(points))
     rows, dims = points.shape
-    nonzeros, widest, stored = rows * dims, dims, None
-    if isinstance(points, SparseRows):
-        nonzeros, widest = len(points.values), int(np.diff(points.indptr).max())
-        stored = nonzeros
+    stored = len(points.values) if isinstance(points, SparseRows) else None
     searcher = Searcher(readable(encoded.arrays, points), parameters, dims)
     shape = Shape.of(parameters, rows, dims, stored)
     tell = partial(report, "tuning")
@@ -61,8 +58,8 @@ def assemble(
         rows=rows,
         dims=dims,
         points="sparse" if isinstance(points, SparseRows) else "dense",
-        nonzeros=nonzeros,
-        widest_row=widest,
+        nonzeros=rows * dims if stored is None else stored,
+        widest_row=_widest(points),
         parameters=parameters,
         code_bits=encoded.code_bits,
         n_probes=tuned.n_probes,
@@ -76,6 +73,11 @@ def assemble(
         warnings=(),
         arrays={},
     )
+
+
+def _widest(points: Rows) -> int:
+    """Return the most numbers that a row stores."""
+    return int(np.diff(points.indptr).max()) if isinstance(points, SparseRows) else points.shape[1]
 
 
 def _tuned_dense(

@@ -139,8 +139,8 @@ class Index:
         n_bits: 1 to 24 bits in the key of a bucket; not with cells. Default: chosen by Build.
         n_components: principal components to draw directions or learn cells in, at most d.
             Default: chosen by Build.
-        target_recall: above 0 and at most 1, the share of the true neighbours that `auto` and
-            probing are tuned to find.
+        target_recall: above 0 and at most 1, the share of the nearest that a query's candidates
+            must hold under `auto`.
         zero_vectors: refuse or leave out vectors of zeros, which have no cosine.
         seed: of every random choice; the same seed and points give the same index.
         labels: (n, L), dense or sparse: what is not 0 is a label of the row's.

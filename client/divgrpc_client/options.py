@@ -85,7 +85,7 @@ class BuildOptions(TypedDict, total=False):
     n_components: Annotated[
         int | None, "Draw directions, or learn cells, in so many principal components."
     ]
-    target_recall: Annotated[float, "Tune probing to find this share of the true neighbours."]
+    target_recall: Annotated[float, "Find this share of the nearest for the candidates of a query."]
     zero_vectors: Annotated[ZeroVectors, "Refuse or leave out zero vectors, under cosine."]
     seed: Annotated[int, "Draw at random from this seed; the same seed gives the same arrays."]
     # Of the label model leml.

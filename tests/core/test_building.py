@@ -315,11 +315,17 @@ def test_an_index_tells_what_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "chosen"),
     [
-        ({}, {"n_components", "n_bits", "n_tables", "n_probes", "search"}),
+        ({}, {"hash_family", "n_bits", "n_tables", "n_probes", "search"}),
         ({"hash_family": "lsh_div", "n_bits": 9}, {"n_tables", "n_probes", "search"}),
-        ({"n_components": 3, "n_tables": 4}, {"n_bits", "n_probes", "search"}),
+        (
+            {"n_components": 3, "n_tables": 4, "hash_family": "lsh_sdiv"},
+            {"n_bits", "n_probes", "search"},
+        ),
         ({"hash_family": "cells"}, {"n_components", "cells", "n_probes", "search"}),
-        ({"hash_family": "auto"}, {"hash_family", "n_bits", "n_tables", "n_probes", "search"}),
+        (
+            {"hash_family": "lsh_sdiv"},
+            {"n_components", "n_bits", "n_tables", "n_probes", "search"},
+        ),
     ],
 )
 def test_an_index_says_what_was_chosen_and_why(
