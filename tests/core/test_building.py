@@ -346,12 +346,14 @@ def test_an_index_says_what_was_chosen_and_why(
 
 @pytest.mark.parametrize("target", [0.5, 0.9, 1.0])
 def test_tuning_reaches_its_target(target: float) -> None:
-    """Tables find the share of true neighbours that was asked for, or as much as they can."""
+    """What `auto` takes finds the share that was asked for; so do tables, where few are enough."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((40, 16))[rng.integers(0, 40, 3000)]
     info = Index.build(points + 0.3 * rng.standard_normal(points.shape), target_recall=target).info
-    tables = next(cost for cost in info.search_costs if cost.search == "tables")
-    assert tables.recall >= min(target, 0.95)
+    recalls = {cost.search: cost.recall for cost in info.search_costs}
+    assert recalls[info.auto_search] >= target
+    # A hash limit keeps a random part of what tables hold.
+    assert recalls["tables"] >= 0.5
 
 
 def test_a_build_reports_its_progress(tmp_path: Path) -> None:
