@@ -82,6 +82,7 @@ class Engine(KeptIndex):
         if self.labels is None:
             raise UnfitIndexError("mode", NO_LABELS)
         rows = document_rows(documents, self.dims)
+        parameters = parameters.filled(hierarchy=self.labels.has_hierarchy)
         if parameters.mode == "embedding":
             found = self.labels.predict(rows, parameters)
         else:

@@ -32,6 +32,7 @@ from divgrpc.types import (
     Hyperplanes,
     IndexInfo,
     LabelResult,
+    LabelSelector,
     Mode,
     Progress,
     QueryDefault,
@@ -243,8 +244,8 @@ class Index:
         *,
         top_k: int = DEFAULT_TOP_K,
         threshold: float | None = None,
-        diversity: float = 0.3,
-        selector: Selector = "greedy",
+        diversity: float | None = None,
+        selector: LabelSelector | None = None,
         search: Search = "auto",
         hash_limit: int | None = None,
         candidates_limit: int | None = None,
@@ -259,8 +260,10 @@ class Index:
         top_k: 1 to 10,000 labels a document at most.
         threshold: the least score, or share of the votes. Default: as `set_threshold` set it;
             minus infinity is none.
-        diversity: from 0, the labels of the best scores, to 1, diversity alone.
-        selector: what picks among the candidates.
+        diversity: from 0, the labels of the best scores, to 1, diversity alone. Default: 0.3 in
+            neighbour_vote; in embedding 0.05 with the selector hierarchy, and 0 with others.
+        selector: what picks among the candidates. Default: "hierarchy" where the index has one,
+            which trades a label's score against its distance in the hierarchy; else "greedy".
         search: how labels, or in the mode neighbour_vote neighbours, are found.
         hash_limit: most labels that are scored; 0 is no limit.
         candidates_limit: how many of the best labels the selector sees; 0 is no limit.
@@ -271,7 +274,8 @@ class Index:
         seed: of the draws; the same call and seed give the same answer.
 
         Raises `InvalidArgumentError` with the field named, and `UnfitIndexError` where the index
-        was built without a label model, or in the mode `neighbour_vote` without labels.
+        was built without a label model, in the mode `neighbour_vote` without labels, or for the
+        selector `hierarchy` without a hierarchy.
         """
         asked = PredictParameters(**_of(PredictParameters, locals()))
         kept = self._engine.defaults.thresholds

@@ -2,7 +2,8 @@
 
 `embedding`: a document becomes r numbers, and the labels of the largest products with them are
 found as any points are, by an index of its own over the label factors; then a selector picks.
-`neighbour_vote`: documents that were built in are found, and vote (`divgrpc.labels.votes`).
+`neighbour_vote`: documents that were built in are found, and vote (`divgrpc.labels.votes`). In both
+modes the selector `hierarchy` picks among the best labels (`divgrpc.branches`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,6 +14,7 @@ from typing import Final, Self
 import numpy as np
 
 from divgrpc.array_files import Array, read_only
+from divgrpc.branches import CANDIDATES_AT_ONCE, Branches, PickedLabels
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.kernels import hashing
 from divgrpc.label_parameters import PredictParameters
@@ -21,6 +23,7 @@ from divgrpc.labels.votes import most_voted, weigh
 from divgrpc.manifest import LabelSection, Manifest
 from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import LIMITS, too_few
+from divgrpc.plans import QueryPlan
 from divgrpc.pricing import SearchTable
 from divgrpc.searching import Answers, Searcher, as_queries
 from divgrpc.stores import part_of
@@ -39,6 +42,8 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare
 INDEX = "label_index."
 # So that a check of many documents holds few of them.
 _CHECKED_AT_ONCE: Final = 256
+# Labels of most votes that the selector `hierarchy` sees: so many, or so many times top_k.
+_VOTED_LEAST, _VOTED_PER_LABEL = 50, 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,10 +82,21 @@ class IndexedLabels:
     @cached_property
     def tree(self) -> LabelTree | None:
         """The hierarchy, as a tree."""
-        if "label_tree.parents" not in self._arrays:
+        if not self.has_hierarchy:
             return None
         parents, depths = (self._arrays[f"label_tree.{name}"] for name in ("parents", "depths"))
         return LabelTree.of_tree(parents, depths, self.count)
+
+    @property
+    def has_hierarchy(self) -> bool:
+        """Whether there is a hierarchy of the labels."""
+        return "label_tree.parents" in self._arrays
+
+    @cached_property
+    def _branches(self) -> Branches:
+        """The hierarchy as the selector takes it; only where there is one."""
+        parents, depths = (self._arrays[f"label_tree.{name}"] for name in ("parents", "depths"))
+        return Branches.of(parents, depths, self.count)
 
     @property
     def point_counts(self) -> IntArray | None:
@@ -114,6 +130,7 @@ class IndexedLabels:
     def resolve(self, parameters: PredictParameters) -> EffectiveParameters:
         """Fill in the defaults of a search for labels; raises `UnfitIndexError` without a model."""
         index = self._index
+        parameters = parameters.filled(hierarchy=self.has_hierarchy)
         wanted = self._table.resolve(
             parameters.query,
             index.rows,
@@ -143,17 +160,46 @@ class IndexedLabels:
 
     def exact_together(self, parameters: PredictParameters) -> int:
         """Return for how many documents labels are searched together exactly at most, or 1."""
-        plan = self._searcher.plan(self.resolve(parameters))
+        plan = self._plan(self.resolve(parameters), parameters)
         return self._searcher.exact_together(plan, sparse=False)
 
+    def _plan(self, wanted: EffectiveParameters, parameters: PredictParameters) -> QueryPlan:
+        """Return how labels are searched for; the selector `hierarchy` takes all candidates."""
+        if parameters.by_hierarchy:
+            wanted = replace(wanted, k=min(wanted.candidates_limit or self.count, self.count))
+        return self._searcher.plan(wanted, probe_on=parameters.search == "auto")
+
     def predict(self, documents: Rows, parameters: PredictParameters) -> Found:
-        """Return the labels whose products with the embedded documents are selected."""
+        """Return the labels whose products with the embedded documents are selected.
+
+        `parameters` are filled in.
+        """
         wanted = self.resolve(parameters)
-        plan = self._searcher.plan(wanted, probe_on=parameters.search == "auto")
-        answers = self._searcher.answer(self._embedded(documents), plan)
-        return Found(
-            answers.ids, answers.scores, answers.values, answers.counts, answers.stats, wanted
-        )
+        plan = self._plan(wanted, parameters)
+        embedded = self._embedded(documents)
+        if not parameters.by_hierarchy:
+            answers = self._searcher.answer(embedded, plan)
+            return Found(
+                answers.ids, answers.scores, answers.values, answers.counts, answers.stats, wanted
+            )
+        picks, stats = [], []
+        rows = max(1, CANDIDATES_AT_ONCE // plan.wanted.k)
+        for start in range(0, len(embedded), rows):
+            answers = self._searcher.answer(embedded[start : start + rows], plan)
+            picks.append(self._pick(answers.ids, answers.scores, answers.counts, parameters))
+            stats.append(answers.stats)
+        labels, scores, values, counts = map(np.concatenate, zip(*picks, strict=True))
+        return Found(labels, scores, values, counts, np.concatenate(stats, axis=1), wanted)
+
+    def _pick(
+        self,
+        labels: IntArray,
+        scores: FloatArray,
+        counts: CountArray,
+        parameters: PredictParameters,
+    ) -> PickedLabels:
+        """Pick among candidates by the hierarchy."""
+        return self._branches.pick(labels, scores, counts, parameters.top_k, parameters.dial)
 
     def vote(
         self,
@@ -166,9 +212,14 @@ class IndexedLabels:
         weights = np.ones(neighbours.shape, np.float32)
         if parameters.vote == "weighted":
             weights = weigh(answers.scores, answers.counts, self._metric)
-        width = min(parameters.top_k, self.count)
-        labels, shares = most_voted(neighbours, weights, self._sets, width)
-        voted = prediction(labels, shares, parameters.top_k, parameters.least)
+        width = parameters.top_k
+        if parameters.by_hierarchy:
+            width = max(_VOTED_LEAST, _VOTED_PER_LABEL * width)
+        labels, shares = most_voted(neighbours, weights, self._sets, min(width, self.count))
+        voted = prediction(labels, shares, width, parameters.least)
+        if parameters.by_hierarchy:
+            picked = self._pick(voted.labels, voted.scores, voted.counts, parameters)
+            return Found(*picked, answers.stats, query)
         return Found(voted.labels, voted.scores, voted.scores, voted.counts, answers.stats, query)
 
     def result(self, found: Found, parameters: PredictParameters, generation: int) -> LabelResult:

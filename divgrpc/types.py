@@ -21,6 +21,8 @@ Hyperplanes = Literal["orthogonal", "gaussian"]
 ZeroVectors = Literal["reject", "skip"]
 Search = Literal["auto", "tables", "scan", "scan_hamming", "exact"]
 Selector = Literal["nearest", "greedy", "mmr", "rerank", "qp_relax", "dpp", "max_sum"]
+# Of labels; `hierarchy` needs one.
+LabelSelector = Literal[Selector, "hierarchy"]
 Variant = Literal["corrected", "printed", "marginal"]
 Sampling = Literal["uniform", "nearest"]
 Rounding = Literal["exchange", "top_k"]
@@ -142,7 +144,7 @@ class EffectiveLabelParameters:
     neighbours: int
     vote: Vote
     diversity: float
-    selector: Selector
+    selector: LabelSelector
     search: Search
     hash_limit: int
     candidates_limit: int
@@ -157,7 +159,8 @@ class LabelResult(LabelHitRows):
     it: `labels` (nq, top_k) int64, -1 where there are fewer; `scores` and `selection_scores` (nq,
     top_k) float32, NaN there; `counts` (nq,) uint32, how many each document has. A score is the
     product of the label with the embedded document, or its share of the votes; a selection score
-    what the selector saw in the label when it picked it, in a vote the share too. `names` has those
+    what the selector saw in the label when it picked it. In a vote it is the share too, unless the
+    selector is `hierarchy`, which picks labels there as well. `names` has those
     of each document's labels, and is empty where the index has no names. `stats` are of the search
     for labels, or for neighbours.
     """

@@ -17,6 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from divgrpc import compilation
+from divgrpc.branches import Branches
 from divgrpc.building import IndexBuilder
 from divgrpc.cells import learn
 from divgrpc.engine import Engine
@@ -153,4 +154,6 @@ def _predict_and_train(points: FloatArray) -> None:
     sparse_points = sparse.csr_array(points)
     for vectors in (points, sparse_points):
         embed(as_rows("documents", vectors, 8), points, points[0], unit=True)
+    path, counts = np.arange(-1, 7), np.ones(8, np.uint32)
+    Branches.of(path, path + 1, 8).pick(np.zeros((8, 1), np.int64), points[:, :1], counts, 1, 0.5)
     train(sparse_points, points, LabelParameters(rank=2, iterations=1))

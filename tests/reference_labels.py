@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 
 import numpy as np
 import numpy.typing as npt
@@ -84,3 +85,56 @@ def ridge_normal(x: Floats, told: Floats) -> Floats:
     weight = (x**2).sum() / len(x)
     found = np.linalg.solve(x.T @ x + weight * np.eye(x.shape[1]), x.T @ told)
     return np.asarray(found / np.linalg.norm(found))
+
+
+def pick_apart(
+    scores: Sequence[tuple[int, float]],
+    parents: Mapping[int, int],
+    label_count: int,
+    k: int,
+    diversity: float,
+) -> list[tuple[int, float]]:
+    """Return labels and values that `hierarchy` picks of (label, score), best first.
+
+    `parents` has every node that a root reaches, a root's being -1. Paths of all labels are drawn
+    out to one length, and a label gains the level factors of the levels on which its ancestor is
+    none of the picked labels'.
+    """
+    paths = {label: _path(label, parents) for label in parents if label < label_count}
+    height = max((len(path) - 1 for path in paths.values()), default=0)
+    for label, path in paths.items():
+        path += [("below", label, level) for level in range(len(path), height + 1)]
+    best, worst = scores[0][1], scores[-1][1]
+    picked: list[tuple[int, float]] = []
+    for _ in range(min(k, len(scores))):
+        values = {}
+        for label, score in scores:
+            share = (score - worst) / (best - worst) if best > worst else 1.0
+            before = [paths[other] for other, _ in picked if other in paths]
+            gain = Fraction(0)
+            if picked and label in paths:
+                gain = Fraction(1)
+                if height > 1:
+                    gain = sum(
+                        (
+                            Fraction(2 * (height - level), height * (height - 1))
+                            for level in range(1, height + 1)
+                            if paths[label][level] not in [path[level] for path in before]
+                        ),
+                        Fraction(0),
+                    )
+            values[label] = (1 - diversity) * share + diversity * float(gain)
+        left = [label for label, _ in scores if label not in dict(picked)]
+        chosen = max(left, key=lambda label: (values[label], -left.index(label)))
+        picked.append((chosen, values[chosen]))
+    return picked
+
+
+def _path(node: int, parents: Mapping[int, int]) -> list[object]:
+    """Return the nodes from the root down; where there are several they hang under one more."""
+    path: list[object] = []
+    while node >= 0:
+        path.insert(0, node)
+        node = parents[node]
+    several = list(parents.values()).count(-1) > 1
+    return ["root", *path] if several else path

@@ -21,6 +21,7 @@ from divgrpc.signatures import spell_out
 from divgrpc.types import (
     HashFamily,
     Hyperplanes,
+    LabelSelector,
     Mode,
     Rounding,
     Sampling,
@@ -113,8 +114,15 @@ class PredictOptions(TypedDict, total=False):
         "Leave out labels of a lower score, or share of the votes; -inf leaves out none; the "
         "default is what the index keeps.",
     ]
-    diversity: Annotated[float, "Trade score for diversity: 0 is the best labels, 1 the most."]
-    selector: Annotated[Selector, "Pick from the candidates in this way."]
+    diversity: Annotated[
+        float | None,
+        "Trade score for diversity: 0 is the best labels, 1 the most; the default is .3 for votes, "
+        "else .05 by hierarchy or 0.",
+    ]
+    selector: Annotated[
+        LabelSelector | None,
+        "Pick labels in this way; the default is hierarchy where the index has one, else greedy.",
+    ]
     search: Annotated[Search, "Find labels, or neighbours, in this way."]
     hash_limit: Annotated[int | None, "Score at most so many labels; 0 is no limit."]
     candidates_limit: Annotated[
@@ -148,7 +156,7 @@ class LabelGridOptions(TypedDict, total=False):
     modes: Annotated[
         Sequence[Mode], "Try these: search among label factors, or let neighbours vote."
     ]
-    selectors: Annotated[Sequence[Selector], "Try these ways to pick from the candidates."]
+    selectors: Annotated[Sequence[LabelSelector], "Try these ways to pick from the candidates."]
     searches: Annotated[Sequence[Search], "Try these ways to find labels, or neighbours."]
     limits: Annotated[
         Sequence[Limits], "Try these pairs of hash_limit and candidates_limit; 0 is no limit."

@@ -76,6 +76,8 @@ def _fields(
     defaults: Mapping[str, object],
 ) -> dict[str, object]:
     refuse_unknown(options, table.__annotations__, _OF_CALLS)
+    # None is what a default of None stands for, also for words, which the wire has no None of.
+    options = {n: v for n, v in options.items() if v is not None or defaults[n] is not None}
     _refuse_stand_ins(kind, options, defaults)
     fields = {"index": name, **_with_enums(kind, options)}
     build_message(kind, fields)

@@ -5,11 +5,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.axes import check_axes, combinations
 from divgrpc.evaluation.grid import Limits
 from divgrpc.label_parameters import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
 from divgrpc.suggestions import with_suggestions
-from divgrpc.types import Mode, Search, Selector, Vote
+from divgrpc.types import LabelSelector, Mode, Search, Vote
 
 _AXES: Final = {
     "top_k": "top_ks",
@@ -28,12 +29,13 @@ class LabelGrid:
     """What is tried: every value of every axis with every other, at `PredictParameters`' defaults.
 
     `limits` are pairs of a `hash_limit` and a `candidates_limit`, as in `Grid`; a threshold of None
-    is none, whatever is kept with the index. `neighbours`, `vote` and `seed` are the same in all
+    is none, whatever is kept with the index. The selector `hierarchy` needs an index that has one.
+    `neighbours`, `vote` and `seed` are the same in all
     settings. Raises `InvalidArgumentError`, with the axis as its field, as `Grid` does.
     """
 
     modes: tuple[Mode, ...] = ("embedding",)
-    selectors: tuple[Selector, ...] = ("nearest", "greedy")
+    selectors: tuple[LabelSelector, ...] = ("nearest", "greedy")
     searches: tuple[Search, ...] = ("auto",)
     limits: tuple[Limits, ...] = ((None, None),)
     thresholds: tuple[float | None, ...] = (None,)
@@ -45,6 +47,9 @@ class LabelGrid:
 
     def __post_init__(self) -> None:
         check_axes(self, _AXES)
+        for axis in ("selectors", "diversities"):
+            if None in getattr(self, axis):
+                raise InvalidArgumentError(axis, f"{axis} must be named, got None")
         self.settings()
 
     def settings(self) -> list[PredictParameters]:

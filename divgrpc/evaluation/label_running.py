@@ -37,7 +37,8 @@ def evaluate_labels(
     `per_document`: rows have the numbers of every document. `progress` is called as it goes on.
 
     Everything is checked before any work: raises `InvalidArgumentError` with the field, and
-    `UnfitIndexError` where the index lacks the model or the labels that a mode needs.
+    `UnfitIndexError` where the index lacks the model or the labels that a mode needs, or the
+    hierarchy that the selector `hierarchy` needs.
     """
     engine = index.engine
     rows = document_rows(documents, engine.dims)

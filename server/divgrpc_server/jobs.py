@@ -17,7 +17,7 @@ from google.rpc import status_pb2
 from divgrpc.engine import Engine
 from divgrpc.joining import ResultT, joined
 from divgrpc.parameters import LIMITS
-from divgrpc.types import LabelResult, QueryResult, Selector
+from divgrpc.types import LabelResult, LabelSelector, QueryResult
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos.v1 import predict_pb2, query_pb2
 from divgrpc_server import messages, requests
@@ -38,7 +38,7 @@ _PIECE_NONZEROS_MAX: Final = 2**16
 class Pace:
     """How many of some rows to answer at a time, so that it takes a few milliseconds."""
 
-    def __init__(self, queries: Rows, selector: Selector) -> None:
+    def __init__(self, queries: Rows, selector: LabelSelector | None) -> None:
         self._queries = queries
         self._next = 0
         # A row of these may take a second, of others a millisecond.
@@ -88,7 +88,9 @@ class Job(Generic[ResultT]):
     generation: Final = 0
     dropped: Final = None
 
-    def __init__(self, request: Request, name: str, rows: Rows, selector: Selector) -> None:
+    def __init__(
+        self, request: Request, name: str, rows: Rows, selector: LabelSelector | None
+    ) -> None:
         self.id = request.id
         self.deadline = request.deadline
         self.tag = request.tag
@@ -200,7 +202,10 @@ class PredictJob(Job[LabelResult]):
     def _most(self, index: Engine) -> int:
         # As it is now, for all pieces.
         self._parameters = self._parameters.with_threshold(index.defaults.thresholds)
-        return min(self._parameters.top_k, index.labels.count if index.labels else 0)
+        if index.labels is None:
+            return 0
+        self._parameters = self._parameters.filled(hierarchy=index.labels.has_hierarchy)
+        return min(self._parameters.top_k, index.labels.count)
 
     def _check(self, index: Engine) -> None:
         index.check_documents(self._rows, self._parameters)

@@ -99,7 +99,7 @@ def piece_of(
             )
         ],
         thresholds=[evaluate_labels_pb2.EvaluateThreshold(threshold=setting.threshold)],
-        diversities=[setting.diversity],
+        diversities=[setting.dial],
         top_ks=[setting.top_k],
         neighbours=setting.neighbours,
         seed=setting.seed,

@@ -15,6 +15,7 @@ from benchmarks import (
     environment,
     evaluate,
     gain,
+    label_dial,
     label_speed,
     labels,
     large,
@@ -52,6 +53,7 @@ _RUNS = {
     "memory": memory,
     "evaluate": evaluate,
     "labels": labels,
+    "label-dial": label_dial,
     "label-speed": label_speed,
     "training": training,
 }

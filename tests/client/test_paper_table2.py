@@ -17,6 +17,7 @@ from divgrpc_client.reports.paper.label_bench import EPSILONS, LabelBench, weigh
 from divgrpc_client.reports.paper.label_pages import page
 from divgrpc_client.reports.paper.label_report import Report
 from divgrpc_client.reports.paper.label_rows import (
+    BY_HIERARCHY,
     DEFAULT,
     EVERYTHING,
     FAMILIES,
@@ -45,7 +46,8 @@ def test_quick_run_on_digits(
     assert shown.startswith("No data")
     assert "DOES NOT HOLD: the column h of Table 2" in shown
     found = json.loads(figures.read_text())
-    assert len(found["rows"]) == len(WITHOUT_HASHING) + len(FAMILIES) * 2 * 2
+    without_hashing = len(WITHOUT_HASHING) + len(BY_HIERARCHY)
+    assert len(found["rows"]) == without_hashing + len(FAMILIES) * 2 * 2
     assert {row["method"] for row in found["rows"]} > set(PRINTED) - {"LEML"}
     for row in found["rows"]:
         assert all(0 <= row[name]["value"] <= 1 for name in FIGURES)

@@ -35,7 +35,7 @@ MAP = RNG.standard_normal((FEATURES, RANK)).astype("f4")
 EDGES = [(24, 25), (24, 26), (24, 27), *((25 + label % 3, label) for label in range(23))]
 GRID = LabelGrid(
     modes=("embedding", "neighbour_vote"),
-    selectors=("nearest", "greedy", "mmr"),
+    selectors=("nearest", "greedy", "mmr", "hierarchy"),
     searches=("scan", "exact"),
     limits=((None, None), (20, 15)),
     thresholds=(None, 0.4),
@@ -153,7 +153,7 @@ def test_choices_are_by_the_other_folds(rows: list[EvaluateLabelRow]) -> None:
     settings = GRID.settings()
     choices, folds = rows[len(settings) :], deal_folds(np.zeros(ASKED, np.int64))
     kinds = [(each.mode, each.selector, each.search) for each in settings]
-    assert len(choices) == len(set(kinds)) == 12
+    assert len(choices) == len(set(kinds)) == 16
     for choice in choices:
         told = choice.parameters
         members = [
@@ -239,6 +239,8 @@ def test_progress_is_told(index: Index) -> None:
         ("thresholds", [math.inf]),
         ("diversities", [1.1]),
         ("diversities", []),
+        ("diversities", [None]),
+        ("selectors", ["hierarchy", None]),
         ("top_ks", [0]),
         ("top_ks", 5),
         ("searches", "exact"),

@@ -119,7 +119,8 @@ def test_predictions_agree_with_loops(selector: Selector, diversity: float) -> N
 def test_labels_are_searched_as_points_are(family: HashFamily, search: Search) -> None:
     """A prediction is the answer of an index over the label factors to the embedded document."""
     built = index(family)
-    labels, told = inner(built), {"search": search, "hash_limit": 30, "candidates_limit": 12}
+    labels = inner(built)
+    told = {"search": search, "hash_limit": 30, "candidates_limit": 12, "diversity": 0.3}
     found = built.predict_labels(X, top_k=3, seed=5, **told)  # type: ignore[arg-type]
     queries = embed(X.copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     plain: dict[str, Any] = {"diversity": 0.3, "variant": "corrected", "keep_duplicates": True}
@@ -172,9 +173,9 @@ def test_a_scan_ends_where_labels_are_too_short(hash_limit: int, candidates_limi
 
 def test_a_batch_gives_what_its_documents_give() -> None:
     """One at a time, together, dense, sparse or as one vector: the same bytes."""
-    whole = columns(index().predict_labels(X))
-    assert columns(index().predict_labels(sparse.csr_array(X))) == whole
-    alone = [columns(index().predict_labels(row)) for row in X]
+    whole = columns(index().predict_labels(X, diversity=0.3))
+    assert columns(index().predict_labels(sparse.csr_array(X), diversity=0.3)) == whole
+    alone = [columns(index().predict_labels(row, diversity=0.3)) for row in X]
     assert [b"".join(parts) for parts in zip(*alone, strict=True)] == whole
 
 

@@ -38,7 +38,7 @@ ASKED = labelled.documents(150, seed=1)
 TRUTH = labelled.labels_of(ASKED)
 GRID: dict[str, Any] = {
     "modes": ("embedding", "neighbour_vote"),
-    "selectors": ("nearest", "greedy"),
+    "selectors": ("nearest", "greedy", "hierarchy"),
     "searches": ("auto", "exact"),
     "limits": ((None, None), (60, 30)),
     "thresholds": (None, 0.3),
@@ -318,6 +318,9 @@ def test_what_an_index_lacks(client: Client) -> None:
         assert isinstance(unfit.value, RpcError)
         assert unfit.value.code == grpc.StatusCode.FAILED_PRECONDITION
         assert unfit.value.field == "mode"
+    with pytest.raises(UnfitIndexError) as unfit:
+        list(client.evaluate_labels("modelled", ASKED, TRUTH, selectors=("hierarchy",)))
+    assert unfit.value.field == "selector"
     with pytest.raises(IndexNotFoundError):
         list(client.evaluate_labels("nobody", ASKED, TRUTH))
 

@@ -15,7 +15,7 @@ from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels import LabelModel
 from divgrpc.metrics import LabelTree
-from divgrpc.types import LabelResult, Progress, Search, Selector, TrainingProgress
+from divgrpc.types import LabelResult, LabelSelector, Progress, Search, TrainingProgress
 from divgrpc_client import AsyncClient, Client
 from running import RunningServer, eventually
 
@@ -115,7 +115,7 @@ def test_the_wire_predicts_what_the_core_predicts(
     core: Index, client: Client, search: str, mode: str
 ) -> None:
     """Every search and selector in both modes, sparse and dense documents, one or many."""
-    for selector in get_args(Selector):
+    for selector in get_args(LabelSelector):
         options: dict[str, Any] = {
             "mode": mode,
             "search": search,
@@ -139,6 +139,7 @@ def test_the_wire_predicts_what_the_core_predicts(
         {"top_k": 1},
         {"top_k": 2_000},
         {"diversity": 0.0},
+        {"diversity": None, "selector": None},
         {"diversity": 1.0},
         {"threshold": 0.1},
         {"threshold": 0.0, "top_k": 50},

@@ -99,10 +99,21 @@ class PredictLabelsRequest(google.protobuf.message.Message):
     """
     diversity: builtins.float
     """As in QueryRequest: of the search for labels in the mode embedding, of that for neighbours in
-    the other. So for the four fields that follow. Default 0.3.
+    the other. So for the four fields that follow. Default: 0.3 in the mode neighbour_vote; in the
+    mode embedding 0.05 with the selector hierarchy, and 0 with others. At 0 documents get the best
+    labels, whatever the selector.
     """
     selector: divgrpc_protos.v1.query_pb2.Selector.ValueType
-    """Default greedy."""
+    """Default: hierarchy where the index has one, else greedy.
+    SELECTOR_HIERARCHY first takes the best label, then argmax L s(r) + (1-L) g(r), which is
+    selection_score. L is 1 - diversity, and s(r) the score between the worst candidate's 0 and the
+    best one's 1. g(r) is what share of the hierarchy's levels, weighed by the level factors of
+    drank, lies below the deepest node where r meets a label picked before: with m the depth of that
+    node and h that of the deepest label, (h-m)(h-m-1) / (h(h-1)). Labels that the hierarchy does not
+    reach have g = 0. Candidates are the best labels that the search finds; in the mode
+    neighbour_vote the max(50, 10 * top_k) labels of most votes of neighbours that greedy picks at
+    the same diversity.
+    """
     search: divgrpc_protos.v1.query_pb2.Search.ValueType
     """Default auto."""
     hash_limit: builtins.int
@@ -245,7 +256,9 @@ class PredictLabelsResponse(google.protobuf.message.Message):
 
     @property
     def selection_scores(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
-        """What the selector saw in the label when it picked it; in a vote, the share too."""
+        """What the selector saw in the label when it picked it; in a vote, the share too, unless the
+        selector is hierarchy.
+        """
 
     @property
     def stats(self) -> divgrpc_protos.v1.query_pb2.QueryStats:

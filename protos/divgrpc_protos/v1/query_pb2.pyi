@@ -99,6 +99,10 @@ class _SelectorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumT
     -L/2 sqrt d(q,r) + 2(1-L)/(k-1) sum over S of sqrt d(r,s), which is selection_score. Under
     METRIC_INNER_PRODUCT d(q,r) without the root.
     """
+    SELECTOR_HIERARCHY: _Selector.ValueType  # 8
+    """Of PredictLabels and EvaluateLabels alone, and of an index with a hierarchy: one label at a time,
+    of a high score and far in the hierarchy from those picked so far; see predict.proto.
+    """
 
 class Selector(_Selector, metaclass=_SelectorEnumTypeWrapper):
     """What picks k of the candidates."""
@@ -132,6 +136,10 @@ SELECTOR_MAX_SUM: Selector.ValueType  # 7
 """The greatest sum of distances, by a greedy that reaches half of the best: argmax
 -L/2 sqrt d(q,r) + 2(1-L)/(k-1) sum over S of sqrt d(r,s), which is selection_score. Under
 METRIC_INNER_PRODUCT d(q,r) without the root.
+"""
+SELECTOR_HIERARCHY: Selector.ValueType  # 8
+"""Of PredictLabels and EvaluateLabels alone, and of an index with a hierarchy: one label at a time,
+of a high score and far in the hierarchy from those picked so far; see predict.proto.
 """
 Global___Selector: typing_extensions.TypeAlias = Selector
 

@@ -18,6 +18,7 @@ from divgrpc.types import EvaluateLabelRow, Mode
 from divgrpc_client.reports.documents import Split
 from divgrpc_client.reports.paper.bench import Clock
 from divgrpc_client.reports.paper.label_rows import (
+    BY_HIERARCHY,
     DEFAULT,
     FAMILIES,
     MODES,
@@ -57,7 +58,7 @@ def weight(documents: int) -> float:
     hashed = [each for f in FAMILIES for s in (PAPERS, DEFAULT) for each in hashing(f, s)]
     points = 1 + len(_HASHED) * len(MODES) * len(EPSILONS)
     return documents * float(
-        points + sum(asking.settings for asking in (*WITHOUT_HASHING, *hashed))
+        points + sum(asking.settings for asking in (*WITHOUT_HASHING, *BY_HIERARCHY, *hashed))
     )
 
 
@@ -80,6 +81,8 @@ class LabelBench:
         for asking in WITHOUT_HASHING:
             yield self._row(index, asking)
         if self._split.hierarchy is not None:
+            for asking in BY_HIERARCHY:
+                yield self._row(index, asking)
             self._curves.append(self._at(index, "LEML", "embedding", None))
         for family in FAMILIES:
             for setting in (PAPERS, DEFAULT):

@@ -15,7 +15,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.metrics import Values
-from divgrpc.types import EvaluateLabelRow, HashFamily, Interval, Mode, Search, Selector
+from divgrpc.types import EvaluateLabelRow, HashFamily, Interval, LabelSelector, Mode, Search
 
 EVERYTHING: Final = "everything"
 PAPERS: Final = "the paper's"
@@ -50,7 +50,7 @@ class Asking:
     method: str
     mode: Mode
     setting: str
-    selector: Selector = "greedy"
+    selector: LabelSelector = "greedy"
 
     def grid(self) -> dict[str, Any]:
         """Return the axes of an evaluation's grid."""
@@ -75,6 +75,8 @@ WITHOUT_HASHING: Final = (
     Asking("Greedy", "embedding", EVERYTHING),
     Asking("nearest", "neighbour_vote", EVERYTHING, "nearest"),
 )
+# Where the labels have a hierarchy.
+BY_HIERARCHY: Final = tuple(Asking("Hierarchy", mode, EVERYTHING, "hierarchy") for mode in MODES)
 
 
 def hashing(family: str, setting: str) -> list[Asking]:

@@ -1,0 +1,82 @@
+"""The selector `hierarchy`: picks labels by score, and by how many new branches they open."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.array_files import Array, read_only
+from divgrpc.kernels import branching
+from divgrpc.types import CountArray, FloatArray, IntArray
+
+# Candidates of this many documents times candidates are held at a time: 16 MiB of them.
+CANDIDATES_AT_ONCE: Final = 2**20
+
+
+class PickedLabels(NamedTuple):
+    """What was picked of each row: -1 and NaN past `counts`, (nq, k) but for counts (nq,)."""
+
+    labels: IntArray
+    scores: FloatArray
+    values: FloatArray
+    counts: CountArray
+
+
+@dataclass(frozen=True, eq=False)
+class Branches:
+    """The hierarchy of `label_count` labels, as `divgrpc.metrics.LabelTree` has it.
+
+    `parents` and `depths` (m,) int32, -1 for none; labels come first.
+    """
+
+    parents: npt.NDArray[np.int32]
+    depths: npt.NDArray[np.int32]
+    label_count: int
+
+    @classmethod
+    def of(cls, parents: Array, depths: Array, label_count: int) -> "Branches":
+        """Take the arrays of an index."""
+        return cls(
+            read_only(np.asarray(parents, np.int32)),
+            read_only(np.asarray(depths, np.int32)),
+            label_count,
+        )
+
+    @cached_property
+    def height(self) -> int:
+        """The depth of the deepest label."""
+        return int(self.depths[: self.label_count].max(initial=0))
+
+    def pick(
+        self, labels: IntArray, scores: FloatArray, counts: CountArray, k: int, diversity: float
+    ) -> PickedLabels:
+        """Pick `k` of the candidates (nq, m) of each row, best first, of which it has `counts`.
+
+        `diversity` from above 0 to 1 weighs the gain that `kernels.branching` defines. The sum of
+        scaled scores and gains is monotone and submodular over labels that the hierarchy reaches,
+        so the greedy reaches at least 1 - 1/e of the greatest sum (Nemhauser, Wolsey and Fisher
+        1978), both counted from the first pick on.
+        """
+        width = labels.shape[1]
+        places = np.zeros((len(labels), k), np.int64)
+        values = np.full((len(labels), k), np.nan, np.float32)
+        branching.pick_apart(
+            np.ascontiguousarray(labels),
+            np.ascontiguousarray(scores),
+            counts,
+            (self.parents, self.depths),
+            self.height,
+            k,
+            float(diversity),
+            (np.empty(width, np.int32), np.empty(width, np.int32)),
+            places,
+            values,
+        )
+        picked = np.minimum(counts, k).astype(np.uint32)
+        absent = np.arange(k) >= picked[:, np.newaxis]
+        found = np.take_along_axis(labels, places, axis=1)
+        worth = np.take_along_axis(scores, places, axis=1)
+        found[absent], worth[absent] = -1, np.nan
+        return PickedLabels(found, worth, values, picked)
