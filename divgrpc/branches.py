@@ -59,9 +59,12 @@ class Branches:
         so the greedy reaches at least 1 - 1/e of the greatest sum (Nemhauser, Wolsey and Fisher
         1978), both counted from the first pick on.
         """
-        width = labels.shape[1]
-        places = np.zeros((len(labels), k), np.int64)
-        values = np.full((len(labels), k), np.nan, np.float32)
+        shape, width = (len(labels), k), labels.shape[1]
+        picks = (
+            np.full(shape, -1),
+            np.full(shape, np.nan, np.float32),
+            np.full(shape, np.nan, np.float32),
+        )
         branching.pick_apart(
             np.ascontiguousarray(labels),
             np.ascontiguousarray(scores),
@@ -71,12 +74,6 @@ class Branches:
             k,
             float(diversity),
             (np.empty(width, np.int32), np.empty(width, np.int32)),
-            places,
-            values,
+            picks,
         )
-        picked = np.minimum(counts, k).astype(np.uint32)
-        absent = np.arange(k) >= picked[:, np.newaxis]
-        found = np.take_along_axis(labels, places, axis=1)
-        worth = np.take_along_axis(scores, places, axis=1)
-        found[absent], worth[absent] = -1, np.nan
-        return PickedLabels(found, worth, values, picked)
+        return PickedLabels(*picks, np.minimum(counts, k).astype(np.uint32))

@@ -43,18 +43,20 @@ def branch_gain(height, depth):
 
 
 @kernel
-def pick_apart(labels, scores, counts, tree, height, k, diversity, scratch, places, values):
+def pick_apart(labels, scores, counts, tree, height, k, diversity, scratch, picks):
     """Pick up to `k` of the candidates of each row, one by one.
 
     `labels` (nq, m) int64 and `scores` (nq, m) float32, best first, of which row i has `counts[i]`
     uint32. `tree`: parents and depths (L or more,) int32; `height` is the depth of the deepest
-    label. `scratch`: met and seen (m,) int32. `places` (nq, k) int64 gets positions in the row,
-    `values` (nq, k) float32 what was maximised: 1 - diversity times the score, scaled between the
-    worst candidate's 0 and the best one's 1, plus diversity times the gain. The first pick has the
-    best score. A label that no root reaches gains nothing. Of equals the first is picked.
+    label. `scratch`: met and seen (m,) int32. `picks`: the labels (nq, k) int64 that are picked,
+    their scores and their values (nq, k) float32; what is past the picks of a row is left as it is.
+    A value is what was maximised: 1 - diversity times the score, scaled between the worst
+    candidate's 0 and the best one's 1, plus diversity times the gain. The first pick has the best
+    score. A label that no root reaches gains nothing. Of equals the first is picked.
     """
     parents, depths = tree
     met, seen = scratch
+    picked, worth, values = picks
     relevance = 1.0 - diversity
     for row in range(len(counts)):
         count = np.int64(counts[row])
@@ -79,12 +81,13 @@ def pick_apart(labels, scores, counts, tree, height, k, diversity, scratch, plac
                     continue
                 if known and seen[i] < step:
                     for earlier in range(seen[i], step):
-                        other = labels[row, places[row, earlier]]
+                        other = picked[row, earlier]
                         if depths[other] >= 0:
                             met[i] = max(met[i], meeting_depth(parents, depths, label, other))
                     seen[i] = step
                     value = relevance * share + diversity * branch_gain(height, met[i])
                 if value > most:
                     best, most = i, value
-            places[row, step], values[row, step] = best, most
+            picked[row, step], worth[row, step] = labels[row, best], scores[row, best]
+            values[row, step] = most
             seen[best] = k + 1

@@ -9,18 +9,21 @@ labels. Times are the median of documents that are asked one at a time.
 import argparse
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, Final, get_args
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, TypeAlias, get_args
 
 import numpy as np
 
 from benchmarks import documents
-from benchmarks.documents import Split
+from benchmarks.documents import Split, precisions
 from benchmarks.tables import facts, optional, show, table
 from divgrpc.index import Index
-from divgrpc.metrics import JudgedLabels, mean, measure_labels, precision_at
+from divgrpc.metrics import JudgedLabels, mean, measure_labels
 from divgrpc.types import IntArray, LabelSelector, Mode
 from divgrpc.warming import warm_kernels
+
+# What `predict_labels` is told by name.
+Told: TypeAlias = dict[str, Any]
 
 _PARTS: Final = {"tuning": slice(0, None, 2), "others": slice(1, None, 2), "all": slice(None)}
 # None: what predict_labels takes where nobody says. Without a hierarchy greedy is the default.
@@ -87,55 +90,49 @@ def _rows(split: Split, part: slice, timed: int) -> Iterator[Row]:
         roots=split.roots if split.hierarchy is not None else None,
     )
     chosen = np.arange(split.asked.shape[0])[part]
-    asked, truth = split.asked[chosen], split.truth[chosen]
-    tree = documents.tree(split)
+    own = replace(split, asked=split.asked[chosen], truth=split.truth[chosen])
     for mode in get_args(Mode):
         plain: list[float] = []
         for selector, diversity in _ASKED:
-            if selector is not None and split.hierarchy is None:
-                continue
-            labels = [
-                index.predict_labels(
-                    asked[start : start + _BLOCK_ROWS],
-                    mode=mode,
-                    selector=selector,
-                    diversity=diversity,
-                )
-                for start in range(0, len(chosen), _BLOCK_ROWS)
-            ]
-            found: IntArray = np.concatenate([part.labels for part in labels])
-            judged = JudgedLabels.of(found, truth)
-            measured = measure_labels(judged, tree.drank) if tree else {}
-            at = 100 * precision_at(judged).mean(axis=0)
-            reached = [float(at[k - 1]) for k in (1, 3, 5)]
-            plain = plain or reached
-            used = labels[0].parameters
-            yield Row(
-                split.name,
-                mode,
-                used.selector,
-                used.diversity,
-                diversity is None,
-                reached,
-                min(100 * (new / old - 1) for new, old in zip(reached, plain, strict=True)),
-                mean(measured["drank"]) if measured else None,
-                mean(measured["h_score"]) if measured else None,
-                _microseconds(index, asked[:timed], mode, selector, diversity),
-            )
+            if selector is None or split.hierarchy is not None:
+                told: Told = {"mode": mode, "selector": selector, "diversity": diversity}
+                row = _row(index, own, told, plain)
+                plain = plain or row.precisions
+                yield replace(row, microseconds=_microseconds(index, own.asked[:timed], told))
 
 
-def _microseconds(
-    index: Index,
-    asked: Any,  # noqa: ANN401  # dense, or scipy's
-    mode: Mode,
-    selector: LabelSelector | None,
-    diversity: float | None,
-) -> float:
+def _row(index: Index, split: Split, told: Told, plain: list[float]) -> Row:
+    """Measure all of a split's documents; `plain` are P@1, P@3 and P@5 at dial 0, if known."""
+    results = [
+        index.predict_labels(split.asked[start : start + _BLOCK_ROWS], **told)
+        for start in range(0, split.asked.shape[0], _BLOCK_ROWS)
+    ]
+    labels: IntArray = np.concatenate([result.labels for result in results])
+    tree = documents.tree(split)
+    judged = JudgedLabels.of(labels, split.truth)
+    measured = measure_labels(judged, tree.drank) if tree else {}
+    reached = precisions(split, labels)
+    used = results[0].parameters
+    return Row(
+        split.name,
+        used.mode,
+        used.selector,
+        used.diversity,
+        told["diversity"] is None,
+        reached,
+        min(100 * (new / old - 1) for new, old in zip(reached, plain or reached, strict=True)),
+        mean(measured["drank"]) if measured else None,
+        mean(measured["h_score"]) if measured else None,
+        0.0,
+    )
+
+
+def _microseconds(index: Index, asked: Any, told: Told) -> float:  # noqa: ANN401  # dense, or scipy's
     seconds = []
     for row in range(asked.shape[0]):
         document = asked[row : row + 1]
         begun = time.perf_counter()
-        index.predict_labels(document, mode=mode, selector=selector, diversity=diversity)
+        index.predict_labels(document, **told)
         seconds.append(time.perf_counter() - begun)
     return 1e6 * float(np.median(seconds))
 

@@ -16,7 +16,6 @@ from benchmarks import (
     finders,
     footprint,
     gain,
-    label_dial,
     label_speed,
     labels,
     large,
@@ -160,20 +159,6 @@ def test_labels_run_small(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "digits, LEML" in shown
     assert "PECOS XR-Linear on digits: ModuleNotFoundError" in shown
-
-
-@pytest.mark.usefixtures("digits")
-def test_label_dial_runs_small(capsys: pytest.CaptureFixture[str]) -> None:
-    """Six dials in each mode; at 0 nothing changes, and that of the hierarchy diversifies."""
-    rows = label_dial.run(told(label_dial, "--timed", "3"))["rows"]
-    assert isinstance(rows, list)
-    dials = [0, 0.05, 0.3, 0.5, 0.3, 0.5, 0, 0.3, 0.3, 0.5, 0.3, 0.5]
-    assert [row["diversity"] for row in rows] == dials
-    assert [row["selector"] for row in rows] == 2 * (["hierarchy"] * 4 + ["greedy"] * 2)
-    for mode in rows[:6], rows[6:]:
-        assert mode[0]["change"] == 0
-        assert mode[3]["drank"] > mode[0]["drank"]
-    assert "digits, embedding, hierarchy, 0.05 (default)" in capsys.readouterr().out
 
 
 def test_training_runs_small(capsys: pytest.CaptureFixture[str]) -> None:

@@ -141,22 +141,6 @@ def test_an_index_that_lacks_what_is_asked_for(
         assert client.predict_labels(index, X, mode=other).counts.min() > 0
 
 
-@pytest.mark.parametrize("mode", ["embedding", "neighbour_vote"])
-@pytest.mark.parametrize("rows", [1, 3_000])
-def test_an_index_without_a_hierarchy(client: Client, mode: Mode, rows: int) -> None:
-    """FAILED_PRECONDITION for the selector that needs one; Query knows no such selector."""
-    documents = np.tile(X, (100, 1))[:rows]
-    with pytest.raises(RpcError) as caught:
-        client.predict_labels("both", documents, mode=mode, selector="hierarchy")
-    assert caught.value.code == PRECONDITION
-    assert [field for field, _ in caught.value.field_violations] == ["selector"]
-    assert "needs a hierarchy" in str(caught.value)
-    with pytest.raises(RpcError) as caught:
-        client.query("both", X[:2], selector="hierarchy")  # type: ignore[arg-type]  # of labels alone
-    assert caught.value.code == INVALID
-    assert [field for field, _ in caught.value.field_violations] == ["selector"]
-
-
 def test_an_index_that_is_not_there(client: Client) -> None:
     """NOT_FOUND."""
     with pytest.raises(RpcError) as caught:

@@ -6,17 +6,19 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
+import grpc
 import numpy as np
 import pytest
 from scipy import sparse
 
 import labelled
 from divgrpc import Index
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.labels import LabelModel
 from divgrpc.metrics import LabelTree
 from divgrpc.types import LabelResult, LabelSelector, Progress, Search, TrainingProgress
 from divgrpc_client import AsyncClient, Client
+from divgrpc_client.errors import RpcError
 from running import RunningServer, eventually
 
 NAME = "wire-labels"
@@ -262,6 +264,23 @@ def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
     assert_same(
         client.predict_labels("votes", ASKED, **options), there.predict_labels(ASKED, **options)
     )
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_index_without_a_hierarchy_is_unfit(client: Client, mode: Any) -> None:  # noqa: ANN401  # a Mode
+    """FAILED_PRECONDITION for the selector that needs one; Query knows no such selector."""
+    told: dict[str, Any] = {"labels": labelled.labels_of(X), "label_model": labelled.factors()}
+    client.build("flat-labels", X, replace=True, **told)
+    for asked in (ASKED[:1], labelled.documents(3_000, seed=2)):
+        with pytest.raises(UnfitIndexError, match="needs a hierarchy") as unfit:
+            client.predict_labels("flat-labels", asked, mode=mode, selector="hierarchy")
+        assert isinstance(unfit.value, RpcError)
+        assert unfit.value.code == grpc.StatusCode.FAILED_PRECONDITION
+        assert unfit.value.field == "selector"
+    selector: Any = "hierarchy"
+    with pytest.raises(InvalidArgumentError) as refused:
+        client.query("flat-labels", X[:2], selector=selector)
+    assert refused.value.field == "selector"
 
 
 def test_a_document_that_overflows_is_called_by_its_number(client: Client) -> None:
