@@ -16,6 +16,7 @@ from typing import Final
 import numpy as np
 
 from divgrpc import compilation
+from divgrpc.dials import reason_words
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.kept import NO_LABELS, KeptIndex
 from divgrpc.label_parameters import PredictParameters
@@ -142,6 +143,8 @@ class Engine(KeptIndex):
             duality_gaps=answers.gaps,
             collapsed_ids=copies,
             collapsed_offsets=offsets,
+            diversities=answers.dials,
+            dial_reasons=reason_words(answers.reasons),
         )
 
     def resolve(

@@ -22,12 +22,14 @@ from divgrpc.parameters import (
     MetricWord,
     QueryParameters,
     as_metric,
+    check_one_dial,
     named_over_default,
 )
 from divgrpc.signatures import spell_out
 from divgrpc.stores import store_at
 from divgrpc.suggestions import refuse_unknown, suggesting, taken_by
 from divgrpc.types import (
+    Auto,
     HashFamily,
     Hyperplanes,
     IndexInfo,
@@ -58,6 +60,7 @@ def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
     @functools.wraps(method)
     def query(*given: P.args, **named: P.kwargs) -> QueryResult:
         index = cast("Index", given[0])
+        check_one_dial(named)
         told: Any = named_over_default(named, index.default)
         try:
             return method(*given, **told)
@@ -188,7 +191,7 @@ class Index:
         queries: RowsLike,
         *,
         k: int = 10,
-        diversity: float = DEFAULT_DIVERSITY,
+        diversity: float | Auto = DEFAULT_DIVERSITY,
         selector: Selector = "greedy",
         variant: Variant = DEFAULT_VARIANT,
         search: Search = "auto",
@@ -203,13 +206,14 @@ class Index:
         duplicate_threshold: float | None = None,
         keep_duplicates: bool = False,
         list_collapsed: bool = False,
+        lose_at_most: float | None = None,
     ) -> QueryResult:
         """Return `k` diverse results for each row of `queries`.
 
         queries: (nq, d) or one vector (d,), dense or sparse, 10,000 rows at most.
         k: 1 to 10,000 results a row.
         diversity: from 0, plain nearest neighbours, to 1, diversity alone; the paper's lambda is
-            1 - diversity.
+            1 - diversity. "auto" chooses for each query by how relevance falls among candidates.
         selector: what picks k of the candidates.
         variant: which reading of the paper's Algorithm 1 greedy and qp_relax follow.
         search: how points are found before they are scored exactly; auto is what Build measured to
@@ -230,6 +234,8 @@ class Index:
             euclidean a distance that Build measured; nothing for plain nearest neighbours.
         keep_duplicates: collapses nothing.
         list_collapsed: lists the near-copies that each result stands for.
+        lose_at_most: in place of diversity, takes for each query the greatest dial whose answer
+            loses at most this share of relevance, 0 to 1.
 
         What is not named is taken from the index's `default`, where it has one. Raises
         `InvalidArgumentError` with the field named.

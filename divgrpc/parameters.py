@@ -18,6 +18,7 @@ from divgrpc.checks import check_choice, check_integer, check_number
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.suggestions import METRIC_ALIASES, with_suggestions
 from divgrpc.types import (
+    Auto,
     CountArray,
     EffectiveParameters,
     HashFamily,
@@ -108,6 +109,13 @@ _QUERY_CHOICES: Final = {
     "sampling": get_args(Sampling),
     "rounding": get_args(Rounding),
 }
+# Dials that `lose_at_most` chooses from, 0 apart: 1/32, 2/32, ... 1.
+DIAL_STEPS: Final = 32
+ONE_DIAL: Final = (
+    "diversity, diversity auto and lose_at_most are three ways to say the dial: set one of them"
+)
+# The selectors that follow the variant as printed.
+_WITH_PRINTED: Final = ("greedy", "qp_relax")
 # Times that qp_relax may go over all candidates, as if it picked so many.
 RELAX_PASSES: Final = 100
 
@@ -225,6 +233,12 @@ class LabelParameters:
         check_integer(self, "seed", 0, SEED_MAX)
 
 
+def check_one_dial(named: Mapping[str, Any]) -> None:
+    """Raise where what a caller named says the dial twice."""
+    if named.get("lose_at_most") is not None and "diversity" in named:
+        raise InvalidArgumentError("lose_at_most", ONE_DIAL)
+
+
 def named_over_default(named: Mapping[str, Any], default: QueryDefault | None) -> Mapping[str, Any]:
     """Return what a query is told: what its caller named, else what the index has as default.
 
@@ -233,6 +247,8 @@ def named_over_default(named: Mapping[str, Any], default: QueryDefault | None) -
     if default is None:
         return named
     told = {field.name: getattr(default, field.name) for field in fields(default)}
+    if named.get("lose_at_most") is not None:
+        del told["diversity"]
     if named.get("epsilon") is not None:
         told["hash_limit"] = None
     k = named.get("k", DEFAULT_K)
@@ -253,7 +269,7 @@ class QueryParameters:
     """
 
     k: int = DEFAULT_K
-    diversity: float = DEFAULT_DIVERSITY
+    diversity: float | Auto = DEFAULT_DIVERSITY
     selector: Selector = "greedy"
     variant: Variant = DEFAULT_VARIANT
     search: Search = "auto"
@@ -268,15 +284,13 @@ class QueryParameters:
     duplicate_threshold: float | None = None
     keep_duplicates: bool = False
     list_collapsed: bool = False
+    lose_at_most: float | None = None
 
     def __post_init__(self) -> None:
         check_integer(self, "k", 1, LIMITS["k_max"])
-        if not 0 <= check_number(self, "diversity") <= 1:
-            raise InvalidArgumentError(
-                "diversity", f"diversity must be between 0 and 1, got {self.diversity}"
-            )
         for field, choices in _QUERY_CHOICES.items():
             check_choice(self, field, choices)
+        self._check_dial()
         check_integer(self, "seed", 0, SEED_MAX)
         for field in ("hash_limit", "candidates_limit"):
             if getattr(self, field) is not None:
@@ -297,6 +311,47 @@ class QueryParameters:
                 "max_distance", f"max_distance must be 0 or more, got {self.max_distance}"
             )
         self._check_duplicates()
+
+    def _check_dial(self) -> None:
+        if self.diversity == "auto":
+            self._check_chosen("diversity")
+        elif isinstance(self.diversity, str) or not 0 <= check_number(self, "diversity") <= 1:
+            raise InvalidArgumentError(
+                "diversity",
+                f'diversity must be between 0 and 1, or "auto", got {self.diversity!r}',
+            )
+        if self.lose_at_most is None:
+            return
+        if not 0 <= check_number(self, "lose_at_most") <= 1:
+            raise InvalidArgumentError(
+                "lose_at_most", f"lose_at_most must be between 0 and 1, got {self.lose_at_most}"
+            )
+        if self.diversity == "auto":
+            raise InvalidArgumentError("lose_at_most", ONE_DIAL)
+        self._check_chosen("lose_at_most")
+        if self.variant == "printed" and self.selector in _WITH_PRINTED:
+            raise InvalidArgumentError(
+                "lose_at_most",
+                "lose_at_most does not go with variant printed, which has no dial that loses"
+                " nothing: choose another variant",
+            )
+
+    def _check_chosen(self, field: str) -> None:
+        if self.selector == "nearest":
+            asked = "diversity auto" if field == "diversity" else field
+            raise InvalidArgumentError(
+                field, f"{asked} does not go with selector nearest, which has no dial"
+            )
+
+    @property
+    def has_fixed_dial(self) -> bool:
+        """Whether all query rows are answered at one dial, `diversity`."""
+        return self.diversity != "auto" and self.lose_at_most is None
+
+    @property
+    def dial(self) -> float:
+        """That dial, 0 where every row gets its own."""
+        return 0.0 if self.diversity == "auto" or self.lose_at_most is not None else self.diversity
 
     def _check_duplicates(self) -> None:
         for field in ("keep_duplicates", "list_collapsed"):
@@ -322,7 +377,7 @@ class QueryParameters:
         """
         threshold = self.duplicate_threshold
         if threshold is None:
-            plain = self.selector == "nearest" or self.diversity == 0
+            plain = self.selector == "nearest" or (self.has_fixed_dial and self.diversity == 0)
             return None if plain or self.keep_duplicates else default
         if metric == "euclidean":
             if threshold < 0:
@@ -388,7 +443,7 @@ class QueryParameters:
             raise InvalidArgumentError("candidates_limit", f"k times the candidates must be {told}")
         return EffectiveParameters(
             k=self.k,
-            diversity=self.diversity,
+            diversity=self.dial,
             selector=self.selector,
             variant=self.variant,
             search=search,
@@ -401,6 +456,8 @@ class QueryParameters:
             n_probes=min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,
             duplicate_threshold=duplicate_threshold,
             list_collapsed=self.list_collapsed,
+            diversity_auto=self.diversity == "auto",
+            lose_at_most=self.lose_at_most,
         )
 
     @property
@@ -440,6 +497,9 @@ class QueryParameters:
             limit, width = LIMITS["dpp_k_times_candidates_max"], max(width, self.k)
         if self.selector == "qp_relax":
             width *= -(-RELAX_PASSES // self.k)
+        if self.lose_at_most is not None:
+            # The selector may pick at every dial that there is to choose from.
+            limit, width = limit // DIAL_STEPS, width * DIAL_STEPS
         return min(limit, LIMITS["k_candidates_dims_max"] // width)
 
     def warnings(self) -> tuple[WarningInfo, ...]:

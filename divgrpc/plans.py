@@ -5,7 +5,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from divgrpc.kernels import answering, collapse, finding, selection
+from divgrpc.dials import METRICS, choice_of, factor_of, rule_of
+from divgrpc.kernels import answering, collapse, finding
 from divgrpc.parameters import LIMITS, POOL_GROWTH
 from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.types import EffectiveParameters, Metric, WarningInfo
@@ -23,16 +24,6 @@ _SEARCHES: Final = {
     "tables": finding.TABLES,
     "scan": finding.SCAN,
     "scan_hamming": finding.SCAN_HAMMING,
-}
-_METRICS: Final = {
-    "cosine": answering.COSINE,
-    "euclidean": answering.EUCLIDEAN,
-    "inner_product": answering.INNER_PRODUCT,
-}
-_VARIANTS: Final = {
-    "corrected": selection.CORRECTED,
-    "printed": selection.PRINTED,
-    "marginal": selection.MARGINAL,
 }
 
 
@@ -77,8 +68,11 @@ class QueryPlan:
         # All selectors are plain nearest neighbours at 0, but those that the paper prints.
         printed = wanted.selector in {"greedy", "qp_relax"} and wanted.variant == "printed"
         relevance_alone = np.float32(1 - wanted.diversity) == 1
-        nearest = wanted.selector == "nearest" or (relevance_alone and not printed)
-        one_by_one = wanted.selector in ONE_BY_ONE and not nearest
+        at_zero = wanted.has_fixed_dial and relevance_alone
+        nearest = wanted.selector == "nearest" or (at_zero and not printed)
+        # A bound on the loss needs to know which candidates near-copies leave.
+        alone = wanted.selector in ONE_BY_ONE or wanted.lose_at_most is not None
+        one_by_one = alone and not nearest
         step = answering.CANDIDATES if one_by_one else answering.GREEDY
         effective = wanted
         if nearest:
@@ -115,12 +109,14 @@ def _of_kernel(
         np.float32(np.inf if limit is None else within_float32(limit + _ROUNDING)),
         step,
         np.float32(1 - wanted.diversity),
-        selection.MMR if wanted.selector == "mmr" else _VARIANTS[wanted.variant],
+        rule_of(wanted),
         wanted.sampling == "uniform",
         np.uint64(wanted.seed),
         metric == "inner_product",
-        _METRICS[metric],
+        METRICS[metric],
         *collapsing,
+        choice_of(wanted),
+        factor_of(wanted),
     )
 
 

@@ -7,12 +7,15 @@ from typing import Any, Final, NamedTuple
 
 import numba
 import numpy as np
+import numpy.typing as npt
 
 from divgrpc.array_files import Array, read_only, release
+from divgrpc.dials import METRICS, factor_of
 from divgrpc.kernels import (
     addresses,
     answering,
     collapse,
+    dials,
     finding,
     postings,
     probing,
@@ -26,7 +29,7 @@ from divgrpc.parameters import SEARCH_GROWTH, BuildParameters, QueryParameters
 from divgrpc.plans import QueryPlan
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch, flat
-from divgrpc.selecting import ONE_BY_ONE, select, select_different
+from divgrpc.selecting import ONE_BY_ONE, relevance, select, select_different
 from divgrpc.types import (
     CountArray,
     EffectiveParameters,
@@ -55,13 +58,16 @@ _KEPT_BYTES: Final = 8
 # What stands for the arrays of sparse queries where they are dense, and for gaps nobody asks for.
 _NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 _NO_GAPS: Final = np.empty(0, np.float32)
+_NO_DIALS: Final = np.empty(0)
+_NO_REASONS: Final = np.empty(0, np.uint8)
 
 
 class Answers(NamedTuple):
     """What the kernel writes: `QueryResult`'s columns; `stats` (6, nq) in `QueryStats`'s order.
 
     `gaps` (nq,) float32 or empty, 0 where nothing was relaxed. `copies` has, for each place of each
-    row (nq * k), the ids of the near-copies that the result there stands for, or is empty.
+    row (nq * k), the ids of the near-copies that the result there stands for, or is empty. `dials`
+    and `reasons`, numbers, are empty where the query named a dial.
     """
 
     ids: IntArray
@@ -71,11 +77,14 @@ class Answers(NamedTuple):
     stats: CountArray
     gaps: FloatArray
     copies: list[IntArray]
+    dials: npt.NDArray[np.float64]
+    reasons: npt.NDArray[np.uint8]
 
     @property
     def columns(self) -> tuple[Any, ...]:
         """What kernels write, in the order of `answering._answer`."""
-        return (self.ids, self.scores, self.values, self.counts, self.stats)
+        columns = (self.ids, self.scores, self.values, self.counts, self.stats)
+        return (*columns, self.dials, self.reasons)
 
     def put(self, row: int, alone: "Answers") -> None:
         """Write the answer to one query as a row."""
@@ -86,6 +95,7 @@ class Answers(NamedTuple):
         if alone.copies:
             k = self.ids.shape[1]
             self.copies[row * k : (row + 1) * k] = alone.copies
+        self.dials[row : row + 1], self.reasons[row : row + 1] = alone.dials, alone.reasons
 
 
 class Searcher:
@@ -185,13 +195,13 @@ class Searcher:
 
     def _answer(self, queries: Rows, plan: QueryPlan) -> Answers:
         wanted = plan.wanted
-        answers = _empty_answers(len(queries), wanted.k, gaps=wanted.selector == "qp_relax")
+        answers = _room_for(len(queries), wanted)
         if not plan.one_by_one:
             self._run(queries, plan, answers)
             return answers
         for row in range(len(queries)):
             # Kernels are compiled for whole arrays, not for parts of others.
-            alone = _empty_answers(1, wanted.k, gaps=len(answers.gaps) > 0)
+            alone = _room_for(1, wanted)
             self._run(queries[row : row + 1], plan, alone)
             if plan.of_kernel[7] == answering.CANDIDATES:
                 places = self._select(plan, alone)
@@ -211,14 +221,18 @@ class Searcher:
         count, inverses = int(alone.counts[0]), self._named[1]
         rows, distances = scratch.rows[:count], scratch.distances[:count]
         among = Candidates(self._points, inverses, rows, distances, scratch.selection)
-        pool = int(alone.stats[3, 0])
+        pool, wanted = int(alone.stats[3, 0]), plan.wanted
+        if wanted.diversity_auto:
+            wanted = _at_own_dial(wanted, distances[:pool], self.metric, alone)
         picks, pool, copies, duplicates = select_different(
-            among, pool, plan.limit, plan.wanted, self.metric
+            among, pool, plan.limit, wanted, self.metric
         )
+        if wanted.lose_at_most is not None:
+            alone.dials[0], alone.reasons[0] = picks.dial, picks.reason
         found = len(picks.places)
         taken = rows[picks.places]
         alone.ids[0, :found] = self.ids[taken] if len(self.ids) else taken
-        alone.scores[0, :found] = _scores(distances[picks.places], self.metric)
+        alone.scores[0, :found] = relevance(distances[picks.places], self.metric)
         alone.values[0, :found] = picks.values
         alone.ids[0, found:], alone.scores[0, found:], alone.values[0, found:] = -1, np.nan, np.nan
         alone.counts[0] = found
@@ -440,7 +454,24 @@ def as_queries(queries: Rows) -> tuple[Any, ...]:
     return (queries, *_NOT_SPARSE)
 
 
-def _empty_answers(queries: int, k: int, *, gaps: bool = False) -> Answers:
+def _at_own_dial(
+    wanted: EffectiveParameters, distances: FloatArray, metric: Metric, alone: Answers
+) -> EffectiveParameters:
+    """Return parameters with the dial of a query whose candidates lie at `distances`; note it."""
+    step, reason, count = 0, dials.NO_CHOICE, len(distances)
+    if count > wanted.k:
+        told = (wanted.k, factor_of(wanted), METRICS[metric])
+        step, reason = dials.fall_off_step(distances, count, *told), dials.FALL_OFF
+    alone.dials[0], alone.reasons[0] = step / dials.STEPS, reason
+    return replace(wanted, diversity=step / dials.STEPS)
+
+
+def _room_for(queries: int, wanted: EffectiveParameters) -> Answers:
+    gaps, chosen = wanted.selector == "qp_relax", not wanted.has_fixed_dial
+    return _empty_answers(queries, wanted.k, gaps=gaps, chosen=chosen)
+
+
+def _empty_answers(queries: int, k: int, *, gaps: bool = False, chosen: bool = False) -> Answers:
     return Answers(
         np.empty((queries, k), np.int64),
         np.empty((queries, k), np.float32),
@@ -449,15 +480,9 @@ def _empty_answers(queries: int, k: int, *, gaps: bool = False) -> Answers:
         np.empty((6, queries), np.uint32),
         np.zeros(queries, np.float32) if gaps else _NO_GAPS,
         [],
+        np.zeros(queries) if chosen else _NO_DIALS,
+        np.zeros(queries, np.uint8) if chosen else _NO_REASONS,
     )
-
-
-def _scores(distances: FloatArray, metric: Metric) -> FloatArray:
-    """Return the relevance in the metric's own direction, as `kernels.answering` has it."""
-    if metric == "cosine":
-        return np.float32(1) - distances / np.float32(2)
-    # Plus zero makes a product of minus zero a plain one.
-    return distances if metric == "euclidean" else np.float32(0) - distances
 
 
 def _frozen(array: Array) -> Array:

@@ -7,12 +7,14 @@ and d(r,s) how far apart two are (their squared distance; of inner products 1 - 
 diversity 0 none of this runs: the k nearest are the answer, but for `qp_relax` as printed.
 """
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from divgrpc.kernels import collapse, diversifying
+from divgrpc.dials import METRICS, rule_of
+from divgrpc.kernels import collapse, dials, diversifying
 from divgrpc.kernels.selection import CROWDED_PART
 from divgrpc.relaxation import Candidates, exchange, relax, round_up
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric, Selector
@@ -31,24 +33,31 @@ _LIKENESS: Final = {
 class Picks:
     """Places among the candidates (m,) int64 in the order of picking; their values (m,) float32.
 
-    `gap` is the duality gap of `qp_relax`, NaN with other selectors.
+    `gap` is the duality gap of `qp_relax`, NaN with other selectors. `dial` is the one that
+    `lose_at_most` led to, and `reason` the number of why; both 0 with a dial that was named.
     """
 
     places: IntArray
     values: FloatArray
     gap: float = float("nan")
+    dial: float = 0.0
+    reason: int = 0
 
 
 def select(among: Candidates, wanted: EffectiveParameters, metric: Metric) -> Picks:
     """Pick k of the candidates, all where there are fewer; their `costs` are plain distances."""
     distances, count = among.costs, len(among)
     if not count:
-        return Picks(np.empty(0, np.int64), np.empty(0, np.float32), 0.0)
+        nothing = dials.NO_CHOICE if wanted.lose_at_most is not None else 0
+        return Picks(np.empty(0, np.int64), np.empty(0, np.float32), 0.0, reason=nothing)
+    if wanted.lose_at_most is not None:
+        return select_within(among, wanted, metric)
+    if wanted.diversity == 0 and wanted.variant != "printed":
+        # A dial that was chosen: where 0 was named nobody selects.
+        nearest = np.arange(min(wanted.k, count))
+        return Picks(nearest, -distances[nearest], 0.0)
     if metric == "inner_product":
-        width = distances[-1] - distances[0]
-        # As `kernels.selection.scale_costs`.
-        costs = (distances - distances[0]) / width if width > 0 else np.zeros(count, np.float32)
-        among = among.priced(costs)
+        among = among.priced(_shares(distances))
     if wanted.selector == "rerank":
         return rerank(among, wanted.k, wanted.diversity)
     if wanted.selector == "max_sum":
@@ -56,6 +65,58 @@ def select(among: Candidates, wanted: EffectiveParameters, metric: Metric) -> Pi
     if wanted.selector == "dpp":
         return dpp(among, wanted.k, wanted.diversity, metric)
     return qp_relax(among, wanted)
+
+
+def select_within(among: Candidates, wanted: EffectiveParameters, metric: Metric) -> Picks:
+    """Pick k at the greatest dial, of steps of 1/32, that loses at most `lose_at_most`.
+
+    The loss of k picks is (R_nearest - R) / (R_nearest - R_all): R their mean relevance, in the
+    metric's own direction, R_nearest that of the k nearest of these candidates, R_all that of all
+    of them. Where the last two are equal it is 0. At dial 0 the k nearest are picked, which lose
+    nothing. `among.costs` are plain distances.
+    """
+    count, k, bound = len(among), min(wanted.k, len(among)), wanted.lose_at_most
+    assert bound is not None  # noqa: S101  # or nobody comes here
+    plain = Picks(np.arange(k), -among.costs[:k], 0.0, reason=dials.NO_CHOICE)
+    if count <= wanted.k:
+        return plain
+    if wanted.selector in ONE_BY_ONE:
+        found = _first_within(among, wanted, metric, bound) or plain
+    else:
+        found = _greedy_within(among, wanted, metric, bound)
+    if among.costs[0] == among.costs[-1]:
+        reason = dials.EQUAL_RELEVANCE
+    else:
+        reason = dials.WITHIN_BOUND if found.dial == 1 else dials.LOSS_BOUND
+    return replace(found, reason=reason)
+
+
+def _greedy_within(
+    among: Candidates, wanted: EffectiveParameters, metric: Metric, bound: float
+) -> Picks:
+    distances, count, k = among.costs, len(among), wanted.k
+    costs = _shares(distances) if metric == "inner_product" else distances
+    candidates = (among.points, among.inverses, among.rows, distances, costs)
+    places, values = np.empty(k, np.int64), np.empty(k, np.float32)
+    told = (bound, rule_of(wanted), METRICS[metric])
+    step = dials.pick_within(candidates, count, k, *told, among.scratch, places, values)
+    return Picks(places, values, dial=step / dials.STEPS)
+
+
+def _first_within(
+    among: Candidates, wanted: EffectiveParameters, metric: Metric, bound: float
+) -> Picks | None:
+    """Try one dial after another, from the greatest down; None where none above 0 holds."""
+    relevances = relevance(among.costs, metric)
+    nearest = _mean(relevances[: wanted.k])
+    width = nearest - _mean(relevances)
+    for step in range(dials.STEPS, 0, -1):
+        dial = step / dials.STEPS
+        picks = select(among, replace(wanted, lose_at_most=None, diversity=dial), metric)
+        lost = nearest - _mean(relevances[picks.places])
+        if width == 0 or lost / width <= bound:
+            return replace(picks, dial=dial)
+    return None
 
 
 def select_different(
@@ -84,15 +145,37 @@ def select_different(
     # A candidate that is only there to fill up has no share.
     values = 0 * among.costs[others] if wanted.selector == "qp_relax" else -among.costs[others]
     return (
-        Picks(
-            np.concatenate((places, others)),
-            np.concatenate((picks.values, values)),
-            picks.gap,
+        replace(
+            picks,
+            places=np.concatenate((places, others)),
+            values=np.concatenate((picks.values, values)),
         ),
         pool,
         copies,
         len(others),
     )
+
+
+def _mean(numbers: FloatArray) -> float:
+    """Return the mean, which does not depend on the order of the numbers."""
+    return math.fsum(numbers.tolist()) / len(numbers)
+
+
+def _shares(distances: FloatArray) -> FloatArray:
+    """Return distances as shares of their range, as `kernels.selection.scale_costs` has them."""
+    width = distances[-1] - distances[0]
+    if width > 0:
+        shares: FloatArray = (distances - distances[0]) / width
+        return shares
+    return np.zeros(len(distances), np.float32)
+
+
+def relevance(distances: FloatArray, metric: Metric) -> FloatArray:
+    """Return the relevance in the metric's own direction, as `kernels.relevance` has it."""
+    if metric == "cosine":
+        return np.float32(1) - distances / np.float32(2)
+    # Plus zero makes a product of minus zero a plain one.
+    return distances if metric == "euclidean" else np.float32(0) - distances
 
 
 def rerank(among: Candidates, k: int, diversity: float) -> Picks:

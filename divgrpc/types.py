@@ -28,6 +28,9 @@ Sampling = Literal["uniform", "nearest"]
 Rounding = Literal["exchange", "top_k"]
 Mode = Literal["embedding", "neighbour_vote"]
 Vote = Literal["weighted", "plain"]
+Auto = Literal["auto"]
+# Why a query got its dial; see `QueryResult`.
+DialReason = Literal["loss_bound", "within_bound", "fall_off", "no_choice", "equal_relevance"]
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -53,7 +56,8 @@ class EffectiveParameters:
 
     `hash_limit` and `candidates_limit` of 0 mean no limit, as does a `max_distance` of None;
     `n_probes` is 0 for a search that looks at no buckets or cells. A `duplicate_threshold` of None
-    means that no near-copies are collapsed.
+    means that no near-copies are collapsed. With `diversity_auto`, or a `lose_at_most` that is not
+    None, every query row has a dial of its own (`QueryResult.diversities`) and `diversity` is 0.
     """
 
     k: int
@@ -70,6 +74,13 @@ class EffectiveParameters:
     n_probes: int
     duplicate_threshold: float | None = None
     list_collapsed: bool = False
+    diversity_auto: bool = False
+    lose_at_most: float | None = None
+
+    @property
+    def has_fixed_dial(self) -> bool:
+        """Whether all query rows are answered at `diversity`."""
+        return not self.diversity_auto and self.lose_at_most is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,6 +116,13 @@ class QueryResult(PointHitRows):
     `collapsed_ids` (m,) int64 are the near-copies that results stand for, where `list_collapsed`
     asked for them, and `collapsed_offsets` (nq * k + 1,) int64 say which result: place j of row i
     owns the entries from offsets[i * k + j] up to the next. Both are empty where nobody asked.
+
+    `diversities` (nq,) float64 are the dials that were chosen, and `dial_reasons` (nq,) say why, in
+    a word each; both are empty where the query named a dial. With `lose_at_most`: `loss_bound`, a
+    greater dial loses more; `within_bound`, the greatest dial loses no more; `equal_relevance`, the
+    candidates are all as relevant, so that there is nothing to lose. With `diversity="auto"`:
+    `fall_off`, by how relevance falls among the candidates. With either: `no_choice`, there are no
+    more candidates than k, and the dial is 0.
     """
 
     ids: IntArray
@@ -118,6 +136,8 @@ class QueryResult(PointHitRows):
     duality_gaps: FloatArray = field(default_factory=lambda: np.empty(0, np.float32))
     collapsed_ids: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
     collapsed_offsets: IntArray = field(default_factory=lambda: np.empty(0, np.int64))
+    diversities: npt.NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    dial_reasons: npt.NDArray[np.str_] = field(default_factory=lambda: np.empty(0, np.str_))
 
     def collapsed(self, row: int, place: int) -> IntArray:
         """Return the ids of the near-copies that a result stands for, nearest first.

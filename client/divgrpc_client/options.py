@@ -19,6 +19,7 @@ from divgrpc.label_parameters import PredictParameters
 from divgrpc.parameters import BuildParameters, LabelParameters, MetricWord, QueryParameters
 from divgrpc.signatures import spell_out
 from divgrpc.types import (
+    Auto,
     HashFamily,
     Hyperplanes,
     LabelSelector,
@@ -42,7 +43,11 @@ class QueryOptions(TypedDict, total=False):
     """How a query is answered."""
 
     k: Annotated[int, "Return so many results for each row."]
-    diversity: Annotated[float, "Trade nearness for diversity: 0 is plain neighbours, 1 the most."]
+    diversity: Annotated[
+        float | Auto,
+        "Trade nearness for diversity: 0 is plain neighbours, 1 the most; auto chooses for each "
+        "query.",
+    ]
     selector: Annotated[Selector, "Pick the k results from the candidates in this way."]
     variant: Annotated[Variant, "Follow this reading of the paper, for greedy and qp_relax."]
     search: Annotated[Search, "Find the points that are scored exactly in this way."]
@@ -68,6 +73,11 @@ class QueryOptions(TypedDict, total=False):
     ]
     keep_duplicates: Annotated[bool, "Collapse no near-copies."]
     list_collapsed: Annotated[bool, "List the near-copies that each result stands for."]
+    lose_at_most: Annotated[
+        float | None,
+        "Take the most diverse answer that loses at most this share of relevance; in place of "
+        "diversity.",
+    ]
 
 
 class BuildOptions(TypedDict, total=False):

@@ -12,7 +12,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.parameters import MetricWord, as_metric
+from divgrpc.parameters import MetricWord, as_metric, check_one_dial
 from divgrpc.suggestions import refuse_unknown, refuse_word
 from divgrpc_client.options import (
     BUILD_DEFAULTS,
@@ -59,7 +59,14 @@ def query_fields(name: str, options: QueryOptions) -> dict[str, object]:
 
     Raises `InvalidArgumentError` for a value it cannot carry, TypeError for an unknown option.
     """
-    return _fields(query_pb2.QueryRequest, name, QueryOptions, options, QUERY_DEFAULTS)
+    refuse_unknown(QueryOptions, options)
+    check_one_dial(options)
+    told: dict[str, object] = dict(options)
+    if told.get("diversity") == "auto":
+        del told["diversity"]
+    fields = _fields(query_pb2.QueryRequest, name, QueryOptions, told, QUERY_DEFAULTS)
+    # The wire has a field of its own for what is no number.
+    return fields | ({"diversity_auto": True} if len(told) < len(options) else {})
 
 
 def predict_fields(name: str, options: PredictOptions) -> dict[str, object]:

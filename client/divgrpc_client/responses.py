@@ -65,8 +65,17 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
         duality_gaps=np.array(response.duality_gaps, np.float32),
         collapsed_ids=np.array(response.collapsed_ids, np.int64),
         collapsed_offsets=_offsets_of_places(response, parameters.k),
+        diversities=np.array(response.diversities, np.float64),
+        dial_reasons=_reasons(response),
         **shared,
     )
+
+
+def _reasons(response: query_pb2.QueryResponse) -> npt.NDArray[np.str_]:
+    """Return the words of the reasons for each row's dial."""
+    field = cast(FieldDescriptor, response.DESCRIPTOR.fields_by_name["dial_reasons"])
+    numbers = response.dial_reasons
+    return np.array([words.to_word(field, n) or str(n) for n in numbers], np.str_)
 
 
 def _offsets_of_places(response: query_pb2.QueryResponse, k: int) -> npt.NDArray[np.int64]:
@@ -155,6 +164,8 @@ def effective(message: query_pb2.EffectiveParameters) -> EffectiveParameters:
             message.duplicate_threshold if message.HasField("duplicate_threshold") else None
         ),
         list_collapsed=message.list_collapsed,
+        diversity_auto=message.diversity_auto,
+        lose_at_most=message.lose_at_most if message.HasField("lose_at_most") else None,
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.axes import check_axes, combinations
 from divgrpc.parameters import DEFAULT_VARIANT, QueryParameters
 from divgrpc.suggestions import with_suggestions
@@ -48,6 +49,10 @@ class Grid:
 
     def __post_init__(self) -> None:
         check_axes(self, _AXES)
+        if "auto" in self.diversities:
+            raise InvalidArgumentError(
+                "diversities", "diversities must be numbers: an evaluation compares fixed dials"
+            )
         self.settings()
 
     def settings(self) -> list[QueryParameters]:

@@ -181,7 +181,7 @@ class Piece:
             "query_distance": away.to_query,
             "ilad": away.mean,
             "ilmd": away.least,
-            "objective": objective(away, self._setting.diversity),
+            "objective": objective(away, self._setting.dial),
             "microseconds": np.concatenate(self._microseconds),
             "found": judged.found,
         }

@@ -89,7 +89,7 @@ class Tally:
     def _default(self, choice: Choice) -> QueryDefault:
         setting = self._settings[choice.overall]
         return QueryDefault(
-            diversity=setting.diversity,
+            diversity=setting.dial,
             selector=setting.selector,
             variant=setting.variant,
             search=setting.search,

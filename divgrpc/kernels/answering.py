@@ -8,10 +8,12 @@ import numpy as np
 
 from divgrpc.kernels.addresses import arrays_at
 from divgrpc.kernels.compiling import kernel, part
+from divgrpc.kernels.dials import BY_FALL_OFF, FALL_OFF, NO_CHOICE, STEPS, fall_off_step
 from divgrpc.kernels.finding import EVERY, EXACT, SCAN, SCAN_HAMMING, find
 from divgrpc.kernels.hashing import project_query
 from divgrpc.kernels.ordering import sort_nearest, take_in_order, take_nearest, within
 from divgrpc.kernels.postings import score_listed, worth_listing
+from divgrpc.kernels.relevance import relevance_of
 from divgrpc.kernels.sampling import id_of
 from divgrpc.kernels.scoring import (
     ends_early,
@@ -43,10 +45,6 @@ CANDIDATES = 3
 COUNT = 0
 SCORED = 1
 SURE = 1
-
-COSINE = 0
-EUCLIDEAN = 1
-INNER_PRODUCT = 2
 
 
 @kernel
@@ -94,7 +92,8 @@ def _answer(points, postings, named, hashing, tables, cells, plan, span, queries
     `plan`: search, n_probes, at_least, k, hash_limit, candidates_limit (0: none), max_distance
     float32 (inf: none), selector, relevance float32, rule, uniform, seed uint64, product, metric,
     limit float32 within which points are near-copies (`collapse.OFF`: none are), and as many
-    candidates as the selector's pool may grow to (0: candidates_limit).
+    candidates as the selector's pool may grow to (0: candidates_limit), how the dial is chosen (see
+    `dials`; by the loss only where candidates are left in the scratch), and its factor float64.
     `span`: first row and the end; whether the room of `kernels.together` has what was found for it.
     `queries`: dense (nq, d) float32, or indptr (nq + 1,) int64, indices int32 and values float32;
     what is not used is empty. `scratch`: rows (r,) int32, distances (r,) float32, projections (B,)
@@ -105,7 +104,8 @@ def _answer(points, postings, named, hashing, tables, cells, plan, span, queries
     room of `kernels.together`. With cells, unless all points are scored, r may be less than n.
     `results`: ids (nq, k) int64, scores and selection scores (nq, k) float32, counts (nq,) uint32,
     stats (6, nq) uint32: hashed, probed, scored, candidates, near-copies of results among those,
-    results that are near-copies themselves.
+    results that are near-copies themselves; where dials are chosen those (nq,) float64, and why
+    (nq,) uint8, else empty.
     """
     ids, bounds, product = named[0], named[2], plan[12]
     hash_limit, candidates_limit, max_distance = plan[4], plan[5], plan[6]
@@ -266,6 +266,12 @@ def _select(points, named, plan, query, counts, scratch, results):
     costs, picked, statistics = scratch[9], scratch[10], results[4]
     k, selector, relevance, rule = plan[3], plan[7], plan[8], plan[9]
     found_ids, scores, gains = results[0][query], results[1][query], results[2][query]
+    if plan[16] == BY_FALL_OFF:
+        step, reason = 0, NO_CHOICE
+        if counts[0] > k:
+            step, reason = fall_off_step(distances, counts[0], k, plan[17], plan[13]), FALL_OFF
+        results[5][query], results[6][query] = step / STEPS, reason
+        relevance = np.float32(1) - np.float32(step) / np.float32(STEPS)
     if selector == GREEDY:
         room = (picked, gains)
         chosen, filled, copies, pool = pick(
@@ -293,18 +299,9 @@ def _select(points, named, plan, query, counts, scratch, results):
     for i in range(chosen):
         row = rows[picked[i]]
         found_ids[i] = id_of(ids, row)
-        scores[i] = _relevance(distances[picked[i]], plan[13])
+        scores[i] = relevance_of(distances[picked[i]], plan[13])
     for i in range(chosen, k):
         found_ids[i] = -1
         scores[i] = np.float32(np.nan)
         gains[i] = np.float32(np.nan)
     results[3][query] = chosen
-
-
-@part
-def _relevance(distance, metric):
-    """Return the relevance in the metric's own direction: cosine, squared distance or product."""
-    if metric == COSINE:
-        return np.float32(1) - distance / np.float32(2)
-    # Plus zero makes a product of minus zero a plain one.
-    return distance if metric == EUCLIDEAN else np.float32(0) - distance

@@ -36,6 +36,7 @@ from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2, vec
 from divgrpc_server.statuses import ReplyTooLargeError
 
 _BUILD: Final = index_pb2.BuildParameters.DESCRIPTOR
+_RESPONSE: Final = query_pb2.QueryResponse.DESCRIPTOR
 _EFFECTIVE: Final = query_pb2.EffectiveParameters.DESCRIPTOR
 _INFO: Final = index_pb2.IndexInfo.DESCRIPTOR
 _DEFAULT: Final = index_pb2.QueryDefault.DESCRIPTOR
@@ -112,6 +113,9 @@ def pack_result(result: QueryResult) -> bytes:
         parameters=effective(result.parameters),
         duality_gaps=result.duality_gaps.tolist(),
     )
+    if len(result.diversities):
+        response.diversities.extend(result.diversities.tolist())
+        response.dial_reasons.extend(_reasons(result.dial_reasons))
     if len(result.collapsed_offsets):
         response.collapsed_ids.extend(result.collapsed_ids.tolist())
         response.collapsed_offsets.extend(_offsets_of_hits(result))
@@ -150,6 +154,10 @@ def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], 
         found = np.arange(width) < counts[:, None]
         tables = tuple(table[found] for table in tables)
     return offsets, [table.ravel().tolist() for table in tables]
+
+
+def _reasons(reasons: npt.NDArray[np.str_]) -> list[int]:
+    return [_number(_RESPONSE, "dial_reasons", reason) for reason in reasons.tolist()]
 
 
 def _offsets_of_hits(result: QueryResult) -> list[int]:
@@ -211,6 +219,8 @@ def effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
         n_probes=parameters.n_probes,
         duplicate_threshold=parameters.duplicate_threshold,
         list_collapsed=parameters.list_collapsed,
+        diversity_auto=parameters.diversity_auto,
+        lose_at_most=parameters.lose_at_most,
     )
     for name in _EFFECTIVE_WORDS:
         setattr(

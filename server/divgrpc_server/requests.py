@@ -13,11 +13,13 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.parameters import (
     LIMITS,
+    ONE_DIAL,
     QueryParameters,
     check_index_name,
+    check_one_dial,
     named_over_default,
 )
-from divgrpc.types import QueryDefault
+from divgrpc.types import Auto, QueryDefault
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import predict_pb2, query_pb2, vectors_pb2
@@ -36,6 +38,7 @@ _NUMBERS: Final = (
     "duplicate_threshold",
     "list_collapsed",
     "keep_duplicates",
+    "lose_at_most",
 )
 _WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
 
@@ -74,7 +77,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
     parameters, named = _parameters(
         (
             request.k if request.HasField("k") else None,
-            request.diversity if request.HasField("diversity") else None,
+            _dial(request),
             request.hash_limit if request.HasField("hash_limit") else None,
             request.epsilon if request.HasField("epsilon") else None,
             request.candidates_limit if request.HasField("candidates_limit") else None,
@@ -84,11 +87,26 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
             request.duplicate_threshold if request.HasField("duplicate_threshold") else None,
             request.list_collapsed or None,
             request.keep_duplicates or None,
+            request.lose_at_most if request.HasField("lose_at_most") else None,
         ),
         (request.selector, request.variant, request.search, request.sampling, request.rounding),
     )
     check_index_name(request.index)
     return Query(request.index, _asked_rows("queries", request.queries), parameters, named)
+
+
+def _dial(request: query_pb2.QueryRequest) -> float | Auto | None:
+    """Return what the request says of `diversity`; raises where it says the dial twice."""
+    if not request.diversity_auto:
+        return request.diversity if request.HasField("diversity") else None
+    if request.HasField("diversity") or request.HasField("lose_at_most"):
+        raise InvalidArgumentError("diversity_auto", ONE_DIAL)
+    if request.selector == query_pb2.SELECTOR_NEAREST:
+        raise InvalidArgumentError(
+            "diversity_auto",
+            "diversity_auto does not go with selector nearest, which has no dial",
+        )
+    return "auto"
 
 
 class Prediction(NamedTuple):
@@ -131,13 +149,14 @@ def _asked_rows(field: str, vectors: vectors_pb2.Vectors) -> Rows:
 # parsing the message.
 @lru_cache(maxsize=1024)
 def _parameters(
-    numbers: tuple[float | None, ...], choices: tuple[int, ...]
+    numbers: tuple[float | Auto | None, ...], choices: tuple[int, ...]
 ) -> tuple[QueryParameters, tuple[tuple[str, Any], ...]]:
     """Return the parameters, and those named; arguments are in the order of the tables of names."""
     given: dict[str, Any] = dict(zip(_NUMBERS, numbers, strict=True))
     for name, value in zip(_WORDS, choices, strict=True):
         given[name] = word(_QUERY, name, value)
     named = {name: value for name, value in given.items() if value is not None}
+    check_one_dial(named)
     return QueryParameters(**named), tuple(named.items())
 
 

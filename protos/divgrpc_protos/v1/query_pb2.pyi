@@ -224,6 +224,40 @@ ROUNDING_TOP_K: Rounding.ValueType  # 2
 """The k largest shares: the paper's."""
 Global___Rounding: typing_extensions.TypeAlias = Rounding
 
+class _DialReason:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _DialReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_DialReason.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    DIAL_REASON_UNSPECIFIED: _DialReason.ValueType  # 0
+    DIAL_REASON_LOSS_BOUND: _DialReason.ValueType  # 1
+    """lose_at_most: a greater dial loses more."""
+    DIAL_REASON_WITHIN_BOUND: _DialReason.ValueType  # 2
+    """lose_at_most: even the greatest dial, 1, loses no more."""
+    DIAL_REASON_FALL_OFF: _DialReason.ValueType  # 3
+    """diversity_auto: by how relevance falls among the candidates."""
+    DIAL_REASON_NO_CHOICE: _DialReason.ValueType  # 4
+    """There are no more candidates than k: all of them are the answer, and the dial is 0."""
+    DIAL_REASON_EQUAL_RELEVANCE: _DialReason.ValueType  # 5
+    """lose_at_most: all candidates are as relevant, so that there is nothing to lose."""
+
+class DialReason(_DialReason, metaclass=_DialReasonEnumTypeWrapper):
+    """Why a row got its dial."""
+
+DIAL_REASON_UNSPECIFIED: DialReason.ValueType  # 0
+DIAL_REASON_LOSS_BOUND: DialReason.ValueType  # 1
+"""lose_at_most: a greater dial loses more."""
+DIAL_REASON_WITHIN_BOUND: DialReason.ValueType  # 2
+"""lose_at_most: even the greatest dial, 1, loses no more."""
+DIAL_REASON_FALL_OFF: DialReason.ValueType  # 3
+"""diversity_auto: by how relevance falls among the candidates."""
+DIAL_REASON_NO_CHOICE: DialReason.ValueType  # 4
+"""There are no more candidates than k: all of them are the answer, and the dial is 0."""
+DIAL_REASON_EQUAL_RELEVANCE: DialReason.ValueType  # 5
+"""lose_at_most: all candidates are as relevant, so that there is nothing to lose."""
+Global___DialReason: typing_extensions.TypeAlias = DialReason
+
 @typing.final
 class QueryRequest(google.protobuf.message.Message):
     """Rows to answer, and how. What is unset or unspecified takes its default: that of the index where
@@ -249,6 +283,8 @@ class QueryRequest(google.protobuf.message.Message):
     N_PROBES_FIELD_NUMBER: builtins.int
     DUPLICATE_THRESHOLD_FIELD_NUMBER: builtins.int
     LIST_COLLAPSED_FIELD_NUMBER: builtins.int
+    DIVERSITY_AUTO_FIELD_NUMBER: builtins.int
+    LOSE_AT_MOST_FIELD_NUMBER: builtins.int
     KEEP_DUPLICATES_FIELD_NUMBER: builtins.int
     index: builtins.str
     """The index to ask."""
@@ -307,6 +343,20 @@ class QueryRequest(google.protobuf.message.Message):
     """
     list_collapsed: builtins.bool
     """Lists the near-copies that each result stands for (QueryResponse.collapsed_ids)."""
+    diversity_auto: builtins.bool
+    """Chooses the dial of each row from its candidates: low where one of them stands out, higher where
+    the k nearest are nearly as relevant as the best. The odds of the dial are the selector's factor
+    times (R_nearest - R_all) / (R_best - R_all), R_best the relevance of the best candidate, the
+    others as for lose_at_most. At most one of diversity, diversity_auto and lose_at_most is set;
+    false counts as unset. Not for the selector nearest, which has no dial.
+    """
+    lose_at_most: builtins.float
+    """0 to 1. Takes for each row the greatest dial, of steps of 1/32, whose answer loses at most this;
+    the bound holds for every row. The loss is (R_nearest - R) / (R_nearest - R_all), or 0 where the
+    two are equal: R is the mean relevance of the answer, R_nearest that of the k nearest
+    candidates, R_all that of all candidates. Near-copies that are collapsed are no candidates here.
+    Not for the selector nearest, nor the variant printed, which has no dial that loses nothing.
+    """
     keep_duplicates: builtins.bool
     """Collapses nothing. Not together with duplicate_threshold."""
     @property
@@ -335,14 +385,18 @@ class QueryRequest(google.protobuf.message.Message):
         n_probes: builtins.int | None = ...,
         duplicate_threshold: builtins.float | None = ...,
         list_collapsed: builtins.bool = ...,
+        diversity_auto: builtins.bool | None = ...,
+        lose_at_most: builtins.float | None = ...,
         keep_duplicates: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_candidates_limit", b"_candidates_limit"]) -> typing.Literal["candidates_limit"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_diversity", b"_diversity"]) -> typing.Literal["diversity"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_diversity_auto", b"_diversity_auto"]) -> typing.Literal["diversity_auto"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> typing.Literal["duplicate_threshold"] | None: ...
     @typing.overload
@@ -351,6 +405,8 @@ class QueryRequest(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_hash_limit", b"_hash_limit"]) -> typing.Literal["hash_limit"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_k", b"_k"]) -> typing.Literal["k"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_lose_at_most", b"_lose_at_most"]) -> typing.Literal["lose_at_most"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_distance", b"_max_distance"]) -> typing.Literal["max_distance"] | None: ...
     @typing.overload
@@ -380,6 +436,8 @@ class EffectiveParameters(google.protobuf.message.Message):
     N_PROBES_FIELD_NUMBER: builtins.int
     DUPLICATE_THRESHOLD_FIELD_NUMBER: builtins.int
     LIST_COLLAPSED_FIELD_NUMBER: builtins.int
+    DIVERSITY_AUTO_FIELD_NUMBER: builtins.int
+    LOSE_AT_MOST_FIELD_NUMBER: builtins.int
     k: builtins.int
     diversity: builtins.float
     selector: Global___Selector.ValueType
@@ -399,6 +457,9 @@ class EffectiveParameters(google.protobuf.message.Message):
     duplicate_threshold: builtins.float
     """Unset: nothing is collapsed."""
     list_collapsed: builtins.bool
+    diversity_auto: builtins.bool
+    """With either of these diversity is 0, and QueryResponse.diversities has the dials of the rows."""
+    lose_at_most: builtins.float
     def __init__(
         self,
         *,
@@ -416,11 +477,15 @@ class EffectiveParameters(google.protobuf.message.Message):
         n_probes: builtins.int = ...,
         duplicate_threshold: builtins.float | None = ...,
         list_collapsed: builtins.bool = ...,
+        diversity_auto: builtins.bool = ...,
+        lose_at_most: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_duplicate_threshold", b"_duplicate_threshold", "_max_distance", b"_max_distance", "duplicate_threshold", b"duplicate_threshold", "max_distance", b"max_distance"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_duplicate_threshold", b"_duplicate_threshold", "_max_distance", b"_max_distance", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "duplicate_threshold", b"duplicate_threshold", "hash_limit", b"hash_limit", "k", b"k", "list_collapsed", b"list_collapsed", "max_distance", b"max_distance", "n_probes", b"n_probes", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_duplicate_threshold", b"_duplicate_threshold", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "duplicate_threshold", b"duplicate_threshold", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_duplicate_threshold", b"_duplicate_threshold", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "hash_limit", b"hash_limit", "k", b"k", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_duplicate_threshold", b"_duplicate_threshold"]) -> typing.Literal["duplicate_threshold"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_lose_at_most", b"_lose_at_most"]) -> typing.Literal["lose_at_most"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_distance", b"_max_distance"]) -> typing.Literal["max_distance"] | None: ...
 
@@ -607,6 +672,8 @@ class QueryResponse(google.protobuf.message.Message):
     DUALITY_GAPS_FIELD_NUMBER: builtins.int
     COLLAPSED_IDS_FIELD_NUMBER: builtins.int
     COLLAPSED_OFFSETS_FIELD_NUMBER: builtins.int
+    DIVERSITIES_FIELD_NUMBER: builtins.int
+    DIAL_REASONS_FIELD_NUMBER: builtins.int
     generation: builtins.int
     """The generation that answered every row."""
     @property
@@ -647,6 +714,14 @@ class QueryResponse(google.protobuf.message.Message):
 
     @property
     def collapsed_offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def diversities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.float]:
+        """With diversity_auto or lose_at_most the dial of each row, else none."""
+
+    @property
+    def dial_reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___DialReason.ValueType]:
+        """Why it is that dial: one per row, as diversities."""
+
     def __init__(
         self,
         *,
@@ -661,9 +736,11 @@ class QueryResponse(google.protobuf.message.Message):
         duality_gaps: collections.abc.Iterable[builtins.float] | None = ...,
         collapsed_ids: collections.abc.Iterable[builtins.int] | None = ...,
         collapsed_offsets: collections.abc.Iterable[builtins.int] | None = ...,
+        diversities: collections.abc.Iterable[builtins.float] | None = ...,
+        dial_reasons: collections.abc.Iterable[Global___DialReason.ValueType] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["parameters", b"parameters", "stats", b"stats"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "duality_gaps", b"duality_gaps", "generation", b"generation", "ids", b"ids", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "stats", b"stats", "warnings", b"warnings"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["collapsed_ids", b"collapsed_ids", "collapsed_offsets", b"collapsed_offsets", "dial_reasons", b"dial_reasons", "diversities", b"diversities", "duality_gaps", b"duality_gaps", "generation", b"generation", "ids", b"ids", "offsets", b"offsets", "parameters", b"parameters", "scores", b"scores", "selection_scores", b"selection_scores", "stats", b"stats", "warnings", b"warnings"]) -> None: ...
 
 Global___QueryResponse: typing_extensions.TypeAlias = QueryResponse
 

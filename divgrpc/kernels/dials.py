@@ -1,0 +1,172 @@
+"""The dial of one query, chosen from its candidates: by a bound on the loss, or by their relevance.
+
+Every dial chosen is a whole number of steps of 1 / STEPS, a fraction that float32 holds exactly.
+Loss is the share of the candidates' relevance that an answer gives up: 0 for the k nearest, 1 for k
+candidates of average relevance. It need not grow with the dial, so the search for the greatest dial
+within a bound tries every step, from the last one down. Three things make that cheap. A trial ends
+once the picks so far lose too much whatever follows, most high dials after two picks. How far a
+pick lies from the candidates is computed once for all trials. And the trial that holds the bound is
+the answer: no selector runs after it.
+"""
+
+import math
+
+import numpy as np
+
+from divgrpc.kernels.compiling import allocating, kernel, part
+from divgrpc.kernels.pairs import far_from
+from divgrpc.kernels.relevance import relevance_of
+from divgrpc.kernels.selection import MMR, diversity_weight
+
+STEPS = 32
+
+# How a query gets its dial.
+FIXED = 0
+BY_FALL_OFF = 1
+BY_LOSS = 2
+
+# Why a query got its dial; the .proto's DialReason has the same numbers.
+LOSS_BOUND = 1
+WITHIN_BOUND = 2
+FALL_OFF = 3
+NO_CHOICE = 4
+EQUAL_RELEVANCE = 5
+
+# Distances that are kept between trials: 4 MiB.
+_KEPT = 1 << 20
+# What two orders of the same sum may differ by, as a loss, and far more.
+_SLACK = 1e-9
+
+
+@part
+def loss_of(total, k, nearest, every):
+    """Return the loss of k picks whose relevance adds up to `total`; all float64.
+
+    `nearest` and `every` are mean relevances: of the k nearest candidates, and of all. Where they
+    are equal there is nothing to lose, and the loss is 0.
+    """
+    width = nearest - every
+    return (nearest - total / k) / width if width != 0.0 else 0.0
+
+
+@kernel
+def fall_off_step(distances, count, k, factor, metric):
+    """Return the step of the dial that the fall of relevance among the candidates asks for.
+
+    The odds of the dial, dial / (1 - dial), are `factor` float64 times the share of the best
+    candidate's lead in relevance over all candidates that the k nearest keep on average: 1 where
+    they are as good as the best, near 0 where the best stands out. `distances` (count,) float32
+    ascend; `k` is at most `count`.
+    """
+    top, every = 0.0, 0.0
+    for i in range(count):
+        relevance = np.float64(relevance_of(distances[i], metric))
+        every += relevance
+        if i < k:
+            top += relevance
+    lead = np.float64(relevance_of(distances[0], metric)) - every / count
+    odds = factor * ((top / k - every / count) / lead if lead != 0.0 else 1.0)
+    return math.floor(STEPS * (odds / (1.0 + odds)) + 0.5)
+
+
+@allocating
+def pick_within(candidates, count, k, bound, rule, metric, scratch, picked, gains):
+    """Pick k candidates at the greatest step whose loss is at most `bound`; return the step.
+
+    `candidates`: points, inverses and rows as for `selection.greedy`, distances and costs (count,)
+    float32; `rule`, `scratch`, `picked` and `gains` as there, and the picks are those of that
+    kernel at this dial. At step 0 they are the k nearest, whatever the rule. `k` is at most
+    `count`, `bound` float64.
+    """
+    distances = candidates[3]
+    ahead, every = np.zeros(k + 1, np.float64), 0.0
+    for i in range(count):
+        relevance = np.float64(relevance_of(distances[i], metric))
+        every += relevance
+        if i < k:
+            ahead[i + 1] = ahead[i] + relevance
+    means = (ahead[k] / k, every / count)
+    room = max(1, min(count, _KEPT // count))
+    kept = (np.empty((room + 1, count), np.float32), np.full(count, -1, np.int64))
+    used = 0
+    for step in range(STEPS, 0, -1):
+        holds, used = _try(
+            candidates,
+            count,
+            k,
+            step,
+            bound,
+            rule,
+            metric,
+            ahead,
+            means,
+            scratch,
+            kept,
+            used,
+            picked,
+            gains,
+        )
+        if holds:
+            return step
+    for i in range(k):
+        picked[i] = i
+        gains[i] = -distances[i]
+    return 0
+
+
+@allocating
+def _try(
+    candidates,
+    count,
+    k,
+    step,
+    bound,
+    rule,
+    metric,
+    ahead,
+    means,
+    scratch,
+    kept,
+    used,
+    picked,
+    gains,
+):
+    """Pick at one dial as `selection.greedy` does; return whether the loss is at most `bound`.
+
+    Stops where it cannot be. `ahead` (k + 1,) float64: the sums of relevance of the nearest, none
+    to k of them; `means` as for `loss_of`. `kept`: distances (room + 1, count) float32 of `used`
+    picks from the candidates, the last row for what there is no room to keep, and the row of each
+    candidate (count,) int64, -1 for none. Returns also how many are used then.
+    """
+    distances, costs, apart = candidates[3], candidates[4], scratch[2]
+    relevance, total, holds = np.float32(1) - np.float32(step) / np.float32(STEPS), 0.0, True
+    apart[:count] = np.float32(0)
+    for turn in range(k):
+        weight = diversity_weight(rule, relevance, turn, k)
+        best, least = -1, np.float32(np.inf)
+        for i in range(count):
+            value = relevance * costs[i] - weight * apart[i]
+            if value < least:
+                best, least = i, value
+        picked[turn] = best
+        gains[turn] = -least
+        total += np.float64(relevance_of(distances[best], metric))
+        left = k - turn - 1
+        loss = loss_of(total + ahead[left], k, means[0], means[1])
+        holds = loss <= (bound + _SLACK if left else bound)
+        if left == 0 or not holds:
+            break
+        row = kept[1][best]
+        if row < 0:
+            row = used
+            far_from(
+                candidates[0], candidates[1], candidates[2], count, best, scratch, kept[0][row]
+            )
+            if row + 1 < kept[0].shape[0]:
+                kept[1][best] = row
+                used += 1
+        far, least_counts = kept[0][row], rule == MMR and turn > 0
+        for i in range(count):
+            apart[i] = min(apart[i], far[i]) if least_counts else apart[i] + far[i]
+        apart[best] = np.float32(-np.inf)
+    return holds, used
