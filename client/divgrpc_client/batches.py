@@ -25,9 +25,9 @@ ResponseT = TypeVar("ResponseT")
 _HEADROOM_BYTES: Final = 2**16
 MESSAGE_BYTES: Final = LIMITS["message_bytes_max"] - _HEADROOM_BYTES
 # The most that one result and one row can take in an answer: a varint id and two floats; an offset,
-# four counts and a duality gap.
+# six counts, a duality gap, a dial and why it is that.
 _RESULT_BYTES: Final = 9 + 4 + 4
-_ROW_BYTES: Final = 5 + 4 * 5 + 4
+_ROW_BYTES: Final = 5 + 6 * 5 + 4 + 8 + 1
 # The name of a label, if there are names: its text, and its length.
 _NAME_BYTES: Final = LIMITS["label_name_bytes_max"] + 3
 # A name that is replaced faster than it can be asked has no one generation to speak of.

@@ -111,13 +111,23 @@ def result(found: QueryResult, rows: range) -> None:
     used = found.parameters
     out.print(
         f"generation {found.generation}: {used.search} search, {used.selector} selector, "
-        f"diversity {used.diversity:g}, candidates_limit {used.candidates_limit}",
+        f"{_dial(found)}, candidates_limit {used.candidates_limit}",
         style="dim",
     )
     if len(found.duality_gaps):
         most = f"{found.duality_gaps.max():.1e}"
         out.print(f"duality gap at most {most} of the objective's range", style="dim")
     _warn(out, found.warnings)
+
+
+def _dial(found: QueryResult) -> str:
+    """Say which dial was taken, or between which two dials the rows got theirs."""
+    used = found.parameters
+    if used.has_fixed_dial:
+        return f"diversity {used.diversity:g}"
+    asked = "auto" if used.diversity_auto else f"that loses at most {used.lose_at_most:g}"
+    least, most = found.diversities.min(), found.diversities.max()
+    return f"diversity {asked} ({least:g} to {most:g})"
 
 
 def labels(found: LabelResult, rows: range) -> None:

@@ -62,6 +62,16 @@ def _row(result: QueryResult, position: int, row: int) -> dict[str, object]:
         "ids": result.ids[position, : result.counts[position]],
         **_found(result, position),
         **({"duality_gap": result.duality_gaps[position]} if len(result.duality_gaps) else {}),
+        **_dial(result, position),
+    }
+
+
+def _dial(result: QueryResult, position: int) -> dict[str, object]:
+    if not len(result.diversities):
+        return {}
+    return {
+        "diversity": result.diversities[position],
+        "dial_reason": result.dial_reasons[position],
     }
 
 

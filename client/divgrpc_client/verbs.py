@@ -10,6 +10,7 @@ from typing import Any, Final, Literal, get_args, get_origin
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.grid import Limits
 from divgrpc.suggestions import refuse_word
+from divgrpc.types import Auto
 from divgrpc_client import commands
 from divgrpc_client.files import FORMATS
 from divgrpc_client.options import GRID_DEFAULTS, explained
@@ -155,6 +156,8 @@ def add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, 
             group.add_argument(*flags, nargs="+", **_each(name, each), **how)
         elif get_origin(kind) is Literal:
             group.add_argument(*flags, **_word(name, kind), **how)
+        elif Auto in get_args(kind):
+            group.add_argument(*flags, type=_dial, metavar="N|auto", **how)
         elif name == "threshold":
             group.add_argument(*flags, type=_threshold, metavar="N|none", **how)
         else:
@@ -197,6 +200,14 @@ def _told(default: object) -> str:
 def _plain(kind: Any) -> type[int] | type[float]:  # noqa: ANN401  # a type, or a type or None
     members = [member for member in get_args(kind) or (kind,) if member is not NoneType]
     return int if members == [int] else float
+
+
+def _dial(text: str) -> float | Auto:
+    """Read a dial; `auto` is chosen for each query."""
+    return "auto" if text == "auto" else float(text)
+
+
+_dial.__name__ = "number or auto"  # what argparse calls it
 
 
 def _threshold(text: str) -> float:

@@ -9,7 +9,7 @@ import pytest
 from scipy.sparse import csr_array
 
 from divgrpc import Index
-from divgrpc.types import FloatArray, QueryResult
+from divgrpc.types import FloatArray, QueryResult, Selector
 from divgrpc_client import Client
 from divgrpc_client.vectors import VectorsLike
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
@@ -104,12 +104,13 @@ def kind(request: pytest.FixtureRequest, server: RunningServer, client: Client) 
 
 def assert_same(wire: QueryResult, core: QueryResult) -> None:
     """Compare everything that a result holds, numbers by their bytes."""
-    for name in ("ids", "scores", "selection_scores", "counts", "duality_gaps"):
+    for name in ("ids", "scores", "selection_scores", "counts", "duality_gaps", "diversities"):
         ours, theirs = getattr(wire, name), getattr(core, name)
         assert ours.dtype == theirs.dtype, name
         assert ours.tobytes() == theirs.tobytes(), name
     for name in ("points_hashed", "buckets_probed", "points_scored", "candidates"):
         assert np.array_equal(getattr(wire.stats, name), getattr(core.stats, name)), name
+    assert wire.dial_reasons.tolist() == core.dial_reasons.tolist()
     assert wire.generation == core.generation
     assert wire.parameters == core.parameters
     assert wire.warnings == core.warnings
@@ -128,6 +129,20 @@ def test_every_kind_of_index_gives_what_the_core_gives(
         row = client.query(kind.name, queries[10:11], **options)
         assert row.ids.tobytes() == expected.ids[10:11].tobytes()
         assert row.scores.tobytes() == expected.scores[10:11].tobytes()
+
+
+@pytest.mark.parametrize("selector", ["greedy", "mmr", "dpp"])
+@pytest.mark.parametrize("told", [{"diversity": "auto"}, {"lose_at_most": 0.05}], ids=str)
+def test_dials_that_are_chosen_are_those_of_the_core(
+    both: Both, client: Client, selector: Selector, told: dict[str, Any]
+) -> None:
+    """The dial of every row, and why, for one row and for a batch."""
+    for queries in both.queries:
+        expected = both.core.query(queries, k=6, selector=selector, **told)
+        assert len(set(expected.diversities.tolist())) > 1
+        assert_same(client.query(both.name, queries, k=6, selector=selector, **told), expected)
+        row = client.query(both.name, queries[10:11], k=6, selector=selector, **told)
+        assert row.diversities.tolist() == expected.diversities[10:11].tolist()
 
 
 def test_every_kind_of_index_describes_itself(kind: Both, client: Client) -> None:
