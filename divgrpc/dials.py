@@ -32,7 +32,7 @@ METRICS: Final = {
     "euclidean": EUCLIDEAN,
     "inner_product": INNER_PRODUCT,
 }
-# As great as they may be for alpha-nDCG to stay within 1 % of that of plain nearest neighbours where
+# As great as they may be for alpha-nDCG to stay within 1 % of that of the nearest neighbours where
 # nothing crowds: see the benchmark `dials`.
 _FACTORS: Final = {"mmr": 0.4, "rerank": 0.05, "dpp": 1.0, "max_sum": 0.2}
 _RELAXED_FACTOR: Final = 0.3
