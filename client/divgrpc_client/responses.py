@@ -73,7 +73,7 @@ def query_result(response: query_pb2.QueryResponse) -> QueryResult:
 
 def _reasons(response: query_pb2.QueryResponse) -> npt.NDArray[np.str_]:
     """Return the words of the reasons for each row's dial."""
-    field = cast(FieldDescriptor, response.DESCRIPTOR.fields_by_name["dial_reasons"])
+    field = response.DESCRIPTOR.fields_by_name["dial_reasons"]
     numbers = response.dial_reasons
     return np.array([words.to_word(field, n) or str(n) for n in numbers], np.str_)
 

@@ -49,7 +49,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         check_axes(self, _AXES)
-        if "auto" in self.diversities:
+        if any(isinstance(dial, str) for dial in self.diversities):
             raise InvalidArgumentError(
                 "diversities", "diversities must be numbers: an evaluation compares fixed dials"
             )

@@ -83,6 +83,23 @@ def test_query_prints_a_table(run: Callable[..., Ran], index: str, vectors: Path
     assert "generation" in ran.out
 
 
+def test_a_query_says_the_dials_it_chose(
+    run: Callable[..., Ran], index: str, vectors: Path
+) -> None:
+    """As a table the least and the greatest, as JSON that of each row and why."""
+    shown = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto")
+    assert "diversity auto (" in shown.out
+    shown = run("query", index, vectors, "--rows", "2:4", "--lose-at-most", "0.05")
+    assert "diversity that loses at most 0.05 (" in shown.out
+    ran = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto", "--json")
+    rows = json.loads(ran.out)["results"]
+    assert [row["dial_reason"] for row in rows] == ["fall_off"] * 2
+    assert all(0 < row["diversity"] < 1 for row in rows)
+    wrong = run("query", index, vectors, "--diversity", "0.2", "--lose-at-most", "0.05", "--json")
+    assert wrong.code == 1
+    assert json.loads(wrong.out)["error"]["field"] == "lose_at_most"
+
+
 def test_query_prints_json(
     run: Callable[..., Ran], index: str, client: Client, vectors: Path
 ) -> None:
