@@ -96,8 +96,9 @@ def test_a_query_says_the_dials_it_chose(
     assert [row["dial_reason"] for row in rows] == ["fall_off"] * 2
     assert all(0 < row["diversity"] < 1 for row in rows)
     wrong = run("query", index, vectors, "--diversity", "0.2", "--lose-at-most", "0.05", "--json")
-    assert wrong.code == 1
-    assert json.loads(wrong.out)["error"]["field"] == "lose_at_most"
+    assert wrong.code
+    violations = json.loads(wrong.err)["error"]["field_violations"]
+    assert [violation["field"] for violation in violations] == ["lose_at_most"]
 
 
 def test_query_prints_json(
