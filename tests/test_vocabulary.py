@@ -147,7 +147,8 @@ def optional(field: FieldDescriptor) -> bool:
 @pytest.mark.parametrize(
     ("core", "message", "others"),
     [
-        (QueryParameters, query_pb2.QueryRequest, {"index", "queries"}),
+        # A dial is a number or a word, for which the wire has two fields.
+        (QueryParameters, query_pb2.QueryRequest, {"index", "queries", "diversity_auto"}),
         (BuildParameters, index_pb2.BuildParameters, set()),
         (LabelParameters, labels_pb2.LabelParameters, set()),
         (PredictParameters, predict_pb2.PredictLabelsRequest, {"index", "documents"}),

@@ -282,10 +282,10 @@ class QueryRequest(google.protobuf.message.Message):
     ROUNDING_FIELD_NUMBER: builtins.int
     N_PROBES_FIELD_NUMBER: builtins.int
     DUPLICATE_THRESHOLD_FIELD_NUMBER: builtins.int
+    KEEP_DUPLICATES_FIELD_NUMBER: builtins.int
     LIST_COLLAPSED_FIELD_NUMBER: builtins.int
     DIVERSITY_AUTO_FIELD_NUMBER: builtins.int
     LOSE_AT_MOST_FIELD_NUMBER: builtins.int
-    KEEP_DUPLICATES_FIELD_NUMBER: builtins.int
     index: builtins.str
     """The index to ask."""
     k: builtins.int
@@ -341,6 +341,8 @@ class QueryRequest(google.protobuf.message.Message):
     searched again with four, then sixteen times both limits. Near-copies come last where there
     are still fewer than k.
     """
+    keep_duplicates: builtins.bool
+    """Collapses nothing. Not together with duplicate_threshold."""
     list_collapsed: builtins.bool
     """Lists the near-copies that each result stands for (QueryResponse.collapsed_ids)."""
     diversity_auto: builtins.bool
@@ -357,8 +359,6 @@ class QueryRequest(google.protobuf.message.Message):
     candidates, R_all that of all candidates. Near-copies that are collapsed are no candidates here.
     Not for the selector nearest, nor the variant printed, which has no dial that loses nothing.
     """
-    keep_duplicates: builtins.bool
-    """Collapses nothing. Not together with duplicate_threshold."""
     @property
     def queries(self) -> divgrpc_protos.v1.vectors_pb2.Vectors:
         """One or more rows of the index's number of dimensions, all answered by one generation. Dense rows
@@ -384,13 +384,13 @@ class QueryRequest(google.protobuf.message.Message):
         rounding: Global___Rounding.ValueType = ...,
         n_probes: builtins.int | None = ...,
         duplicate_threshold: builtins.float | None = ...,
-        list_collapsed: builtins.bool = ...,
+        keep_duplicates: builtins.bool | None = ...,
+        list_collapsed: builtins.bool | None = ...,
         diversity_auto: builtins.bool | None = ...,
         lose_at_most: builtins.float | None = ...,
-        keep_duplicates: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "seed", b"seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_candidates_limit", b"_candidates_limit", "_diversity", b"_diversity", "_diversity_auto", b"_diversity_auto", "_duplicate_threshold", b"_duplicate_threshold", "_epsilon", b"_epsilon", "_hash_limit", b"_hash_limit", "_k", b"_k", "_keep_duplicates", b"_keep_duplicates", "_list_collapsed", b"_list_collapsed", "_lose_at_most", b"_lose_at_most", "_max_distance", b"_max_distance", "_n_probes", b"_n_probes", "_seed", b"_seed", "candidates_limit", b"candidates_limit", "diversity", b"diversity", "diversity_auto", b"diversity_auto", "duplicate_threshold", b"duplicate_threshold", "epsilon", b"epsilon", "hash_limit", b"hash_limit", "index", b"index", "k", b"k", "keep_duplicates", b"keep_duplicates", "list_collapsed", b"list_collapsed", "lose_at_most", b"lose_at_most", "max_distance", b"max_distance", "n_probes", b"n_probes", "queries", b"queries", "rounding", b"rounding", "sampling", b"sampling", "search", b"search", "seed", b"seed", "selector", b"selector", "variant", b"variant"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_candidates_limit", b"_candidates_limit"]) -> typing.Literal["candidates_limit"] | None: ...
     @typing.overload
@@ -405,6 +405,10 @@ class QueryRequest(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_hash_limit", b"_hash_limit"]) -> typing.Literal["hash_limit"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_k", b"_k"]) -> typing.Literal["k"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_keep_duplicates", b"_keep_duplicates"]) -> typing.Literal["keep_duplicates"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_list_collapsed", b"_list_collapsed"]) -> typing.Literal["list_collapsed"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_lose_at_most", b"_lose_at_most"]) -> typing.Literal["lose_at_most"] | None: ...
     @typing.overload
