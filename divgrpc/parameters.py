@@ -467,7 +467,8 @@ class QueryParameters:
         With so many `greedy` in the variant marginal closes .93 of the gap in J at a dial of 0.5;
         more would take more than twice as long as a default query.
         """
-        if self.selector == "nearest":
+        # A dial that each query gets from its candidates is chosen among as many as at a low one.
+        if self.selector == "nearest" or self.diversity == "auto":
             return 1.0
         return min(MOST_CANDIDATES_GROWTH, max(1.0, 20 * self.diversity**2))
 

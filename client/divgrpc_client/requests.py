@@ -59,7 +59,7 @@ def query_fields(name: str, options: QueryOptions) -> dict[str, object]:
 
     Raises `InvalidArgumentError` for a value it cannot carry, TypeError for an unknown option.
     """
-    refuse_unknown(QueryOptions, options)
+    refuse_unknown(options, QueryOptions.__annotations__)
     check_one_dial(options)
     told: dict[str, object] = dict(options)
     if told.get("diversity") == "auto":

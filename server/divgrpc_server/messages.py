@@ -156,7 +156,7 @@ def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], 
     return offsets, [table.ravel().tolist() for table in tables]
 
 
-def _reasons(reasons: npt.NDArray[np.str_]) -> list[int]:
+def _reasons(reasons: npt.NDArray[np.str_]) -> list[Any]:
     return [_number(_RESPONSE, "dial_reasons", reason) for reason in reasons.tolist()]
 
 

@@ -139,7 +139,7 @@ def piece_of(
                 hash_limit=setting.hash_limit, candidates_limit=setting.candidates_limit
             )
         ],
-        diversities=[setting.diversity],
+        diversities=[float(setting.diversity)],
         ks=[setting.k],
         seed=setting.seed,
         keep_duplicates=setting.keep_duplicates,

@@ -108,7 +108,7 @@ def _uncrowded(topic_count: int = 40, stories: int = 20, dims: int = 128) -> _Se
     return _Set(_UNCROWDED, Index.build(points), points[::4], asked[::4], labels)
 
 
-def _unit(rows: FloatArray) -> Any:  # noqa: ANN401  # float64 in, float64 out
+def _unit(rows: Any) -> Any:  # noqa: ANN401  # float64 in, float64 out
     return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
 
 

@@ -191,10 +191,10 @@ def test_a_batch_gives_what_its_documents_give(
 @pytest.mark.parametrize("mode", MODES)
 def test_the_dial_raises_drank(index: Index, mode: Mode) -> None:
     """From 0 through the default to the other end."""
-    assert index.labels is not None
-    assert index.labels.tree is not None
+    assert index.engine.labels is not None
+    assert index.engine.labels.tree is not None
     drank = [
-        index.labels.tree.drank(
+        index.engine.labels.tree.drank(
             index.predict_labels(ASKED, mode=mode, diversity=dial).labels
         ).mean()
         for dial in (0, None, 0.5, 1)

@@ -86,8 +86,10 @@ def _distances(case: Case, order: npt.NDArray[np.int32]) -> npt.NDArray[np.float
 
 def _relevances(distances: npt.NDArray[np.float32], metric: Metrics) -> list[float]:
     if metric == "cosine":
-        return (np.float32(1) - distances / np.float32(2)).tolist()
-    return (distances if metric == "euclidean" else -distances).tolist()
+        relevances = np.float32(1) - distances / np.float32(2)
+    else:
+        relevances = distances if metric == "euclidean" else -distances
+    return [float(relevance) for relevance in relevances]
 
 
 def _pick_within(  # noqa: PLR0917  # what a selector takes
@@ -160,7 +162,7 @@ def test_an_answer_is_that_of_its_dials(
 ) -> None:
     """Asked row by row at the dial that it got, and all rows at once or one at a time."""
     index = indexes[metric, stored_sparse]
-    asked = {"selector": selector, "k": 5, "candidates_limit": 40}
+    asked: dict[str, Any] = {"selector": selector, "k": 5, "candidates_limit": 40}
     found = index.query(QUERIES, **asked, **told)
     assert not found.parameters.has_fixed_dial
     assert found.parameters.diversity == 0
@@ -210,7 +212,7 @@ def test_bounds_at_both_ends_and_too_few_candidates(
         sorted(ids) for ids in nearest.ids.tolist()
     ]
     for told in ({"diversity": "auto"}, {"lose_at_most": 1.0}):
-        few = index.query(QUERIES, k=40, candidates_limit=40, keep_duplicates=True, **told)  # type: ignore[arg-type]  # either
+        few = index.query(QUERIES, k=40, candidates_limit=40, keep_duplicates=True, **told)
         assert few.diversities.tolist() == [0.0] * 4
         assert few.dial_reasons.tolist() == ["no_choice"] * 4
     alone = index.query(QUERIES, k=1, lose_at_most=0.0)

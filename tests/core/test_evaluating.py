@@ -82,7 +82,7 @@ def twin(
         for name in METRICS
         if hasattr(reference, name) and name != "majority_accuracy"
     }
-    dial = setting.diversity
+    dial = float(setting.diversity)
     return by_name | {
         "majority_accuracy": reference.majority_accuracy(one, category),
         "query_distance": near,
@@ -223,7 +223,7 @@ def test_the_best_choice_becomes_the_default(queries: FloatArray) -> None:
     setting = GRID.settings()[[row.parameters for row in rows].index(best.parameters)]
     assert own.default == own.info.query_default
     assert own.default == QueryDefault(
-        diversity=setting.diversity,
+        diversity=float(setting.diversity),
         selector=setting.selector,
         variant=setting.variant,
         search=setting.search,
