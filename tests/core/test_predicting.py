@@ -119,9 +119,8 @@ def test_predictions_agree_with_loops(selector: Selector, diversity: float) -> N
 def test_labels_are_searched_as_points_are(family: HashFamily, search: Search) -> None:
     """A prediction is the answer of an index over the label factors to the embedded document."""
     built = index(family)
-    labels = inner(built)
-    told = {"search": search, "hash_limit": 30, "candidates_limit": 12, "diversity": 0.3}
-    found = built.predict_labels(X, top_k=3, seed=5, **told)  # type: ignore[arg-type]
+    labels, told = inner(built), {"search": search, "hash_limit": 30, "candidates_limit": 12}
+    found = built.predict_labels(X, top_k=3, seed=5, diversity=0.3, **told)  # type: ignore[arg-type]
     queries = embed(X.copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     plain: dict[str, Any] = {"diversity": 0.3, "variant": "corrected", "keep_duplicates": True}
     truth = labels.query(queries, k=3, seed=5, **plain, **told)  # type: ignore[arg-type]
