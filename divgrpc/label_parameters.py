@@ -64,8 +64,9 @@ class PredictParameters:
         check_integer(self, "top_k", 1, LIMITS["k_max"])
         if self.threshold is not None:
             check_number(self, "threshold", allowed=-math.inf)
-        # Labels have no dial that is chosen for each document.
-        check_number(self, "diversity")
+        if self.diversity is not None:
+            # Labels have no dial that is chosen for each document.
+            check_number(self, "diversity")
         check_choice(self, "mode", get_args(Mode))
         check_integer(self, "neighbours", 1, LIMITS["neighbours_max"])
         check_choice(self, "vote", get_args(Vote))
