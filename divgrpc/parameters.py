@@ -470,7 +470,7 @@ class QueryParameters:
         # A dial that each query gets from its candidates is chosen among as many as at a low one.
         if self.selector == "nearest" or self.diversity == "auto":
             return 1.0
-        return min(MOST_CANDIDATES_GROWTH, max(1.0, 20 * self.dial**2))
+        return min(MOST_CANDIDATES_GROWTH, max(1.0, 25 * self.dial**2))
 
     def most_candidates(self, width: int) -> int:
         """Return how many candidates of at most `width` numbers each this query may have."""

@@ -330,13 +330,21 @@ def step_value(
 
 
 def greedy(
-    points: Points, query: Floats, rows: Sequence[int], parameters: EffectiveParameters
+    points: Points,
+    query: Floats,
+    rows: Sequence[int],
+    parameters: EffectiveParameters,
+    *,
+    candidates: int | None = None,
 ) -> list[tuple[int, float]]:
-    """Return the picked rows and the value each had when it was picked."""
+    """Return the picked rows and the value each had when it was picked.
+
+    `candidates` is how many there were before near-copies were collapsed.
+    """
     picked: list[tuple[int, float]] = []
     remaining, cost = nearest_rows(points, query, rows), costs(points, query, rows)
-    k = min(parameters.k, len(remaining))
-    while len(picked) < k:
+    k = min(parameters.k, candidates or len(remaining))
+    while len(picked) < min(k, len(rows)):
         so_far = [row for row, _ in picked]
         values = [step_value(points, cost[r], r, so_far, parameters, k=k) for r in remaining]
         # The first of equals: `remaining` lies in the order of distance and id.
@@ -407,6 +415,8 @@ def select_different(
         kept = keep_different(points, near[:pool], limit)
         if plain:
             picked = [(row, far(points, query, row)) for row in kept[: parameters.k]]
+        elif parameters.selector in {"greedy", "mmr"}:
+            picked = greedy(points, query, kept, parameters, candidates=pool)
         else:
             picked = select(points, query, kept, parameters)
         picks = [row for row, _ in picked]

@@ -82,6 +82,9 @@ def test_a_query_is_the_same_dense_or_sparse(
 ) -> None:
     """What is not stored is zero: to the last bit, but where cosine first makes unit rows."""
     index, asked = an_index(family, metric, kind), queries(9, metric)
+    if search == "auto" and kind == "sparse":
+        # Lists of points help sparse queries of sparse points alone, so `auto` may differ.
+        search = "scan"
     if metric == "cosine":
         # Signs over a power of two are of length one already, however that is summed.
         rng = np.random.default_rng(2)
@@ -127,7 +130,7 @@ def test_small_indexes_answer_like_their_twins(
         result = index.query(asked, k=30, search=search, diversity=0.4)
         for row, query in enumerate(asked):
             check_row(twin_of(index), query, result, row)
-        assert [w.code for w in result.warnings] == ["FEWER_THAN_K_POINTS"]
+        assert "FEWER_THAN_K_POINTS" in {w.code for w in result.warnings}
     complete = index.query(asked, k=30)
     assert (complete.counts == rows).all()
     assert sorted(complete.ids[0, :rows].tolist()) == list(range(rows))

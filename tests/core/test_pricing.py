@@ -134,9 +134,11 @@ def test_counts_are_what_searches_read() -> None:
     by_search = {cost.search: cost.pools for cost in index.info.search_costs}
     for place, candidates in enumerate(POOLS):
         for search in ("exact", "scan", "tables"):
-            told = QueryParameters(search=search, candidates_limit=candidates, k=1)
-            stats = index.engine.answer(points[:200], told).stats
             counted = by_search[search][place]
+            told = QueryParameters(
+                search=search, candidates_limit=candidates, hash_limit=counted.hash_limit, k=1
+            )
+            stats = index.engine.answer(points[:200], told).stats
             assert np.mean(stats.points_scored) == pytest.approx(counted.points_scored, rel=0.1)
             assert np.mean(stats.buckets_probed) == pytest.approx(counted.n_probes)
 

@@ -113,7 +113,7 @@ def test_all_dimensions_count(rows: int, dims: int) -> None:
         result = index.query(asked, k=12, search=search, diversity=0.4)
         for row, query in enumerate(asked):
             check_row(points_of(index), query, result, row)
-        assert [w.code for w in result.warnings] == ["FEWER_THAN_K_POINTS"]
+        assert "FEWER_THAN_K_POINTS" in {w.code for w in result.warnings}
     complete = index.query(asked, k=12)
     assert (complete.counts == rows).all()
     assert sorted(complete.ids[0, :rows].tolist()) == list(range(rows))
@@ -167,7 +167,8 @@ def test_near_duplicates_keep_their_order() -> None:
 
 def taking(index: Index, search: Search) -> Index:
     """Return the index with this as what Build found to be best."""
-    manifest = replace(index.engine._manifest, auto_search=search)
+    # Without what was measured for each number of candidates.
+    manifest = replace(index.engine._manifest, auto_search=search, search_costs=())
     return Index(Engine(Generation(manifest, index.engine._arrays), "digits"))
 
 
@@ -180,7 +181,7 @@ def test_auto_finds_enough_where_tables_alone_do_not() -> None:
     far = -queries(6)
     few = index.query(far, k=60, search="tables", hash_limit=100, candidates_limit=80)
     assert (few.counts < 60).any()
-    assert [w.code for w in few.warnings] == ["FEWER_THAN_K_FOUND"]
+    assert "FEWER_THAN_K_FOUND" in {w.code for w in few.warnings}
     enough = index.query(far, k=60, hash_limit=100, candidates_limit=80)
     assert enough.parameters.search == "tables"
     assert (enough.counts == 60).all()

@@ -233,8 +233,10 @@ def test_dense_rows_that_look_like_points_are_warned_of() -> None:
     assert codes(both, np.ones((2, DIMS))) == []
     widest = np.arange(DIMS) < index.engine.widest_row
     assert codes(both, widest[np.newaxis].astype(np.float32)) == warned
-    few = both.query(np.vstack([points, points]), k=60, hash_limit=100, max_distance=0.5)
-    parts = [both.query(points, k=60, hash_limit=100, max_distance=0.5) for _ in range(2)]
+    wanted: dict[str, Any] = {"k": 60, "hash_limit": 100, "max_distance": 0.5}
+    wanted["keep_duplicates"] = True
+    few = both.query(np.vstack([points, points]), **wanted)
+    parts = [both.query(points, **wanted) for _ in range(2)]
     assert [each.code for each in joined(parts).warnings] == [each.code for each in few.warnings]
     assert [each.code for each in few.warnings] == [*warned, "FEWER_THAN_K_FOUND"]
     assert codes(both, sparse.csr_array(points)) == []

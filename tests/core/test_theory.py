@@ -175,7 +175,7 @@ def test_a_direction_is_as_likely_as_its_opposite(hyperplanes: Hyperplanes) -> N
 def test_components_are_taken_around_the_mean_where_hashing_is_centred() -> None:
     """Centring looks at what differs between the points, not at what they share."""
     points = reference.unit(spectrum_points() + 3 * np.eye(DIMS)[0]).astype(np.float32)
-    index = Index.build(points, n_components=3, centred=True)
+    index = Index.build(points, hash_family="lsh_sdiv", n_components=3, centred=True)
     centred = points - points.mean(axis=0, dtype=np.float64)
     basis = np.linalg.svd(centred, full_matrices=False)[2][:3].T
     planes = index.engine._arrays["hyperplanes"].astype(np.float64)
