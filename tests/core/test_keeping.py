@@ -23,7 +23,7 @@ from divgrpc.compilation import Compilation
 from divgrpc.kernels import compiling, keeping
 
 # Compiled in a moment, and called from Python when kernels are warmed.
-SMALL = "postings.count_holders"
+SMALL = "factoring.column_squares"
 _MIX = """
 import numpy as np
 from divgrpc.kernels import keeping, sampling
