@@ -60,6 +60,15 @@ class _Parameters(Protocol):
     def search(self) -> str: ...
 
 
+class _QueryParameters(_Parameters, Protocol):
+    """The same of a query for points, each row of which may have a dial of its own."""
+
+    @property
+    def diversity_auto(self) -> bool: ...
+    @property
+    def lose_at_most(self) -> float | None: ...
+
+
 class HitRows(ABC, Generic[HitT]):
     """A result as a sequence of rows, one for each query; a row is a tuple of its hits.
 
@@ -76,6 +85,10 @@ class HitRows(ABC, Generic[HitT]):
     @abstractmethod
     def _hits(self, row: int) -> tuple[HitT, ...]:
         """Return the hits of a row from 0 up."""
+
+    def _dial(self) -> str:
+        """Return in words at which dial the rows were answered."""
+        return f"diversity {self.parameters.diversity:g}"
 
     @abstractmethod
     def _hit_fields(self) -> tuple[str, ...]:
@@ -99,7 +112,7 @@ class HitRows(ABC, Generic[HitT]):
         used = self.parameters
         lines = [
             f"{type(self).__name__}: {rows}, {int(self.counts.sum()):,} hits; "
-            f"{used.selector} at diversity {used.diversity:g}, {used.search} search"
+            f"{used.selector} at {self._dial()}, {used.search} search"
         ]
         for row in range(min(len(self), _ROWS_SHOWN)):
             shown = [f"{_key(hit)} ({hit.score:.4g})" for hit in self[row][:_HITS_SHOWN]]
@@ -135,6 +148,13 @@ class PointHitRows(HitRows[Hit]):
     __slots__ = ()
 
     ids: npt.NDArray[np.int64]
+    parameters: _QueryParameters
+
+    def _dial(self) -> str:
+        used = self.parameters
+        if used.lose_at_most is not None:
+            return f"a loss of at most {used.lose_at_most:g}"
+        return "diversity auto" if used.diversity_auto else super()._dial()
 
     def _hits(self, row: int) -> tuple[Hit, ...]:
         selection_scores = self.selection_scores[row].tolist()

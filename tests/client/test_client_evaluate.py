@@ -77,7 +77,7 @@ def test_what_is_sent(target: str, script: ScriptedIndex, awaited: bool) -> None
         index="one",
         categories=[0, 1],
         selectors=[query_pb2.SELECTOR_GREEDY],
-        variants=[query_pb2.VARIANT_CORRECTED],
+        variants=[query_pb2.VARIANT_MARGINAL],
         searches=[query_pb2.SEARCH_AUTO],
         limits=[limits(candidates_limit=50), limits(hash_limit=0, candidates_limit=0)],
         diversities=[0.5],

@@ -67,7 +67,8 @@ def test_help_spells_every_option_out(client: type, method: str) -> None:
         "build": (options.BuildOptions, options.BUILD_DEFAULTS),
         "predict_labels": (options.PredictOptions, options.PREDICT_DEFAULTS),
     }.get(method, (options.QueryOptions, options.QUERY_DEFAULTS))
-    text = inspect.getdoc(getattr(client, method)) or ""
+    # Lines of the help are folded.
+    text = " ".join((inspect.getdoc(getattr(client, method)) or "").split())
     for name, (_, sentence) in options.explained(table).items():
         assert shown.parameters[name].default == defaults[name]
         assert shown.parameters[name].kind is inspect.Parameter.KEYWORD_ONLY

@@ -2,6 +2,7 @@
 
 import builtins
 import sys
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -121,6 +122,19 @@ def test_a_result_prints_as_a_few_lines() -> None:
     assert repr(labels([1], (("cats",),))) == (
         "LabelResult: 1 row, 1 hits; mmr at diversity 0.5, exact search\n  [0] 0 'cats' (1)"
     )
+
+
+@pytest.mark.parametrize(
+    ("dial", "words"),
+    [
+        ({"diversity_auto": True}, "greedy at diversity auto, scan search"),
+        ({"lose_at_most": 0.05}, "greedy at a loss of at most 0.05, scan search"),
+    ],
+)
+def test_a_dial_of_each_query_prints_as_it_was_asked_for(dial: dict[str, Any], words: str) -> None:
+    """Where every row has a dial of its own, `repr` names none of them."""
+    parameters = replace(PARAMETERS, diversity=0.0, **dial)
+    assert words in repr(replace(result([2]), parameters=parameters))
 
 
 def test_a_large_result_prints_no_longer() -> None:
