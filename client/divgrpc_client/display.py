@@ -294,6 +294,8 @@ def _costs(costs: Sequence[SearchCost], auto: Search, queries: str = "") -> Tabl
         price, recall = ">µs by work", ">by default"
     of_sizes = (f">of {size:,}" for size in sizes)
     grid = table("search", recall, *of_sizes, price, "", title=title)
+    # In a narrow terminal the remark is folded, and not the names.
+    grid.columns[0].no_wrap = True
     for cost in costs:
         chosen = "auto means this by default" if cost.search == auto else ""
         recalls = (f"{pool.recall:.3f}" for pool in cost.pools)
