@@ -13,11 +13,12 @@ import numpy as np
 
 from divgrpc.encoding import Report, encode_points
 from divgrpc.families import choose_family
+from divgrpc.kernel_arrays import readable
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.pricing import Shape
 from divgrpc.reasons import choices, dense_choices
-from divgrpc.searching import Searcher, readable
+from divgrpc.searching import Searcher
 from divgrpc.separators import separators
 from divgrpc.stores import Arrays
 from divgrpc.tuning import Tuned, tune

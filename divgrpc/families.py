@@ -11,9 +11,10 @@ import numpy as np
 
 from divgrpc.encoding import encode_points
 from divgrpc.hashing import CELLS_FROM_ROWS, MAX_COMPONENTS
+from divgrpc.kernel_arrays import readable
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.sample import Sample
-from divgrpc.searching import Searcher, readable
+from divgrpc.searching import Searcher
 from divgrpc.sketching import dims_after
 from divgrpc.stores import MemoryStore
 from divgrpc.types import HashFamily, Search

@@ -1,4 +1,4 @@
-"""What a build and a query can be told, the defaults, and the limits: one table each.
+"""What a query can be told and its defaults; what a build can be told and the limits, by import.
 
 Core, client and server all make these objects, so that a parameter is checked in one place and has
 one name. Errors are `InvalidArgumentError` with the field named.
@@ -6,26 +6,20 @@ one name. Errors are `InvalidArgumentError` with the field named.
 
 import math
 import numbers
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, TypeAlias, cast, get_args
+from typing import Any, Final, get_args
 
-import numpy as np
-import numpy.typing as npt
-
+from divgrpc.build_parameters import BuildParameters, LabelParameters, MetricWord, as_metric
 from divgrpc.checks import check_choice, check_integer, check_number
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.suggestions import METRIC_ALIASES, with_suggestions
+from divgrpc.limits import INDEX_NAME, LIMITS, SEED_MAX, check_index_name
+from divgrpc.suggestions import with_suggestions
 from divgrpc.types import (
     Auto,
-    CountArray,
     EffectiveParameters,
-    HashFamily,
-    Hyperplanes,
     Metric,
     QueryDefault,
-    QueryStats,
     Rounding,
     Sampling,
     Search,
@@ -33,50 +27,37 @@ from divgrpc.types import (
     Sought,
     Variant,
     WarningInfo,
-    ZeroVectors,
 )
+from divgrpc.warning_rules import crowded, too_few
 
-# What a caller may call a metric.
-MetricWord: TypeAlias = Literal[Metric, "l2", "ip", "dot"]
+__all__ = [
+    "CODE_BITS",
+    "DEFAULT_DIVERSITY",
+    "DEFAULT_DUPLICATE_COSINE",
+    "DEFAULT_K",
+    "DEFAULT_VARIANT",
+    "DIAL_STEPS",
+    "INDEX_NAME",
+    "LIMITS",
+    "MOST_CANDIDATES_GROWTH",
+    "ONE_DIAL",
+    "POOL_GROWTH",
+    "RELAX_PASSES",
+    "SEARCHES_AGAIN",
+    "SEARCH_GROWTH",
+    "SEED_MAX",
+    "BuildParameters",
+    "LabelParameters",
+    "MetricWord",
+    "QueryParameters",
+    "as_metric",
+    "check_index_name",
+    "check_one_dial",
+    "crowded",
+    "named_over_default",
+    "too_few",
+]
 
-INDEX_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
-SEED_MAX: Final = 2**64 - 1
-
-# Every limit a request can run into; GetServerInfo publishes this table.
-LIMITS: Final = {
-    "k_max": 10_000,
-    "k_times_candidates_max": 100_000_000,
-    # What dpp keeps: so many numbers of eight bytes.
-    "dpp_k_times_candidates_max": 10_000_000,
-    # Times the dimensions: what a selector computes for one query row, some seconds at most.
-    "k_candidates_dims_max": 2**35,
-    # Of dense rows, and of sparse ones, which cost what they store.
-    "dims_max": 65_536,
-    "sparse_dims_max": 2**22,
-    "rows_max": 2**31 - 1,
-    "query_rows_max": 10_000,
-    "n_tables_max": 256,
-    "n_bits_max": 24,
-    "message_bytes_max": 4 * 2**20,
-    "chunk_bytes": 2**20,
-    "page_size_max": 1_000,
-    "grid_settings_max": 1_000,
-    # Of one evaluation: settings times queries, each some 150 bytes until the end.
-    "evaluate_queries_max": 1_000_000,
-    # Of label models.
-    "rank_max": 4_096,
-    "neighbours_max": 1_000,
-    "iterations_max": 1_000,
-    "regularisation_max": 10**12,
-    "labels_max": 2**22,
-    # Numbers of each of two factors, brought or trained.
-    "label_factor_numbers_max": 2**30,
-    "label_name_bytes_max": 1_024,
-    # All names together.
-    "label_names_bytes_max": 2**28,
-    "hierarchy_edges_max": 2**24,
-    "hierarchy_nodes_max": 2**24,
-}
 
 DEFAULT_K: Final = 10
 # Of the settings that lose at most 2 % of mean relevance where nothing crowds, one that keeps h:
@@ -118,119 +99,6 @@ ONE_DIAL: Final = (
 _WITH_PRINTED: Final = ("greedy", "qp_relax")
 # Times that qp_relax may go over all candidates, as if it picked so many.
 RELAX_PASSES: Final = 100
-
-
-def check_index_name(name: str) -> str:
-    """Return `name` if it may name an index, else raise."""
-    if not INDEX_NAME.fullmatch(name):
-        raise InvalidArgumentError(
-            "index",
-            "index must be 1 to 63 of a-z, 0-9, _ and -, and begin with a letter or digit, "
-            f"got {name[:80]!r}",
-        )
-    return name
-
-
-def as_metric(word: MetricWord) -> Metric:
-    """Return our word for a metric: l2 is euclidean, ip and dot are inner_product."""
-    # What is no text at all may not be hashable.
-    ours = METRIC_ALIASES.get(word, word) if isinstance(word, str) else word
-    return cast(Metric, ours)
-
-
-@with_suggestions
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildParameters:
-    """How an index is built; None means that Build chooses by the number of points and dimensions.
-
-    The .proto's `BuildParameters` says what each field does, in the same words. `metric` also takes
-    the words of `as_metric`.
-    """
-
-    metric: Metric = "cosine"
-    hash_family: HashFamily = "auto"
-    hyperplanes: Hyperplanes = "orthogonal"
-    centred: bool = False
-    n_tables: int | None = None
-    n_bits: int | None = None
-    n_components: int | None = None
-    target_recall: float = 0.9
-    zero_vectors: ZeroVectors = "reject"
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "metric", as_metric(self.metric))
-        check_choice(self, "metric", get_args(Metric))
-        check_choice(self, "hash_family", get_args(HashFamily))
-        check_choice(self, "hyperplanes", get_args(Hyperplanes))
-        check_choice(self, "zero_vectors", get_args(ZeroVectors))
-        if not isinstance(self.centred, bool):
-            raise InvalidArgumentError(
-                "centred", f"centred must be true or false, got {self.centred!r}"
-            )
-        if self.n_tables is not None:
-            check_integer(self, "n_tables", 1, LIMITS["n_tables_max"])
-        if self.n_bits is not None:
-            check_integer(self, "n_bits", 1, LIMITS["n_bits_max"])
-        if self.n_components is not None:
-            check_integer(self, "n_components", 1, LIMITS["dims_max"])
-        check_integer(self, "seed", 0, SEED_MAX)
-        self._check_together()
-        if not 0 < check_number(self, "target_recall") <= 1:
-            raise InvalidArgumentError(
-                "target_recall",
-                f"target_recall must be above 0 and at most 1, got {self.target_recall}",
-            )
-
-    def _check_together(self) -> None:
-        if self.centred and self.metric == "inner_product":
-            raise InvalidArgumentError(
-                "centred", "centred does not go with metric inner_product, which has a fixed origin"
-            )
-        for field in ("n_tables", "n_bits"):
-            if self.hash_family == "cells" and getattr(self, field) is not None:
-                raise InvalidArgumentError(
-                    field, f"{field} does not go with hash_family cells, which has no tables"
-                )
-
-
-@with_suggestions
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelParameters:
-    """How a label model is trained; None means chosen on rows held out of the training.
-
-    `rank` r: numbers that stand for a document or a label; `regularisation`: the weight of the
-    squares of both factors; `iterations`: how often each factor is solved for, at most;
-    `inner_iterations`: steps of conjugate gradients each time, at most; `tolerance`: training ends
-    where an iteration lowers the loss by less than this share of it.
-    """
-
-    rank: int | None = None
-    regularisation: float | None = None
-    iterations: int | None = None
-    inner_iterations: int = 10
-    tolerance: float = 1e-4
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        if self.rank is not None:
-            check_integer(self, "rank", 1, LIMITS["rank_max"])
-        most = LIMITS["regularisation_max"]
-        if self.regularisation is not None and not (
-            0 < check_number(self, "regularisation") <= most
-        ):
-            raise InvalidArgumentError(
-                "regularisation",
-                f"regularisation must be above 0 and at most {most}, got {self.regularisation}",
-            )
-        if self.iterations is not None:
-            check_integer(self, "iterations", 1, LIMITS["iterations_max"])
-        check_integer(self, "inner_iterations", 1, LIMITS["iterations_max"])
-        if not 0 <= check_number(self, "tolerance") < 1:
-            raise InvalidArgumentError(
-                "tolerance", f"tolerance must be from 0 to below 1, got {self.tolerance}"
-            )
-        check_integer(self, "seed", 0, SEED_MAX)
 
 
 def check_one_dial(named: Mapping[str, Any]) -> None:
@@ -520,44 +388,3 @@ class QueryParameters:
             )
             if value == self.k
         )
-
-
-def too_few(
-    field: str, wanted: int, there: int, counts: npt.NDArray[np.uint32]
-) -> tuple[WarningInfo, ...]:
-    """Return what is said where fewer were found than `wanted`, the value of `field`.
-
-    The index has as many as are `there`; `counts` (nq,) were found.
-    """
-    # Of a row or two numpy would take longer; nearly every call has enough.
-    short = [count for count in counts.tolist() if count < wanted]
-    if not short:
-        return ()
-    upper, things = field.upper(), "labels" if field == "top_k" else "points"
-    if wanted > there:
-        sentence = f"{field} is {wanted} and the index has {there} {things}"
-        return (WarningInfo(f"FEWER_THAN_{upper}_{things.upper()}", sentence, field),)
-    sentence = f"{len(short)} of {len(counts)} rows have fewer than {wanted} results"
-    return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)
-
-
-def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
-    """Return what is said where near-copies fill up, as fewer than `k` candidates differ.
-
-    `counts` (nq,) results were found; where they are fewer than `k`, nothing was left out for a
-    near-copy.
-    """
-    duplicates = stats.duplicates.tolist()
-    # Nearly every call has none.
-    if not any(duplicates):
-        return ()
-    rows = sum(
-        copies > 0 and count == k for copies, count in zip(duplicates, counts.tolist(), strict=True)
-    )
-    if not rows:
-        return ()
-    sentence = (
-        f"{rows} of {len(duplicates)} rows have fewer than k = {k} results that differ, and"
-        " near-copies fill them up; a larger candidates_limit and hash_limit look further"
-    )
-    return (WarningInfo("CANDIDATES_CROWDED", sentence, "candidates_limit"),)

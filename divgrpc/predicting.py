@@ -16,6 +16,7 @@ import numpy as np
 from divgrpc.array_files import Array, read_only
 from divgrpc.branches import CANDIDATES_AT_ONCE, Branches, PickedLabels
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.kernel_arrays import as_queries
 from divgrpc.kernels import hashing
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.labels.model import prediction
@@ -25,7 +26,7 @@ from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import LIMITS, too_few
 from divgrpc.plans import QueryPlan
 from divgrpc.pricing import SearchTable
-from divgrpc.searching import Answers, Searcher, as_queries
+from divgrpc.searching import Answers, Searcher
 from divgrpc.stores import part_of
 from divgrpc.types import (
     CountArray,

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.array_files import Array, read_only, release
+from divgrpc.array_files import Array, release
 from divgrpc.dials import METRICS, factor_of
+from divgrpc.kernel_arrays import as_queries, lay_out
 from divgrpc.kernels import (
     addresses,
     answering,
@@ -18,18 +18,16 @@ from divgrpc.kernels import (
     dials,
     finding,
     postings,
-    probing,
     scanning,
     scoring,
-    selection,
 )
 from divgrpc.kernels.hashing import project_query
 from divgrpc.kernels.together import TOGETHER, nearest_together, scan_together
-from divgrpc.parameters import SEARCH_GROWTH, BuildParameters, QueryParameters
+from divgrpc.parameters import SEARCH_GROWTH, BuildParameters
 from divgrpc.plans import QueryPlan
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch, flat
-from divgrpc.selecting import ONE_BY_ONE, relevance, select, select_different
+from divgrpc.selecting import relevance, select_different
 from divgrpc.types import (
     CountArray,
     EffectiveParameters,
@@ -55,8 +53,6 @@ _ROOM: Final = 4 << 20
 # A row's number and its distance.
 _KEPT_BYTES: Final = 8
 
-# What stands for the arrays of sparse queries where they are dense, and for gaps nobody asks for.
-_NOT_SPARSE: Final = (np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.float32))
 _NO_GAPS: Final = np.empty(0, np.float32)
 _NO_DIALS: Final = np.empty(0)
 _NO_REASONS: Final = np.empty(0, np.uint8)
@@ -103,7 +99,7 @@ class Searcher:
 
     def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
         # All that the register names is held here.
-        self._groups = groups = _laid_out(arrays, dims)
+        self._groups = groups = lay_out(arrays, dims)
         self._points, self._named, self._hashing = (
             groups[each] for each in ("points", "named", "hashing")
         )
@@ -367,93 +363,6 @@ class Searcher:
         return scratch
 
 
-def readable(encoded: dict[str, Array], points: Rows) -> dict[str, Array]:
-    """Return what a searcher reads; without ids, so that it gives the rows that it finds."""
-    arrays = dict(encoded)
-    if isinstance(points, SparseRows):
-        arrays |= {"indptr": points.indptr, "indices": points.indices, "values": points.values}
-    else:
-        arrays["vectors"] = points
-    return {name: read_only(array) for name, array in arrays.items()}
-
-
-def compile_together(*, backwards: bool = False) -> None:
-    """Compile the kernels that search rows together, which no small index calls.
-
-    A process that begins at the last and one that begins at the first meet.
-    """
-    register, row = np.empty((0, 3), np.int64), np.empty((1, 1), np.float32)
-    plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).of_kernel
-    compiled = [
-        (nearest_together, (register, register, plan, as_queries(row), 0, 1)),
-        (scan_together, (register, register, plan, 1)),
-    ]
-    for kernel, arguments in compiled[:: -1 if backwards else 1]:
-        kernel.compile(tuple(map(numba.typeof, arguments)))
-
-
-def compile_beside() -> None:
-    """Compile much of what `answering.answer` needs: what a second process can do beside a first.
-
-    The first compiles it from the hash stage on, so this one begins at the other end.
-    """
-    points, lists, (ids, inverses, bounds), hashing, tables, cells = _laid_out({}, 4).values()
-    wanted = QueryParameters().resolve(4, "tables")
-    plan = QueryPlan.of(wanted, "cosine", 4).of_kernel
-    memory = Scratch.empty(4, 4, 1, (4, 64))
-    scratch, rows, costs, room = memory.as_tuple(), memory.rows, memory.distances, memory.selection
-    target, marks, one, queries = room[1], room[3], np.float32(1), as_queries(memory.target)
-    sums, code, projections = memory.sums, memory.code, memory.projections
-    room_of_picks = (memory.picked, costs)
-    picks = ((0, 0, 0), 0, one, 0, False, one, room, room_of_picks)
-    for kernel, arguments in (
-        (selection.pick, (points, (ids, inverses, bounds), rows, costs, costs, *picks)),
-        (scoring.score_rows, (points, target, 0, 0.0, False, rows, 0, costs)),
-        (scoring.score_all, (points, target, 0, 0.0, False, costs)),
-        (scoring.score_marked, (points, target, marks, 0.0, False, rows, 0, costs)),
-        (scoring.score_longest, (points[0], target, 0, bounds, 0, costs)),
-        (
-            postings.score_listed,
-            (points, lists, queries, 0, room, 0.0, False, 0, (rows, costs, sums)),
-        ),
-        (finding.find_by_code, (hashing, plan, ids, 0, 0, scratch)),
-        (finding.find_cells, (hashing, cells, plan, ids, scratch)),
-        (
-            probing.find_tables,
-            (code, projections, tables, 0, 0, 0, False, ids, plan[11], scratch[6], rows),
-        ),
-    ):
-        kernel.compile(tuple(map(numba.typeof, arguments)))
-    rows[:], costs[:] = np.arange(4), 1
-    vectors = _frozen(np.eye(4, dtype=np.float32))
-    among = Candidates((vectors, *points[1:]), inverses, rows, costs, room)
-    for selector in ONE_BY_ONE:
-        select(among, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")
-
-
-def _laid_out(arrays: Mapping[str, Array], dims: int) -> dict[str, tuple[Array, ...]]:
-    """Return the arrays by group, empty ones for those not there: kernels know no absence."""
-    return {
-        group: tuple(
-            arrays[slot.name]
-            if slot.name in arrays
-            else _frozen(
-                np.empty([dims if size == "d" else int(size) for size in slot.absent], slot.dtype)
-            )
-            for slot in slots
-        )
-        for group, slots in addresses.INDEX.items()
-    }
-
-
-def as_queries(queries: Rows) -> tuple[Any, ...]:
-    """Return rows as kernels take them, dense or sparse, what is not used empty."""
-    if isinstance(queries, SparseRows):
-        empty = np.empty((0, queries.dims), np.float32)
-        return (empty, queries.indptr, queries.indices, queries.values)
-    return (queries, *_NOT_SPARSE)
-
-
 def _at_own_dial(
     wanted: EffectiveParameters, distances: FloatArray, metric: Metric, alone: Answers
 ) -> EffectiveParameters:
@@ -483,8 +392,3 @@ def _empty_answers(queries: int, k: int, *, gaps: bool = False, chosen: bool = F
         np.zeros(queries) if chosen else _NO_DIALS,
         np.zeros(queries, np.uint8) if chosen else _NO_REASONS,
     )
-
-
-def _frozen(array: Array) -> Array:
-    array.setflags(write=False)
-    return array

@@ -6,35 +6,78 @@ an enum value: ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.evaluation_rows import EvaluateLabelRow, EvaluateRow, Interval, Microseconds
 from divgrpc.hits import LabelHitRows, PointHitRows
+from divgrpc.words import (
+    Auto,
+    CountArray,
+    DialReason,
+    EffectiveLabelParameters,
+    EffectiveParameters,
+    FloatArray,
+    HashFamily,
+    Hyperplanes,
+    IntArray,
+    LabelSelector,
+    Metric,
+    Mode,
+    Points,
+    Rounding,
+    Sampling,
+    Search,
+    Selector,
+    Sought,
+    Variant,
+    Vote,
+    ZeroVectors,
+)
 
-Points = Literal["dense", "sparse"]
-Sought = Literal["dense", "sparse", "labels"]
-Metric = Literal["cosine", "euclidean", "inner_product"]
-HashFamily = Literal["lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto"]
-Hyperplanes = Literal["orthogonal", "gaussian"]
-ZeroVectors = Literal["reject", "skip"]
-Search = Literal["auto", "tables", "scan", "scan_hamming", "exact"]
-Selector = Literal["nearest", "greedy", "mmr", "rerank", "qp_relax", "dpp", "max_sum"]
-# Of labels; `hierarchy` needs one.
-LabelSelector = Literal[Selector, "hierarchy"]
-Variant = Literal["corrected", "printed", "marginal"]
-Sampling = Literal["uniform", "nearest"]
-Rounding = Literal["exchange", "top_k"]
-Mode = Literal["embedding", "neighbour_vote"]
-Vote = Literal["weighted", "plain"]
-Auto = Literal["auto"]
-# Why a query got its dial; see `QueryResult`.
-DialReason = Literal["loss_bound", "within_bound", "fall_off", "no_choice", "equal_relevance"]
-
-FloatArray = npt.NDArray[np.float32]
-IntArray = npt.NDArray[np.int64]
-CountArray = npt.NDArray[np.uint32]
+__all__ = [
+    "ArrayInfo",
+    "Auto",
+    "Choice",
+    "CountArray",
+    "Defaults",
+    "DialReason",
+    "EffectiveLabelParameters",
+    "EffectiveParameters",
+    "EvaluateLabelRow",
+    "EvaluateRow",
+    "FloatArray",
+    "HashFamily",
+    "Hyperplanes",
+    "IndexInfo",
+    "IntArray",
+    "Interval",
+    "LabelInfo",
+    "LabelPrediction",
+    "LabelResult",
+    "LabelSelector",
+    "Metric",
+    "Microseconds",
+    "Mode",
+    "Points",
+    "PoolCost",
+    "Progress",
+    "QueryDefault",
+    "QueryResult",
+    "QueryStats",
+    "Rounding",
+    "Sampling",
+    "Search",
+    "SearchCost",
+    "Selector",
+    "Sought",
+    "TrainingProgress",
+    "Variant",
+    "Vote",
+    "WarningInfo",
+    "ZeroVectors",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,39 +91,6 @@ class WarningInfo:
     code: str
     message: str
     field: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class EffectiveParameters:
-    """The parameters a query was answered with: defaults filled in, `auto` resolved.
-
-    `hash_limit` and `candidates_limit` of 0 mean no limit, as does a `max_distance` of None;
-    `n_probes` is 0 for a search that looks at no buckets or cells. A `duplicate_threshold` of None
-    means that no near-copies are collapsed. With `diversity_auto`, or a `lose_at_most` that is not
-    None, every query row has a dial of its own (`QueryResult.diversities`) and `diversity` is 0.
-    """
-
-    k: int
-    diversity: float
-    selector: Selector
-    variant: Variant
-    search: Search
-    hash_limit: int
-    candidates_limit: int
-    max_distance: float | None
-    sampling: Sampling
-    seed: int
-    rounding: Rounding
-    n_probes: int
-    duplicate_threshold: float | None = None
-    list_collapsed: bool = False
-    diversity_auto: bool = False
-    lose_at_most: float | None = None
-
-    @property
-    def has_fixed_dial(self) -> bool:
-        """Whether all query rows are answered at `diversity`."""
-        return not self.diversity_auto and self.lose_at_most is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -148,27 +158,6 @@ class QueryResult(PointHitRows):
             return self.collapsed_ids
         entry = row * self.ids.shape[1] + place
         return self.collapsed_ids[self.collapsed_offsets[entry] : self.collapsed_offsets[entry + 1]]
-
-
-@dataclass(frozen=True, slots=True)
-class EffectiveLabelParameters:
-    """The parameters labels were predicted with: defaults filled in, `auto` resolved.
-
-    Of the search for labels, or in the mode `neighbour_vote` of that for `neighbours`, which are 0
-    in the mode `embedding`. Limits of 0 mean no limit, a `threshold` of None that there is none.
-    """
-
-    top_k: int
-    threshold: float | None
-    mode: Mode
-    neighbours: int
-    vote: Vote
-    diversity: float
-    selector: LabelSelector
-    search: Search
-    hash_limit: int
-    candidates_limit: int
-    seed: int
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -373,97 +362,3 @@ class TrainingProgress(Progress):
     """
 
     loss: float | None = None
-
-
-class Interval(NamedTuple):
-    """A figure with its 95 % interval; NaN where it is of no query."""
-
-    value: float
-    low: float
-    high: float
-
-
-class Microseconds(NamedTuple):
-    """How long a query took, one at a time on one thread: the mean and three percentiles."""
-
-    mean: float
-    p50: float
-    p90: float
-    p99: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EvaluateRow:
-    """One setting, or one choice by folds among several, and what it reached.
-
-    `number` counts the rows from 0 up; `generation` answered every query. `search` is the one asked
-    for, `parameters.search` what it came to. `metrics` are means over the queries to which they
-    apply, by the names of `divgrpc.metrics.measure` and, from `divgrpc.metrics.list_distances`,
-    `query_distance`, `ilad`, `ilmd` and `objective`. `queries` were asked; `empty` of them got
-    nothing, `short` fewer than k. `on_front`: no other setting of this k has more h in less time
-    (p50).
-
-    A choice has `by_fold`, the number of the row at which each fold of the queries is reported: the
-    one with the greatest mean h on the other folds. Its `parameters` are those best on all
-    queries, for use on others; `is_default` says that they are the index's default for Query now.
-
-    `values`, where asked for, are the numbers per query that `metrics` are the means of, (nq,)
-    float64 each, NaN where a metric does not apply.
-    """
-
-    number: int
-    generation: int
-    search: Search
-    parameters: EffectiveParameters
-    metrics: dict[str, Interval]
-    h_of_means: float
-    microseconds: Microseconds
-    queries: int
-    empty: int
-    short: int
-    on_front: bool = False
-    by_fold: tuple[int, ...] = ()
-    is_default: bool = False
-    values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class EvaluateLabelRow:
-    """One setting, or one choice by folds among several, and the labels it predicted.
-
-    `number`, `generation`, `search`, `on_front` and `by_fold` are as in `EvaluateRow`, with the
-    `goal` in place of h: `h_score` where there is a hierarchy, else `f_score`. `metrics` are means
-    over the documents of what `divgrpc.metrics.measure_labels` gives, of the sets that were
-    predicted; `drank` and `h_score` are NaN without a hierarchy. `precision_at`, `recall_at` and
-    `ndcg_at` are means over documents for k from 1 to top_k; `propensity_scored_at` is of sums, and
-    empty where the index does not know how frequent labels are. `coverage_at` has no interval: a
-    label that is drawn twice is found once. `documents` were asked; `empty` of them got no label,
-    `short` fewer than top_k. `scored`: points scored exactly, labels or neighbours, the mean.
-    `is_default`: the threshold of this choice is kept with the index now, for its mode.
-
-    `values`, where asked for, are the numbers per document, (nq,) float64 each, and `labels` (nq,
-    top_k) int64 those that it got, in the order in which they were picked, -1 for none.
-    """
-
-    number: int
-    generation: int
-    search: Search
-    parameters: EffectiveLabelParameters
-    goal: Literal["h_score", "f_score"]
-    metrics: dict[str, Interval]
-    precision_at: tuple[Interval, ...]
-    recall_at: tuple[Interval, ...]
-    ndcg_at: tuple[Interval, ...]
-    propensity_scored_at: tuple[Interval, ...]
-    coverage_at: tuple[float, ...]
-    h_of_means: float
-    microseconds: Microseconds
-    documents: int
-    empty: int
-    short: int
-    scored: float
-    on_front: bool = False
-    by_fold: tuple[int, ...] = ()
-    is_default: bool = False
-    values: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
-    labels: IntArray | None = None

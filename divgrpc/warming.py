@@ -26,7 +26,7 @@ from divgrpc.kernels import compiling, keeping
 from divgrpc.labels import train
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.predicting import embed
-from divgrpc.searching import compile_beside, compile_together
+from divgrpc.search_compilation import compile_beside, compile_together
 from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.stores import MemoryStore
 from divgrpc.types import FloatArray

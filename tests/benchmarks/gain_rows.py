@@ -16,10 +16,10 @@ from benchmarks.trees import Trees
 from benchmarks.turns import Asking, take_turns
 from divgrpc.evaluation import FOLDS, deal_folds
 from divgrpc.index import Index
+from divgrpc.kernel_arrays import as_queries
 from divgrpc.kernels.hashing import project_query
 from divgrpc.metrics import Interval, Values, gain_share_interval
 from divgrpc.parameters import QueryParameters
-from divgrpc.searching import as_queries
 from divgrpc.sketching import CountSketch
 from divgrpc.types import FloatArray, IntArray, Search
 from divgrpc.vectors import Rows

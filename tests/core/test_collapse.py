@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import reference
+import reference_collapse
 from core.test_selection import CODES, METRICS, RULES, Case, Metrics, Rule
 from core.twins import check_row, kernel_points, points_of, room_of, same_bytes
 from divgrpc.errors import InvalidArgumentError
@@ -57,7 +58,7 @@ def test_kept_candidates_are_the_twins(
     query = np.asarray(reference.unit(np.random.default_rng(seed).standard_normal(DIMS)))
     case = Case(vectors, query.astype(np.float32), metric, data.draw(st.booleans()))
     near = reference.nearest_rows(case.points(), case.query, range(len(vectors)))
-    truth = reference.keep_different(case.points(), near, limit_of(metric))
+    truth = reference_collapse.keep_different(case.points(), near, limit_of(metric))
     points = kernel_points(vectors, stored_sparse=case.stored_sparse)
     rows, limit = np.array(near, np.int32), np.float32(limit_of(metric))
     kept = np.empty(len(rows), np.int64)
@@ -91,11 +92,11 @@ def test_picks_differ_and_each_is_the_best_that_is_kept(
     wanted = effective(k, diversity, rule)
     (picks, values), counts = pick(case, near, wanted, min(pool, len(near)))
     filled, counted, seen = counts
-    kept = reference.keep_different(points, near[:seen], limit)
+    kept = reference_collapse.keep_different(points, near[:seen], limit)
     selected = picks[: len(picks) - filled]
     assert set(selected) <= set(kept)
     assert len(selected) == min(k, len(kept))
-    owned = reference.copies_of(points, near[:seen], selected, limit)
+    owned = reference_collapse.copies_of(points, near[:seen], selected, limit)
     assert counted == sum(map(len, owned.values()))
     # It grew for good reason, and stopped where it had none.
     assert seen == len(near) or 4 * counted < seen
@@ -267,12 +268,14 @@ def test_a_threshold_is_a_cosine(metric: Metrics, threshold: float) -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), "near", True])
 def test_a_threshold_is_a_number(value: float) -> None:
+    """NaN, infinity, text and a truth value are refused with the field named."""
     with pytest.raises(InvalidArgumentError) as error:
         QueryParameters(duplicate_threshold=value)
     assert error.value.field == "duplicate_threshold"
 
 
 def test_a_squared_distance_is_not_negative() -> None:
+    """A threshold below 0 is refused under the metric euclidean."""
     index = Index.build(copies(1, 9, 2), metric="euclidean")
     with pytest.raises(InvalidArgumentError, match="squared distance") as error:
         index.query(copies(1, 1, 1), duplicate_threshold=-0.1)
@@ -280,6 +283,7 @@ def test_a_squared_distance_is_not_negative() -> None:
 
 
 def test_one_of_two_is_set() -> None:
+    """A threshold is refused where near-copies are kept."""
     with pytest.raises(InvalidArgumentError, match="one of the two") as error:
         QueryParameters(duplicate_threshold=0.9, keep_duplicates=True)
     assert error.value.field == "duplicate_threshold"

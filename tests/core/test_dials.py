@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import reference
+import reference_goals
 from core.test_selection import CODES, METRICS, RULES, Case, Metrics, Rule, parameters
 from core.twins import kernel_points, room_of, same_bytes
 from divgrpc.dials import METRICS as METRIC_NUMBERS
@@ -64,7 +65,7 @@ def test_the_kernel_takes_the_greatest_dial_within_the_bound(  # noqa: PLR0917  
             truth, gains = order[:k].tolist(), (-distances[:k]).tolist()
         else:
             truth, gains = case.select(parameters(k, tried / dials.STEPS, rule), order.tolist())
-        lost = reference.loss(relevances, [places[row] for row in truth])
+        lost = reference_goals.loss(relevances, [places[row] for row in truth])
         if tried == step:
             assert picks == truth
             assert values == gains
@@ -123,7 +124,7 @@ def test_the_automatic_dial_is_the_twins(
     distances = np.sort(np.random.default_rng(seed).uniform(0, 4, count).astype(np.float32))
     k = min(k, count)
     step = dials.fall_off_step(distances, count, k, factor, METRIC_NUMBERS[metric])
-    truth = reference.automatic_dial(_relevances(distances, metric), k, factor)
+    truth = reference_goals.automatic_dial(_relevances(distances, metric), k, factor)
     assert abs(step / dials.STEPS - truth) <= 0.5 / dials.STEPS + 1e-9
 
 
@@ -198,7 +199,7 @@ def _loss(index: Index, query: npt.NDArray[np.float32], found: QueryResult, row:
     """Return what an answer loses over the 40 candidates, by plain nearest neighbours."""
     near = index.query(query, k=40, candidates_limit=40, selector="nearest")
     places = [near.ids[0].tolist().index(each) for each in found.ids[row].tolist()]
-    return reference.loss(near.scores[0].tolist(), places)
+    return reference_goals.loss(near.scores[0].tolist(), places)
 
 
 def test_bounds_at_both_ends_and_too_few_candidates(

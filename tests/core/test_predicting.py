@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-import reference
+import reference_collapse
 import reference_labels
 from core.twins import points_of
 from divgrpc.engine import Engine
@@ -107,7 +107,7 @@ def test_predictions_agree_with_loops(selector: Selector, diversity: float) -> N
     found = built.engine.predict(X[:5], asked)
     for row, document in enumerate(X[:5]):
         query = embed(document[np.newaxis].copy(), MAP, np.zeros(RANK, "f4"), unit=False)[0]
-        truth = reference.answer(points, query, wanted)
+        truth = reference_collapse.answer(points, query, wanted)
         assert found.labels[row].tolist() == truth.ids
         assert found.scores[row] == pytest.approx(truth.scores, rel=1e-4, abs=1e-5)
         assert found.scores[row] == pytest.approx(FACTORS[truth.ids] @ query, rel=1e-4, abs=1e-5)
@@ -165,7 +165,7 @@ def test_a_scan_ends_where_labels_are_too_short(hash_limit: int, candidates_limi
         found = built.predict_labels(X[:8], **told)
         wanted = built.engine.labels.resolve(PredictParameters(**told))
         for query, labels in zip(queries, found.labels, strict=True):
-            assert labels.tolist() == reference.answer(points, query, wanted).ids
+            assert labels.tolist() == reference_collapse.answer(points, query, wanted).ids
         if hash_limit != 0 and search != "exact":
             assert found.stats.points_scored.max() < 1_000
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import reference
+import reference_goals
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, QueryResult, Search
 from divgrpc_client.reports import topics
@@ -100,7 +101,7 @@ def test_hashing_closes_the_gap_that_greedy_over_all_points_closes(
 
     def mean_objective(result: QueryResult) -> float:
         pairs = zip(directions, result.ids, strict=True)
-        return float(np.mean([reference.objective(q, unit[ids], 0.3) for q, ids in pairs]))
+        return float(np.mean([reference_goals.objective(q, unit[ids], 0.3) for q, ids in pairs]))
 
     nearest = mean_objective(index.query(asked, selector="nearest", search="exact"))
     over_all = mean_objective(
@@ -111,4 +112,4 @@ def test_hashing_closes_the_gap_that_greedy_over_all_points_closes(
     )
     hashed = mean_objective(index.query(asked, variant="marginal"))
     assert over_all < algorithm_1 < nearest
-    assert reference.gap_closed(hashed, nearest, over_all) > 0.9
+    assert reference_goals.gap_closed(hashed, nearest, over_all) > 0.9

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference
+import reference_goals
 import reference_kernels
 from core.twins import kernel_points, room_of
 from divgrpc.kernels import collapse, scoring, selection
@@ -273,7 +274,7 @@ def test_marginal_takes_the_greatest_decrease_of_the_objective(
             if row not in before
         )
         assert decrease >= best - 1e-5
-    whole = reference.objective(case.query, case.vectors[picks], diversity)
+    whole = reference_goals.objective(case.query, case.vectors[picks], diversity)
     assert abs(scaled_objective(picks) / k - whole) < 1e-9
 
 
@@ -284,13 +285,15 @@ def test_marginal_ends_lower_than_corrected_on_average() -> None:
         case = Case.draw(seed, 80, 8)
         for variant in ("corrected", "marginal"):
             picks, _ = case.select(parameters(10, 0.3, variant), list(range(80)))
-            ends[variant].append(reference.objective(case.query, case.vectors[picks], 0.3))
+            ends[variant].append(reference_goals.objective(case.query, case.vectors[picks], 0.3))
         nearest = reference.nearest_rows(case.points(), case.query, range(80))[:10]
-        ends["nearest"].append(reference.objective(case.query, case.vectors[nearest], 0.3))
+        ends["nearest"].append(reference_goals.objective(case.query, case.vectors[nearest], 0.3))
     means = {name: float(np.mean(values)) for name, values in ends.items()}
     assert means["marginal"] < means["corrected"] < means["nearest"]
-    assert reference.gap_closed(means["marginal"], means["nearest"], means["marginal"]) == 1
-    assert 0 < reference.gap_closed(means["corrected"], means["nearest"], means["marginal"]) < 1
+    assert reference_goals.gap_closed(means["marginal"], means["nearest"], means["marginal"]) == 1
+    assert (
+        0 < reference_goals.gap_closed(means["corrected"], means["nearest"], means["marginal"]) < 1
+    )
 
 
 @pytest.mark.parametrize("metric", METRICS)

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 import reference
+import reference_collapse
 import reference_kernels
 from divgrpc.index import Index
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, QueryResult, QueryStats
@@ -93,7 +94,7 @@ def check_row(
     if parameters.selector == "qp_relax":
         # What it picks is for test_relaxing.py to check; here it is that it picked at all.
         parameters = replace(parameters, selector="nearest")
-    truth = reference.answer(points, asked, parameters, at_least=at_least)
+    truth = reference_collapse.answer(points, asked, parameters, at_least=at_least)
     count = int(result.counts[row])
     assert count == len(truth.ids)
     assert (result.ids[row, count:] == -1).all()
