@@ -54,6 +54,8 @@ def assemble(
     tell = partial(report, "tuning")
     tuned = tune(searcher, shape, parameters.target_recall, parameters.seed, tell, queries=queries)
     dense = _tuned_dense(searcher, shape, parameters, categories, tell)
+    chosen = choices(asked, family, encoded, tuned, points.shape)
+    chosen += dense_choices(dense, parameters)
     return Manifest(
         generation=0,
         rows=rows,
@@ -69,8 +71,7 @@ def assemble(
         auto_search_dense=dense.auto_search if dense else None,
         search_costs_dense=dense.search_costs if dense else (),
         duplicate_threshold=_near_copies(points, parameters.metric, parameters.seed),
-        choices=choices(asked, family, encoded, tuned, points.shape)
-        + dense_choices(dense, parameters),
+        choices=chosen,
         warnings=(),
         arrays={},
     )

@@ -306,9 +306,8 @@ class QueryParameters:
         width = width if nonzeros is None else min(width, -(-nonzeros // seen))
         limit = self._limit(width)
         if self.k * seen > limit:
-            each = f"{width} dimensions" if nonzeros is None else f"{width} numbers each"
-            told = f"at most {limit} at {each}, got {self.k} times {seen}"
-            raise InvalidArgumentError("candidates_limit", f"k times the candidates must be {told}")
+            unit = "dimensions" if nonzeros is None else "numbers each"
+            raise self._too_many(seen, limit, f"{width} {unit}")
         return EffectiveParameters(
             k=self.k,
             diversity=self.dial,
@@ -327,6 +326,11 @@ class QueryParameters:
             diversity_auto=self.diversity == "auto",
             lose_at_most=self.lose_at_most,
         )
+
+    def _too_many(self, seen: int, limit: int, size: str) -> InvalidArgumentError:
+        """Return the error of so many candidates of such a size."""
+        bound = f"at most {limit} at {size}, got {self.k} times {seen}"
+        return InvalidArgumentError("candidates_limit", f"k times the candidates must be {bound}")
 
     @property
     def _candidates_growth(self) -> float:

@@ -110,6 +110,17 @@ def check_row(
         assert off.max(initial=0) < unsure * room * (1 + count)
     assert np.isnan(result.scores[row, count:]).all()
     assert np.isnan(result.selection_scores[row, count:]).all()
+    check_stats(points, result, row, truth, parameters)
+
+
+def check_stats(
+    points: reference.Points,
+    result: QueryResult,
+    row: int,
+    truth: reference_collapse.Answer,
+    parameters: EffectiveParameters,
+) -> None:
+    """Compare the counts of one row of a result with those of the twin's answer."""
     assert result.stats.points_hashed[row] == len(truth.hashed)
     if result.parameters.selector != "qp_relax" or parameters.duplicate_threshold is None:
         assert result.stats.candidates[row] == len(truth.candidates)
