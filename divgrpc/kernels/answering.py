@@ -159,19 +159,30 @@ def _answer(points, postings, named, hashing, tables, cells, plan, span, queries
         statistics[0, query], statistics[1, query] = hashed, probed
         statistics[2, query], statistics[3, query] = scored, pool
         statistics[4, query], statistics[5, query] = 0, 0
-        if plan[7] == CANDIDATES:
-            take_in_order(rows, distances, count, widest, ids)
-            results[3][query] = widest
-            continue
-        if plan[7] == GREEDY and widest > pool:
-            # The others stay, for a pool that grows.
-            sort_nearest(rows, distances, 0, count, pool, ids)
-        else:
-            wanted = min(pool, plan[3]) if plan[7] == NEAREST else pool
-            take_in_order(rows, distances, count, wanted, ids)
-            pool, widest, count = wanted, wanted, wanted
-        _select(points, named, plan, query, (pool, widest, count), scratch, results)
+        _order_and_select(points, named, plan, query, (pool, widest, count), scratch, results)
     return 0
+
+
+@part
+def _order_and_select(points, named, plan, query, counts, scratch, results):
+    """Put candidates in order as far as the selector needs it, and pick, or hand them out.
+
+    `counts`: the pool, as many as it may grow to, and all that were found.
+    """
+    rows, distances, ids = scratch[0], scratch[1], named[0]
+    pool, widest, count = counts
+    if plan[7] == CANDIDATES:
+        take_in_order(rows, distances, count, widest, ids)
+        results[3][query] = widest
+        return
+    if plan[7] == GREEDY and widest > pool:
+        # The others stay, for a pool that grows.
+        sort_nearest(rows, distances, 0, count, pool, ids)
+    else:
+        wanted = min(pool, plan[3]) if plan[7] == NEAREST else pool
+        take_in_order(rows, distances, count, wanted, ids)
+        pool, widest, count = wanted, wanted, wanted
+    _select(points, named, plan, query, (pool, widest, count), scratch, results)
 
 
 @part
