@@ -54,8 +54,7 @@ def assemble(
     tell = partial(report, "tuning")
     tuned = tune(searcher, shape, parameters.target_recall, parameters.seed, tell, queries=queries)
     dense = _tuned_dense(searcher, shape, parameters, categories, tell)
-    chosen = choices(asked, family, encoded, tuned, points.shape)
-    chosen += dense_choices(dense, parameters)
+    chosen = choices(asked, family, encoded, tuned, points.shape) + dense_choices(dense, parameters)
     return Manifest(
         generation=0,
         rows=rows,

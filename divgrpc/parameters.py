@@ -286,19 +286,7 @@ class QueryParameters:
         many as Build tuned, and at most; `duplicate_threshold` is what `collapse_threshold` says.
         Raises `InvalidArgumentError` where k times the candidates is above its limit.
         """
-        fewest, fewest_hashed = _FEWEST[sought]
-        most = self._limit(width) // self.k
-        least = max(fewest, 10 * self.k)
-        growth = 1.0 if sought == "labels" else self._candidates_growth
-        default_candidates = min(math.ceil(growth * least), max(self.k, most))
-        candidates, default_hashed = default_candidates, 4 * default_candidates
-        if sought == "dense":
-            # The last of many candidates matter little, and codes of dense rows say enough.
-            default_hashed = max(4 * least, 5 * default_candidates // 4)
-        if self.candidates_limit is not None:
-            candidates = self.candidates_limit
-            default_hashed = 4 * (candidates or least)
-        hashed = self._hashed(rows, max(default_hashed, fewest_hashed))
+        candidates, hashed = self._limits(rows, width, sought)
         by_rule: Search = "exact" if hashed == 0 or hashed >= rows else auto_search
         search = by_rule if self.search == "auto" else self.search
         seen = min(candidates or rows, hashed or rows, rows)
@@ -326,6 +314,22 @@ class QueryParameters:
             diversity_auto=self.diversity == "auto",
             lose_at_most=self.lose_at_most,
         )
+
+    def _limits(self, rows: int, width: int, sought: Sought) -> tuple[int, int]:
+        """Return the limits of candidates and of hashed points, defaults filled in."""
+        fewest, fewest_hashed = _FEWEST[sought]
+        most = self._limit(width) // self.k
+        least = max(fewest, 10 * self.k)
+        growth = 1.0 if sought == "labels" else self._candidates_growth
+        default_candidates = min(math.ceil(growth * least), max(self.k, most))
+        candidates, default_hashed = default_candidates, 4 * default_candidates
+        if sought == "dense":
+            # The last of many candidates matter little, and codes of dense rows say enough.
+            default_hashed = max(4 * least, 5 * default_candidates // 4)
+        if self.candidates_limit is not None:
+            candidates = self.candidates_limit
+            default_hashed = 4 * (candidates or least)
+        return candidates, self._hashed(rows, max(default_hashed, fewest_hashed))
 
     def _too_many(self, seen: int, limit: int, size: str) -> InvalidArgumentError:
         """Return the error of so many candidates of such a size."""
