@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from divgrpc.types import EffectiveParameters
-from reference import Floats, Points, apart, candidates, far, hashed, score
+from reference import Floats, Points, apart, candidates, far, greedy, hashed, score
 from reference_selectors import select
 
 

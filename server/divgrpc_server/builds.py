@@ -32,7 +32,7 @@ from divgrpc_server.frames import Op
 from divgrpc_server.messages import parse_build_parameters
 from divgrpc_server.pool import Pool
 from divgrpc_server.statuses import BuildsFullError, LateError, OutOfMemoryError
-from divgrpc_server.subjects import NO_SUBJECT, subject
+from divgrpc_server.subject_lines import NO_SUBJECT, subject
 from divgrpc_server.uploads import Part, Whole
 
 

@@ -16,7 +16,7 @@ import structlog
 
 from divgrpc_server.config import Config
 from divgrpc_server.outlet import WRITE_BYTES, Outlet
-from divgrpc_server.subjects import NO_SUBJECT, Subject
+from divgrpc_server.subject_lines import NO_SUBJECT, Subject
 
 _STDERR: Final = 2
 _FLUSH_SECONDS: Final = 0.25

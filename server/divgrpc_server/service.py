@@ -32,7 +32,7 @@ from divgrpc_server.parsing import DETAILS_KEY
 from divgrpc_server.pool import Pool
 from divgrpc_server.statuses import MessageTooLargeError, explain
 from divgrpc_server.streams import QueryStream
-from divgrpc_server.subjects import NO_SUBJECT, Subject
+from divgrpc_server.subject_lines import NO_SUBJECT, Subject
 
 SERVICE: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].full_name
 

@@ -5,14 +5,12 @@ a copy of it where it is large, which is little beside the work that it asks for
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 from google.protobuf.message import DecodeError, Message
 
 from divgrpc.label_parameters import DEFAULT_TOP_K
-from divgrpc.parameters import DEFAULT_K, INDEX_NAME
+from divgrpc.parameters import DEFAULT_K
 from divgrpc_protos.v1 import (
     evaluate_labels_pb2,
     evaluate_pb2,
@@ -21,35 +19,7 @@ from divgrpc_protos.v1 import (
     query_pb2,
     vectors_pb2,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """What a call is about, as lines of the log have it; empty where that cannot be told."""
-
-    in_json: str = ""
-    for_people: str = ""
-
-
-NO_SUBJECT: Final = Subject()
-_NAME_CHARACTERS: Final = 63  # of the longest name; longer ones must not fill the cache
-
-
-def subject(index: str, rows: int = 0, k: int = 0) -> Subject:
-    """Return what a call is about; 0 for what it has not."""
-    return _subject(index, rows, k) if len(index) <= _NAME_CHARACTERS else NO_SUBJECT
-
-
-@lru_cache(maxsize=4096)  # calls mostly repeat one another
-def _subject(index: str, rows: int, k: int) -> Subject:
-    if not INDEX_NAME.fullmatch(index):
-        # A line quotes the name as it is, and this is no name of ours.
-        return NO_SUBJECT
-    numbers = {name: number for name, number in (("rows", rows), ("k", k)) if number}
-    return Subject(
-        "".join((f'"index": "{index}", ', *(f'"{name}": {n}, ' for name, n in numbers.items()))),
-        "".join((f" index={index}", *(f" {name}={n}" for name, n in numbers.items()))),
-    )
+from divgrpc_server.subject_lines import NO_SUBJECT, Subject, subject
 
 
 def read(method: str, request: bytes) -> Subject:

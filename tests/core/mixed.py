@@ -112,6 +112,7 @@ def check(index: Index, asked: FloatArray, result: QueryResult, *, at_least: int
 def taking(index: Index, search: Search) -> Index:
     """Return the index with this as what Build found to be best."""
     # Without what was measured for each number of candidates.
-    unmeasured = {"search_costs": (), "search_costs_dense": ()}
-    manifest = replace(index.engine._manifest, auto_search=search, **unmeasured)
+    manifest = replace(
+        index.engine._manifest, auto_search=search, search_costs=(), search_costs_dense=()
+    )
     return Index(Engine(Generation(manifest, index.engine._arrays), "points"))

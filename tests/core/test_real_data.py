@@ -82,8 +82,13 @@ def test_hyperplanes_find_what_a_build_foretells(data_folder: Path, name: str) -
         found[family] = recall(index.query(asked, search="scan", selector="nearest"), truth)
         pools = {cost.search: cost.pools for cost in index.info.search_costs_dense}
         ten = pools["scan"][0]
-        limits = {"candidates_limit": ten.candidates, "hash_limit": ten.hash_limit}
-        scanned = index.query(asked, search="scan", selector="nearest", **limits)
+        scanned = index.query(
+            asked,
+            search="scan",
+            selector="nearest",
+            candidates_limit=ten.candidates,
+            hash_limit=ten.hash_limit,
+        )
         assert abs(ten.recall - recall(scanned, truth)) < 0.2
         assert recall(index.query(asked, selector="nearest"), truth) > 0.85
     assert found["lsh_sdiv"] > 0.85 > max(found["lsh_div"], found["pca_hash"])

@@ -156,7 +156,7 @@ def test_the_default_holds_at_once(
     assert streamed.parameters == used[0].parameters
     client.build("tuned", random_points(N), replace=True)
     assert client.get_index("tuned").query_default is None
-    assert client.query("tuned", queries[:1]).parameters.diversity == 0.3
+    assert client.query("tuned", queries[:1]).parameters.diversity == 0.15
 
 
 def test_queries_too_large_for_a_message(

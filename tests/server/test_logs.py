@@ -13,7 +13,7 @@ import pytest
 from divgrpc_server.config import Config
 from divgrpc_server.logs import AccessLog
 from divgrpc_server.outlet import Outlet
-from divgrpc_server.subjects import subject
+from divgrpc_server.subject_lines import subject
 
 
 async def written(config: Config, count: int) -> str:

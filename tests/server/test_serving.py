@@ -67,7 +67,7 @@ def test_an_index_is_described(client: Client, served: Served) -> None:
     """GetIndex gives what the manifest holds."""
     info = client.get_index(served.name)
     assert (info.name, info.rows, info.dims, info.generation) == (served.name, ROWS, DIMS, 1)
-    assert info.parameters["hash_family"] == "lsh_sdiv"
+    assert info.parameters["hash_family"] == "lsh_div"
     assert {array.name for array in info.arrays} >= {"vectors", "codes", "hyperplanes"}
     assert info.search_costs
 

@@ -27,7 +27,7 @@ MISSED: Final = 3
 VOID: Final = 4
 _INTERRUPTED: Final = 130
 _RATE, _SECONDS = 100.0, 10.0
-_BESIDE_COMPARE: Final = {"compare", "json", "target", "run"}
+_BESIDE_COMPARE: Final = {"compare", "json", "target", "run", "table"}
 # Of the command line, by what the library calls them.
 _SETTINGS: Final = {
     "warm_up": "warm_up",
