@@ -149,7 +149,10 @@ def injected(data: Topics, share: float, queries: int, seed: int = 0) -> Crowd:
         points = _jittered(data.points[originals], jittered, rng)
     labels = Labels.of(data.labels.categories[originals], data.labels.subtopics[originals])
     some = rng.choice(np.flatnonzero(np.isin(labels.categories, data.asked)), queries)
-    new = rng.choice(np.flatnonzero(np.isin(data.pool_categories, data.asked)), queries)
+    # A document without a word that the points have has no direction.
+    lengths = np.asarray(abs(data.pool).sum(axis=1)).ravel()
+    new = np.flatnonzero(np.isin(data.pool_categories, data.asked) & (lengths > 0))
+    new = rng.choice(new, queries)
     asked = rng.choice(data.asked, queries)
     return Crowd(
         name=f"{data.name}, {share:.0%} copies",
