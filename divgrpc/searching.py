@@ -182,11 +182,15 @@ class Searcher:
     def answer(self, queries: Rows, plan: QueryPlan) -> Answers:
         """Answer rows that are prepared for the metric."""
         answers = self._answer(queries, plan)
-        # Results that are near-copies of others.
-        duplicates = answers.stats[5]
-        if plan.wider is not None and duplicates.any():
-            for row in np.flatnonzero(duplicates).tolist():
-                answers.put(row, self.answer(queries[row : row + 1], plan.wider))
+        if plan.wider is None:
+            return answers
+        # How many results of each row are near-copies of others. Of few rows, none with any, a list
+        # tells so in a tenth of the time that numpy takes.
+        duplicates = answers.stats[5].tolist()
+        if any(duplicates):
+            for row, number in enumerate(duplicates):
+                if number:
+                    answers.put(row, self.answer(queries[row : row + 1], plan.wider))
         return answers
 
     def _answer(self, queries: Rows, plan: QueryPlan) -> Answers:

@@ -134,7 +134,7 @@ def select_different(
     arrays = (among.points, among.inverses, among.rows)
     while True:
         kept = np.empty(pool, np.int64)
-        kept = kept[: collapse.keep_different(*arrays, pool, near, kept)]
+        kept = kept[: collapse.keep_different(*arrays, pool, near, among.scratch, kept)]
         picks = select(among.of(kept), wanted, metric)
         places = kept[picks.places]
         copies = collapse.assign_copies(*arrays, pool, places, len(places), near, owners)

@@ -8,8 +8,14 @@ what it would pick, so it asks `is_kept` there and then: the picks are the same.
 
 import numpy as np
 
-from divgrpc.kernels.compiling import allocating, kernel
-from divgrpc.kernels.pairs import how_far
+from divgrpc.kernels.compiling import allocating, kernel, part
+from divgrpc.kernels.pairs import (
+    clear_row,
+    far_from_spread,
+    how_far,
+    is_within,
+    spread_row,
+)
 
 # A limit that no distance is within: nothing is collapsed.
 OFF = np.float32(-1)
@@ -24,25 +30,23 @@ PICKED = 4
 
 
 @allocating
-def is_kept(points, inverses, rows, place, limit, standing):
+def is_kept(points, inverses, rows, place, limit, standing, scratch):
     """Tell whether the candidate at `place` is kept, and note in `standing` what that took.
 
-    `points`, `inverses` and `rows` as for `selection.greedy`; `limit` float32, in the unit of
-    `pairs.far_from`; `standing` (count,) int8. Only nearer candidates that lie within the limit
-    need an answer of their own first, and those wait on a stack.
+    `points`, `inverses`, `rows` and `scratch` as for `selection.greedy`; `limit` float32, in the
+    unit of `pairs.far_from`; `standing` (count,) int8. Only nearer candidates that lie within the
+    limit need an answer of their own first, and those wait on a stack.
     """
     if standing[place] != UNKNOWN:
         return standing[place] == KEPT or standing[place] == PICKED
+    sums = np.zeros(16, np.float64)
     waiting, following = np.empty(place + 1, np.int32), np.empty(place + 1, np.int32)
     waiting[0], following[0], depth = place, 0, 1
     while depth:
-        i, j = waiting[depth - 1], following[depth - 1]
-        while j < i and not (
-            standing[j] != COPY
-            and standing[j] != COUNTED
-            and how_far(points, inverses, rows[i], rows[j]) <= limit
-        ):
-            j += 1
+        i = waiting[depth - 1]
+        j = _first_near(
+            points, inverses, rows, following[depth - 1], i, limit, standing, scratch, sums
+        )
         if j == i:
             standing[i] = KEPT
             depth -= 1
@@ -56,23 +60,43 @@ def is_kept(points, inverses, rows, place, limit, standing):
     return standing[place] == KEPT
 
 
+@part
+def _first_near(points, inverses, rows, start, place, limit, standing, scratch, sums):
+    """Return the first of candidates start to `place` within the limit of that one, else `place`.
+
+    Near-copies are passed over. `sums` as for `sparse.marked_dot`.
+    """
+    row, j, sparse = rows[place], start, points[1].shape[0] > 0
+    if sparse:
+        spread_row(points, row, scratch)
+    while j < place:
+        if standing[j] != COPY and standing[j] != COUNTED:
+            if sparse:
+                ahead = rows[j + 1]
+                far = far_from_spread(points, inverses, row, rows[j], ahead, scratch, sums)
+                near = far <= limit
+            else:
+                near = is_within(points, inverses, row, rows[j], limit)
+            if near:
+                break
+        j += 1
+    if sparse:
+        clear_row(points, row, scratch)
+    return j
+
+
 @allocating
-def keep_different(points, inverses, rows, count, limit, kept):
+def keep_different(points, inverses, rows, count, limit, scratch, kept):
     """Write the places of all kept candidates into `kept` (count,) int64; returns how many.
 
     For selectors that need every candidate at once. Other arguments as for `is_kept`.
     """
-    standing, found = np.zeros(count, np.int8), 0
+    standing, number = np.zeros(count, np.int8), 0
     for i in range(count):
-        standing[i] = KEPT
-        for j in range(found):
-            if how_far(points, inverses, rows[i], rows[kept[j]]) <= limit:
-                standing[i] = COPY
-                break
-        if standing[i] == KEPT:
-            kept[found] = i
-            found += 1
-    return found
+        if is_kept(points, inverses, rows, i, limit, standing, scratch):
+            kept[number] = i
+            number += 1
+    return number
 
 
 @kernel

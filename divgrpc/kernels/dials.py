@@ -16,7 +16,7 @@ import numpy as np
 from divgrpc.kernels.compiling import allocating, kernel, part
 from divgrpc.kernels.pairs import far_from
 from divgrpc.kernels.relevance import relevance_of
-from divgrpc.kernels.selection import MMR, diversity_weight
+from divgrpc.kernels.selection import MMR, add_pick, best_value, diversity_weight
 
 STEPS = 32
 
@@ -143,11 +143,7 @@ def _try(
     apart[:count] = np.float32(0)
     for turn in range(k):
         weight = diversity_weight(rule, relevance, turn, k)
-        best, least = -1, np.float32(np.inf)
-        for i in range(count):
-            value = relevance * costs[i] - weight * apart[i]
-            if value < least:
-                best, least = i, value
+        best, least = best_value(costs, apart, count, relevance, weight)
         picked[turn] = best
         gains[turn] = -least
         total += np.float64(relevance_of(distances[best], metric))
@@ -165,8 +161,6 @@ def _try(
             if row + 1 < kept[0].shape[0]:
                 kept[1][best] = row
                 used += 1
-        far, least_counts = kept[0][row], rule == MMR and turn > 0
-        for i in range(count):
-            apart[i] = min(apart[i], far[i]) if least_counts else apart[i] + far[i]
+        add_pick(kept[0][row], count, rule == MMR and turn > 0, apart)
         apart[best] = np.float32(-np.inf)
     return holds, used

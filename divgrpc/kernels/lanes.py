@@ -80,6 +80,16 @@ def row_distance(_context: Any, left: Any, i: Any, right: Any, j: Any) -> Any:
 
 
 @intrinsic
+def row_distance_within(_context: Any, left: Any, i: Any, right: Any, j: Any, limit: Any) -> Any:
+    """Return `row_distance` to the bit where it is at most `limit`, else a number above `limit`.
+
+    Squares are not negative and rounding keeps order, so that no sum falls below a part of it: the
+    sum ends at the first stride of columns that exceeds the float32 `limit`.
+    """
+    return _row_sum(left, right, _square, limit)
+
+
+@intrinsic
 def row_dots(_context: Any, left: Any, rows: Any, right: Any, j: Any) -> Any:
     """Return `row_dot` of several rows of `left`, a tuple of their numbers, as a tuple.
 
@@ -133,17 +143,21 @@ def _square(builder: Any, x: Any, y: Any) -> Any:
     return builder.fmul(difference, difference)
 
 
-def _row_sum(left: Any, right: Any, term: Any) -> Any:
-    """Return the signature and the generator of a sum of `term` over the columns of two rows."""
+def _row_sum(left: Any, right: Any, term: Any, limit: Any = None) -> Any:
+    """Return the signature and the generator of a sum of `term` over the columns of two rows.
+
+    `limit` is the type of the limit at which the sum may end, None for a whole sum.
+    """
     if not (_is_matrix(left) and _is_matrix(right)):
         return None
-    signature = types.float32(left, types.intp, right, types.intp)
+    limits = () if limit is None else (types.float32,)
+    signature = types.float32(left, types.intp, right, types.intp, *limits)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         cols = _shape(context, builder, signature.args[0], arguments[0])[1]
         a = _row(context, builder, signature.args[0], arguments[0], arguments[1])
         b = _row(context, builder, signature.args[2], arguments[2], arguments[3])
-        (total,) = _sums_of_terms(builder, [a], b, cols, term)
+        (total,) = _sums_of_terms(builder, [a], b, cols, term, *arguments[4:])
         return impl_ret_untracked(context, builder, signature.return_type, total)
 
     return signature, generate
@@ -230,8 +244,13 @@ def _row(context: Any, builder: Any, kind: Any, value: Any, row: Any) -> Any:
     return builder.gep(array.data, [builder.mul(row, cols)])
 
 
-def _sums_of_terms(builder: Any, rows: Sequence[Any], b: Any, cols: Any, term: Any) -> list[Any]:
-    """Return the sum over the columns for each of the rows beside `b`, which is loaded once."""
+def _sums_of_terms(
+    builder: Any, rows: Sequence[Any], b: Any, cols: Any, term: Any, limit: Any = None
+) -> list[Any]:
+    """Return the sum over the columns for each of the rows beside `b`, which is loaded once.
+
+    With a `limit` the sum of a single row ends at the first stride that exceeds it.
+    """
     index = cols.type
 
     def constant(value: int) -> Any:
@@ -258,6 +277,10 @@ def _sums_of_terms(builder: Any, rows: Sequence[Any], b: Any, cols: Any, term: A
         base = builder.mul(loop.index, constant(stride))
         for number in range(ACCUMULATORS):
             add_block(builder.add(base, constant(number * LANES)), number)
+        if limit is not None:
+            exceeds = builder.fcmp_ordered(">", _fold(builder, sums[0]), limit)
+            with builder.if_then(exceeds):
+                loop.do_break()
     done = builder.mul(strides, constant(stride))
     blocks = builder.udiv(builder.sub(cols, done), constant(LANES))
     with cgutils.for_range(builder, blocks) as loop:

@@ -1,5 +1,7 @@
 """The nearest of all, and the nearest in order: less distance, then the lower id."""
 
+import math
+
 import numpy as np
 
 from divgrpc.kernels.compiling import allocating, kernel
@@ -8,6 +10,10 @@ from divgrpc.kernels.sampling import id_of, mix
 
 # Ranges up to this many are sorted by insertion.
 _SHORT = 16
+# Longer ranges are divided into buckets of so many on average, up to a length at which copies of
+# the range would leave the caches.
+_BUCKET = 4
+_BUCKETED = 1 << 14
 # Rows that share one minimum when the nearest of all are taken.
 _GROUP = 16
 
@@ -63,9 +69,57 @@ def _nearer(distance, row, other_distance, other_row, ids):
 def sort_nearest(rows, distances, start, stop, wanted, ids):
     """Reorder rows[start:stop] so that its first `wanted` are the nearest, in order.
 
-    The order is total: smaller distance, then smaller id. A quicksort that leaves alone the parts
-    which hold none of the first `wanted`.
+    The order is total: smaller distance, then smaller id. Distances are divided evenly into
+    buckets, and the buckets that hold some of the first `wanted` are sorted.
     """
+    count, low, high = stop - start, np.float64(np.inf), -np.float64(np.inf)
+    if _SHORT < count <= _BUCKETED:
+        for i in range(start, stop):
+            low = min(low, np.float64(distances[i]))
+            high = max(high, np.float64(distances[i]))
+    if not low < high:
+        _quicksort(rows, distances, start, stop, wanted, ids)
+        return
+    ends = np.zeros(count // _BUCKET + 1, np.int32)
+    _divide(rows, distances, start, stop, low, high, ends)
+    begin = start
+    for end in ends[:-1]:
+        if begin >= start + wanted:
+            break
+        if end - begin <= _SHORT:
+            _sort_short(rows, distances, begin, end, ids)
+        else:
+            _quicksort(rows, distances, begin, end, wanted - (begin - start), ids)
+        begin = end
+
+
+@allocating
+def _divide(rows, distances, start, stop, low, high, ends):
+    """Move rows[start:stop] into buckets of equal width, of the distances `low` to `high` float64.
+
+    `ends` (buckets + 1,) int32 of zeros gets where each bucket ends, and once more the last end.
+    """
+    count, n_buckets = stop - start, ends.shape[0] - 1
+    scale = n_buckets / (high - low)
+    buckets = np.empty(count, np.int32)
+    for i in range(count):
+        place = math.floor((np.float64(distances[start + i]) - low) * scale)
+        buckets[i] = min(place, n_buckets - 1)
+        ends[buckets[i] + 1] += 1
+    ends[0] = start
+    for i in range(n_buckets):
+        ends[i + 1] += ends[i]
+    rows_before, distances_before = rows[start:stop].copy(), distances[start:stop].copy()
+    # Begins become ends as the buckets fill.
+    for i in range(count):
+        place = ends[buckets[i]]
+        rows[place], distances[place] = rows_before[i], distances_before[i]
+        ends[buckets[i]] += 1
+
+
+@allocating
+def _quicksort(rows, distances, start, stop, wanted, ids):
+    """Do the same; the parts that hold none of the first `wanted` are left alone."""
     stack = np.empty((64, 2), np.int64)
     stack[0, 0], stack[0, 1] = start, stop
     depth = 1

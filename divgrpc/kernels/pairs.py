@@ -3,7 +3,13 @@
 import numpy as np
 
 from divgrpc.kernels.compiling import allocating, kernel, part
-from divgrpc.kernels.lanes import row_distance, row_distances, row_dot, row_dots
+from divgrpc.kernels.lanes import (
+    row_distance,
+    row_distance_within,
+    row_distances,
+    row_dot,
+    row_dots,
+)
 from divgrpc.kernels.sparse import (
     clear,
     distance_from_dot,
@@ -60,25 +66,57 @@ def _far_dense(vectors, inverses, rows, count, row, far):
 
 @part
 def _far_sparse(points, inverses, rows, count, row, scratch, sums, far):
-    _, indptr, indices, values, squares = points
+    spread_row(points, row, scratch)
+    for i in range(count):
+        ahead = rows[min(i + _AHEAD, count - 1)]
+        far[i] = far_from_spread(points, inverses, row, rows[i], ahead, scratch, sums)
+    clear_row(points, row, scratch)
+
+
+@part
+def spread_row(points, row, scratch):
+    """Spread sparse `row` over the columns of the scratch, for `far_from_spread`."""
+    _, indptr, indices, values, _ = points
     target, marks = scratch[1], scratch[3]
     spread(indices, values, indptr[row], indptr[row + 1], target)
     if marks.shape[0]:
         mark(indices, indptr[row], indptr[row + 1], marks)
-    for i in range(count):
-        other, ahead = rows[i], indptr[rows[min(i + _AHEAD, count - 1)]]
-        start, stop = indptr[other], indptr[other + 1]
-        if marks.shape[0]:
-            dot = marked_dot(indices, values, start, stop, target, marks, sums)
-        else:
-            dot = sparse_dot(indices, values, start, stop, ahead, target, 0)
-        if inverses.shape[0]:
-            far[i] = np.float32(1) - np.float32(dot) * inverses[other] * inverses[row]
-        else:
-            far[i] = distance_from_dot(dot, squares[other], squares[row], False)
+
+
+@part
+def far_from_spread(points, inverses, row, other, ahead, scratch, sums):
+    """Return how far sparse row `other` is from `row`, which is spread over the scratch.
+
+    `ahead` is a row that will be asked for soon. `sums` as for `sparse.marked_dot`.
+    """
+    _, indptr, indices, values, squares = points
+    target, marks = scratch[1], scratch[3]
+    start, stop = indptr[other], indptr[other + 1]
+    if marks.shape[0]:
+        dot = marked_dot(indices, values, start, stop, target, marks, sums)
+    else:
+        dot = sparse_dot(indices, values, start, stop, indptr[ahead], target, 0)
+    if inverses.shape[0]:
+        return np.float32(1) - np.float32(dot) * inverses[other] * inverses[row]
+    return distance_from_dot(dot, squares[other], squares[row], False)
+
+
+@part
+def clear_row(points, row, scratch):
+    """Make zeros again of what `spread_row` wrote."""
+    _, indptr, indices, _, _ = points
+    target, marks = scratch[1], scratch[3]
     if marks.shape[0]:
         unmark(indices, indptr[row], indptr[row + 1], marks)
     clear(indices, indptr[row], indptr[row + 1], target)
+
+
+@kernel
+def is_within(points, inverses, row, other, limit):
+    """Tell whether two dense rows are at most `limit` apart; arguments as for `how_far`."""
+    if inverses.shape[0]:
+        return how_far(points, inverses, row, other) <= limit
+    return row_distance_within(points[0], row, points[0], other, limit) <= limit
 
 
 @kernel

@@ -9,7 +9,7 @@ brought up to date where as it stands it would be picked (Minoux 1978).
 import numpy as np
 
 from divgrpc.kernels.collapse import COUNTED, PICKED, is_kept
-from divgrpc.kernels.compiling import allocating, kernel
+from divgrpc.kernels.compiling import allocating, kernel, part
 from divgrpc.kernels.ordering import sort_nearest
 from divgrpc.kernels.pairs import far_from, how_far
 
@@ -20,6 +20,9 @@ MARGINAL = 2
 # constant and a half, minus lambda d(q,r) plus (1-lambda) min d(r,s): the form taken here, which
 # every metric's costs and distances fit.
 MMR = 3
+
+# Candidates that are looked through together.
+_BLOCK = 64
 
 
 @kernel
@@ -90,32 +93,23 @@ def greedy(
     lazy, known = rule == MMR and not collapses, np.zeros(count, np.int32)
     while step < k:
         weight = diversity_weight(rule, relevance, step, k)
-        best, least = -1, np.float32(np.inf)
-        for i in range(count):
-            # What is picked or a near-copy is minus infinity apart, so its value is never below
-            # `least`; all others are finite.
-            value = relevance * costs[i] - weight * apart[i]
-            if value < least and known[i] < step and lazy:
-                for earlier in range(known[i], step):
-                    other = rows[picked[earlier]]
-                    apart[i] = min(apart[i], how_far(points, inverses, rows[i], other))
-                known[i] = step
-                value = relevance * costs[i] - weight * apart[i]
-            if value < least:
-                best, least = i, value
+        if lazy and step:
+            best, least = _best_lazily(
+                points, inverses, rows, costs, count, relevance, weight, apart, picked, step, known
+            )
+        else:
+            best, least = best_value(costs, apart, count, relevance, weight)
         if best < 0:
             break
-        if collapses and not is_kept(points, inverses, rows, best, limit, standing):
+        if collapses and not is_kept(points, inverses, rows, best, limit, standing, scratch):
             apart[best] = np.float32(-np.inf)
             continue
         picked[step] = best
         gains[step] = -least
         if collapses or (step + 1 < k and (step == 0 or not lazy)):
             far_from(points, inverses, rows, count, best, scratch, far)
-            least_counts = rule == MMR and step > 0
-            for i in range(count):
-                apart[i] = min(apart[i], far[i]) if least_counts else apart[i] + far[i]
-                known[i] = 1
+            add_pick(far, count, rule == MMR and step > 0, apart)
+            known[:] = 1
         if collapses:
             standing[best] = PICKED
             copies += _drop_copies(far, count, limit, standing, apart)
@@ -125,18 +119,77 @@ def greedy(
 
 
 @kernel
+def best_value(costs, apart, count, relevance, weight):
+    """Return the first candidate with the least relevance * cost - weight * apart, and that value.
+
+    `costs` and `apart` (count,) float32. What is picked or a near-copy is minus infinity apart, so
+    that its value is infinite or, at a weight of 0, no number; where all are, the candidate is -1.
+    """
+    best, least = -1, np.float32(np.inf)
+    for start in range(0, count, _BLOCK):
+        stop = min(start + _BLOCK, count)
+        # Few blocks have a better candidate, and without a branch the others take a tenth.
+        better = 0
+        for i in range(start, stop):
+            better += relevance * costs[i] - weight * apart[i] < least
+        if better:
+            for i in range(start, stop):
+                value = relevance * costs[i] - weight * apart[i]
+                if value < least:
+                    best, least = i, value
+    return best, least
+
+
+@part
+def _best_lazily(
+    points, inverses, rows, costs, count, relevance, weight, apart, picked, step, known
+):
+    """Return the same for MMR; least distances count `known` (count,) int32 of `step` picks."""
+    best, least = -1, np.float32(np.inf)
+    for i in range(count):
+        value = relevance * costs[i] - weight * apart[i]
+        if value < least and known[i] < step:
+            for earlier in range(known[i], step):
+                other = rows[picked[earlier]]
+                apart[i] = min(apart[i], how_far(points, inverses, rows[i], other))
+            known[i] = step
+            value = relevance * costs[i] - weight * apart[i]
+        if value < least:
+            best, least = i, value
+    return best, least
+
+
+@kernel
+def add_pick(far, count, least_counts, apart):
+    """Bring `apart` (count,) up to date with how far a new pick is: the sum, or the least."""
+    if least_counts:
+        for i in range(count):
+            apart[i] = far[i] if far[i] < apart[i] else apart[i]
+    else:
+        for i in range(count):
+            apart[i] += far[i]
+
+
+@kernel
 def _drop_copies(far, count, limit, standing, apart):
     """Take the near-copies of the pick that `far` is measured from out of the choice.
 
     Returns how many they are, those left out of the count that an earlier pick had.
     """
     copies = 0
-    for i in range(count):
-        if far[i] <= limit and standing[i] < PICKED:
-            # A nearer one cannot be kept, or the pick would not be; a farther one is its copy.
-            copies += standing[i] < COUNTED
-            standing[i] = COUNTED
-            apart[i] = np.float32(-np.inf)
+    for start in range(0, count, _BLOCK):
+        stop = min(start + _BLOCK, count)
+        near = 0
+        for i in range(start, stop):
+            near += far[i] <= limit
+        if not near:
+            continue
+        for i in range(start, stop):
+            if far[i] <= limit and standing[i] < PICKED:
+                # A nearer one cannot be kept, or the pick would not be; a farther one is its copy.
+                copies += standing[i] < COUNTED
+                standing[i] = COUNTED
+                apart[i] = np.float32(-np.inf)
     return copies
 
 
@@ -170,7 +223,9 @@ def pick(
         if scaled and pool:
             # The range is that of the candidates a selector sees, which near-copies are not.
             last = pool - 1
-            while limit >= 0 and not is_kept(points, inverses, rows, last, limit, standing):
+            while limit >= 0 and not is_kept(
+                points, inverses, rows, last, limit, standing, scratch
+            ):
                 last -= 1
             scale_costs(distances, pool, last, costs)
         chosen, copies = greedy(

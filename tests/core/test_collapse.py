@@ -26,10 +26,12 @@ DIMS = 24
 SELECTORS: list[Selector] = ["nearest", "greedy", "mmr", "rerank", "dpp", "max_sum"]
 
 
-def copies(seed: int, items: int, most: int, *, metric: Metrics = "cosine") -> FloatArray:
+def copies(
+    seed: int, items: int, most: int, *, metric: Metrics = "cosine", dims: int = DIMS
+) -> FloatArray:
     """Draw items, each up to `most` times: exactly or with a jitter, a cosine of .999 or so."""
     rng = np.random.default_rng(seed)
-    centres = reference.unit(rng.standard_normal((items, DIMS)))
+    centres = reference.unit(rng.standard_normal((items, dims)))
     rows = np.repeat(centres, rng.integers(1, most + 1, items), axis=0)
     jitter = rng.standard_normal(rows.shape) * (rng.random((len(rows), 1)) < 0.7)
     rows = reference.unit(rows + 0.005 * jitter)[rng.permutation(len(rows))]
@@ -49,24 +51,32 @@ def threshold_of(metric: Metrics) -> float:
 
 
 @examples
-@given(seed=seeds, items=st.integers(1, 12), metric=st.sampled_from(METRICS), data=st.data())
+@given(
+    seed=seeds,
+    items=st.integers(1, 12),
+    metric=st.sampled_from(METRICS),
+    dims=st.sampled_from([DIMS, 200]),
+    data=st.data(),
+)
 def test_kept_candidates_are_the_twins(
-    seed: int, items: int, metric: Metrics, data: st.DataObject
+    seed: int, items: int, metric: Metrics, dims: int, data: st.DataObject
 ) -> None:
     """Asked for all at once, or one by one in any order, after some were counted or not."""
-    vectors = copies(seed, items, 6, metric=metric)
-    query = np.asarray(reference.unit(np.random.default_rng(seed).standard_normal(DIMS)))
+    vectors = copies(seed, items, 6, metric=metric, dims=dims)
+    query = np.asarray(reference.unit(np.random.default_rng(seed).standard_normal(dims)))
     case = Case(vectors, query.astype(np.float32), metric, data.draw(st.booleans()))
     near = reference.nearest_rows(case.points(), case.query, range(len(vectors)))
     truth = reference_collapse.keep_different(case.points(), near, limit_of(metric))
     points = kernel_points(vectors, stored_sparse=case.stored_sparse)
     rows, limit = np.array(near, np.int32), np.float32(limit_of(metric))
     kept = np.empty(len(rows), np.int64)
-    count = collapse.keep_different(points, case.inverses(), rows, len(rows), limit, kept)
+    shared = (points, case.inverses(), rows)
+    scratch = room_of(len(rows), points, marked=data.draw(st.booleans()))
+    count = collapse.keep_different(*shared, len(rows), limit, scratch, kept)
     assert rows[kept[:count]].tolist() == truth
     standing = np.zeros(len(rows), np.int8)
     for place in data.draw(st.permutations(range(len(rows)))):
-        stays = collapse.is_kept(points, case.inverses(), rows, place, limit, standing)
+        stays = collapse.is_kept(*shared, place, limit, standing, scratch)
         assert stays == (near[place] in truth)
 
 

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from divgrpc.kernels.lanes import popcount, row_distance, row_distances, row_dot, row_dots
+from divgrpc.kernels.lanes import (
+    popcount,
+    row_distance,
+    row_distance_within,
+    row_distances,
+    row_dot,
+    row_dots,
+)
 from reference_kernels import fixed_order_distance, fixed_order_dot
 
 # numba compiles functions, and these are intrinsics.
@@ -15,6 +22,9 @@ distance = numba.njit(lambda left, i, right, j: row_distance(left, i, right, j))
 dot = numba.njit(lambda left, i, right, j: row_dot(left, i, right, j))  # noqa: PLW0108
 three_dots = numba.njit(lambda left, right, j: row_dots(left, (2, 0, 2), right, j))
 three_distances = numba.njit(lambda left, right, j: row_distances(left, (2, 0, 2), right, j))
+distance_within = numba.njit(
+    lambda left, right, limit: row_distance_within(left, 0, right, 0, limit)
+)
 count_bits = numba.njit(lambda word: popcount(word))  # noqa: PLW0108
 
 LENGTHS = [*range(70), 79, 80, 81, 127, 128, 129, 191, 192, 255, 256, 257, 1000]
@@ -41,6 +51,22 @@ def test_several_rows_at_once_are_each_summed_alone(cols: int) -> None:
     assert three_dots(left, right, 1) == (first, other, first)
     first, other = distance(left, 2, right, 1), distance(left, 0, right, 1)
     assert three_distances(left, right, 1) == (first, other, first)
+
+
+@pytest.mark.parametrize("cols", LENGTHS)
+def test_a_distance_within_a_limit_is_the_whole_distance(cols: int) -> None:
+    """At most the limit it is the distance to the last bit; beyond, something beyond the limit."""
+    for seed in range(20):
+        left, right = matrix(1, cols, seed), matrix(1, cols, seed + 100)
+        # Large numbers first, last, or anywhere: where the sum exceeds the limit differs.
+        left[0, :: seed + 1] *= 100
+        whole = np.float32(distance(left, 0, right, 0))
+        below = np.nextafter(whole, np.float32(-1))
+        for limit in (whole, np.float32(2) * whole, np.float32(np.inf)):
+            assert distance_within(left, right, limit) == whole
+        for limit in (below, whole / np.float32(2), np.float32(0), np.float32(-1)):
+            if limit < whole:
+                assert distance_within(left, right, limit) > limit
 
 
 @pytest.mark.parametrize("cols", LENGTHS)

@@ -82,9 +82,13 @@ def check_sorted(
 def test_sort_nearest_sorts_the_first(
     seed: int, size: int, values: int, given_ids: bool, data: st.DataObject
 ) -> None:
-    """The first `wanted` of a range are its nearest by distance, then id; the rest stays inside."""
+    """The first `wanted` of a range are its nearest by distance, then id; the rest stays inside.
+
+    A power crowds most distances near 0, with a few far away.
+    """
     rng = np.random.default_rng(seed)
-    distances = (rng.integers(0, values, size) / values).astype(np.float32)
+    power = data.draw(st.sampled_from([1, 9]))
+    distances = ((rng.integers(0, values, size) / values) ** power).astype(np.float32)
     ids = rng.permutation(3 * size)[:size].astype(np.int64) if given_ids else NO_IDS
     start = data.draw(st.integers(0, size))
     stop = data.draw(st.integers(start, size))
@@ -116,6 +120,17 @@ def test_sort_nearest_sorts_what_has_an_order_already(kind: str, wanted: int) ->
     distances = in_order(kind, 3000)
     check_sorted(distances, NO_IDS, 0, 3000, wanted)
     check_sorted(distances, np.arange(3000, 0, -1, dtype=np.int64), 0, 3000, wanted)
+
+
+@pytest.mark.parametrize(
+    "extremes",
+    [(-3e38, 3e38), (1.0, float(np.nextafter(np.float32(1), np.float32(2)))), (0, 1e-45)],
+)
+def test_sort_nearest_sorts_any_range(extremes: tuple[float, float]) -> None:
+    """The widest range of float32, and ranges with no number between their ends."""
+    rng = np.random.default_rng(5)
+    distances = rng.choice(np.array(extremes, np.float32), 500)
+    check_sorted(distances, rng.permutation(500).astype(np.int64), 0, 500, 300)
 
 
 @pytest.mark.parametrize("kind", KINDS)
