@@ -7,7 +7,6 @@ factors: the same steps in another part of the store.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Final
 
 import numpy as np
 
@@ -15,18 +14,16 @@ from divgrpc.encoding import Report, encode_points
 from divgrpc.families import choose_family
 from divgrpc.kernel_arrays import readable
 from divgrpc.manifest import Manifest
-from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
+from divgrpc.near_copies import near_copy_threshold
+from divgrpc.parameters import BuildParameters
 from divgrpc.pricing import Shape
 from divgrpc.reasons import choices, dense_choices
 from divgrpc.searching import Searcher
 from divgrpc.separators import separators
 from divgrpc.stores import Arrays
 from divgrpc.tuning import Tuned, tune
-from divgrpc.types import IntArray, Metric
-from divgrpc.vectors import Rows, SparseRows, take
-
-# Rows that say how far points lie apart.
-_SPREAD_ROWS: Final = 500
+from divgrpc.types import IntArray
+from divgrpc.vectors import Rows, SparseRows
 
 
 def assemble(
@@ -69,7 +66,7 @@ def assemble(
         search_costs=tuned.search_costs,
         auto_search_dense=dense.auto_search if dense else None,
         search_costs_dense=dense.search_costs if dense else (),
-        duplicate_threshold=_near_copies(points, parameters.metric, parameters.seed),
+        duplicate_threshold=near_copy_threshold(points, parameters.metric, parameters.seed, tell),
         choices=chosen,
         warnings=(),
         arrays={},
@@ -100,31 +97,3 @@ def _tuned_dense(
     target, seed = parameters.target_recall, parameters.seed
     tell(0, len(points))
     return tune(searcher, shape, target, seed, tell, queries=learned)
-
-
-def _near_copies(points: Rows, metric: Metric, seed: int) -> float:
-    """Return from which likeness on points count as near-copies: see `collapse_threshold`.
-
-    Points are near-copies where their squared distance is at most a twentieth of the mean one
-    between two points of the index: a cosine of 0.95 where points lie in all directions, more where
-    all lie in much the same. In the mean a squared distance is weighted by itself, so that
-    near-copies count little, however many there are. Vectors are unit ones but under `euclidean`.
-    """
-    rng = np.random.default_rng((seed, 5))
-    count = min(len(points), _SPREAD_ROWS)
-    rows = take(points, np.sort(rng.choice(len(points), count, replace=False)))
-    if isinstance(rows, SparseRows):
-        matrix = rows.matrix.astype(np.float64)
-        products = (matrix @ matrix.T).toarray()
-    else:
-        products = rows.astype(np.float64) @ rows.astype(np.float64).T
-    squares = products.diagonal().copy()
-    if metric != "euclidean":
-        inverses = np.divide(1, np.sqrt(squares), out=np.zeros(count), where=squares > 0)
-        products *= np.outer(inverses, inverses)
-        squares = products.diagonal().copy()
-    apart = np.maximum(0, squares[:, np.newaxis] + squares - 2 * products)
-    mean = (apart * apart).sum() / apart.sum() if apart.any() else 0.0
-    # Few digits: the last ones depend on the order of a sum.
-    near = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * mean / 2:.3g}")
-    return 2 * near if metric == "euclidean" else 1 - near

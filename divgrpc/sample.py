@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc.searching import Searcher
-from divgrpc.types import FloatArray, IntArray
+from divgrpc.types import FloatArray, IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows, take
 
 Report = Callable[[int, int], None]
@@ -72,7 +72,7 @@ class Sample:
         else:
             asked = queries[rows]
         wanted = min(most + _TIES + 1, len(points))
-        truth, gains = _nearest_rows(searcher, asked, wanted, report)
+        truth, gains = nearest_rows(points, asked, wanted, searcher.metric, report)
         gains = np.where(truth == own[:, np.newaxis], -np.inf, gains)
         order = np.lexsort((truth, -gains), axis=1)
         if (own != _NOBODY).any():
@@ -154,18 +154,27 @@ def _products(left: Rows, right: Rows) -> npt.NDArray[np.floating]:
     return np.asarray(left @ right.T)
 
 
-def _nearest_rows(
-    searcher: Searcher, queries: Rows, count: int, report: Report
+def nearest_rows(
+    points: Rows,
+    queries: Rows,
+    count: int,
+    metric: Metric,
+    report: Report,
+    *,
+    angular: bool = False,
 ) -> tuple[IntArray, FloatArray]:
-    """Return rows and gains of the `count` nearest points to each query, (nq, count), unordered."""
-    points = searcher.points
-    centre = np.zeros(searcher.dims, np.float32)
+    """Return rows and gains of the `count` nearest points to each query, (nq, count), unordered.
+
+    `angular`: the nearest are those of the greatest cosine, under `inner_product` too.
+    """
+    centre = np.zeros(points.shape[1], np.float32)
+    scaled = angular and metric == "inner_product"
     if isinstance(queries, SparseRows):
         # Never spread out: a sample of wide rows would be a gigabyte.
         back = sparse.csr_array(queries.matrix.T)
     elif isinstance(points, SparseRows):
         back = np.ascontiguousarray(queries.T)
-    elif searcher.metric == "euclidean":
+    elif metric == "euclidean":
         # Far from the origin the differences between products would be lost in rounding.
         centre = queries.mean(axis=0)
         back = (queries - centre).T
@@ -179,7 +188,10 @@ def _nearest_rows(
         if not isinstance(block, SparseRows) and centre.any():
             block = block - centre
         products = (block @ back).T
-        if searcher.metric == "euclidean":
+        if scaled:
+            size = lengths(block)
+            products = np.divide(products, size, out=np.zeros_like(products), where=size > 0)
+        if metric == "euclidean":
             # Half a squared distance, less what all points have alike.
             products = products - np.square(lengths(block)) / 2
         # Past the first block few points are as near to any query as those it has.

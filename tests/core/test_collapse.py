@@ -1,6 +1,7 @@
 """Near-copies among the candidates: who is kept, how the pool grows, and what fills up."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -299,45 +300,6 @@ def test_one_of_two_is_set() -> None:
     assert error.value.field == "duplicate_threshold"
 
 
-def mean_apart(vectors: FloatArray) -> float:
-    """Return the mean squared distance of two points, weighted by itself."""
-    rows = vectors.astype(np.float64)
-    apart = np.array([((rows - row) ** 2).sum(axis=1) for row in rows])
-    return float((apart**2).sum() / apart.sum())
-
-
-def test_build_measures_what_a_short_distance_is() -> None:
-    """A twentieth of the mean squared distance between two points."""
-    vectors = copies(2, 300, 1, metric="euclidean") * 100 + 7
-    index = Index.build(vectors, metric="euclidean")
-    expected = 0.05 * mean_apart(vectors)
-    assert index.info.duplicate_threshold == pytest.approx(expected, rel=0.01)
-    result = index.query(vectors[:1])
-    assert result.parameters.duplicate_threshold == index.info.duplicate_threshold
-    assert replace(result.parameters, duplicate_threshold=None) == replace(
-        index.query(vectors[:1], keep_duplicates=True).parameters
-    )
-
-
-@pytest.mark.parametrize("metric", ["cosine", "inner_product"])
-def test_points_in_one_direction_are_not_all_copies(metric: Metrics) -> None:
-    """What all points have in common makes none of them near-copies."""
-    vectors = np.abs(copies(2, 300, 1)) + np.float32(2)
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    assert (vectors @ vectors.T).min() > 0.95
-    index = Index.build(vectors * (3 if metric == "inner_product" else 1), metric=metric)
-    expected = 1 - 0.05 * mean_apart(vectors) / 2
-    assert index.info.duplicate_threshold == pytest.approx(expected, abs=1e-4)
-    assert not index.query(vectors[:20]).stats.duplicates.any()
-
-
-def test_a_crowd_of_copies_does_not_hide_what_copies_are() -> None:
-    """Where nearly all points are copies of one, the few others say how far points lie apart."""
-    vectors = np.concatenate((np.repeat(copies(3, 1, 1), 400, axis=0), copies(4, 20, 1)))
-    index = Index.build(vectors)
-    assert index.info.duplicate_threshold == pytest.approx(0.95, abs=0.01)
-
-
 def test_a_search_is_repeated_until_k_results_differ() -> None:
     """With greater limits, twice at most, unless a request names its hash_limit."""
     rng = np.random.default_rng(5)
@@ -349,16 +311,17 @@ def test_a_search_is_repeated_until_k_results_differ() -> None:
     vectors = np.concatenate((crowd, others)).astype(np.float32)
     index = Index.build(vectors, hash_family="lsh_div", target_recall=0.5)
     queries = vectors[[0, 3_001]]
-    result = index.query(queries, search="exact")
+    options: dict[str, Any] = {"search": "exact", "duplicate_threshold": 0.95}
+    result = index.query(queries, **options)
     points = points_of(index)
     wide = replace(result.parameters, hash_limit=4 * 800, candidates_limit=4 * 200)
     check_row(points, queries[0], result, 0, parameters=wide)
     assert not result.stats.duplicates.any()
     assert (result.ids[0, 1:] >= 3_000).all()
     assert result.warnings == ()
-    named = index.query(queries, search="exact", hash_limit=800)
+    named = index.query(queries, **options, hash_limit=800)
     assert named.stats.duplicates[0] == 9
     assert [warning.code for warning in named.warnings] == ["CANDIDATES_CROWDED"]
-    batch = index.query(queries, search="exact", list_collapsed=True)
+    batch = index.query(queries, **options, list_collapsed=True)
     assert batch.ids.tolist() == result.ids.tolist()
     assert len(batch.collapsed(0, 0)) == 2_999

@@ -719,9 +719,9 @@ class IndexInfo(google.protobuf.message.Message):
     """
     duplicate_threshold: builtins.float
     """From which likeness on points are near-copies, where a query does not say: a cosine, or under
-    METRIC_EUCLIDEAN a squared distance: a twentieth of the mean one between two points, 0.95 where
-    unit vectors lie in all directions. Unset: none are, as in indexes built before this was
-    measured.
+    METRIC_EUCLIDEAN a squared distance. Build measures it: few points have a neighbour just beyond,
+    up to twice the squared distance. At most a cosine of 0.95 where unit vectors lie in all
+    directions. Unset: none are, as in indexes built before this was measured.
     """
     @property
     def parameters(self) -> Global___BuildParameters:
