@@ -7,6 +7,9 @@ limit is a squared distance T such that few points have a neighbour between T an
 neighbours lie at all distances, such a limit is so small that hardly a point has a neighbour within
 it. Groups of very many points are no copies but clusters, and a limit that most points have a
 hundred neighbours within is none.
+
+The usual limit is a twentieth of the mean squared distance of two points: a cosine of 0.95 where
+points lie in all directions. Where copies are many and the gap lies farther out, it is twice that.
 """
 
 from collections.abc import Callable
@@ -28,9 +31,12 @@ _GAINING: Final = 0.1
 # Neighbours of a point within T that make it one of a cluster, and the share of such points.
 _CLUSTER: Final = 100
 _CLUSTERED: Final = 0.75
-# Limits that are tried: so many for each halving, down to this part of the largest.
+# Limits that are tried: so many for each halving of the largest, and so many halvings.
 _STEPS: Final = 4
-_HALVINGS: Final = 14
+_HALVINGS: Final = 15
+# A limit may be so many times the usual one where this share of the points has a near-copy.
+_LARGEST: Final = 2
+_COPIED: Final = 0.25
 
 Distances = npt.NDArray[np.float64]
 
@@ -40,33 +46,34 @@ def near_copy_threshold(
 ) -> float:
     """Return the default `duplicate_threshold`: a cosine, under `euclidean` a squared distance.
 
-    The largest limit is a twentieth of the mean squared distance of two points: a cosine of 0.95
-    where points lie in all directions. `points` (n, d) are unit rows under `cosine`.
+    `points` (n, d) are unit rows under `cosine`.
     """
     angular = metric != "euclidean"
     rng = np.random.default_rng((seed, 5))
     far = _spread(_drawn(points, _SPREAD_POINTS, rng), angular=angular)
     # Few digits: the last ones depend on the order of a sum.
-    most = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * far / 2:.3g}")
-    limit = 2 * most
-    if most:
+    usual = limit = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * far:.3g}")
+    if usual:
         sample = _drawn(points, _POINTS, rng)
         count = min(_CLUSTER + 1, len(points))
         neighbours, _ = nearest_rows(points, sample, count, metric, report, angular=angular)
-        limit = _limit(_distances(points, sample, neighbours, angular=angular), limit)
+        limit = _limit(_distances(points, sample, neighbours, angular=angular), usual)
     return limit if not angular else 1 - limit / 2
 
 
-def _limit(far: Distances, most: float) -> float:
-    """Return the largest limit with a gap above it, at most `most`; 0 where there is none.
+def _limit(far: Distances, usual: float) -> float:
+    """Return the largest limit with a gap above it; 0 where there is none.
 
     `far` (m, c): squared distances of points from themselves and their nearest neighbours.
     """
     for step in range(_STEPS * _HALVINGS):
-        limit = float(f"{most * 2 ** (-step / _STEPS):.3g}")
+        limit = float(f"{_LARGEST * usual * 2 ** (-step / _STEPS):.3g}")
         near = np.count_nonzero(far <= limit, axis=1)
         gaining = np.count_nonzero(far <= 2 * limit, axis=1) > near
-        if gaining.mean() <= _GAINING and (near > _CLUSTER).mean() <= _CLUSTERED:
+        # Every point is near itself.
+        enough = limit <= usual or (near > 1).mean() >= _COPIED
+        clustered = (near > _CLUSTER).mean() > _CLUSTERED
+        if gaining.mean() <= _GAINING and enough and not clustered:
             return limit
     return 0.0
 

@@ -38,13 +38,16 @@ def threshold_of_all(vectors: Vectors, metric: Metric) -> float:
     if metric != "euclidean":
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     apart = [sorted(float(((one - other) ** 2).sum()) for other in rows) for one in rows]
-    most = 2 * float(f"{mean_apart(rows) / 40:.3g}")
-    for step in range(56):
-        limit = float(f"{most / 2 ** (step / 4):.3g}")
+    usual = float(f"{mean_apart(rows) / 20:.3g}")
+    for step in range(60):
+        limit = float(f"{2 * usual / 2 ** (step / 4):.3g}")
         near = [sum(far <= limit for far in one) for one in apart]
         wider = [sum(far <= 2 * limit for far in one) for one in apart]
         gaining = sum(two > one for one, two in zip(near, wider, strict=True))
         clustered = sum(count > 100 for count in near)
+        copied = sum(count > 1 for count in near)
+        if limit > usual and copied < 0.25 * len(rows):
+            continue
         if gaining <= 0.1 * len(rows) and clustered <= 0.75 * len(rows):
             break
     else:

@@ -720,7 +720,7 @@ class IndexInfo(google.protobuf.message.Message):
     duplicate_threshold: builtins.float
     """From which likeness on points are near-copies, where a query does not say: a cosine, or under
     METRIC_EUCLIDEAN a squared distance. Build measures it: few points have a neighbour just beyond,
-    up to twice the squared distance. At most a cosine of 0.95 where unit vectors lie in all
+    up to twice the squared distance. At least a cosine of 0.9 where unit vectors lie in all
     directions. Unset: none are, as in indexes built before this was measured.
     """
     @property
