@@ -12,12 +12,30 @@ INSTALL := $(PIP) install --no-compile
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
 
-# What the demonstration needs, and a user: the base, [server] and [report]. The project comes after
-# the locked wheels and needs nothing more: --no-deps because the lock has said what to install,
-# --no-build-isolation because hatchling is among it and a second download would not be checked.
-.venv/demo: requirements-demo.lock pyproject.toml
+# What the demonstration needs, and a user: the base, [server] and [report], in two locks that share
+# nothing, so that both may be installed at once. --no-deps because the locks have said what to
+# install.
+LOCKED := --no-deps --require-hashes
+.venv/base: requirements-engine.lock requirements-demo.lock
 	$(PYTHON) -m venv .venv
-	$(INSTALL) --require-hashes -r requirements-demo.lock
+	touch $@
+
+.venv/engine: .venv/base
+	$(INSTALL) $(LOCKED) -r requirements-engine.lock
+	touch $@
+
+.venv/others: .venv/base
+	$(INSTALL) $(LOCKED) -r requirements-demo.lock
+	touch $@
+
+# Kernels need the first lock alone, so they are compiled while the second is installed.
+.venv/kernels: .venv/engine
+	$(BIN)/python -c 'from divgrpc.compilation import ensure; ensure()'
+	touch $@
+
+# --no-build-isolation because hatchling is in the second lock, and one downloaded for the build
+# alone would not be checked.
+.venv/demo: .venv/engine .venv/others pyproject.toml
 	$(INSTALL) --no-deps --no-build-isolation -e .
 	touch $@
 
@@ -29,7 +47,8 @@ SITE_PACKAGES = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_
 	-$(BIN)/python -m compileall -q -q -j 0 $(SITE_PACKAGES)
 	touch $@
 
-demo: .venv/demo     ## start a server, index real images, compare plain and diverse results
+demo:            ## start a server, index real images, compare plain and diverse results
+	@$(MAKE) --no-print-directory -j 2 .venv/kernels .venv/demo
 	$(BIN)/divgrpc demo $(ARGS)
 
 table1: .venv/ready  ## the paper's Table 1 on real data; wants DIVGRPC_DATA, and ARGS="--quick" is short
@@ -99,15 +118,20 @@ proto: .venv/ready   ## regenerate the code made from the .proto files
 	$(PROTOC) --python_out=$(OUT) --mypy_out=quiet:$(OUT) $(MESSAGES)
 	$(PROTOC) --grpc_python_out=$(OUT) --mypy_grpc_out=quiet:$(OUT) $(SERVICES)
 
-# The second lock holds a part of the first, at the same versions.
+# The second and the third lock hold parts of the first, at the same versions. --unsafe-package is
+# the word of pip-compile for what is left out.
+ENGINE := llvmlite numba numpy scipy threadpoolctl
 LOCK = $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
     --no-emit-index-url --no-emit-find-links --no-emit-trusted-host
 
 lock: .venv/ready    ## resolve the dependencies anew
 	$(LOCK) --extra server --extra report --extra load --extra dev --extra bench \
 	    --output-file requirements.lock pyproject.toml
-	$(LOCK) --extra server --extra report --build-deps-for editable \
+	$(filter-out --allow-unsafe,$(LOCK)) $(ENGINE:%=--unsafe-package %) \
+	    --extra server --extra report --build-deps-for editable \
 	    --constraint requirements.lock --output-file requirements-demo.lock pyproject.toml
+	printf '%s\n' $(ENGINE) | $(LOCK) --constraint requirements.lock \
+	    --output-file requirements-engine.lock -
 
 clean:           ## remove the environment and what tools left behind
 	rm -rf .venv .rivals .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo

@@ -153,13 +153,20 @@ def test_lock_holds_what_is_asked_for() -> None:
     assert _closure(n for extra in extras for n in _direct(extra)) - _locked() == set()
 
 
-def test_the_demonstrations_lock_is_a_part_of_the_whole() -> None:
-    """It has what a user and an editable install need, as the whole lock has it, and no tools."""
-    whole, small = _pinned("requirements.lock"), _pinned("requirements-demo.lock")
+def test_the_demonstrations_locks_are_parts_of_the_whole() -> None:
+    """Together they have what a user and an editable install need, as the whole lock has it.
+
+    They share nothing, as both are installed at once; the first has what kernels are compiled with.
+    """
+    whole = _pinned("requirements.lock")
+    engine, others = _pinned("requirements-engine.lock"), _pinned("requirements-demo.lock")
+    small = engine | others
     assert {name: whole[name] for name in small} == small
+    assert engine.keys().isdisjoint(others)
     needed = _closure(n for extra in ("", "server", "report") for n in _direct(extra))
     build = _closure([Requirement("hatchling"), Requirement("editables")])
     assert set(small) == needed | build
+    assert set(engine) == _closure(map(Requirement, ("numba", "scipy", "threadpoolctl")))
 
 
 def test_notice_names_what_an_installation_brings() -> None:

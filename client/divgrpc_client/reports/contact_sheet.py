@@ -60,7 +60,7 @@ def write_contact_sheet(path: Path, title: str, subtitle: str, blocks: Sequence[
         _draw_block(sheet, pen, top, block)
         top += _block_height(block)
     path.parent.mkdir(parents=True, exist_ok=True)
-    sheet.save(path, optimize=True)
+    sheet.save(path)
 
 
 def _block_height(block: Block) -> int:

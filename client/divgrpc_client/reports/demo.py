@@ -7,6 +7,7 @@ defaults wherever the report does not say otherwise.
 import contextlib
 import shutil
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,7 @@ from divgrpc_client.client import Client
 from divgrpc_client.reports import demo_copies, demo_digits, demo_kept
 from divgrpc_client.reports.contact_sheet import Block, write_contact_sheet
 from divgrpc_client.reports.demo_asking import K
-from divgrpc_client.reports.server_process import running_server
+from divgrpc_client.reports.server_process import starting_server
 
 GAIN_LEAST: Final = 0.15
 _SUBTITLE: Final = (
@@ -43,16 +44,19 @@ def run(folder: Path, *, keep: bool = False) -> int:
     """
     out = display.console()
     folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be ours to write
-    data = demo_digits.load()
-    parts = demo_digits.split(len(data.images))
-    copies = demo_copies.copy_images(data.images[parts.indexed], data.digits[parts.indexed])
-    rows = demo_copies.choose_queries(copies)
     out.print("Starting a server (the first start compiles the kernels) ...")
     with contextlib.ExitStack() as ends:
         if keep:
             ends.enter_context(demo_kept.ended_by_signals())
-        target = ends.enter_context(running_server())
+        wait_for_address = ends.enter_context(starting_server())
+        # Meanwhile: scikit-learn, which has the images, takes seconds to load.
+        data = demo_digits.load()
+        parts = demo_digits.split(len(data.images))
+        copies = demo_copies.copy_images(data.images[parts.indexed], data.digits[parts.indexed])
+        rows = demo_copies.choose_queries(copies)
+        target = wait_for_address()
         with Client(target, timeout=10.0) as client:
+            _build_both(client, copies, data, parts)
             blocks = _show_copies(out, client, copies, rows)
             more, gain = _show_digits(out, client, data, parts)
         path = folder / "contact-sheet.png"
@@ -70,11 +74,23 @@ def run(folder: Path, *, keep: bool = False) -> int:
     return int(failed)
 
 
+def _build_both(
+    client: Client, copies: demo_copies.Copies, data: demo_digits.Digits, parts: demo_digits.Parts
+) -> None:
+    """Build both indexes at once: most of either build is the start of a process."""
+    with ThreadPoolExecutor() as threads:
+        builds = (
+            threads.submit(demo_copies.build, client, copies),
+            threads.submit(demo_digits.build, client, data, parts.indexed),
+        )
+        for build in builds:
+            build.result()
+
+
 def _show_copies(
     out: Console, client: Client, copies: demo_copies.Copies, rows: IntArray
 ) -> list[Block]:
     """Print the part about near-copies; returns its pictures."""
-    demo_copies.build(client, copies)
     both = demo_copies.ask_both(client, copies, rows)
     demo_copies.report(out, copies, rows, both)
     return demo_copies.blocks(copies, rows, both)
@@ -84,7 +100,6 @@ def _show_digits(
     out: Console, client: Client, data: demo_digits.Digits, parts: demo_digits.Parts
 ) -> tuple[list[Block], float]:
     """Print the part about even and odd digits; returns its pictures and the best dial's gain."""
-    demo_digits.build(client, data, parts.indexed)
     dial = demo_digits.choose_dial(client, data, parts)
     asked = demo_digits.learn(data, parts.reported, demo_digits.QUERIES_PER_CATEGORY, seed=1)
     answers = demo_digits.ask_all(client, asked, dial)

@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 from rich.console import Console
-from sklearn.datasets import load_digits
 
 from divgrpc.metrics import Labels, Values, judge, mean, measure
 from divgrpc.types import FloatArray, IntArray
@@ -61,6 +60,8 @@ class Parts(NamedTuple):
 
 def load() -> Digits:
     """Return the 1,797 digits that scikit-learn carries."""
+    from sklearn.datasets import load_digits
+
     found = load_digits()
     return Digits(found.data.astype(np.float32), found.target.astype(np.int64))
 

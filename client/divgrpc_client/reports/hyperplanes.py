@@ -8,8 +8,6 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.preprocessing import normalize
-from sklearn.svm import LinearSVC
 
 from divgrpc.types import FloatArray
 
@@ -43,6 +41,9 @@ def hyperplane_queries(
     its bias is dropped, since it changes no order. `asked` names the categories to train for, all
     if None; `penalty` is LIBLINEAR's C; `balanced` lets the category weigh as much as the rest.
     """
+    from sklearn.preprocessing import normalize
+    from sklearn.svm import LinearSVC
+
     random = np.random.default_rng(seed)
     unit = normalize(pool)
     wanted = np.repeat(np.unique(categories if asked is None else asked), per_category)

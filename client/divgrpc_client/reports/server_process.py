@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -20,10 +20,11 @@ _STOP_SECONDS: Final = 15.0
 
 
 @contextmanager
-def running_server(*arguments: str) -> Iterator[str]:
-    """Start a server, yield its address once it serves, and stop it at the end.
+def starting_server(*arguments: str) -> Iterator[Callable[[], str]]:
+    """Start a server, yield a function that waits for it, and stop it at the end.
 
-    Raises `UnavailableError`, with the end of its log, where it does not come up.
+    The function returns the server's address. It raises `UnavailableError`, with the end of the
+    server's log, where the server does not come up.
     """
     with tempfile.TemporaryDirectory(prefix="divgrpc-report-") as folder:
         ready, log = Path(folder, "ready"), Path(folder, "log")
@@ -33,9 +34,16 @@ def running_server(*arguments: str) -> Iterator[str]:
                 [*command, "--ready-file", str(ready), *arguments], stdout=sink, stderr=sink
             )
         try:
-            yield _address(process, ready, log)
+            yield lambda: _address(process, ready, log)
         finally:
             _stop(process)
+
+
+@contextmanager
+def running_server(*arguments: str) -> Iterator[str]:
+    """Start a server as `starting_server` does, and yield its address once it serves."""
+    with starting_server(*arguments) as wait_for_address:
+        yield wait_for_address()
 
 
 def _address(process: "subprocess.Popen[bytes]", ready: Path, log: Path) -> str:
