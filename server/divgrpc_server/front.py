@@ -30,6 +30,9 @@ from divgrpc_server.service import SERVICE, Service
 # What calls get to end that were cancelled when the grace was over.
 _CANCELLED_SECONDS: Final = 1.0
 _HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+# The answer of grpc.health.v1 has no field for them.
+_COMPILED_KEY: Final = "divgrpc-kernels-compiled"
+_TOTAL_KEY: Final = "divgrpc-kernels-total"
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
     # Four times what a message may have: `service` refuses what is above the limit, and says what
@@ -122,7 +125,7 @@ class Front:
     def _health_handler(self) -> grpc.GenericRpcHandler:
         request, response = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
         packed = {"response_serializer": response.SerializeToString}
-        check, watch = of_one(request, self._health.Check), of_one(request, self._health.Watch)
+        check, watch = of_one(request, self._check_health), of_one(request, self._health.Watch)
         return grpc.method_handlers_generic_handler(
             _HEALTH,
             {
@@ -130,6 +133,19 @@ class Front:
                 "Watch": grpc.unary_stream_rpc_method_handler(watch, **packed),
             },
         )
+
+    async def _check_health(
+        self,
+        request: health_pb2.HealthCheckRequest,
+        context: "aio.ServicerContext[bytes, health_pb2.HealthCheckResponse]",
+    ) -> health_pb2.HealthCheckResponse:
+        """Answer Check; its trailers say how many kernels are compiled, where some are missing."""
+        compiled, total = self._kernels
+        if compiled < total:
+            context.set_trailing_metadata(
+                ((_COMPILED_KEY, str(compiled)), (_TOTAL_KEY, str(total)))
+            )
+        return await self._health.Check(request, context)
 
     async def _serve(self) -> None:
         keeper = asyncio.create_task(self._keep_health())

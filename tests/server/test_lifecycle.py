@@ -1,5 +1,6 @@
 """How servers start, what they share, and how they end, in good order or not."""
 
+import fcntl
 import os
 import queue
 import signal
@@ -16,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from divgrpc import Index
 from divgrpc.errors import UnavailableError
+from divgrpc.kernels import keeping
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
@@ -66,6 +68,47 @@ def test_roles_are_in_the_command_line(tmp_path: Path, data: Path) -> None:
         held = Held(DiverseIndexStub(channel), "other")
         assert len(server.pids("builder")) == 1
         held.call.cancel()
+
+
+def test_health_says_how_many_kernels_are_compiled(tmp_path: Path, data: Path) -> None:
+    """Check is NOT_SERVING meanwhile, with two numbers in its trailers, as GetServerInfo has them.
+
+    Another process seems to compile: this test, which holds the lock and writes one file.
+    """
+    folder = tmp_path / "cache" / keeping.cache_folder().name
+    folder.mkdir(parents=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    target = f"127.0.0.1:{port}"
+    arguments = ("--data-dir", str(data), "--listen", target)
+    environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
+    with (folder / "lock").open("ab") as lock, grpc.insecure_channel(target) as channel:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = RunningServer(tmp_path, *arguments, environment=environment)
+        health = health_pb2_grpc.HealthStub(channel)
+
+        def trailers() -> dict[str, str]:
+            answer, call = health.Check.with_call(
+                health_pb2.HealthCheckRequest(), timeout=30, wait_for_ready=True
+            )
+            assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            return {key: str(value) for key, value in call.trailing_metadata()}
+
+        total = str(len(keeping.kernel_names()))
+        expected = {"divgrpc-kernels-compiled": "0", "divgrpc-kernels-total": total}
+        try:
+            eventually(lambda: trailers().items() >= expected.items(), 60)
+            name = min(keeping.kernel_names())
+            (folder / keeping.file_name(name, "any")).touch()
+            expected["divgrpc-kernels-compiled"] = "1"
+            eventually(lambda: trailers().items() >= expected.items())
+            info = DiverseIndexStub(channel).GetServerInfo(
+                index_pb2.GetServerInfoRequest(), timeout=10
+            )
+            assert (info.kernels_compiled, info.kernels_total) == (1, int(total))
+        finally:
+            server.stop()
 
 
 def test_fronts_share_the_port(tmp_path: Path, data: Path) -> None:
