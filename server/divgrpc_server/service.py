@@ -159,6 +159,8 @@ class Service:
         return handle
 
     async def _query_stream(self, _: object, context: _Context) -> None:
+        queries = subjects.StreamSubject()
+
         async def serve(request_id: str, deadline: float) -> None:
             stream = QueryStream(
                 _SizedStream("QueryStream", context),
@@ -166,6 +168,7 @@ class Service:
                 window=self._config.stream_window,
                 deadline=deadline,
                 request_id=request_id,
+                heard=queries.add if self._access.enabled else lambda _: None,
             )
             self._streams.add(stream)
             try:
@@ -173,7 +176,7 @@ class Service:
             finally:
                 self._streams.discard(stream)
 
-        await self._run("QueryStream", context, serve)
+        await self._run("QueryStream", context, serve, lambda: queries.subject)
 
     async def _build(self, _: object, context: _Context) -> None:
         build = Build(_SizedStream("Build", context))

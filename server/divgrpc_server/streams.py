@@ -8,6 +8,7 @@ who sends too fast or reads too slowly is held up by gRPC's own flow control.
 import asyncio
 import itertools
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 
 from google.protobuf.message import DecodeError
@@ -26,13 +27,22 @@ class QueryStream:
     """One QueryStream call."""
 
     def __init__(
-        self, stream: Stream, pool: Pool, *, window: int, deadline: float, request_id: str
+        self,
+        stream: Stream,
+        pool: Pool,
+        *,
+        window: int,
+        deadline: float,
+        request_id: str,
+        heard: Callable[[bytes], None],
     ) -> None:
+        """Take what hears of each message as it is read."""
         self._stream = stream
         self._pool = pool
         self._window = window
         self._deadline = deadline
         self._request_id = request_id
+        self._heard = heard
         self._numbers = itertools.count()
         self._calls: dict[int, Call | None] = {}
         self._answers: deque[bytes] = deque()
@@ -89,6 +99,7 @@ class QueryStream:
             if not isinstance(message, bytes):  # aio.EOF
                 return
             self._in_flight += 1
+            self._heard(message)
             self._submit(message)
 
     def _submit(self, message: bytes) -> None:

@@ -16,6 +16,8 @@ class Subject:
 
 
 NO_SUBJECT: Final = Subject()
+# What stands in the place of a name where the queries of a stream ask several indexes.
+SEVERAL: Final = "*"
 _NAME_CHARACTERS: Final = 63  # of the longest name; longer ones must not fill the cache
 
 
@@ -26,7 +28,7 @@ def subject(index: str, rows: int = 0, k: int = 0) -> Subject:
 
 @lru_cache(maxsize=4096)  # calls mostly repeat one another
 def _subject(index: str, rows: int, k: int) -> Subject:
-    if not INDEX_NAME.fullmatch(index):
+    if index != SEVERAL and not INDEX_NAME.fullmatch(index):
         # A line quotes the name as it is, and this is no name of ours.
         return NO_SUBJECT
     numbers = {name: number for name, number in (("rows", rows), ("k", k)) if number}

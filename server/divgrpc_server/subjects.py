@@ -19,7 +19,7 @@ from divgrpc_protos.v1 import (
     query_pb2,
     vectors_pb2,
 )
-from divgrpc_server.subject_lines import NO_SUBJECT, Subject, subject
+from divgrpc_server.subject_lines import NO_SUBJECT, SEVERAL, Subject, subject
 
 
 def read(method: str, request: bytes) -> Subject:
@@ -31,6 +31,39 @@ def read(method: str, request: bytes) -> Subject:
         return describe(kind.FromString(request))
     except DecodeError:
         return NO_SUBJECT
+
+
+class StreamSubject:
+    """What the queries of one QueryStream are about together.
+
+    Rows are added up. Queries of several indexes are about `SEVERAL`; k is left out where it
+    differs.
+    """
+
+    def __init__(self) -> None:
+        self._index = ""
+        self._rows = 0
+        self._k: int | None = None
+
+    def add(self, message: bytes) -> None:
+        """Take note of one message of the stream; bytes that are no message count for nothing."""
+        try:
+            query = query_pb2.QueryStreamRequest.FromString(message).query
+        except DecodeError:
+            return
+        k = query.k or DEFAULT_K
+        if self._k is None:
+            self._index, self._k = query.index, k
+        if self._index != query.index:
+            self._index = SEVERAL
+        if self._k != k:
+            self._k = 0
+        self._rows += _rows(query.queries)
+
+    @property
+    def subject(self) -> Subject:
+        """What the messages so far are about."""
+        return subject(self._index, self._rows, self._k or 0)
 
 
 def _rows(vectors: vectors_pb2.Vectors) -> int:

@@ -12,7 +12,8 @@ import divgrpc
 from divgrpc.errors import IndexNotFoundError
 from divgrpc.parameters import LIMITS
 from divgrpc_client import Client
-from divgrpc_protos.v1 import index_pb2
+from divgrpc_protos.arrays import encode_dense
+from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from running import RunningServer, eventually
 from served import DIMS, ROWS, Served
@@ -132,6 +133,27 @@ def test_a_call_is_one_line_in_the_log(
     assert (bad["index"], bad["rows"], bad["k"]) == ("nobody", 1, 10)
     assert isinstance(good["duration_ms"], float)
     assert str(good["peer"]).startswith("ipv4:127.0.0.1")
+
+
+def test_a_stream_is_one_line_in_the_log(
+    server: RunningServer, stub: DiverseIndexStub, served: Served
+) -> None:
+    """It has the index of its queries, their rows together, and their k."""
+    queries = [
+        query_pb2.QueryRequest(index=served.name, k=7, queries=encode_dense(served.queries[:rows]))
+        for rows in (1, 3)
+    ]
+    messages = iter([query_pb2.QueryStreamRequest(query=query) for query in queries])
+    answers = stub.QueryStream(messages, metadata=(("x-request-id", "a-stream"),), timeout=30)
+    assert [answer.HasField("response") for answer in answers] == [True, True]
+    eventually(lambda: access_lines(server, "a-stream"))
+    (line,) = access_lines(server, "a-stream")
+    assert (line["method"], line["index"], line["rows"], line["k"]) == (
+        "QueryStream",
+        served.name,
+        4,
+        7,
+    )
 
 
 def test_a_request_id_cannot_forge_a_line(server: RunningServer, stub: DiverseIndexStub) -> None:

@@ -1,6 +1,7 @@
 """What a call is about, read from its bytes."""
 
 import json
+from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from divgrpc_protos.arrays import Csr, encode_csr, encode_dense
 from divgrpc_protos.v1 import evaluate_pb2, index_pb2, predict_pb2, query_pb2, vectors_pb2
 from divgrpc_server.subject_lines import NO_SUBJECT, Subject, subject
-from divgrpc_server.subjects import read
+from divgrpc_server.subjects import StreamSubject, read
 
 METHODS = ["Query", "PredictLabels", "Evaluate", "EvaluateLabels", "GetIndex", "DeleteIndex"]
 
@@ -54,6 +55,46 @@ def test_other_calls_say_what_they_have() -> None:
     asked = index_pb2.GetIndexRequest(index="papers")
     assert told(read("GetIndex", asked.SerializeToString())) == {"index": "papers"}
     assert read("ListIndexes", b"") is NO_SUBJECT
+
+
+@dataclass
+class Message:
+    """What one message of a stream asks for."""
+
+    index: str
+    rows: int
+    k: int | None
+
+
+@given(
+    st.lists(
+        st.builds(
+            Message,
+            st.sampled_from(["images", "papers"]),
+            st.integers(0, 5),
+            st.sampled_from([None, 5, 10]),
+        ),
+        max_size=6,
+    )
+)
+def test_a_stream_is_about_all_of_its_queries(messages: list[Message]) -> None:
+    """Rows are added up, several indexes are "*", and k is there where all agree on it."""
+    stream = StreamSubject()
+    for message in messages:
+        query = query_pb2.QueryRequest(
+            index=message.index, queries=vectors(message.rows, sparse=False), k=message.k
+        )
+        stream.add(query_pb2.QueryStreamRequest(query=query).SerializeToString())
+        stream.add(b"\xff")  # no message
+    expected: dict[str, object] = {}
+    if messages:
+        indexes = {message.index for message in messages}
+        expected["index"] = "*" if len(indexes) > 1 else indexes.pop()
+    if rows := sum(message.rows for message in messages):
+        expected["rows"] = rows
+    if len(numbers := {message.k or 10 for message in messages}) == 1:
+        expected["k"] = numbers.pop()
+    assert told(stream.subject) == expected
 
 
 @pytest.mark.parametrize("method", METHODS)
