@@ -154,14 +154,15 @@ def add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, 
         elif get_origin(kind) is Sequence:
             (each,) = get_args(kind)
             group.add_argument(*flags, nargs="+", **_each(name, each), **how)
-        elif get_origin(kind) is Literal:
-            group.add_argument(*flags, **_word(name, kind), **how)
+        elif get_origin(word := _without_none(kind)) is Literal:
+            group.add_argument(*flags, **_word(name, word), **how)
         elif Auto in get_args(kind):
             group.add_argument(*flags, type=_dial, metavar="N|auto", **how)
         elif name == "threshold":
             group.add_argument(*flags, type=_threshold, metavar="N|none", **how)
         else:
-            group.add_argument(*flags, type=_plain(kind), metavar="N", **how)
+            number = int if _without_none(kind) is int else float
+            group.add_argument(*flags, type=number, metavar="N", **how)
 
 
 def _each(axis: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
@@ -197,9 +198,10 @@ def _told(default: object) -> str:
     return f" (default {' '.join(map(str, words))})"
 
 
-def _plain(kind: Any) -> type[int] | type[float]:  # noqa: ANN401  # a type, or a type or None
-    members = [member for member in get_args(kind) or (kind,) if member is not NoneType]
-    return int if members == [int] else float
+def _without_none(kind: Any) -> Any:  # noqa: ANN401  # types
+    """Return the type of a value where None stands for none, and any other type as it is."""
+    members = [member for member in get_args(kind) if member is not NoneType]
+    return members[0] if NoneType in get_args(kind) and len(members) == 1 else kind
 
 
 def _dial(text: str) -> float | Auto:

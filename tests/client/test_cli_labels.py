@@ -193,6 +193,65 @@ def test_settings_are_tried(
         assert found["parameters"]["threshold"] == kept
 
 
+def test_the_hierarchy_picks_labels(
+    run: Callable[..., Ran], client: Client, index: str, folder: Path
+) -> None:
+    """`--selector hierarchy` is what an index with one takes anyway; its dial changes labels."""
+    words = ("predict", index, folder / "asked.txt", "--top-k", "4", "--threshold=-inf", "--json")
+    by_name = ("--selector", "hierarchy")
+    told = json.loads(run(*words, *by_name, "--diversity", "0.6").out)
+    assert told["parameters"]["selector"] == "hierarchy"
+    picked = [row["labels"] for row in told["results"]]
+    options: dict[str, Any] = {"top_k": 4, "threshold": -np.inf}
+    found = client.predict_labels(index, ASKED, selector="hierarchy", diversity=0.6, **options)
+    assert picked == found.labels.tolist()
+    nearest = json.loads(run(*words, "--selector", "nearest").out)
+    at_zero = json.loads(run(*words, *by_name, "--diversity", "0").out)
+    assert [row["labels"] for row in at_zero["results"]] == [
+        row["labels"] for row in nearest["results"]
+    ]
+    assert picked != [row["labels"] for row in nearest["results"]]
+    assert json.loads(run(*words, *by_name).out) == (plain := json.loads(run(*words).out))
+    assert (plain["parameters"]["selector"], plain["parameters"]["diversity"]) == (
+        "hierarchy",
+        pytest.approx(0.05),
+    )
+    assert " hierarchy" in run(*words[:-1]).out.splitlines()[-1]
+
+
+def test_the_hierarchy_is_tried_beside_others(
+    run: Callable[..., Ran], client: Client, index: str, folder: Path
+) -> None:
+    """`--selectors hierarchy` has rows of its own, the same as the client's."""
+    words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz",
+             "--rows", ":60", "--top-ks", "4", "--thresholds", "none", "--json",
+             "--selectors", "nearest", "hierarchy", "--diversities", "0", "0.6")  # fmt: skip
+    rows = json.loads(run(*words).out)["rows"]
+    documents, labels = TRAIN[:60], labelled.labels_of(TRAIN)[:60]
+    options: dict[str, Any] = {"selectors": ["nearest", "hierarchy"], "diversities": [0.0, 0.6]}
+    found = list(
+        client.evaluate_labels(index, documents, labels, thresholds=[None], top_ks=[4], **options)
+    )
+    assert {row["parameters"]["selector"] for row in rows} == {"nearest", "hierarchy"}
+    for metric in ("precision", "h_score"):
+        assert [row["metrics"][metric]["value"] for row in rows] == [
+            row.metrics[metric].value for row in found
+        ]
+
+
+def test_without_a_hierarchy_there_is_none_to_pick_by(
+    run: Callable[..., Ran], folder: Path
+) -> None:
+    """The error says what the index has not, and names the selector."""
+    words = ("--features", folder / "train.txt", *LEML)
+    assert run("build", "flat", *words).code == 0
+    told = run("predict", "flat", folder / "asked.txt", "--selector", "hierarchy")
+    assert told.code == 1
+    assert "hierarchy" in told.err
+    assert run("predict", "flat", folder / "asked.txt").code == 0
+    assert run("rm", "flat").code == 0
+
+
 def test_labels_to_judge_by_are_needed(run: Callable[..., Ran], index: str, folder: Path) -> None:
     """A matrix has none; nor has the command line, without --features."""
     told = run("evaluate-labels", index, "--features", folder / "x.npz")
