@@ -49,6 +49,21 @@ def loss_of(total, k, nearest, every):
     return (nearest - total / k) / width if width != 0.0 else 0.0
 
 
+@part
+def means_of(distances, count, k, metric):
+    """Return two mean relevances, float64: of the k nearest candidates, and of all.
+
+    `distances` (count,) float32 ascend; `k` is at most `count`.
+    """
+    nearest, every = 0.0, 0.0
+    for i in range(count):
+        relevance = np.float64(relevance_of(distances[i], metric))
+        every += relevance
+        if i < k:
+            nearest += relevance
+    return nearest / k, every / count
+
+
 @kernel
 def fall_off_step(distances, count, k, factor, metric):
     """Return the step of the dial that the fall of relevance among the candidates asks for.
@@ -58,14 +73,9 @@ def fall_off_step(distances, count, k, factor, metric):
     they are as good as the best, near 0 where the best stands out. `distances` (count,) float32
     ascend; `k` is at most `count`.
     """
-    top, every = 0.0, 0.0
-    for i in range(count):
-        relevance = np.float64(relevance_of(distances[i], metric))
-        every += relevance
-        if i < k:
-            top += relevance
-    lead = np.float64(relevance_of(distances[0], metric)) - every / count
-    odds = factor * ((top / k - every / count) / lead if lead != 0.0 else 1.0)
+    nearest, every = means_of(distances, count, k, metric)
+    lead = np.float64(relevance_of(distances[0], metric)) - every
+    odds = factor * ((nearest - every) / lead if lead != 0.0 else 1.0)
     return math.floor(STEPS * (odds / (1.0 + odds)) + 0.5)
 
 
@@ -79,33 +89,16 @@ def pick_within(candidates, count, k, bound, rule, metric, scratch, picked, gain
     `count`, `bound` float64.
     """
     distances = candidates[3]
-    ahead, every = np.zeros(k + 1, np.float64), 0.0
-    for i in range(count):
-        relevance = np.float64(relevance_of(distances[i], metric))
-        every += relevance
-        if i < k:
-            ahead[i + 1] = ahead[i] + relevance
-    means = (ahead[k] / k, every / count)
+    ahead = np.zeros(k + 1, np.float64)
+    for i in range(k):
+        ahead[i + 1] = ahead[i] + np.float64(relevance_of(distances[i], metric))
+    means = means_of(distances, count, k, metric)
     room = max(1, min(count, _KEPT // count))
     kept = (np.empty((room + 1, count), np.float32), np.full(count, -1, np.int64))
-    used = 0
+    choice = (candidates, count, k, bound, rule, metric, ahead, means)
+    memory, used = (scratch, kept, picked, gains), 0
     for step in range(STEPS, 0, -1):
-        holds, used = _try(
-            candidates,
-            count,
-            k,
-            step,
-            bound,
-            rule,
-            metric,
-            ahead,
-            means,
-            scratch,
-            kept,
-            used,
-            picked,
-            gains,
-        )
+        holds, used = _try(step, used, choice, memory)
         if holds:
             return step
     for i in range(k):
@@ -115,29 +108,17 @@ def pick_within(candidates, count, k, bound, rule, metric, scratch, picked, gain
 
 
 @allocating
-def _try(
-    candidates,
-    count,
-    k,
-    step,
-    bound,
-    rule,
-    metric,
-    ahead,
-    means,
-    scratch,
-    kept,
-    used,
-    picked,
-    gains,
-):
+def _try(step, used, choice, memory):
     """Pick at one dial as `selection.greedy` does; return whether the loss is at most `bound`.
 
-    Stops where it cannot be. `ahead` (k + 1,) float64: the sums of relevance of the nearest, none
-    to k of them; `means` as for `loss_of`. `kept`: distances (room + 1, count) float32 of `used`
-    picks from the candidates, the last row for what there is no room to keep, and the row of each
-    candidate (count,) int64, -1 for none. Returns also how many are used then.
+    Stops where it cannot be. `choice` and `memory` are of `pick_within`. `ahead` (k + 1,) float64:
+    the sums of relevance of the nearest, none to k of them; `means` as for `loss_of`. `kept`:
+    distances (room + 1, count) float32 of `used` picks from the candidates, the last row for what
+    there is no room to keep, and the row of each candidate (count,) int64, -1 for none. Returns
+    also how many are used then.
     """
+    candidates, count, k, bound, rule, metric, ahead, means = choice
+    scratch, kept, picked, gains = memory
     distances, costs, apart = candidates[3], candidates[4], scratch[2]
     relevance, total, holds = np.float32(1) - np.float32(step) / np.float32(STEPS), 0.0, True
     apart[:count] = np.float32(0)
