@@ -93,7 +93,7 @@ _QUERY_CHOICES: Final = {
 # Dials that `lose_at_most` chooses from, 0 apart: 1/32, 2/32, ... 1.
 DIAL_STEPS: Final = 32
 ONE_DIAL: Final = (
-    "diversity, diversity auto and lose_at_most are three ways to say the dial: set one of them"
+    'diversity, diversity="auto" and lose_at_most are three ways to say the dial: set one of them'
 )
 # The selectors that follow the variant as printed.
 _WITH_PRINTED: Final = ("greedy", "qp_relax")

@@ -74,9 +74,16 @@ _SENTENCES: Final[Mapping[str, tuple[str, str]]] = {
     "where": ("k", _WITHOUT_FILTERS),
     "expr": ("k", _WITHOUT_FILTERS),
 }
+# Words of other libraries that are taken: a metric is what everybody brings.
+METRIC_ALIASES: Final[Mapping[str, str]] = {
+    "l2": "euclidean",
+    "ip": "inner_product",
+    "dot": "inner_product",
+}
 # Words of other libraries for the values of a parameter.
 _VALUES: Final[Mapping[str, Mapping[str, str]]] = {
     "metric": {
+        **METRIC_ALIASES,  # in other cases, such as "L2"
         "angular": "cosine",
         "cos": "cosine",
         "cosinesimil": "cosine",
@@ -114,12 +121,6 @@ _VALUES: Final[Mapping[str, Mapping[str, str]]] = {
         "hnsw": "auto",
         "pca": "pca_hash",
     },
-}
-# Words of other libraries that are taken: a metric is what everybody brings.
-METRIC_ALIASES: Final[Mapping[str, str]] = {
-    "l2": "euclidean",
-    "ip": "inner_product",
-    "dot": "inner_product",
 }
 
 
