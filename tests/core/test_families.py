@@ -1,0 +1,161 @@
+"""Which family `auto` becomes: trials beside counts made the slow way, and what they decide."""
+
+import re
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc.families import Family, choose_family
+from divgrpc.hashing import CELLS_FROM_ROWS
+from divgrpc.index import Index
+from divgrpc.parameters import BuildParameters
+from divgrpc.types import Choice, FloatArray, HashFamily, Points
+from divgrpc.vectors import Rows, SparseRows
+
+# So few that every point is in the trial, which then has the default query's candidates.
+ROWS, QUERIES, DIMS, COMPONENTS = 2_200, 60, 384, 16
+CANDIDATES, HASHED = 200, 800
+# A family is better where its share is greater by more.
+MARGIN = 0.005
+
+Spread = Literal["flat", "round"]
+
+
+def unit(rows: FloatArray) -> FloatArray:
+    """Return the rows at length 1."""
+    return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
+
+
+def drawn(rows: int, spread: Spread, kind: Points, *, seed: int = 0) -> FloatArray:
+    """Return unit rows (rows, DIMS), dense or mostly zeros.
+
+    Round ones lie in all directions alike. Flat ones lie near a plane of few directions, which
+    components find.
+    """
+    rng = np.random.default_rng(seed)
+    scale = np.full(DIMS, 1.0)
+    if spread == "flat":
+        scale[COMPONENTS:] = 0.3
+    points = rng.standard_normal((rows, DIMS)) * scale
+    if kind == "sparse":
+        kept = rng.random((rows, DIMS)) < (0.5 if spread == "flat" else 0.1)
+        kept[np.arange(rows), rng.integers(0, COMPONENTS, rows)] = True
+        points = points * kept
+    return unit(points)
+
+
+def as_kind(rows: FloatArray, kind: Points) -> Rows:
+    """Return the same rows as Build holds them."""
+    return SparseRows.of(sparse.csr_array(rows)) if kind == "sparse" else rows
+
+
+def share_by_hand(points: FloatArray, queries: FloatArray, kind: Points, family: Any) -> float:  # noqa: ANN401  # a HashFamily
+    """Return the mean share of the nearest that a scan hashes, of points that tie any of them."""
+    form: Any = sparse.csr_array if kind == "sparse" else np.asarray
+    index = Index.build(form(points), hash_family=family, n_components=COMPONENTS)
+    found = index.query(
+        form(queries), search="scan", hash_limit=HASHED, k=HASHED, candidates_limit=0, diversity=0
+    ).ids
+    shares = []
+    for query, ids in zip(queries.astype(np.float64), found, strict=True):
+        products = points.astype(np.float64) @ query
+        least = sorted(products, reverse=True)[CANDIDATES - 1]
+        near = sum(products[point] >= least - 1e-6 * abs(least) for point in ids if point >= 0)
+        shares.append(min(near, CANDIDATES) / CANDIDATES)
+    return sum(shares) / len(shares)
+
+
+def shares_of(family: Family) -> tuple[float, float]:
+    """Return the shares that a reason names, of lsh_div and of lsh_sdiv."""
+    plain, inside = re.findall(r"0\.\d{3}|1\.000", family.reason)
+    return float(plain), float(inside)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize(("spread", "better"), [("flat", "lsh_sdiv"), ("round", "lsh_div")])
+def test_the_family_that_finds_more_is_taken(
+    kind: Points, spread: Spread, better: HashFamily
+) -> None:
+    """Both shares are those counted by hand, and whichever suits the points is taken."""
+    rows = drawn(ROWS + QUERIES, spread, kind)
+    points, queries = rows[:ROWS], rows[ROWS:]
+    asked = BuildParameters(n_components=COMPONENTS)
+    family = choose_family(asked, as_kind(points, kind), as_kind(queries, kind))
+    assert family.family == better
+    assert f"of {ROWS:,} points a scan finds" in family.reason
+    for name, share in zip(("lsh_div", "lsh_sdiv"), shares_of(family), strict=True):
+        assert share == pytest.approx(share_by_hand(points, queries, kind, name), abs=6e-4)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("flatness", [0.3, 0.5, 0.7, 0.9])
+def test_the_choice_follows_from_the_shares(kind: Points, flatness: float) -> None:
+    """Whatever lies between flat and round: lsh_sdiv where it finds more by the margin."""
+    flat, round_ = (drawn(ROWS, spread, kind, seed=3) for spread in ("flat", "round"))
+    points = as_kind(unit(flatness * flat + (1 - flatness) * round_), kind)
+    family = choose_family(BuildParameters(n_components=COMPONENTS), points, None)
+    plain, inside = shares_of(family)
+    if abs(inside - plain - MARGIN) > 0.001:  # each is rounded to three places
+        assert (family.family == "lsh_sdiv") == (inside > plain + MARGIN)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_two_trials_are_one(kind: Points) -> None:
+    """Same points, parameters and seed: the same shares; another seed may draw others."""
+    points = as_kind(drawn(6_000, "round", kind), kind)
+    asked = BuildParameters(n_components=COMPONENTS, seed=5)
+    first = choose_family(asked, points, None)
+    assert choose_family(asked, points, None) == first
+    assert choose_family(BuildParameters(n_components=COMPONENTS, seed=6), points, None) != first
+
+
+def test_a_build_has_the_family_of_its_trial() -> None:
+    """And `choices` have the same reason."""
+    points = drawn(ROWS, "flat", "dense")
+    family = choose_family(BuildParameters(n_components=COMPONENTS), points, None)
+    manifest = Index.build(points, n_components=COMPONENTS).engine.manifest
+    assert manifest.parameters.hash_family == family.family == "lsh_sdiv"
+    assert Choice("hash_family", "lsh_sdiv", family.reason) in manifest.choices
+
+
+def test_a_family_by_name_is_not_tried() -> None:
+    """It is taken whatever the points are, and has no reason."""
+    points = drawn(ROWS, "flat", "dense")
+    for name in ("lsh_div", "lsh_sdiv", "pca_hash", "cells"):
+        assert choose_family(BuildParameters(hash_family=name), points, None) == Family(name)
+
+
+@pytest.mark.parametrize(
+    ("rows", "components", "reason"),
+    [(ROWS, DIMS, "all dimensions are hashed"), (1_999, COMPONENTS, "only 1,999 points")],
+)
+def test_where_nothing_can_differ_nothing_is_tried(rows: int, components: int, reason: str) -> None:
+    """With every dimension hashed, or so few points that an exact search is as fast."""
+    points = drawn(rows, "flat", "dense")
+    family = choose_family(BuildParameters(n_components=components), points, None)
+    assert family.family == "lsh_div"
+    assert family.reason.startswith(reason)
+
+
+def test_cells_are_taken_as_far_as_they_reach() -> None:
+    """Above the share that a quarter of them holds no target takes them; nor do tables or bits."""
+    rng = np.random.default_rng(0)
+    centres = 2 * rng.standard_normal((60, 24))
+    points = unit(centres[rng.integers(0, 60, CELLS_FROM_ROWS)] + rng.standard_normal((1, 24)))
+    points = unit(points + 0.12 * rng.standard_normal(points.shape))
+    family = choose_family(BuildParameters(target_recall=0.5), points, None)
+    assert family.family == "cells"
+    (share,) = map(float, re.findall(r"0\.\d{3}|1\.000", family.reason))
+    assert share >= 0.5
+    assert choose_family(BuildParameters(target_recall=share - 0.01), points, None) == family
+    if share + 0.002 < 1 - MARGIN:
+        above = BuildParameters(target_recall=share + 0.002)
+        assert choose_family(above, points, None).family != "cells"
+    for tables in (BuildParameters(n_tables=4), BuildParameters(n_bits=9)):
+        assert choose_family(tables, points, None).family != "cells"
+    fewer = points[: CELLS_FROM_ROWS - 1]
+    assert choose_family(BuildParameters(), fewer, None).family != "cells"
+    scattered = unit(rng.standard_normal((CELLS_FROM_ROWS, 64)))
+    assert choose_family(BuildParameters(), scattered, None).family != "cells"
