@@ -4,6 +4,7 @@ import re
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy import sparse
 
@@ -23,7 +24,7 @@ MARGIN = 0.005
 Spread = Literal["flat", "round"]
 
 
-def unit(rows: FloatArray) -> FloatArray:
+def unit(rows: npt.NDArray[np.floating[Any]]) -> FloatArray:
     """Return the rows at length 1."""
     return np.asarray(rows / np.linalg.norm(rows, axis=1, keepdims=True), np.float32)
 
@@ -58,11 +59,13 @@ def share_by_hand(points: FloatArray, queries: FloatArray, kind: Points, family:
     found = index.query(
         form(queries), search="scan", hash_limit=HASHED, k=HASHED, candidates_limit=0, diversity=0
     ).ids
-    shares = []
+    shares: list[float] = []
     for query, ids in zip(queries.astype(np.float64), found, strict=True):
         products = points.astype(np.float64) @ query
         least = sorted(products, reverse=True)[CANDIDATES - 1]
-        near = sum(products[point] >= least - 1e-6 * abs(least) for point in ids if point >= 0)
+        near = sum(
+            bool(products[point] >= least - 1e-6 * abs(least)) for point in ids if point >= 0
+        )
         shares.append(min(near, CANDIDATES) / CANDIDATES)
     return sum(shares) / len(shares)
 
