@@ -11,7 +11,7 @@ _WARM: Final = """\
 Compile the search kernels now, so that no later start waits for them.
 
 Kernels are compiled once for each release, processor and version of Python, numba and numpy, which
-takes about 20 s on two cores. Otherwise the first Index.build or the first start of a server does
+takes about 30 s on two cores. Otherwise the first Index.build or the first start of a server does
 it. Only the computer that searches needs kernels; a client has none.
 
   divgrpc warm                                      into the user's cache folder
