@@ -66,9 +66,7 @@ def assemble(
         search_costs=tuned.search_costs,
         auto_search_dense=dense.auto_search if dense else None,
         search_costs_dense=dense.search_costs if dense else (),
-        duplicate_threshold=near_copy_threshold(
-            points, parameters.metric, parameters.seed, lambda *_: tell(rows, 0)
-        ),
+        duplicate_threshold=near_copy_threshold(points, parameters, lambda *_: tell(rows, 0)),
         choices=chosen,
         warnings=(),
         arrays={},

@@ -22,12 +22,7 @@ from divgrpc.kept import NO_LABELS, KeptIndex
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.metrics import Labels, ListDistances, Topics, Values
 from divgrpc.metrics.distances import list_distances_stepwise
-from divgrpc.parameters import (
-    LIMITS,
-    QueryParameters,
-    crowded,
-    too_few,
-)
+from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.plans import QueryPlan
 from divgrpc.predicting import IndexedLabels, document_rows
 from divgrpc.pricing import SearchTable
@@ -42,6 +37,7 @@ from divgrpc.types import (
     WarningInfo,
 )
 from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
+from divgrpc.warning_rules import crowded, not_collapsed, too_few
 
 # Of so many kinds of calls an index remembers how to answer them.
 _PLANS_KEPT: Final = 1_024
@@ -129,7 +125,7 @@ class Engine(KeptIndex):
         warnings += too_few("k", wanted.k, self.rows, answers.counts)
         stats = QueryStats(*answers.stats)
         if wanted.duplicate_threshold is not None:
-            warnings += crowded(wanted.k, answers.counts, stats)
+            warnings += crowded(wanted.k, self.rows, answers.counts, stats)
         copies, offsets = _end_to_end(answers.copies)
         return QueryResult(
             ids=answers.ids,
@@ -202,6 +198,9 @@ class Engine(KeptIndex):
             )
         manifest = self._manifest
         table = self._dense_table if dense else self._table
+        threshold = parameters.collapse_threshold(
+            self._searcher.metric, manifest.duplicate_threshold
+        )
         wanted = table.resolve(
             parameters,
             manifest.rows,
@@ -209,9 +208,7 @@ class Engine(KeptIndex):
             manifest.points,
             manifest.nonzeros if manifest.points == "sparse" else None,
             most_probes=self._searcher.max_probes,
-            duplicate_threshold=parameters.collapse_threshold(
-                self._searcher.metric, manifest.duplicate_threshold
-            ),
+            duplicate_threshold=threshold,
         )
         plan = self._searcher.plan(
             wanted,
@@ -219,7 +216,10 @@ class Engine(KeptIndex):
             most=parameters.most_candidates(self._mean_width),
             again=parameters.searches_again,
         )
-        return replace(plan, warnings=table.warnings(parameters, wanted, manifest.rows))
+        warnings = table.warnings(parameters, wanted, manifest.rows)
+        if threshold is not None and wanted.duplicate_threshold is None:
+            warnings += (not_collapsed("candidates_limit", LIMITS["compared_candidates_max"]),)
+        return replace(plan, warnings=warnings)
 
     # What an evaluation asks.
 

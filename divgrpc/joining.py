@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from divgrpc.parameters import crowded, too_few
+from divgrpc.limits import LIMITS
 from divgrpc.types import CountArray, LabelResult, QueryResult, QueryStats, WarningInfo
+from divgrpc.warning_rules import crowded, too_few
 
 ResultT = TypeVar("ResultT", QueryResult, LabelResult)
 
@@ -47,7 +48,8 @@ def _warnings(
 ) -> tuple[WarningInfo, ...]:
     found = {warning.code: warning for part in parts for warning in part.warnings}
     # These count rows, and each part counted its own.
-    for short in (*too_few(field, wanted, wanted, counts), *crowded(wanted, counts, stats)):
+    short_rows = too_few(field, wanted, wanted, counts)
+    for short in short_rows + crowded(wanted, LIMITS["rows_max"], counts, stats):
         if found.pop(short.code, None):
             found[short.code] = short
     return tuple(found.values())

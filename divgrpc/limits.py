@@ -15,6 +15,8 @@ LIMITS: Final = {
     "dpp_k_times_candidates_max": 10_000_000,
     # Times the dimensions: what a selector computes for one query row, some seconds at most.
     "k_candidates_dims_max": 2**35,
+    # For near-copies, with selectors that see all candidates at once: each is compared with each.
+    "compared_candidates_max": 2_048,
     # Of dense rows, and of sparse ones, which cost what they store.
     "dims_max": 65_536,
     "sparse_dims_max": 2**22,

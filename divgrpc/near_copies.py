@@ -18,9 +18,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE
+from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.sample import nearest_rows
-from divgrpc.types import Metric
 from divgrpc.vectors import Rows, SparseRows, take
 
 # Points whose neighbours are counted, and points whose distances say how far apart two are.
@@ -42,14 +41,14 @@ Distances = npt.NDArray[np.float64]
 
 
 def near_copy_threshold(
-    points: Rows, metric: Metric, seed: int, report: Callable[[int, int], None]
+    points: Rows, made: BuildParameters, report: Callable[[int, int], None]
 ) -> float:
     """Return the default `duplicate_threshold`: a cosine, under `euclidean` a squared distance.
 
     `points` (n, d) are unit rows under `cosine`.
     """
-    angular = metric != "euclidean"
-    rng = np.random.default_rng((seed, 5))
+    metric, angular = made.metric, made.metric != "euclidean"
+    rng = np.random.default_rng((made.seed, 5))
     far = _spread(_drawn(points, _SPREAD_POINTS, rng), angular=angular)
     # Few digits: the last ones depend on the order of a sum.
     usual = limit = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * far:.3g}")

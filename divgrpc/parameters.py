@@ -28,7 +28,7 @@ from divgrpc.types import (
     Variant,
     WarningInfo,
 )
-from divgrpc.warning_rules import crowded, too_few
+from divgrpc.warning_rules import limits_equal_k
 
 __all__ = [
     "CODE_BITS",
@@ -42,6 +42,7 @@ __all__ = [
     "MOST_CANDIDATES_GROWTH",
     "ONE_DIAL",
     "POOL_GROWTH",
+    "POOL_WORK",
     "RELAX_PASSES",
     "SEARCHES_AGAIN",
     "SEARCH_GROWTH",
@@ -53,9 +54,7 @@ __all__ = [
     "as_metric",
     "check_index_name",
     "check_one_dial",
-    "crowded",
     "named_over_default",
-    "too_few",
 ]
 
 
@@ -65,11 +64,12 @@ DEFAULT_K: Final = 10
 DEFAULT_DIVERSITY: Final = 0.15
 DEFAULT_VARIANT: Final[Variant] = "marginal"
 CODE_BITS: Final = 256
-# Points at least this similar are near-copies where points lie in all directions, unless a query
-# names a threshold. `divgrpc.assembling` measures what that is for other points.
+# Points this similar are near-copies where points lie in all directions: see `near_copies`.
 DEFAULT_DUPLICATE_COSINE: Final = 0.95
 # So many times as many candidates as candidates_limit are looked at where near-copies crowd them.
 POOL_GROWTH: Final = 4
+# The most that k times the candidates may come to by that: a selector takes some .2 s for as many.
+POOL_WORK: Final = 1 << 20
 # The candidates of a high dial, as a multiple of those of a low one.
 MOST_CANDIDATES_GROWTH: Final = 4.5
 # Where fewer than k of those differ, a query that names no hash_limit searches again with so many
@@ -95,6 +95,8 @@ DIAL_STEPS: Final = 32
 ONE_DIAL: Final = (
     'diversity, diversity="auto" and lose_at_most are three ways to say the dial: set one of them'
 )
+# Selectors that see all candidates at once.
+_ALL_AT_ONCE: Final = ("rerank", "max_sum", "dpp", "qp_relax")
 # The selectors that follow the variant as printed.
 _WITH_PRINTED: Final = ("greedy", "qp_relax")
 # Times that qp_relax may go over all candidates, as if it picked so many.
@@ -309,10 +311,24 @@ class QueryParameters:
             seed=self.seed,
             rounding=self.rounding,
             n_probes=min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,
-            duplicate_threshold=duplicate_threshold,
+            duplicate_threshold=self._compared(duplicate_threshold, seen),
             list_collapsed=self.list_collapsed,
             diversity_auto=self.diversity == "auto",
             lose_at_most=self.lose_at_most,
+        )
+
+    def _compared(self, duplicate_threshold: float | None, seen: int) -> float | None:
+        """Return the threshold, None where a default one would take too many comparisons."""
+        all_at_once = self.selector in _ALL_AT_ONCE or self.lose_at_most is not None
+        most = LIMITS["compared_candidates_max"]
+        if duplicate_threshold is None or not all_at_once or seen <= most:
+            return duplicate_threshold
+        if self.duplicate_threshold is None:
+            return None
+        raise InvalidArgumentError(
+            "candidates_limit",
+            f"this selector finds near-copies among at most {most} candidates, got {seen}: set"
+            " candidates_limit, or keep_duplicates",
         )
 
     def _limits(self, rows: int, width: int, sought: Sought) -> tuple[int, int]:
@@ -380,19 +396,5 @@ class QueryParameters:
         return min(limit, LIMITS["k_candidates_dims_max"] // width)
 
     def warnings(self) -> tuple[WarningInfo, ...]:
-        """Return what is legal and probably not meant: limits that leave nothing to choose from."""
-        # Nearly every call has none.
-        if self.k not in (self.hash_limit, self.candidates_limit):
-            return ()
-        return tuple(
-            WarningInfo(
-                f"{field.upper()}_EQUALS_K",
-                f"{field} equals k, so the selector has nothing to choose from",
-                field,
-            )
-            for field, value in (
-                ("hash_limit", self.hash_limit),
-                ("candidates_limit", self.candidates_limit),
-            )
-            if value == self.k
-        )
+        """Return what is legal and probably not meant."""
+        return limits_equal_k(self.k, self.hash_limit, self.candidates_limit)

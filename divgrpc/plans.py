@@ -7,7 +7,7 @@ import numpy as np
 
 from divgrpc.dials import METRICS, choice_of, factor_of, rule_of
 from divgrpc.kernels import answering, collapse, finding
-from divgrpc.parameters import LIMITS, POOL_GROWTH
+from divgrpc.parameters import LIMITS, POOL_GROWTH, POOL_WORK
 from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.types import EffectiveParameters, Metric, WarningInfo
 from divgrpc.vectors import within_float32
@@ -34,7 +34,9 @@ class QueryPlan:
     `wanted` are the parameters and `of_kernel` is the plan of `answering._answer`; `seen` points at
     most come before the selector, which is called `one_by_one` where the kernel does not know it,
     or where near-copies are listed. `limit` is how far near-copies are apart, below 0 for none.
-    `wider` is how to answer where fewer than k candidates differ; None: the answer stands.
+    `widest` is how many candidates there may be where near-copies crowd them. `roomier` is how to
+    answer where they do and `seen` is less, `wider` where fewer than k candidates differ; None: the
+    answer stands.
     """
 
     wanted: EffectiveParameters
@@ -42,6 +44,8 @@ class QueryPlan:
     seen: int
     one_by_one: bool
     limit: float = float(collapse.OFF)
+    widest: int = 0
+    roomier: "QueryPlan | None" = None
     wider: "QueryPlan | None" = None
     # What every answer to these parameters says.
     warnings: tuple[WarningInfo, ...] = ()
@@ -55,23 +59,27 @@ class QueryPlan:
         *,
         at_least: int = 0,
         most: int | None = None,
+        grow: bool = True,
     ) -> "QueryPlan":
         """Return the plan that answers; `at_least` of the `points` hashed are found.
 
-        `most`: candidates that a pool may grow to.
+        `most`: candidates that a pool may grow to; `grow`: whether it may.
         """
         seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
-        limit = _limit(wanted.duplicate_threshold, metric)
+        limit, widest = _limit(wanted.duplicate_threshold, metric), seen
+        # A bound on the loss needs to know which candidates near-copies leave.
+        alone = wanted.selector in ONE_BY_ONE or wanted.lose_at_most is not None
         if limit >= 0:
-            room = LIMITS["k_times_candidates_max"] // wanted.k if most is None else most
-            seen = min(POOL_GROWTH * seen, wanted.hash_limit or points, points, max(seen, room))
+            room = min(POOL_WORK // wanted.k, points if most is None else most)
+            if alone:
+                room = min(room, LIMITS["compared_candidates_max"])
+            widest = min(POOL_GROWTH * seen, points, max(seen, room))
+            seen = min(widest, wanted.hash_limit or points) if grow else seen
         # All selectors are plain nearest neighbours at 0, but those that the paper prints.
         printed = wanted.selector in {"greedy", "qp_relax"} and wanted.variant == "printed"
         relevance_alone = np.float32(1 - wanted.diversity) == 1
         at_zero = wanted.has_fixed_dial and relevance_alone
         nearest = wanted.selector == "nearest" or (at_zero and not printed)
-        # A bound on the loss needs to know which candidates near-copies leave.
-        alone = wanted.selector in ONE_BY_ONE or wanted.lose_at_most is not None
         one_by_one = alone and not nearest
         step = answering.CANDIDATES if one_by_one else answering.GREEDY
         effective = wanted
@@ -82,7 +90,7 @@ class QueryPlan:
             step = answering.GREEDY
             effective = replace(wanted, selector="greedy", variant="corrected", diversity=0.0)
         of_kernel = _of_kernel(effective, metric, step, at_least, (np.float32(limit), seen))
-        return cls(wanted, of_kernel, seen, one_by_one or wanted.list_collapsed, limit)
+        return cls(wanted, of_kernel, seen, one_by_one or wanted.list_collapsed, limit, widest)
 
     @classmethod
     def of_hashed(cls, wanted: EffectiveParameters, metric: Metric) -> "QueryPlan":

@@ -13,6 +13,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from divgrpc.answers import Answers
 from divgrpc.array_files import Array, read_only
 from divgrpc.branches import CANDIDATES_AT_ONCE, Branches, PickedLabels
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
@@ -23,10 +24,10 @@ from divgrpc.labels.model import prediction
 from divgrpc.labels.votes import most_voted, weigh
 from divgrpc.manifest import LabelSection, Manifest
 from divgrpc.metrics.hierarchy import LabelTree
-from divgrpc.parameters import LIMITS, too_few
+from divgrpc.parameters import LIMITS
 from divgrpc.plans import QueryPlan
 from divgrpc.pricing import SearchTable
-from divgrpc.searching import Answers, Searcher
+from divgrpc.searching import Searcher
 from divgrpc.stores import part_of
 from divgrpc.types import (
     CountArray,
@@ -38,6 +39,7 @@ from divgrpc.types import (
     QueryStats,
 )
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare
+from divgrpc.warning_rules import too_few
 
 # Where the arrays of the index over label factors stand among those of a generation.
 INDEX = "label_index."

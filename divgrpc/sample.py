@@ -7,6 +7,7 @@ indexed. Of every three queries one serves to tune and two to measure.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -167,19 +168,8 @@ def nearest_rows(
 
     `angular`: the nearest are those of the greatest cosine, under `inner_product` too.
     """
-    centre = np.zeros(points.shape[1], np.float32)
+    centre, back = _other_side(points, queries, metric)
     scaled = angular and metric == "inner_product"
-    if isinstance(queries, SparseRows):
-        # Never spread out: a sample of wide rows would be a gigabyte.
-        back = sparse.csr_array(queries.matrix.T)
-    elif isinstance(points, SparseRows):
-        back = np.ascontiguousarray(queries.T)
-    elif metric == "euclidean":
-        # Far from the origin the differences between products would be lost in rounding.
-        centre = queries.mean(axis=0)
-        back = (queries - centre).T
-    else:
-        back = queries.T
     rows = np.empty((len(queries), 0), np.int64)
     gains = np.empty((len(queries), 0), np.float32)
     at_once = max(count, block_rows(points))
@@ -206,3 +196,18 @@ def nearest_rows(
         release_rows(points)
         report(start + len(block), len(points))
     return rows, gains
+
+
+def _other_side(points: Rows, queries: Rows, metric: Metric) -> tuple[FloatArray, Any]:
+    """Return what to take from points, and what to multiply them by then."""
+    centre = np.zeros(points.shape[1], np.float32)
+    if isinstance(queries, SparseRows):
+        # Never spread out: a sample of wide rows would be a gigabyte.
+        return centre, sparse.csr_array(queries.matrix.T)
+    if isinstance(points, SparseRows):
+        return centre, np.ascontiguousarray(queries.T)
+    if metric == "euclidean":
+        # Far from the origin the differences between products would be lost in rounding.
+        centre = queries.mean(axis=0)
+        return centre, (queries - centre).T
+    return centre, queries.T

@@ -3,11 +3,12 @@
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from functools import partial
+from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
+from divgrpc.answers import Answers, empty_answers, room_for
 from divgrpc.array_files import Array, release
 from divgrpc.dials import METRICS, factor_of
 from divgrpc.kernel_arrays import as_queries, lay_out
@@ -22,16 +23,15 @@ from divgrpc.kernels import (
     scoring,
 )
 from divgrpc.kernels.hashing import project_query
+from divgrpc.kernels.selection import CROWDED_PART
 from divgrpc.kernels.together import TOGETHER, nearest_together, scan_together
-from divgrpc.parameters import SEARCH_GROWTH, BuildParameters
+from divgrpc.parameters import POOL_WORK, SEARCH_GROWTH, BuildParameters
 from divgrpc.plans import QueryPlan
 from divgrpc.relaxation import Candidates
 from divgrpc.scratch import MAX_PROBES, Scratch, flat
 from divgrpc.selecting import relevance, select_different
 from divgrpc.types import (
-    CountArray,
     EffectiveParameters,
-    FloatArray,
     IntArray,
     Metric,
 )
@@ -52,46 +52,6 @@ _PART: Final = 4
 _ROOM: Final = 4 << 20
 # A row's number and its distance.
 _KEPT_BYTES: Final = 8
-
-_NO_GAPS: Final = np.empty(0, np.float32)
-_NO_DIALS: Final = np.empty(0)
-_NO_REASONS: Final = np.empty(0, np.uint8)
-
-
-class Answers(NamedTuple):
-    """What the kernel writes: `QueryResult`'s columns; `stats` (6, nq) in `QueryStats`'s order.
-
-    `gaps` (nq,) float32 or empty, 0 where nothing was relaxed. `copies` has, for each place of each
-    row (nq * k), the ids of the near-copies that the result there stands for, or is empty. `dials`
-    and `reasons`, numbers, are empty where the query named a dial.
-    """
-
-    ids: IntArray
-    scores: FloatArray
-    values: FloatArray
-    counts: CountArray
-    stats: CountArray
-    gaps: FloatArray
-    copies: list[IntArray]
-    dials: npt.NDArray[np.float64]
-    reasons: npt.NDArray[np.uint8]
-
-    @property
-    def columns(self) -> tuple[Any, ...]:
-        """What kernels write, in the order of `answering._answer`."""
-        columns = (self.ids, self.scores, self.values, self.counts, self.stats)
-        return (*columns, self.dials, self.reasons)
-
-    def put(self, row: int, alone: "Answers") -> None:
-        """Write the answer to one query as a row."""
-        for name in ("ids", "scores", "values", "counts"):
-            getattr(self, name)[row] = getattr(alone, name)[0]
-        self.stats[:, row] = alone.stats[:, 0]
-        self.gaps[row : row + 1] = alone.gaps
-        if alone.copies:
-            k = self.ids.shape[1]
-            self.copies[row * k : (row + 1) * k] = alone.copies
-        self.dials[row : row + 1], self.reasons[row : row + 1] = alone.dials, alone.reasons
 
 
 class Searcher:
@@ -160,14 +120,25 @@ class Searcher:
         candidates are looked at.
         """
         at_least, points = self._enough(wanted) if probe_on else 0, self._hashing[2].shape[1]
-        plan = QueryPlan.of(wanted, self.metric, points, at_least=at_least, most=most)
+        plan_of = partial(
+            QueryPlan.of, metric=self.metric, points=points, at_least=at_least, most=most
+        )
+        # An exact search by lists takes three times as long for four times as many candidates.
+        listed = wanted.search == "exact" and len(self._groups["postings"][0]) > 0
+        plan, roomier = plan_of(wanted, grow=not listed), None
+        limited = again > 0 and 0 < wanted.hash_limit < points
+        if plan.limit >= 0 and plan.seen < plan.widest and (listed or limited):
+            hash_limit = max(wanted.hash_limit, plan.widest) if limited else wanted.hash_limit
+            roomier = plan_of(replace(wanted, hash_limit=hash_limit))
         limits = (SEARCH_GROWTH * wanted.hash_limit, SEARCH_GROWTH * wanted.candidates_limit)
-        fits = most is None or max(limits[1], wanted.k) <= most
-        if not (again and plan.limit >= 0 and fits and 0 < wanted.hash_limit < points):
-            return plan
-        wider = replace(wanted, hash_limit=limits[0], candidates_limit=limits[1])
-        next_plan = self.plan(wider, probe_on=probe_on, most=most, again=again - 1)
-        return replace(plan, wider=next_plan)
+        fits = max(limits[1], wanted.k) <= min(most or points, POOL_WORK // wanted.k)
+        if not (limited and plan.limit >= 0 and fits):
+            return replace(plan, roomier=roomier)
+        wanted = replace(wanted, hash_limit=limits[0], candidates_limit=limits[1])
+        wider = self.plan(wanted, probe_on=probe_on, most=most, again=again - 1)
+        if roomier is not None:
+            roomier = replace(roomier, wider=wider)
+        return replace(plan, roomier=roomier, wider=wider)
 
     def _enough(self, wanted: EffectiveParameters) -> int:
         """How many hashed points give the selector all the candidates that it may have.
@@ -182,26 +153,27 @@ class Searcher:
     def answer(self, queries: Rows, plan: QueryPlan) -> Answers:
         """Answer rows that are prepared for the metric."""
         answers = self._answer(queries, plan)
-        if plan.wider is None:
+        if plan.roomier is None and plan.wider is None:
             return answers
-        # How many results of each row are near-copies of others. Of few rows, none with any, a list
-        # tells so in a tenth of the time that numpy takes.
-        duplicates = answers.stats[5].tolist()
-        if any(duplicates):
-            for row, number in enumerate(duplicates):
-                if number:
-                    answers.put(row, self.answer(queries[row : row + 1], plan.wider))
+        # Of few rows a list is looked through in a tenth of the time that numpy takes.
+        pools, copies, duplicates = answers.stats[3:].tolist()
+        for row in range(len(queries)):
+            again = plan.wider if duplicates[row] else None
+            if plan.roomier is not None and CROWDED_PART * copies[row] >= pools[row] > 0:
+                again = plan.roomier
+            if again is not None:
+                answers.put(row, self.answer(queries[row : row + 1], again))
         return answers
 
     def _answer(self, queries: Rows, plan: QueryPlan) -> Answers:
         wanted = plan.wanted
-        answers = _room_for(len(queries), wanted)
+        answers = room_for(len(queries), wanted)
         if not plan.one_by_one:
             self._run(queries, plan, answers)
             return answers
         for row in range(len(queries)):
             # Kernels are compiled for whole arrays, not for parts of others.
-            alone = _room_for(1, wanted)
+            alone = room_for(1, wanted)
             self._run(queries[row : row + 1], plan, alone)
             if plan.of_kernel[7] == answering.CANDIDATES:
                 places = self._select(plan, alone)
@@ -223,7 +195,7 @@ class Searcher:
         among = Candidates(self._points, inverses, rows, distances, scratch.selection)
         pool, wanted = int(alone.stats[3, 0]), plan.wanted
         if wanted.diversity_auto:
-            wanted = _at_own_dial(wanted, distances[:pool], self.metric, alone)
+            wanted = _at_own_dial(wanted, among.of(np.arange(pool)), plan.limit, self.metric, alone)
         picks, pool, copies, duplicates = select_different(
             among, pool, plan.limit, wanted, self.metric
         )
@@ -262,7 +234,7 @@ class Searcher:
         They are at most `hash_limit`, where that is not 0.
         """
         limit = wanted.hash_limit or self._hashing[2].shape[1]
-        answers = _empty_answers(len(queries), limit)
+        answers = empty_answers(len(queries), limit)
         self._run(queries, QueryPlan.of_hashed(wanted, self.metric), answers)
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
@@ -368,31 +340,21 @@ class Searcher:
 
 
 def _at_own_dial(
-    wanted: EffectiveParameters, distances: FloatArray, metric: Metric, alone: Answers
+    wanted: EffectiveParameters, pool: Candidates, limit: float, metric: Metric, alone: Answers
 ) -> EffectiveParameters:
-    """Return parameters with the dial of a query whose candidates lie at `distances`; note it."""
-    step, reason, count = 0, dials.NO_CHOICE, len(distances)
+    """Return parameters with the dial of a query with these candidates, and note it."""
+    step, reason, count = 0, dials.NO_CHOICE, len(pool)
     if count > wanted.k:
-        told = (wanted.k, factor_of(wanted), METRICS[metric])
-        step, reason = dials.fall_off_step(distances, count, *told), dials.FALL_OFF
+        candidates = (pool.points, pool.inverses, pool.rows, pool.costs)
+        step = dials.fall_off_step(
+            candidates,
+            count,
+            wanted.k,
+            np.float32(limit),
+            pool.scratch,
+            factor_of(wanted),
+            METRICS[metric],
+        )
+        reason = dials.FALL_OFF
     alone.dials[0], alone.reasons[0] = step / dials.STEPS, reason
     return replace(wanted, diversity=step / dials.STEPS)
-
-
-def _room_for(queries: int, wanted: EffectiveParameters) -> Answers:
-    gaps, chosen = wanted.selector == "qp_relax", not wanted.has_fixed_dial
-    return _empty_answers(queries, wanted.k, gaps=gaps, chosen=chosen)
-
-
-def _empty_answers(queries: int, k: int, *, gaps: bool = False, chosen: bool = False) -> Answers:
-    return Answers(
-        np.empty((queries, k), np.int64),
-        np.empty((queries, k), np.float32),
-        np.empty((queries, k), np.float32),
-        np.empty(queries, np.uint32),
-        np.empty((6, queries), np.uint32),
-        np.zeros(queries, np.float32) if gaps else _NO_GAPS,
-        [],
-        np.zeros(queries) if chosen else _NO_DIALS,
-        np.zeros(queries, np.uint8) if chosen else _NO_REASONS,
-    )

@@ -5,6 +5,27 @@ import numpy.typing as npt
 
 from divgrpc.types import CountArray, QueryStats, WarningInfo
 
+# Candidates of which this part are near-copies of results are crowded.
+_HALF = 2
+
+
+def limits_equal_k(
+    k: int, hash_limit: int | None, candidates_limit: int | None
+) -> tuple[WarningInfo, ...]:
+    """Return what is said of limits that leave a selector nothing to choose from."""
+    # Nearly every call has none.
+    if k not in (hash_limit, candidates_limit):
+        return ()
+    return tuple(
+        WarningInfo(
+            f"{field.upper()}_EQUALS_K",
+            f"{field} equals k, so the selector has nothing to choose from",
+            field,
+        )
+        for field, value in (("hash_limit", hash_limit), ("candidates_limit", candidates_limit))
+        if value == k
+    )
+
 
 def too_few(
     field: str, wanted: int, there: int, counts: npt.NDArray[np.uint32]
@@ -25,23 +46,44 @@ def too_few(
     return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)
 
 
-def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
-    """Return what is said where near-copies fill up, as fewer than `k` candidates differ.
+def crowded(k: int, there: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
+    """Return what is said where near-copies crowd the candidates, and no more were looked at.
 
-    `counts` (nq,) results were found; where they are fewer than `k`, nothing was left out for a
-    near-copy.
+    That is where near-copies fill up, as fewer than `k` candidates differ, or where half of the
+    candidates, of the `there` points of the index, are near-copies of results. `counts` (nq,)
+    results were found; where they are fewer than `k`, nothing was left out for a near-copy.
     """
     duplicates = stats.duplicates.tolist()
-    # Nearly every call has none.
-    if not any(duplicates):
-        return ()
-    rows = sum(
-        copies > 0 and count == k for copies, count in zip(duplicates, counts.tolist(), strict=True)
+    columns = zip(
+        duplicates,
+        stats.collapsed.tolist(),
+        stats.candidates.tolist(),
+        counts.tolist(),
+        strict=True,
     )
-    if not rows:
+    filled = halved = 0
+    for fillers, copies, candidates, count in columns:
+        filled += fillers > 0 and count == k
+        halved += not fillers and there > candidates <= _HALF * copies
+    if not filled and not halved:
         return ()
+    if filled:
+        trouble = f"{filled} of {len(duplicates)} rows have fewer than k = {k} results that differ,"
+        trouble += " and near-copies fill them up"
+    else:
+        trouble = f"half of the candidates of {halved} of {len(duplicates)} rows are near-copies of"
+        trouble += " results"
+    cure = (
+        "a larger candidates_limit and hash_limit look further; where these points are no copies,"
+        " name another duplicate_threshold, or keep_duplicates"
+    )
+    return (WarningInfo("CANDIDATES_CROWDED", f"{trouble}; {cure}", "candidates_limit"),)
+
+
+def not_collapsed(field: str, most: int) -> WarningInfo:
+    """Return what is said where there are too many candidates to find near-copies among them."""
     sentence = (
-        f"{rows} of {len(duplicates)} rows have fewer than k = {k} results that differ, and"
-        " near-copies fill them up; a larger candidates_limit and hash_limit look further"
+        f"near-copies are not collapsed among more than {most} candidates by this selector: a"
+        " smaller candidates_limit collapses them"
     )
-    return (WarningInfo("CANDIDATES_CROWDED", sentence, "candidates_limit"),)
+    return WarningInfo("NEAR_COPIES_KEPT", sentence, field)

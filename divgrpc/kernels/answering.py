@@ -280,7 +280,11 @@ def _select(points, named, plan, query, counts, scratch, results):
     if plan[16] == BY_FALL_OFF:
         step, reason = 0, NO_CHOICE
         if counts[0] > k:
-            step, reason = fall_off_step(distances, counts[0], k, plan[17], plan[13]), FALL_OFF
+            candidates = (points, named[1], rows, distances)
+            step, reason = (
+                fall_off_step(candidates, counts[0], k, plan[14], scratch[8], plan[17], plan[13]),
+                FALL_OFF,
+            )
         results[5][query], results[6][query] = step / STEPS, reason
         relevance = np.float32(1) - np.float32(step) / np.float32(STEPS)
     if selector == GREEDY:

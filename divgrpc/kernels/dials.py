@@ -13,7 +13,8 @@ import math
 
 import numpy as np
 
-from divgrpc.kernels.compiling import allocating, kernel, part
+from divgrpc.kernels.collapse import is_kept
+from divgrpc.kernels.compiling import allocating, part
 from divgrpc.kernels.pairs import far_from
 from divgrpc.kernels.relevance import relevance_of
 from divgrpc.kernels.selection import MMR, add_pick, best_value, diversity_weight
@@ -64,19 +65,31 @@ def means_of(distances, count, k, metric):
     return nearest / k, every / count
 
 
-@kernel
-def fall_off_step(distances, count, k, factor, metric):
+@allocating
+def fall_off_step(candidates, count, k, limit, scratch, factor, metric):
     """Return the step of the dial that the fall of relevance among the candidates asks for.
 
     The odds of the dial, dial / (1 - dial), are `factor` float64 times the share of the best
     candidate's lead in relevance over all candidates that the k nearest keep on average: 1 where
-    they are as good as the best, near 0 where the best stands out. `distances` (count,) float32
-    ascend; `k` is at most `count`.
+    they are as good as the best, near 0 where the best stands out. Near-copies are not among the k,
+    else they would pass for a choice.
+
+    `candidates`: points, inverses and rows as for `selection.greedy`, and distances (count,)
+    float32 that ascend; `limit` and `scratch` as there. `k` is at most `count`.
     """
-    nearest, every = means_of(distances, count, k, metric)
+    points, inverses, rows, distances = candidates
+    standing, different, nearest = np.zeros(count, np.int8), 0, 0.0
+    for i in range(count):
+        if limit < 0 or is_kept(points, inverses, rows, i, limit, standing, scratch):
+            nearest += np.float64(relevance_of(distances[i], metric))
+            different += 1
+            if different == k:
+                break
+    _, every = means_of(distances, count, k, metric)
     lead = np.float64(relevance_of(distances[0], metric)) - every
-    odds = factor * ((nearest - every) / lead if lead != 0.0 else 1.0)
-    return math.floor(STEPS * (odds / (1.0 + odds)) + 0.5)
+    odds = factor * ((nearest / different - every) / lead if lead != 0.0 else 1.0)
+    # Where fewer than k differ, their mean may be below that of all.
+    return math.floor(STEPS * (odds / (1.0 + odds)) + 0.5) if odds > 0.0 else 0
 
 
 @allocating

@@ -21,7 +21,7 @@ from divgrpc.evaluation import Grid
 from divgrpc.index import Index
 from divgrpc.kernels import dials
 from divgrpc.parameters import DIAL_STEPS, QueryParameters
-from divgrpc.types import QueryResult, Selector
+from divgrpc.types import FloatArray, QueryResult, Selector
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
@@ -109,6 +109,23 @@ def _pick_within(  # noqa: PLR0917  # what a selector takes
     return step, order[picked].tolist(), gains.tolist()
 
 
+def fall_off_step(
+    distances: FloatArray,
+    k: int,
+    factor: float,
+    metric: Metrics,
+    *,
+    vectors: FloatArray | None = None,
+    limit: float = -1,
+) -> int:
+    """Return the step for candidates at these distances, collapsed where they have `vectors`."""
+    count = len(distances)
+    points = kernel_points(np.zeros((count, 1), np.float32) if vectors is None else vectors)
+    candidates = (points, np.empty(0, np.float32), np.arange(count, dtype=np.int32), distances)
+    rest = (np.float32(limit), room_of(count, points), factor, METRIC_NUMBERS[metric])
+    return int(dials.fall_off_step(candidates, count, k, *rest))
+
+
 @examples
 @given(
     seed=seeds,
@@ -123,16 +140,35 @@ def test_the_automatic_dial_is_the_twins(
     """It goes by the share of the best one's lead that the k nearest keep."""
     distances = np.sort(np.random.default_rng(seed).uniform(0, 4, count).astype(np.float32))
     k = min(k, count)
-    step = dials.fall_off_step(distances, count, k, factor, METRIC_NUMBERS[metric])
+    step = fall_off_step(distances, k, factor, metric)
     truth = reference_goals.automatic_dial(_relevances(distances, metric), k, factor)
     assert abs(step / dials.STEPS - truth) <= 0.5 / dials.STEPS + 1e-9
 
 
 def test_the_automatic_dial_of_equals_is_the_greatest() -> None:
     """Where no candidate stands out the k nearest keep all there is."""
-    step = dials.fall_off_step(np.full(9, 0.5, np.float32), 9, 3, 1.0, METRIC_NUMBERS["cosine"])
+    step = fall_off_step(np.full(9, 0.5, np.float32), 3, 1.0, "cosine")
     assert step == dials.STEPS // 2
     assert dials.STEPS == DIAL_STEPS
+
+
+@examples
+@given(seed=seeds, k=st.integers(1, 12), factor=st.sampled_from([0.1, 0.5, 3.0]))
+def test_near_copies_do_not_pass_for_a_choice(seed: int, k: int, factor: float) -> None:
+    """The k nearest are those of candidates that differ; the average has all candidates."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((8, 4)).repeat(rng.integers(1, 5, 8), axis=0).astype(np.float32)
+    far = np.square(vectors).sum(axis=1)
+    order = np.argsort(far, kind="stable")
+    vectors, distances = vectors[order], far[order].astype(np.float32)
+    k = min(k, len(distances))
+    step = fall_off_step(distances, k, factor, "euclidean", vectors=vectors, limit=1e-9)
+    values = -distances.astype(np.float64)
+    _, first = np.unique(vectors, axis=0, return_index=True)
+    nearest = values[np.sort(first)][:k].mean()
+    lead = values[0] - values.mean()
+    odds = max(0.0, factor * (nearest - values.mean()) / lead) if lead else factor
+    assert abs(step / dials.STEPS - odds / (1 + odds)) <= 0.5 / dials.STEPS + 1e-6
 
 
 POINTS = np.random.default_rng(5).standard_normal((400, 12)).astype(np.float32)

@@ -13,6 +13,7 @@ from core.test_collapse import DIMS, copies
 from core.test_selection import METRICS, Metrics
 from divgrpc.index import Index
 from divgrpc.near_copies import near_copy_threshold
+from divgrpc.parameters import BuildParameters
 from divgrpc.types import FloatArray, Metric
 
 Vectors = npt.NDArray[np.floating]
@@ -29,7 +30,9 @@ def threshold(vectors: Vectors, metric: Metric) -> float:
     """Return the default threshold, as Build has it."""
     if metric == "cosine":
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    return near_copy_threshold(vectors.astype(np.float32), metric, 0, lambda *_: None)
+    return near_copy_threshold(
+        vectors.astype(np.float32), BuildParameters(metric=metric), lambda *_: None
+    )
 
 
 def threshold_of_all(vectors: Vectors, metric: Metric) -> float:

@@ -348,9 +348,10 @@ class QueryRequest(google.protobuf.message.Message):
     diversity_auto: builtins.bool
     """Chooses the dial of each row from its candidates: low where one of them stands out, higher where
     the k nearest are nearly as relevant as the best. The odds of the dial are the selector's factor
-    times (R_nearest - R_all) / (R_best - R_all), R_best the relevance of the best candidate, the
-    others as for lose_at_most. At most one of diversity, diversity_auto and lose_at_most is set;
-    false counts as unset. Not for the selector nearest, which has no dial.
+    times (R_nearest - R_all) / (R_best - R_all): R_best is the relevance of the best candidate,
+    R_nearest the mean one of the k nearest candidates that are no near-copies, R_all that of all
+    candidates. At most one of diversity, diversity_auto and lose_at_most is set; false counts as
+    unset. Not for the selector nearest, which has no dial.
     """
     lose_at_most: builtins.float
     """0 to 1. Takes for each row the greatest dial, of steps of 1/32, whose answer loses at most this;
@@ -640,7 +641,7 @@ class WarningInfo(google.protobuf.message.Message):
     """UPPER_SNAKE_CASE, stable, for machines: CANDIDATES_LIMIT_EQUALS_K, HASH_LIMIT_EQUALS_K,
     FEWER_THAN_K_FOUND, FEWER_THAN_K_POINTS, FEWER_THAN_TOP_K_FOUND, FEWER_THAN_TOP_K_LABELS,
     TARGET_RECALL_MISSED, ZERO_VECTORS_SKIPPED, LABELS_OUTSIDE_HIERARCHY, ZERO_LABEL_FACTORS,
-    DENSE_QUERIES_LIKE_POINTS, CANDIDATES_CROWDED.
+    DENSE_QUERIES_LIKE_POINTS, CANDIDATES_CROWDED, NEAR_COPIES_KEPT.
     """
     message: builtins.str
     """A sentence for people."""
