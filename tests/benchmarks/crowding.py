@@ -127,10 +127,6 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
             rows += _on(crowd, arguments)
     show("All sets together\n")
     show(crowding_tables.summary(rows) + "\n")
-    changes = crowding_tables.changes_of_h([row for row in rows if not row.data.startswith("made")])
-    if changes:
-        show(f"h of hyperplane queries beside {crowding_tables.REFERENCE}, 95 % over categories\n")
-        show(changes + "\n")
     verdicts = crowding_goals.verdicts(rows)
     show("What the defaults must reach\n")
     show(crowding_goals.drawn(verdicts) + "\n")

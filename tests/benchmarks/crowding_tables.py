@@ -12,8 +12,6 @@ from benchmarks.tables import optional, table
 from divgrpc import metrics
 from divgrpc.types import IntArray
 
-# What changes of h are measured against: the first default.
-REFERENCE: Final = "greedy:corrected 0.3"
 # The setting of the row that has the nearest distinct items.
 BEST_ITEMS: Final = "best items"
 # A gap is no gap where it is less than this share of J.
@@ -30,8 +28,7 @@ class Row:
     `relevance`: the mean cosine, with `of_best` its share of the best k distinct items' and
     `of_nearest` of plain neighbours'; `gap`: the part of the gap in J between plain neighbours and
     greedy over all points that is closed, None where it is under 1 % of J, with `gap_size` what
-    there is to close and `difference` the J above plain neighbours'; `h_by_category`: the mean h of
-    each category.
+    there is to close and `difference` the J above plain neighbours'.
     """
 
     data: str
@@ -60,7 +57,6 @@ class Row:
     microseconds: float | None = None
     than_nearest: float | None = None
     warnings: list[str] = field(default_factory=list)
-    h_by_category: dict[int, float] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -100,9 +96,6 @@ def measured(truth: Truth, rows: IntArray, row: Row, diversity: float) -> Row:
         gap_size=size,
         difference=float(np.nanmean(values - low)),
         filled=float((rows >= 0).mean()),
-        h_by_category={
-            int(category): metrics.mean(h[asked == category]) for category in np.unique(asked)
-        },
     )
 
 
@@ -194,23 +187,3 @@ def _over_sets(rows: Sequence[Row]) -> tuple[str, ...]:
 def _figure(kind: Callable[[list[float]], Any], values: Sequence[float | None], form: str) -> str:
     real = [value for value in values if value is not None]
     return format(kind(real), form) if real else ""
-
-
-def changes_of_h(rows: Sequence[Row]) -> str:
-    """Draw the change of h on hyperplane queries, by category; empty where there is none."""
-    asked = [row for row in rows if row.kind == "hyperplanes"]
-    references = {
-        (row.data, row.family, row.search): row for row in asked if row.setting == REFERENCE
-    }
-    lines = []
-    for row in asked:
-        reference = references.get((row.data, row.family, row.search))
-        if reference is None or row is reference:
-            continue
-        change = np.array(
-            [row.h_by_category[at] - reference.h_by_category[at] for at in row.h_by_category]
-        )
-        value, low, high = metrics.mean_intervals(change[:, None])[0]
-        lines.append((f"{row.data}: {row.name}", f"{value:+.4f}", f"{low:+.4f}", f"{high:+.4f}"))
-    heads = ("set: family, search, setting", "change of h", "from", "to")
-    return table(heads, lines) if lines else ""

@@ -213,19 +213,6 @@ def test_runs_small(
     assert "What the defaults must reach" in printed
 
 
-def test_h_changes_are_over_categories() -> None:
-    """The change of h beside the first default, of each category by itself."""
-    rows = [
-        Row("set", False, "hyperplanes", "f", "s", setting, h_by_category=dict(enumerate(h)))
-        for setting, h in ((crowding_tables.REFERENCE, [0.5, 0.7]), ("dpp 0.3", [0.6, 0.6]))
-    ]
-    drawn = crowding_tables.changes_of_h(rows)
-    assert "set: f, s, dpp 0.3" in drawn
-    assert "+0.0000" in drawn
-    assert "+0.1000" in drawn
-    assert crowding_tables.changes_of_h(rows[:1]) == ""
-
-
 def test_goals_are_judged_by_the_worst_row_of_the_defaults() -> None:
     """Rows of other settings and searches do not count; each goal has its own cases."""
 
