@@ -19,7 +19,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.pricing import Shape
 from divgrpc.reasons import choices, dense_choices
 from divgrpc.searching import Searcher
-from divgrpc.separators import separators
+from divgrpc.separators import dense_queries
 from divgrpc.stores import Arrays
 from divgrpc.tuning import Tuned, tune
 from divgrpc.types import IntArray
@@ -50,8 +50,9 @@ def assemble(
     shape = Shape.of(parameters, rows, dims, stored)
     tell = partial(report, "tuning")
     tuned = tune(searcher, shape, parameters.target_recall, parameters.seed, tell, queries=queries)
-    dense = _tuned_dense(searcher, shape, parameters, categories, tell)
-    chosen = choices(asked, family, encoded, tuned, points.shape) + dense_choices(dense, parameters)
+    dense, asked_dense = _tuned_dense(searcher, shape, parameters, categories, tell)
+    chosen = choices(asked, family, encoded, tuned, points.shape)
+    chosen += dense_choices(dense, parameters, asked_dense)
     return Manifest(
         generation=0,
         rows=rows,
@@ -84,16 +85,15 @@ def _tuned_dense(
     parameters: BuildParameters,
     categories: IntArray | None,
     tell: Callable[[int, int], None],
-) -> Tuned | None:
-    """Tune for hyperplanes of the categories, where points are sparse and some can be learned."""
+) -> tuple[Tuned | None, str]:
+    """Tune for dense queries, where points are sparse and some can be made; return also by what."""
     points = searcher.points
-    if categories is None or not isinstance(points, SparseRows):
-        return None
-    if parameters.metric == "euclidean":
-        return None  # a hyperplane asks for the largest products, which no distance says
-    learned = separators(points, categories, parameters.seed)
-    if not len(learned):
-        return None
+    # A hyperplane asks for the largest products, which no distance says.
+    if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
+        return None, ""
     target, seed = parameters.target_recall, parameters.seed
+    queries, asked = dense_queries(points, categories, seed)
+    if not len(queries):
+        return None, ""
     tell(0, len(points))
-    return tune(searcher, shape, target, seed, tell, queries=learned)
+    return tune(searcher, shape, target, seed, tell, queries=queries), asked

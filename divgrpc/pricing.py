@@ -225,13 +225,16 @@ class SearchTable:
         return "scan" if safe else "exact", self._pools["tables"][-1].n_probes
 
     def _hash_limit(self, candidates: int) -> int:
-        """Return how many points to hash for so many candidates, 0 where Build did not say."""
+        """Return how many points to hash for so many candidates, 0 where Build did not say.
+
+        On a line between two measured numbers; as large a share past the last and before the first.
+        """
         if not self._sizes or not candidates:
             return 0
-        pools = self._pools["scan"]
-        place = min(bisect.bisect_left(self._sizes, candidates), len(pools) - 1)
-        share = pools[place].hash_limit / pools[place].candidates
-        return math.ceil(share * candidates)
+        limits = [pool.hash_limit for pool in self._pools["scan"]]
+        last = min(max(candidates, self._sizes[0]), self._sizes[-1])
+        limit = float(np.interp(last, self._sizes, limits))
+        return math.ceil(limit * candidates / last)
 
     def recall(self, search: Search, candidates: int) -> float:
         """Return what a search is known to find at least, of so many candidates; 1 if unknown."""

@@ -49,12 +49,12 @@ def _probes(tuned: Tuned, target: float, what: str) -> Choice:
     return Choice("n_probes", str(tuned.n_probes), f"{reason}; by candidates: {others}")
 
 
-def dense_choices(dense: Tuned | None, made: BuildParameters) -> tuple[Choice, ...]:
-    """Return what dense queries of sparse points were tuned to, where they were."""
+def dense_choices(dense: Tuned | None, made: BuildParameters, asked: str) -> tuple[Choice, ...]:
+    """Return what dense queries of sparse points take, if Build `asked` any: what they were."""
     if dense is None:
         return ()
     chosen = _search(dense, made.target_recall)
-    reason = f"by {dense.asked} hyperplanes that tell categories apart: {chosen.reason}"
+    reason = f"by {dense.asked} {asked}: {chosen.reason}"
     return (Choice("search_dense", chosen.value, reason),)
 
 

@@ -1,10 +1,11 @@
-"""Hyperplanes learned from the points themselves: a sample of the dense queries sparse points get.
+"""A sample of the dense queries that sparse points get, made from the points themselves.
 
 Sparse points are asked with points like them, or with what was learned from many: the paper's own
 queries are hyperplanes that tell a category from the rest. Those are nothing like points, so a
 search that finds the neighbours of points may lose theirs, and the other way round. Where points
 have categories, some hyperplanes are learned by ridge regression, in its dual form for there are
-more columns than points (Saunders, Gammerman and Vovk 1998): each from a half of a sample.
+more columns than points (Saunders, Gammerman and Vovk 1998): each from a half of a sample. Where
+they have none, the queries are means of a few points from broad groups.
 """
 
 from dataclasses import replace
@@ -26,9 +27,24 @@ _LEARNED_NUMBERS: Final = 1 << 24
 _FEWEST: Final = 10
 _HALVES: Final = 8
 _AT_ONCE: Final = 16
+# Groups that a draw divides the sample into, and points of a mean at most. Means of narrow groups
+# are found more easily than points are, and foretell too much.
+_GROUPS: Final = 4
+_MEAN_OF: Final = 30
 # A column that more of the points hold is common.
 _COMMON: Final = 1 / 8
 _COLUMNS_AT_ONCE: Final = 2_048
+
+
+def dense_queries(
+    points: SparseRows, categories: npt.NDArray[np.integer] | None, seed: int
+) -> tuple[FloatArray, str]:
+    """Return `separators` of the categories (n,), or `group_means` without, and what they are."""
+    if categories is not None:
+        learned = separators(points, categories, seed)
+        if len(learned):
+            return learned, "hyperplanes that tell categories apart"
+    return group_means(points, seed), "means of points from broad groups"
 
 
 def separators(points: SparseRows, categories: npt.NDArray[np.integer], seed: int) -> FloatArray:
@@ -39,13 +55,12 @@ def separators(points: SparseRows, categories: npt.NDArray[np.integer], seed: in
     told from others.
     """
     rng = np.random.default_rng((seed, 2))
-    most = min(_POINTS, _SAMPLED_NUMBERS // mean_width(points))
-    rows = np.sort(rng.choice(len(points), min(most, len(points)), replace=False))
+    rows = _drawn(points, rng)
     classes = categories[rows]
     known, sizes = np.unique(classes[classes >= 0], return_counts=True)
     asked = known[(sizes >= _FEWEST) & (len(rows) - sizes >= _FEWEST)]
     learned = [np.empty((0, points.dims), np.float32)]
-    room = min(COUNT, max(1, _LEARNED_NUMBERS // points.dims))
+    room = _room(points)
     if not len(asked):
         return learned[0]
     sample = _scaled(take(points, rows))
@@ -61,6 +76,49 @@ def separators(points: SparseRows, categories: npt.NDArray[np.integer], seed: in
         if not room:
             break
     return np.concatenate(learned)
+
+
+def group_means(points: SparseRows, seed: int) -> FloatArray:
+    """Return unit means (m, d) float32, each of at most 30 `points` (n, d) of one group.
+
+    A group has the points whose cosine with one point is greater than with three others. m is at
+    most `COUNT`, less where there are many columns or few points; 0 where no group has ten points.
+    """
+    rng = np.random.default_rng((seed, 6))
+    sample = _scaled(take(points, _drawn(points, rng))).matrix
+    lengths = np.sqrt(np.asarray(sample.multiply(sample).sum(axis=1)).ravel())
+    sample = sample[lengths > 0]
+    means: list[npt.NDArray[np.floating]] = []
+    for _ in range(-(-_room(points) // _GROUPS)):
+        if sample.shape[0] < _GROUPS * _FEWEST:
+            break
+        leaders = rng.choice(sample.shape[0], _GROUPS, replace=False)
+        products = (sample @ sample[leaders].T).toarray() / lengths[lengths > 0][leaders]
+        groups = products.argmax(axis=1)
+        for group in range(_GROUPS):
+            members = rng.permutation(np.flatnonzero(groups == group))[:_MEAN_OF]
+            if len(members) >= _FEWEST:
+                means.append(np.asarray(sample[members].mean(axis=0)).ravel())
+    return _unit(np.array(means[: _room(points)], np.float32).reshape(-1, points.dims))
+
+
+def _drawn(points: SparseRows, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Return the rows of a sample of the points, ascending."""
+    most = min(_POINTS, _SAMPLED_NUMBERS // mean_width(points))
+    return np.sort(rng.choice(len(points), min(most, len(points)), replace=False))
+
+
+def _room(points: SparseRows) -> int:
+    """Return how many queries there may be."""
+    return min(COUNT, max(1, _LEARNED_NUMBERS // points.dims))
+
+
+def _unit(rows: FloatArray) -> FloatArray:
+    """Return rows (m, d) of length 1, without those that have no direction."""
+    sizes = np.linalg.norm(rows, axis=1, keepdims=True)
+    rows = rows[sizes[:, 0] > 0]
+    rows /= sizes[sizes[:, 0] > 0]
+    return rows
 
 
 def _scaled(rows: Rows) -> SparseRows:
@@ -102,9 +160,5 @@ def normals(
     penalty = np.trace(products) / len(points) or 1.0
     weights = linalg.solve(products + penalty * np.eye(len(points)), targets, assume_a="pos")
     # Of four million columns a few normals are many megabytes.
-    found: FloatArray = np.ascontiguousarray((points.matrix.T @ weights.astype(np.float32)).T)
-    sizes = np.linalg.norm(found, axis=1, keepdims=True)
     # Nothing is learned of points at the origin.
-    found = found[sizes[:, 0] > 0]
-    found /= sizes[sizes[:, 0] > 0]
-    return found
+    return _unit(np.ascontiguousarray((points.matrix.T @ weights.astype(np.float32)).T))

@@ -299,10 +299,10 @@ class IndexInfo:
     mapping of its field names. `nonzeros` counts stored numbers, rows * dims if points are dense.
     `query_default` is None until Evaluate has set one on this generation, `labels` where the index
     was built without. `auto_search_dense` is what `auto` resolves to for dense queries of sparse
-    points that have categories, by `search_costs_dense`; None where no hyperplanes were learned of
-    those, and all queries take `auto_search`. `duplicate_threshold` is the cosine, or under
-    `euclidean` the squared distance, from which on points are near-copies where a query does not
-    say; None where none are.
+    points, by `search_costs_dense`; None under `euclidean` and where points are too few to make
+    such queries of, and all queries take `auto_search`. `duplicate_threshold` is the cosine, or
+    under `euclidean` the squared distance, from which on points are near-copies where a query does
+    not say; None where none are.
     """
 
     name: str

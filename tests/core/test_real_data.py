@@ -1,6 +1,7 @@
 """The core on 50,000 real images; skipped where DIVGRPC_DATA names no folder."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -92,6 +93,20 @@ def test_hyperplanes_find_what_a_build_foretells(data_folder: Path, name: str) -
         assert abs(ten.recall - recall(scanned, truth)) < 0.2
         assert recall(index.query(asked, selector="nearest"), truth) > 0.85
     assert found["lsh_sdiv"] > 0.85 > max(found["lsh_div"], found["pca_hash"])
+
+
+@pytest.mark.parametrize("name", ["cifar100_7x5_bovw", "newsgroups20"])
+def test_hyperplanes_find_the_target_without_categories(data_folder: Path, name: str) -> None:
+    """Of the nearest 200 that a selector sees, though Build has none of their categories."""
+    [data] = topics.load([name], str(data_folder))
+    asked = data.queries(4).queries
+    index = Index.build(data.points)
+    assert index.info.auto_search_dense == "scan"
+    told: dict[str, Any] = {"k": 200, "selector": "nearest", "candidates_limit": 200}
+    truth = index.query(asked, search="exact", **told).ids.astype(np.int32)
+    # As a query does that leaves the number of candidates to its default.
+    limit = index.query(asked, k=10).parameters.hash_limit
+    assert recall(index.query(asked, hash_limit=limit, **told), truth) >= 0.9
 
 
 def test_hashing_closes_the_gap_that_greedy_over_all_points_closes(

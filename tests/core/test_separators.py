@@ -19,7 +19,7 @@ from divgrpc.index import Index
 from divgrpc.joining import joined
 from divgrpc.manifest import Manifest
 from divgrpc.parameters import LIMITS, QueryParameters
-from divgrpc.separators import COUNT, inner_products, normals, separators
+from divgrpc.separators import COUNT, group_means, inner_products, normals, separators
 from divgrpc.storage import Generation
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
@@ -150,6 +150,45 @@ def test_many_categories_and_many_columns() -> None:
     assert found.shape == (4, columns)
 
 
+# Means of groups.
+
+
+def test_means_are_of_neighbours() -> None:
+    """A mean is nearest to points of its group: with four categories as groups, of one category."""
+    points, classes = labelled(3_000)
+    found = group_means(sparse_rows(points), 0)
+    assert found.shape == (COUNT, DIMS)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+    assert (found >= 0).all()
+    # A mean of points of all categories alike would have a share of .25.
+    nearest = np.argsort(-(found @ points.T), axis=1)[:, :50]
+    shares = [np.bincount(classes[row]).max() / 50 for row in nearest]
+    assert np.mean(shares) > 0.8
+
+
+@pytest.mark.parametrize("length", [1e-35, 1e-22, 1e15])
+def test_lengths_change_no_mean(length: float) -> None:
+    """However short or long the points are; empty rows are left out, and the seed counts."""
+    points, _ = labelled(300)
+    expected = group_means(sparse_rows(points), 0)
+    assert expected.tobytes() == group_means(sparse_rows(points), 0).tobytes()
+    assert expected.tobytes() != group_means(sparse_rows(points), 1).tobytes()
+    found = group_means(sparse_rows(points * np.float32(length)), 0)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    points[::2] = 0
+    # A group of fewer than ten points has none.
+    assert COUNT // 2 < len(group_means(sparse_rows(points), 0)) <= COUNT
+    assert group_means(sparse_rows(np.zeros_like(points)), 0).shape == (0, DIMS)
+
+
+def test_means_of_many_columns() -> None:
+    """There are never more numbers than there is room for."""
+    points = sparse.csr_array(labelled(2_000)[0])
+    columns = LIMITS["sparse_dims_max"]
+    wide = sparse.csr_array((points.data, points.indices, points.indptr), (2_000, columns))
+    assert group_means(SparseRows.of(wide), 0).shape == (4, columns)
+
+
 # What `auto` takes by them.
 
 
@@ -160,7 +199,7 @@ def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build
 
 
 def test_build_asks_with_them_where_there_are_categories() -> None:
-    """Each search is measured, with a reason; without categories or products nothing is."""
+    """Each search is measured, with a reason; without products nothing is."""
     info = made().info
     assert info.auto_search_dense in {"exact", "scan", "tables"}
     assert [cost.search for cost in info.search_costs_dense] == [
@@ -172,9 +211,21 @@ def test_build_asks_with_them_where_there_are_categories() -> None:
     assert made(metric="inner_product").info.auto_search_dense
     points, classes = labelled(1_000)
     dense = Index.build(points, categories=classes)
-    for index in (made(metric="euclidean"), made(categories=None), dense):
+    for index in (made(metric="euclidean"), dense):
         assert index.info.auto_search_dense is None
         assert index.info.search_costs_dense == ()
+
+
+def test_build_asks_with_means_where_there_are_no_categories() -> None:
+    """Of too few points there are none, and all queries go by what points find."""
+    info = made(categories=None).info
+    assert info.auto_search_dense in {"exact", "scan", "tables"}
+    (choice,) = (each for each in info.choices if each.parameter == "search_dense")
+    assert choice.reason.startswith(f"by {COUNT} means of points from broad groups: ")
+    points, _ = labelled(39)
+    few = Index.build(sparse.csr_array(points)).info
+    assert few.auto_search_dense is None
+    assert few.search_costs_dense == ()
 
 
 def without_pools(manifest: Manifest, **changes: Any) -> Manifest:  # noqa: ANN401

@@ -713,9 +713,9 @@ class IndexInfo(google.protobuf.message.Message):
     nonzeros: builtins.int
     """Numbers stored of all rows together: rows * dims where points are dense."""
     auto_search_dense: divgrpc_protos.v1.query_pb2.Search.ValueType
-    """What `auto` resolves to for dense queries of sparse points, where these have categories: Build
-    asks with hyperplanes that tell those apart. Unset where it learned none: all queries take
-    `auto_search`.
+    """What `auto` resolves to for dense queries of sparse points: Build asks with hyperplanes that tell
+    their categories apart, or without categories with means of points from broad groups. Unset
+    under METRIC_EUCLIDEAN and where points are too few: all queries take `auto_search`.
     """
     duplicate_threshold: builtins.float
     """From which likeness on points are near-copies, where a query does not say: a cosine, or under
