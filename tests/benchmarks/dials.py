@@ -6,10 +6,12 @@ other half is reported. *Fixed* is the best one dial for all sets together and *
 this set. *Oracle* takes for each query the dial that its labels like best, with hindsight; *by
 category* the dial that labels like best on other queries of the same category, which is more than a
 rule without labels can know. A share is of the way from *own* to *oracle*. Times are of one query
-at a time on one thread, in turns, as a multiple of the time at a fixed dial.
+at a time on one thread, in turns, as a multiple of the time at a fixed dial of as many candidates.
+The time of the rule is that of the kernel that chooses the dial, its call included.
 """
 
 import argparse
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,7 +21,9 @@ import numpy as np
 
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
+from divgrpc.dials import METRICS
 from divgrpc.index import Index
+from divgrpc.kernels.dials import fall_off_step
 from divgrpc.metrics import Labels, Values, alpha_ndcg, h_score, judge
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.warming import warm_kernels
@@ -34,6 +38,10 @@ _SELECTORS: Final[Mapping[str, Mapping[str, str]]] = {
 _MEASURES: Final = {"alpha-nDCG": alpha_ndcg, "h": h_score}
 _UNCROWDED: Final = "made, nothing crowds"
 _BOUND: Final = 0.05
+_CANDIDATES: Final = 200
+# Calls of the rule that are timed together, and how often.
+_CALLS: Final = 1_000
+_TIMINGS: Final = 9
 
 
 @dataclass(frozen=True)
@@ -52,6 +60,7 @@ class Row:
     share: float
     times_auto: float
     times_bound: float
+    rule_microseconds: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,6 +102,8 @@ def run(arguments: argparse.Namespace) -> dict[str, object]:
         show(f"\n## Dials of each query: {selector}, k = {arguments.k}\n")
         show(_drawn(own))
         rows += own
+    show("\nShare of the way from own to oracle, over real sets and both measures\n")
+    show(_summary(rows))
     return {"rows": [asdict(row) for row in rows]}
 
 
@@ -119,6 +130,7 @@ def _rows(
     at_dials = {each.name: [each.values(k, diversity=d, **told) for d in _DIALS] for each in sets}
     autos = {each.name: each.values(k, diversity="auto", **told) for each in sets}
     times = {each.name: _times(each, k, told, arguments.timed) for each in sets}
+    rules = {each.name: _rule_microseconds(each, k) for each in sets}
     for measure in _MEASURES:
         tables = {
             name: np.array([values[measure] for values in each]) for name, each in at_dials.items()
@@ -143,6 +155,7 @@ def _rows(
                     float(oracle),
                     float(share),
                     *times[each.name],
+                    rules[each.name],
                 )
             )
     return rows
@@ -160,7 +173,7 @@ def _by_category(values: Values, asked: IntArray) -> float:
 def _times(each: _Set, k: int, told: Mapping[str, str], timed: int) -> tuple[float, float]:
     """Return how many times as long a chosen dial takes: an automatic one, and a bounded one."""
     options: dict[str, Mapping[str, Any]] = {
-        "fixed": {"diversity": 0.25},
+        "fixed": {"diversity": 0.25, "candidates_limit": _CANDIDATES},
         "auto": {"diversity": "auto"},
         "bound": {"lose_at_most": _BOUND},
     }
@@ -172,6 +185,24 @@ def _times(each: _Set, k: int, told: Mapping[str, str], timed: int) -> tuple[flo
     return found["auto"].microseconds / base, found["bound"].microseconds / base
 
 
+def _rule_microseconds(each: _Set, k: int) -> float:
+    """Return what choosing one dial takes, the least of some timings, a query after another."""
+    scores = each.index.query(
+        each.queries[:_TIMINGS],
+        k=min(_CANDIDATES, len(each.index)),
+        selector="nearest",
+        diversity=0.0,
+        search="exact",
+    ).scores
+    seconds = []
+    for distances in (2 - 2 * scores).astype(np.float32):
+        begun = time.perf_counter()
+        for _ in range(_CALLS):
+            fall_off_step(distances, len(distances), k, 0.5, METRICS["cosine"])
+        seconds.append((time.perf_counter() - begun) / _CALLS)
+    return 1e6 * min(seconds)
+
+
 def _ask(each: _Set, options: Mapping[str, Any], query: int) -> IntArray:
     ids: IntArray = each.index.query(each.queries[query], **options).ids[0]
     return ids
@@ -180,7 +211,7 @@ def _ask(each: _Set, options: Mapping[str, Any], query: int) -> IntArray:
 def _drawn(rows: Sequence[Row]) -> str:
     heads = ["set, measure", "nearest", "fixed", "own", "auto", "by category", "oracle", "share"]
     return table(
-        [*heads, "time of auto", "of a bound"],
+        [*heads, "time of auto", "of a bound", "us of the rule"],
         [
             (
                 f"{row.data}, {row.measure}",
@@ -198,7 +229,37 @@ def _drawn(rows: Sequence[Row]) -> str:
                 "" if np.isnan(row.share) else f"{row.share:+.2f}",
                 f"{row.times_auto:.2f}",
                 f"{row.times_bound:.2f}",
+                f"{row.rule_microseconds:.2f}",
             )
             for row in rows
         ],
     )
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    """Draw a line for each selector: shares of the rule, and what it keeps where nothing crowds."""
+    lines = []
+    for selector in dict.fromkeys(row.selector for row in rows):
+        own = [row for row in rows if row.selector == selector]
+        real = [row for row in own if row.data != _UNCROWDED and not np.isnan(row.share)]
+        known = [(row.by_category - row.own) / (row.oracle - row.own) for row in real]
+        [apart] = (r for r in own if r.data == _UNCROWDED and r.measure == "alpha-nDCG")
+        lines.append(
+            (
+                selector,
+                *(_spread([row.share for row in real])),
+                *(_spread(known)),
+                f"{apart.fixed / apart.nearest:.3f}",
+                f"{apart.auto / apart.nearest:.3f}",
+            )
+        )
+    heads = ("selector", "auto: mean", "least", "most", "by category: mean", "least", "most")
+    return table((*heads, "nothing crowds, alpha-nDCG of nearest: fixed", "auto"), lines)
+
+
+def _spread(shares: Sequence[float]) -> tuple[str, str, str]:
+    """Return the mean, the least and the greatest; nothing where there is none."""
+    if not shares:
+        return "", "", ""
+    mean, least, most = float(np.mean(shares)), min(shares), max(shares)
+    return f"{mean:+.2f}", f"{least:+.2f}", f"{most:+.2f}"

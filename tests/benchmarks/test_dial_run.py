@@ -24,9 +24,12 @@ def test_dials_run_small(
     for row in rows:
         assert max(row["own"], row["auto"], row["fixed"], row["nearest"]) <= row["oracle"] + 0.02
         assert row["times_auto"] > 0
+        assert 0 < row["rule_microseconds"] < 1_000
         if row["data"] == "made, nothing crowds" and row["measure"] == "alpha-nDCG":
             assert row["auto"] >= 0.99 * row["nearest"]
-    assert "Dials of each query: mmr, k = 5" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "Dials of each query: mmr, k = 5" in printed
+    assert "Share of the way from own to oracle" in printed
 
 
 def test_the_dial_of_a_category_is_chosen_on_its_other_queries() -> None:

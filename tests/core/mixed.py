@@ -110,9 +110,13 @@ def check(index: Index, asked: FloatArray, result: QueryResult, *, at_least: int
 
 
 def taking(index: Index, search: Search) -> Index:
-    """Return the index with this as what Build found to be best."""
+    """Return the index with this as what Build found to be best, for queries of both kinds."""
     # Without what was measured for each number of candidates.
     manifest = replace(
-        index.engine._manifest, auto_search=search, search_costs=(), search_costs_dense=()
+        index.engine._manifest,
+        auto_search=search,
+        auto_search_dense=None,
+        search_costs=(),
+        search_costs_dense=(),
     )
     return Index(Engine(Generation(manifest, index.engine._arrays), "points"))
