@@ -6,6 +6,7 @@ documents that are indexed, new documents, topic vectors and hyperplanes. Every 
 with exact search over all points. Half of the queries can be kept apart (`--half`): choose a
 setting on one half, report it on the other. Times are of one query at a time on one thread, in
 turns, and include what `Index.query` does around the search. `defaults` names no option.
+`--builds` builds each set that often on busy cores instead, and counts what `auto` became.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from typing import Any, Final, get_args
 from threadpoolctl import threadpool_limits
 
 import crowds
-from benchmarks import crowding_goals, crowding_tables, finders
+from benchmarks import crowding_builds, crowding_goals, crowding_tables, finders
 from benchmarks.crowding_settings import (
     DEFAULTS,
     SELECTORS,
@@ -79,6 +80,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queries", type=int, default=200, help="of each kind (default 200)")
     parser.add_argument("--half", choices=["choose", "report", "all"], default="report")
     parser.add_argument("--kinds", nargs="+", default=list(KINDS), choices=KINDS)
+    parser.add_argument("--builds", type=int, default=0, help="of each set, and nothing else")
     _add_axes(parser)
 
 
@@ -117,6 +119,12 @@ def _add_axes(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> dict[str, object]:
     """Measure, print a table for each set and kind of queries, and return the rows for JSON."""
     warm_kernels()
+    if arguments.builds:
+        found = [
+            crowding_builds.build_again(crowd, arguments.builds) for crowd in _crowds(arguments)
+        ]
+        show(crowding_builds.drawn(found))
+        return {"builds": [asdict(each) for each in found]}
     described: list[dict[str, str]] = []
     rows: list[Row] = []
     with threadpool_limits(1):

@@ -213,6 +213,26 @@ def test_runs_small(
     assert "What the defaults must reach" in printed
 
 
+def test_builds_are_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two builds of one set come to the same; builds that differ in what they find do not."""
+    parser = argparse.ArgumentParser()
+    crowding.add_arguments(parser)
+    arguments = parser.parse_args(["--sets", "made-3", "--points", "2500", "--builds", "2"])
+    found = crowding.run(arguments)["builds"]
+    assert isinstance(found, list)
+    [alike] = found
+    assert (alike["builds"], alike["autos"], alike["costs"]) == (2, 1, 1)
+    assert "lsh_div" in capsys.readouterr().out
+    seeds = iter(range(2))
+    build = Index.build
+    monkeypatch.setattr(Index, "build", lambda points: build(points, seed=next(seeds)))
+    found = crowding.run(arguments)["builds"]
+    assert isinstance(found, list)
+    assert found[0]["costs"] == 2
+
+
 def test_goals_are_judged_by_the_worst_row_of_the_defaults() -> None:
     """Rows of other settings and searches do not count; each goal has its own cases."""
 
