@@ -17,12 +17,12 @@ from divgrpc.manifest import Manifest
 from divgrpc.near_copies import near_copy_threshold
 from divgrpc.parameters import BuildParameters
 from divgrpc.pricing import Shape
-from divgrpc.reasons import choices, dense_choices
+from divgrpc.reasons import choices, dense_choice
 from divgrpc.searching import Searcher
 from divgrpc.separators import dense_queries
 from divgrpc.stores import Arrays
 from divgrpc.tuning import Tuned, tune
-from divgrpc.types import IntArray
+from divgrpc.types import Choice, IntArray
 from divgrpc.vectors import Rows, SparseRows
 
 
@@ -50,9 +50,8 @@ def assemble(
     shape = Shape.of(parameters, rows, dims, stored)
     tell = partial(report, "tuning")
     tuned = tune(searcher, shape, parameters.target_recall, parameters.seed, tell, queries=queries)
-    dense, asked_dense = _tuned_dense(searcher, shape, parameters, categories, tell)
-    chosen = choices(asked, family, encoded, tuned, points.shape)
-    chosen += dense_choices(dense, parameters, asked_dense)
+    dense, chosen_dense = _tuned_dense(searcher, shape, parameters, categories, tell)
+    chosen = choices(asked, family, encoded, tuned, points.shape) + chosen_dense
     return Manifest(
         generation=0,
         rows=rows,
@@ -85,15 +84,16 @@ def _tuned_dense(
     parameters: BuildParameters,
     categories: IntArray | None,
     tell: Callable[[int, int], None],
-) -> tuple[Tuned | None, str]:
-    """Tune for dense queries, where points are sparse and some can be made; return also by what."""
+) -> tuple[Tuned | None, tuple[Choice, ...]]:
+    """Tune for dense queries, where points are sparse and some can be made; return also why."""
     points = searcher.points
     # A hyperplane asks for the largest products, which no distance says.
     if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
-        return None, ""
+        return None, ()
     target, seed = parameters.target_recall, parameters.seed
     queries, asked = dense_queries(points, categories, seed)
     if not len(queries):
-        return None, ""
+        return None, ()
     tell(0, len(points))
-    return tune(searcher, shape, target, seed, tell, queries=queries), asked
+    tuned = tune(searcher, shape, target, seed, tell, queries=queries)
+    return tuned, (dense_choice(tuned, target, asked),)

@@ -49,13 +49,10 @@ def _probes(tuned: Tuned, target: float, what: str) -> Choice:
     return Choice("n_probes", str(tuned.n_probes), f"{reason}; by candidates: {others}")
 
 
-def dense_choices(dense: Tuned | None, made: BuildParameters, asked: str) -> tuple[Choice, ...]:
-    """Return what dense queries of sparse points take, if Build `asked` any: what they were."""
-    if dense is None:
-        return ()
-    chosen = _search(dense, made.target_recall)
-    reason = f"by {dense.asked} {asked}: {chosen.reason}"
-    return (Choice("search_dense", chosen.value, reason),)
+def dense_choice(dense: Tuned, target: float, asked: str) -> Choice:
+    """Return what dense queries of sparse points take; `asked` says what those were."""
+    chosen = _search(dense, target)
+    return Choice("search_dense", chosen.value, f"by {dense.asked} {asked}: {chosen.reason}")
 
 
 def _search(tuned: Tuned, target: float) -> Choice:
