@@ -79,9 +79,12 @@ def test_what_misses_some_must_be_clearly_cheaper(scored: float, chosen: Search)
 
 
 def test_a_default_query_hashes_what_build_found_to_be_enough() -> None:
-    """But what a query names stands."""
+    """Between two measured numbers on a line; what a query names stands."""
     measured = costs([1] * 4, [0] * 4)
-    scans = tuple(replace(each, hash_limit=6 * each.candidates) for each in measured[1].pools)
+    scans = tuple(
+        replace(each, hash_limit=limit)
+        for each, limit in zip(measured[1].pools, (60, 300, 1_200, 5_200), strict=True)
+    )
     table = SearchTable(
         (measured[0], replace(measured[1], pools=scans), measured[2]), SHAPE, 0.9, ("exact", 1)
     )
@@ -98,7 +101,10 @@ def test_a_default_query_hashes_what_build_found_to_be_enough() -> None:
 
     assert limits() == (1_200, 200)
     assert limits(candidates_limit=50) == (300, 50)
-    assert limits(candidates_limit=2_000) == (12_000, 2_000)
+    assert limits(candidates_limit=100) == (600, 100)
+    assert limits(candidates_limit=400) == (2_200, 400)
+    assert limits(candidates_limit=1_000) == (5_200, 1_000)
+    assert limits(candidates_limit=2_000) == (10_400, 2_000)
     assert limits(hash_limit=400) == (400, 200)
     assert limits(hash_limit=0) == (0, 200)
 
