@@ -5,8 +5,8 @@ do with each other in another index, as on a map, or in a tight cluster. What se
 is a gap: next to a point lie its copies, then for a while nothing, then the other points. So the
 limit is a squared distance T such that few points have a neighbour between T and 2 T. Where
 neighbours lie at all distances, such a limit is so small that hardly a point has a neighbour within
-it. Groups of very many points are no copies but clusters, and a limit that most points have a
-hundred neighbours within is none.
+it. Groups of more than 200 points are no copies but clusters: a limit that most points have so many
+neighbours within is none.
 
 The usual limit is a twentieth of the mean squared distance of two points: a cosine of 0.95 where
 points lie in all directions. Where copies are many and the gap lies farther out, it is twice that.
@@ -23,13 +23,17 @@ from divgrpc.sample import nearest_rows
 from divgrpc.vectors import Rows, SparseRows, take
 
 # Points whose neighbours are counted, and points whose distances say how far apart two are.
-_POINTS: Final = 128
+_POINTS: Final = 256
 _SPREAD_POINTS: Final = 500
 # The share of the points that may have a neighbour between T and 2 T.
 _GAINING: Final = 0.1
 # Neighbours of a point within T that make it one of a cluster, and the share of such points.
-_CLUSTER: Final = 100
-_CLUSTERED: Final = 0.75
+_CLUSTER: Final = 200
+_CLUSTERED: Final = 0.6
+# Of a point in a cluster not all neighbours are counted, but those among so many points; beyond T
+# there are more of them where they are so many times as many.
+_COUNTED: Final = 4_096
+_GROWTH: Final = 1.1
 # Limits that are tried: so many for each halving of the largest, and so many halvings.
 _STEPS: Final = 4
 _HALVINGS: Final = 15
@@ -49,32 +53,41 @@ def near_copy_threshold(
     """
     metric, angular = made.metric, made.metric != "euclidean"
     rng = np.random.default_rng((made.seed, 5))
-    far = _spread(_drawn(points, _SPREAD_POINTS, rng), angular=angular)
+    spread = _spread(_drawn(points, _SPREAD_POINTS, rng), angular=angular)
     # Few digits: the last ones depend on the order of a sum.
-    usual = limit = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * far:.3g}")
+    usual = limit = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * spread:.3g}")
     if usual:
         sample = _drawn(points, _POINTS, rng)
         count = min(_CLUSTER + 1, len(points))
         neighbours, _ = nearest_rows(points, sample, count, metric, report, angular=angular)
-        limit = _limit(_distances(points, sample, neighbours, angular=angular), usual)
+        far = _distances(points, sample, neighbours, angular=angular)
+        others = _between(sample, _drawn(points, _COUNTED, rng), angular=angular)
+        limit = _limit(far, others, usual)
     return limit if not angular else 1 - limit / 2
 
 
-def _limit(far: Distances, usual: float) -> float:
+def _limit(far: Distances, others: Distances, usual: float) -> float:
     """Return the largest limit with a gap above it; 0 where there is none.
 
-    `far` (m, c): squared distances of points from themselves and their nearest neighbours.
+    `far` (m, c): squared distances of points from themselves and their nearest neighbours; `others`
+    (m, o) from some of all points.
     """
     for step in range(_STEPS * _HALVINGS):
         limit = float(f"{_LARGEST * usual * 2 ** (-step / _STEPS):.3g}")
-        near = np.count_nonzero(far <= limit, axis=1)
-        gaining = np.count_nonzero(far <= 2 * limit, axis=1) > near
         # Every point is near itself.
+        near, wider = _within(far, limit), _within(far, 2 * limit)
+        in_cluster = near > _CLUSTER
+        more = _within(others, 2 * limit) > _GROWTH * _within(others, limit)
+        gaining = np.where(in_cluster, more, wider > near)
         enough = limit <= usual or (near > 1).mean() >= _COPIED
-        clustered = (near > _CLUSTER).mean() > _CLUSTERED
-        if gaining.mean() <= _GAINING and enough and not clustered:
+        if gaining.mean() <= _GAINING and enough and in_cluster.mean() <= _CLUSTERED:
             return limit
     return 0.0
+
+
+def _within(far: Distances, limit: float) -> npt.NDArray[np.intp]:
+    """Return how many distances of each row are at most the limit."""
+    return np.asarray(np.count_nonzero(far <= limit, axis=1))
 
 
 def _drawn(points: Rows, most: int, rng: np.random.Generator) -> Rows:
