@@ -63,8 +63,9 @@ def crowded(k: int, there: int, counts: CountArray, stats: QueryStats) -> tuple[
     )
     filled = halved = 0
     for fillers, copies, candidates, count in columns:
-        filled += fillers > 0 and count == k
-        halved += not fillers and there > candidates <= _HALF * copies
+        if count == k:
+            filled += fillers > 0
+            halved += not fillers and 0 < candidates < there and candidates <= _HALF * copies
     if not filled and not halved:
         return ()
     if filled:
