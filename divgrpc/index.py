@@ -218,11 +218,13 @@ class Index:
         variant: which reading of the paper's Algorithm 1 greedy and qp_relax follow.
         search: how points are found before they are scored exactly; auto is what Build measured to
             be cheapest.
-        hash_limit: most points that are scored, at least k; 0 is no limit. Default: four times
-            candidates_limit.
+        hash_limit: most points that are scored, at least k; 0 is no limit. Default: 4 max(200, 10
+            k) or 1.25 candidates_limit, whichever is more, and more where Build tuned so; 4
+            candidates_limit where that is named or points are sparse.
         epsilon: above 0, gives hash_limit as ceil(2 n^(1 / (1 + epsilon))), the paper's rule.
         candidates_limit: how many of the nearest points the selector sees, at least k; 0 is no
-            limit. Default: max(200, 10 k).
+            limit. Default: max(200, 10 k), times 25 diversity^2 where that is above 1, at most
+            times 4.5.
         max_distance: drops points at a greater squared distance (cosine: of unit vectors, 0 to 4);
             not with inner_product.
         sampling: which points stay where more are found than hash_limit allows.

@@ -49,10 +49,10 @@ def _probes(tuned: Tuned, target: float, what: str) -> Choice:
     return Choice("n_probes", str(tuned.n_probes), f"{reason}; by candidates: {others}")
 
 
-def dense_choice(dense: Tuned, target: float, asked: str) -> Choice:
-    """Return what dense queries of sparse points take; `asked` says what those were."""
+def dense_choice(dense: Tuned, target: float, kind: str) -> Choice:
+    """Return what `auto` takes for dense queries of sparse points; `kind` names the sample."""
     chosen = _search(dense, target)
-    return Choice("search_dense", chosen.value, f"by {dense.asked} {asked}: {chosen.reason}")
+    return Choice("search_dense", chosen.value, f"by {dense.n_queries} {kind}: {chosen.reason}")
 
 
 def _search(tuned: Tuned, target: float) -> Choice:

@@ -57,13 +57,15 @@ _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What was found; `n_probes` and `auto_search` are those of a default query."""
+    """What a build measured; `n_probes` and `auto_search` are for a default query.
+
+    `n_queries` counts the queries of the sample: a third tuned, two thirds measured.
+    """
 
     n_probes: int
     auto_search: Search
     search_costs: tuple[SearchCost, ...]
-    # By so many queries, half of which tuned and half measured.
-    asked: int
+    n_queries: int
 
 
 def tune(

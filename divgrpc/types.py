@@ -220,10 +220,9 @@ class PoolCost:
 class SearchCost:
     """What Build measured of one way to search.
 
-    `recall` and `microseconds` are those of a default query: see `PoolCost`, of which `pools` has
-    one for each of a few numbers of candidates. `microseconds` come from counted work, so that they
-    are the same on any machine. Of an index that has no `pools` they are a median time, and the
-    recall is that of the ten nearest.
+    `recall` and `microseconds` are for a default query. `pools` has a `PoolCost` for each of a few
+    numbers of candidates. `microseconds` come from counted work, not from a clock. In an index
+    without `pools` they are a median time, and `recall` is for the ten nearest.
     """
 
     search: Search

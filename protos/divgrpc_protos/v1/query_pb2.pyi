@@ -304,7 +304,9 @@ class QueryRequest(google.protobuf.message.Message):
     """Default auto."""
     hash_limit: builtins.int
     """The greatest number of distinct points that the hash stage hands to exact scoring; at least k.
-    0: no limit. Default 4 * candidates_limit.
+    0: no limit. Default 4 max(200, 10 k) or 1.25 candidates_limit, whichever is more, and more where
+    Build tuned so (SearchCost.pools). Default 4 candidates_limit where that is set or points are
+    sparse, of sparse points 1000 at least.
     """
     epsilon: builtins.float
     """Gives hash_limit as ceil(2 n^(1/(1+epsilon))), the paper's rule; above 0. Not together with
@@ -312,7 +314,7 @@ class QueryRequest(google.protobuf.message.Message):
     """
     candidates_limit: builtins.int
     """The nearest of the hashed points that the selector sees; at least k. 0: no limit.
-    Default max(200, 10 k), times 25 diversity^2 where that is above 1, at most times 5.
+    Default max(200, 10 k), times 25 diversity^2 where that is above 1, at most times 4.5.
     """
     max_distance: builtins.float
     """Drops points farther than this from the query; 0 or more, a squared distance (cosine: of unit
@@ -559,8 +561,8 @@ class SearchCost(google.protobuf.message.Message):
     nearest neighbours among the hashed points.
     """
     microseconds: builtins.float
-    """What a default query takes, from counted work, so that it is the same on any machine. Where
-    there are no pools: the median time on one thread of the machine that built the index.
+    """What a default query takes, from counted work: no clock is read. Where there are no pools: the
+    median time on one thread of the machine that built the index.
     """
     @property
     def pools(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___PoolCost]:
