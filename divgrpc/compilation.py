@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Final, Literal
 
 from divgrpc.kernels import keeping
+from divgrpc.unused_kernels import mark_used, remove_unused
 
 # With two cores a cold start on an idle machine took 31 s. One compiler alone took 45 s of CPU.
 _SECONDS_ALONE: Final = 45
@@ -127,6 +128,7 @@ def leave_to_others() -> None:
 def compile_ahead(report: Report) -> bool:
     """Have other processes compile the kernels that are missing; tells whether all exist then."""
     if keeping.is_warm():
+        mark_used()
         return True
     begun = time.monotonic()
     total = len(keeping.kernel_names())
@@ -151,6 +153,7 @@ def compile_ahead(report: Report) -> bool:
         tell("failed", reason)
         return False
     tell("done")
+    remove_unused()
     return True
 
 

@@ -30,6 +30,7 @@ from divgrpc.search_compilation import compile_beside, compile_together
 from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.stores import MemoryStore
 from divgrpc.types import FloatArray
+from divgrpc.unused_kernels import remove_unused
 from divgrpc.vectors import SparseRows, as_rows
 
 _PR_SET_PDEATHSIG: Final = 1
@@ -71,7 +72,8 @@ class Warmed:
 def warm_ahead(*, quiet: bool = False) -> Warmed:
     """Compile every kernel that is missing, load all of them, and say what that came to.
 
-    Progress goes to standard error, unless `quiet`.
+    Folders of other releases that are no longer used are removed. Progress goes to standard error,
+    unless `quiet`.
     """
     if quiet:
         compilation.report_to(lambda _: None)
@@ -80,6 +82,7 @@ def warm_ahead(*, quiet: bool = False) -> Warmed:
     compilation.ensure()
     compiled = time.monotonic()
     warm_kernels()
+    remove_unused()
     return Warmed(
         folder=keeping.cache_folder(),
         kept=keeping.is_warm(),
