@@ -40,7 +40,6 @@ __all__ = [
     "INDEX_NAME",
     "LIMITS",
     "MOST_CANDIDATES_GROWTH",
-    "ONE_DIAL",
     "POOL_GROWTH",
     "POOL_WORK",
     "RELAX_PASSES",
@@ -92,9 +91,7 @@ _QUERY_CHOICES: Final = {
 }
 # Dials that `lose_at_most` chooses from, 0 apart: 1/32, 2/32, ... 1.
 DIAL_STEPS: Final = 32
-ONE_DIAL: Final = (
-    'diversity, diversity="auto" and lose_at_most are three ways to say the dial: set one of them'
-)
+_ONE_DIAL: Final = "diversity and lose_at_most both set the dial: set one of the two"
 # Selectors that see all candidates at once.
 _ALL_AT_ONCE: Final = ("rerank", "max_sum", "dpp", "qp_relax")
 # The selectors that follow the variant as printed.
@@ -106,7 +103,7 @@ RELAX_PASSES: Final = 100
 def check_one_dial(named: Mapping[str, Any]) -> None:
     """Raise where what a caller named says the dial twice."""
     if named.get("lose_at_most") is not None and "diversity" in named:
-        raise InvalidArgumentError("lose_at_most", ONE_DIAL)
+        raise InvalidArgumentError("lose_at_most", _ONE_DIAL)
 
 
 def named_over_default(named: Mapping[str, Any], default: QueryDefault | None) -> Mapping[str, Any]:
@@ -197,7 +194,7 @@ class QueryParameters:
                 "lose_at_most", f"lose_at_most must be between 0 and 1, got {self.lose_at_most}"
             )
         if self.diversity == "auto":
-            raise InvalidArgumentError("lose_at_most", ONE_DIAL)
+            raise InvalidArgumentError("lose_at_most", _ONE_DIAL)
         self._check_chosen("lose_at_most")
         if self.variant == "printed" and self.selector in _WITH_PRINTED:
             raise InvalidArgumentError(

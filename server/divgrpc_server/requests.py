@@ -13,7 +13,6 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.label_parameters import PredictParameters
 from divgrpc.parameters import (
     LIMITS,
-    ONE_DIAL,
     QueryParameters,
     check_index_name,
     check_one_dial,
@@ -41,7 +40,9 @@ _NUMBERS: Final = (
     "lose_at_most",
 )
 _WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
-
+_ONE_DIAL: Final = (
+    "diversity, diversity_auto and lose_at_most are three ways to set the dial: set one of them"
+)
 
 _PREDICT: Final = predict_pb2.PredictLabelsRequest.DESCRIPTOR
 _PREDICT_NUMBERS: Final = (
@@ -100,7 +101,7 @@ def _dial(request: query_pb2.QueryRequest) -> float | Auto | None:
     if not request.diversity_auto:
         return request.diversity if request.HasField("diversity") else None
     if request.HasField("diversity") or request.HasField("lose_at_most"):
-        raise InvalidArgumentError("diversity_auto", ONE_DIAL)
+        raise InvalidArgumentError("diversity_auto", _ONE_DIAL)
     if request.selector == query_pb2.SELECTOR_NEAREST:
         raise InvalidArgumentError(
             "diversity_auto",

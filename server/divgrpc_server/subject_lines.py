@@ -21,17 +21,17 @@ SEVERAL: Final = "*"
 _NAME_CHARACTERS: Final = 63  # of the longest name; longer ones must not fill the cache
 
 
-def subject(index: str, rows: int = 0, k: int = 0) -> Subject:
-    """Return what a call is about; 0 for what it has not."""
+def subject(index: str, rows: int | None = None, k: int | None = None) -> Subject:
+    """Return what a call is about; None for a number that calls of its kind do not have."""
     return _subject(index, rows, k) if len(index) <= _NAME_CHARACTERS else NO_SUBJECT
 
 
 @lru_cache(maxsize=4096)  # calls mostly repeat one another
-def _subject(index: str, rows: int, k: int) -> Subject:
+def _subject(index: str, rows: int | None, k: int | None) -> Subject:
     if index != SEVERAL and not INDEX_NAME.fullmatch(index):
         # A line quotes the name as it is, and this is no name of ours.
         return NO_SUBJECT
-    numbers = {name: number for name, number in (("rows", rows), ("k", k)) if number}
+    numbers = {name: number for name, number in (("rows", rows), ("k", k)) if number is not None}
     return Subject(
         "".join((f'"index": "{index}", ', *(f'"{name}": {n}, ' for name, n in numbers.items()))),
         "".join((f" index={index}", *(f" {name}={n}" for name, n in numbers.items()))),

@@ -44,6 +44,7 @@ class StreamSubject:
         self._index = ""
         self._rows = 0
         self._k: int | None = None
+        self._one_k = True
 
     def add(self, message: bytes) -> None:
         """Take note of one message of the stream; bytes that are no message count for nothing."""
@@ -51,34 +52,41 @@ class StreamSubject:
             query = query_pb2.QueryStreamRequest.FromString(message).query
         except DecodeError:
             return
-        k = query.k or DEFAULT_K
+        k = _value(query, "k", DEFAULT_K)
         if self._k is None:
             self._index, self._k = query.index, k
         if self._index != query.index:
             self._index = SEVERAL
-        if self._k != k:
-            self._k = 0
+        self._one_k = self._one_k and self._k == k
         self._rows += _rows(query.queries)
 
     @property
     def subject(self) -> Subject:
         """What the messages so far are about."""
-        return subject(self._index, self._rows, self._k or 0)
+        return subject(self._index, self._rows, self._k if self._one_k else None)
 
 
 def _rows(vectors: vectors_pb2.Vectors) -> int:
     return vectors.dense.rows or vectors.sparse.rows
 
 
+def _value(request: Message, field: str, default: int) -> int:
+    """Return what a request sets a field to, 0 too, or the default where it sets nothing."""
+    value: int = getattr(request, field) if request.HasField(field) else default
+    return value
+
+
 _READERS: Final[Mapping[str, tuple[type[Message], Callable[[Any], Subject]]]] = {
     "Query": (
         query_pb2.QueryRequest,
-        lambda request: subject(request.index, _rows(request.queries), request.k or DEFAULT_K),
+        lambda request: subject(
+            request.index, _rows(request.queries), _value(request, "k", DEFAULT_K)
+        ),
     ),
     "PredictLabels": (
         predict_pb2.PredictLabelsRequest,
         lambda request: subject(
-            request.index, _rows(request.documents), request.top_k or DEFAULT_TOP_K
+            request.index, _rows(request.documents), _value(request, "top_k", DEFAULT_TOP_K)
         ),
     ),
     "Evaluate": (

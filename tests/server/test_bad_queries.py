@@ -106,6 +106,15 @@ def test_a_wrong_query_names_its_field(
     assert details.retry_after is None
 
 
+@pytest.mark.parametrize("other", [{"diversity": 0.3}, {"lose_at_most": 0.1}])
+def test_a_dial_that_is_set_twice_names_the_fields(
+    stub: DiverseIndexStub, other: dict[str, float]
+) -> None:
+    """The sentence has the names that a request has."""
+    sentence = "diversity, diversity_auto and lose_at_most are three ways to set the dial"
+    assert sentence in refusal(stub, diversity_auto=True, **other).message
+
+
 def test_a_bad_row_is_called_by_its_number(client: Client, served: Served) -> None:
     """In a batch of any size the first bad row is named, however the server cuts the batch."""
     queries = np.repeat(served.queries[:1], 200, axis=0)

@@ -31,14 +31,26 @@ def vectors(rows: int, sparse: bool) -> vectors_pb2.Vectors:
     return encode_csr(Csr(indptr, np.zeros(rows, np.uint32), np.ones(rows, np.float32), 2))
 
 
-@given(rows=st.integers(0, 50), k=st.none() | st.integers(1, 99), sparse=st.booleans())
-def test_a_query_is_about_its_index_rows_and_k(rows: int, k: int | None, sparse: bool) -> None:
-    """What the request says, with the default of k where it says none."""
+@given(rows=st.integers(0, 50), k=st.integers(0, 99), sparse=st.booleans())
+def test_a_query_is_about_its_index_rows_and_k(rows: int, k: int, sparse: bool) -> None:
+    """The line has what the request sets, numbers that will be refused as well."""
     request = query_pb2.QueryRequest(index="images", queries=vectors(rows, sparse), k=k)
-    expected: dict[str, object] = {"index": "images", "rows": rows, "k": k or 10}
     assert told(read("Query", request.SerializeToString())) == {
-        name: value for name, value in expected.items() if value
+        "index": "images",
+        "rows": rows,
+        "k": k,
     }
+
+
+def test_a_query_that_sets_no_k_gets_the_default() -> None:
+    """A k that is not set is ten; a k of zero stays zero, and so does a top_k."""
+    rows = vectors(2, sparse=False)
+    unset = query_pb2.QueryRequest(index="images", queries=rows).SerializeToString()
+    assert told(read("Query", unset)) == {"index": "images", "rows": 2, "k": 10}
+    zero = query_pb2.QueryRequest(index="images", queries=rows, k=0).SerializeToString()
+    assert told(read("Query", zero)) == {"index": "images", "rows": 2, "k": 0}
+    labels = predict_pb2.PredictLabelsRequest(index="images", documents=rows, top_k=0)
+    assert told(read("PredictLabels", labels.SerializeToString()))["k"] == 0
 
 
 def test_other_calls_say_what_they_have() -> None:
@@ -72,7 +84,7 @@ class Message:
             Message,
             st.sampled_from(["images", "papers"]),
             st.integers(0, 5),
-            st.sampled_from([None, 5, 10]),
+            st.sampled_from([None, 0, 5, 10]),
         ),
         max_size=6,
     )
@@ -90,9 +102,8 @@ def test_a_stream_is_about_all_of_its_queries(messages: list[Message]) -> None:
     if messages:
         indexes = {message.index for message in messages}
         expected["index"] = "*" if len(indexes) > 1 else indexes.pop()
-    if rows := sum(message.rows for message in messages):
-        expected["rows"] = rows
-    if len(numbers := {message.k or 10 for message in messages}) == 1:
+        expected["rows"] = sum(message.rows for message in messages)
+    if len(numbers := {10 if message.k is None else message.k for message in messages}) == 1:
         expected["k"] = numbers.pop()
     assert told(stream.subject) == expected
 
