@@ -7,7 +7,7 @@ by a hit's id never meets the -1 of a place that was not filled.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -97,18 +97,29 @@ class HitRows(ABC, Generic[HitT]):
     def __len__(self) -> int:
         return len(self.counts)
 
-    def __getitem__(self, row: int) -> tuple[HitT, ...]:
+    @overload
+    def __getitem__(self, row: int) -> tuple[HitT, ...]: ...
+    @overload
+    def __getitem__(self, row: slice) -> list[tuple[HitT, ...]]: ...
+    def __getitem__(self, row: int | slice) -> tuple[HitT, ...] | list[tuple[HitT, ...]]:
         """Return the hits of one row in the order in which they were picked; -1 is the last row.
 
-        Raises IndexError where there is no such row.
+        A slice gives a list of rows. Raises IndexError where there is no such row.
         """
-        return self._hits(range(len(self))[row])
+        if isinstance(row, slice):
+            return [self._hits(number) for number in range(len(self))[row]]
+        try:
+            number = range(len(self))[row]
+        except IndexError:
+            message = f"there is no row {row}: the result has {_rows_of(len(self))}"
+            raise IndexError(message) from None
+        return self._hits(number)
 
     def __iter__(self) -> Iterator[tuple[HitT, ...]]:
         return (self._hits(row) for row in range(len(self)))
 
     def __repr__(self) -> str:
-        rows = f"{len(self):,} {'row' if len(self) == 1 else 'rows'}"
+        rows = _rows_of(len(self))
         used = self.parameters
         lines = [
             f"{type(self).__name__}: {rows}, {int(self.counts.sum()):,} hits; "
@@ -180,6 +191,10 @@ class LabelHitRows(HitRows[LabelHit]):
 
     def _hit_fields(self) -> tuple[str, ...]:
         return LabelHit._fields
+
+
+def _rows_of(count: int) -> str:
+    return f"{count:,} {'row' if count == 1 else 'rows'}"
 
 
 def _key(hit: Hit | LabelHit) -> str:

@@ -100,8 +100,16 @@ def test_hits_are_plain_python_numbers() -> None:
 @pytest.mark.parametrize("row", [2, -3])
 def test_a_row_that_is_not_there_is_an_index_error(row: int) -> None:
     """Only rows of the batch can be read."""
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=f"no row {row}: the result has 2 rows"):
         result([1, 1])[row]
+
+
+def test_a_slice_is_a_list_of_rows() -> None:
+    """A part of a result reads as a part of a list does."""
+    rows = result([1, 0, 2])
+    assert rows[0:2] == [rows[0], rows[1]]
+    assert rows[::-1] == list(rows)[::-1]
+    assert rows[3:9] == []
 
 
 def test_labels_have_names_where_the_index_has_them() -> None:
