@@ -14,9 +14,9 @@ MetricWord: TypeAlias = Literal[Metric, "l2", "ip", "dot"]
 
 
 def as_metric(word: MetricWord) -> Metric:
-    """Return our word for a metric: l2 is euclidean, ip and dot are inner_product."""
+    """Return our word for a metric: l2 is euclidean, ip and dot are inner_product, in any case."""
     # What is no text at all may not be hashable.
-    ours = METRIC_ALIASES.get(word, word) if isinstance(word, str) else word
+    ours = METRIC_ALIASES.get(word.lower(), word) if isinstance(word, str) else word
     return cast(Metric, ours)
 
 

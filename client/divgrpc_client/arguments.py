@@ -12,11 +12,13 @@ from typing import Final
 
 from divgrpc.errors import InvalidArgumentError
 
-# A host, or an IPv6 address in brackets, and a port.
-_ADDRESS: Final = re.compile(r"(\[[0-9a-fA-F:.]+(%\w+)?\]|[^\s:/\[\]]+):(?P<port>[0-9]{1,5})")
+# A host is a name, an IPv4 address, or an IPv6 address in brackets.
+_HOST: Final = re.compile(r"\[[0-9a-fA-F:.]+(%\w+)?\]|[^\s:/\[\]]+")
+_PORT: Final = re.compile(r"[0-9]{1,5}")
 # Addresses that begin so are for gRPC to resolve.
 _GRPC_SCHEMES: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
 _PORT_MAX: Final = 65_535
+_HOSTS: Final = "a host is a name, an IPv4 address, or an IPv6 address in brackets"
 
 
 def target(value: object) -> str:
@@ -32,12 +34,16 @@ def target(value: object) -> str:
         raise InvalidArgumentError(
             "target", f"{expected}: leave {scheme}:// out, write {address!r}"
         )
-    found = _ADDRESS.fullmatch(value)
-    if found is None and ":" not in value:
+    host, colon, port = value.rpartition(":")
+    if not colon or port.endswith("]"):
         raise InvalidArgumentError(
             "target", f"{expected}, which has no port: divgrpc-server takes 50051 by default"
         )
-    if found is None or not 0 < int(found["port"]) <= _PORT_MAX:
+    if not host:
+        raise InvalidArgumentError("target", f"{expected}, which has no host")
+    if not _HOST.fullmatch(host):
+        raise InvalidArgumentError("target", f"{expected}: {host!r} is no host; {_HOSTS}")
+    if not _PORT.fullmatch(port) or not 0 < int(port) <= _PORT_MAX:
         raise InvalidArgumentError("target", f"{expected}; a port is 1 to {_PORT_MAX}")
     return value
 

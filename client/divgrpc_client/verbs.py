@@ -5,10 +5,11 @@ import math
 import os
 from collections.abc import Sequence
 from types import NoneType
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Any, Final, Literal, cast, get_args, get_origin
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.grid import Limits
+from divgrpc.parameters import MetricWord, as_metric
 from divgrpc.suggestions import refuse_word
 from divgrpc.types import Auto
 from divgrpc_client import commands
@@ -181,12 +182,13 @@ def _word(field: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
     choices = get_args(kind)
 
     def read(text: str) -> str:
-        if text not in choices:
+        ours: str = as_metric(cast(MetricWord, text)) if field == "metric" else text
+        if ours not in choices:
             try:
                 refuse_word(field, text, choices)
             except InvalidArgumentError as error:
                 raise argparse.ArgumentTypeError(str(error)) from None
-        return text
+        return ours
 
     return {"type": read, "metavar": f"{{{','.join(choices)}}}"}
 

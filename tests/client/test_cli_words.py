@@ -67,10 +67,19 @@ def test_wrong_options_are_answered_with_ours(
     assert told in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("metric", [*get_args(Metric), "l2", "ip", "dot"])
-def test_metrics_that_are_taken(metric: str) -> None:
-    """The command line takes our words for a metric and the three aliases."""
-    parsed = cli._parser().parse_args(["build", "x", "y.npy", "--metric", metric])
+@pytest.mark.parametrize(
+    ("word", "metric"),
+    [
+        *((metric, metric) for metric in get_args(Metric)),
+        ("l2", "euclidean"),
+        ("L2", "euclidean"),
+        ("IP", "inner_product"),
+        ("dot", "inner_product"),
+    ],
+)
+def test_metrics_that_are_taken(word: str, metric: str) -> None:
+    """The command line takes our words for a metric and the three aliases, in any case."""
+    parsed = cli._parser().parse_args(["build", "x", "y.npy", "--metric", word])
     assert parsed.metric == metric
 
 

@@ -127,6 +127,12 @@ def test_every_foreign_word_leads_to_one_of_ours() -> None:
         ("selector", "similarity", ": use nearest"),
         ("search", "brute-force", ": use exact"),
         ("search", 3, "got 3"),
+        ("search", "brute_force", ": use exact"),
+        ("search", "flat", ": use exact"),
+        ("search", "hnsw", ": use auto"),
+        ("search", "HNSW", ": use auto"),
+        ("search", "ivf", ": use tables"),
+        ("variant", "paper", ": use printed"),
         ("variant", "xyzzy", "got 'xyzzy'"),
     ],
 )
@@ -157,8 +163,9 @@ def test_foreign_metrics_are_errors_that_name_ours(word: str, told: str) -> None
 
 @pytest.mark.parametrize(("word", "ours"), METRIC_ALIASES.items())
 def test_three_foreign_metrics_are_taken(word: Any, ours: str) -> None:  # noqa: ANN401  # words of MetricWord
-    """l2, ip and dot are our metrics, and the index says so in our words."""
-    assert as_metric(word) == ours
+    """l2, ip and dot are our metrics in any case, and the index says so in our words."""
+    assert as_metric(word) == as_metric(word.upper()) == ours
+    assert BuildParameters(metric=word.upper()).metric == ours
     assert BuildParameters(metric=word).metric == ours
     built = Index.build(POINTS, metric=word, hash_family="lsh_div")
     assert built.info.parameters["metric"] == ours
