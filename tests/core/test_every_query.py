@@ -138,8 +138,10 @@ def test_small_indexes_answer_like_their_twins(
         result = index.query(asked, k=30, search=search, diversity=0.4)
         for row, query in enumerate(asked):
             check_row(twin_of(index), query, result, row)
-        codes = [w.code for w in result.warnings if w.code != "TARGET_RECALL_MISSED"]
-        assert codes == ["FEWER_THAN_K_POINTS"]
+        # Buckets of so few points hold hardly any; cells are all looked at.
+        missed = search == "tables" and rows > 1 and index.info.parameters["hash_family"] != "cells"
+        codes = ["TARGET_RECALL_MISSED"] * missed + ["FEWER_THAN_K_POINTS"]
+        assert [w.code for w in result.warnings] == codes
     complete = index.query(asked, k=30)
     assert (complete.counts == rows).all()
     assert sorted(complete.ids[0, :rows].tolist()) == list(range(rows))

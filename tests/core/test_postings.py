@@ -19,6 +19,8 @@ from divgrpc.kernels.sparse import mark, sparse_square
 from divgrpc.storage import Generation
 from divgrpc.types import FloatArray, Metric
 
+# As similar as some of the nearest points are to one another, and most are not.
+NEAR: dict[Metric, float] = {"cosine": 0.3, "euclidean": 12.0, "inner_product": 0.2}
 examples = settings(deadline=None, derandomize=True, max_examples=80)
 seeds = st.integers(0, 2**32 - 1)
 counts = st.sampled_from([1, 2, 5, 40, 300])
@@ -134,13 +136,20 @@ def test_the_nearest_are_among_those_that_lists_leave(  # noqa: PLR0917  # one f
 
 @pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
 @pytest.mark.parametrize("selector", ["nearest", "greedy"])
-def test_an_exact_search_by_lists_answers_as_one_by_rows(metric: Metric, selector: str) -> None:
+@pytest.mark.parametrize("collapse", [False, True])
+def test_an_exact_search_by_lists_answers_as_one_by_rows(
+    metric: Metric, selector: str, collapse: bool
+) -> None:
     """Sparse queries go by lists, the same spread out by rows: the same bytes, of fewer points."""
     rows = drawn(3, 2_000, 400, 0.5)[: 2_000 // 2]
     index = Index.build(sparse.csr_array(rows), metric=metric)
     queries = sparse.csr_array(drawn(4, 8, 400, 0)[:3] * (np.arange(400) > 20))
-    told: dict[str, Any] = {"search": "exact", "candidates_limit": 30, "selector": selector}
-    told["keep_duplicates"] = True  # a pool that may grow wants four times as many of the points
+    told: dict[str, Any] = {"search": "exact", "selector": selector, "k": 5}
+    if collapse:
+        # The candidates may grow to four times as many, which is as many as lists are read for.
+        told |= {"duplicate_threshold": NEAR[metric], "candidates_limit": 8}
+    else:
+        told |= {"keep_duplicates": True, "candidates_limit": 30}
     by_lists = index.query(queries, **told)
     lists = {slot.name for slot in INDEX["postings"]}
     others = {name: array for name, array in index.engine._arrays.items() if name not in lists}
@@ -150,7 +159,10 @@ def test_an_exact_search_by_lists_answers_as_one_by_rows(metric: Metric, selecto
     assert by_lists.selection_scores.tobytes() == by_rows.selection_scores.tobytes()
     assert (by_rows.stats.points_scored == 1_000).all()
     assert (by_lists.stats.points_scored < 1_000).all()
-    assert by_lists.stats.candidates.tolist() == by_rows.stats.candidates.tolist()
+    for column in ("candidates", "collapsed", "duplicates"):
+        mine, its = getattr(by_lists.stats, column), getattr(by_rows.stats, column)
+        assert mine.tolist() == its.tolist()
+    assert by_lists.stats.collapsed.any() == collapse
 
 
 def test_a_query_of_common_columns_goes_by_rows() -> None:

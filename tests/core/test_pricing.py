@@ -78,6 +78,39 @@ def test_what_misses_some_must_be_clearly_cheaper(scored: float, chosen: Search)
     assert choose(by_search, SHAPE, 0.95) == chosen
 
 
+@pytest.mark.parametrize(
+    ("scan", "tables", "chosen"),
+    [
+        ((0.95, 90), (0.95, 85), "exact"),
+        ((0.95, 70), (0.95, 60), "scan"),
+        ((0.95, 70), (0.95, 50), "tables"),
+        ((0.85, 30), (0.95, 50), "tables"),
+        ((0.85, 30), (0.89, 20), "exact"),
+    ],
+)
+def test_each_search_must_be_clearly_cheaper_than_the_last_that_was_good_enough(
+    scan: tuple[float, float], tables: tuple[float, float], chosen: Search
+) -> None:
+    """By a fifth, and only where it finds enough; prices are in hundredths of an exact search's."""
+    exact = pool(10, 1, points_scored=ROWS)
+    whole = nanoseconds("exact", exact, SHAPE)
+
+    def priced(search: Search, recall: float, price: float) -> PoolCost:
+        least = nanoseconds(search, pool(10, recall), SHAPE)
+        step = nanoseconds(search, pool(10, recall, codes_read=1), SHAPE) - least
+        made = pool(10, recall, codes_read=(price * whole / 100 - least) / step)
+        assert nanoseconds(search, made, SHAPE) == pytest.approx(price * whole / 100)
+        assert made.codes_read > 0
+        return made
+
+    by_search: dict[Search, PoolCost] = {
+        "exact": exact,
+        "scan": priced("scan", *scan),
+        "tables": priced("tables", *tables),
+    }
+    assert choose(by_search, SHAPE, 0.9) == chosen
+
+
 def test_a_default_query_hashes_what_build_found_to_be_enough() -> None:
     """Between two measured numbers on a line; what a query names stands."""
     measured = costs([1] * 4, [0] * 4)
