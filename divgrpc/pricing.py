@@ -3,8 +3,8 @@
 Build counts the work of each search (`PoolCost`): points scored, codes, lists and entries read. The
 constants below turn counts into nanoseconds. No clock is read, so that neither the speed nor the
 load of a machine decides. Two builds on one kind of processor choose alike. Another kind may give
-directions from linear algebra other last digits, which moves recalls by some thousandths: it
-chooses alike unless a figure lies that near to its bound.
+directions from linear algebra other last digits, which may move a recall in its fourth digit: it
+chooses alike unless a figure lies that near to its bound. To round figures would only move bounds.
 
 The constants are of one thread of a server processor with AVX-512, fitted once: each search was
 timed alone, the least of fifteen runs, over 2,000 to 100,000 made points of 32 to 512 dimensions,

@@ -7,7 +7,9 @@ PROCESSORS names others in its place, as `make processors` does. numpy and its B
 instructions of that processor too.
 """
 
+import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -66,6 +68,30 @@ for folder in sorted(Path(sys.argv[1]).iterdir()):
         print(folder.name, given.__name__, search, told.hexdigest())
 """
 
+_CHOOSE = """
+import hashlib, json
+import numpy as np
+from divgrpc.index import Index
+
+rng = np.random.default_rng(0)
+fall = np.exp(-np.arange(96) / 30)
+centres = rng.standard_normal((60, 96)) * fall
+points = centres[rng.integers(0, 60, 6_000)] + 0.5 * rng.standard_normal((6_000, 96)) * fall
+for family in ("auto", "lsh_sdiv", "pca_hash", "cells"):
+    components = 24 if family == "lsh_sdiv" else None
+    index = Index.build(points, hash_family=family, n_components=components)
+    taken = [
+        index.query(points[:1], k=5, candidates_limit=size).parameters
+        for size in (10, 50, 200, 1_000)
+    ]
+    print(json.dumps({
+        "family": index.info.parameters["hash_family"],
+        "auto": [(used.search, used.hash_limit) for used in taken],
+        "recalls": [pool.recall for cost in index.info.search_costs for pool in cost.pools],
+        "planes": hashlib.sha256(index.engine._arrays["hyperplanes"].tobytes()).hexdigest(),
+    }))
+"""
+
 _SUM_ROWS = """
 import hashlib
 import numba, numpy as np
@@ -111,6 +137,19 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def run(script: str, *arguments: Path, **environment: str) -> list[str]:
+    """Return the lines that a script prints in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
 def run_as(processor: str | None, script: str, *arguments: Path) -> list[str]:
     """Return what a script prints whose kernels are compiled for a processor, or for this one."""
     compiled: dict[str, str] = {}
@@ -119,15 +158,7 @@ def run_as(processor: str | None, script: str, *arguments: Path) -> list[str]:
     if processor in OLDER:
         _, blas, without = OLDER[processor]
         compiled |= {"OPENBLAS_CORETYPE": blas, "NPY_DISABLE_CPU_FEATURES": without}
-    done = subprocess.run(
-        [sys.executable, "-c", script, *map(str, arguments)],
-        env=os.environ | compiled,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return run(script, *arguments, **compiled)
 
 
 @pytest.fixture(scope="module")
@@ -176,3 +207,20 @@ def test_an_older_processor_answers_as_this_one(
     # Searches often agree, and a query is the same dense or sparse; indexes all differ.
     assert len({line.split()[-1] for line in older_answers}) > 24
     assert older_answers == own_answers
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the BLAS kernels are those of x86")
+def test_auto_chooses_alike_with_the_linear_algebra_of_another_processor() -> None:
+    """Directions differ in their last digits and recalls hardly, which changes no choice here."""
+    older, newer = (
+        [json.loads(line) for line in run(_CHOOSE, OPENBLAS_CORETYPE=blas)]
+        for blas in ("Prescott", "Nehalem")
+    )
+    assert {build["family"] for build in older} > {"lsh_sdiv", "pca_hash", "cells"}
+    assert [build["planes"] for build in older] != [build["planes"] for build in newer]
+    for one, other in zip(older, newer, strict=True):
+        assert one["family"] == other["family"]
+        assert one["auto"] == other["auto"]
+        assert one["recalls"] == pytest.approx(other["recalls"], abs=0.005)
+    searches = {search for build in older for search, _ in build["auto"]}
+    assert searches >= {"exact", "scan", "tables"}
