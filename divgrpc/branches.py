@@ -11,12 +11,12 @@ from divgrpc.array_files import Array, read_only
 from divgrpc.kernels import branching
 from divgrpc.types import CountArray, FloatArray, IntArray
 
-# Candidates of this many documents times candidates are held at a time: 16 MiB of them.
+# So many candidates are held at a time, over all documents: 16 MiB.
 CANDIDATES_AT_ONCE: Final = 2**20
 
 
 class PickedLabels(NamedTuple):
-    """What was picked of each row: -1 and NaN past `counts`, (nq, k) but for counts (nq,)."""
+    """The picks of every row, (nq, k): -1 and NaN past `counts` (nq,)."""
 
     labels: IntArray
     scores: FloatArray
@@ -52,7 +52,9 @@ class Branches:
     def pick(
         self, labels: IntArray, scores: FloatArray, counts: CountArray, k: int, diversity: float
     ) -> PickedLabels:
-        """Pick `k` of the candidates (nq, m) of each row, best first, of which it has `counts`.
+        """Pick `k` of each row's candidates `labels` (nq, m), best first.
+
+        `counts` (nq,) says how many candidates a row has; `scores` (nq, m) are theirs.
 
         `diversity` from above 0 to 1 weighs the gain that `kernels.branching` defines. The sum of
         scaled scores and gains is monotone and submodular over labels that the hierarchy reaches,

@@ -2,11 +2,11 @@
 
 Both look at a query's candidates and at nothing else, so the same request gives the same dials.
 
-`diversity="auto"` goes by how relevance falls: of the lead that the best candidate has over the
-average one, what share do the k nearest keep? Where they keep all of it they are as good as the
-best, and other candidates may stand in for some of them. Where the best stands out the dial is low.
-The odds of the dial, dial / (1 - dial), are that share times the selector's factor, so that no dial
-is above factor / (1 + factor).
+`diversity="auto"` goes by how relevance falls. The best candidate has a lead over the average one,
+and the k nearest keep a share of that lead. Where they keep all of it they are as good as the best,
+and other candidates may stand in for some of them. Where the best stands out the dial is low. The
+odds of the dial, dial / (1 - dial), are the share times the selector's factor, so that no dial is
+above factor / (1 + factor).
 
 `lose_at_most` takes the greatest dial, of steps of 1/32, whose answer loses no more than the bound.
 """
@@ -33,37 +33,37 @@ METRICS: Final = {
     "euclidean": EUCLIDEAN,
     "inner_product": INNER_PRODUCT,
 }
-# As great as they may be for alpha-nDCG to stay within 1 % of that of the nearest neighbours where
-# nothing crowds: see the benchmark `dials`.
+# Greater factors lose more than 1 % of alpha-nDCG against the nearest neighbours where nothing
+# crowds: see the benchmark `dials`.
 _FACTORS: Final = {"mmr": 0.4, "rerank": 0.05, "dpp": 1.0, "max_sum": 0.2}
 _RELAXED_FACTOR: Final = 0.3
 _GREEDY_FACTORS: Final = {"corrected": 0.8, "printed": 0.8, "marginal": 0.5}
 
 
 def reason_words(codes: npt.NDArray[np.uint8]) -> npt.NDArray[np.str_]:
-    """Return the word for each number of a reason that kernels give."""
+    """Return the words for the kernels' numbers of reasons."""
     # Nearly every query names its dial, and indexing by nothing takes numpy several microseconds.
     words: npt.NDArray[np.str_] = _WORDS[codes] if len(codes) else _NO_WORDS
     return words
 
 
-def rule_of(wanted: EffectiveParameters) -> int:
-    """Return the number by which kernels know the rule of a selector that they know."""
-    return selection.MMR if wanted.selector == "mmr" else _RULES[wanted.variant]
+def rule_of(parameters: EffectiveParameters) -> int:
+    """Return the kernels' number for the rule of a selector that picks one point at a time."""
+    return selection.MMR if parameters.selector == "mmr" else _RULES[parameters.variant]
 
 
-def choice_of(wanted: EffectiveParameters) -> int:
-    """Return the number by which kernels know how a query gets its dial."""
-    if wanted.lose_at_most is not None:
+def choice_of(parameters: EffectiveParameters) -> int:
+    """Return the kernels' number for the way in which a query gets its dial."""
+    if parameters.lose_at_most is not None:
         return dials.BY_LOSS
-    return dials.BY_FALL_OFF if wanted.diversity_auto else dials.FIXED
+    return dials.BY_FALL_OFF if parameters.diversity_auto else dials.FIXED
 
 
-def factor_of(wanted: EffectiveParameters) -> float:
+def factor_of(parameters: EffectiveParameters) -> float:
     """Return the selector's factor in the odds of an automatic dial."""
-    if wanted.selector == "greedy":
-        return _GREEDY_FACTORS[wanted.variant]
-    if wanted.selector == "qp_relax":
+    if parameters.selector == "greedy":
+        return _GREEDY_FACTORS[parameters.variant]
+    if parameters.selector == "qp_relax":
         # Its objective has sums over pairs where the others have means.
-        return _RELAXED_FACTOR / max(1, wanted.k - 1)
-    return _FACTORS.get(wanted.selector, 0.0)
+        return _RELAXED_FACTOR / max(1, parameters.k - 1)
+    return _FACTORS.get(parameters.selector, 0.0)

@@ -2,8 +2,8 @@
 
 A query's story: its rows become unit vectors; `QueryParameters.resolve` fills in the defaults and
 `auto`; the kernel in `divgrpc.kernels.answering` hashes, finds, scores and selects, row by row; the
-columns it writes become a `QueryResult`. What rows of a batch read together is found before that,
-by `divgrpc.kernels.together`.
+columns it writes become a `QueryResult`. Before that `divgrpc.kernels.together` reads what the rows
+of a batch share.
 """
 
 import functools
@@ -39,7 +39,7 @@ from divgrpc.types import (
 from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 from divgrpc.warning_rules import crowded, not_collapsed, too_few
 
-# Of so many kinds of calls an index remembers how to answer them.
+# An index remembers the plans of so many kinds of calls.
 _PLANS_KEPT: Final = 1_024
 
 
@@ -47,7 +47,7 @@ class Engine(KeptIndex):
     """One generation of an index, in memory or mapped from its folder; any thread may ask it."""
 
     def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
-        """Take a generation; `folder` is that of the index, where it is kept in one."""
+        """Take a generation; `folder` is the index's folder, None for an index in memory."""
         compilation.ensure()
         super().__init__(generation, name, folder)
         manifest = generation.manifest
@@ -56,7 +56,7 @@ class Engine(KeptIndex):
         self._plans: dict[tuple[QueryParameters, bool], QueryPlan] = {}
         kind = manifest.points
         self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
-        # What `auto` takes for dense queries of sparse points.
+        # For dense queries of sparse points `auto` may take another search.
         self._dense_table = SearchTable.of(manifest, kind, dense=True)
         self._dense_apart = kind == "sparse"
         # None where the index was built without labels.
@@ -81,15 +81,15 @@ class Engine(KeptIndex):
         rows = document_rows(documents, self.dims)
         parameters = parameters.filled(hierarchy=self.labels.has_hierarchy)
         if parameters.mode == "embedding":
-            found = self.labels.predict(rows, parameters)
+            prediction = self.labels.predict(rows, parameters)
         else:
             prepare("documents", rows, self._searcher.metric)
             # Documents are like points, in whatever form they come.
             plan = self._plan(parameters.query, dense=False)
             answers = self._searcher.answer(rows, plan)
             neighbours = self.topics.labels.rows(answers.ids)
-            found = self.labels.vote(neighbours, answers, parameters, plan.wanted)
-        return self.labels.result(found, parameters, self.generation)
+            prediction = self.labels.vote(neighbours, answers, parameters, plan.wanted)
+        return self.labels.result(prediction, parameters, self.generation)
 
     def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
         """Raise what `predict` would raise for these rows."""
@@ -118,14 +118,14 @@ class Engine(KeptIndex):
             )
         dense = self._dense_apart and not (as_points or isinstance(rows, SparseRows))
         plan = self._plan(parameters, dense=dense)
-        answers, wanted = self._searcher.answer(rows, plan), plan.wanted
+        answers, effective = self._searcher.answer(rows, plan), plan.wanted
         warnings = parameters.warnings() + plan.warnings
-        if dense and parameters.search == "auto" and wanted.search != "exact":
+        if dense and parameters.search == "auto" and effective.search != "exact":
             warnings += self._like_points(rows, parameters)
-        warnings += too_few("k", wanted.k, self.rows, answers.counts)
+        warnings += too_few("k", effective.k, self.rows, answers.counts)
         stats = QueryStats(*answers.stats)
-        if wanted.duplicate_threshold is not None:
-            warnings += crowded(wanted.k, self.rows, answers.counts, stats)
+        if effective.duplicate_threshold is not None:
+            warnings += crowded(effective.k, self.rows, answers.counts, stats)
         copies, offsets = _end_to_end(answers.copies)
         return QueryResult(
             ids=answers.ids,
@@ -134,7 +134,7 @@ class Engine(KeptIndex):
             counts=answers.counts,
             generation=self.generation,
             stats=stats,
-            parameters=wanted,
+            parameters=effective,
             warnings=warnings,
             duality_gaps=answers.gaps,
             collapsed_ids=copies,
@@ -148,7 +148,7 @@ class Engine(KeptIndex):
     ) -> EffectiveParameters:
         """Fill in the defaults for this index; raises what `answer` would raise for parameters.
 
-        What matters of `queries` is whether they are dense or sparse; None: as points are.
+        Only whether `queries` are dense or sparse matters; None stands for queries like points.
         """
         sparse = isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
         return self._plan(parameters, dense=queries is not None and not sparse).wanted
@@ -173,7 +173,7 @@ class Engine(KeptIndex):
         return plan
 
     def _like_points(self, rows: Rows, parameters: QueryParameters) -> tuple[WarningInfo, ...]:
-        """Say so where dense rows may be points, and `auto` goes by what hyperplanes find."""
+        """Warn where dense rows may be points, and `auto` goes by recalls of hyperplanes."""
         searches = {self._plan(parameters, dense=dense).wanted.search for dense in (False, True)}
         if self._manifest.auto_search_dense is None or len(searches) == 1:
             return ()
@@ -201,7 +201,7 @@ class Engine(KeptIndex):
         threshold = parameters.collapse_threshold(
             self._searcher.metric, manifest.duplicate_threshold
         )
-        wanted = table.resolve(
+        effective = table.resolve(
             parameters,
             manifest.rows,
             manifest.widest_row,
@@ -211,24 +211,24 @@ class Engine(KeptIndex):
             duplicate_threshold=threshold,
         )
         plan = self._searcher.plan(
-            wanted,
+            effective,
             probe_on=parameters.search == "auto",
             most=parameters.most_candidates(self._mean_width),
             again=parameters.searches_again,
         )
-        warnings = table.warnings(parameters, wanted, manifest.rows)
-        if threshold is not None and wanted.duplicate_threshold is None:
+        warnings = table.warnings(parameters, effective, manifest.rows)
+        if threshold is not None and effective.duplicate_threshold is None:
             warnings += (not_collapsed("candidates_limit", LIMITS["compared_candidates_max"]),)
         return replace(plan, warnings=warnings)
 
-    # What an evaluation asks.
+    # For evaluations.
 
     def answer_one_by_one(
         self, queries: RowsLike, parameters: QueryParameters
     ) -> tuple[IntArray, Values]:
-        """Return the ids (nq, k) that `answer` gives, and the microseconds (nq,) of each row.
+        """Return the ids (nq, k) of `answer`, and the microseconds (nq,) of each row.
 
-        A row is answered by itself, and its time is that of the search, selection included.
+        Rows are answered one by one. Their times cover search and selection.
         """
         rows = query_rows("queries", queries, self.dims, self._searcher.metric)
         plan = self._plan(parameters, dense=not isinstance(rows, SparseRows))
@@ -255,12 +255,12 @@ class Engine(KeptIndex):
         It pauses every few milliseconds, and returns what `divgrpc.metrics.list_distances` does.
         """
         rows = query_rows("queries", queries, self.dims, self._searcher.metric)
-        points, asked = (
-            each.matrix if isinstance(each, SparseRows) else each
-            for each in (self._searcher.points, rows)
+        points, targets = (
+            matrix.matrix if isinstance(matrix, SparseRows) else matrix
+            for matrix in (self._searcher.points, rows)
         )
         places = self.topics.labels.rows(ids)
-        return list_distances_stepwise(points, asked, places, self._searcher.metric)
+        return list_distances_stepwise(points, targets, places, self._searcher.metric)
 
 
 def _end_to_end(parts: list[IntArray]) -> tuple[IntArray, IntArray]:

@@ -55,15 +55,15 @@ _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelPar
 
 
 def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
-    """Let the index's default stand in for what the caller of its method did not name."""
+    """Take from the index's default the parameters that the caller does not name."""
 
     @functools.wraps(method)
-    def query(*given: P.args, **named: P.kwargs) -> QueryResult:
-        index = cast("Index", given[0])
+    def query(*args: P.args, **named: P.kwargs) -> QueryResult:
+        index = cast("Index", args[0])
         check_one_dial(named)
-        told: Any = named_over_default(named, index.default)
+        options: Any = named_over_default(named, index.default)
         try:
-            return method(*given, **told)
+            return method(*args, **options)
         except TypeError:
             refuse_unknown(named, taken_by(method))
             raise
@@ -80,16 +80,16 @@ class Index:
     """One generation of an index, in memory or mapped from its folder.
 
     Make one with `Index.build` or `Index.open`. Any thread may query it. `len(index)` is the number
-    of its points, and `index.info` says what it was asked to be and what Build made of it.
+    of its points. `index.info` has the parameters of the build, and what Build chose and measured.
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Take what answers; `Index.build` and `Index.open` make it."""
+        """Take an engine; call `Index.build` or `Index.open` instead."""
         self._engine = engine
 
     @property
     def engine(self) -> Engine:
-        """What answers, for servers and evaluations; its methods are no promise to users."""
+        """The engine, for servers and evaluations; its methods are no promise to users."""
         return self._engine
 
     def __len__(self) -> int:
@@ -135,7 +135,7 @@ class Index:
         ids: (n,) unique whole numbers from 0 up, by which results name points. Default: 0 to n - 1.
         categories, subtopics: (n,) whole numbers, -1 for none, by which Evaluate judges results.
             For sparse points, categories also help `auto` tune for dense queries.
-        metric: what nearness means. l2 is taken for euclidean, ip and dot for inner_product.
+        metric: what nearness means. l2 means euclidean, ip and dot mean inner_product.
         hash_family: how space is cut into buckets or cells; auto lets Build choose.
         hyperplanes: how random directions are drawn.
         centred: hash around the mean of the points; not with inner_product.
@@ -147,7 +147,7 @@ class Index:
             must hold under `auto`.
         zero_vectors: refuse or leave out vectors of zeros, which have no cosine.
         seed: of every random choice; the same seed and points give the same index.
-        labels: (n, L), dense or sparse: what is not 0 is a label of the row's.
+        labels: (n, L), dense or sparse: a number other than 0 gives the row that label.
         path: the folder to keep the index in, whose name becomes the index's; None keeps it in
             memory.
         replace: with `path`, let a new generation take the place of an index that is there.
@@ -163,9 +163,9 @@ class Index:
         Raises `InvalidArgumentError` with the field named, and `UnsupportedError`; with `path` also
         `IndexExistsError`, `BuildUnderWayError` and `StorageFullError`.
         """
-        told = {**locals(), "metric": as_metric(metric)}
+        values = {**locals(), "metric": as_metric(metric)}
         refuse_unknown(labelling, Labelling.__annotations__, taken_by(cls.build))
-        parameters = BuildParameters(**_of(BuildParameters, told))
+        parameters = BuildParameters(**_of(BuildParameters, values))
         plan = LabelPlan.told(seed, **labelling)
         with store_at(path, replace=replace) as (store, folder):
             builder = IndexBuilder(store, parameters, on_progress=progress, labels=plan)
@@ -227,7 +227,7 @@ class Index:
             times 4.5.
         max_distance: drops points at a greater squared distance (cosine: of unit vectors, 0 to 4);
             not with inner_product.
-        sampling: which points stay where more are found than hash_limit allows.
+        sampling: which points stay where the search finds more than hash_limit allows.
         seed: of the draws; the same call and seed give the same answer.
         rounding: how the shares of qp_relax become k results.
         n_probes: how many buckets, or cells, the search tables looks at. Default: as Build tuned.
@@ -239,7 +239,7 @@ class Index:
         lose_at_most: in place of diversity, takes for each query the greatest dial whose answer
             loses at most this share of relevance, 0 to 1.
 
-        What is not named is taken from the index's `default`, where it has one. Raises
+        Parameters that are not named come from the index's `default`, where it has one. Raises
         `InvalidArgumentError` with the field named.
         """
         parameters = QueryParameters(**_of(QueryParameters, locals()))
@@ -285,13 +285,13 @@ class Index:
         was built without a label model, in the mode `neighbour_vote` without labels, or for the
         selector `hierarchy` without a hierarchy.
         """
-        asked = PredictParameters(**_of(PredictParameters, locals()))
+        parameters = PredictParameters(**_of(PredictParameters, locals()))
         kept = self._engine.defaults.thresholds
-        return self._engine.predict(documents, asked.with_threshold(kept))
+        return self._engine.predict(documents, parameters.with_threshold(kept))
 
     @property
     def info(self) -> IndexInfo:
-        """What the index was asked to be, and what Build made of it."""
+        """The parameters of the build, and what Build chose and measured."""
         return self._engine.info
 
     @property
@@ -311,7 +311,7 @@ class Index:
 
     @property
     def default(self) -> QueryDefault | None:
-        """What `query` takes where its caller names nothing."""
+        """The parameters of `query` that stand where its caller names none."""
         return self._engine.default
 
     def set_default(self, default: QueryDefault | None) -> None:

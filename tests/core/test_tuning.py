@@ -33,22 +33,22 @@ def crowded(topics: int, copies: int, seed: int = 0) -> FloatArray:
 def test_about_the_fewest_probes_are_taken(needed: int) -> None:
     """Between two numbers that are tried, on a line that never leaves them."""
     curve, tried = tuning._Curve(0.9), 1
-    while not curve.taken:
+    while not curve.choice:
         bound = 0.9 * np.log(tried) / np.log(needed) if needed > 1 else 1.0
         curve.add(tried, bound, bound)
         tried *= 2
-    assert needed <= curve.taken + 1
-    assert curve.taken <= needed + 1
+    assert needed <= curve.choice + 1
+    assert curve.choice <= needed + 1
 
 
 def test_probes_that_find_less_are_given_up() -> None:
     """Past the hash limit more probes find less: those that found most are taken."""
     curve = tuning._Curve(0.9)
     for probes in (16, 32, 64, 128):
-        assert not curve.taken
+        assert not curve.choice
         found = 0.8 - abs(probes - 64) / 100
         curve.add(probes, found, found)
-    assert curve.taken == 64
+    assert curve.choice == 64
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=50))
