@@ -83,7 +83,6 @@ METRIC_ALIASES: Final[Mapping[str, str]] = {
 # Words of other libraries for the values of a parameter.
 _VALUES: Final[Mapping[str, Mapping[str, str]]] = {
     "metric": {
-        **METRIC_ALIASES,  # in other cases, such as "L2"
         "angular": "cosine",
         "cos": "cosine",
         "cosinesimil": "cosine",

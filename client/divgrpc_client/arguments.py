@@ -22,7 +22,7 @@ _HOSTS: Final = "a host is a name, an IPv4 address, or an IPv6 address in bracke
 
 
 def target(value: object) -> str:
-    """Check the address of a server: host:port, or what gRPC's own schemes begin."""
+    """Check the address of a server: host:port, or an address in one of gRPC's own schemes."""
     expected = f"target must be host:port, such as 'localhost:50051', got {value!r}"
     if not isinstance(value, str) or not value:
         raise InvalidArgumentError("target", expected)

@@ -25,7 +25,7 @@ ResponseT = TypeVar("ResponseT")
 _HEADROOM_BYTES: Final = 2**16
 MESSAGE_BYTES: Final = LIMITS["message_bytes_max"] - _HEADROOM_BYTES
 # The most that one result and one row can take in an answer: a varint id and two floats; an offset,
-# six counts, a duality gap, a dial and why it is that.
+# six counts, a duality gap, a dial and its reason.
 _RESULT_BYTES: Final = 9 + 4 + 4
 _ROW_BYTES: Final = 5 + 6 * 5 + 4 + 8 + 1
 # The name of a label, if there are names: its text, and its length.

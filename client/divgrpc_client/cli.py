@@ -148,7 +148,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _instead(unknown: list[str], arguments: argparse.Namespace) -> str:
-    """Say what to write in place of the first option that there is not."""
+    """Suggest an option in place of the first unknown one."""
     options = [word for word in unknown if word.startswith("--")]
     if not options or "table" not in arguments:
         return ""

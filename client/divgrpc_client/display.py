@@ -120,14 +120,14 @@ def result(found: QueryResult, rows: range) -> None:
     _warn(out, found.warnings)
 
 
-def _dial(found: QueryResult) -> str:
-    """Say which dial was taken, or between which two dials the rows got theirs."""
-    used = found.parameters
+def _dial(result: QueryResult) -> str:
+    """Return the dial of the answer, or the least and the greatest dial of its rows."""
+    used = result.parameters
     if used.has_fixed_dial:
         return f"diversity {used.diversity:g}"
-    asked = "auto" if used.diversity_auto else f"that loses at most {used.lose_at_most:g}"
-    least, most = found.diversities.min(), found.diversities.max()
-    return f"diversity {asked} ({least:g} to {most:g})"
+    rule = "auto" if used.diversity_auto else f"that loses at most {used.lose_at_most:g}"
+    least, most = result.diversities.min(), result.diversities.max()
+    return f"diversity {rule} ({least:g} to {most:g})"
 
 
 def labels(found: LabelResult, rows: range) -> None:
@@ -274,7 +274,7 @@ def _by_build(choice: Choice) -> str:
 
 
 def _source(info: IndexInfo, name: str, default: object) -> str:
-    """Say where a value comes from that Build gave no reason for."""
+    """Return the source of a value for which Build gave no reason."""
     if name == "n_components" and info.parameters.get("hash_family") == "lsh_div":
         return "not used by lsh_div"
     if info.parameters.get(name) == default:
@@ -284,7 +284,7 @@ def _source(info: IndexInfo, name: str, default: object) -> str:
 
 
 def _costs(costs: Sequence[SearchCost], auto: Search, queries: str = "") -> Table:
-    """Show what each search finds and costs, and what it finds of each number of candidates."""
+    """Show the recall and the cost of each search, and its recall by number of candidates."""
     sizes = [pool.candidates for pool in costs[0].pools] if costs else []
     # An index of an older version has a measured time, and a recall of the ten nearest.
     title = ", ".join(filter(None, ("Measured at Build", queries, "on one thread")))
@@ -294,7 +294,7 @@ def _costs(costs: Sequence[SearchCost], auto: Search, queries: str = "") -> Tabl
         price, recall = ">µs by work", ">by default"
     of_sizes = (f">of {size:,}" for size in sizes)
     grid = table("search", recall, *of_sizes, price, "", title=title)
-    # In a narrow terminal the remark is folded, and not the names.
+    # A narrow terminal folds the remark and leaves the names whole.
     grid.columns[0].no_wrap = True
     for cost in costs:
         chosen = "auto means this by default" if cost.search == auto else ""

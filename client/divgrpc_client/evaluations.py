@@ -21,7 +21,7 @@ from divgrpc_client.vectors import VectorsLike, as_matrix, encode
 from divgrpc_protos.v1 import evaluate_pb2
 
 _REQUEST: Final = evaluate_pb2.EvaluateRequest.DESCRIPTOR
-# What has one value for all settings of a grid.
+# Options with one value for all settings of a grid.
 _FIXED: Final = ("seed", "keep_duplicates")
 
 
@@ -52,27 +52,27 @@ class Evaluation(
         """Take a call's arguments; `rest` are fields of the request."""
         refuse_unknown(options, GridOptions.__annotations__)
         super().__init__(as_matrix("queries", queries, one_row=True), rest, progress)
-        self._told: dict[str, Any] = {**GRID_DEFAULTS, **options}
+        self._options: dict[str, Any] = {**GRID_DEFAULTS, **options}
         self._asked = _asked(categories, relevant)
         axes = {
-            axis: axis_values(_REQUEST, axis, self._told[axis])
-            for axis in self._told
+            axis: axis_values(_REQUEST, axis, self._options[axis])
+            for axis in self._options
             if axis not in _FIXED
         }
-        fixed = {field: self._told[field] for field in _FIXED}
+        fixed = {field: self._options[field] for field in _FIXED}
         self._fields: dict[str, object] = {"index": name, **fixed, **axes}
         self._cut()
 
     def _measure(self, rest: Mapping[str, Any]) -> tuple[int, int]:
         del rest
-        settings = len(Grid(**self._told).settings())
+        settings = len(Grid(**self._options).settings())
         return settings, rows_max(settings)
 
     def _check(self) -> None:
         for field, given in self._asked.items():
             if len(given) != self._count:
                 raise InvalidArgumentError(field, f"{field} must have one entry for each query")
-        self._task = Task(grid=Grid(**self._told), queries=self._count, **self._rest)
+        self._task = Task(grid=Grid(**self._options), queries=self._count, **self._rest)
 
     def _request(
         self, start: int, stop: int, rest: Mapping[str, Any]
@@ -154,8 +154,8 @@ def axis_values(request: Descriptor, axis: str, values: Any) -> list[Any]:  # no
 def _limits(pair: Any) -> evaluate_pb2.EvaluateLimits:  # noqa: ANN401  # as above
     names = [field.name for field in evaluate_pb2.EvaluateLimits.DESCRIPTOR.fields]
     try:
-        told = dict(zip(names, pair, strict=True))
-        return evaluate_pb2.EvaluateLimits(**told)
+        limits = dict(zip(names, pair, strict=True))
+        return evaluate_pb2.EvaluateLimits(**limits)
     except (TypeError, ValueError):
         raise InvalidArgumentError(
             "limits", f"limits must be pairs of hash_limit and candidates_limit, got {pair!r}"

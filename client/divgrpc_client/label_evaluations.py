@@ -56,23 +56,23 @@ class LabelEvaluation(
         refuse_unknown(options, LabelGridOptions.__annotations__)
         super().__init__(as_matrix("documents", documents, one_row=True), rest, progress)
         self._sets = without_zeros(label_sets(labels, self._count, "document"))
-        self._told: dict[str, Any] = {**LABEL_GRID_DEFAULTS, **options}
+        self._options: dict[str, Any] = {**LABEL_GRID_DEFAULTS, **options}
         self._fields: dict[str, object] = {"index": name}
-        for option, given in self._told.items():
+        for option, given in self._options.items():
             self._fields[option] = given if option in _PLAIN else _axis(option, given)
         vote = _REQUEST.fields_by_name["vote"]
-        self._fields["vote"] = enum_value(vote, self._told["vote"])
+        self._fields["vote"] = enum_value(vote, self._options["vote"])
         # Of the labels that documents have how many points have each, as far as it is known.
         self._points = 0
         self._counts = np.zeros(self._sets.cols, np.int64)
         self._cut()
 
     def _measure(self, rest: Mapping[str, Any]) -> tuple[int, int]:
-        settings = LabelGrid(**self._told).settings()
+        settings = LabelGrid(**self._options).settings()
         return len(settings), documents_max(settings, told=rest["per_document"])
 
     def _check(self) -> None:
-        self._task = LabelTask(grid=LabelGrid(**self._told), documents=self._count, **self._rest)
+        self._task = LabelTask(grid=LabelGrid(**self._options), documents=self._count, **self._rest)
         if self._task.folds and not len(self._sets.indices):
             raise InvalidArgumentError("labels", "labels must have one label at least")
 

@@ -187,7 +187,7 @@ BUILD_DEFAULTS: Final[dict[str, object]] = {
 }
 GRID_DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in fields(Grid)}
 LABEL_GRID_DEFAULTS: Final[dict[str, Any]] = {f.name: f.default for f in fields(LabelGrid)}
-# What annotations of methods stand for beside the choices of `divgrpc.types`.
+# Names of annotations of methods beside the choices of `divgrpc.types`.
 _NAMES: Final[dict[Any, str]] = {
     VectorsLike: "VectorsLike",
     ModelLike: "LabelModelLike",
@@ -232,6 +232,6 @@ def spelled_out(method: Callable[P, R]) -> Callable[P, R]:
 
 
 def _line(name: str, sentence: str, default: object) -> str:
-    """Return what a docstring says of an option, with its default, in lines of a terminal."""
-    told = sentence if default is None else f"{sentence} Default: {default!r}."
-    return textwrap.fill(f"{name}: {told}", width=96, subsequent_indent="    ")
+    """Return the paragraph of a docstring on an option and its default."""
+    text = sentence if default is None else f"{sentence} Default: {default!r}."
+    return textwrap.fill(f"{name}: {text}", width=96, subsequent_indent="    ")

@@ -92,14 +92,14 @@ def _add_table2(parts: Any) -> argparse.ArgumentParser:  # noqa: ANN401  # argpa
 def _add_part(
     parts: Any,  # noqa: ANN401  # argparse names no type for it
     name: str,
-    told: str,
+    text: str,
     run: Callable[[argparse.Namespace], int],
     page: str = "Write the page here",
 ) -> argparse.ArgumentParser:
     part: argparse.ArgumentParser = parts.add_parser(
         name,
-        help=first_sentence(told),
-        description=told,
+        help=first_sentence(text),
+        description=text,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     part.set_defaults(run=run)

@@ -29,7 +29,7 @@ from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
 
 MessageT = TypeVar("MessageT", bound=Message)
 
-# What methods of the clients take beside their options.
+# Arguments of the clients' methods beside their options.
 _OF_CALLS: Final = ("timeout", "request_id")
 _OF_BUILDS: Final = (
     "ids",
@@ -61,12 +61,13 @@ def query_fields(name: str, options: QueryOptions) -> dict[str, object]:
     """
     refuse_unknown(options, QueryOptions.__annotations__)
     check_one_dial(options)
-    told: dict[str, object] = dict(options)
-    if told.get("diversity") == "auto":
-        del told["diversity"]
-    fields = _fields(query_pb2.QueryRequest, name, QueryOptions, told, QUERY_DEFAULTS)
-    # The wire has a field of its own for what is no number.
-    return fields | ({"diversity_auto": True} if len(told) < len(options) else {})
+    rest: dict[str, object] = dict(options)
+    auto = rest.get("diversity") == "auto"
+    if auto:
+        del rest["diversity"]
+    fields = _fields(query_pb2.QueryRequest, name, QueryOptions, rest, QUERY_DEFAULTS)
+    # On the wire diversity is a number, and auto has a field of its own.
+    return fields | ({"diversity_auto": True} if auto else {})
 
 
 def predict_fields(name: str, options: PredictOptions) -> dict[str, object]:
@@ -83,7 +84,7 @@ def _fields(
     defaults: Mapping[str, object],
 ) -> dict[str, object]:
     refuse_unknown(options, table.__annotations__, _OF_CALLS)
-    # None is what a default of None stands for, also for words, which the wire has no None of.
+    # None names a default of None, for words as well: the wire has no None for them.
     options = {n: v for n, v in options.items() if v is not None or defaults[n] is not None}
     _refuse_stand_ins(kind, options, defaults)
     fields = {"index": name, **_with_enums(kind, options)}
@@ -202,6 +203,6 @@ def enum_value(field: FieldDescriptor, word: object) -> int:
     number = words.to_enum(field, ours) if isinstance(ours, str) else None
     if number is None:
         numbers = field.enum_type.values_by_number if field.enum_type else {}
-        known = [found for number in numbers if (found := words.to_word(field, number))]
-        refuse_word(field.name, word, known)
+        choices = [choice for number in numbers if (choice := words.to_word(field, number))]
+        refuse_word(field.name, word, choices)
     return number

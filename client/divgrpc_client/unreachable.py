@@ -2,7 +2,7 @@
 
 from typing import Final
 
-# What gRPC says, and what helps.
+# Words of gRPC's detail, and the advice for them.
 _CAUSES: Final = (
     (
         ("Connection refused", "No such file or directory"),
@@ -20,7 +20,7 @@ _CAUSES: Final = (
 
 
 def explain(target: str, detail: str) -> str:
-    """Return gRPC's detail of a call that was not answered, with what to do where that is known."""
+    """Return gRPC's detail of a call without an answer, with advice where there is some."""
     for signs, sentence in _CAUSES:
         if any(sign in detail for sign in signs):
             return f"{sentence.format(target=target)} ({detail})"

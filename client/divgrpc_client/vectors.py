@@ -50,15 +50,15 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
     except ValueError as error:
         raise InvalidArgumentError(field, f"{field} must be a matrix: {error}") from None
     if array.dtype.kind not in _NUMBER_KINDS:
-        told = stacking_hint(array) or f", got {array.dtype}"
-        raise InvalidArgumentError(field, f"{field} must hold real numbers{told}")
+        reason = stacking_hint(array) or f", got {array.dtype}"
+        raise InvalidArgumentError(field, f"{field} must hold real numbers{reason}")
     if array.ndim == 1 and one_row:
         return array.reshape(1, -1)
     if array.ndim != 2:
         shape = "(rows, dims)" + (" or (dims,)" if one_row else "")
         hint = f"; {field}[None] is a matrix of one row" if array.ndim == 1 else ""
-        told = f"{field} must be of shape {shape}, got {array.shape}{hint}"
-        raise InvalidArgumentError(field, told)
+        sentence = f"{field} must be of shape {shape}, got {array.shape}{hint}"
+        raise InvalidArgumentError(field, sentence)
     return array
 
 

@@ -59,17 +59,17 @@ def add_named(verb: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def add_with_file(
     verb: argparse.ArgumentParser,
-    told: str = f"A file with one vector per row: {FORMATS}.",
+    text: str = f"A file with one vector per row: {FORMATS}.",
     nargs: str | None = None,
 ) -> None:
     """Let a command take the name of an index and a file of rows."""
     add_named(verb)
-    verb.add_argument("file", metavar="FILE", nargs=nargs, help=told)
+    verb.add_argument("file", metavar="FILE", nargs=nargs, help=text)
     add_reading(verb)
 
 
 def add_reading(verb: argparse.ArgumentParser) -> None:
-    """Let a command be told how to read a file of rows."""
+    """Let a command take options on how to read a file of rows."""
     verb.add_argument(
         "--key", help="Read this array of an .npz; needed where it has several matrices."
     )
@@ -148,8 +148,8 @@ def add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, 
         flags = [f"--{name.replace('_', '-')}"]
         if len(name) == 1:
             flags.insert(0, f"-{name}")
-        told = f"{sentence.removesuffix('.')}{_told(defaults[name])}."
-        how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": told}
+        text = f"{sentence.removesuffix('.')}{_default(defaults[name])}."
+        how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
         if kind is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **how)
         elif get_origin(kind) is Sequence:
@@ -178,7 +178,7 @@ def _each(axis: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
 
 
 def _word(field: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
-    """Say how a word is read: one that is none of the choices is told the nearest."""
+    """Return argparse's type for a word; its error names the nearest of the choices."""
     choices = get_args(kind)
 
     def read(text: str) -> str:
@@ -193,7 +193,7 @@ def _word(field: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
     return {"type": read, "metavar": f"{{{','.join(choices)}}}"}
 
 
-def _told(default: object) -> str:
+def _default(default: object) -> str:
     if default in (None, (None,), GRID_DEFAULTS["limits"]):
         return ""
     words = default if isinstance(default, tuple) else (default,)

@@ -23,7 +23,8 @@ and where the kernels are used:
 
   NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES= divgrpc warm
 
-It ends with 1 where the folder cannot be written.
+Kernels of other releases that no process has started with for 30 days are removed. It ends with 1
+where the folder cannot be written.
 """
 
 

@@ -40,7 +40,7 @@ _LAST_WORDS_SECONDS: Final = 1.0
 class Upload:
     """The messages of one Build call: a header, label chunks, chunks, a commit, nothing else.
 
-    A BuildOnce call has one message, which is taken for the messages of a Build.
+    The one message of a BuildOnce call stands for all of them.
     """
 
     def __init__(self, link: socket.socket) -> None:

@@ -47,7 +47,7 @@ class Stream(Protocol):
 
 
 class Build:
-    """One Build call: its messages, and what it is about, which its header and its end say."""
+    """One Build call: its messages, and its subject, which its header and its end give."""
 
     part = Part.MESSAGE
 
@@ -57,7 +57,7 @@ class Build:
         self._index = ""
 
     def check(self, message: object, root: Path) -> None:
-        """Read the first message; raises the core's error where no builder would take it."""
+        """Check the first message; raises the core's error for a header that a builder refuses."""
         request = index_pb2.BuildRequest()
         if isinstance(message, bytes):
             request.ParseFromString(message)
@@ -66,7 +66,7 @@ class Build:
         self._check(request.header, root)
 
     def done(self, response: bytes) -> None:
-        """Take note of what was built."""
+        """Take the number of rows from the last response."""
         info = index_pb2.BuildResponse.FromString(response).done
         self.subject = subject(self._index, info.rows)
 
@@ -82,7 +82,7 @@ class Build:
 
 
 class BuildOnce(Build):
-    """One BuildOnce call; `response` is what it is answered with at its end."""
+    """One BuildOnce call; `response` is its answer, empty until its end."""
 
     part = Part.ONCE
 
@@ -91,21 +91,21 @@ class BuildOnce(Build):
         self.response = b""
 
     def check(self, message: object, root: Path) -> None:
-        """Do what a Build does with its header."""
+        """Check the message as a Build checks its header."""
         request = index_pb2.BuildOnceRequest()
         if isinstance(message, bytes):
             request.ParseFromString(message)
         self._check(request, root)
 
     def done(self, response: bytes) -> None:
-        """Take note of what was built."""
+        """Make the answer from the last response."""
         super().done(response)
         info = index_pb2.BuildResponse.FromString(response).done
         self.response = index_pb2.BuildOnceResponse(index=info).SerializeToString()
 
 
 class _OneMessage:
-    """A BuildOnce call as a relay takes it: a stream of one message, whose events nobody hears."""
+    """The stream of a BuildOnce call for a relay: one message to read, and no events to send."""
 
     def __init__(self, message: bytes) -> None:
         self._unread: list[object] = [aio.EOF, message]
@@ -154,7 +154,7 @@ class Builds:
     async def relay(self, build: Build, request_id: str) -> None:
         """Serve one Build call to its end.
 
-        A header that no builder would take is refused before one is started, which takes seconds.
+        A bad header is refused before a builder starts, which takes seconds.
         Raises `RefusedError` with what the builder says, and errors of ours. Being cancelled, by a
         caller who left or whose deadline passed, ends the builder too.
         """

@@ -42,7 +42,7 @@ class Catalog:
         kernels_ready: Callable[[], bool],
         kernels_compiled: Callable[[], tuple[int, int]],
     ) -> None:
-        """Take what tells whether kernels are ready, and how many are compiled of how many."""
+        """`kernels_compiled` returns the number of compiled kernels and of all kernels."""
         self._config = config
         self._root = root
         self._pool = pool

@@ -35,8 +35,8 @@ _COMPILED_KEY: Final = "divgrpc-kernels-compiled"
 _TOTAL_KEY: Final = "divgrpc-kernels-total"
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
-    # Four times what a message may have: `service` refuses what is above the limit, and says what
-    # to do instead. Of what is larger still gRPC itself says no more than how large it is.
+    # Four times the limit of a message. `service` refuses messages above the limit and says what to
+    # do instead. gRPC refuses those above this number, and says only how large they are.
     ("grpc.max_receive_message_length", 4 * LIMITS["message_bytes_max"]),
     # Notice callers whose machine is gone, and let callers notice us as often as the usual client
     # libraries do: gRPC's own default takes a ping more often than every five minutes for abuse.

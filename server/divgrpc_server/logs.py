@@ -93,7 +93,7 @@ class AccessLog:
 
     def __init__(self, config: Config, *, descriptor: int = _STDERR) -> None:
         json = wants_json(config)
-        # Whether lines are written at all, and so whether it is worth knowing what calls are about.
+        # Whether lines are written at all. Where none are, subjects of calls are not worth reading.
         self.enabled = config.access_log and _LEVELS[config.log_level] <= _LEVELS["info"]
         self._format = _json_line if json else _console_line
         self._outlet = Outlet(descriptor, in_json=json)

@@ -56,7 +56,7 @@ class Pool:
         changed: Callable[[], None],
         stamp: Callable[[str], object],
     ) -> None:
-        # What calls are told that have waited for a worker in vain.
+        # The error of calls that waited for a worker in vain.
         self.no_worker = "no worker is up"
         self._config = config
         self._log = log

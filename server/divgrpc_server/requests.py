@@ -97,7 +97,7 @@ def parse_query(request: query_pb2.QueryRequest) -> Query:
 
 
 def _dial(request: query_pb2.QueryRequest) -> float | Auto | None:
-    """Return what the request says of `diversity`; raises where it says the dial twice."""
+    """Return the `diversity` of a request; raises where the request sets the dial twice."""
     if not request.diversity_auto:
         return request.diversity if request.HasField("diversity") else None
     if request.HasField("diversity") or request.HasField("lose_at_most"):

@@ -44,7 +44,7 @@ _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 def _check_size(method: str, message: bytes) -> None:
-    """Raise `MessageTooLargeError`, which says what to do instead."""
+    """Raise `MessageTooLargeError` for a message above the limit, and say what to do instead."""
     size, most = len(message), LIMITS["message_bytes_max"]
     if size > most:
         instead = "use Build" if method == "BuildOnce" else "send fewer rows at a time"
@@ -54,7 +54,7 @@ def _check_size(method: str, message: bytes) -> None:
 
 
 class _SizedStream:
-    """A call's stream, whose messages are no larger than they may be."""
+    """A call's stream that refuses messages above the limit."""
 
     def __init__(self, method: str, stream: Stream) -> None:
         self._method = method
@@ -231,7 +231,7 @@ class Service:
         serve: Callable[[str, float], Awaitable[_T]],
         subject: Callable[[], Subject] = lambda: NO_SUBJECT,
     ) -> _T:
-        """Serve a call; `subject` is asked at its end what it was about."""
+        """Serve a call; `subject` is called at its end, for the access line."""
         begun = time.monotonic()
         request_id = self._request_id(context)
         remaining = context.time_remaining()

@@ -1,4 +1,4 @@
-"""What an access line says that a call is about; loads nothing that speaks protobuf."""
+"""Subjects of calls as access lines print them; this module loads no protobuf."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,27 +9,27 @@ from divgrpc.parameters import INDEX_NAME
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a call is about, as lines of the log have it; empty where that cannot be told."""
+    """The subject of a call in both forms of the log; empty where it is not known."""
 
     in_json: str = ""
     for_people: str = ""
 
 
 NO_SUBJECT: Final = Subject()
-# What stands in the place of a name where the queries of a stream ask several indexes.
+# Stands for the name where the queries of a stream go to several indexes.
 SEVERAL: Final = "*"
-_NAME_CHARACTERS: Final = 63  # of the longest name; longer ones must not fill the cache
+_NAME_CHARACTERS: Final = 63  # of the longest name; no longer text may fill the cache
 
 
 def subject(index: str, rows: int | None = None, k: int | None = None) -> Subject:
-    """Return what a call is about; None for a number that calls of its kind do not have."""
+    """Return the subject of a call; None stands for a number that such calls do not have."""
     return _subject(index, rows, k) if len(index) <= _NAME_CHARACTERS else NO_SUBJECT
 
 
 @lru_cache(maxsize=4096)  # calls mostly repeat one another
 def _subject(index: str, rows: int | None, k: int | None) -> Subject:
     if index != SEVERAL and not INDEX_NAME.fullmatch(index):
-        # A line quotes the name as it is, and this is no name of ours.
+        # A line has the name as it is, so that a text which is no name could forge lines.
         return NO_SUBJECT
     numbers = {name: number for name, number in (("rows", rows), ("k", k)) if number is not None}
     return Subject(

@@ -1,7 +1,7 @@
-"""What a call is about, for its access line: the index, how many rows, how many results a row.
+"""Subjects of calls, for access lines: the index, the number of rows, the results of each row.
 
-Requests pass through a front as bytes. To read one takes some 2 microseconds where it is small and
-a copy of it where it is large, which is little beside the work that it asks for.
+Requests pass through a front as bytes. Reading a small one takes some 2 microseconds, and a large
+one the time of a copy. Both are short beside the work for the request.
 """
 
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from divgrpc_server.subject_lines import NO_SUBJECT, SEVERAL, Subject, subject
 
 
 def read(method: str, request: bytes) -> Subject:
-    """Return what a request is about."""
+    """Return the subject of a request."""
     if method not in _READERS:
         return NO_SUBJECT
     kind, describe = _READERS[method]
@@ -34,10 +34,10 @@ def read(method: str, request: bytes) -> Subject:
 
 
 class StreamSubject:
-    """What the queries of one QueryStream are about together.
+    """The subject of all queries of one QueryStream.
 
-    Rows are added up. Queries of several indexes are about `SEVERAL`; k is left out where it
-    differs.
+    Rows are added up. Where the queries go to several indexes the name is `SEVERAL`; k is left out
+    where it differs.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class StreamSubject:
         self._one_k = True
 
     def add(self, message: bytes) -> None:
-        """Take note of one message of the stream; bytes that are no message count for nothing."""
+        """Count one message of the stream; bytes that are no message do not count."""
         try:
             query = query_pb2.QueryStreamRequest.FromString(message).query
         except DecodeError:
@@ -62,7 +62,7 @@ class StreamSubject:
 
     @property
     def subject(self) -> Subject:
-        """What the messages so far are about."""
+        """The subject of the messages so far."""
         return subject(self._index, self._rows, self._k if self._one_k else None)
 
 
@@ -71,7 +71,7 @@ def _rows(vectors: vectors_pb2.Vectors) -> int:
 
 
 def _value(request: Message, field: str, default: int) -> int:
-    """Return what a request sets a field to, 0 too, or the default where it sets nothing."""
+    """Return the value of a field, which may be 0, or the default of a field that is not set."""
     value: int = getattr(request, field) if request.HasField(field) else default
     return value
 

@@ -53,7 +53,7 @@ class Supervisor:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._warm = False
-        # The last word on how many kernels are compiled.
+        # The last message on how many kernels are compiled.
         self._kernels = Message("kernels", 0, "0")
         self._failed = False
         self._serving = False

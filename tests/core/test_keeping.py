@@ -291,52 +291,6 @@ def test_an_edit_of_any_kernel_moves_all_of_them(tmp_path: Path) -> None:
     assert len({before, after, run(script, place)[0]}) == 3
 
 
-@pytest.fixture
-def folders(folder: Path) -> dict[str, Path]:
-    """Return folders beside the current one, last used so long ago as their names say."""
-    base = folder.parent
-    made = {
-        "31 days": base / f"kernels-{'0' * 16}",
-        "29 days": base / f"kernels-{'1' * 16}",
-        "another's": base / "kernels-of-mine",
-        "current": folder,
-    }
-    for name, place in made.items():
-        place.mkdir(exist_ok=True)
-        (place / "a.kernel").write_bytes(b"")
-        seconds = time.time() - 86_400 * (29 if name == "29 days" else 31)
-        os.utime(place, (seconds, seconds))
-    return made
-
-
-def test_folders_that_nobody_uses_are_removed(folders: dict[str, Path]) -> None:
-    """After 30 days, by `divgrpc warm`; never the current one, nor what is no folder of kernels."""
-    (folders["current"].parent / f"kernels-{'2' * 16}").symlink_to(folders["another's"])
-    warming.warm_ahead(quiet=True)
-    left = {name for name, place in folders.items() if (place / "a.kernel").exists()}
-    assert left == {"29 days", "another's", "current"}
-
-
-def test_the_first_compilation_removes_them_too(folders: dict[str, Path]) -> None:
-    """A new release compiles once, which is when an old one may be out of use."""
-    base = folders["current"].parent
-    run(_WARM, DIVGRPC_KERNEL_CACHE=str(base))
-    assert folders["31 days"].exists()
-    file_of(folders["current"], SMALL).unlink()
-    run(_WARM, DIVGRPC_KERNEL_CACHE=str(base), DIVGRPC_QUIET="1")
-    assert not folders["31 days"].exists()
-    assert folders["29 days"].exists()
-    assert keeping.is_warm()
-
-
-def test_a_start_is_a_use(folders: dict[str, Path]) -> None:
-    """A process that compiles nothing sets the time of the folder, by which its age is told."""
-    current = folders["current"]
-    assert time.time() - current.stat().st_mtime > 86_400
-    run(_WARM, DIVGRPC_KERNEL_CACHE=str(current.parent))
-    assert time.time() - current.stat().st_mtime < 3_600
-
-
 def test_numbas_own_setting_is_left_alone() -> None:
     """Whoever uses numba beside us keeps their kernels where they did."""
     before = config.CACHE_DIR

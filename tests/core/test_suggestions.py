@@ -151,8 +151,6 @@ def test_unknown_values_name_the_nearest(field: str, word: object, told: str) ->
         ("COSINE", ": did you mean cosine?"),
         ("dot product", ": use inner_product"),
         ("sqeuclidean", ": use euclidean"),
-        ("L2", ": use euclidean"),
-        ("IP", ": use inner_product"),
         ("manhattan", "one of cosine, euclidean, inner_product, got 'manhattan'"),
     ],
 )
