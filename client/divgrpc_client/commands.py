@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 TIMEOUT_SECONDS: Final = 30.0
 # A file may have any number of rows: so many are asked at a time, each with a deadline of its own.
 _ROWS_AT_A_TIME: Final = 1_000
+# Fewer where near-copies are listed, so that the ids of thousands of them a row fit a message.
+_ROWS_WITH_COPIES: Final = 100
 # How often a file is asked from its start where the index is replaced meanwhile.
 _ROUNDS_MAX: Final = 4
 
@@ -72,6 +74,10 @@ def query(arguments: argparse.Namespace) -> None:
     queries = _read(path, arguments)
     rows = pick_rows(arguments.rows, row_count(queries))
     queries = take(queries, rows.start, rows.stop)
+    shows_copies = getattr(arguments, "list_collapsed", False)
+    if not arguments.json and "list_collapsed" not in arguments:
+        # The table counts the near-copies of each result.
+        arguments.list_collapsed = True
     with _client(arguments) as client:
         if path.suffix in SVMLIGHT and arguments.dims is None:
             queries = widened(queries, client.get_index(arguments.name).dims)
@@ -81,7 +87,7 @@ def query(arguments: argparse.Namespace) -> None:
     else:
         from divgrpc_client import display
 
-        display.result(result, rows)
+        display.result(result, rows, shows_copies=shows_copies)
 
 
 def predict(arguments: argparse.Namespace) -> None:
@@ -209,17 +215,18 @@ def _ask(
     given: Matrix,
     unit: str = "rows",
 ) -> ResultT:
-    """Ask about rows a thousand at a time; the result is of one generation all the same."""
+    """Ask about some rows at a time; the result is of one generation all the same."""
     told, count = _given(arguments, options), row_count(given)
-    shown = _bar(arguments, unit) if count > _ROWS_AT_A_TIME else nullcontext()
+    step = _ROWS_WITH_COPIES if told.get("list_collapsed") else _ROWS_AT_A_TIME
+    shown = _bar(arguments, unit) if count > step else nullcontext()
     with shown as progress:
         for _ in range(_ROUNDS_MAX):
             parts: list[ResultT] = []
             # A file without rows is asked about once, for the server to say what it thinks of it.
-            for start in range(0, max(1, count), _ROWS_AT_A_TIME):
+            for start in range(0, max(1, count), step):
                 if progress is not None:
                     progress(Progress("asking", start, count))
-                some = take(given, start, min(count, start + _ROWS_AT_A_TIME))
+                some = take(given, start, min(count, start + step))
                 parts.append(method(arguments.name, some, timeout=arguments.timeout, **told))
                 if parts[-1].generation != parts[0].generation:
                     break

@@ -92,20 +92,29 @@ def built(info: IndexInfo) -> None:
     out.print(f"divgrpc info {info.name} says what was chosen and why", style="dim")
 
 
-def result(found: QueryResult, rows: range) -> None:
-    """Show the results of each row, in the order in which they were picked."""
+def result(found: QueryResult, rows: range, *, shows_copies: bool = False) -> None:
+    """Show the results of each row, in the order in which they were picked.
+
+    Where near-copies were listed, a column counts those of each result; `shows_copies` adds their
+    ids.
+    """
     out = console()
-    grid = table(">row", ">rank", ">id", ">score", ">selection score")
+    columns: list[str] = []
+    if len(found.collapsed_offsets) and found.parameters.duplicate_threshold is not None:
+        columns = [">copies", "ids of copies"] if shows_copies else [">copies"]
+    grid = table(">row", ">rank", ">id", ">score", *columns)
     for position, (row, count) in enumerate(zip(rows, found.counts.tolist(), strict=True)):
         if count == 0:
-            grid.add_row(str(row), "none", "", "", "")
+            grid.add_row(str(row), "none")
         for rank in range(count):
+            copies = found.collapsed(position, rank).tolist()
+            cells = (str(len(copies)), " ".join(map(str, copies)))
             grid.add_row(
                 str(row) if rank == 0 else "",
                 str(rank + 1),
                 str(found.ids[position, rank]),
                 f"{found.scores[position, rank]:.4f}",
-                f"{found.selection_scores[position, rank]:.4f}",
+                *cells[: len(columns)],
             )
     out.print(grid)
     used = found.parameters
@@ -134,7 +143,7 @@ def labels(found: LabelResult, rows: range) -> None:
     """Show the labels of each document, in the order in which they were picked."""
     out = console()
     columns = (">document", ">rank", ">label", *(["name"] if found.names else []))
-    grid = table(*columns, ">score", ">selection score")
+    grid = table(*columns, ">score")
     for position, (row, count) in enumerate(zip(rows, found.counts.tolist(), strict=True)):
         if count == 0:
             grid.add_row(str(row), "none")
@@ -145,7 +154,6 @@ def labels(found: LabelResult, rows: range) -> None:
                 str(found.labels[position, rank]),
                 *([escape(found.names[position][rank])] if found.names else []),
                 f"{found.scores[position, rank]:.4f}",
-                f"{found.selection_scores[position, rank]:.4f}",
             )
     out.print(grid)
     used = found.parameters
@@ -196,6 +204,7 @@ def index(info: IndexInfo) -> None:
         if has
     ]
     out.print(f"{' and '.join(kept) or 'no categories or sub-topics'} kept with the rows")
+    out.print(_near_copies(info))
     if info.labels is not None:
         out.print(_labels(info.labels))
     out.print()
@@ -206,6 +215,17 @@ def index(info: IndexInfo) -> None:
     if info.query_default is not None:
         out.print(f"\nQuery takes, unless it is told otherwise: {_default(info.query_default)}")
     _warn(out, info.warnings)
+
+
+def _near_copies(info: IndexInfo) -> str:
+    """Say what a query collapses that names no threshold."""
+    threshold = info.duplicate_threshold
+    if threshold is None:
+        return "near-copies are collapsed only where a query names duplicate_threshold"
+    unit = "a cosine of at least"
+    if info.parameters.get("metric") == "euclidean":
+        unit = "a squared distance of at most"
+    return f"near-copies have {unit} {threshold:.9g} (the default of duplicate_threshold)"
 
 
 def _labels(info: LabelInfo) -> str:

@@ -61,9 +61,18 @@ def _row(result: QueryResult, position: int, row: int) -> dict[str, object]:
         "row": row,
         "ids": result.ids[position, : result.counts[position]],
         **_found(result, position),
+        **_copies(result, position),
         **({"duality_gap": result.duality_gaps[position]} if len(result.duality_gaps) else {}),
         **_dial(result, position),
     }
+
+
+def _copies(result: QueryResult, position: int) -> dict[str, object]:
+    """Return the near-copies of each result of a row, where the query asked for them."""
+    if not len(result.collapsed_offsets):
+        return {}
+    places = range(int(result.counts[position]))
+    return {"collapsed_ids": [result.collapsed(position, place) for place in places]}
 
 
 def _dial(result: QueryResult, position: int) -> dict[str, object]:

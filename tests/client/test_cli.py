@@ -116,6 +116,53 @@ def test_query_prints_json(
     assert len(json.loads(more.out)["results"][0]["ids"]) == ROWS
 
 
+@pytest.fixture(scope="module")
+def copies(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the index `copies`, twenty points with nine near-copies each; return its vectors.
+
+    Copies of a point have the ids from a multiple of ten on.
+    """
+    rng = np.random.default_rng(5)
+    points = np.repeat(rng.normal(size=(20, DIMS)), 10, axis=0)
+    points += 0.001 * rng.normal(size=points.shape)
+    path = tmp_path_factory.mktemp("copies") / "copies.npy"
+    np.save(path, points.astype(np.float32))
+    client.build("copies", np.load(path))
+    return path
+
+
+def test_a_query_counts_near_copies(run: Callable[..., Ran], copies: Path) -> None:
+    """The table has the near-copies of each result, with --list-collapsed their ids too."""
+    ask = ("query", "copies", copies, "--rows", "40:42", "-k", "5")
+    header, first, *_ = run(*ask).out.splitlines()
+    assert header.split() == ["row", "rank", "id", "score", "copies"]
+    assert first.split()[4:] == ["9"]
+    header, first, *_ = run(*ask, "--list-collapsed").out.splitlines()
+    assert header.split() == ["row", "rank", "id", "score", "copies", "ids", "of", "copies"]
+    assert sorted(first.split()[5:]) == [str(number) for number in range(41, 50)]
+    for plain in (["--no-list-collapsed"], ["--diversity", "0"], ["--keep-duplicates"]):
+        assert "copies" not in run(*ask, *plain).out
+
+
+def test_json_lists_near_copies_when_asked(run: Callable[..., Ran], copies: Path) -> None:
+    """With --list-collapsed each row has the near-copies of each of its results, else none."""
+    ask = ("query", "copies", copies, "--rows", "40:42", "-k", "5", "--json")
+    row = json.loads(run(*ask, "--list-collapsed").out)["results"][1]
+    assert [len(ids) for ids in row["collapsed_ids"]] == [9] * 5
+    assert row["collapsed"] == 45
+    for found, ids in zip(row["ids"], row["collapsed_ids"], strict=True):
+        assert sorted([found, *ids]) == [*range(found // 10 * 10, found // 10 * 10 + 10)]
+    assert "collapsed_ids" not in json.loads(run(*ask).out)["results"][0]
+
+
+def test_info_says_what_near_copies_are(run: Callable[..., Ran], copies: Path) -> None:
+    """`info` shows the threshold that a query takes, in the unit of the metric."""
+    threshold = json.loads(run("info", "copies", "--json").out)["duplicate_threshold"]
+    assert f"a cosine of at least {threshold:.9g}" in run("info", "copies").out
+    assert run("build", "copies-far", copies, "--metric", "l2").code == 0
+    assert "a squared distance of at most" in run("info", "copies-far").out
+
+
 def test_info_says_what_was_chosen(run: Callable[..., Ran], index: str) -> None:
     """`info` shows every parameter, the cost of each search, the arrays, and what is kept."""
     ran = run("info", index)
@@ -301,7 +348,10 @@ def test_rows_without_results_are_shown(run: Callable[..., Ran], index: str, vec
 def test_many_rows_are_asked_in_parts(
     script: ScriptedIndex, target: str, vectors: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A long file is asked a thousand rows at a time, from its start where the index changes."""
+    """A long file is asked a thousand rows at a time, from its start where the index changes.
+
+    Where near-copies are listed it is a hundred.
+    """
     long = vectors.with_name("long.npy")
     np.save(long, np.repeat(np.arange(2500.0), 2).reshape(2500, 2))
     script.generations = [1, 2]
@@ -310,6 +360,11 @@ def test_many_rows_are_asked_in_parts(
     assert told["generation"] == 2
     assert [row["ids"][0] for row in told["results"]] == list(range(0, 25000, 10))
     assert [q.queries.dense.rows for q in script.queries] == [1000, 1000, 1000, 1000, 500]
+    script.queries.clear()
+    listing = ["query", "images", str(long), "--rows", ":250", "--list-collapsed"]
+    assert cli.main([*listing, "--target", target, "--json"]) == 0
+    capsys.readouterr()
+    assert [q.queries.dense.rows for q in script.queries] == [100, 100, 50]
     script.generations = list(range(3, 99))
     assert cli.main(["query", "images", str(long), "--target", target]) == 1
     assert "replaced again and again" in capsys.readouterr().err

@@ -93,7 +93,7 @@ def test_predictions_for_people(run: Callable[..., Ran], index: str, folder: Pat
     told = run("predict", index, folder / "asked.txt", "--top-k", "3")
     assert told.code == 0
     head, *lines = told.out.splitlines()
-    assert head.split() == ["document", "rank", "label", "name", "score", "selection", "score"]
+    assert head.split() == ["document", "rank", "label", "name", "score"]
     assert len(lines) == 5 * 3 + 1
     document, rank, label, name, number, *_ = lines[0].split()
     assert (document, rank) == ("0", "1")
