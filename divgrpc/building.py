@@ -110,7 +110,7 @@ class IndexBuilder:
         """Add the rows of a whole matrix, block by block: no more than one is copied at a time."""
         if hasattr(vectors, "tocsr") or isinstance(vectors, SparseRows):
             # Whole rows are checked: a part of what is malformed may look well formed.
-            vectors = as_rows("vectors", vectors, None)
+            vectors = as_rows("vectors", vectors, None, single=False)
         if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
             self.append(vectors, ids, categories, subtopics, labels)
             return

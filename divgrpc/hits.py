@@ -86,8 +86,9 @@ class HitRows(ABC, Generic[HitT]):
     def _hits(self, row: int) -> tuple[HitT, ...]:
         """Return the hits of a row from 0 up."""
 
-    def _dial(self) -> str:
-        """Return in words at which dial the rows were answered."""
+    @property
+    def dial(self) -> str:
+        """In words the dial at which the rows were answered."""
         return f"diversity {self.parameters.diversity:g}"
 
     @abstractmethod
@@ -123,7 +124,7 @@ class HitRows(ABC, Generic[HitT]):
         used = self.parameters
         lines = [
             f"{type(self).__name__}: {rows}, {int(self.counts.sum()):,} hits; "
-            f"{used.selector} at {self._dial()}, {used.search} search"
+            f"{used.selector} at {self.dial}, {used.search} search"
         ]
         for row in range(min(len(self), _ROWS_SHOWN)):
             shown = [f"{_key(hit)} ({hit.score:.4g})" for hit in self[row][:_HITS_SHOWN]]
@@ -159,13 +160,21 @@ class PointHitRows(HitRows[Hit]):
     __slots__ = ()
 
     ids: npt.NDArray[np.int64]
+    diversities: npt.NDArray[np.float64]
     parameters: _QueryParameters
 
-    def _dial(self) -> str:
+    @property
+    def dial(self) -> str:
+        """In words the dial of all rows, or between which two dials the rows got theirs."""
         used = self.parameters
-        if used.lose_at_most is not None:
-            return f"a loss of at most {used.lose_at_most:g}"
-        return "diversity auto" if used.diversity_auto else super()._dial()
+        if not used.diversity_auto and used.lose_at_most is None:
+            return super().dial
+        asked = "auto" if used.lose_at_most is None else f"by lose_at_most {used.lose_at_most:g}"
+        if not len(self.diversities):
+            return f"diversity {asked}"
+        least, most = self.diversities.min(), self.diversities.max()
+        taken = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+        return f"diversity {asked} ({taken})"
 
     def _hits(self, row: int) -> tuple[Hit, ...]:
         selection_scores = self.selection_scores[row].tolist()

@@ -65,7 +65,7 @@ def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
         try:
             return method(*args, **options)
         except TypeError:
-            refuse_unknown(named, taken_by(method))
+            refuse_unknown("query", named, taken_by(method))
             raise
 
     return query
@@ -96,13 +96,7 @@ class Index:
         return self.rows
 
     def __repr__(self) -> str:
-        info = self.info
-        name = f"{info.name!r}, " if info.name else ""
-        kind = f"{info.points} " if info.points == "sparse" else ""
-        return (
-            f"Index({name}generation {info.generation}, {info.rows:,} {kind}points x "
-            f"{info.dims:,} dims, {info.parameters['metric']}, {info.parameters['hash_family']})"
-        )
+        return f"Index({self.info.summary})"
 
     @classmethod
     def build(
@@ -164,7 +158,7 @@ class Index:
         `IndexExistsError`, `BuildUnderWayError` and `StorageFullError`.
         """
         values = {**locals(), "metric": as_metric(metric)}
-        refuse_unknown(labelling, Labelling.__annotations__, taken_by(cls.build))
+        refuse_unknown("build", labelling, Labelling.__annotations__, taken_by(cls.build))
         parameters = BuildParameters(**_of(BuildParameters, values))
         plan = LabelPlan.told(seed, **labelling)
         with store_at(path, replace=replace) as (store, folder):
@@ -232,8 +226,8 @@ class Index:
         rounding: how the shares of qp_relax become k results.
         n_probes: how many buckets, or cells, the search tables looks at. Default: as Build tuned.
         duplicate_threshold: collapses candidates at least this similar to a better one: a cosine
-            from -1 to 1, or under euclidean a squared distance at most. Default: 0.95, under
-            euclidean a distance that Build measured; nothing for plain nearest neighbours.
+            from -1 to 1, or under euclidean a squared distance at most. Default: what Build
+            measured, `info.duplicate_threshold`; none for plain nearest neighbours.
         keep_duplicates: collapses nothing.
         list_collapsed: lists the near-copies that each result stands for.
         lose_at_most: in place of diversity, takes for each query the greatest dial whose answer

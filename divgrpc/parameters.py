@@ -250,14 +250,14 @@ class QueryParameters:
             if threshold < 0:
                 raise InvalidArgumentError(
                     "duplicate_threshold",
-                    "duplicate_threshold must be a squared distance under metric euclidean, 0 or"
-                    f" more, got {threshold}",
+                    "duplicate_threshold must be a squared distance, 0 or more, since the metric is"
+                    f" euclidean; got {threshold:g}",
                 )
         elif not -1 <= threshold <= 1:
             raise InvalidArgumentError(
                 "duplicate_threshold",
-                f"duplicate_threshold must be a cosine under metric {metric}, between -1 and 1,"
-                f" got {threshold}",
+                f"duplicate_threshold must be a cosine, -1 to 1, since the metric is {metric};"
+                f" got {threshold:g}",
             )
         return threshold
 

@@ -65,9 +65,9 @@ _BUCKET: Final = 200.0
 _CELL: Final = 350.0
 _BUCKET_ENTRY: Final = 5.0
 # A search that misses some is taken where it costs less than such a share of one that misses fewer.
-_CLEARLY_CHEAPER: Final = 0.8
+CLEARLY_CHEAPER: Final = 0.8
 # From what finds everything to what depends most on queries that look like points.
-_AUTO: Final[tuple[Search, ...]] = ("exact", "scan", "tables")
+AUTO: Final[tuple[Search, ...]] = ("exact", "scan", "tables")
 _AUTO_LABELS: Final[tuple[Search, ...]] = ("exact", "scan", "scan_hamming", "tables")
 # A named search whose recall is below the target by more gets a warning.
 _BADLY: Final = 0.1
@@ -142,11 +142,11 @@ def choose(
 
     A search that finds less on queries unlike the points must be clearly cheaper to be taken.
     """
-    among = _AUTO_LABELS if sought == "labels" else _AUTO
+    among = _AUTO_LABELS if sought == "labels" else AUTO
     best, least = among[0], nanoseconds(among[0], costs[among[0]], shape, dense=dense)
     for search in among[1:]:
         price = nanoseconds(search, costs[search], shape, dense=dense)
-        if reaches(costs[search].recall, target_recall) and price < _CLEARLY_CHEAPER * least:
+        if reaches(costs[search].recall, target_recall) and price < CLEARLY_CHEAPER * least:
             best, least = search, price
     return best
 

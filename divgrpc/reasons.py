@@ -3,7 +3,7 @@
 from divgrpc.encoding import Encoded
 from divgrpc.families import Family
 from divgrpc.parameters import BuildParameters
-from divgrpc.pricing import reaches
+from divgrpc.pricing import AUTO, CLEARLY_CHEAPER, reaches
 from divgrpc.sketching import FROM_DIMS, SUMS
 from divgrpc.tuning import Tuned
 from divgrpc.types import Choice
@@ -56,12 +56,14 @@ def dense_choice(dense: Tuned, target: float, kind: str) -> Choice:
 
 
 def _search(tuned: Tuned, target: float) -> Choice:
+    measured = {cost.search: cost for cost in tuned.search_costs}
     costs = ", ".join(
-        f"{cost.search} finds {cost.recall:.3f} at a price of {cost.microseconds:.0f} us"
-        for cost in tuned.search_costs
+        f"{search} finds {measured[search].recall:.3f} at {measured[search].microseconds:.0f} us"
+        for search in AUTO
     )
     reason = (
-        f"the cheapest by counted work that finds {target:g} of the candidates of a default query; "
-        f"exact unless another takes less than 0.8 of its price: {costs}"
+        f"auto starts with {AUTO[0]}, and moves on to {', then to '.join(AUTO[1:])}, where that "
+        f"finds {target:g} of the candidates of a default query at less than {CLEARLY_CHEAPER:g} "
+        f"of the price: {costs} by counted work"
     )
     return Choice("search", tuned.auto_search, reason)

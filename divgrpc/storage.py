@@ -280,7 +280,7 @@ def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
         folder.parent.mkdir(parents=True, exist_ok=True)
     with _build_lock(folder):
         if not replace and (folder / POINTER).exists():
-            raise IndexExistsError(f"index {folder.name!r} is there; replace it explicitly")
+            raise IndexExistsError(f"index {folder.name!r} exists; set replace=True to replace it")
         _sweep_locked(folder)
         with room_reported():
             stage = Staging(folder)

@@ -60,6 +60,18 @@ _PARAMETERS: Final[Mapping[str, tuple[str, ...]]] = {
     "regularization": ("regularisation",),
     "callback": ("progress",),
 }
+# Parameters of a build that people give to a query.
+BUILD_ONLY: Final = (
+    "metric",
+    "hash_family",
+    "hyperplanes",
+    "centred",
+    "n_tables",
+    "n_bits",
+    "n_components",
+    "target_recall",
+    "zero_vectors",
+)
 _WITHOUT_FILTERS: Final = (
     "there are no filters: ask for a larger k and leave results out by their ids"
 )
@@ -151,16 +163,18 @@ def nearest(word: str, known: Collection[str]) -> str | None:
 
 
 def refuse_unknown(
-    names: Collection[str], known: Collection[str], others: Collection[str] = ()
+    call: str, names: Collection[str], known: Collection[str], others: Collection[str] = ()
 ) -> None:
     """Raise `UnknownParameterError` where `names` has a keyword that is not `known`.
 
-    `others` are what the call takes beside `known`, and are suggested too.
+    `call` is the name of what was called. `others` are what it takes beside `known`, and are
+    suggested too.
     """
     for name in names:
         if name not in known:
-            told = f"got an unexpected keyword argument {name!r}{instead(name, (*known, *others))}"
-            raise UnknownParameterError(name, told)
+            hint = instead(name, (*known, *others))
+            message = f"{call}() got an unexpected keyword argument {name!r}{hint}"
+            raise UnknownParameterError(name, message)
 
 
 def instead(name: str, known: Collection[str]) -> str:
@@ -168,6 +182,8 @@ def instead(name: str, known: Collection[str]) -> str:
     needed, sentence = _SENTENCES.get(name, ("", ""))
     if needed in known:
         return f": {sentence}"
+    if name in BUILD_ONLY:
+        return f": {name} is set when an index is built, for all its queries"
     ours = next((word for word in _PARAMETERS.get(name, ()) if word in known), None)
     if ours is not None:
         return f": use {ours}"
@@ -197,15 +213,18 @@ def taken_by(call: Callable[..., object]) -> list[str]:
     return [name for name in inspect.signature(call).parameters if name not in ("self", "cls")]
 
 
-def suggesting(call: Callable[P, R]) -> Callable[P, R]:
-    """Let an unknown keyword of a call be refused with a suggestion."""
+def suggesting(call: Callable[P, R], name: str = "") -> Callable[P, R]:
+    """Let an unknown keyword of a call be refused with a suggestion.
+
+    `name` is what the message calls it; by default it is the call's own.
+    """
 
     @functools.wraps(call)
     def checked(*args: P.args, **named: P.kwargs) -> R:
         try:
             return call(*args, **named)
         except TypeError:
-            refuse_unknown(named, taken_by(call))
+            refuse_unknown(name or call.__name__, named, taken_by(call))
             raise
 
     return checked
@@ -213,7 +232,8 @@ def suggesting(call: Callable[P, R]) -> Callable[P, R]:
 
 def with_suggestions(table: type[T]) -> type[T]:
     """Let an unknown field of a dataclass be refused with a suggestion."""
-    setattr(table, "__init__", suggesting(table.__init__))  # noqa: B010  # mypy knows no other way
+    checked = suggesting(table.__init__, table.__name__)
+    setattr(table, "__init__", checked)  # noqa: B010  # mypy knows no other way
     return table
 
 

@@ -5,7 +5,7 @@ an enum value: ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -93,14 +93,17 @@ class WarningInfo:
     field: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QueryStats:
     """What happened, one number per query row; every array is (nq,) uint32.
 
     `points_hashed`: distinct points that the hash stage handed on; `buckets_probed`: buckets looked
-    up; `points_scored`: points scored exactly; `candidates`: points that the selector chose from;
-    `collapsed`: those of them that are near-copies of a result, which stands for them;
-    `duplicates`: results that are near-copies of a better candidate, because fewer than k differ.
+    up; `points_scored`: points scored exactly. `candidates`: points that the selector chose from,
+    up to four times `parameters.candidates_limit` where near-copies crowd them, more where the
+    search was repeated.
+
+    `collapsed`: candidates that are near-copies of a result. `duplicates`: as many of these are
+    results all the same, because fewer than k candidates differ.
     """
 
     points_hashed: CountArray
@@ -109,6 +112,20 @@ class QueryStats:
     candidates: CountArray
     collapsed: CountArray
     duplicates: CountArray
+
+    def __repr__(self) -> str:
+        rows = len(self.candidates)
+        shown = f"QueryStats: {rows:,} {'row' if rows == 1 else 'rows'}"
+        if not rows:
+            return shown
+        ranges = [f"{column.name} {_range(getattr(self, column.name))}" for column in fields(self)]
+        return f"{shown}; {', '.join(ranges)}"
+
+
+def _range(counts: CountArray) -> str:
+    """Return the least and the greatest of some counts, at least one, or what all are."""
+    least, most = int(counts.min()), int(counts.max())
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -290,9 +307,12 @@ class Defaults:
     thresholds: Mapping[Mode, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class IndexInfo:
     """An index as it stands: what it was asked to be, and what Build made of it.
+
+    `repr` shows the most important of it; `parameters`, `choices`, `search_costs` and `arrays` have
+    the rest.
 
     `parameters` is a `divgrpc.parameters.BuildParameters` with every default filled in, given as a
     mapping of its field names. `nonzeros` counts stored numbers, rows * dims if points are dense.
@@ -325,6 +345,26 @@ class IndexInfo:
     auto_search_dense: Search | None = None
     search_costs_dense: tuple[SearchCost, ...] = ()
     duplicate_threshold: float | None = None
+
+    @property
+    def summary(self) -> str:
+        """A line with the name, the generation, the points, the metric and the hash family."""
+        name = f"{self.name!r}, " if self.name else ""
+        kind = f"{self.points} " if self.points == "sparse" else ""
+        return (
+            f"{name}generation {self.generation}, {self.rows:,} {kind}points x {self.dims:,} dims, "
+            f"{self.parameters['metric']}, {self.parameters['hash_family']}"
+        )
+
+    def __repr__(self) -> str:
+        threshold = self.duplicate_threshold
+        near = "none by default" if threshold is None else f"{threshold:.9g}"
+        size = sum(array.bytes for array in self.arrays)
+        return (
+            f"IndexInfo: {self.summary}\n"
+            f"  auto search {self.auto_search}, duplicate_threshold {near}, "
+            f"{size:,} bytes in {len(self.arrays)} arrays"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,7 +114,7 @@ def as_rows(field_name: str, given: object, dims: int | None, *, single: bool = 
     if isinstance(given, SparseRows):
         rows: Rows = _checked(field_name, given)
     elif hasattr(given, "tocsr"):
-        rows = _of_scipy(field_name, given)
+        rows = _of_scipy(field_name, given, single=single)
     else:
         rows = _as_matrix(field_name, given, single=single)
     if dims is not None and rows.shape[1] != dims:
@@ -137,17 +137,29 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
             bad, zero = normalising.normalise(rows)
         if bad >= 0:
             raise InvalidArgumentError(
-                field_name, f"{field_name} row {first_row + bad} has a value that is not finite"
+                field_name,
+                f"{field_name} row {first_row + bad} has a value that is not finite"
+                f"{_where(rows[bad : bad + 1])}",
             )
         return int(zero)
     wrong = np.flatnonzero(~(lengths(rows) <= LONGEST))
     if len(wrong):
+        where = _where(rows[wrong[0] : wrong[0] + 1])
+        fault = "has a value that is not finite" if where else f"is longer than {LONGEST:.0e}"
         raise InvalidArgumentError(
-            field_name,
-            f"{field_name} row {first_row + wrong[0]} has a value that is not finite, or is longer "
-            f"than {LONGEST:.0e}",
+            field_name, f"{field_name} row {first_row + wrong[0]} {fault}{where}"
         )
     return -1
+
+
+def _where(row: Rows) -> str:
+    """Return which column of one row holds the first value that is not finite, or ""."""
+    values = row.values if isinstance(row, SparseRows) else row[0]
+    places = np.flatnonzero(~np.isfinite(values))
+    if not len(places):
+        return ""
+    column = row.indices[places[0]] if isinstance(row, SparseRows) else places[0]
+    return f": column {column} holds {values[places[0]]}"
 
 
 def take(rows: Rows, numbers: IntArray) -> Rows:
@@ -260,7 +272,7 @@ def _check_kinds(field_name: str, given: SparseRows) -> None:
         raise InvalidArgumentError(field_name, f"{field_name} must have a whole number of columns")
 
 
-def _of_scipy(field_name: str, given: object) -> SparseRows:
+def _of_scipy(field_name: str, given: object, *, single: bool) -> SparseRows:
     try:
         # scipy's own loops trust what the arrays say.
         if hasattr(given, "check_format"):
@@ -271,8 +283,14 @@ def _of_scipy(field_name: str, given: object) -> SparseRows:
         raise InvalidArgumentError(field_name, f"{field_name} is malformed: {error}") from None
     if matrix.dtype.kind not in "fiub":
         raise InvalidArgumentError(field_name, f"{field_name} must be a matrix of numbers")
+    if matrix.ndim == 1 and single:
+        matrix = sparse.csr_array(matrix.reshape(1, -1))
     if matrix.ndim != 2:
-        raise InvalidArgumentError(field_name, f"{field_name} must have rows and columns")
+        raise InvalidArgumentError(
+            field_name,
+            f"{field_name} must have rows and columns, got a single vector of {matrix.shape[0]}"
+            " columns; matrix[[0]] is a row of a matrix with its two dimensions",
+        )
     return SparseRows.of(matrix)
 
 

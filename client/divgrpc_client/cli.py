@@ -117,6 +117,9 @@ beside diverse results: figures on the terminal, pictures in a file.
   divgrpc demo --keep    leave the server and its indexes to try, until Ctrl-C
 """
 
+# What the parsed arguments hold beside options.
+_NO_OPTIONS: Final = {"run", "table", "name", "file"}
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
@@ -153,7 +156,12 @@ def _instead(unknown: list[str], arguments: argparse.Namespace) -> str:
     if not options or "table" not in arguments:
         return ""
     name = options[0].removeprefix("--").partition("=")[0].replace("-", "_")
-    return instead(name, [*arguments.table.__annotations__, *vars(arguments)])
+    known = {*arguments.table.__annotations__, *vars(arguments)} - _NO_OPTIONS
+
+    def flag(found: re.Match[str]) -> str:
+        return f"--{found[0].replace('_', '-')}" if found[0] in known else found[0]
+
+    return re.sub(r"[a-z_]+", flag, instead(name, sorted(known)))
 
 
 def _give_up_output() -> None:
@@ -173,7 +181,7 @@ def _tell(message: str, details: dict[str, object], *, as_json: bool) -> None:
 
 def _in_flags(message: str) -> str:
     """Say in options of the command line what a message says in Python's words."""
-    message = message.replace("replace it explicitly", "--replace replaces it")
+    message = message.replace("set replace=True to replace it", "--replace replaces it")
 
     def flag(found: re.Match[str]) -> str:
         name, value = found["name"], found["value"]

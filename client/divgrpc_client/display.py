@@ -120,23 +120,13 @@ def result(found: QueryResult, rows: range, *, shows_copies: bool = False) -> No
     used = found.parameters
     out.print(
         f"generation {found.generation}: {used.search} search, {used.selector} selector, "
-        f"{_dial(found)}, candidates_limit {used.candidates_limit}",
+        f"{found.dial}, candidates_limit {used.candidates_limit}",
         style="dim",
     )
     if len(found.duality_gaps):
         most = f"{found.duality_gaps.max():.1e}"
         out.print(f"duality gap at most {most} of the objective's range", style="dim")
     _warn(out, found.warnings)
-
-
-def _dial(result: QueryResult) -> str:
-    """Return the dial of the answer, or the least and the greatest dial of its rows."""
-    used = result.parameters
-    if used.has_fixed_dial:
-        return f"diversity {used.diversity:g}"
-    rule = "auto" if used.diversity_auto else f"that loses at most {used.lose_at_most:g}"
-    least, most = result.diversities.min(), result.diversities.max()
-    return f"diversity {rule} ({least:g} to {most:g})"
 
 
 def labels(found: LabelResult, rows: range) -> None:

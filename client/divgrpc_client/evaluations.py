@@ -50,7 +50,7 @@ class Evaluation(
         progress: Tell | None,
     ) -> None:
         """Take a call's arguments; `rest` are fields of the request."""
-        refuse_unknown(options, GridOptions.__annotations__)
+        refuse_unknown("evaluate", options, GridOptions.__annotations__)
         super().__init__(as_matrix("queries", queries, one_row=True), rest, progress)
         self._options: dict[str, Any] = {**GRID_DEFAULTS, **options}
         self._asked = _asked(categories, relevant)

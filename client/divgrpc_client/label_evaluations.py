@@ -53,7 +53,7 @@ class LabelEvaluation(
         progress: Tell | None,
     ) -> None:
         """Take a call's arguments; `rest` are fields of the request."""
-        refuse_unknown(options, LabelGridOptions.__annotations__)
+        refuse_unknown("evaluate_labels", options, LabelGridOptions.__annotations__)
         super().__init__(as_matrix("documents", documents, one_row=True), rest, progress)
         self._sets = without_zeros(label_sets(labels, self._count, "document"))
         self._options: dict[str, Any] = {**LABEL_GRID_DEFAULTS, **options}

@@ -59,31 +59,29 @@ def query_fields(name: str, options: QueryOptions) -> dict[str, object]:
 
     Raises `InvalidArgumentError` for a value it cannot carry, TypeError for an unknown option.
     """
-    refuse_unknown(options, QueryOptions.__annotations__)
+    refuse_unknown("query", options, QueryOptions.__annotations__, _OF_CALLS)
     check_one_dial(options)
     rest: dict[str, object] = dict(options)
     auto = rest.get("diversity") == "auto"
     if auto:
         del rest["diversity"]
-    fields = _fields(query_pb2.QueryRequest, name, QueryOptions, rest, QUERY_DEFAULTS)
+    fields = _fields(query_pb2.QueryRequest, name, rest, QUERY_DEFAULTS)
     # On the wire diversity is a number, and auto has a field of its own.
     return fields | ({"diversity_auto": True} if auto else {})
 
 
 def predict_fields(name: str, options: PredictOptions) -> dict[str, object]:
     """Return the fields of a PredictLabelsRequest but the documents, as `query_fields` does."""
-    kind = predict_pb2.PredictLabelsRequest
-    return _fields(kind, name, PredictOptions, options, PREDICT_DEFAULTS)
+    refuse_unknown("predict_labels", options, PredictOptions.__annotations__, _OF_CALLS)
+    return _fields(predict_pb2.PredictLabelsRequest, name, options, PREDICT_DEFAULTS)
 
 
 def _fields(
     kind: type[Message],
     name: str,
-    table: type,
     options: Mapping[str, object],
     defaults: Mapping[str, object],
 ) -> dict[str, object]:
-    refuse_unknown(options, table.__annotations__, _OF_CALLS)
     # None names a default of None, for words as well: the wire has no None for them.
     options = {n: v for n, v in options.items() if v is not None or defaults[n] is not None}
     _refuse_stand_ins(kind, options, defaults)
@@ -115,7 +113,7 @@ def build_header(
     plan: labels_pb2.LabelPlan | None = None,
 ) -> index_pb2.BuildRequest:
     """Return the message that opens a build; raises as `query_fields` does."""
-    refuse_unknown(options, BuildOptions.__annotations__, _OF_BUILDS)
+    refuse_unknown("build", options, BuildOptions.__annotations__, _OF_BUILDS)
     header = build_message(index_pb2.BuildHeader, {"index": name})
     header.parameters.CopyFrom(_part(index_pb2.BuildParameters, options))
     if plan is not None:
@@ -204,5 +202,8 @@ def enum_value(field: FieldDescriptor, word: object) -> int:
     if number is None:
         numbers = field.enum_type.values_by_number if field.enum_type else {}
         choices = [choice for number in numbers if (choice := words.to_word(field, number))]
+        if "Labels" not in field.full_name:
+            # One enum has the selectors of points and of labels.
+            choices = [choice for choice in choices if choice != "hierarchy"]
         refuse_word(field.name, word, choices)
     return number

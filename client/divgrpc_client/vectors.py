@@ -44,11 +44,12 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
     if isinstance(value, Csr):
         return value
     if hasattr(value, "tocsr"):
-        return _as_csr(field, cast(SparseLike, value))
+        return _as_csr(field, cast(SparseLike, value), one_row=one_row)
     try:
         array = np.asarray(value)
-    except ValueError as error:
-        raise InvalidArgumentError(field, f"{field} must be a matrix: {error}") from None
+    except ValueError:
+        told = f"{field} must be a matrix of numbers{stacking_hint(value)}"
+        raise InvalidArgumentError(field, told) from None
     if array.dtype.kind not in _NUMBER_KINDS:
         reason = stacking_hint(array) or f", got {array.dtype}"
         raise InvalidArgumentError(field, f"{field} must hold real numbers{reason}")
@@ -62,11 +63,15 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
     return array
 
 
-def _as_csr(field: str, value: SparseLike) -> Csr:
+def _as_csr(field: str, value: SparseLike, *, one_row: bool) -> Csr:
     # To scipy both are one matrix; the contract has a single way to write it.
     rows = cast("_CsrLike", value.tocsr())
+    if len(rows.shape) == 1 and one_row:
+        rows = rows.reshape(1, -1).tocsr()
     if len(rows.shape) != 2:
-        raise InvalidArgumentError(field, f"{field} must have two dimensions, got {rows.shape}")
+        told = f"{field} must have two dimensions, got {rows.shape}"
+        hint = "matrix[[0]] is a row of a matrix with its two dimensions"
+        raise InvalidArgumentError(field, f"{told}; {hint}")
     if rows.data.dtype.kind not in _NUMBER_KINDS:
         raise InvalidArgumentError(field, f"{field} must hold real numbers, got {rows.data.dtype}")
     if rows.shape[1] > _COLS_MAX:
@@ -93,6 +98,10 @@ class _CsrLike(Protocol):
     data: npt.NDArray[np.generic]
 
     has_canonical_format: bool
+
+    def tocsr(self) -> "_CsrLike": ...
+
+    def reshape(self, rows: int, cols: int) -> "_CsrLike": ...
 
     def copy(self) -> "_CsrLike": ...
 

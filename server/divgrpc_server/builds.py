@@ -78,7 +78,7 @@ class Build:
         self.subject = subject(name)
         parse_build_parameters(header.parameters)
         if not header.replace and IndexFolder(root / name).pointer_stamp() is not None:
-            raise IndexExistsError(f"index {name!r} is there; replace it explicitly")
+            raise IndexExistsError(f"index {name!r} exists; set replace=True to replace it")
 
 
 class BuildOnce(Build):

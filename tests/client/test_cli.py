@@ -90,7 +90,7 @@ def test_a_query_says_the_dials_it_chose(
     shown = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto")
     assert "diversity auto (" in shown.out
     shown = run("query", index, vectors, "--rows", "2:4", "--lose-at-most", "0.05")
-    assert "diversity that loses at most 0.05 (" in shown.out
+    assert "diversity by lose_at_most 0.05 (" in shown.out
     ran = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto", "--json")
     rows = json.loads(ran.out)["results"]
     assert [row["dial_reason"] for row in rows] == ["fall_off"] * 2

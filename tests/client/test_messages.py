@@ -14,7 +14,7 @@ from divgrpc.types import QueryResult
 from divgrpc_client import uploads
 from divgrpc_client.batches import MESSAGE_BYTES, QueryBatch
 from divgrpc_client.options import BUILD_DEFAULTS, QUERY_DEFAULTS, BuildOptions, QueryOptions
-from divgrpc_client.requests import build_header, query_fields
+from divgrpc_client.requests import build_header, predict_fields, query_fields
 from divgrpc_client.vectors import VectorsLike, as_matrix, encode, row_ends
 from divgrpc_protos import arrays
 from divgrpc_protos.arrays import row_count
@@ -120,7 +120,7 @@ def test_replace_is_true_or_false() -> None:
 
 def test_unknown_options_are_type_errors() -> None:
     """An option that there is not is refused as an unknown keyword argument is."""
-    with pytest.raises(TypeError, match="unexpected keyword argument 'depth'"):
+    with pytest.raises(TypeError, match=r"query\(\) got an unexpected keyword argument 'depth'"):
         query_fields("images", QueryOptions(depth=3))  # type: ignore[typeddict-unknown-key]  # on purpose
 
 
@@ -150,6 +150,33 @@ def test_queries_become_float32(queries: VectorsLike) -> None:
     matrix = sent(queries).queries.dense
     assert (matrix.rows, matrix.cols) == (1, 2)
     assert matrix.data == np.array([1, 2], "<f4").tobytes()
+
+
+def test_a_sparse_row_of_one_dimension_is_one_row() -> None:
+    """What indexing gives of a sparse array is a query; a build wants a matrix and says how."""
+    row = scipy.sparse.csr_array([[0, 2.0, 0], [1, 0, 3]])[1]
+    assert row.ndim == 1
+    for of_one in (row, scipy.sparse.coo_array(row)):
+        found = arrays.decode(sent(of_one).queries)
+        assert isinstance(found, arrays.Csr)
+        assert (found.cols, found.indptr.tolist()) == (3, [0, 2])
+        assert (found.indices.tolist(), found.data.tolist()) == ([0, 2], [1, 3])
+    with pytest.raises(InvalidArgumentError, match=r"got \(3,\); matrix\[\[0\]\]"):
+        as_matrix("vectors", row)
+
+
+def test_rows_of_several_lengths_are_refused_in_our_words() -> None:
+    """Lists that make no matrix are told what is wrong with them."""
+    with pytest.raises(InvalidArgumentError, match="must be a matrix of numbers; its rows differ"):
+        as_matrix("queries", [[1, 2], [3]])
+
+
+@pytest.mark.parametrize(("request_of", "listed"), [(query_fields, False), (predict_fields, True)])
+def test_only_predictions_are_told_of_the_selector_of_labels(request_of: Any, listed: bool) -> None:  # noqa: ANN401  # either function
+    """A wrong selector is answered with those that the call takes."""
+    with pytest.raises(InvalidArgumentError, match="selector must be one of") as caught:
+        request_of("images", {"selector": "xyz"})
+    assert ("hierarchy" in str(caught.value)) == listed
 
 
 def test_what_float32_cannot_hold_is_infinite() -> None:

@@ -135,14 +135,29 @@ def test_a_result_prints_as_a_few_lines() -> None:
 @pytest.mark.parametrize(
     ("dial", "words"),
     [
-        ({"diversity_auto": True}, "greedy at diversity auto, scan search"),
-        ({"lose_at_most": 0.05}, "greedy at a loss of at most 0.05, scan search"),
+        ({"diversity_auto": True}, "greedy at diversity auto (0.25 to 0.5), scan search"),
+        ({"lose_at_most": 0.05}, "greedy at diversity by lose_at_most 0.05 (0.25 to 0.5), scan"),
     ],
 )
-def test_a_dial_of_each_query_prints_as_it_was_asked_for(dial: dict[str, Any], words: str) -> None:
-    """Where every row has a dial of its own, `repr` names none of them."""
+def test_dials_of_rows_print_as_a_range(dial: dict[str, Any], words: str) -> None:
+    """Where every row has a dial of its own, `repr` says how it was asked for, and the range."""
     parameters = replace(PARAMETERS, diversity=0.0, **dial)
-    assert words in repr(replace(result([2]), parameters=parameters))
+    three = replace(result([2, 2, 2]), parameters=parameters)
+    assert words in repr(replace(three, diversities=np.array([0.5, 0.25, 0.375])))
+    assert words.replace("0.25 to 0.5", "0.5") in repr(replace(three, diversities=np.full(3, 0.5)))
+    none = replace(result([]), parameters=parameters)
+    assert words.replace(" (0.25 to 0.5)", "") in repr(none)
+
+
+def test_statistics_print_as_ranges() -> None:
+    """`repr` has one line: of each number the least and the greatest, or what all rows have."""
+    numbers = np.array([200, 1_000], np.uint32)
+    stats = QueryStats(numbers, numbers, numbers, numbers, numbers // 200, np.zeros(2, np.uint32))
+    assert repr(stats) == (
+        "QueryStats: 2 rows; points_hashed 200 to 1,000, buckets_probed 200 to 1,000, "
+        "points_scored 200 to 1,000, candidates 200 to 1,000, collapsed 1 to 5, duplicates 0"
+    )
+    assert repr(result([]).stats) == "QueryStats: 0 rows"
 
 
 def test_a_large_result_prints_no_longer() -> None:

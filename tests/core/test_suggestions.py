@@ -52,7 +52,7 @@ def test_every_unknown_word_is_refused_and_every_known_one_is_not(table: Any, na
     assert isinstance(error, UnknownParameterError)
     assert isinstance(error, TypeError)
     assert error.field == name
-    assert f"unexpected keyword argument {name!r}" in str(error)
+    assert f"{table.__name__}() got an unexpected keyword argument {name!r}" in str(error)
 
 
 @pytest.mark.parametrize("table", TABLES)
@@ -98,6 +98,30 @@ def test_words_of_others_name_ours(index: Index, name: str, told: str) -> None:
 def test_a_build_suggests_all_that_it_takes(name: str, told: str) -> None:
     """The options of labels and the data are suggested too."""
     assert told in str(fault(Index.build, vectors=POINTS, **{name: 1}))
+
+
+def test_a_call_is_named_in_its_error(index: Index) -> None:
+    """An unknown keyword names the method, as Python's own message does."""
+    for call, named in (
+        (Index.build, {"vectors": POINTS}),
+        (index.query, {"queries": POINTS}),
+        (index.predict_labels, {"documents": POINTS}),
+    ):
+        message = str(fault(call, qqq=1, **named))
+        assert message.startswith(f"{call.__name__}() got an unexpected keyword argument 'qqq'")
+
+
+@pytest.mark.parametrize("name", suggestions.BUILD_ONLY)
+def test_a_query_says_what_belongs_to_a_build(index: Index, name: str) -> None:
+    """A parameter of a build is refused by a query with the place where it belongs."""
+    message = str(fault(index.query, queries=POINTS, **{name: 1}))
+    assert message.endswith(f": {name} is set when an index is built, for all its queries")
+
+
+def test_all_parameters_of_a_build_alone_are_known() -> None:
+    """They are those that a build takes and a query does not."""
+    of_build, of_query = BuildParameters.__dataclass_fields__, QueryParameters.__dataclass_fields__
+    assert set(suggestions.BUILD_ONLY) == set(of_build) - set(of_query)
 
 
 def test_a_prediction_suggests_its_own_words(index: Index) -> None:

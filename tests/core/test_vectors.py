@@ -205,18 +205,32 @@ def test_malformed_rows_are_refused_by_their_part(changed: dict[str, Any], part:
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("metric", get_args(Metric))
 @pytest.mark.parametrize("value", [NAN, INF, -INF, 1e39])
-def test_what_is_not_finite_is_named_by_its_row(kind: str, metric: Metric, value: float) -> None:
+def test_what_is_not_finite_is_named_by_its_place(kind: str, metric: Metric, value: float) -> None:
     """In points and queries, under every metric; 1e39 is more than float32 can hold."""
     points = drawn().astype(np.float64)
     spoiled = points.copy()
     spoiled[17, 3] = value
     given = sparse.csr_array(spoiled) if kind == "sparse" else spoiled
-    with pytest.raises(InvalidArgumentError, match="row 17 ") as caught:
+    with np.errstate(over="ignore"):
+        place = f"row 17 has a value that is not finite: column 3 holds {np.float32(value)}$"
+    with pytest.raises(InvalidArgumentError, match=place) as caught:
         Index.build(given, metric=metric)
     assert caught.value.field == "vectors"
-    with pytest.raises(InvalidArgumentError, match="row 17 ") as caught:
+    with pytest.raises(InvalidArgumentError, match=place) as caught:
         Index.build(points, metric=metric).query(given)
     assert caught.value.field == "queries"
+
+
+def test_a_sparse_row_of_one_dimension_is_a_query_and_no_index() -> None:
+    """What indexing gives of a sparse array may be asked, and is no matrix to build from."""
+    points = sparse.csr_array(drawn())
+    row = points[4]
+    assert row.ndim == 1
+    index = Index.build(points)
+    assert index.query(row, k=3).ids.tolist() == index.query(points[[4]], k=3).ids.tolist()
+    with pytest.raises(InvalidArgumentError, match=r"a single vector.*matrix\[\[0\]\]") as caught:
+        Index.build(row)
+    assert caught.value.field == "vectors"
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])

@@ -336,8 +336,8 @@ class QueryRequest(google.protobuf.message.Message):
     duplicate_threshold: builtins.float
     """Collapses near-copies. A candidate at least this similar to a nearer one that is kept is
     collapsed into that one, and the selector sees the kept ones alone. A cosine from -1 to 1; under
-    METRIC_EUCLIDEAN a squared distance, 0 or more. Default IndexInfo.duplicate_threshold, as Build
-    measured it; with diversity 0 or the selector nearest nothing is collapsed unless this is set.
+    METRIC_EUCLIDEAN a squared distance, 0 or more. Default: what Build measured
+    (IndexInfo.duplicate_threshold); none at diversity 0 or with the selector nearest.
     Where near-copies crowd the candidates, up to four times candidates_limit are looked at, within
     hash_limit; where fewer than k of these differ, a request without hash_limit and epsilon is
     searched again with four, then sixteen times both limits. Near-copies come last where there
@@ -606,15 +606,17 @@ class QueryStats(google.protobuf.message.Message):
 
     @property
     def candidates(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Candidates that the selector chose from."""
+        """Candidates that the selector chose from. Where near-copies crowd them these are up to four
+        times candidates_limit, more where the search was repeated.
+        """
 
     @property
     def collapsed(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Candidates that are near-copies of a result, which stands for them."""
+        """Candidates that are near-copies of a result."""
 
     @property
     def duplicates(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Results that are near-copies of a better candidate, as fewer than k differ."""
+        """As many of these are results all the same, because fewer than k candidates differ."""
 
     def __init__(
         self,
