@@ -219,7 +219,11 @@ def _parser() -> argparse.ArgumentParser:
     _add_evaluate(verbs)
     _add_evaluate_labels(verbs)
     add(verbs, "ls", commands.ls, "List the indexes.")
-    add_named(add(verbs, "info", commands.info, "Show what an index is and why it is so."))
+    add_named(
+        add(
+            verbs, "info", commands.info, "Show an index: its parameters, and why Build chose them."
+        )
+    )
     add_named(add(verbs, "rm", commands.rm, "Delete an index."))
     add_load(verbs)
     _add_demo(verbs)
@@ -300,7 +304,7 @@ def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:
         type=int,
         default=FOLDS,
         metavar="N",
-        help=f"Choose by so many folds (default {FOLDS}).",
+        help=f"Number of folds to choose by (default {FOLDS}).",
     )
     verb.add_argument("--set-default", action="store_true", help=set_default)
     verb.add_argument("--csv", action="store_true", help="Print CSV.")
@@ -322,7 +326,10 @@ def _add_report(verb: argparse.ArgumentParser) -> None:
         help=f"Box results of another category, from {by_id} a category.",
     )
     group.add_argument(
-        "--show", type=int, metavar="N", help="Show the results of so many queries (default 4)."
+        "--show",
+        type=int,
+        metavar="N",
+        help="Number of queries to show with their results (default 4).",
     )
 
 

@@ -40,7 +40,7 @@ def add_load(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for 
         "--rows", metavar="START:STOP", help="Draw from these rows of the file alone."
     )
     verb.add_argument(
-        "--batch", type=int, metavar="N", help="Send so many rows a call (default 1)."
+        "--batch", type=int, metavar="N", help="Number of rows in a call (default 1)."
     )
     verb.add_argument("--mix", metavar="TOML", help="Send a mix of calls instead of NAME.")
     verb.add_argument("--compare", nargs=2, metavar="JSON", help="Compare two reports of --save.")
@@ -66,13 +66,13 @@ def _add_rates(verb: Any) -> None:  # noqa: ANN401  # argparse names no type for
         "--rate",
         type=float,
         metavar="N",
-        help="Send so many calls a second, answered or not; --objective begins at 100.",
+        help="Calls a second, answered or not; --objective begins at 100.",
     )
     group.add_argument(
         "--duration",
         type=float,
         metavar="SECONDS",
-        help="Hold the rate, or each rate tried, so long (default 10).",
+        help="How long to hold the rate, or each rate that is tried (default 10).",
     )
     group.add_argument("--schedule", metavar="STEPS", help="Change the rate over time.")
     group.add_argument("--poisson", action="store_true", help="Send calls at random times.")
@@ -80,7 +80,7 @@ def _add_rates(verb: Any) -> None:  # noqa: ANN401  # argparse names no type for
         "--closed",
         type=int,
         metavar="N",
-        help="Keep so many calls under way instead of a rate; latencies then leave out waiting.",
+        help="Calls to keep under way instead of a rate; latencies then leave out waiting.",
     )
     group.add_argument(
         "--objective",
@@ -97,13 +97,19 @@ def _add_making(verb: Any) -> None:  # noqa: ANN401  # argparse names no type fo
         "--warm-up",
         type=float,
         metavar="SECONDS",
-        help="Send calls so long before any counts (default 2).",
+        help="How long to send calls before any counts (default 2).",
     )
     for flag, told in (
-        ("--processes", "Make calls from so many processes (default 1)."),
-        ("--channels", "Open so many connections a process (default 4)."),
-        ("--retries", "Retry so often after UNAVAILABLE, counted apart (default 0)."),
-        ("--max-in-flight", "Fail calls that are due beyond so many (default 10000)."),
+        ("--processes", "Number of processes that make calls (default 1)."),
+        ("--channels", "Number of connections a process opens (default 4)."),
+        (
+            "--retries",
+            "How often to retry after UNAVAILABLE; retries are counted apart (default 0).",
+        ),
+        (
+            "--max-in-flight",
+            "Most calls under way; calls that are due beyond them fail (default 10000).",
+        ),
     ):
         group.add_argument(flag, type=int, metavar="N", help=told)
     group.add_argument(

@@ -42,36 +42,38 @@ R = TypeVar("R")
 class QueryOptions(TypedDict, total=False):
     """How a query is answered."""
 
-    k: Annotated[int, "Return so many results for each row."]
+    k: Annotated[int, "Number of results for each row."]
     diversity: Annotated[
         float | Auto,
-        "Trade nearness for diversity: 0 is plain neighbours, 1 the most; auto chooses for each "
-        "query.",
+        "Balance of nearness and diversity: 0 returns the nearest points, 1 ignores nearness; auto "
+        "chooses for each query.",
     ]
-    selector: Annotated[Selector, "Pick the k results from the candidates in this way."]
-    variant: Annotated[Variant, "Follow this reading of the paper, for greedy and qp_relax."]
-    search: Annotated[Search, "Find the points that are scored exactly in this way."]
-    hash_limit: Annotated[int | None, "Score at most so many points; 0 is no limit."]
+    selector: Annotated[Selector, "How to pick the k results from the candidates."]
+    variant: Annotated[Variant, "Which reading of the paper greedy and qp_relax follow."]
+    search: Annotated[Search, "How to find the points that are scored exactly."]
+    hash_limit: Annotated[int | None, "Most points to score; 0 is no limit."]
     epsilon: Annotated[float | None, "Set hash_limit to ceil(2 n^(1/(1+epsilon)))."]
     candidates_limit: Annotated[
-        int | None, "Show the selector so many of the nearest points; 0 is no limit."
+        int | None, "Number of nearest points that the selector sees; 0 is no limit."
     ]
     max_distance: Annotated[
         float | None, "Drop points at a greater squared distance; not with inner_product."
     ]
-    sampling: Annotated[Sampling, "Keep these where more points are found than hash_limit allows."]
-    seed: Annotated[int, "Draw at random from this seed; the same seed gives the same answer."]
-    rounding: Annotated[Rounding, "Turn the shares of qp_relax into k results in this way."]
+    sampling: Annotated[
+        Sampling, "Which points to keep where the search finds more than hash_limit."
+    ]
+    seed: Annotated[int, "Seed of random draws; the same seed gives the same answer."]
+    rounding: Annotated[Rounding, "How to turn the shares of qp_relax into k results."]
     n_probes: Annotated[
         int | None,
-        "Look at so many buckets, or cells, of tables; the default is as tuned by Build.",
+        "Number of buckets, or cells, to look up with the search tables; Build tunes the default.",
     ]
     duplicate_threshold: Annotated[
         float | None,
         "Collapse points at least this similar to a better one: a cosine, or under euclidean a "
-        "squared distance at most.",
+        "squared distance at most; Build measures the default, which divgrpc info shows.",
     ]
-    keep_duplicates: Annotated[bool, "Collapse no near-copies."]
+    keep_duplicates: Annotated[bool, "Do not collapse near-copies."]
     list_collapsed: Annotated[bool, "List the near-copies that each result stands for."]
     lose_at_most: Annotated[
         float | None,
@@ -84,41 +86,41 @@ class BuildOptions(TypedDict, total=False):
     """How an index is built."""
 
     metric: Annotated[
-        MetricWord, "Measure nearness so; l2 is euclidean, ip and dot are inner_product."
+        MetricWord, "Distance measure; l2 means euclidean, ip and dot mean inner_product."
     ]
     hash_family: Annotated[
-        HashFamily, "Cut space into buckets or cells so; auto lets Build choose."
+        HashFamily, "How to cut space into buckets or cells; auto lets Build choose."
     ]
-    hyperplanes: Annotated[Hyperplanes, "Draw random directions in this way."]
+    hyperplanes: Annotated[Hyperplanes, "How to draw random directions."]
     centred: Annotated[bool, "Hash around the mean of the points; not with inner_product."]
-    n_tables: Annotated[int | None, "Keep so many tables of buckets; not with cells."]
-    n_bits: Annotated[int | None, "Give the key of a bucket so many bits; not with cells."]
+    n_tables: Annotated[int | None, "Number of tables of buckets; not with cells."]
+    n_bits: Annotated[int | None, "Number of bits in the key of a bucket; not with cells."]
     n_components: Annotated[
-        int | None, "Draw directions, or learn cells, in so many principal components."
+        int | None, "Number of principal components to draw directions or learn cells in."
     ]
-    target_recall: Annotated[float, "Find this share of the nearest for the candidates of a query."]
+    target_recall: Annotated[
+        float, "Share of the nearest points that a query's candidates must hold."
+    ]
     zero_vectors: Annotated[ZeroVectors, "Refuse or leave out zero vectors, under cosine."]
-    seed: Annotated[int, "Draw at random from this seed; the same seed gives the same arrays."]
+    seed: Annotated[int, "Seed of random draws; the same seed gives the same arrays."]
     # Of the label model leml.
     rank: Annotated[
-        int | None, "Give each label so many numbers; the default is chosen on rows held out."
+        int | None, "How many numbers each label has; the default is chosen on rows held out."
     ]
     regularisation: Annotated[
-        float | None, "Weigh the squares of the factors so; the default is chosen likewise."
+        float | None, "Weight of the squares of the factors; the default is chosen likewise."
     ]
     iterations: Annotated[
-        int | None, "Train for so many iterations at most; the default is chosen likewise."
+        int | None, "Most iterations of the training; the default is chosen likewise."
     ]
-    inner_iterations: Annotated[
-        int, "Take so many steps of conjugate gradients at most in each iteration."
-    ]
+    inner_iterations: Annotated[int, "Most steps of conjugate gradients in each iteration."]
     tolerance: Annotated[float, "End the training where the loss falls by a smaller share."]
 
 
 class PredictOptions(TypedDict, total=False):
     """How labels are predicted."""
 
-    top_k: Annotated[int, "Return so many labels for each document at most."]
+    top_k: Annotated[int, "Most labels for each document."]
     threshold: Annotated[
         float | None,
         "Leave out labels of a lower score, or share of the votes; -inf leaves out none; the "
@@ -126,22 +128,22 @@ class PredictOptions(TypedDict, total=False):
     ]
     diversity: Annotated[
         float | None,
-        "Trade score for diversity: 0 is the best labels, 1 the most; the default is .3 for votes, "
-        "else .05 by hierarchy or 0.",
+        "Balance of score and diversity: 0 returns the best labels, 1 ignores scores; the default "
+        "is .3 for votes, else .05 by hierarchy or 0.",
     ]
     selector: Annotated[
         LabelSelector | None,
-        "Pick labels in this way; the default is hierarchy where the index has one, else greedy.",
+        "How to pick labels; the default is hierarchy where the index has one, else greedy.",
     ]
-    search: Annotated[Search, "Find labels, or neighbours, in this way."]
-    hash_limit: Annotated[int | None, "Score at most so many labels; 0 is no limit."]
+    search: Annotated[Search, "How to find labels, or neighbours."]
+    hash_limit: Annotated[int | None, "Most labels to score; 0 is no limit."]
     candidates_limit: Annotated[
-        int | None, "Show the selector so many of the best labels; 0 is no limit."
+        int | None, "Number of best labels that the selector sees; 0 is no limit."
     ]
     mode: Annotated[Mode, "Search among label factors, or let neighbours vote."]
-    neighbours: Annotated[int, "Let so many neighbours vote, in neighbour_vote."]
-    vote: Annotated[Vote, "Weigh the vote of a neighbour so, in neighbour_vote."]
-    seed: Annotated[int, "Draw at random from this seed; the same seed gives the same answer."]
+    neighbours: Annotated[int, "Number of neighbours that vote, in neighbour_vote."]
+    vote: Annotated[Vote, "How to weight neighbours' votes, in neighbour_vote."]
+    seed: Annotated[int, "Seed of random draws; the same seed gives the same answer."]
 
 
 class GridOptions(TypedDict, total=False):
@@ -155,9 +157,9 @@ class GridOptions(TypedDict, total=False):
         Sequence[Limits], "Try these pairs of hash_limit and candidates_limit; 0 is no limit."
     ]
     diversities: Annotated[Sequence[float], "Try these dials, from 0 to 1."]
-    ks: Annotated[Sequence[int], "Ask for so many results a query."]
-    seed: Annotated[int, "Draw at random from this seed; the same seed gives the same answers."]
-    keep_duplicates: Annotated[bool, "Collapse no near-copies."]
+    ks: Annotated[Sequence[int], "Try these numbers of results a query."]
+    seed: Annotated[int, "Seed of random draws; the same seed gives the same answers."]
+    keep_duplicates: Annotated[bool, "Do not collapse near-copies."]
 
 
 class LabelGridOptions(TypedDict, total=False):
@@ -173,10 +175,10 @@ class LabelGridOptions(TypedDict, total=False):
     ]
     thresholds: Annotated[Sequence[float | None], "Try these least scores; none is no limit."]
     diversities: Annotated[Sequence[float], "Try these dials, from 0 to 1."]
-    top_ks: Annotated[Sequence[int], "Ask for so many labels a document."]
-    neighbours: Annotated[int, "Let so many neighbours vote, in neighbour_vote."]
-    vote: Annotated[Vote, "Weigh the vote of a neighbour so, in neighbour_vote."]
-    seed: Annotated[int, "Draw at random from this seed; the same seed gives the same answers."]
+    top_ks: Annotated[Sequence[int], "Try these numbers of labels a document."]
+    neighbours: Annotated[int, "Number of neighbours that vote, in neighbour_vote."]
+    vote: Annotated[Vote, "How to weight neighbours' votes, in neighbour_vote."]
+    seed: Annotated[int, "Seed of random draws; the same seed gives the same answers."]
 
 
 QUERY_DEFAULTS: Final[dict[str, object]] = {f.name: f.default for f in fields(QueryParameters)}

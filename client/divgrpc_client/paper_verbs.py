@@ -60,13 +60,13 @@ def _add_table1(parts: Any) -> argparse.ArgumentParser:  # noqa: ANN401  # argpa
         "--from", metavar="FILE", dest="source", help="Show an earlier run from its JSON."
     )
     table1.add_argument(
-        "--per-category", type=int, metavar="N", help="Ask so many queries a category (default 50)."
+        "--per-category", type=int, metavar="N", help="Number of queries a category (default 50)."
     )
     table1.add_argument(
         "--sets", nargs="+", metavar="SET", help="Measure these sets (default all)."
     )
     table1.add_argument(
-        "--seeds", type=int, metavar="N", help="Repeat with so many hashes (default 5)."
+        "--seeds", type=int, metavar="N", help="Number of hashes to repeat with (default 5)."
     )
     return table1
 
@@ -78,7 +78,7 @@ def _add_table2(parts: Any) -> argparse.ArgumentParser:  # noqa: ANN401  # argpa
         type=int,
         default=1_000,
         metavar="N",
-        help="Ask so many of each set (default 1000).",
+        help="Number of documents to ask of each set (default 1000).",
     )
     table2.add_argument(
         "--sets",

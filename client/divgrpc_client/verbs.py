@@ -38,8 +38,8 @@ def add(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser: 
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help=f"Give up a request after so long (default {commands.TIMEOUT_SECONDS:g}; "
-        "never for build and evaluate).",
+        help=f"Timeout of a request in seconds (default {commands.TIMEOUT_SECONDS:g}; "
+        "none for build and evaluate).",
     )
     verb.add_argument("--json", action="store_true", help="Print JSON, errors too.")
     return verb
@@ -84,7 +84,7 @@ def add_reading(verb: argparse.ArgumentParser) -> None:
         "--dims",
         type=int,
         metavar="N",
-        help="Give an svmlight file so many columns (default: those of the index, or all seen).",
+        help="Number of columns of an svmlight file (default: those of the index, or all seen).",
     )
 
 
