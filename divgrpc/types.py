@@ -5,7 +5,7 @@ an enum value: ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from divgrpc.words import (
     Metric,
     Mode,
     Points,
+    QueryStats,
     Rounding,
     Sampling,
     Search,
@@ -91,41 +92,6 @@ class WarningInfo:
     code: str
     message: str
     field: str = ""
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class QueryStats:
-    """What happened, one number per query row; every array is (nq,) uint32.
-
-    `points_hashed`: distinct points that the hash stage handed on; `buckets_probed`: buckets looked
-    up; `points_scored`: points scored exactly. `candidates`: points that the selector chose from,
-    up to four times `parameters.candidates_limit` where near-copies crowd them, more where the
-    search was repeated.
-
-    `collapsed`: candidates that are near-copies of a result. `duplicates`: as many of these are
-    results all the same, because fewer than k candidates differ.
-    """
-
-    points_hashed: CountArray
-    buckets_probed: CountArray
-    points_scored: CountArray
-    candidates: CountArray
-    collapsed: CountArray
-    duplicates: CountArray
-
-    def __repr__(self) -> str:
-        rows = len(self.candidates)
-        shown = f"QueryStats: {rows:,} {'row' if rows == 1 else 'rows'}"
-        if not rows:
-            return shown
-        ranges = [f"{column.name} {_range(getattr(self, column.name))}" for column in fields(self)]
-        return f"{shown}; {', '.join(ranges)}"
-
-
-def _range(counts: CountArray) -> str:
-    """Return the least and the greatest of some counts, at least one, or what all are."""
-    least, most = int(counts.min()), int(counts.max())
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

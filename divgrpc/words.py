@@ -1,6 +1,6 @@
-"""The choices of parameters as words, the arrays, and the parameters of an answer."""
+"""The choices of parameters as words, the arrays, and the parameters and counts of an answer."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 import numpy as np
@@ -81,3 +81,38 @@ class EffectiveLabelParameters:
     hash_limit: int
     candidates_limit: int
     seed: int
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class QueryStats:
+    """What happened, one number per query row; every array is (nq,) uint32.
+
+    `points_hashed`: distinct points that the hash stage handed on; `buckets_probed`: buckets looked
+    up; `points_scored`: points scored exactly. `candidates`: points that the selector chose from,
+    up to four times `parameters.candidates_limit` where near-copies crowd them, more where the
+    search was repeated.
+
+    `collapsed`: candidates that are near-copies of a result. `duplicates`: as many of these are
+    results all the same, because fewer than k candidates differ.
+    """
+
+    points_hashed: CountArray
+    buckets_probed: CountArray
+    points_scored: CountArray
+    candidates: CountArray
+    collapsed: CountArray
+    duplicates: CountArray
+
+    def __repr__(self) -> str:
+        rows = len(self.candidates)
+        shown = f"QueryStats: {rows:,} {'row' if rows == 1 else 'rows'}"
+        if not rows:
+            return shown
+        ranges = [f"{column.name} {_range(getattr(self, column.name))}" for column in fields(self)]
+        return f"{shown}; {', '.join(ranges)}"
+
+
+def _range(counts: CountArray) -> str:
+    """Return the least and the greatest of some counts, at least one, or what all are."""
+    least, most = int(counts.min()), int(counts.max())
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"

@@ -94,10 +94,7 @@ def _add_rates(verb: Any) -> None:  # noqa: ANN401  # argparse names no type for
 def _add_making(verb: Any) -> None:  # noqa: ANN401  # argparse names no type for it
     group = verb.add_argument_group("calls")
     group.add_argument(
-        "--warm-up",
-        type=float,
-        metavar="SECONDS",
-        help="How long to send calls before any counts (default 2).",
+        "--warm-up", type=float, metavar="SECONDS", help="Send calls before any count (default 2)."
     )
     for flag, told in (
         ("--processes", "Number of processes that make calls (default 1)."),

@@ -1,9 +1,12 @@
-"""A scripted server, and both clients of it."""
+"""A scripted server, both clients of it, and the command line on a real one."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from divgrpc_client import cli
+from ran import Ran
+from running import RunningServer
 from scripted import ScriptedIndex, serving
 from stacks import Stack
 
@@ -25,3 +28,18 @@ def target(script: ScriptedIndex) -> Iterator[str]:
 def call(request: pytest.FixtureRequest, target: str) -> Stack:
     """Return both clients in turn, connected to the scripted server."""
     return Stack(target, awaited=request.param == "aio")
+
+
+@pytest.fixture
+def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run a command on the session's server and return how it ended."""
+
+    def run(*arguments: object) -> Ran:
+        verb, *rest = map(str, arguments)
+        try:
+            code = cli.main([verb, "--target", server.target, "--timeout", "30", *rest])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ran(code, *capsys.readouterr())
+
+    return run

@@ -20,21 +20,6 @@ TRAIN, ASKED = labelled.documents(200), labelled.documents(5, seed=1)
 LEML = ("--label-model", "leml", "--rank", "4", "--regularisation", "1", "--iterations", "2")
 
 
-@pytest.fixture
-def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Run a command on the session's server and return how it ended."""
-
-    def run(*arguments: object) -> Ran:
-        verb, *rest = map(str, arguments)
-        try:
-            code = cli.main([verb, "--target", server.target, "--timeout", "30", *rest])
-        except SystemExit as end:
-            code = int(end.code or 0)
-        return Ran(code, *capsys.readouterr())
-
-    return run
-
-
 def text_of(documents: sparse.csr_array, labels: sparse.csr_array, *, header: bool) -> str:
     """Return documents with labels in the Extreme Classification format."""
     lines = [f"{documents.shape[0]} {documents.shape[1]} {labels.shape[1]}"] if header else []

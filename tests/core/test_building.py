@@ -341,22 +341,7 @@ def test_an_index_says_what_was_chosen_and_why(
             assert choice.value == str(info.parameters[name])
     assert choices["n_probes"].value == str(info.n_probes)
     assert choices["search"].value == info.auto_search
-    for cost in info.search_costs:
-        figures = f"{cost.search} finds {cost.recall:.3f} at {cost.microseconds:.0f} us"
-        # Auto never takes the scan by Hamming distance.
-        assert (figures in choices["search"].reason) == (cost.search != "scan_hamming")
     assert Index.open(tmp_path / "points").info.choices == info.choices
-
-
-def test_what_is_known_of_an_index_prints_shortly(tmp_path: Path) -> None:
-    """`repr` of `info` has the figures that a query depends on, in a line or two."""
-    info = Index.build(normal(500, 12), path=tmp_path / "points", hash_family="lsh_div").info
-    size = sum(array.bytes for array in info.arrays)
-    assert repr(info) == (
-        "IndexInfo: 'points', generation 1, 500 points x 12 dims, cosine, lsh_div\n"
-        f"  auto search {info.auto_search}, duplicate_threshold {info.duplicate_threshold:.9g}, "
-        f"{size:,} bytes in {len(info.arrays)} arrays"
-    )
 
 
 @pytest.mark.parametrize("target", [0.5, 0.9, 1.0])

@@ -3,6 +3,7 @@
 import builtins
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from divgrpc.hits import Hit, LabelHit
+from divgrpc.index import Index
 from divgrpc.types import (
     EffectiveLabelParameters,
     EffectiveParameters,
@@ -158,6 +160,17 @@ def test_statistics_print_as_ranges() -> None:
         "points_scored 200 to 1,000, candidates 200 to 1,000, collapsed 1 to 5, duplicates 0"
     )
     assert repr(result([]).stats) == "QueryStats: 0 rows"
+
+
+def test_what_is_known_of_an_index_prints_shortly(tmp_path: Path) -> None:
+    """`repr` of `info` has the figures that a query depends on, in a line or two."""
+    info = Index.build(np.eye(12), path=tmp_path / "points", hash_family="lsh_div").info
+    size = sum(array.bytes for array in info.arrays)
+    assert repr(info) == (
+        "IndexInfo: 'points', generation 1, 12 points x 12 dims, cosine, lsh_div\n"
+        f"  auto search {info.auto_search}, duplicate_threshold {info.duplicate_threshold:.9g}, "
+        f"{size:,} bytes in {len(info.arrays)} arrays"
+    )
 
 
 def test_a_large_result_prints_no_longer() -> None:

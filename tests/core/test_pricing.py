@@ -192,3 +192,21 @@ def test_an_older_index_takes_the_search_that_it_names() -> None:
     wanted = older.query(points[:1]).parameters
     assert (wanted.search, wanted.n_probes, wanted.hash_limit) == ("tables", 17, 800)
     assert older.query(points[:1], search="tables").warnings == ()
+
+
+@pytest.mark.parametrize("count", [60, 3_000])
+def test_the_reason_of_a_search_lets_one_follow_the_rule(count: int) -> None:
+    """It has the figures of all that `auto` may take; by them the rule comes to the same search."""
+    points = np.random.default_rng(6).standard_normal((count, 16)).astype(np.float32)
+    info = Index.build(points, hash_family="lsh_div").info
+    reason = next(choice.reason for choice in info.choices if choice.parameter == "search")
+    for cost in info.search_costs:
+        figures = f"{cost.search} finds {cost.recall:.3f} at {cost.microseconds:.0f} us"
+        # Auto never takes the scan by Hamming distance.
+        assert (figures in reason) == (cost.search != "scan_hamming")
+    measured = {cost.search: cost for cost in info.search_costs}
+    taken: Search = "exact"
+    for search in ("scan", "tables"):
+        cheaper = measured[search].microseconds < 0.8 * measured[taken].microseconds
+        taken = search if measured[search].recall >= 0.9 and cheaper else taken
+    assert taken == info.auto_search
