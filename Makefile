@@ -48,6 +48,7 @@ SITE_PACKAGES = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_
 	touch $@
 
 demo:            ## start a server, index real images, compare plain and diverse results
+	@test -e .venv/demo || echo "making the environment .venv and compiling, about a minute, once"
 	@$(MAKE) --no-print-directory -j 2 .venv/kernels .venv/demo
 	$(BIN)/divgrpc demo $(ARGS)
 

@@ -70,7 +70,7 @@ def expected(client: Client, name: str) -> list[str]:
     """Return the lines that an example must have printed: those of our own client."""
     points = np.array(near_copies(), np.float32)
     client.build("cube-expected", points, replace=True)
-    result = client.query("cube-expected", np.array([1, 0.9, 0.8], np.float32), k=3, diversity=0.5)
+    result = client.query("cube-expected", np.array([1, 0.9, 0.8], np.float32), k=3, diversity=0.3)
     hits = zip(result.ids[0], result.scores[0], strict=True)
     return [
         f"built {name}: 24 rows, 3 dimensions",

@@ -65,7 +65,7 @@ func run(target string) error {
 
 	asking, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	k, diversity := uint32(3), 0.5
+	k, diversity := uint32(3), 0.3
 	answer, err := client.Query(asking, &divgrpcv1.QueryRequest{
 		Index: "cube-go", Queries: matrix([][]float32{{1, 0.9, 0.8}}), K: &k, Diversity: &diversity,
 	})
@@ -73,6 +73,7 @@ func run(target string) error {
 		return err
 	}
 	// One query row: its results are all there are, in the order in which they were picked.
+	// A score is the cosine with the query.
 	for rank, id := range answer.Ids {
 		fmt.Printf("id %d score %.4f\n", id, answer.Scores[rank])
 	}

@@ -54,10 +54,11 @@ async function main(target) {
 
     const answer = await call(
       'Query',
-      { index: 'cube-node', queries: matrix([[1, 0.9, 0.8]]), k: 3, diversity: 0.5 },
+      { index: 'cube-node', queries: matrix([[1, 0.9, 0.8]]), k: 3, diversity: 0.3 },
       5,
     );
     // One query row: its results are all there are, in the order in which they were picked.
+    // A score is the cosine with the query.
     answer.ids.forEach((id, rank) => {
       console.log(`id ${id} score ${answer.scores[rank].toFixed(4)}`);
     });

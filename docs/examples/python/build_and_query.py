@@ -41,10 +41,11 @@ def main(target):
         print(f"built {index.name}: {index.rows} rows, {index.dims} dimensions")
 
         query = query_pb2.QueryRequest(
-            index="cube-python", queries=matrix([[1.0, 0.9, 0.8]]), k=3, diversity=0.5
+            index="cube-python", queries=matrix([[1.0, 0.9, 0.8]]), k=3, diversity=0.3
         )
         answer = stub.Query(query, timeout=5)
         # One query row: its results are all there are, in the order in which they were picked.
+        # A score is the cosine with the query.
         for found, score in zip(answer.ids, answer.scores, strict=True):
             print(f"id {found} score {score:.4f}")
 
