@@ -69,7 +69,7 @@ class Client:
 
     It connects at the first call. `timeout` is in seconds, the deadline of calls that are given
     none (Build, QueryStream and Evaluate have none); `idle_timeout` is how long one of those may
-    stand still. Calls that change nothing are retried when the server is unavailable, unless
+    stand still. Read-only calls are retried when the server is unavailable, unless
     `retries` is False. `channels` is the number of connections that calls take turns on: several
     fronts of one server are reached only by several. `credentials` make the channels secure;
     `options` are gRPC's own channel arguments.
