@@ -319,7 +319,7 @@ class IndexInfo:
         kind = f"{self.points} " if self.points == "sparse" else ""
         return (
             f"{name}generation {self.generation}, {self.rows:,} {kind}points x {self.dims:,} dims, "
-            f"{self.parameters['metric']}, {self.parameters['hash_family']}"
+            f"{self.parameters.get('metric')}, {self.parameters.get('hash_family')}"
         )
 
     def __repr__(self) -> str:

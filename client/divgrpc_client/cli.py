@@ -78,6 +78,8 @@ Ask NAME about each row of FILE.
 
   divgrpc query images queries.npy --diversity 0       plain nearest neighbours
   divgrpc query images queries.npy --rows 0:3 -k 20
+  divgrpc query images queries.npy --list-collapsed    with the ids of near-copies
+  divgrpc query images queries.npy --lose-at-most 0.05
   divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
 """
 _PREDICT: Final = """\
