@@ -28,6 +28,7 @@ Report = Callable[[str, int, int], None]
 # Numbers that a core has at a time: 2 MiB of projections are still cached when they become signs.
 _MARGINS_AT_ONCE: Final = 2**19
 _NUMBERS_AT_ONCE: Final = 2**20
+_FEW_DIMS: Final = 512  # one BLAS thread is enough
 # What the middle of the points and how they spread is taken from, before cells.
 _SOME_NUMBERS: Final = 1 << 22
 _SOME_LEAST: Final = 256
@@ -161,9 +162,9 @@ class _Encoder:
             self._centre = self._mean()
         if self.parameters.hash_family == "cells":
             self._look_at_some(fit=fit)
-        # Beside sparse rows BLAS has little to do, and on a busy machine its threads wait for one
-        # another a hundred times as long as it takes.
-        threads = 1 if isinstance(self._points, SparseRows) else None
+        # In few dimensions, and on sparse rows, threads of BLAS would mostly wait for one another.
+        little = isinstance(self._points, SparseRows) or self._dims <= _FEW_DIMS
+        threads = 1 if little else None
         with threadpool_limits(threads, user_api="blas"):
             hyperplanes = hashing.draw_hyperplanes(
                 self.parameters, self._points, self._centre, self._planes, self._sketch
