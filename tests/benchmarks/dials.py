@@ -21,6 +21,7 @@ import numpy as np
 
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
+from core.twins import kernel_points, room_of
 from divgrpc.dials import METRICS
 from divgrpc.index import Index
 from divgrpc.kernels.dials import fall_off_step
@@ -186,7 +187,11 @@ def _times(each: _Set, k: int, told: Mapping[str, str], timed: int) -> tuple[flo
 
 
 def _rule_microseconds(each: _Set, k: int) -> float:
-    """Return what choosing one dial takes, the least of some timings, a query after another."""
+    """Return what choosing one dial takes, the least of some timings, a query after another.
+
+    The distances are those of the set. The vectors, which are compared to find near-copies, are
+    random ones of 256 dimensions.
+    """
     scores = each.index.query(
         each.queries[:_TIMINGS],
         k=min(_CANDIDATES, len(each.index)),
@@ -195,10 +200,16 @@ def _rule_microseconds(each: _Set, k: int) -> float:
         search="exact",
     ).scores
     seconds = []
+    count, rng = scores.shape[1], np.random.default_rng(0)
+    points = kernel_points(rng.standard_normal((count, 256)).astype(np.float32))
+    rows, inverses = np.arange(count, dtype=np.int32), np.empty(0, np.float32)
+    inverses.setflags(write=False)
+    rest = (np.float32(0.1), room_of(count, points), 0.5, METRICS["cosine"])
     for distances in (2 - 2 * scores).astype(np.float32):
+        candidates = (points, inverses, rows, distances)
         begun = time.perf_counter()
         for _ in range(_CALLS):
-            fall_off_step(distances, len(distances), k, 0.5, METRICS["cosine"])
+            fall_off_step(candidates, count, k, *rest)
         seconds.append((time.perf_counter() - begun) / _CALLS)
     return 1e6 * min(seconds)
 
