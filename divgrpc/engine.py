@@ -125,7 +125,7 @@ class Engine(KeptIndex):
         warnings += too_few("k", effective.k, self.rows, answers.counts)
         stats = QueryStats(*answers.stats)
         if effective.duplicate_threshold is not None:
-            warnings += crowded(effective.k, self.rows, answers.counts, stats)
+            warnings += crowded(effective.k, answers.counts, stats)
         copies, offsets = _end_to_end(answers.copies)
         return QueryResult(
             ids=answers.ids,
@@ -210,15 +210,16 @@ class Engine(KeptIndex):
             most_probes=self._searcher.max_probes,
             duplicate_threshold=threshold,
         )
+        most_compared = parameters.most_compared(self._mean_width)
         plan = self._searcher.plan(
             effective,
             probe_on=parameters.search == "auto",
-            most=parameters.most_candidates(self._mean_width),
+            most=min(parameters.most_candidates(self._mean_width), most_compared),
             again=parameters.searches_again,
         )
         warnings = table.warnings(parameters, effective, manifest.rows)
         if threshold is not None and effective.duplicate_threshold is None:
-            warnings += (not_collapsed("candidates_limit", LIMITS["compared_candidates_max"]),)
+            warnings += (not_collapsed("candidates_limit", most_compared),)
         return replace(plan, warnings=warnings)
 
     # For evaluations.

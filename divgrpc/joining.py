@@ -7,7 +7,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from divgrpc.limits import LIMITS
 from divgrpc.types import CountArray, LabelResult, QueryResult, QueryStats, WarningInfo
 from divgrpc.warning_rules import crowded, too_few
 
@@ -49,7 +48,7 @@ def _warnings(
     found = {warning.code: warning for part in parts for warning in part.warnings}
     # These count rows, and each part counted its own.
     short_rows = too_few(field, wanted, wanted, counts)
-    for short in short_rows + crowded(wanted, LIMITS["rows_max"], counts, stats):
+    for short in short_rows + crowded(wanted, counts, stats):
         if found.pop(short.code, None):
             found[short.code] = short
     return tuple(found.values())

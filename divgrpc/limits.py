@@ -1,5 +1,6 @@
 """Every limit that a request can run into, and what may name an index."""
 
+import math
 import re
 from typing import Final
 
@@ -15,8 +16,11 @@ LIMITS: Final = {
     "dpp_k_times_candidates_max": 10_000_000,
     # Times the dimensions: what a selector computes for one query row, some seconds at most.
     "k_candidates_dims_max": 2**35,
-    # For near-copies, with selectors that see all candidates at once: each is compared with each.
+    # Where near-copies are looked for by comparing each candidate with each: the candidates, and
+    # their square times the dimensions. Selectors that compare only what they would pick may have
+    # 8 times as many, 64 times the square.
     "compared_candidates_max": 2_048,
+    "compared_numbers_max": 2**30,
     # Of dense rows, and of sparse ones, which cost what they store.
     "dims_max": 65_536,
     "sparse_dims_max": 2**22,
@@ -44,6 +48,18 @@ LIMITS: Final = {
     "hierarchy_edges_max": 2**24,
     "hierarchy_nodes_max": 2**24,
 }
+
+_LAZILY: Final = 8
+
+
+def most_compared(width: int, *, lazily: bool) -> int:
+    """Return among how many candidates of `width` numbers each near-copies are looked for.
+
+    `lazily`: by comparing only those that would be picked, with nearer ones.
+    """
+    factor = _LAZILY if lazily else 1
+    numbers = factor**2 * LIMITS["compared_numbers_max"]
+    return min(factor * LIMITS["compared_candidates_max"], math.isqrt(numbers // max(1, width)))
 
 
 def check_index_name(name: str) -> str:

@@ -1,12 +1,12 @@
-"""From which likeness on two points are near-copies, where a query does not say: Build measures it.
+"""The default `duplicate_threshold`, measured by Build.
 
 No fixed distance will do. Copies of one text may lie farther apart than points that have nothing to
 do with each other in another index, as on a map, or in a tight cluster. What sets near-copies apart
 is a gap: next to a point lie its copies, then for a while nothing, then the other points. So the
 limit is a squared distance T such that few points have a neighbour between T and 2 T. Where
 neighbours lie at all distances, such a limit is so small that hardly a point has a neighbour within
-it. Groups of more than 200 points are no copies but clusters: a limit that most points have so many
-neighbours within is none.
+it. A group of more than 60 points is no group of copies but a cluster, and most points must not be
+in clusters.
 
 The usual limit is a twentieth of the mean squared distance of two points: a cosine of 0.95 where
 points lie in all directions. Where copies are many and the gap lies farther out, it is twice that.
@@ -28,10 +28,10 @@ _SPREAD_POINTS: Final = 500
 # The share of the points that may have a neighbour between T and 2 T.
 _GAINING: Final = 0.1
 # Neighbours of a point within T that make it one of a cluster, and the share of such points.
-_CLUSTER: Final = 200
-_CLUSTERED: Final = 0.6
-# Of a point in a cluster not all neighbours are counted, but those among so many points; beyond T
-# there are more of them where they are so many times as many.
+_CLUSTER: Final = 60
+_CLUSTERED: Final = 0.75
+# Points in a cluster have too many neighbours to count. They are counted in a sample of all points,
+# and such a point has neighbours between T and 2 T if 2 T holds this many times as many as T.
 _COUNTED: Final = 4_096
 _GROWTH: Final = 1.1
 # Limits that are tried: so many for each halving of the largest, and so many halvings.
@@ -45,14 +45,14 @@ Distances = npt.NDArray[np.float64]
 
 
 def near_copy_threshold(
-    points: Rows, made: BuildParameters, report: Callable[[int, int], None]
+    points: Rows, parameters: BuildParameters, report: Callable[[int, int], None]
 ) -> float:
     """Return the default `duplicate_threshold`: a cosine, under `euclidean` a squared distance.
 
     `points` (n, d) are unit rows under `cosine`.
     """
-    metric, angular = made.metric, made.metric != "euclidean"
-    rng = np.random.default_rng((made.seed, 5))
+    metric, angular = parameters.metric, parameters.metric != "euclidean"
+    rng = np.random.default_rng((parameters.seed, 5))
     spread = _spread(_drawn(points, _SPREAD_POINTS, rng), angular=angular)
     # Few digits: the last ones depend on the order of a sum.
     usual = limit = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * spread:.3g}")

@@ -13,7 +13,7 @@ from typing import Any, Final, get_args
 from divgrpc.build_parameters import BuildParameters, LabelParameters, MetricWord, as_metric
 from divgrpc.checks import check_choice, check_integer, check_number
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.limits import INDEX_NAME, LIMITS, SEED_MAX, check_index_name
+from divgrpc.limits import INDEX_NAME, LIMITS, SEED_MAX, check_index_name, most_compared
 from divgrpc.suggestions import with_suggestions
 from divgrpc.types import (
     Auto,
@@ -294,7 +294,9 @@ class QueryParameters:
         limit = self._limit(width)
         if self.k * seen > limit:
             unit = "dimensions" if nonzeros is None else "numbers each"
-            raise self._too_many(seen, limit, f"{width} {unit}")
+            bound = f"at most {limit} at {width} {unit}, got {self.k} times {seen}"
+            sentence = f"k times the candidates must be {bound}"
+            raise InvalidArgumentError("candidates_limit", sentence)
         return EffectiveParameters(
             k=self.k,
             diversity=self.dial,
@@ -308,30 +310,33 @@ class QueryParameters:
             seed=self.seed,
             rounding=self.rounding,
             n_probes=min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,
-            duplicate_threshold=self._compared(duplicate_threshold, seen),
+            duplicate_threshold=self._compared(duplicate_threshold, seen, width),
             list_collapsed=self.list_collapsed,
             diversity_auto=self.diversity == "auto",
             lose_at_most=self.lose_at_most,
         )
 
-    def _compared(self, duplicate_threshold: float | None, seen: int) -> float | None:
+    def most_compared(self, width: int) -> int:
+        """Return among how many candidates of `width` numbers each near-copies are looked for."""
+        lazily = self.selector not in _ALL_AT_ONCE and self.lose_at_most is None
+        return most_compared(width, lazily=lazily)
+
+    def _compared(self, threshold: float | None, seen: int, width: int) -> float | None:
         """Return the threshold, None where a default one would take too many comparisons."""
-        all_at_once = self.selector in _ALL_AT_ONCE or self.lose_at_most is not None
-        most = LIMITS["compared_candidates_max"]
-        if duplicate_threshold is None or not all_at_once or seen <= most:
-            return duplicate_threshold
+        most = self.most_compared(width)
+        if threshold is None or seen <= most:
+            return threshold
         if self.duplicate_threshold is None:
             return None
-        raise InvalidArgumentError(
-            "candidates_limit",
-            f"this selector finds near-copies among at most {most} candidates, got {seen}: set"
-            " candidates_limit, or keep_duplicates",
-        )
+        sentence = f"near-copies are looked for among at most {most} candidates here, got {seen}: "
+        raise InvalidArgumentError("candidates_limit", sentence + "set it, or keep_duplicates")
 
     def _limits(self, rows: int, width: int, sought: Sought) -> tuple[int, int]:
         """Return the limits of candidates and of hashed points, defaults filled in."""
         fewest, fewest_hashed = _FEWEST[sought]
         most = self._limit(width) // self.k
+        if not self.keep_duplicates:
+            most = min(most, self.most_compared(width))
         least = max(fewest, 10 * self.k)
         growth = 1.0 if sought == "labels" else self._candidates_growth
         default_candidates = min(math.ceil(growth * least), max(self.k, most))
@@ -343,11 +348,6 @@ class QueryParameters:
             candidates = self.candidates_limit
             default_hashed = 4 * (candidates or least)
         return candidates, self._hashed(rows, max(default_hashed, fewest_hashed))
-
-    def _too_many(self, seen: int, limit: int, size: str) -> InvalidArgumentError:
-        """Return the error of so many candidates of such a size."""
-        bound = f"at most {limit} at {size}, got {self.k} times {seen}"
-        return InvalidArgumentError("candidates_limit", f"k times the candidates must be {bound}")
 
     @property
     def _candidates_growth(self) -> float:
@@ -368,7 +368,8 @@ class QueryParameters:
     @property
     def searches_again(self) -> int:
         """How often a search may be repeated with greater limits, for results that differ."""
-        return SEARCHES_AGAIN if self.hash_limit is None and self.epsilon is None else 0
+        named = {self.hash_limit, self.epsilon, self.candidates_limit} != {None}
+        return 0 if named else SEARCHES_AGAIN
 
     def _hashed(self, rows: int, default: int) -> int:
         """Return the hash limit that is asked for, as it is or by epsilon."""

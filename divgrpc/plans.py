@@ -7,7 +7,7 @@ import numpy as np
 
 from divgrpc.dials import METRICS, choice_of, factor_of, rule_of
 from divgrpc.kernels import answering, collapse, finding
-from divgrpc.parameters import LIMITS, POOL_GROWTH, POOL_WORK
+from divgrpc.parameters import POOL_GROWTH, POOL_WORK
 from divgrpc.selecting import ONE_BY_ONE
 from divgrpc.types import EffectiveParameters, Metric, WarningInfo
 from divgrpc.vectors import within_float32
@@ -67,12 +67,8 @@ class QueryPlan:
         """
         seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
         limit, widest = _limit(wanted.duplicate_threshold, metric), seen
-        # A bound on the loss needs to know which candidates near-copies leave.
-        alone = wanted.selector in ONE_BY_ONE or wanted.lose_at_most is not None
         if limit >= 0:
             room = min(POOL_WORK // wanted.k, points if most is None else most)
-            if alone:
-                room = min(room, LIMITS["compared_candidates_max"])
             widest = min(POOL_GROWTH * seen, points, max(seen, room))
             seen = min(widest, wanted.hash_limit or points) if grow else seen
         # All selectors are plain nearest neighbours at 0, but those that the paper prints.
@@ -80,7 +76,9 @@ class QueryPlan:
         relevance_alone = np.float32(1 - wanted.diversity) == 1
         at_zero = wanted.has_fixed_dial and relevance_alone
         nearest = wanted.selector == "nearest" or (at_zero and not printed)
-        one_by_one = alone and not nearest
+        # A bound on the loss needs to know which candidates near-copies leave.
+        apart = wanted.selector in ONE_BY_ONE or wanted.lose_at_most is not None
+        one_by_one = apart and not nearest
         step = answering.CANDIDATES if one_by_one else answering.GREEDY
         effective = wanted
         if nearest:

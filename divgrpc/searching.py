@@ -115,9 +115,9 @@ class Searcher:
         """Return how to answer.
 
         With `probe_on` as many hashed points are found as the selector may have candidates: where
-        probes find fewer, by more of them, then by a scan. A row of which fewer than k candidates
-        differ is searched for `again`, at most so often, each time with greater limits; `most`
-        candidates are looked at.
+        probes find fewer, by more of them, then by a scan. Where fewer than k candidates of a row
+        differ, the row is searched for `again` with greater limits, at most that many times. No
+        more than `most` candidates are looked at.
         """
         at_least, points = self._enough(wanted) if probe_on else 0, self._hashing[2].shape[1]
         plan_of = partial(
@@ -130,12 +130,16 @@ class Searcher:
         if plan.limit >= 0 and plan.seen < plan.widest and (listed or limited):
             hash_limit = max(wanted.hash_limit, plan.widest) if limited else wanted.hash_limit
             roomier = plan_of(replace(wanted, hash_limit=hash_limit))
-        limits = (SEARCH_GROWTH * wanted.hash_limit, SEARCH_GROWTH * wanted.candidates_limit)
-        fits = max(limits[1], wanted.k) <= min(most or points, POOL_WORK // wanted.k)
+        larger = replace(
+            wanted,
+            hash_limit=SEARCH_GROWTH * wanted.hash_limit,
+            candidates_limit=SEARCH_GROWTH * wanted.candidates_limit,
+        )
+        seen = min(larger.candidates_limit or points, larger.hash_limit or points, points)
+        fits = max(seen, wanted.k) <= min(most or points, POOL_WORK // wanted.k)
         if not (limited and plan.limit >= 0 and fits):
             return replace(plan, roomier=roomier)
-        wanted = replace(wanted, hash_limit=limits[0], candidates_limit=limits[1])
-        wider = self.plan(wanted, probe_on=probe_on, most=most, again=again - 1)
+        wider = self.plan(larger, probe_on=probe_on, most=most, again=again - 1)
         if roomier is not None:
             roomier = replace(roomier, wider=wider)
         return replace(plan, roomier=roomier, wider=wider)
@@ -158,11 +162,11 @@ class Searcher:
         # Of few rows a list is looked through in a tenth of the time that numpy takes.
         pools, copies, duplicates = answers.stats[3:].tolist()
         for row in range(len(queries)):
-            again = plan.wider if duplicates[row] else None
+            next_plan = plan.wider if duplicates[row] else None
             if plan.roomier is not None and CROWDED_PART * copies[row] >= pools[row] > 0:
-                again = plan.roomier
-            if again is not None:
-                answers.put(row, self.answer(queries[row : row + 1], again))
+                next_plan = plan.roomier
+            if next_plan is not None:
+                answers.put(row, self.answer(queries[row : row + 1], next_plan))
         return answers
 
     def _answer(self, queries: Rows, plan: QueryPlan) -> Answers:
@@ -215,8 +219,7 @@ class Searcher:
 
     def _list_copies(self, plan: QueryPlan, places: IntArray, alone: "Answers") -> None:
         """List, for each place of the one row, the ids of the near-copies in the pool."""
-        nobody = np.empty(0, np.int64)
-        alone.copies.extend([nobody] * plan.wanted.k)
+        alone.copies.extend([np.empty(0, np.int64)] * plan.wanted.k)
         if plan.limit < 0:
             return
         rows, pool = self._local.scratch.rows, int(alone.stats[3, 0])

@@ -5,9 +5,6 @@ import numpy.typing as npt
 
 from divgrpc.types import CountArray, QueryStats, WarningInfo
 
-# Candidates of which this part are near-copies of results are crowded.
-_HALF = 2
-
 
 def limits_equal_k(
     k: int, hash_limit: int | None, candidates_limit: int | None
@@ -46,12 +43,12 @@ def too_few(
     return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)
 
 
-def crowded(k: int, there: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
-    """Return what is said where near-copies crowd the candidates, and no more were looked at.
+def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
+    """Return what is said where near-copies crowd the candidates.
 
     That is where near-copies fill up, as fewer than `k` candidates differ, or where half of the
-    candidates, of the `there` points of the index, are near-copies of results. `counts` (nq,)
-    results were found; where they are fewer than `k`, nothing was left out for a near-copy.
+    candidates are near-copies of results. `counts` (nq,) results were found; where they are fewer
+    than `k`, nothing was left out for a near-copy.
     """
     duplicates = stats.duplicates.tolist()
     columns = zip(
@@ -65,7 +62,7 @@ def crowded(k: int, there: int, counts: CountArray, stats: QueryStats) -> tuple[
     for fillers, copies, candidates, count in columns:
         if count == k:
             filled += fillers > 0
-            halved += not fillers and 0 < candidates < there and candidates <= _HALF * copies
+            halved += not fillers and 0 < candidates <= 2 * copies
     if not filled and not halved:
         return ()
     if filled:

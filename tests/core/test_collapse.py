@@ -318,10 +318,34 @@ def test_a_search_is_repeated_until_k_results_differ() -> None:
     check_row(points, queries[0], result, 0, parameters=wide)
     assert not result.stats.duplicates.any()
     assert (result.ids[0, 1:] >= 3_000).all()
-    assert result.warnings == ()
+    (warning,) = result.warnings
+    assert warning.code == "CANDIDATES_CROWDED"
+    assert "half of the candidates of 2 of 2 rows" in warning.message
     named = index.query(queries, **options, hash_limit=800)
     assert named.stats.duplicates[0] == 9
     assert [warning.code for warning in named.warnings] == ["CANDIDATES_CROWDED"]
     batch = index.query(queries, **options, list_collapsed=True)
     assert batch.ids.tolist() == result.ids.tolist()
     assert len(batch.collapsed(0, 0)) == 2_999
+
+
+@pytest.mark.parametrize("selector", ["greedy", "dpp"])
+def test_no_search_that_is_repeated_exceeds_its_limits(selector: Selector) -> None:
+    """However crowded the candidates, as many are looked at as the selector may compare."""
+    rng = np.random.default_rng(7)
+    crowd = np.repeat(rng.standard_normal((1, DIMS)), 24_000, axis=0)
+    crowd += 0.001 * rng.standard_normal(crowd.shape)
+    vectors = np.concatenate((crowd, rng.standard_normal((6_000, DIMS)))).astype(np.float32)
+    index = Index.build(vectors, n_tables=2)
+    options: dict[str, Any] = {"selector": selector, "k": 50, "diversity": 0.9}
+    most = QueryParameters(selector=selector).most_compared(DIMS)
+    result = index.query(vectors[:1], **options, duplicate_threshold=0.99)
+    assert result.stats.candidates[0] <= most
+    unlimited = index.query(vectors[:1], **options, candidates_limit=0, hash_limit=0)
+    assert unlimited.parameters.duplicate_threshold is None
+    assert [warning.code for warning in unlimited.warnings] == ["NEAR_COPIES_KEPT"]
+    with pytest.raises(InvalidArgumentError, match=f"at most {most} candidates") as error:
+        index.query(
+            vectors[:1], **options, candidates_limit=0, hash_limit=0, duplicate_threshold=0.99
+        )
+    assert error.value.field == "candidates_limit"

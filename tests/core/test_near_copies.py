@@ -47,12 +47,12 @@ def threshold_of_all(vectors: Vectors, metric: Metric) -> float:
         near = [sum(far <= limit for far in one) for one in apart]
         wider = [sum(far <= 2 * limit for far in one) for one in apart]
         pairs = zip(near, wider, strict=True)
-        gaining = sum(two > (1.1 * one if one > 200 else one) for one, two in pairs)
-        clustered = sum(count > 200 for count in near)
+        gaining = sum(two > (1.1 * one if one > 60 else one) for one, two in pairs)
+        clustered = sum(count > 60 for count in near)
         copied = sum(count > 1 for count in near)
         if limit > usual and copied < 0.25 * len(rows):
             continue
-        if gaining <= 0.1 * len(rows) and clustered <= 0.6 * len(rows):
+        if gaining <= 0.1 * len(rows) and clustered <= 0.75 * len(rows):
             break
     else:
         limit = 0.0
@@ -67,7 +67,7 @@ def test_the_threshold_is_the_twins(metric: Metrics, seed: int) -> None:
     cases: tuple[Vectors, ...] = (
         copies(seed, 20, 6, metric=metric),
         rng.standard_normal((90, 1 + seed)),
-        np.concatenate((copies(seed, 1, 1).repeat(201, axis=0), copies(seed, 9, 1))),
+        np.concatenate((copies(seed, 1, 1).repeat(101, axis=0), copies(seed, 9, 1))),
         np.ones((7, 3)),
         np.abs(copies(seed, 100, 1)) + 2,
     )
@@ -110,6 +110,9 @@ def _healthy(name: str) -> FloatArray:
             rng.standard_normal((10, 64)).repeat(300, axis=0)
             + 0.1 * rng.standard_normal((3_000, 64))
         ),
+        "10 small clusters": lambda: (
+            rng.uniform(-10, 10, (10, 8)).repeat(100, axis=0) + rng.standard_normal((1_000, 8))
+        ),
         "many lengths": lambda: (
             rng.standard_normal((3_000, 32)) * np.exp(rng.standard_normal((3_000, 1)))
         ),
@@ -125,7 +128,7 @@ def _healthy(name: str) -> FloatArray:
 
 
 _NAMES = [
-    *("8 dimensions", "64 dimensions", "10 tight clusters"),
+    *("8 dimensions", "64 dimensions", "10 tight clusters", "10 small clusters"),
     *("many lengths", "far outliers", "150 flowers"),
 ]
 _CASES = [(name, metric) for name in _NAMES for metric in METRICS]
