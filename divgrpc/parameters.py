@@ -96,6 +96,7 @@ _ONE_DIAL: Final = "diversity and lose_at_most both set the dial: set one of the
 _ALL_AT_ONCE: Final = ("rerank", "max_sum", "dpp", "qp_relax")
 # The selectors that follow the variant as printed.
 _WITH_PRINTED: Final = ("greedy", "qp_relax")
+_PRODUCT: Final = "k times the candidates"
 # Times that qp_relax may go over all candidates, as if it picked so many.
 RELAX_PASSES: Final = 100
 
@@ -295,8 +296,7 @@ class QueryParameters:
         if self.k * seen > limit:
             unit = "dimensions" if nonzeros is None else "numbers each"
             bound = f"at most {limit} at {width} {unit}, got {self.k} times {seen}"
-            sentence = f"k times the candidates must be {bound}"
-            raise InvalidArgumentError("candidates_limit", sentence)
+            raise InvalidArgumentError("candidates_limit", f"{_PRODUCT} must be {bound}")
         return EffectiveParameters(
             k=self.k,
             diversity=self.dial,

@@ -232,7 +232,11 @@ def test_dpp_and_qp_relax_have_limits_of_their_own() -> None:
     assert fitting.resolve(10**6, "scan").candidates_limit == most // 1000
     with pytest.raises(InvalidArgumentError, match="k times the candidates"):
         QueryParameters(**asked, candidates_limit=most // 1000 + 1).resolve(10**6, "scan")
-    assert QueryParameters(**asked).resolve(10**6, "scan").candidates_limit == most // 1000
+    defaults = QueryParameters(**asked, keep_duplicates=True).resolve(10**6, "scan")
+    assert defaults.candidates_limit == most // 1000
+    # Near-copies are looked for by comparing each with each.
+    compared = QueryParameters(**asked).resolve(10**6, "scan")
+    assert compared.candidates_limit == LIMITS["compared_candidates_max"]
     single: dict[str, Any] = {"k": 1, "candidates_limit": 0, "hash_limit": 0}
     assert QueryParameters(**single).resolve(4_000_000, "scan", 256).k == 1
     with pytest.raises(InvalidArgumentError, match="k times the candidates"):
