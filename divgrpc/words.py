@@ -92,6 +92,9 @@ class QueryStats:
     up to four times `parameters.candidates_limit` where near-copies crowd them, more where the
     search was repeated.
 
+    Where near-copies crowd the candidates of a row, it may be searched again: then `points_hashed`,
+    `buckets_probed` and `points_scored` count the last search alone.
+
     `collapsed`: candidates that are near-copies of a result. `duplicates`: as many of these are
     results all the same, because fewer than k candidates differ.
     """

@@ -718,9 +718,8 @@ class IndexInfo(google.protobuf.message.Message):
     under METRIC_EUCLIDEAN and where points are too few: all queries take `auto_search`.
     """
     duplicate_threshold: builtins.float
-    """From which likeness on points are near-copies, where a query does not say: a cosine, or under
-    METRIC_EUCLIDEAN a squared distance. Build measures it: few points have a neighbour just beyond,
-    up to twice the squared distance. At least a cosine of 0.9 where unit vectors lie in all
+    """The default duplicate_threshold, measured by Build: a cosine, or under METRIC_EUCLIDEAN a
+    squared distance. Few points have a neighbour just beyond it, up to twice the squared distance. At least a cosine of 0.9 where unit vectors lie in all
     directions. Unset: none are, as in indexes built before this was measured.
     """
     @property

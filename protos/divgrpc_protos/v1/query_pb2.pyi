@@ -338,10 +338,10 @@ class QueryRequest(google.protobuf.message.Message):
     collapsed into that one, and the selector sees the kept ones alone. A cosine from -1 to 1; under
     METRIC_EUCLIDEAN a squared distance, 0 or more. Default: what Build measured
     (IndexInfo.duplicate_threshold); none at diversity 0 or with the selector nearest.
-    Where near-copies crowd the candidates, up to four times candidates_limit are looked at, within
-    hash_limit; where fewer than k of these differ, a request without hash_limit and epsilon is
-    searched again with four, then sixteen times both limits. Near-copies come last where there
-    are still fewer than k.
+    Where near-copies crowd the candidates, up to four times candidates_limit are looked at; within
+    hash_limit only where the request names hash_limit or epsilon. Where fewer than k of these
+    differ, a request that names neither is searched again with four, then sixteen times both
+    limits. Near-copies come last where there are still fewer than k.
     """
     keep_duplicates: builtins.bool
     """Collapses nothing. Not together with duplicate_threshold."""
@@ -582,7 +582,10 @@ Global___SearchCost: typing_extensions.TypeAlias = SearchCost
 
 @typing.final
 class QueryStats(google.protobuf.message.Message):
-    """What happened, one number per query row."""
+    """What happened, one number per query row. Where near-copies crowd the candidates of a row, it may
+    be searched again: then points_hashed, buckets_probed and points_scored count the last search
+    alone.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
