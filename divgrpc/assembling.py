@@ -28,7 +28,7 @@ from divgrpc.vectors import Rows, SparseRows
 
 def assemble(
     store: Arrays,
-    asked: BuildParameters,
+    settings: BuildParameters,
     points: Rows,
     *,
     report: Report,
@@ -40,8 +40,8 @@ def assemble(
     `queries` are a sample of what will be asked, where the points are label factors; `categories`
     (n,) are those of the points. `report` gets stage, rows done and rows in all.
     """
-    family = choose_family(asked, points, queries)
-    encoded = encode_points(store, replace(asked, hash_family=family.family), points, report)
+    family = choose_family(settings, points, queries)
+    encoded = encode_points(store, replace(settings, hash_family=family.family), points, report)
     parameters = encoded.parameters
     report("tuning", 0, len(points))
     rows, dims = points.shape
@@ -51,7 +51,7 @@ def assemble(
     tell = partial(report, "tuning")
     tuned = tune(searcher, shape, parameters.target_recall, parameters.seed, tell, queries=queries)
     dense, chosen_dense = _tuned_dense(searcher, shape, parameters, categories, tell)
-    chosen = choices(asked, family, encoded, tuned, points.shape) + chosen_dense
+    chosen = choices(settings, family, encoded, tuned, points.shape) + chosen_dense
     return Manifest(
         generation=0,
         rows=rows,
@@ -91,9 +91,9 @@ def _tuned_dense(
     if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
         return None, ()
     target, seed = parameters.target_recall, parameters.seed
-    queries, asked = dense_queries(points, categories, seed)
+    queries, origin = dense_queries(points, categories, seed)
     if not len(queries):
         return None, ()
     tell(0, len(points))
     tuned = tune(searcher, shape, target, seed, tell, queries=queries)
-    return tuned, (dense_choice(tuned, target, asked),)
+    return tuned, (dense_choice(tuned, target, origin),)

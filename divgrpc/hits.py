@@ -169,12 +169,12 @@ class PointHitRows(HitRows[Hit]):
         used = self.parameters
         if not used.diversity_auto and used.lose_at_most is None:
             return super().dial
-        asked = "auto" if used.lose_at_most is None else f"by lose_at_most {used.lose_at_most:g}"
+        rule = "auto" if used.lose_at_most is None else f"by lose_at_most {used.lose_at_most:g}"
         if not len(self.diversities):
-            return f"diversity {asked}"
+            return f"diversity {rule}"
         least, most = self.diversities.min(), self.diversities.max()
-        taken = f"{least:g}" if least == most else f"{least:g} to {most:g}"
-        return f"diversity {asked} ({taken})"
+        dials = f"{least:g}" if least == most else f"{least:g} to {most:g}"
+        return f"diversity {rule} ({dials})"
 
     def _hits(self, row: int) -> tuple[Hit, ...]:
         selection_scores = self.selection_scores[row].tolist()

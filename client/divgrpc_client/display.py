@@ -92,7 +92,7 @@ def built(info: IndexInfo) -> None:
     out.print(f"divgrpc info {info.name} says what was chosen and why", style="dim")
 
 
-def result(found: QueryResult, rows: range, *, shows_copies: bool = False) -> None:
+def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> None:
     """Show the results of each row, in the order in which they were picked.
 
     Where near-copies were listed, a column counts those of each result; `shows_copies` adds their
@@ -100,69 +100,69 @@ def result(found: QueryResult, rows: range, *, shows_copies: bool = False) -> No
     """
     out = console()
     columns: list[str] = []
-    if len(found.collapsed_offsets) and found.parameters.duplicate_threshold is not None:
+    if len(answer.collapsed_offsets) and answer.parameters.duplicate_threshold is not None:
         columns = [">copies", "ids of copies"] if shows_copies else [">copies"]
     grid = table(">row", ">rank", ">id", ">score", *columns)
-    for position, (row, count) in enumerate(zip(rows, found.counts.tolist(), strict=True)):
+    for position, (row, count) in enumerate(zip(rows, answer.counts.tolist(), strict=True)):
         if count == 0:
             grid.add_row(str(row), "none")
         for rank in range(count):
-            copies = found.collapsed(position, rank).tolist()
+            copies = answer.collapsed(position, rank).tolist()
             cells = (str(len(copies)), " ".join(map(str, copies)))
             grid.add_row(
                 str(row) if rank == 0 else "",
                 str(rank + 1),
-                str(found.ids[position, rank]),
-                f"{found.scores[position, rank]:.4f}",
+                str(answer.ids[position, rank]),
+                f"{answer.scores[position, rank]:.4f}",
                 *cells[: len(columns)],
             )
     out.print(grid)
-    used = found.parameters
+    used = answer.parameters
     out.print(
-        f"generation {found.generation}: {used.search} search, {used.selector} selector, "
-        f"{found.dial}, candidates_limit {used.candidates_limit}",
+        f"generation {answer.generation}: {used.search} search, {used.selector} selector, "
+        f"{answer.dial}, candidates_limit {used.candidates_limit}",
         style="dim",
     )
-    if len(found.duality_gaps):
-        most = f"{found.duality_gaps.max():.1e}"
+    if len(answer.duality_gaps):
+        most = f"{answer.duality_gaps.max():.1e}"
         out.print(f"duality gap at most {most} of the objective's range", style="dim")
-    _warn(out, found.warnings)
+    _warn(out, answer.warnings)
 
 
-def labels(found: LabelResult, rows: range) -> None:
+def labels(answer: LabelResult, rows: range) -> None:
     """Show the labels of each document, in the order in which they were picked."""
     out = console()
-    columns = (">document", ">rank", ">label", *(["name"] if found.names else []))
+    columns = (">document", ">rank", ">label", *(["name"] if answer.names else []))
     grid = table(*columns, ">score")
-    for position, (row, count) in enumerate(zip(rows, found.counts.tolist(), strict=True)):
+    for position, (row, count) in enumerate(zip(rows, answer.counts.tolist(), strict=True)):
         if count == 0:
             grid.add_row(str(row), "none")
         for rank in range(count):
             grid.add_row(
                 str(row) if rank == 0 else "",
                 str(rank + 1),
-                str(found.labels[position, rank]),
-                *([escape(found.names[position][rank])] if found.names else []),
-                f"{found.scores[position, rank]:.4f}",
+                str(answer.labels[position, rank]),
+                *([escape(answer.names[position][rank])] if answer.names else []),
+                f"{answer.scores[position, rank]:.4f}",
             )
     out.print(grid)
-    used = found.parameters
+    used = answer.parameters
     voters = f" of {used.neighbours}, {used.vote}" if used.neighbours else ""
     out.print(
-        f"generation {found.generation}: {used.mode}{voters}, {used.search} search, "
+        f"generation {answer.generation}: {used.mode}{voters}, {used.search} search, "
         f"{used.selector} selector, diversity {used.diversity:g}, "
         f"candidates_limit {used.candidates_limit}",
         style="dim",
     )
-    _warn(out, found.warnings)
+    _warn(out, answer.warnings)
 
 
-def indexes(found: Sequence[IndexInfo]) -> None:
+def indexes(infos: Sequence[IndexInfo]) -> None:
     """List indexes, one line each."""
     grid = table(
         "name", ">generation", ">rows", ">dims", "points", "metric", "family", "search", ">size"
     )
-    for info in found:
+    for info in infos:
         grid.add_row(
             info.name,
             str(info.generation),
@@ -177,7 +177,7 @@ def indexes(found: Sequence[IndexInfo]) -> None:
     for column in grid.columns:
         # A name that is cut off is no name.
         column.overflow = "fold"
-    console().print(grid if found else "no indexes yet: divgrpc build NAME FILE makes one")
+    console().print(grid if infos else "no indexes yet: divgrpc build NAME FILE makes one")
 
 
 def index(info: IndexInfo) -> None:

@@ -48,8 +48,8 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
     try:
         array = np.asarray(value)
     except ValueError:
-        told = f"{field} must be a matrix of numbers{stacking_hint(value)}"
-        raise InvalidArgumentError(field, told) from None
+        sentence = f"{field} must be a matrix of numbers{stacking_hint(value)}"
+        raise InvalidArgumentError(field, sentence) from None
     if array.dtype.kind not in _NUMBER_KINDS:
         reason = stacking_hint(array) or f", got {array.dtype}"
         raise InvalidArgumentError(field, f"{field} must hold real numbers{reason}")
@@ -69,9 +69,9 @@ def _as_csr(field: str, value: SparseLike, *, one_row: bool) -> Csr:
     if len(rows.shape) == 1 and one_row:
         rows = rows.reshape(1, -1).tocsr()
     if len(rows.shape) != 2:
-        told = f"{field} must have two dimensions, got {rows.shape}"
+        problem = f"{field} must have two dimensions, got {rows.shape}"
         hint = "matrix[[0]] is a row of a matrix with its two dimensions"
-        raise InvalidArgumentError(field, f"{told}; {hint}")
+        raise InvalidArgumentError(field, f"{problem}; {hint}")
     if rows.data.dtype.kind not in _NUMBER_KINDS:
         raise InvalidArgumentError(field, f"{field} must hold real numbers, got {rows.data.dtype}")
     if rows.shape[1] > _COLS_MAX:

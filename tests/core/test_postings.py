@@ -144,16 +144,16 @@ def test_an_exact_search_by_lists_answers_as_one_by_rows(
     rows = drawn(3, 2_000, 400, 0.5)[: 2_000 // 2]
     index = Index.build(sparse.csr_array(rows), metric=metric)
     queries = sparse.csr_array(drawn(4, 8, 400, 0)[:3] * (np.arange(400) > 20))
-    told: dict[str, Any] = {"search": "exact", "selector": selector, "k": 5}
+    options: dict[str, Any] = {"search": "exact", "selector": selector, "k": 5}
     if collapse:
         # The candidates may grow to four times as many, which is as many as lists are read for.
-        told |= {"duplicate_threshold": NEAR[metric], "candidates_limit": 8}
+        options |= {"duplicate_threshold": NEAR[metric], "candidates_limit": 8}
     else:
-        told |= {"keep_duplicates": True, "candidates_limit": 30}
-    by_lists = index.query(queries, **told)
+        options |= {"keep_duplicates": True, "candidates_limit": 30}
+    by_lists = index.query(queries, **options)
     lists = {slot.name for slot in INDEX["postings"]}
     others = {name: array for name, array in index.engine._arrays.items() if name not in lists}
-    by_rows = Index(Engine(Generation(index.engine._manifest, others))).query(queries, **told)
+    by_rows = Index(Engine(Generation(index.engine._manifest, others))).query(queries, **options)
     assert by_lists.ids.tobytes() == by_rows.ids.tobytes()
     assert by_lists.scores.tobytes() == by_rows.scores.tobytes()
     assert by_lists.selection_scores.tobytes() == by_rows.selection_scores.tobytes()

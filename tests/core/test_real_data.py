@@ -102,11 +102,11 @@ def test_hyperplanes_find_the_target_without_categories(data_folder: Path, name:
     asked = data.queries(4).queries
     index = Index.build(data.points)
     assert index.info.auto_search_dense == "scan"
-    told: dict[str, Any] = {"k": 200, "selector": "nearest", "candidates_limit": 200}
-    truth = index.query(asked, search="exact", **told).ids.astype(np.int32)
+    options: dict[str, Any] = {"k": 200, "selector": "nearest", "candidates_limit": 200}
+    truth = index.query(asked, search="exact", **options).ids.astype(np.int32)
     # As a query does that leaves the number of candidates to its default.
     limit = index.query(asked, k=10).parameters.hash_limit
-    assert recall(index.query(asked, hash_limit=limit, **told), truth) >= 0.9
+    assert recall(index.query(asked, hash_limit=limit, **options), truth) >= 0.9
 
 
 def test_hashing_closes_the_gap_that_greedy_over_all_points_closes(
