@@ -328,8 +328,9 @@ class QueryParameters:
             return threshold
         if self.duplicate_threshold is None:
             return None
-        sentence = f"near-copies are looked for among at most {most} candidates here, got {seen}: "
-        raise InvalidArgumentError("candidates_limit", sentence + "set it, or keep_duplicates")
+        sentence = f"near-copies are looked for among at most {most} candidates here, got {seen}:"
+        sentence += " set candidates_limit, or keep_duplicates"
+        raise InvalidArgumentError("candidates_limit", sentence)
 
     def _limits(self, rows: int, width: int, sought: Sought) -> tuple[int, int]:
         """Return the limits of candidates and of hashed points, defaults filled in."""
