@@ -218,7 +218,7 @@ class Index:
         epsilon: above 0, gives hash_limit as ceil(2 n^(1 / (1 + epsilon))), the paper's rule.
         candidates_limit: how many of the nearest points the selector sees, at least k; 0 is no
             limit. Default: max(200, 10 k), times 25 diversity^2 where that is above 1, at most
-            times 4.5.
+            times 4.25.
         max_distance: drops points at a greater squared distance (cosine: of unit vectors, 0 to 4);
             not with inner_product.
         sampling: which points stay where the search finds more than hash_limit allows.

@@ -70,7 +70,7 @@ POOL_GROWTH: Final = 4
 # The most that k times the candidates may come to by that: a selector takes some .2 s for as many.
 POOL_WORK: Final = 1 << 20
 # The candidates of a high dial, as a multiple of those of a low one.
-MOST_CANDIDATES_GROWTH: Final = 4.5
+MOST_CANDIDATES_GROWTH: Final = 4.25
 # Where fewer than k of those differ, a query that names no hash_limit searches again with so many
 # times both limits, at most so often.
 SEARCH_GROWTH: Final = 4

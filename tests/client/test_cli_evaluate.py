@@ -64,7 +64,7 @@ def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
     head, *lines = ran.out.splitlines()
     assert head.split()[:6] == ["row", "setting", "P", "SR", "D", "h"]
     assert [line.split()[0] for line in lines[:3]] == ["0", "1", "2"]
-    assert "greedy 0.7 auto 1125:900 k 5" in ran.out
+    assert "greedy 0.7 auto 1062:850 k 5" in ran.out
     assert "Chosen by folds" in ran.out
     assert any(line.rstrip().endswith("*") for line in lines[:3])
     assert max(map(len, ran.out.splitlines())) <= 120

@@ -314,7 +314,7 @@ class QueryRequest(google.protobuf.message.Message):
     """
     candidates_limit: builtins.int
     """The nearest of the hashed points that the selector sees; at least k. 0: no limit.
-    Default max(200, 10 k), times 25 diversity^2 where that is above 1, at most times 4.5.
+    Default max(200, 10 k), times 25 diversity^2 where that is above 1, at most times 4.25.
     """
     max_distance: builtins.float
     """Drops points farther than this from the query; 0 or more, a squared distance (cosine: of unit
