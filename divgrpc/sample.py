@@ -25,7 +25,7 @@ _TUNING = 3
 # Past the last number of candidates that is measured, points that may tie with it.
 _TIES = 100
 _NOBODY = -1
-# Of so many points the one nearest to a point is on the other side of the query between them.
+# A query lies between a point and the nearest of this many others.
 _PARTNERS = 256
 # Points whose products with the query differ by no larger share are equally near: rounding.
 _EQUAL = 1e-6

@@ -35,7 +35,7 @@ EQUAL_RELEVANCE = 5
 
 # Distances that are kept between trials: 4 MiB.
 _KEPT = 1 << 20
-# What two orders of the same sum may differ by, as a loss, and far more.
+# A loss: far more than two orders of adding the same numbers may differ by.
 _SLACK = 1e-9
 
 

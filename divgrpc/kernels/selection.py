@@ -1,9 +1,9 @@
 """Greedy selection: Algorithm 1 of the paper in its three readings, and MMR.
 
-A step needs, per candidate, what its distance from the query costs and how far apart it is from
-what was picked: the sum of those distances, or for MMR the least. The sum takes one distance per
-candidate and step, so there is no matrix of pairs. The least only shrinks, so that a candidate is
-brought up to date where as it stands it would be picked (Minoux 1978).
+For each candidate a step needs the cost of its distance from the query and its distances from the
+picks: their sum, or for MMR the least of them. The sum takes one distance per candidate and step,
+so there is no matrix of pairs. The least distance only shrinks. So MMR brings a candidate up to
+date only when the candidate would be picked otherwise (Minoux 1978).
 """
 
 import numpy as np
@@ -74,9 +74,10 @@ def greedy(
     """Pick up to `k` of the candidates one by one; returns how many, and how many are near-copies.
 
     `points` as for `score_rows`. `rows` and `costs` (count,) are in the order of distance, then
-    id, so that the first of equals wins. How far apart two points are says `pairs.far_from`, with
-    `inverses` (n,) float32 or empty. `scratch`: far (count,) float32, target (1, d) float32 of
-    zeros, apart (count,) float32, marks uint64 of zeros, or empty: see `sparse.marked_dot`.
+    id, so that the first of equals wins. `inverses` (n,) float32 or empty: `pairs.far_from` needs
+    them for the distance between two points. `scratch`: far (count,) float32, target (1, d)
+    float32 of zeros, apart (count,) float32, marks uint64 of zeros, or empty: see
+    `sparse.marked_dot`.
     `picked` int64 gets positions among the candidates, `gains` float32 what was maximised: minus
     lambda times the cost, plus the weighted distances from those picked before.
 
@@ -203,9 +204,9 @@ def pick(
 ):
     """Pick from a pool of the nearest that grows where near-copies crowd it; returns four counts.
 
-    They are the picks, those of them that only fill up, the near-copies of picks in the pool, and
-    the pool. `counts`: the pool, the widest it may grow, and how many `rows` (count,) int32 and
-    `distances` float32 there are, of which those of the pool lie in order. `room`: picked int64 and
+    The counts are the picks, the picks that only fill up, the near-copies of picks in the pool, and
+    the pool. `counts`: the pool, the widest pool, and the number of `rows` (count,) int32 and of
+    `distances` float32; the rows of the pool come first and in order. `room`: picked int64 and
     gains float32 (k,). Other arguments as for `greedy`, `named` as for `answering._answer`;
     `product` says that costs are shares of the range of distances.
 
