@@ -48,7 +48,7 @@ class Answers(NamedTuple):
         self.dials[row : row + 1], self.reasons[row : row + 1] = alone.dials, alone.reasons
 
 
-def room_for(queries: int, wanted: EffectiveParameters) -> Answers:
+def empty_answers_for(queries: int, wanted: EffectiveParameters) -> Answers:
     """Return room for what a query with these parameters writes."""
     gaps, chosen = wanted.selector == "qp_relax", not wanted.has_fixed_dial
     return empty_answers(queries, wanted.k, gaps=gaps, chosen=chosen)

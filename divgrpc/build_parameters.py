@@ -1,4 +1,4 @@
-"""What a build is told: of the points and their hashes, and of a label model."""
+"""The parameters of a build: of the points, of their hashes and of a label model."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast, get_args

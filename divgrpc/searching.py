@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from divgrpc.answers import Answers, empty_answers, room_for
+from divgrpc.answers import Answers, empty_answers, empty_answers_for
 from divgrpc.array_files import Array, release
 from divgrpc.dials import METRICS, factor_of
 from divgrpc.kernel_arrays import as_queries, lay_out
@@ -171,13 +171,13 @@ class Searcher:
 
     def _answer(self, queries: Rows, plan: QueryPlan) -> Answers:
         wanted = plan.wanted
-        answers = room_for(len(queries), wanted)
+        answers = empty_answers_for(len(queries), wanted)
         if not plan.one_by_one:
             self._run(queries, plan, answers)
             return answers
         for row in range(len(queries)):
             # Kernels are compiled for whole arrays, not for parts of others.
-            alone = room_for(1, wanted)
+            alone = empty_answers_for(1, wanted)
             self._run(queries[row : row + 1], plan, alone)
             if plan.of_kernel[7] == answering.CANDIDATES:
                 places = self._select(plan, alone)

@@ -154,7 +154,7 @@ def test_lock_holds_what_is_asked_for() -> None:
 
 
 def test_the_demonstrations_locks_are_parts_of_the_whole() -> None:
-    """Together they have what a user and an editable install need, as the whole lock has it.
+    """Together they hold what a user and an editable install need, at the whole lock's versions.
 
     They share nothing, as both are installed at once; the first has what kernels are compiled with.
     """

@@ -158,12 +158,12 @@ def _instead(unknown: list[str], arguments: argparse.Namespace) -> str:
     if not options or "table" not in arguments:
         return ""
     name = options[0].removeprefix("--").partition("=")[0].replace("-", "_")
-    known = {*arguments.table.__annotations__, *vars(arguments)} - _NO_OPTIONS
+    parameters = {*arguments.table.__annotations__, *vars(arguments)} - _NO_OPTIONS
 
-    def flag(found: re.Match[str]) -> str:
-        return f"--{found[0].replace('_', '-')}" if found[0] in known else found[0]
+    def as_option(word: re.Match[str]) -> str:
+        return f"--{word[0].replace('_', '-')}" if word[0] in parameters else word[0]
 
-    return re.sub(r"[a-z_]+", flag, instead(name, sorted(known)))
+    return re.sub(r"[a-z_]+", as_option, instead(name, sorted(parameters)))
 
 
 def _give_up_output() -> None:
@@ -185,12 +185,12 @@ def _in_flags(message: str) -> str:
     """Say in options of the command line what a message says in Python's words."""
     message = message.replace("set replace=True to replace it", "--replace replaces it")
 
-    def flag(found: re.Match[str]) -> str:
-        name, value = found["name"], found["value"]
-        known = name in BUILD_DEFAULTS | QUERY_DEFAULTS | PREDICT_DEFAULTS
-        return f"--{name.replace('_', '-')} {value}" if known else found[0]
+    def as_option(setting: re.Match[str]) -> str:
+        name, value = setting["name"], setting["value"]
+        is_parameter = name in BUILD_DEFAULTS | QUERY_DEFAULTS | PREDICT_DEFAULTS
+        return f"--{name.replace('_', '-')} {value}" if is_parameter else setting[0]
 
-    return re.sub(r"\b(?P<name>[a-z_]+)=\"?(?P<value>[\w.]+)\"?", flag, message)
+    return re.sub(r"\b(?P<name>[a-z_]+)=\"?(?P<value>[\w.]+)\"?", as_option, message)
 
 
 def _complain(error: DivgrpcError, *, as_json: bool) -> None:

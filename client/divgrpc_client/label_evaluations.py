@@ -58,8 +58,8 @@ class LabelEvaluation(
         self._sets = without_zeros(label_sets(labels, self._count, "document"))
         self._options: dict[str, Any] = {**LABEL_GRID_DEFAULTS, **options}
         self._fields: dict[str, object] = {"index": name}
-        for option, given in self._options.items():
-            self._fields[option] = given if option in _PLAIN else _axis(option, given)
+        for option, value in self._options.items():
+            self._fields[option] = value if option in _PLAIN else _axis(option, value)
         vote = _REQUEST.fields_by_name["vote"]
         self._fields["vote"] = enum_value(vote, self._options["vote"])
         # Of the labels that documents have how many points have each, as far as it is known.

@@ -8,6 +8,7 @@ answer is of one generation, and the answer is the one that the core gives to th
 import contextlib
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Final, Generic
 
@@ -78,7 +79,7 @@ class Pace:
         self._next = end
 
 
-class Job(Generic[ResultT]):
+class Job(ABC, Generic[ResultT]):
     """Rows being answered; made by `parse`. What is asked of an index is for the kinds of it."""
 
     # Small packets wait for batches, with the front, where another worker can take them.
@@ -140,23 +141,25 @@ class Job(Generic[ResultT]):
         """Return the reply that carries an error."""
         return _pack_status(self.id, self._op, 0, explain(error, self.tag, log))
 
+    @abstractmethod
     def _most(self, index: Engine) -> int:
         """Make ready to ask `index`; returns how many entries a row may have."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _check(self, index: Engine) -> None:
         """Raise what is wrong with any row."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _together(self, index: Engine) -> int:
         """Return how many rows `index` searches together exactly, 1 for one by one."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _answer(self, index: Engine, rows: Rows) -> ResultT:
-        raise NotImplementedError
+        """Answer some of the rows."""
 
+    @abstractmethod
     def _pack(self, result: ResultT) -> bytes:
-        raise NotImplementedError
+        """Return the whole result as the bytes of a response."""
 
 
 class QueryJob(Job[QueryResult]):

@@ -91,8 +91,8 @@ def change_over_categories(
 ) -> tuple[float, float, float]:
     """Return the mean change over categories from `others` (nq,) to `values` (nq,), and its ends.
 
-    The interval is Student's, at 95 %, of the categories' mean changes; `asked` (nq,) are the
-    categories, of which there are two or more.
+    The interval is Student's, at 95 %, of the categories' mean changes. `asked` (nq,) are the
+    categories; there are at least two.
     """
     changes = np.array([(values - others)[asked == each].mean() for each in np.unique(asked)])
     error = changes.std(ddof=1) / len(changes) ** 0.5

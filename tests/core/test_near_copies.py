@@ -27,7 +27,7 @@ def mean_apart(vectors: Vectors) -> float:
 
 
 def threshold(vectors: Vectors, metric: Metric) -> float:
-    """Return the default threshold, as Build has it."""
+    """Return the default threshold that Build measures."""
     if metric == "cosine":
         vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     return near_copy_threshold(
