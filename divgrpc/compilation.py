@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, Literal
 
-from divgrpc.kernels import keeping
+from divgrpc.kernels import cache_files
 from divgrpc.unused_kernels import mark_used, remove_unused
 
 # With two cores a cold start on an idle machine took 31 s. One compiler alone took 45 s of CPU.
@@ -31,7 +31,7 @@ _STILL_SECONDS_MAX: Final = 600.0
 # The folder of this package comes last: whatever else this process found it by goes first.
 _COMMAND: Final = (
     "import sys; sys.path.append(sys.argv[1]); "
-    "from divgrpc.warming import compile_kernels; compile_kernels(sys.argv[2], sys.argv[3])"
+    "from divgrpc.warmup import compile_kernels; compile_kernels(sys.argv[2], sys.argv[3])"
 )
 _ENDS: Final = ("first", "last")
 
@@ -127,22 +127,22 @@ def leave_to_others() -> None:
 
 def compile_ahead(report: Report) -> bool:
     """Have other processes compile the kernels that are missing; tells whether all exist then."""
-    if keeping.is_warm():
+    if cache_files.is_warm():
         mark_used()
         return True
     begun = time.monotonic()
-    total = len(keeping.kernel_names())
+    total = len(cache_files.kernel_names())
 
     def tell(
         state: Literal["begun", "going on", "done", "failed", "unkept"], why: str = ""
     ) -> None:
         seconds = time.monotonic() - begun
-        report(Compilation(state, keeping.count_ready(), total, seconds, why))
+        report(Compilation(state, cache_files.count_ready(), total, seconds, why))
 
     try:
-        keeping.check_writable()
+        cache_files.check_writable()
     except OSError as error:
-        tell("unkept", f"{error.strerror or error}: {keeping.cache_folder()}")
+        tell("unkept", f"{error.strerror or error}: {cache_files.cache_folder()}")
         return False
     if not _runs_python():
         tell("failed", "sys.executable is no Python")
@@ -164,14 +164,14 @@ def _runs_python() -> bool:
 
 def _compile_in_turn(tick: Callable[[], None]) -> str:
     """Compile, or wait for another process that does; returns why kernels are missing still."""
-    with open(keeping.cache_folder() / "lock", "ab") as lock:
+    with open(cache_files.cache_folder() / "lock", "ab") as lock:
         for _ in _patience(tick):
             if _locked(lock):
                 break
         else:
             return "another process holds the lock and writes no file"
         # The other one may have written everything meanwhile.
-        return "" if keeping.is_warm() else _compile_apart(tick)
+        return "" if cache_files.is_warm() else _compile_apart(tick)
 
 
 def _locked(lock: IO[bytes]) -> bool:
@@ -187,12 +187,12 @@ def _locked(lock: IO[bytes]) -> bool:
 
 def _patience(tick: Callable[[], None]) -> Iterator[None]:
     """Yield a few times a second for as long as files keep coming."""
-    ready, since = keeping.count_ready(), time.monotonic()
+    ready, since = cache_files.count_ready(), time.monotonic()
     while time.monotonic() - since < _STILL_SECONDS_MAX:
         yield
         tick()
         time.sleep(_LOOK_SECONDS)
-        if (now := keeping.count_ready()) != ready:
+        if (now := cache_files.count_ready()) != ready:
             ready, since = now, time.monotonic()
 
 
@@ -212,7 +212,7 @@ def _compile_apart(tick: Callable[[], None]) -> str:
             return f"the compilers wrote no file for {_STILL_SECONDS_MAX:.0f} s"
         complaints.seek(0)
         lines = complaints.read().decode(errors="replace").strip().splitlines()
-    if keeping.is_warm():
+    if cache_files.is_warm():
         return ""
     code = compilers[0].returncode
     return lines[-1] if lines else f"the compiler ended with code {code} and no message"
@@ -223,7 +223,7 @@ def _compiler(end: str, complaints: IO[bytes]) -> Iterator["subprocess.Popen[byt
     """Run a process that compiles from one end of the list, and end it with this block."""
     package = str(Path(__file__).parent.parent)
     process = subprocess.Popen(  # noqa: S603  # our own words
-        (*_python(), "-c", _COMMAND, package, end, str(keeping.cache_folder())),
+        (*_python(), "-c", _COMMAND, package, end, str(cache_files.cache_folder())),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=complaints,

@@ -1,8 +1,8 @@
 """All that an index can do, for the server, the evaluation and `divgrpc.Index`.
 
 A query's story: its rows become unit vectors; `QueryParameters.resolve` fills in the defaults and
-`auto`; the kernel in `divgrpc.kernels.answering` hashes, finds, scores and selects, row by row; the
-columns it writes become a `QueryResult`. Before that `divgrpc.kernels.together` reads what the rows
+`auto`; the kernel in `divgrpc.kernels.query` hashes, finds, scores and selects, row by row; the
+columns it writes become a `QueryResult`. Before that `divgrpc.kernels.batch` reads what the rows
 of a batch share.
 """
 
@@ -16,18 +16,19 @@ from typing import Final
 import numpy as np
 
 from divgrpc import compilation
-from divgrpc.dials import reason_words
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
-from divgrpc.kept import NO_LABELS, KeptIndex
-from divgrpc.label_parameters import PredictParameters
+from divgrpc.labels.prediction import IndexedLabels, document_rows
 from divgrpc.metrics import Labels, ListDistances, Topics, Values
 from divgrpc.metrics.distances import list_distances_stepwise
 from divgrpc.parameters import LIMITS, QueryParameters
-from divgrpc.plans import QueryPlan
-from divgrpc.predicting import IndexedLabels, document_rows
-from divgrpc.pricing import SearchTable
-from divgrpc.searching import Searcher
-from divgrpc.storage import MANIFEST, Generation, IndexFolder, open_generation
+from divgrpc.parameters.predict import PredictParameters
+from divgrpc.parameters.warning_rules import crowded, not_collapsed, too_few
+from divgrpc.search.costs import SearchTable
+from divgrpc.search.dials import reason_words
+from divgrpc.search.plan import QueryPlan
+from divgrpc.search.searcher import Searcher
+from divgrpc.storage.generations import MANIFEST, Generation, IndexFolder, open_generation
+from divgrpc.storage.identity import NO_LABELS, KeptIndex
 from divgrpc.types import (
     EffectiveParameters,
     IntArray,
@@ -37,7 +38,6 @@ from divgrpc.types import (
     WarningInfo,
 )
 from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
-from divgrpc.warning_rules import crowded, not_collapsed, too_few
 
 # An index remembers the plans of so many kinds of calls.
 _PLANS_KEPT: Final = 1_024

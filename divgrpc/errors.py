@@ -1,9 +1,9 @@
 """Everything divgrpc raises on purpose.
 
-One tree with one root. A class carries the `reason` that the wire shows; which gRPC status it gets
-is the server's business (`divgrpc_server.statuses`). Messages name the argument, what was wrong and
-what would be right, and never hold a path or a traceback: callers on the other side of a network
-read them.
+One tree with one root. A class carries the `reason` that the wire shows. The server maps classes
+to gRPC statuses (`divgrpc_server.codec.statuses`). Messages name the argument, the fault and the
+fix. They never hold a path or a traceback, because callers on the other side of a network read
+them.
 """
 
 from typing import ClassVar

@@ -10,10 +10,9 @@ from typing import Any, Final, ParamSpec, Self, Unpack, cast, get_type_hints
 
 import numpy.typing as npt
 
-from divgrpc.building import IndexBuilder
+from divgrpc.build.builder import IndexBuilder
 from divgrpc.engine import Engine
-from divgrpc.label_parameters import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
-from divgrpc.label_plans import Labelling, LabelModelLike, LabelPlan
+from divgrpc.labels.build_inputs import Labelling, LabelModelLike, LabelPlan
 from divgrpc.parameters import (
     DEFAULT_DIVERSITY,
     DEFAULT_VARIANT,
@@ -25,9 +24,10 @@ from divgrpc.parameters import (
     check_one_dial,
     named_over_default,
 )
-from divgrpc.signatures import spell_out
-from divgrpc.stores import store_at
-from divgrpc.suggestions import refuse_unknown, suggesting, taken_by
+from divgrpc.parameters.predict import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
+from divgrpc.parameters.signatures import spell_out
+from divgrpc.parameters.suggestions import refuse_unknown, suggesting, taken_by
+from divgrpc.storage.writers import store_at
 from divgrpc.types import (
     Auto,
     HashFamily,
@@ -323,7 +323,7 @@ class Index:
         """Set what `predict_labels` takes in a mode where its caller names no threshold.
 
         threshold: the least score, or share of the votes; None for none. It is kept as
-            `set_default` keeps its parameters. `divgrpc.thresholds` chooses one.
+            `set_default` keeps its parameters. `divgrpc.evaluation.label_thresholds` chooses one.
         mode: the mode that it is for.
 
         Raises what `set_default` raises, `InvalidArgumentError`, and `UnfitIndexError` where there

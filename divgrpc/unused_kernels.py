@@ -11,7 +11,7 @@ import shutil
 import time
 from typing import Final
 
-from divgrpc.kernels import keeping
+from divgrpc.kernels import cache_files
 
 _UNUSED_SECONDS: Final = 30 * 86_400
 _NAME: Final = re.compile(r"kernels-[0-9a-f]{16}")
@@ -20,12 +20,12 @@ _NAME: Final = re.compile(r"kernels-[0-9a-f]{16}")
 def mark_used() -> None:
     """Note that this process uses the current folder; one that can only be read keeps its time."""
     with contextlib.suppress(OSError):
-        os.utime(keeping.cache_folder())
+        os.utime(cache_files.cache_folder())
 
 
 def remove_unused() -> None:
     """Remove the folders beside the current one that no process has started with for 30 days."""
-    current = keeping.cache_folder()
+    current = cache_files.cache_folder()
     oldest = time.time() - _UNUSED_SECONDS
     with contextlib.suppress(OSError):
         for folder in current.parent.iterdir():

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from divgrpc.array_files import read_only, release
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.kernels import normalising
-from divgrpc.suggestions import stacking_hint
+from divgrpc.kernels import normalise
+from divgrpc.parameters.suggestions import stacking_hint
+from divgrpc.storage.arrays import read_only, release
 from divgrpc.types import FloatArray, IntArray, Metric
 
 # Squares of what is so long can be added up ten million times in float32.
@@ -25,9 +25,9 @@ _BLOCK_FLOATS: Final = 1 << 23
 
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 _MALFORMED: Final = {
-    normalising.BAD_INDPTR: ("indptr", "must begin at 0, never decrease and end at the values"),
-    normalising.BAD_ORDER: ("indices", "must be strictly increasing within each row"),
-    normalising.BAD_RANGE: ("indices", "must be from 0 to the number of columns less one"),
+    normalise.BAD_INDPTR: ("indptr", "must begin at 0, never decrease and end at the values"),
+    normalise.BAD_ORDER: ("indices", "must be strictly increasing within each row"),
+    normalise.BAD_RANGE: ("indices", "must be from 0 to the number of columns less one"),
 }
 
 
@@ -132,9 +132,9 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
     """
     if metric == "cosine":
         if isinstance(rows, SparseRows):
-            bad, zero = normalising.normalise_sparse(rows.indptr, rows.values)
+            bad, zero = normalise.normalise_sparse(rows.indptr, rows.values)
         else:
-            bad, zero = normalising.normalise(rows)
+            bad, zero = normalise.normalise(rows)
         if bad >= 0:
             raise InvalidArgumentError(
                 field_name,
@@ -235,9 +235,9 @@ def lengths(rows: Rows) -> FloatArray:
     result = np.empty(len(rows), np.float32)
     # One compiled version does for rows that may be written and for those that may not.
     if isinstance(rows, SparseRows):
-        normalising.lengths_sparse(rows.indptr, read_only(rows.values), result)
+        normalise.lengths_sparse(rows.indptr, read_only(rows.values), result)
     else:
-        normalising.lengths(read_only(rows), result)
+        normalise.lengths(read_only(rows), result)
     return result
 
 
@@ -247,9 +247,9 @@ def _checked(field_name: str, given: SparseRows) -> SparseRows:
     # What int32 cannot hold is out of range and must not become something that is not.
     indices = np.clip(given.indices, -1, np.iinfo(np.int32).max).astype(np.int32)
     if indptr.ndim != 1 or not len(indptr) or indptr[-1] != len(indices):
-        fault = normalising.BAD_INDPTR
+        fault = normalise.BAD_INDPTR
     else:
-        fault = normalising.check_sparse(indptr, indices, given.dims)
+        fault = normalise.check_sparse(indptr, indices, given.dims)
     if fault:
         part, rule = _MALFORMED[fault]
         raise InvalidArgumentError(f"{field_name}.{part}", f"{field_name}.{part} {rule}")

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from google.rpc import status_pb2
 
-from divgrpc_server import control, frames
-from divgrpc_server.frames import Outcome, Reply, Request
+from divgrpc_server.ipc import control, packets
+from divgrpc_server.ipc.packets import Outcome, Reply, Request
 
 
 class Packet(NamedTuple):
@@ -22,19 +22,19 @@ class Front:
     """The front's end of a link."""
 
     def __init__(self, channel: control.Channel) -> None:
-        ours, theirs = frames.pair()
+        ours, theirs = packets.pair()
         with theirs:
             channel.send(control.Message("front", 1), theirs.fileno())
-        self.link = frames.Link(ours)
+        self.link = packets.Link(ours)
 
     def send(self, *requests: Request) -> None:
         """Send requests in one packet, or one alone in a memory file where it is large."""
         (first, *_) = requests
-        if len(first.payload) > frames.SMALL_MAX:
-            with frames.memory_file(first.payload) as memfd:
-                self.link.send(frames.pack_request(first, in_memfd=True), memfd)
+        if len(first.payload) > packets.SMALL_MAX:
+            with packets.memory_file(first.payload) as memfd:
+                self.link.send(packets.pack_request(first, in_memfd=True), memfd)
         else:
-            self.link.send(b"".join(frames.pack_request(request) for request in requests))
+            self.link.send(b"".join(packets.pack_request(request) for request in requests))
 
     def hear(self) -> Packet:
         """Wait for a packet that is more than a sign of life."""
@@ -42,8 +42,8 @@ class Front:
             readable, _, _ = select.select([self.link.fileno()], [], [], 20)
             assert readable
             view, memfd = self.link.receive()
-            small, large, lent = frames.unpack_credits(view)
-            packet = Packet(small, large, list(frames.unpack_replies(view, memfd)), lent)
+            small, large, lent = packets.unpack_credits(view)
+            packet = Packet(small, large, list(packets.unpack_replies(view, memfd)), lent)
             if packet != (0, 0, [], 0):
                 return packet
 

@@ -5,10 +5,11 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from divgrpc_server import frames, logs
 from divgrpc_server.config import Config
-from divgrpc_server.frames import Op, Outcome, Reply, Request
-from divgrpc_server.pool import Pool
+from divgrpc_server.front.pool import Pool
+from divgrpc_server.ipc import packets
+from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
+from divgrpc_server.logging import logs
 
 FOREVER = float("inf")
 
@@ -21,7 +22,7 @@ class Stage:
         self.reported: list[int] = []
         self.stamp = 1
         self.report_made = asyncio.Event()
-        self._links: list[frames.Link] = []
+        self._links: list[packets.Link] = []
         self.pool = Pool(
             self.config,
             logs.configure(self.config, "test"),
@@ -30,11 +31,11 @@ class Stage:
             stamp=lambda _: self.stamp,
         )
 
-    def attach(self, serial: int) -> frames.Link:
+    def attach(self, serial: int) -> packets.Link:
         """Attach a worker and return its end of the link."""
-        ours, theirs = frames.pair()
-        self.pool.attach(serial, frames.Link(ours))
-        link = frames.Link(theirs)
+        ours, theirs = packets.pair()
+        self.pool.attach(serial, packets.Link(ours))
+        link = packets.Link(theirs)
         self._links.append(link)
         return link
 
@@ -67,25 +68,25 @@ def play(player: Callable[[Stage], Awaitable[None]], **options: Any) -> None:  #
     asyncio.run(scene())
 
 
-async def packet(link: frames.Link) -> list[Request]:
+async def packet(link: packets.Link) -> list[Request]:
     """Wait for a packet and return its requests."""
     loop = asyncio.get_running_loop()
     readable = asyncio.Event()
     loop.add_reader(link.fileno(), readable.set)
     await readable.wait()
     loop.remove_reader(link.fileno())
-    return list(frames.unpack_requests(*link.receive()))
+    return list(packets.unpack_requests(*link.receive()))
 
 
 def answer(
-    link: frames.Link, *requests: Request, small: int = 1, large: int = 0, lent: int = 0
+    link: packets.Link, *requests: Request, small: int = 1, large: int = 0, lent: int = 0
 ) -> None:
     """Answer requests with their own payload, backwards, and give credit back, or lend it."""
     items = [
-        frames.pack_reply(Reply(request.id, Outcome.ANSWER, request.payload[::-1][:100]))
+        packets.pack_reply(Reply(request.id, Outcome.ANSWER, request.payload[::-1][:100]))
         for request in requests
     ]
-    link.send(frames.pack_credits(small, large, lent) + b"".join(items))
+    link.send(packets.pack_credits(small, large, lent) + b"".join(items))
 
 
 async def settle() -> None:

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import Any, NamedTuple
 
-from divgrpc_client import verbs
+from divgrpc_client.cli import options as verbs
 from running import tied
 
 

@@ -1,4 +1,4 @@
-"""Slow, obvious twins of the selectors that `divgrpc.selecting` has, from their formulas."""
+"""Slow, obvious twins of the selectors that `divgrpc.search.selectors` has, from their formulas."""
 
 import math
 from collections.abc import Sequence

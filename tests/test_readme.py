@@ -12,11 +12,11 @@ import pytest
 from google.rpc import code_pb2
 
 import labelled
-from divgrpc.label_parameters import PredictParameters
-from divgrpc.label_plans import Labelling
+from divgrpc.labels.build_inputs import Labelling
 from divgrpc.parameters import BuildParameters, QueryParameters
+from divgrpc.parameters.predict import PredictParameters
+from divgrpc_server.codec.statuses import TABLE
 from divgrpc_server.config import Config
-from divgrpc_server.statuses import TABLE
 from running import RunningServer
 
 ROOT = Path(__file__).parent.parent

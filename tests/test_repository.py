@@ -179,26 +179,6 @@ def test_what_a_caller_imports_is_light(module: str) -> None:
     assert ran.stdout == "set()\n"
 
 
-def _mapped() -> set[str]:
-    """Read the README's map: folders at the margin, their files indented below."""
-    drawn = re.search(r"```text\n(.*?)```", _readme("The map"), re.DOTALL)
-    assert drawn is not None, "the map is a block of text"
-    found, folder = set(), ""
-    for line in drawn[1].splitlines():
-        name = line.split("  ")[2 if line.startswith(" ") else 0].strip()
-        if not line.startswith(" "):
-            folder = name
-        elif name.endswith(".py") and not folder.startswith("tests"):
-            found.add(folder + name)
-    return found
-
-
-def test_map_names_every_module() -> None:
-    """The README's map has every module of the four packages, and none that is gone."""
-    modules = {_name(path) for path in _sources(*PACKAGES) if path.name != "__init__.py"}
-    assert _mapped() == modules
-
-
 def test_readme_names_every_make_target() -> None:
     """Whatever `make help` lists, the README explains."""
     targets = re.findall(r"^([a-z0-9]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -11,7 +11,7 @@ import pytest
 
 from divgrpc import types
 from divgrpc.index import Index
-from divgrpc.signatures import name_of
+from divgrpc.parameters.signatures import name_of
 from divgrpc_client import AsyncClient, Client
 
 METHODS = [

@@ -14,9 +14,9 @@ from divgrpc.evaluation import Grid, evaluate
 from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.index import Index
-from divgrpc.label_parameters import PredictParameters
-from divgrpc.label_plans import Labelling
+from divgrpc.labels.build_inputs import Labelling
 from divgrpc.parameters import LIMITS, BuildParameters, LabelParameters, QueryParameters
+from divgrpc.parameters.predict import PredictParameters
 from divgrpc_client import AsyncClient, Client, ServerInfo
 from divgrpc_protos.v1 import (
     evaluate_labels_pb2,

@@ -19,8 +19,8 @@ from divgrpc.types import (
 )
 from divgrpc_client.async_client import AsyncClient
 from divgrpc_client.client import Client
-from divgrpc_client.errors import ClientStateError, RpcError
-from divgrpc_client.responses import ServerInfo
+from divgrpc_client.messages.responses import ServerInfo
+from divgrpc_client.rpc.errors import ClientStateError, RpcError
 
 __all__ = [
     "AsyncClient",

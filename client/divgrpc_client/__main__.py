@@ -2,6 +2,6 @@
 
 import sys
 
-from divgrpc_client.cli import main
+from divgrpc_client.cli.main import main
 
 sys.exit(main())

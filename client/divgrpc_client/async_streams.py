@@ -12,14 +12,14 @@ import grpc.aio
 from google.rpc.status_pb2 import Status
 
 from divgrpc.types import IndexInfo, Progress, QueryResult
-from divgrpc_client.calls import Call
-from divgrpc_client.evaluation_parts import EvaluationParts, RequestT, ResponseT, RowT
-from divgrpc_client.feeds import AsyncFeed
-from divgrpc_client.first_status import FirstStatus
-from divgrpc_client.pipelines import Pipeline
-from divgrpc_client.stalls import AsyncWatchdog, StallError
-from divgrpc_client.uploads import BuildEvents, Upload
-from divgrpc_client.vectors import VectorsLike
+from divgrpc_client.messages.evaluation_parts import EvaluationParts, RequestT, ResponseT, RowT
+from divgrpc_client.messages.pipelines import Pipeline
+from divgrpc_client.messages.upload import BuildEvents, Upload
+from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.rpc.call import Call
+from divgrpc_client.rpc.feeds import AsyncFeed
+from divgrpc_client.rpc.first_status import FirstStatus
+from divgrpc_client.rpc.stalls import AsyncWatchdog, StallError
 from divgrpc_protos.v1 import index_pb2, query_pb2
 
 if TYPE_CHECKING:

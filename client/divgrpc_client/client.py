@@ -14,7 +14,7 @@ import grpc
 import numpy.typing as npt
 
 from divgrpc.evaluation import FOLDS
-from divgrpc.joining import ResultT
+from divgrpc.search.results import ResultT
 from divgrpc.types import (
     EvaluateLabelRow,
     EvaluateRow,
@@ -23,14 +23,14 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
-from divgrpc_client import arguments, health, responses, streams, uploads
-from divgrpc_client.batches import Batch, PredictBatch, QueryBatch
-from divgrpc_client.calls import Call
-from divgrpc_client.channels import ChannelOption, Pool, Settings
-from divgrpc_client.evaluations import Evaluation
-from divgrpc_client.label_evaluations import LabelEvaluation
-from divgrpc_client.labelling import ModelLike
-from divgrpc_client.options import (
+from divgrpc_client import streams
+from divgrpc_client.messages import arguments, responses
+from divgrpc_client.messages import upload as uploads
+from divgrpc_client.messages.batches import Batch, PredictBatch, QueryBatch
+from divgrpc_client.messages.evaluate import Evaluation
+from divgrpc_client.messages.evaluate_labels import LabelEvaluation
+from divgrpc_client.messages.labels import ModelLike
+from divgrpc_client.messages.options import (
     BuildOptions,
     GridOptions,
     LabelGridOptions,
@@ -38,10 +38,13 @@ from divgrpc_client.options import (
     QueryOptions,
     spelled_out,
 )
-from divgrpc_client.pipelines import Pipeline
-from divgrpc_client.requests import build_message, next_page
-from divgrpc_client.responses import ServerInfo
-from divgrpc_client.vectors import VectorsLike
+from divgrpc_client.messages.pipelines import Pipeline
+from divgrpc_client.messages.requests import build_message, next_page
+from divgrpc_client.messages.responses import ServerInfo
+from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.rpc import health
+from divgrpc_client.rpc.call import Call
+from divgrpc_client.rpc.channels import ChannelOption, Pool, Settings
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 

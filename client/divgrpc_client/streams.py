@@ -13,13 +13,13 @@ import grpc
 from google.rpc.status_pb2 import Status
 
 from divgrpc.types import IndexInfo, Progress, QueryResult
-from divgrpc_client.calls import Call
-from divgrpc_client.evaluation_parts import EvaluationParts, RequestT, ResponseT, RowT
-from divgrpc_client.feeds import Feed
-from divgrpc_client.pipelines import Pipeline
-from divgrpc_client.stalls import StallError, Watchdog
-from divgrpc_client.uploads import BuildEvents, Upload
-from divgrpc_client.vectors import VectorsLike
+from divgrpc_client.messages.evaluation_parts import EvaluationParts, RequestT, ResponseT, RowT
+from divgrpc_client.messages.pipelines import Pipeline
+from divgrpc_client.messages.upload import BuildEvents, Upload
+from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.rpc.call import Call
+from divgrpc_client.rpc.feeds import Feed
+from divgrpc_client.rpc.stalls import StallError, Watchdog
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 

@@ -8,7 +8,7 @@ from typing import Final
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.axes import check_axes, combinations
 from divgrpc.parameters import DEFAULT_VARIANT, QueryParameters
-from divgrpc.suggestions import with_suggestions
+from divgrpc.parameters.suggestions import with_suggestions
 from divgrpc.types import Rounding, Search, Selector, Variant
 
 # The axis that each parameter comes from, which is the field that an error names.

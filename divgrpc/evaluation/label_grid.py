@@ -8,8 +8,8 @@ from typing import Final
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.axes import check_axes, combinations
 from divgrpc.evaluation.grid import Limits
-from divgrpc.label_parameters import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
-from divgrpc.suggestions import with_suggestions
+from divgrpc.parameters.predict import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
+from divgrpc.parameters.suggestions import with_suggestions
 from divgrpc.types import LabelSelector, Mode, Search, Vote
 
 _AXES: Final = {

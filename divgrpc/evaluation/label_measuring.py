@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 import numpy as np
 
-from divgrpc.label_parameters import PredictParameters
 from divgrpc.metrics import LabelTree, Values
+from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import IntArray, LabelResult, Mode
 
 # What a piece knows of every document, before its labels in the order in which they were picked.
@@ -22,7 +22,7 @@ Documents = Any
 
 
 class Labelled(Protocol):
-    """As much of `divgrpc.predicting.IndexedLabels` as an evaluation asks."""
+    """As much of `divgrpc.labels.prediction.IndexedLabels` as an evaluation asks."""
 
     @property
     def count(self) -> int:

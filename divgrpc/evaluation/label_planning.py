@@ -8,9 +8,9 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.evaluation.planning import check_folds, check_size, rows_max
-from divgrpc.label_parameters import PredictParameters
 from divgrpc.metrics import Values, inverse_propensities
 from divgrpc.parameters import LIMITS
+from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import EffectiveLabelParameters, IntArray
 
 # Labels that are kept until the end, each in eight bytes; of one setting, which take ten times that

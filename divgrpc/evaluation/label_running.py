@@ -9,10 +9,10 @@ from divgrpc.evaluation.label_measuring import IndexedPredictor, LabelPiece, Pre
 from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask
 from divgrpc.evaluation.label_tallying import LabelTally
 from divgrpc.evaluation.running import PIECE_QUERIES, Clock
-from divgrpc.kept import NO_LABELS
 from divgrpc.labels.model import as_labels
+from divgrpc.labels.prediction import document_rows
 from divgrpc.metrics.labelling import SparseLabels
-from divgrpc.predicting import document_rows
+from divgrpc.storage.identity import NO_LABELS
 from divgrpc.types import EvaluateLabelRow, Progress
 from divgrpc.vectors import Rows, RowsLike
 

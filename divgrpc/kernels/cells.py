@@ -7,11 +7,11 @@ the nearest are found by distances to the centres.
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel, part
-from divgrpc.kernels.hashing import quantise
-from divgrpc.kernels.lanes import prefetch_row, row_dot
-from divgrpc.kernels.ordering import keep_nearest, take_in_order
-from divgrpc.kernels.scanning import scan_estimates, take_least
+from divgrpc.kernels.code_scan import scan_estimates, take_least
+from divgrpc.kernels.jit import kernel, part
+from divgrpc.kernels.projection import quantise
+from divgrpc.kernels.top_k import keep_nearest, take_in_order
+from divgrpc.kernels.vector_sums import prefetch_row, row_dot
 
 # Cells whose centres are looked at, per cell taken.
 _CHOICE = 2

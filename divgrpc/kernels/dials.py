@@ -13,11 +13,11 @@ import math
 
 import numpy as np
 
-from divgrpc.kernels.collapse import is_kept
-from divgrpc.kernels.compiling import allocating, part
-from divgrpc.kernels.pairs import far_from
+from divgrpc.kernels.greedy import MMR, add_pick, best_value, diversity_weight
+from divgrpc.kernels.jit import allocating, part
+from divgrpc.kernels.near_copies import is_kept
+from divgrpc.kernels.pairwise import far_from
 from divgrpc.kernels.relevance import relevance_of
-from divgrpc.kernels.selection import MMR, add_pick, best_value, diversity_weight
 
 STEPS = 32
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from divgrpc.kernels.compiling import part
+from divgrpc.kernels.jit import part
 
 COSINE = 0
 EUCLIDEAN = 1

@@ -6,8 +6,8 @@ stay wherever they are stored, and in whatever company.
 
 import numpy as np
 
-from divgrpc.kernels.compiling import allocating, kernel
-from divgrpc.kernels.counting import kth_key
+from divgrpc.kernels.jit import allocating, kernel
+from divgrpc.kernels.kth_smallest import kth_key
 
 
 @kernel

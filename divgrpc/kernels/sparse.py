@@ -6,8 +6,8 @@ right to some 1e-16: near-duplicates keep their order, which float32 would lose.
 
 import numpy as np
 
-from divgrpc.kernels.compiling import kernel, part
-from divgrpc.kernels.lanes import gathered_dot
+from divgrpc.kernels.jit import kernel, part
+from divgrpc.kernels.vector_sums import gathered_dot
 
 # Of sums of some ten thousand float64 products, as a share of them.
 _ROUNDING = 1e-14

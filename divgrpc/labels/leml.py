@@ -26,9 +26,9 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.kernels import factoring
-from divgrpc.labels.products import Products, second_moments
-from divgrpc.threads import on_all_cores
+from divgrpc.kernels import leml
+from divgrpc.labels.matrices import Products, second_moments
+from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray
 
 # Told the share of a stage that is done; may raise to end it.
@@ -119,7 +119,7 @@ class Alternation:
 
         def system(block: FloatArray) -> tuple[FloatArray, Sums]:
             image = products.moments(block)
-            return image, _over_rows(block, factoring.weigh, image, block, scales, weight)
+            return image, _over_rows(block, leml.weigh, image, block, scales, weight)
 
         found = np.ascontiguousarray(self.feature_map[:, columns])
         factors = np.ascontiguousarray(self.label_factors[:, columns])
@@ -134,10 +134,8 @@ class Alternation:
                 break
             image, curvature = system(direction)
             lengths, before = _ratio(squares, curvature), squares
-            squares = _over_rows(
-                found, factoring.descend, found, residual, direction, image, lengths
-            )
-            _over_rows(found, factoring.turn, direction, residual, _ratio(squares, before))
+            squares = _over_rows(found, leml.descend, found, residual, direction, image, lengths)
+            _over_rows(found, leml.turn, direction, residual, _ratio(squares, before))
             tick((step + 1) / self._inner_iterations)
         self.feature_map[:, columns] = found
 
@@ -175,7 +173,7 @@ def _row_blocks(rows: FloatArray) -> Iterator[slice]:
 
 def _squares(rows: FloatArray) -> Sums:
     """Return the sum of the squares of each column."""
-    return _over_rows(rows, factoring.column_squares, rows)
+    return _over_rows(rows, leml.column_squares, rows)
 
 
 def _over_rows(like: FloatArray, update: Callable[..., None], *arrays: object) -> Sums:

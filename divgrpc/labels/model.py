@@ -13,7 +13,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.labels.products import multiply
+from divgrpc.labels.matrices import multiply
 from divgrpc.types import FloatArray, IntArray, LabelPrediction
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare, within_float32
 

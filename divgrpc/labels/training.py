@@ -8,10 +8,10 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.labels.choosing import Trial, choose
 from divgrpc.labels.leml import Alternation, start
+from divgrpc.labels.matrices import Products, without_empty
 from divgrpc.labels.model import LabelModel, as_documents, as_labels
-from divgrpc.labels.products import Products, without_empty
+from divgrpc.labels.model_selection import Trial, choose
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import FloatArray, IntArray, Progress, TrainingProgress
 from divgrpc.vectors import Rows, RowsLike, SparseRows

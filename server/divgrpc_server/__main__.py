@@ -81,7 +81,8 @@ def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
         # The base install has this command too, since extras cannot add one.
         sys.stderr.write(f"divgrpc-server needs {missing[0]}: install divgrpc[server]\n")
         return 1
-    from divgrpc_server import logs, supervisor
+    from divgrpc_server.logging import logs
+    from divgrpc_server.supervisor import supervisor
 
     _raise_descriptor_limit()
     _leave_on_signals()

@@ -22,8 +22,8 @@ from benchmarks.turns import take_turns
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search
-from divgrpc.warming import warm_kernels
-from divgrpc_server.jobs import Pace
+from divgrpc.warmup import warm_kernels
+from divgrpc_server.worker.batches import Pace
 
 _SIZES: Final = (2, 4, 16, 64)
 

@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.tables import facts, show
 from divgrpc import Index
 from divgrpc_client import Client
-from divgrpc_client.errors import RpcError
+from divgrpc_client.rpc.errors import RpcError
 from running import RunningServer
 from served import random_points
 

@@ -39,7 +39,7 @@ from crowds import KINDS, Crowd
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.types import HashFamily, IntArray, Search
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 from divgrpc_client.reports import topics
 
 _FAMILIES: Final = (DEFAULTS, *get_args(HashFamily))

@@ -22,7 +22,7 @@ from benchmarks.tables import facts, show, table
 from divgrpc.index import Index
 from divgrpc.metrics import Values, h_score, judge, list_distances
 from divgrpc.types import IntArray
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 from divgrpc_client.reports import topics
 
 Options = Mapping[str, Any]

@@ -22,12 +22,12 @@ import numpy as np
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
 from core.twins import kernel_points, room_of
-from divgrpc.dials import METRICS
 from divgrpc.index import Index
 from divgrpc.kernels.dials import fall_off_step
 from divgrpc.metrics import Labels, Values, alpha_ndcg, h_score, judge
+from divgrpc.search.dials import METRICS
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 from divgrpc_client.reports import topics
 
 _DIALS: Final = tuple(step / 32 for step in range(0, 33, 2))

@@ -19,7 +19,7 @@ from benchmarks.processes import Program, server
 from benchmarks.tables import show, table
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 from divgrpc_client import Client
 from divgrpc_client.reports import topics
 from divgrpc_client.reports.topics import Topics

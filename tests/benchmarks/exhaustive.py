@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from divgrpc.kernels.compiling import allocating, kernel
-from divgrpc.kernels.lanes import row_dot
+from divgrpc.kernels.jit import allocating, kernel
+from divgrpc.kernels.vector_sums import row_dot
 from divgrpc.types import FloatArray, IntArray, Variant
 
 Offsets = npt.NDArray[np.int64]

@@ -33,7 +33,7 @@ from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.metrics import h_score, judge, normalised_entropy, precision, subtopic_recall
 from divgrpc.types import HashFamily, IntArray, Search
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 from divgrpc_client.reports import topics
 
 

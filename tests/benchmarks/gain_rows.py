@@ -15,12 +15,12 @@ from benchmarks.tables import show, table
 from benchmarks.trees import Trees
 from benchmarks.turns import Asking, take_turns
 from divgrpc.evaluation import FOLDS, deal_folds
+from divgrpc.hashing.count_sketch import CountSketch
 from divgrpc.index import Index
-from divgrpc.kernel_arrays import as_queries
-from divgrpc.kernels.hashing import project_query
+from divgrpc.kernels.projection import project_query
 from divgrpc.metrics import Interval, Values, gain_share_interval
 from divgrpc.parameters import QueryParameters
-from divgrpc.sketching import CountSketch
+from divgrpc.search.arrays import as_queries
 from divgrpc.types import FloatArray, IntArray, Search
 from divgrpc.vectors import Rows
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries

@@ -23,7 +23,7 @@ from benchmarks.tables import facts, optional, show, table
 from divgrpc.index import Index
 from divgrpc.metrics import JudgedLabels, Values, mean, measure_labels, precision_at
 from divgrpc.types import EffectiveLabelParameters, IntArray, LabelSelector, Mode
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 
 # What `predict_labels` is told by name.
 Told: TypeAlias = dict[str, Any]

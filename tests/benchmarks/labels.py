@@ -21,6 +21,7 @@ from scipy import linalg, sparse
 from benchmarks import documents, label_rivals
 from benchmarks.documents import Split, precisions
 from benchmarks.tables import facts, show, table
+from divgrpc.evaluation.label_votes import NEIGHBOURS, neighbour_vote
 from divgrpc.index import Index
 from divgrpc.labels import LabelModel, train
 from divgrpc.labels.model import as_documents
@@ -28,8 +29,7 @@ from divgrpc.metrics import JudgedLabels, mean, measure_labels
 from divgrpc.parameters import LabelParameters, QueryParameters
 from divgrpc.types import IntArray, Search
 from divgrpc.vectors import SparseRows
-from divgrpc.voting import NEIGHBOURS, neighbour_vote
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 
 # Trains and returns what predicts the labels of all documents asked.
 Make = Callable[[], Callable[[], IntArray]]

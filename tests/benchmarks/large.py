@@ -34,9 +34,9 @@ from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
-from divgrpc.scratch import flat
+from divgrpc.search.memory import flat
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 
 _CANDIDATES: Final = 50
 _HASHED: Final = (1, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256)

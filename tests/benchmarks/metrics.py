@@ -18,7 +18,7 @@ from benchmarks import datasets, truth
 from benchmarks.tables import show, table
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, Metric, Search
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 
 _K = 10
 _SEARCHES: tuple[Search, ...] = ("auto", "scan", "tables")

@@ -10,7 +10,7 @@ from scipy.sparse import csr_array
 
 from benchmarks.mutators import Draw
 from divgrpc.types import FloatArray
-from divgrpc_client.vectors import as_matrix, encode
+from divgrpc_client.messages.vectors import as_matrix, encode
 from divgrpc_protos.v1 import (
     evaluate_labels_pb2,
     evaluate_pb2,

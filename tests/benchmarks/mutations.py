@@ -31,7 +31,7 @@ from benchmarks.mutators import Draw, mutated
 from benchmarks.tables import show, table
 from divgrpc.types import FloatArray
 from divgrpc_client import Client
-from divgrpc_client.options import QueryOptions
+from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2
 from running import RunningServer, eventually
 from served import random_points

@@ -20,7 +20,7 @@ from benchmarks.turns import take_turns
 from divgrpc.index import Index
 from divgrpc.metrics import gap_closed
 from divgrpc.types import FloatArray, HashFamily, IntArray
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 
 
 @dataclass(frozen=True)

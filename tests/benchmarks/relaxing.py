@@ -22,9 +22,9 @@ from unittest.mock import patch
 from threadpoolctl import threadpool_limits
 
 from benchmarks.tables import show, table
-from divgrpc import relaxation
 from divgrpc.index import Index
-from divgrpc.warming import warm_kernels
+from divgrpc.search import relaxation
+from divgrpc.warmup import warm_kernels
 from divgrpc_client.reports.hyperplanes import hyperplane_queries
 from divgrpc_client.reports.paper.synthetic import IMAGES, POOL, WORDS, VisualWords, visual_words
 

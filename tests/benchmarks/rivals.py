@@ -12,8 +12,8 @@ import numpy as np
 
 from benchmarks.finders import Found
 from divgrpc.index import Index
-from divgrpc.kernels import collapse, selection
-from divgrpc.scratch import Scratch
+from divgrpc.kernels import greedy, near_copies
+from divgrpc.search.memory import Scratch
 from divgrpc.types import FloatArray, IntArray, Selector
 
 Strategy = Literal["msd", "mmr"]
@@ -40,10 +40,10 @@ class Ours:
 
     points: tuple[Any, ...]
     scratch: Scratch
-    rule: int = selection.MARGINAL
+    rule: int = greedy.MARGINAL
 
     @classmethod
-    def over(cls, index: Index, rule: int = selection.MARGINAL) -> "Ours":
+    def over(cls, index: Index, rule: int = greedy.MARGINAL) -> "Ours":
         """Take the points of a dense index."""
         searcher: Any = index.engine._searcher
         scratch = Scratch.empty(index.rows, index.dims, 4, (index.dims, 256))
@@ -52,7 +52,7 @@ class Ours:
     @property
     def selector(self) -> Selector:
         """What a query asks for."""
-        return "mmr" if self.rule == selection.MMR else "greedy"
+        return "mmr" if self.rule == greedy.MMR else "greedy"
 
     @property
     def name(self) -> str:
@@ -69,10 +69,10 @@ class Ours:
         room = self.scratch
         room.make_room(len(rows), k)
         picked, gains = room.picked[:k], np.empty(k, np.float32)
-        told = (len(rows), k, np.float32(1 - dial), self.rule, collapse.OFF, room.selection)
+        told = (len(rows), k, np.float32(1 - dial), self.rule, near_copies.OFF, room.selection)
         standing = np.empty(0, np.int8)
         candidates = (self.points, _NONE, rows.astype(np.int32), costs)
-        selection.greedy(*candidates, *told, standing, picked, gains)
+        greedy.greedy(*candidates, *told, standing, picked, gains)
         chosen: IntArray = rows[picked].astype(np.int64)
         return chosen
 

@@ -21,13 +21,14 @@ from benchmarks import datasets, rivals
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, Timed, take_turns
 from divgrpc.index import Index
-from divgrpc.kernels import collapse, selection
+from divgrpc.kernels import greedy as selection
+from divgrpc.kernels import near_copies
 from divgrpc.parameters import QueryParameters
-from divgrpc.relaxation import Candidates
-from divgrpc.scratch import Scratch
-from divgrpc.selecting import ONE_BY_ONE, select
+from divgrpc.search.memory import Scratch
+from divgrpc.search.relaxation import Candidates
+from divgrpc.search.selectors import ONE_BY_ONE, select
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 
 _DIVERSITY: Final = 0.3
 # Which of ours, by which of the rivals'.
@@ -130,7 +131,7 @@ def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[st
     def greedy(rule: int, query: int) -> IntArray:
         among, picked, gains = candidates[query], scratch.picked[:k], np.empty(k, np.float32)
         told = (among.rows, among.costs, count, k, np.float32(1 - _DIVERSITY), rule)
-        room = (collapse.OFF, among.scratch, np.empty(0, np.int8), picked, gains)
+        room = (near_copies.OFF, among.scratch, np.empty(0, np.int8), picked, gains)
         selection.greedy(among.points, among.inverses, *told, *room)
         chosen: IntArray = ids[query, picked]
         return chosen

@@ -29,9 +29,9 @@ from benchmarks.finders import Graph
 from benchmarks.load import Load, Offered
 from benchmarks.processes import Program, by_hand, server
 from benchmarks.tables import facts, optional, show, table
-from divgrpc.warming import warm_kernels
-from divgrpc_client import requests
-from divgrpc_client.options import QueryOptions
+from divgrpc.warmup import warm_kernels
+from divgrpc_client.messages import requests
+from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2
 
 _THEIRS: Final = "by hand"

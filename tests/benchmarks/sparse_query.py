@@ -27,7 +27,7 @@ from divgrpc.metrics import gap_closed, list_distances, objective
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import HashFamily, IntArray, Search
 from divgrpc.vectors import Rows, SparseRows
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 from divgrpc_client.reports.hyperplanes import hyperplane_queries
 from divgrpc_client.reports.paper.synthetic import IMAGES, POOL, WORDS, VisualWords, visual_words
 

@@ -25,7 +25,7 @@ from benchmarks.families import add_families
 from benchmarks.tables import show, table
 from divgrpc.index import Index
 from divgrpc.types import FloatArray
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 from divgrpc_client.client import Client
 from running import RunningServer
 

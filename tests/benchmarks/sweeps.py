@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.exhaustive import Everything
 from divgrpc.index import Index
-from divgrpc.kernels.compiling import kernel
+from divgrpc.kernels.jit import kernel
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import FloatArray, IntArray, Search, Variant
 from divgrpc.vectors import RowsLike

@@ -38,7 +38,7 @@ from benchmarks.sweeps import Setting
 from divgrpc.evaluation import FOLDS
 from divgrpc.index import Index
 from divgrpc.metrics import Values
-from divgrpc.scratch import Scratch
+from divgrpc.search.memory import Scratch
 from divgrpc.types import FloatArray
 from divgrpc_client.reports import topics
 

@@ -20,12 +20,12 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.tables import facts, show, table
-from divgrpc.labels import LabelModel, products, train
+from divgrpc.labels import LabelModel, matrices, train
 from divgrpc.metrics import JudgedLabels, precision_at
 from divgrpc.parameters import LabelParameters
 from divgrpc.types import FloatArray, IntArray, Progress, TrainingProgress
 from divgrpc.vectors import SparseRows
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 from divgrpc_client.reports.paper.labelled import (
     ASKED,
     DOCUMENTS,
@@ -124,9 +124,9 @@ class _Watched:
     @contextmanager
     def products(self) -> Iterator[None]:
         """Count the products of sparse matrices that are asked for within."""
-        multiply = products.multiply
+        multiply = matrices.multiply
 
-        def counted(matrix: products.Matrix, columns: FloatArray) -> FloatArray:
+        def counted(matrix: matrices.Matrix, columns: FloatArray) -> FloatArray:
             begun = time.perf_counter()
             product = multiply(matrix, columns)
             self._under_way.products += time.perf_counter() - begun
@@ -136,7 +136,7 @@ class _Watched:
             self._under_way.kinds[kind] += 1
             return product
 
-        with mock.patch.object(products, "multiply", counted):
+        with mock.patch.object(matrices, "multiply", counted):
             yield
 
     def scipys_seconds(self) -> Mapping[Kind, float]:

@@ -16,8 +16,8 @@ import numpy as np
 from benchmarks.rivals import Ours
 from benchmarks.sweeps import Setting
 from divgrpc.index import Index
-from divgrpc.kernels import selection
-from divgrpc.scratch import Scratch
+from divgrpc.kernels import greedy
+from divgrpc.search.memory import Scratch
 from divgrpc.types import FloatArray, IntArray
 
 NAME: Final = "KD-trees"
@@ -28,7 +28,7 @@ _CANDIDATES: Final = 200
 # Points looked at: our default limit of hashed points, and more.
 CHECKS: Final = (800, 3_200)
 _NONE: Final = np.empty(0, np.float32)
-_RULES: Final = {"corrected": selection.CORRECTED, "marginal": selection.MARGINAL}
+_RULES: Final = {"corrected": greedy.CORRECTED, "marginal": greedy.MARGINAL}
 
 
 def missing() -> bool:

@@ -33,7 +33,7 @@ from benchmarks.processes import Program, echo, server
 from benchmarks.tables import optional, show, table
 from divgrpc.index import Index
 from divgrpc.types import FloatArray
-from divgrpc.warming import warm_kernels
+from divgrpc.warmup import warm_kernels
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import query_pb2
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from divgrpc_client import cli
+from divgrpc_client.cli import main
 from ran import Ran
 from running import RunningServer
 from scripted import ScriptedIndex, serving
@@ -37,7 +37,7 @@ def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Callable[.
     def run(*arguments: object) -> Ran:
         verb, *rest = map(str, arguments)
         try:
-            code = cli.main([verb, "--target", server.target, "--timeout", "30", *rest])
+            code = main.main([verb, "--target", server.target, "--timeout", "30", *rest])
         except SystemExit as end:
             code = int(end.code or 0)
         return Ran(code, *capsys.readouterr())

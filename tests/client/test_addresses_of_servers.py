@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from divgrpc.errors import InvalidArgumentError, UnavailableError
-from divgrpc_client import Client, RpcError, arguments
-from divgrpc_client.unreachable import explain
+from divgrpc_client import Client, RpcError
+from divgrpc_client.messages import arguments
+from divgrpc_client.rpc.unreachable import explain
 from scripted import ScriptedIndex, serving
 from stacks import Stack
 

@@ -18,23 +18,24 @@ _WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
         ),
         (
             ("PIL",),
-            "from divgrpc_client.cli import main; sys.exit(main(['demo']))",
+            "from divgrpc_client.cli.main import main; sys.exit(main(['demo']))",
             "divgrpc: the demonstration needs PIL: install divgrpc[server,report]\n",
         ),
         (
             ("numba",),
-            "from divgrpc_client.cli import main; sys.exit(main(['warm']))",
+            "from divgrpc_client.cli.main import main; sys.exit(main(['warm']))",
             "divgrpc: compiling kernels needs numba: install divgrpc[server]\n",
         ),
         (
             ("hdrh",),
-            "from divgrpc_client.cli import main; sys.exit(main(['load', 'x', '--rate', '1']))",
+            "from divgrpc_client.cli.main import main\n"
+            "sys.exit(main(['load', 'x', '--rate', '1']))",
             "divgrpc: load needs hdrh: install divgrpc[load]\n",
         ),
         *(
             (
                 (name,),
-                "from divgrpc_client.cli import main; "
+                "from divgrpc_client.cli.main import main; "
                 "sys.exit(main(['evaluate', 'x', 'x.npy', '--report', 'x.html']))",
                 f"divgrpc: a report needs {name}: install divgrpc[report]\n",
             )

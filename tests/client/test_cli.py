@@ -16,7 +16,9 @@ from sklearn.datasets import dump_svmlight_file
 
 import divgrpc
 from divgrpc.parameters import BuildParameters, QueryParameters
-from divgrpc_client import Client, cli, display, verbs
+from divgrpc_client import Client
+from divgrpc_client.cli import main, options
+from divgrpc_client.formats import tables
 from ran import Ran, read_terminal, start
 from running import RunningServer
 from scripted import ScriptedIndex
@@ -121,7 +123,7 @@ def test_info_fits_a_terminal(
     run: Callable[..., Ran], client: Client, index: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In 80 columns nothing is cut off, whatever else there is on the server."""
-    monkeypatch.setattr(display, "_PIPE_WIDTH", 80)
+    monkeypatch.setattr(tables, "_PIPE_WIDTH", 80)
     client.build("wide" * 15, np.eye(4), metric="inner_product", replace=True)
     for command in (["info", index], ["ls"]):
         lines = run(*command).out.splitlines()
@@ -233,7 +235,7 @@ def test_last_rows(run: Callable[..., Ran], index: str, vectors: Path) -> None:
 
 def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
     """A server that cannot be reached is exit code 1, with its address in the message."""
-    assert cli.main(["ls", "--target", "127.0.0.1:1"]) == 1
+    assert main.main(["ls", "--target", "127.0.0.1:1"]) == 1
     assert "127.0.0.1:1" in capsys.readouterr().err
 
 
@@ -241,8 +243,8 @@ def test_target_comes_from_the_environment(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Without --target the server of DIVGRPC_TARGET is asked."""
-    monkeypatch.setenv(verbs.TARGET_VARIABLE, server.target)
-    assert cli.main(["ls", "--json"]) == 0
+    monkeypatch.setenv(options.TARGET_VARIABLE, server.target)
+    assert main.main(["ls", "--json"]) == 0
     assert isinstance(json.loads(capsys.readouterr().out), list)
 
 
@@ -260,7 +262,7 @@ def test_every_parameter_is_an_option(run: Callable[..., Ran], verb: str) -> Non
 def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     """`divgrpc --version` says what is installed."""
     with pytest.raises(SystemExit) as end:
-        cli.main(["--version"])
+        main.main(["--version"])
     assert (end.value.code, capsys.readouterr().out) == (0, f"{divgrpc.__version__}\n")
 
 
@@ -293,18 +295,18 @@ def test_many_rows_are_asked_in_parts(
     long = vectors.with_name("long.npy")
     np.save(long, np.repeat(np.arange(2500.0), 2).reshape(2500, 2))
     script.generations = [1, 2]
-    assert cli.main(["query", "images", str(long), "--target", target, "--json"]) == 0
+    assert main.main(["query", "images", str(long), "--target", target, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["generation"] == 2
     assert [row["ids"][0] for row in told["results"]] == list(range(0, 25000, 10))
     assert [q.queries.dense.rows for q in script.queries] == [1000, 1000, 1000, 1000, 500]
     script.queries.clear()
     listing = ["query", "images", str(long), "--rows", ":250", "--list-collapsed"]
-    assert cli.main([*listing, "--target", target, "--json"]) == 0
+    assert main.main([*listing, "--target", target, "--json"]) == 0
     capsys.readouterr()
     assert [q.queries.dense.rows for q in script.queries] == [100, 100, 50]
     script.generations = list(range(3, 99))
-    assert cli.main(["query", "images", str(long), "--target", target]) == 1
+    assert main.main(["query", "images", str(long), "--target", target]) == 1
     assert "replaced again and again" in capsys.readouterr().err
 
 
@@ -320,7 +322,7 @@ def test_output_that_cannot_be_written(
     assert (asked.returncode, told) == (1, b"divgrpc: No space left on device\n")
     file = tmp_path / "file"
     file.touch()
-    assert cli.main(["demo", "--folder", str(file / "demo")]) == 1
+    assert main.main(["demo", "--folder", str(file / "demo")]) == 1
 
 
 def test_a_terminal_sees_progress(server: RunningServer, vectors: Path) -> None:

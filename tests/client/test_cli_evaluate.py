@@ -15,7 +15,9 @@ import pytest
 
 from divgrpc.evaluation import METRICS
 from divgrpc.types import EvaluateRow
-from divgrpc_client import Client, cli, evaluation_tables
+from divgrpc_client import Client
+from divgrpc_client.cli import main
+from divgrpc_client.formats import evaluation_tables
 from ran import Ran, read_terminal, start
 from running import RunningServer
 from served import random_points
@@ -31,7 +33,7 @@ def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Callable[.
     def run(*arguments: object) -> Ran:
         words = ["evaluate", "--target", server.target, *map(str, arguments)]
         try:
-            code = cli.main(words)
+            code = main.main(words)
         except SystemExit as end:
             code = int(end.code or 0)
         return Ran(code, *capsys.readouterr())
@@ -132,10 +134,10 @@ def test_the_default_is_told(
     default = client.get_index("judged").query_default
     assert default is not None
     target = client._target
-    assert cli.main(["info", "judged", "--target", target]) == 0
+    assert main.main(["info", "judged", "--target", target]) == 0
     out = capsys.readouterr().out
     assert f"Query takes, unless it is told otherwise: diversity {default.diversity}" in out
-    assert cli.main(["info", "judged", "--target", target, "--json"]) == 0
+    assert main.main(["info", "judged", "--target", target, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)["query_default"]
     assert told["selector"] == default.selector
 

@@ -12,7 +12,8 @@ import pytest
 from scipy import sparse
 
 import labelled
-from divgrpc_client import Client, cli
+from divgrpc_client import Client
+from divgrpc_client.cli import main
 from ran import Ran
 from running import RunningServer
 
@@ -58,7 +59,7 @@ def index(server: RunningServer, folder: Path) -> str:
     told = ("--label-names", folder / "names.txt", "--hierarchy", folder / "edges.txt")
     roots = ("--roots", labelled.LABELS, labelled.LABELS + 1)
     words = ("build", "papers", "--target", server.target, "--features", folder / "train.txt")
-    assert cli.main([str(word) for word in (*words, *LEML, *told, *roots)]) == 0
+    assert main.main([str(word) for word in (*words, *LEML, *told, *roots)]) == 0
     return "papers"
 
 

@@ -8,8 +8,9 @@ from typing import get_args
 import pytest
 
 from divgrpc.types import Choice, IndexInfo, Metric
-from divgrpc_client import cli, display
-from divgrpc_client.verbs import first_sentence
+from divgrpc_client.cli import main
+from divgrpc_client.cli.options import first_sentence
+from divgrpc_client.formats import tables
 
 
 def verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.ArgumentParser, str]]:
@@ -22,7 +23,7 @@ def verbs(parser: argparse.ArgumentParser) -> Iterator[tuple[str, argparse.Argum
                 yield from verbs(verb)
 
 
-VERBS = list(verbs(cli._parser()))
+VERBS = list(verbs(main._parser()))
 
 
 @pytest.mark.parametrize(("name", "verb", "line"), VERBS, ids=[name for name, _, _ in VERBS])
@@ -65,7 +66,7 @@ def test_wrong_options_are_answered_with_ours(
 ) -> None:
     """An option or a word that there is not ends the command with what to write instead."""
     with pytest.raises(SystemExit) as end:
-        cli.main(arguments)
+        main.main(arguments)
     assert end.value.code == 2
     assert told in capsys.readouterr().err
 
@@ -82,7 +83,7 @@ def test_wrong_options_are_answered_with_ours(
 )
 def test_metrics_that_are_taken(word: str, metric: str) -> None:
     """The command line takes our words for a metric and the three aliases, in any case."""
-    parsed = cli._parser().parse_args(["build", "x", "y.npy", "--metric", word])
+    parsed = main._parser().parse_args(["build", "x", "y.npy", "--metric", word])
     assert parsed.metric == metric
 
 
@@ -98,7 +99,7 @@ def test_addresses_say_what_to_do(
     capsys: pytest.CaptureFixture[str], target: str, code: int, told: str
 ) -> None:
     """A wrong address is an error of the command, a silent one says how to start a server."""
-    assert cli.main(["ls", "--target", target]) == code
+    assert main.main(["ls", "--target", target]) == code
     assert told in capsys.readouterr().err
 
 
@@ -124,7 +125,7 @@ def described(choices: tuple[Choice, ...], **parameters: object) -> IndexInfo:
 def sources(info: IndexInfo) -> dict[str, str]:
     """Return what the table of parameters says of the source of each."""
     names, _, why = (
-        [str(cell) for cell in column.cells] for column in display._choices(info).columns
+        [str(cell) for cell in column.cells] for column in tables._choices(info).columns
     )
     return dict(zip(names, why, strict=True))
 

@@ -26,7 +26,7 @@ from divgrpc.errors import (
 )
 from divgrpc.parameters import BuildParameters
 from divgrpc_client import AsyncClient, Client, ClientStateError, RpcError
-from divgrpc_client.channels import SERVICE
+from divgrpc_client.rpc.channels import SERVICE
 from scripted import ScriptedIndex, status
 from stacks import Stack
 

@@ -12,8 +12,9 @@ from grpc_health.v1 import health_pb2
 from divgrpc.errors import IndexExistsError, IndexNotFoundError, InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
-from divgrpc_client import AsyncClient, Client, Progress, RpcError, health
-from divgrpc_client.channels import SERVICE
+from divgrpc_client import AsyncClient, Client, Progress, RpcError
+from divgrpc_client.rpc import health
+from divgrpc_client.rpc.channels import SERVICE
 from running import RunningServer
 from stacks import Stack
 

@@ -12,7 +12,7 @@ import pytest
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client import AsyncClient, Client, Progress, RpcError
-from divgrpc_client.vectors import VectorsLike
+from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_protos import arrays
 from scripted import ScriptedIndex
 from stacks import Stack

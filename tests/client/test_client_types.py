@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import divgrpc_client
-from divgrpc_client import AsyncClient, Client, options
+from divgrpc_client import AsyncClient, Client
+from divgrpc_client.messages import options
 
 CONSUMER = """
 import numpy as np
@@ -36,7 +37,7 @@ EXPECTED = (
 )
 
 
-@pytest.mark.parametrize("module", ["divgrpc_client", "divgrpc_client.cli"])
+@pytest.mark.parametrize("module", ["divgrpc_client", "divgrpc_client.cli.main"])
 def test_imports_are_light(module: str) -> None:
     """Neither the client nor its command line loads numba, scipy, rich or scikit-learn."""
     heavy = "{'numba', 'scipy', 'rich', 'sklearn', 'PIL'} & set(sys.modules)"

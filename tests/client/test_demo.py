@@ -11,7 +11,9 @@ import pytest
 from PIL import Image
 
 from divgrpc.errors import UnavailableError
-from divgrpc_client import Client, cli, display
+from divgrpc_client import Client
+from divgrpc_client.cli import main
+from divgrpc_client.formats import tables
 from divgrpc_client.reports import demo, demo_copies, demo_digits, demo_kept
 from divgrpc_client.reports.demo import programs
 from divgrpc_client.reports.server_process import running_server
@@ -19,7 +21,7 @@ from divgrpc_client.reports.server_process import running_server
 
 def test_the_demonstration_pays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It ends well, prints its figures and its next steps, and draws its picture."""
-    assert cli.main(["demo", "--folder", str(tmp_path / "demo")]) == 0
+    assert main.main(["demo", "--folder", str(tmp_path / "demo")]) == 0
     told = capsys.readouterr().out
     for word in ("nearest", "default", "ideal", "best dial", " P ", " SR ", " D ", " h "):
         assert word in told
@@ -33,7 +35,7 @@ def test_the_demonstration_pays(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 def test_too_small_a_gain_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
     """When h rises by less than it should, the demonstration says so; it ends with 1."""
-    out = display.console()
+    out = tables.console()
     assert demo.gained_too_little(out, 0.14)
     assert "FAILED: h rose by 0.140" in capsys.readouterr().out
     assert not demo.gained_too_little(out, 0.16)

@@ -13,8 +13,9 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.index import Index
 from divgrpc.types import EvaluateRow, FloatArray
-from divgrpc_client import Client, cli
-from divgrpc_client.evaluation_tables import setting
+from divgrpc_client import Client
+from divgrpc_client.cli import main
+from divgrpc_client.formats.evaluation_tables import setting
 from divgrpc_client.reports import charts
 from divgrpc_client.reports.evaluation import report, write_report
 from divgrpc_client.reports.page import render
@@ -191,7 +192,7 @@ def test_wrong_files_are_refused_before_any_work(
         path.write_bytes(content)
     given = str(content) if isinstance(content, int) else str(path)
     words = ["evaluate", "x", "x.npy", "--json", "--report", str(tmp_path / "r.html"), flag, given]
-    assert cli.main(words) == 2
+    assert main.main(words) == 2
     (told,) = json.loads(capsys.readouterr().err)["error"]["field_violations"]
     # An array is read as the other files of arrays are.
     assert told["field"] in (flag.removeprefix("--").replace("-", "_"), "file")
@@ -199,7 +200,7 @@ def test_wrong_files_are_refused_before_any_work(
 
 def test_options_of_a_page_need_a_page(capsys: pytest.CaptureFixture[str]) -> None:
     """Titles without a report are a mistake, and said to be one."""
-    assert cli.main(["evaluate", "x", "x.npy", "--titles", "t.txt"]) == 2
+    assert main.main(["evaluate", "x", "x.npy", "--titles", "t.txt"]) == 2
     assert "--titles is for --report alone" in capsys.readouterr().err
 
 
@@ -237,7 +238,7 @@ def test_the_command_writes_its_page(
     words += ["--ks", "3", "--target", server.target, "--json", "--show", "2"]
     words += ["--thumbnails", str(tmp_path / "pictures.npy")]
     path = tmp_path / "folder" / "report.html"
-    assert cli.main([*words, "--report", str(path)]) == 0
+    assert main.main([*words, "--report", str(path)]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["rows"]
     assert str(path) in told.err

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client import files
-from divgrpc_client.files import Array, read_column
+from divgrpc_client.formats import files
+from divgrpc_client.formats.files import Array, read_column
 
 VECTORS = np.arange(12, dtype=np.float32).reshape(4, 3)
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from divgrpc_client import evaluation_parts
-from divgrpc_client.label_evaluations import LabelEvaluation
+from divgrpc_client.messages import evaluation_parts
+from divgrpc_client.messages.evaluate_labels import LabelEvaluation
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 
 DOCUMENTS, LABELS = np.eye(12), np.eye(12, 5)

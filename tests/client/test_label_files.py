@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.label_files import read_labelled, read_pair, read_split
-from divgrpc_client.sparse_files import IndexBase
+from divgrpc_client.formats.label_files import read_labelled, read_pair, read_split
+from divgrpc_client.formats.sparse_files import IndexBase
 from divgrpc_protos.arrays import Csr
 
 WITH_HEADER = "3 4 5\n0,4 1:0.5 3:2\n 0:1\n2 \n"

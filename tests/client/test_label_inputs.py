@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.label_inputs import read_edges, read_names
+from divgrpc_client.formats.label_inputs import read_edges, read_names
 
 
 def test_names_are_lines(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ import pytest
 from scipy import sparse
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client import labelling, uploads
+from divgrpc_client.messages import labels as labelling
+from divgrpc_client.messages import upload as uploads
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import index_pb2, labels_pb2
 

@@ -13,7 +13,8 @@ import pytest
 
 import labelled
 from divgrpc.errors import InvalidArgumentError, UnavailableError
-from divgrpc_client import Client, RpcError, cli
+from divgrpc_client import Client, RpcError
+from divgrpc_client.cli import main
 from divgrpc_client.load import Call, Session, Settings, constant, fleet, read_mix, run_load
 from divgrpc_client.load.results import build_report
 from divgrpc_client.load.sessions import Trialled
@@ -228,7 +229,7 @@ def run(
             told += ["load", "--data", str(tmp_path / "queries.npy")]
         if "--target" not in told:
             told += ["--target", server.target]
-        return Ran(cli.main(told), *capsys.readouterr())
+        return Ran(main.main(told), *capsys.readouterr())
 
     yield run
     client.delete_index("load")

@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
-from divgrpc_client import uploads
-from divgrpc_client.batches import MESSAGE_BYTES, QueryBatch
-from divgrpc_client.options import BUILD_DEFAULTS, QUERY_DEFAULTS, BuildOptions, QueryOptions
-from divgrpc_client.requests import build_header, predict_fields, query_fields
-from divgrpc_client.vectors import VectorsLike, as_matrix, encode, row_ends
+from divgrpc_client.messages import upload
+from divgrpc_client.messages.batches import MESSAGE_BYTES, QueryBatch
+from divgrpc_client.messages.options import (
+    BUILD_DEFAULTS,
+    QUERY_DEFAULTS,
+    BuildOptions,
+    QueryOptions,
+)
+from divgrpc_client.messages.requests import build_header, predict_fields, query_fields
+from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends
 from divgrpc_protos import arrays
 from divgrpc_protos.arrays import row_count
 from divgrpc_protos.v1 import query_pb2
@@ -356,10 +361,10 @@ def test_fewer_results_are_padded() -> None:
     assert np.isnan(result.scores).sum() == np.isnan(result.selection_scores).sum() == 3
 
 
-def prepared(vectors: VectorsLike, **columns: Any) -> uploads.Upload:  # noqa: ANN401  # wrong ones too
+def prepared(vectors: VectorsLike, **columns: Any) -> upload.Upload:  # noqa: ANN401  # wrong ones too
     """Prepare an upload with no options."""
     given_ = {"ids": None, "categories": None, "subtopics": None, **columns}
-    return uploads.upload("images", vectors, {}, replace=False, **given_)
+    return upload.upload("images", vectors, {}, replace=False, **given_)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from divgrpc_client import Client, cli
+from divgrpc_client import Client
+from divgrpc_client.cli import main
 from divgrpc_client.reports import contact_sheet
 from divgrpc_client.reports.paper.figures import (
     DIGIT_METHODS,
@@ -52,8 +53,8 @@ def test_seven_queries_have_ten_results_of_each_method(server: RunningServer) ->
 def test_the_page_and_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Two runs give the same bytes; what is wrong is boxed on the page and on the sheet."""
     folder, page = tmp_path / "new", tmp_path / "page.html"
-    assert cli.main(["paper", "figures", "--out", str(folder)]) == 0
-    assert cli.main(["paper", "figures", "--out", str(page)]) == 0
+    assert main.main(["paper", "figures", "--out", str(folder)]) == 0
+    assert main.main(["paper", "figures", "--out", str(page)]) == 0
     assert str(folder) in capsys.readouterr().out
     found = page.read_text()
     assert found == (folder / "figures.html").read_text()
@@ -82,5 +83,5 @@ def test_without_what_reports_need_it_says_so(
     """A bare client names what is missing and the extras that bring it."""
     monkeypatch.setitem(sys.modules, "divgrpc_client.reports.paper.figures", None)
     monkeypatch.delattr("divgrpc_client.reports.paper.figures", raising=False)
-    assert cli.main(["paper", "figures"]) == 1
+    assert main.main(["paper", "figures"]) == 1
     assert "install divgrpc[server,report]" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from divgrpc_client import cli
+from divgrpc_client.cli import main
 from divgrpc_client.reports.paper.printed import KS, METHODS
 from divgrpc_client.reports.paper.rows import HASHING, WITHOUT_HASHING
 from divgrpc_client.reports.topics import DATA_VARIABLE
@@ -18,7 +18,7 @@ def test_quick_run_on_digits(
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     page, figures = tmp_path / "new" / "table1.html", tmp_path / "table1.json"
     told = ["paper", "table1", "--quick", "--out", str(page), "--json", str(figures)]
-    assert cli.main(told) == 0
+    assert main.main(told) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("No data")
     assert "DOES NOT HOLD" in shown
@@ -36,7 +36,7 @@ def test_quick_run_on_digits(
         assert words.replace("'", "&#39;") in html
     again, told_again = tmp_path / "again.html", tmp_path / "again.json"
     told = ["paper", "table1", "--from", str(figures), "--out", str(again)]
-    assert cli.main([*told, "--json", str(told_again)]) == 0
+    assert main.main([*told, "--json", str(told_again)]) == 0
     assert again.read_bytes() == page.read_bytes()
     assert told_again.read_bytes() == figures.read_bytes()
     assert capsys.readouterr().out.split("\n")[-20:-3] == shown.split("\n")[-20:-3]
@@ -63,7 +63,7 @@ def test_refusals(
 ) -> None:
     """What cannot be asked is refused before any work, with the field."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
-    assert cli.main(["paper", "table1", *told]) == 2
+    assert main.main(["paper", "table1", *told]) == 2
     assert complaint in capsys.readouterr().err
 
 
@@ -73,11 +73,11 @@ def test_refusals(
 def test_file_of_no_run(text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file that no run wrote is named."""
     (tmp_path / "other.json").write_text(text)
-    assert cli.main(["paper", "table1", "--from", str(tmp_path / "other.json")]) == 2
+    assert main.main(["paper", "table1", "--from", str(tmp_path / "other.json")]) == 2
     assert "other.json is no run of Table 1" in capsys.readouterr().err
 
 
 def test_folder_without_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder that lacks a set is named, and nothing else is measured in its place."""
-    assert cli.main(["paper", "table1", "--data", str(tmp_path)]) == 2
+    assert main.main(["paper", "table1", "--data", str(tmp_path)]) == 2
     assert "there is no cifar100_dense256.npz" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from divgrpc.types import Interval, Mode
-from divgrpc_client import cli
+from divgrpc_client.cli import main
 from divgrpc_client.reports.documents import DIGITS, load
 from divgrpc_client.reports.paper import label_claims
 from divgrpc_client.reports.paper.bench import Clock
@@ -41,7 +41,7 @@ def test_quick_run_on_digits(
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     out, figures = tmp_path / "new" / "table2.html", tmp_path / "table2.json"
     told = ["paper", "table2", "--quick", "--out", str(out), "--json", str(figures)]
-    assert cli.main(told) == 0
+    assert main.main(told) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("No data")
     assert "DOES NOT HOLD: the column h of Table 2" in shown
@@ -75,13 +75,13 @@ def test_quick_run_on_digits(
 )
 def test_refusals(told: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be asked is refused before any work, with the field."""
-    assert cli.main(["paper", "table2", *told]) == 2
+    assert main.main(["paper", "table2", *told]) == 2
     assert complaint in capsys.readouterr().err
 
 
 def test_folder_without_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A folder that lacks a set is named, and nothing else is measured in its place."""
-    assert cli.main(["paper", "table2", "--data", str(tmp_path)]) == 2
+    assert main.main(["paper", "table2", "--data", str(tmp_path)]) == 2
     assert "there is no bibtex.npz" in capsys.readouterr().err
 
 

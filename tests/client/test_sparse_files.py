@@ -9,8 +9,8 @@ import scipy.sparse
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.files import read_column, read_vectors
-from divgrpc_client.sparse_files import IndexBase
+from divgrpc_client.formats.files import read_column, read_vectors
+from divgrpc_client.formats.sparse_files import IndexBase
 from divgrpc_protos.arrays import Csr
 
 

@@ -11,7 +11,7 @@ import reference
 from core.twins import check_row, points_of
 from divgrpc.engine import Engine
 from divgrpc.index import Index
-from divgrpc.storage import Generation
+from divgrpc.storage.generations import Generation
 from divgrpc.types import (
     FloatArray,
     HashFamily,

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from divgrpc.manifest import Manifest
 from divgrpc.parameters import BuildParameters
-from divgrpc.storage import Staging, staging
+from divgrpc.storage.generations import Staging, staging
+from divgrpc.storage.manifest import Manifest
 from divgrpc.types import Choice, FloatArray, SearchCost, WarningInfo
 
 ROWS, DIMS = 5, 3

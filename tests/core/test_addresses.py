@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from divgrpc.kernels.addresses import INDEX, SCRATCH, Slot, arrays_at, register
-from divgrpc.kernels.compiling import kernel
-from divgrpc.kernels.scanning import BLOCK
-from divgrpc.scratch import Scratch, flat
+from divgrpc.kernels.code_scan import BLOCK
+from divgrpc.kernels.jit import kernel
+from divgrpc.kernels.registers import INDEX, SCRATCH, Slot, arrays_at, register
+from divgrpc.search.memory import Scratch, flat
 
 Layout = dict[str, tuple[Slot, ...]]
 

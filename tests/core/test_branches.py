@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 import labelled
 import reference_labels
-from divgrpc import predicting
-from divgrpc.branches import Branches
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.index import Index
-from divgrpc.label_parameters import PredictParameters
+from divgrpc.labels import prediction
 from divgrpc.metrics import LabelTree
+from divgrpc.parameters.predict import PredictParameters
+from divgrpc.search.branches import Branches
 from divgrpc.types import LabelResult, Mode, Selector
 from reference_metrics import bfs_tree
 
@@ -184,7 +184,7 @@ def test_a_batch_gives_what_its_documents_give(
         columns(index.predict_labels(ASKED[[row]], mode=mode, diversity=0.4)) for row in range(40)
     ]
     assert [b"".join(parts) for parts in zip(*alone, strict=True)] == whole
-    monkeypatch.setattr(predicting, "CANDIDATES_AT_ONCE", 150)
+    monkeypatch.setattr(prediction, "CANDIDATES_AT_ONCE", 150)
     assert columns(index.predict_labels(ASKED, mode=mode, diversity=0.4)) == whole
 
 

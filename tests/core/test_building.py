@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from divgrpc.building import IndexBuilder
+from divgrpc.build.builder import IndexBuilder
 from divgrpc.errors import (
     BuildUnderWayError,
     IndexExistsError,
@@ -20,8 +20,8 @@ from divgrpc.errors import (
 )
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS, BuildParameters
-from divgrpc.storage import IndexFolder, staging
-from divgrpc.stores import MemoryStore
+from divgrpc.storage.generations import IndexFolder, staging
+from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray, Progress
 
 NAN = float("nan")

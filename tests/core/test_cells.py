@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import reference
 import reference_kernels
 from core.twins import clustered, points_of
-from divgrpc import coding
+from divgrpc.hashing import codes
 from divgrpc.index import Index
 from divgrpc.kernels import cells
-from divgrpc.scratch import Scratch
+from divgrpc.search.memory import Scratch
 from divgrpc.types import Metric
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
@@ -101,8 +101,8 @@ class Places:
         # Whatever codes and terms: that they are good is for others to show.
         self.codes = np.zeros((1, count), np.uint64)
         drawn = rng.standard_normal((count, 64)).astype(np.float32)
-        coding.encode(drawn, self.codes, 0)
-        self.terms = coding.pack_terms(squares, rng.random(count).astype(np.float32))
+        codes.encode(drawn, self.codes, 0)
+        self.terms = codes.pack_terms(squares, rng.random(count).astype(np.float32))
         self.arrays = (
             self.codes,
             self.terms,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 import reference
 from core.twins import clustered
-from divgrpc import cells as partitions
-from divgrpc.kernels import clustering
+from divgrpc.hashing import partition as partitions
+from divgrpc.kernels import kmeans
 from divgrpc.types import FloatArray
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
@@ -54,7 +54,7 @@ def test_a_point_goes_to_the_nearest_cell_of_the_coarse_ones_near(
     assert found.dtype == np.int32
     for row, cell in enumerate(found.tolist()):
         tops = [reference.distance(points[row], centre) for centre in made.coarse]
-        edge = sorted(tops)[: clustering.LOOKED][-1]
+        edge = sorted(tops)[: kmeans.LOOKED][-1]
         near = [top for top, far in enumerate(tops) if far < edge + 1e-4]
         top = int(np.searchsorted(made.starts, cell, side="right")) - 1
         assert top in near
@@ -96,7 +96,7 @@ def test_many_centres_are_met_by_few_points_at_a_time(monkeypatch: pytest.Monkey
         return take
 
     for name in ("take_nearest", "take_nearest_of", "take_several"):
-        monkeypatch.setattr(clustering, name, watched(getattr(clustering, name)))
+        monkeypatch.setattr(kmeans, name, watched(getattr(kmeans, name)))
     points = whole(np.random.default_rng(0), 300, 3)
     made = partitions.learn(points, 40, np.random.default_rng(0))
     rounded = partitions.Partition(np.rint(made.coarse), made.starts, np.rint(made.centres))
@@ -133,7 +133,7 @@ def test_points_go_to_the_nearest_centre_and_add_up_there(
         distances = [reference.distance(point, centre) for centre in centres]
         assert number == distances.index(min(distances))
     sums, sizes = np.full((count, width), 9, np.float32), np.full(count, 9, np.int64)
-    clustering.add_up(points, numbers, sums, sizes)
+    kmeans.add_up(points, numbers, sums, sizes)
     for number in range(count):
         assert sums[number].tolist() == points[numbers == number].sum(axis=0).tolist()
         assert sizes[number] == (numbers == number).sum()
@@ -145,16 +145,16 @@ def test_several_nearest_come_in_order_and_are_grouped(seed: int, points: int, c
     """As sorting all of them has it, ties by number; -1 where there are fewer centres."""
     rng = np.random.default_rng(seed)
     products, halves = whole(rng, count, points), whole(rng, count, 1)[:, 0]
-    shape = (clustering.LOOKED, points)
+    shape = (kmeans.LOOKED, points)
     numbers, gains = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
-    clustering.take_several(products, halves, numbers, gains)
+    kmeans.take_several(products, halves, numbers, gains)
     for point in range(points):
         every = (products[:, point] - halves).tolist()
-        order = sorted(range(count), key=lambda c: (-every[c], c))[: clustering.LOOKED]
-        missing = clustering.LOOKED - len(order)
+        order = sorted(range(count), key=lambda c: (-every[c], c))[: kmeans.LOOKED]
+        missing = kmeans.LOOKED - len(order)
         assert numbers[:, point].tolist() == [*order, *[-1] * missing]
         assert gains[:, point].tolist() == [*(every[c] for c in order), *[-np.inf] * missing]
-    starts, grouped = clustering.group(numbers, count)
+    starts, grouped = kmeans.group(numbers, count)
     assert (starts[0], starts[-1], len(starts)) == (0, len(grouped), count + 1)
     for number in range(count):
         own = grouped[starts[number] : starts[number + 1]].tolist()
@@ -176,5 +176,5 @@ def test_some_points_change_to_a_nearer_centre(
         every = (products[:, at] - halves).tolist()
         if max(every) > wanted[point][1]:
             wanted[point] = (100 + every.index(max(every)), max(every))
-    clustering.take_nearest_of(products, halves, 100, few, numbers, gains)
+    kmeans.take_nearest_of(products, halves, 100, few, numbers, gains)
     assert list(zip(numbers.tolist(), gains.tolist(), strict=True)) == wanted

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference_kernels
-from divgrpc import coding
+from divgrpc.hashing import codes as coding
 
 examples = settings(deadline=None, derandomize=True, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)

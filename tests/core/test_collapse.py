@@ -16,9 +16,9 @@ from core.test_selection import CODES, METRICS, RULES, Case, Metrics, Rule
 from core.twins import check_row, kernel_points, points_of, room_of, same_bytes
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
-from divgrpc.joining import joined
-from divgrpc.kernels import collapse, scoring, selection
+from divgrpc.kernels import exact, greedy, near_copies
 from divgrpc.parameters import QueryParameters
+from divgrpc.search.results import joined
 from divgrpc.types import EffectiveParameters, FloatArray, QueryResult, Selector
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
@@ -73,11 +73,11 @@ def test_kept_candidates_are_the_twins(
     kept = np.empty(len(rows), np.int64)
     shared = (points, case.inverses(), rows)
     scratch = room_of(len(rows), points, marked=data.draw(st.booleans()))
-    count = collapse.keep_different(*shared, len(rows), limit, scratch, kept)
+    count = near_copies.keep_different(*shared, len(rows), limit, scratch, kept)
     assert rows[kept[:count]].tolist() == truth
     standing = np.zeros(len(rows), np.int8)
     for place in data.draw(st.permutations(range(len(rows)))):
-        stays = collapse.is_kept(*shared, place, limit, standing, scratch)
+        stays = near_copies.is_kept(*shared, place, limit, standing, scratch)
         assert stays == (near[place] in truth)
 
 
@@ -137,13 +137,13 @@ def pick(
     product = case.metric == "inner_product"
     square = reference.dot(case.query, case.query)
     arguments = (points, case.query[np.newaxis], 0, square, product, rows, len(rows), distances)
-    scoring.score_rows(*arguments)
+    exact.score_rows(*arguments)
     picked, gains = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
     ids = np.empty(0, np.int64)
     ids.setflags(write=False)
     bounds = np.empty(0, np.float32)
     bounds.setflags(write=False)
-    chosen, filled, copies, seen = selection.pick(
+    chosen, filled, copies, seen = greedy.pick(
         points,
         (ids, case.inverses(), bounds),
         rows,

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from divgrpc.kernels import compiling
+from divgrpc.kernels import jit
 
 _COUNT_COMPILATIONS = """
 import sys, tempfile, pathlib
@@ -105,8 +105,8 @@ def test_what_makes_arrays_says_so() -> None:
     def ones(n: int) -> int:
         return int(np.ones(n).size)
 
-    assert compiling.allocating(ones)(3) == 3
-    for plain in (compiling.kernel, compiling.part):
+    assert jit.allocating(ones)(3) == 3
+    for plain in (jit.kernel, jit.part):
         with pytest.raises(TypeError, match="ones makes arrays: ones"):
             plain(ones)
 
@@ -120,9 +120,9 @@ def test_a_constant_argument_is_no_type_of_its_own() -> None:
     def caller_of(inner: Callable[[int, int], int]) -> Callable[[int], int]:
         return lambda n: inner(n, 0) + inner(n, 1) + inner(n, n)
 
-    ours, plain = compiling.kernel(callee), numba.njit(callee)
+    ours, plain = jit.kernel(callee), numba.njit(callee)
     for inner, compiled in ((ours, 1), (plain, 3)):
-        assert compiling.kernel(caller_of(inner))(5) == 5 + 6 + 10
+        assert jit.kernel(caller_of(inner))(5) == 5 + 6 + 10
         assert len(inner.signatures) == compiled
 
 
@@ -141,9 +141,9 @@ def test_a_part_is_compiled_into_its_caller() -> None:
         return lambda a, n: (inner(a, n), inner(a, 0))
 
     results = []
-    for made, alone in ((compiling.kernel, 1), (compiling.part, 0)):
+    for made, alone in ((jit.kernel, 1), (jit.part, 0)):
         inner, array = made(callee), np.array([7])
-        caller = compiling.kernel(caller_of(inner))
+        caller = jit.kernel(caller_of(inner))
         results.append(([caller(array, n) for n in (1, 2, 3)], array.tolist()))
         assert len(inner.signatures) == alone
     assert results[0] == results[1] == ([(1, 0), (2, 0), (10, 0)], [10])

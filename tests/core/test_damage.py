@@ -13,8 +13,8 @@ import pytest
 from core.small_index import publish, vectors
 from divgrpc.errors import IndexDamagedError, OtherFormatError
 from divgrpc.index import Index
-from divgrpc.manifest import FORMAT_VERSION, Manifest
-from divgrpc.storage import IndexFolder, sweep
+from divgrpc.storage.generations import IndexFolder, sweep
+from divgrpc.storage.manifest import FORMAT_VERSION, Manifest
 
 
 def flip(path: Path, position: int, bit: int = 0) -> None:
@@ -126,7 +126,7 @@ def test_an_older_format_opens_unless_its_arrays_were_other_ones(tmp_path: Path)
         Index.build(points, path=tmp_path / name, **asked)
         path = tmp_path / name / "1" / "manifest.json"
         manifest = Manifest.from_json(path.read_bytes())
-        with mock.patch("divgrpc.manifest.FORMAT_VERSION", 4):
+        with mock.patch("divgrpc.storage.manifest.FORMAT_VERSION", 4):
             path.write_text(manifest.to_json())
         if opens:
             assert Index.open(tmp_path / name).rows == 40

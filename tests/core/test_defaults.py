@@ -11,7 +11,7 @@ import pytest
 from divgrpc import Index
 from divgrpc.errors import BuildUnderWayError, IndexChangedError, IndexDamagedError
 from divgrpc.parameters import named_over_default
-from divgrpc.storage import IndexFolder, staging, sweep
+from divgrpc.storage.generations import IndexFolder, staging, sweep
 from divgrpc.types import QueryDefault
 from served import random_points
 

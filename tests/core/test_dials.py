@@ -15,12 +15,12 @@ import reference
 import reference_goals
 from core.test_selection import CODES, METRICS, RULES, Case, Metrics, Rule, parameters
 from core.twins import kernel_points, room_of, same_bytes
-from divgrpc.dials import METRICS as METRIC_NUMBERS
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid
 from divgrpc.index import Index
 from divgrpc.kernels import dials
 from divgrpc.parameters import DIAL_STEPS, QueryParameters
+from divgrpc.search.dials import METRICS as METRIC_NUMBERS
 from divgrpc.types import FloatArray, QueryResult, Selector
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
@@ -76,12 +76,12 @@ def test_the_kernel_takes_the_greatest_dial_within_the_bound(  # noqa: PLR0917  
 
 def _distances(case: Case, order: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
     """Return how far candidates are, as an index computes it; of products minus the product."""
-    from divgrpc.kernels import scoring
+    from divgrpc.kernels import exact
 
     distances, square = np.empty(len(order), np.float32), reference.dot(case.query, case.query)
     points = kernel_points(case.vectors, stored_sparse=case.stored_sparse)
     told = (points, case.query[np.newaxis], 0, square, case.metric == "inner_product")
-    scoring.score_rows(*told, order, len(order), distances)
+    exact.score_rows(*told, order, len(order), distances)
     return distances
 
 

@@ -12,11 +12,11 @@ from scipy import sparse
 import reference
 import reference_kernels
 from core.twins import dense, points_of
-from divgrpc import coding
-from divgrpc import hashing as core
+from divgrpc.hashing import codes as coding
+from divgrpc.hashing import hyperplanes as core
+from divgrpc.hashing.count_sketch import SUMS
 from divgrpc.index import Index
-from divgrpc.kernels import hashing, scanning
-from divgrpc.sketching import SUMS
+from divgrpc.kernels import code_scan, projection
 from divgrpc.types import FloatArray, HashFamily, Hyperplanes, Metric
 from divgrpc.vectors import SparseRows
 
@@ -51,12 +51,14 @@ def estimated(
     stretches = coding.stretches(margins, levels, dims / count)
     terms = coding.pack_terms(np.zeros(len(points), np.float32), factor * stretches)
     quantised, own = np.empty((5, words), np.uint64), np.empty(count, np.float32)
-    hashing.project(query[np.newaxis], 0, planes.astype(np.float32), own)
-    unit, total = hashing.quantise(own, quantised)
+    projection.project(query[np.newaxis], 0, planes.astype(np.float32), own)
+    unit, total = projection.quantise(own, quantised)
     estimates = np.full(len(points), np.nan, np.float32)
-    for at in range(0, len(points), scanning.BLOCK):
-        run, block = estimates[at : at + scanning.BLOCK], np.empty(scanning.BLOCK, np.int32)
-        scanning.estimate_block(codes, quantised, unit, total, terms, at, np.float32(0), block, run)
+    for at in range(0, len(points), code_scan.BLOCK):
+        run, block = estimates[at : at + code_scan.BLOCK], np.empty(code_scan.BLOCK, np.int32)
+        code_scan.estimate_block(
+            codes, quantised, unit, total, terms, at, np.float32(0), block, run
+        )
     return estimates.astype(np.float64)
 
 
@@ -112,7 +114,7 @@ def test_estimates_are_written_for_the_run_that_is_asked_for() -> None:
     scores = rng.integers(-900, 900, 20).astype(np.int32)
     estimates = np.full(20, np.nan, np.float32)
     base = np.float32(1.7)
-    scanning.estimate(scores, np.float32(0.37), 41, terms, 30, base, estimates)
+    code_scan.estimate(scores, np.float32(0.37), 41, terms, 30, base, estimates)
     products = (2 * scores - 41).astype(np.float32) * np.float32(0.37)
     offsets, factors = reference_kernels.unpack_terms(terms)[:, 30:]
     assert estimates.tolist() == ((base + offsets) - products * factors).tolist()
@@ -125,7 +127,7 @@ def test_an_estimate_that_is_no_number_is_as_far_as_can_be() -> None:
     terms = coding.pack_terms(offsets, huge)
     estimates = np.zeros(3, np.float32)
     one = np.float32(1)
-    scanning.estimate(np.ones(3, np.int32), one, 0, terms, 0, one, estimates)
+    code_scan.estimate(np.ones(3, np.int32), one, 0, terms, 0, one, estimates)
     assert estimates.tolist() == [np.inf] * 3
 
 

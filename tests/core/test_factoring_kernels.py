@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import reference_labels as reference
-from divgrpc.kernels import factoring
-from divgrpc.labels import leml, products
-from divgrpc.labels.products import multiply
+from divgrpc.kernels import leml as factoring
+from divgrpc.labels import leml, matrices
+from divgrpc.labels.matrices import multiply
 from divgrpc.types import FloatArray
 from divgrpc.vectors import SparseRows
 
@@ -32,7 +32,7 @@ def test_sparse_product_is_summed_in_order(m: int, d: int, r: int, seed: int, bl
     rows = SparseRows.of(sparse.random_array((m, d), density=0.3, rng=rng, format="csr"))
     columns = rng.standard_normal((d, r), np.float32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(products, "_BLOCK_VALUES", block)
+        patch.setattr(matrices, "_BLOCK_VALUES", block)
         found = multiply(rows, columns)
     wanted = reference.sparse_product(rows.indptr, rows.indices, rows.values, columns)
     assert found.tobytes() == wanted.tobytes()

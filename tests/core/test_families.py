@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pytest
 from scipy import sparse
 
-from divgrpc.families import Family, choose_family
-from divgrpc.hashing import CELLS_FROM_ROWS
+from divgrpc.build.families import Family, choose_family
+from divgrpc.hashing.hyperplanes import CELLS_FROM_ROWS
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
 from divgrpc.types import Choice, FloatArray, HashFamily, Points

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import reference
 import reference_kernels
-from divgrpc import coding
-from divgrpc import hashing as core
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.kernels import hashing, normalising
+from divgrpc.hashing import codes as coding
+from divgrpc.hashing import hyperplanes as core
+from divgrpc.kernels import normalise, projection
 from divgrpc.parameters import BuildParameters
 
 DIMS = [1, 2, 15, 16, 17, 31, 33, 256]
@@ -38,7 +38,7 @@ def test_normalise_gives_unit_rows(seed: int, dims: int, scale: int) -> None:
     """Rows keep their direction and get length one, whatever float32 size they had."""
     rows = normal((5, dims), seed) * np.float32(10.0**scale)
     expected = reference.unit(rows)
-    assert normalising.normalise(rows) == (-1, -1)
+    assert normalise.normalise(rows) == (-1, -1)
     # Below 1e-38 float32 itself has fewer digits, which were gone before.
     assert np.abs(rows - expected).max() < 3e-7
 
@@ -48,10 +48,10 @@ def test_normalise_gives_a_row_the_same_bytes_in_any_company(dims: int) -> None:
     """A row alone and in a batch becomes the same unit row, to the last bit."""
     rows = normal((9, dims), 3)
     together = rows.copy()
-    normalising.normalise(together)
+    normalise.normalise(together)
     for i in range(len(rows)):
         alone = rows[i : i + 1].copy()
-        normalising.normalise(alone)
+        normalise.normalise(alone)
         assert alone.tobytes() == together[i : i + 1].tobytes()
 
 
@@ -65,7 +65,7 @@ def test_normalise_names_the_first_bad_row_and_the_first_of_zeros(dims: int, bad
         rows[5] = 0
         rows[3, at] = bad
         rows[7, at] = bad
-        assert normalising.normalise(rows) == (3, 2)
+        assert normalise.normalise(rows) == (3, 2)
         assert (rows[[2, 5]] == 0).all()
 
 
@@ -74,7 +74,7 @@ def test_normalise_names_the_first_bad_row_and_the_first_of_zeros(dims: int, bad
 def test_normalise_reaches_the_ends_of_float32(dims: int, value: float) -> None:
     """The smallest and the largest numbers have a direction too."""
     rows = np.full((1, dims), value, np.float32)
-    assert normalising.normalise(rows) == (-1, -1)
+    assert normalise.normalise(rows) == (-1, -1)
     assert np.abs(rows * np.sqrt(dims) - 1).max() < 1e-6
 
 
@@ -87,7 +87,7 @@ def test_project_gives_the_margins(seed: int, dims: int, words: int) -> None:
     """A margin is the product with the hyperplane; thresholds are taken off by the caller."""
     queries, planes = normal((3, dims), seed), normal((dims, 64 * words), seed + 1)
     out = np.empty(64 * words, np.float32)
-    hashing.project(queries, 1, planes, out)
+    projection.project(queries, 1, planes, out)
     expected = reference_kernels.margins(queries[1], planes, np.zeros(64 * words))[0]
     assert np.abs(out - expected).max() < 1e-5 * (dims + 1)
 
@@ -105,8 +105,8 @@ def test_project_sparse_gives_the_bytes_of_the_dense_row(
     values = np.concatenate((normal((2,), 1), query[0, indices], normal((1,), 2)))
     places = np.concatenate(([0, 0], indices, [dims - 1])).astype(np.int32)
     dense, sparse = np.empty(64 * words, np.float32), np.full(64 * words, 9, np.float32)
-    hashing.project(query, 0, planes, dense)
-    hashing.project_sparse(places, values, 2, 2 + len(indices), planes, sparse)
+    projection.project(query, 0, planes, dense)
+    projection.project_sparse(places, values, 2, 2 + len(indices), planes, sparse)
     assert sparse.tobytes() == dense.tobytes()
 
 
@@ -115,7 +115,7 @@ def test_project_adds_from_first_dimension_to_last(dims: int) -> None:
     """The order of the sum is fixed, so a margin has the same bytes on any machine."""
     queries, planes = normal((1, dims), 1), normal((dims, 64), 2)
     out = np.empty(64, np.float32)
-    hashing.project(queries, 0, planes, out)
+    projection.project(queries, 0, planes, out)
     sums = np.zeros(64, np.float32)
     for value, plane in zip(queries[0], planes, strict=True):
         sums += value * plane
@@ -130,7 +130,7 @@ def test_sign_code_packs_signs(seed: int, words: int) -> None:
     margins[:: words + 1] = 0
     margins[1 :: words + 2] = -0.0
     code = np.empty(words, np.uint64)
-    hashing.sign_code(margins, code)
+    projection.sign_code(margins, code)
     assert code.tolist() == reference_kernels.pack((margins >= 0)[np.newaxis])[:, 0].tolist()
 
 
@@ -157,7 +157,7 @@ def test_quantise_gives_fifteen_levels(seed: int, words: int, kind: str) -> None
     if kind != "normal":
         margins = np.sign(margins) * np.float32(0 if kind == "zero" else 0.25)
     planes = np.empty((5, words), np.uint64)
-    unit, total = hashing.quantise(margins, planes)
+    unit, total = projection.quantise(margins, planes)
     assert (planes[4] == 0).all()
     bits = [reference_kernels.unpack(plane[:, np.newaxis])[0] for plane in planes]
     levels = bits[0] + 2 * bits[1] + 4 * bits[2].astype(int) - 8 * bits[3].astype(int)
@@ -173,7 +173,7 @@ def test_planes_are_repeated_for_the_weightier_bits(seed: int, groups: int, dept
     """Each run of words has the planes of the first, and twice its weight."""
     margins = normal((64 * groups,), seed)
     alone, planes = np.empty((5, groups), np.uint64), np.empty((5, groups * depth), np.uint64)
-    for quantise in (hashing.quantise, hashing.quantise_signs):
+    for quantise in (projection.quantise, projection.quantise_signs):
         unit, total = quantise(margins, alone)
         assert quantise(margins, planes) == (unit, total * (2**depth - 1))
         assert (planes[:4] == np.tile(alone[:4], depth)).all()
@@ -189,10 +189,10 @@ def test_table_keys_are_runs_of_bits(seed: int, start: int, bits: int, points: i
     """Bit j of a key is bit start + j of the code, across the end of a word too."""
     codes = random_bits(points, 192, seed)
     words, keys = reference_kernels.pack(codes), np.empty(points, np.uint32)
-    hashing.table_keys(words, start, bits, keys)
+    projection.table_keys(words, start, bits, keys)
     expected = [reference_kernels.key(code[start:], 0, bits) for code in codes]
     assert keys.tolist() == expected
-    assert [hashing.key_of(words, row, start, bits) for row in range(points)] == expected
+    assert [projection.key_of(words, row, start, bits) for row in range(points)] == expected
 
 
 @examples

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from divgrpc.hits import Hit, LabelHit
 from divgrpc.index import Index
 from divgrpc.types import (
     EffectiveLabelParameters,
@@ -21,6 +20,7 @@ from divgrpc.types import (
     QueryResult,
     QueryStats,
 )
+from divgrpc.types.hits import Hit, LabelHit
 
 PARAMETERS = EffectiveParameters(
     k=4,

@@ -7,11 +7,11 @@ import pytest
 from scipy import sparse
 
 import reference_kernels
-from divgrpc.building import IndexBuilder
+from divgrpc.build.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
-from divgrpc.stores import MemoryStore
+from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray, HashFamily, Metric, Variant
 from divgrpc.vectors import LONGEST, SparseRows
 

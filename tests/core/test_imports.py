@@ -13,7 +13,7 @@ import pytest
         "divgrpc.types",
         "divgrpc.errors",
         "divgrpc.parameters",
-        "divgrpc.storage",
+        "divgrpc.storage.generations",
         "divgrpc.metrics",
         "divgrpc.evaluation",
     ],

@@ -18,9 +18,9 @@ import pytest
 from numba.core import config
 
 import divgrpc
-from divgrpc import compilation, warming
+from divgrpc import compilation, warmup
 from divgrpc.compilation import Compilation
-from divgrpc.kernels import compiling, keeping
+from divgrpc.kernels import cache_files, jit
 
 # Compiled in a moment, and called from Python when kernels are warmed.
 SMALL = "factoring.column_squares"
@@ -59,11 +59,11 @@ def run(script: str, *arguments: str, **environment: str) -> tuple[str, str]:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a copy of all compiled kernels, which this process takes for the folder."""
-    warming.warm_kernels()
-    copied = tmp_path / keeping.cache_folder().name
-    shutil.copytree(keeping.cache_folder(), copied)
-    monkeypatch.setattr(keeping, "cache_folder", lambda: copied)
-    assert keeping.is_warm()
+    warmup.warm_kernels()
+    copied = tmp_path / cache_files.cache_folder().name
+    shutil.copytree(cache_files.cache_folder(), copied)
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: copied)
+    assert cache_files.is_warm()
     return copied
 
 
@@ -84,7 +84,7 @@ def test_every_decorated_function_is_a_kernel_of_the_list() -> None:
         and value.__module__ == name
         and "inline" not in value.targetoptions
     }
-    assert decorated == keeping.kernel_names()
+    assert decorated == cache_files.kernel_names()
 
 
 @pytest.mark.parametrize(
@@ -99,12 +99,12 @@ def test_every_decorated_function_is_a_kernel_of_the_list() -> None:
 )
 def test_the_stamp_is_true(folder: Path, spoil: Callable[[Path], object]) -> None:
     """Whatever happens to one file, the folder is warm no more, and is not called so again."""
-    promised = (keeping.read("warm") or b"").decode().split()
+    promised = (cache_files.read("warm") or b"").decode().split()
     assert file_of(folder, SMALL).name in promised
-    assert keeping.mark_warm(promised)
+    assert cache_files.mark_warm(promised)
     spoil(file_of(folder, SMALL))
-    assert not keeping.is_warm()
-    assert not keeping.mark_warm(promised)
+    assert not cache_files.is_warm()
+    assert not cache_files.mark_warm(promised)
 
 
 @pytest.mark.parametrize("bytes_kept", [None, 0, 3, -1])
@@ -114,16 +114,16 @@ def test_a_stamp_that_promises_too_little_is_none(folder: Path, bytes_kept: int 
     (folder / "warm").unlink()
     if bytes_kept is not None:
         (folder / "warm").write_bytes(stamp[:bytes_kept])
-    assert not keeping.is_warm()
-    assert not keeping.mark_warm([])
+    assert not cache_files.is_warm()
+    assert not cache_files.mark_warm([])
 
 
 def test_a_kernel_inside_of_others_is_not_missed(folder: Path) -> None:
     """It was compiled into its callers: without its file nothing has to be compiled."""
-    promised = (keeping.read("warm") or b"").decode().split()
+    promised = (cache_files.read("warm") or b"").decode().split()
     inner = next(file for file in folder.glob("*.kernel") if file.name not in promised)
     inner.unlink()
-    assert keeping.is_warm()
+    assert cache_files.is_warm()
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
     assert run(_WARM, **environment) == ("True 0", "")
 
@@ -154,7 +154,7 @@ def test_what_is_damaged_is_compiled_again_and_said_once(folder: Path) -> None:
         r"divgrpc: kernels compiled in \d+ s\n",
         said,
     )
-    assert keeping.is_warm()
+    assert cache_files.is_warm()
     assert run(_WARM, **environment) == ("True 0", "")
 
 
@@ -172,7 +172,7 @@ def test_two_processes_that_start_at_once_are_safe(folder: Path) -> None:
     for thread in threads:
         thread.join()
     assert outcomes == [("True 0", "")] * 2
-    assert keeping.is_warm()
+    assert cache_files.is_warm()
 
 
 def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_a_folder_that_can_only_be_read_is_read(
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(keeping, "_write", refuse)
+    monkeypatch.setattr(cache_files, "_write", refuse)
     reports: list[Compilation] = []
     assert compilation.compile_ahead(reports.append)
     assert reports == []
@@ -211,11 +211,11 @@ def test_a_kernel_that_cannot_be_written_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A full disk in the middle: the kernel runs, and this process knows that it is not kept."""
-    monkeypatch.setattr(keeping, "cache_folder", lambda: tmp_path / "file" / "below")
-    monkeypatch.setattr(compiling, "unkept", {})
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: tmp_path / "file" / "below")
+    monkeypatch.setattr(jit, "unkept", {})
     (tmp_path / "file").write_text("in the way")
-    assert compiling.kernel(add_one)(2) == 3
-    (kernel,) = compiling.unkept
+    assert jit.kernel(add_one)(2) == 3
+    (kernel,) = jit.unkept
     assert kernel.endswith(".add_one")
 
 
@@ -235,19 +235,19 @@ def test_compilers_that_fail_are_said_and_done_without(
     states = [report.state for report in reports if report.state != "going on"]
     assert states == ["begun", "failed"]
     assert reports[-1].reason == "no room"
-    assert reports[-1].ready == reports[-1].total - 1 == len(keeping.kernel_names()) - 1
+    assert reports[-1].ready == reports[-1].total - 1 == len(cache_files.kernel_names()) - 1
     assert "no room" in compilation.describe_failure(reports[-1])
 
 
 def test_compilers_of_another_installation_compile_nothing(folder: Path) -> None:
     """They would write files that nobody here looks for."""
-    script = "from divgrpc.warming import compile_kernels; compile_kernels('first', '/nowhere')"
+    script = "from divgrpc.warmup import compile_kernels; compile_kernels('first', '/nowhere')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (
         1,
         b"another divgrpc is installed than the one that runs\n",
     )
-    assert keeping.is_warm(), folder
+    assert cache_files.is_warm(), folder
 
 
 def test_nothing_is_started_where_python_is_built_in(
@@ -277,14 +277,14 @@ def test_kernels_are_kept_apart_by_processor_and_place(tmp_path: Path) -> None:
 def test_an_edit_of_any_kernel_moves_all_of_them(tmp_path: Path) -> None:
     """A kernel holds the code of those that it calls: the folder's name is of all of them."""
     copied = tmp_path / "kernels"
-    shutil.copytree(Path(keeping.__file__).parent, copied)
+    shutil.copytree(Path(cache_files.__file__).parent, copied)
     script = (
         "import sys; from divgrpc.kernels import keeping\n"
         "keeping.__file__ = sys.argv[1]; print(keeping.cache_folder().name)"
     )
     place, edited = str(copied / "keeping.py"), copied / "scoring.py"
     before, _ = run(script, place)
-    assert before == keeping.cache_folder().name
+    assert before == cache_files.cache_folder().name
     edited.write_text(edited.read_text() + "# A word.\n")
     after, _ = run(script, place)
     (copied / "more.py").write_text("")
@@ -294,7 +294,7 @@ def test_an_edit_of_any_kernel_moves_all_of_them(tmp_path: Path) -> None:
 def test_numbas_own_setting_is_left_alone() -> None:
     """Whoever uses numba beside us keeps their kernels where they did."""
     before = config.CACHE_DIR
-    compiling.kernel(add_one)
+    jit.kernel(add_one)
     after = config.CACHE_DIR
     assert after == before
 

@@ -9,18 +9,18 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from divgrpc.building import IndexBuilder
+from divgrpc.build.builder import IndexBuilder
 from divgrpc.errors import IndexDamagedError, InvalidArgumentError
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.index import Index
-from divgrpc.label_parameters import PredictParameters
-from divgrpc.label_plans import LabelPlan
 from divgrpc.labels import train
-from divgrpc.manifest import Manifest
+from divgrpc.labels.build_inputs import LabelPlan
 from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import BuildParameters, LabelParameters
-from divgrpc.storage import IndexFolder
-from divgrpc.stores import MemoryStore
+from divgrpc.parameters.predict import PredictParameters
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.manifest import Manifest
+from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import Progress
 
 RNG = np.random.default_rng(3)

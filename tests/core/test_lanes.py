@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from divgrpc.kernels.lanes import (
+from divgrpc.kernels.vector_sums import (
     popcount,
     row_distance,
     row_distance_within,

@@ -12,11 +12,11 @@ from scipy import sparse
 
 import reference_labels as reference
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.labels import choosing, leml, products, training
-from divgrpc.labels.choosing import RANK_MOST, REGULARISATIONS
+from divgrpc.labels import leml, matrices, model_selection, training
 from divgrpc.labels.leml import Alternation
+from divgrpc.labels.matrices import Products
 from divgrpc.labels.model import as_documents, as_labels
-from divgrpc.labels.products import Products
+from divgrpc.labels.model_selection import RANK_MOST, REGULARISATIONS
 from divgrpc.labels.training import TrainedLabels, train
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import Progress, TrainingProgress
@@ -141,8 +141,8 @@ def test_moments_kept_and_applied_are_the_same(
     given: object = documents.toarray() if dense else documents
     parameters = LabelParameters(rank=4, regularisation=1, iterations=3, inner_iterations=100)
     kept = train(given, labels, parameters)
-    monkeypatch.setattr(products, "_MOMENT_COLUMNS", 0)
-    monkeypatch.setattr(products, "_BLOCK_VALUES", 7)
+    monkeypatch.setattr(matrices, "_MOMENT_COLUMNS", 0)
+    monkeypatch.setattr(matrices, "_BLOCK_VALUES", 7)
     monkeypatch.setattr(leml, "_BLOCK_FLOATS", 1)
     applied = train(given, labels, parameters)
     assert scores_of(applied, documents) == pytest.approx(scores_of(kept, documents), abs=1e-4)
@@ -193,8 +193,8 @@ def test_rows_held_out_have_no_say_in_the_features() -> None:
     """A sample is trained on the features that it has; others are left alone."""
     documents, labels = made(100, 40, 6, 7, density=0.05)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choosing, "_TRAINED_MOST", 20)
-        patch.setattr(choosing, "_HELD_OUT_MOST", 9)
+        patch.setattr(model_selection, "_TRAINED_MOST", 20)
+        patch.setattr(model_selection, "_HELD_OUT_MOST", 9)
         trained = train(documents, labels)
     assert trained.model.dims == 40
     assert trained.trials
@@ -226,7 +226,7 @@ def test_what_a_model_costs_goes_by_the_labels_that_are_there(
             super().__init__(*both)
             seen.append(self.shape[1:])
 
-    for module in (choosing, training):
+    for module in (model_selection, training):
         monkeypatch.setattr(module, "Products", Seen)
     documents, labels = made(90, 25, 14, 12)
     train(documents, widened(labels, np.arange(14) * 100_000, 2_000_000))

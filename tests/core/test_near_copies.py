@@ -11,8 +11,8 @@ from scipy import sparse
 import reference
 from core.test_collapse import DIMS, copies
 from core.test_selection import METRICS, Metrics
+from divgrpc.build.near_copies import near_copy_threshold
 from divgrpc.index import Index
-from divgrpc.near_copies import near_copy_threshold
 from divgrpc.parameters import BuildParameters
 from divgrpc.types import FloatArray, Metric
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from divgrpc.kernels import ordering
+from divgrpc.kernels import top_k
 
 examples = settings(deadline=None, derandomize=True, max_examples=80)
 seeds = st.integers(0, 2**32 - 1)
@@ -26,7 +26,7 @@ def test_take_nearest_takes_at_least_the_wanted(seed: int, count: int, levels: i
     distances = rng.integers(0, levels, count).astype(np.float32)
     for wanted in {1, min(count, 7), count}:
         moved, rows = distances.copy(), np.full(count, -1, np.int32)
-        found = ordering.take_nearest(moved, wanted, rows)
+        found = top_k.take_nearest(moved, wanted, rows)
         assert wanted <= found <= count
         last = np.sort(distances)[wanted - 1]
         taken = rows[:found].tolist()
@@ -43,7 +43,7 @@ def test_within_keeps_what_is_near_enough(seed: int, count: int, most: float) ->
     distances = (rng.integers(0, 9, 40) / 2).astype(np.float32)
     rows = rng.permutation(40).astype(np.int32)
     expected = [(r, d) for r, d in zip(rows.tolist()[:count], distances.tolist(), strict=False)]
-    kept = ordering.within(rows, distances, count, np.float32(most))
+    kept = top_k.within(rows, distances, count, np.float32(most))
     near = [(r, d) for r, d in expected if d <= most]
     assert list(zip(rows[:kept].tolist(), distances[:kept].tolist(), strict=True)) == near
 
@@ -53,7 +53,7 @@ def sort(
 ) -> tuple[Rows, Distances]:
     """Sort rows 0, 1, ... by these distances with the kernel."""
     rows, sorted_distances = np.arange(len(distances), dtype=np.int32), distances.copy()
-    ordering.sort_nearest(rows, sorted_distances, start, stop, wanted, ids)
+    top_k.sort_nearest(rows, sorted_distances, start, stop, wanted, ids)
     return rows, sorted_distances
 
 
@@ -169,7 +169,7 @@ def test_keep_nearest_keeps_them_in_no_order(
     wanted = max(1, round(share * count))
     for named in (ids, ids[:0]):
         places, moved = rows.copy(), distances.copy()
-        limit = ordering.keep_nearest(places, moved, count, wanted, named)
+        limit = top_k.keep_nearest(places, moved, count, wanted, named)
         by_row = dict(zip(rows.tolist(), distances.tolist(), strict=True))
         name = named if len(named) else np.arange(count)
         best = sorted(by_row, key=lambda row: (by_row[row], name[row]))[:wanted]

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import reference_kernels
-from divgrpc import encoding
-from divgrpc.encoding import COMMON
+from divgrpc.build import encoder
+from divgrpc.build.encoder import COMMON
 from divgrpc.engine import Engine
 from divgrpc.index import Index
-from divgrpc.kernels import normalising, postings, scoring
-from divgrpc.kernels.addresses import INDEX
+from divgrpc.kernels import exact, inverted_lists, normalise
+from divgrpc.kernels.registers import INDEX
 from divgrpc.kernels.sparse import mark, sparse_square
-from divgrpc.storage import Generation
+from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, Metric
 
 # As similar as some of the nearest points are to one another, and most are not.
@@ -53,7 +53,7 @@ def listed(rows: FloatArray, share: float = COMMON) -> tuple[Any, ...]:
     """Return the lists of all columns but the common ones, made row by row."""
     indptr, indices, values = parts(rows)
     holders = np.zeros(rows.shape[1], np.int64)
-    postings.count_holders(indices, holders)
+    inverted_lists.count_holders(indices, holders)
     common = holders > share * len(rows)
     starts = np.concatenate(([0], np.cumsum(np.where(common, 0, holders))))
     ends = np.where(common, -1, starts[:-1])
@@ -62,7 +62,7 @@ def listed(rows: FloatArray, share: float = COMMON) -> tuple[Any, ...]:
     for row in range(len(rows)):
         first, last = indptr[row], indptr[row + 1]
         alone = (np.array([0, last - first]), indices[first:last], values[first:last])
-        postings.fill_lists(*alone, row, ends, where, held, lengths[row : row + 1])
+        inverted_lists.fill_lists(*alone, row, ends, where, held, lengths[row : row + 1])
     return starts, where, held, lengths
 
 
@@ -105,7 +105,7 @@ def test_the_nearest_are_among_those_that_lists_leave(  # noqa: PLR0917  # one f
     rows, wanted = drawn(seed, count, dims, spread), min(wanted, count)
     target = drawn(seed + 1, 4, dims, 0)[:1]
     squares = np.empty(count)
-    normalising.squares_sparse(*(parts(rows)[i] for i in (0, 2)), squares)
+    normalise.squares_sparse(*(parts(rows)[i] for i in (0, 2)), squares)
     points = (target[:0], *parts(rows), squares)
     indptr, indices, values = parts(target)
     queries = (target[:0], indptr, indices, values)
@@ -115,16 +115,16 @@ def test_the_nearest_are_among_those_that_lists_leave(  # noqa: PLR0917  # one f
     square = sparse_square(indices, values, 0, len(indices), dims)
     lists = listed(rows, share)
     guesses, sums = np.empty((2, count), np.float32)
-    postings.add_lists(squares, lists, queries, 0, square, product, guesses, sums)
+    inverted_lists.add_lists(squares, lists, queries, 0, square, product, guesses, sums)
     truth = np.empty(count, np.float32)
-    scoring.score_all(points, target, 0, square, product, truth)
+    exact.score_all(points, target, 0, square, product, truth)
     assert (sums <= truth).all()
     twin = np.array(reference_kernels.least_distances(rows, target[0], share, product=product))
     long = float(np.abs(rows).sum(axis=1).max() + np.abs(target).sum()) ** 2
     assert np.abs(sums - twin).max() <= 1e-4 * long + 1e-40
     room = (target[0], target, target[0], marks)
     found, far = np.full(count, -1, np.int32), np.full(count, np.nan, np.float32)
-    some = postings.score_listed(
+    some = inverted_lists.score_listed(
         points, lists, queries, 0, room, square, product, wanted, (found, far, sums)
     )
     assert wanted <= some <= count
@@ -177,7 +177,7 @@ def test_of_very_many_points_no_lists_are_kept(monkeypatch: pytest.MonkeyPatch) 
     """One more than the most, and an exact search goes by rows."""
     rows = sparse.csr_array(drawn(6, 300, 60, 0)[:100])
     assert "posting_rows" in Index.build(rows).engine._arrays
-    monkeypatch.setattr(encoding, "LISTED_MOST", 99)
+    monkeypatch.setattr(encoder, "LISTED_MOST", 99)
     index = Index.build(rows)
     assert not {"posting_starts", "posting_rows", "posting_values"} & index.engine._arrays.keys()
     found = index.query(rows[:2], search="exact", candidates_limit=10)

@@ -16,11 +16,11 @@ from core.twins import points_of
 from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.index import Index
-from divgrpc.label_parameters import PredictParameters
+from divgrpc.labels.prediction import INDEX, embed
 from divgrpc.parameters import LIMITS, QueryParameters
-from divgrpc.predicting import INDEX, embed
-from divgrpc.storage import Generation
-from divgrpc.stores import part_of
+from divgrpc.parameters.predict import PredictParameters
+from divgrpc.storage.generations import Generation
+from divgrpc.storage.writers import part_of
 from divgrpc.types import FloatArray, HashFamily, LabelResult, Metric, Mode, Search, Selector, Vote
 from divgrpc.vectors import RowsLike, SparseRows
 

@@ -9,8 +9,8 @@ from scipy import sparse
 from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
-from divgrpc.pricing import POOLS, SearchTable, Shape, choose, nanoseconds, pool_of
-from divgrpc.storage import Generation
+from divgrpc.search.costs import POOLS, SearchTable, Shape, choose, nanoseconds, pool_of
+from divgrpc.storage.generations import Generation
 from divgrpc.types import PoolCost, Search, SearchCost
 from divgrpc.vectors import SparseRows
 

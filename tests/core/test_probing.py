@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import reference
 import reference_kernels
-from divgrpc import hashing
-from divgrpc.kernels import probing
+from divgrpc.hashing import hyperplanes
+from divgrpc.kernels import buckets
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import EffectiveParameters, Sampling
 
@@ -58,7 +58,7 @@ class Tables:
     def arrays(self) -> tuple[Any, ...]:
         """Return the tables as the kernel reads them."""
         codes = reference_kernels.pack(self.bits)
-        made = [hashing.build_table(codes, t, self.n_bits) for t in range(self.n_tables)]
+        made = [hyperplanes.build_table(codes, t, self.n_bits) for t in range(self.n_tables)]
         counts = [len(offsets) - 1 for _, offsets, _ in made]
         return (
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
@@ -85,7 +85,7 @@ class Tables:
     ) -> tuple[list[int], int]:
         """Run the kernel; returns the rows found, ascending, and the number of probes."""
         rows = np.full(len(self.bits), -1, np.int32)
-        count, probes = probing.find_tables(
+        count, probes = buckets.find_tables(
             reference_kernels.pack((self.margins >= 0)[np.newaxis]),
             self.margins,
             self.arrays(),
@@ -232,7 +232,7 @@ def test_rank_bits_orders_by_margin(seed: int, n_tables: int, n_bits: int) -> No
     margins = rng.integers(-3, 4, 64).astype(np.float32)
     ranks = np.empty((n_tables, n_bits), np.int32)
     squares = np.empty((n_tables, n_bits), np.float32)
-    probing.rank_bits(margins, n_tables, n_bits, ranks, squares)
+    buckets.rank_bits(margins, n_tables, n_bits, ranks, squares)
     for table in range(n_tables):
         own = margins[table * n_bits : (table + 1) * n_bits] ** 2
         assert ranks[table].tolist() == np.argsort(own, kind="stable").tolist()
@@ -248,5 +248,5 @@ def test_bucket_finds_a_tables_bucket(n_bits: int) -> None:
     for table in range(3):
         truth = reference_kernels.buckets(tables.bits, table, n_bits)
         for key in range(2**n_bits):
-            first, last = probing.bucket(table, key, starts, keys, offsets)
+            first, last = buckets.bucket(table, key, starts, keys, offsets)
             assert rows[table, first:last].tolist() == truth.get(key, [])

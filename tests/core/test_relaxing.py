@@ -13,10 +13,10 @@ import reference
 import reference_selectors
 from core.test_selection import METRICS, Case, Metrics
 from core.test_selectors import candidates_of
-from divgrpc import relaxation
 from divgrpc.index import Index
-from divgrpc.kernels import relaxing, selection
-from divgrpc.relaxation import Candidates, Relaxed, exchange, relax, round_up
+from divgrpc.kernels import greedy, qp
+from divgrpc.search import relaxation
+from divgrpc.search.relaxation import Candidates, Relaxed, exchange, relax, round_up
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
@@ -29,7 +29,7 @@ def problem(case: Case) -> tuple[Candidates, Numbers, Numbers]:
     costs = among.costs
     if case.metric == "inner_product":
         costs = np.empty_like(among.costs)
-        selection.scale_costs(among.costs, len(among), len(among) - 1, costs)
+        greedy.scale_costs(among.costs, len(among), len(among) - 1, costs)
     rows = among.rows.tolist()
     points = case.points()
     known = reference.costs(points, case.query, rows)
@@ -185,7 +185,7 @@ def test_take_least_takes_the_first_of_the_least(values: list[float], data: Any)
     """As many as wanted, their sum, and of equals the first."""
     k = data.draw(st.integers(1, len(values)))
     given_values, chosen = np.array(values), np.empty(len(values))
-    total = relaxing.take_least(given_values, k, np.empty(len(values), np.float32), chosen)
+    total = qp.take_least(given_values, k, np.empty(len(values), np.float32), chosen)
     truth = sorted(range(len(values)), key=lambda i: (values[i], i))[:k]
     assert np.flatnonzero(chosen).tolist() == sorted(truth)
     assert total == pytest.approx(sum(values[i] for i in truth), rel=1e-12, abs=1e-6)
@@ -202,12 +202,12 @@ def test_means_are_by_share(
     case = Case.draw(seed, 9, 17, 0, metric, stored_sparse=stored_sparse)
     among = candidates_of(case)
     shares = np.array([1, 0, 0.25, 0, 0.75, 0, 1, 0, 0])
-    found = relaxing.mean_of(among.points, among.inverses, among.rows, 9, shares, 3)
+    found = qp.mean_of(among.points, among.inverses, among.rows, 9, shares, 3)
     rows = case.vectors[among.rows].astype(np.float64)
     if metric == "inner_product":
         rows = reference.unit(rows)
     assert np.abs(found[0] - shares @ rows / 3).max() < case.room
-    assert relaxing.sum_of_products(shares, shares) == 1 + 0.0625 + 0.5625 + 1
+    assert qp.sum_of_products(shares, shares) == 1 + 0.0625 + 0.5625 + 1
 
 
 def test_a_query_says_how_it_was_rounded_and_how_sure_it_is() -> None:

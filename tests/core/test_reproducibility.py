@@ -9,12 +9,12 @@ import numpy.typing as npt
 import pytest
 
 from core.twins import same_bytes
-from divgrpc.building import IndexBuilder
+from divgrpc.build.builder import IndexBuilder
 from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
-from divgrpc.storage import IndexFolder
-from divgrpc.stores import MemoryStore
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray, HashFamily, Hyperplanes, QueryResult, Search, Variant
 
 ROWS, DIMS = 500, 31

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import reference_kernels
-from divgrpc.coding import pack_terms
-from divgrpc.kernels import hashing, sampling, scanning
+from divgrpc.hashing.codes import pack_terms
+from divgrpc.kernels import code_scan, projection, sampling
 from divgrpc.types import FloatArray
 
 examples = settings(deadline=None, derandomize=True, max_examples=50)
@@ -22,15 +22,15 @@ def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
 
 
 def scratch(points: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    groups = -(-points // scanning.BLOCK) * scanning.COLUMN
+    groups = -(-points // code_scan.BLOCK) * code_scan.COLUMN
     return np.full(points, 12345, np.int32), np.full(groups, 12345, np.int32)
 
 
 def group_maxima(scores: npt.NDArray[np.int32]) -> list[int]:
-    blocks = -(-len(scores) // scanning.BLOCK)
-    padded = np.full(blocks * scanning.BLOCK, np.iinfo(np.int32).min, np.int32)
+    blocks = -(-len(scores) // code_scan.BLOCK)
+    padded = np.full(blocks * code_scan.BLOCK, np.iinfo(np.int32).min, np.int32)
     padded[: len(scores)] = scores
-    maxima = padded.reshape(blocks, scanning.GROUP, scanning.COLUMN).max(axis=1)
+    maxima = padded.reshape(blocks, code_scan.GROUP, code_scan.COLUMN).max(axis=1)
     return [int(each) for each in maxima.ravel()]
 
 
@@ -44,8 +44,8 @@ def test_scan_asymmetric_adds_the_levels_of_set_bits(seed: int, words: int, poin
     bits = random_bits(points, 64 * words, seed)
     margins = np.random.default_rng(seed).standard_normal(64 * words).astype(np.float32)
     planes, (scores, maxima) = np.empty((5, words), np.uint64), scratch(points)
-    hashing.quantise(margins, planes)
-    scanning.scan_asymmetric(reference_kernels.pack(bits), planes, scores, maxima)
+    projection.quantise(margins, planes)
+    code_scan.scan_asymmetric(reference_kernels.pack(bits), planes, scores, maxima)
     levels = reference_kernels.levels(margins)
     assert scores.tolist() == [reference_kernels.asymmetric_score(code, levels) for code in bits]
     assert maxima.tolist() == group_maxima(scores)
@@ -58,7 +58,7 @@ def test_scan_hamming_counts_differing_bits(seed: int, words: int, points: int) 
     bits = random_bits(points + 1, 64 * words, seed)
     packed, (scores, maxima) = reference_kernels.pack(bits), scratch(points)
     codes, code = np.ascontiguousarray(packed[:, 1:]), np.ascontiguousarray(packed[:, 0])
-    scanning.scan_hamming(codes, code, points, scores, maxima)
+    code_scan.scan_hamming(codes, code, points, scores, maxima)
     assert scores.tolist() == [-reference_kernels.hamming(other, bits[0]) for other in bits[1:]]
     assert maxima.tolist() == group_maxima(scores)
 
@@ -82,31 +82,31 @@ def test_estimates_of_a_scan_are_those_of_its_scores(
     )
     codes, levels = reference_kernels.pack(bits), reference_kernels.levels(margins)
     planes, (scores, maxima) = np.empty((5, words * depth), np.uint64), scratch(points)
-    unit, total = hashing.quantise(margins, planes)
+    unit, total = projection.quantise(margins, planes)
     terms = pack_terms(*rng.random((2, points)).astype(np.float32))
     terms.setflags(write=False)
     unit = np.float32(unit)
-    scanning.scan_asymmetric(codes, planes, scores, maxima)
+    code_scan.scan_asymmetric(codes, planes, scores, maxima)
     assert scores[:9].tolist() == [
         reference_kernels.asymmetric_score(code, levels) for code in bits[:9]
     ]
     apart, whole = np.empty((2, points), np.float32)
-    scanning.estimate(scores, unit, total, terms, 0, np.float32(0), apart)
+    code_scan.estimate(scores, unit, total, terms, 0, np.float32(0), apart)
     truth = [
         t - np.float32(np.float32(2 * s - total) * unit) * f
         for s, t, f in zip(scores, *reference_kernels.unpack_terms(terms), strict=True)
     ]
     assert apart.tolist() == np.array(truth, np.float32).tolist()
-    blocks = -(-points // scanning.BLOCK)
-    minima = np.empty(blocks * scanning.COLUMN, np.float32)
-    scanning.scan_estimates(codes, planes, unit, total, terms, points, scores, whole, minima)
+    blocks = -(-points // code_scan.BLOCK)
+    minima = np.empty(blocks * code_scan.COLUMN, np.float32)
+    code_scan.scan_estimates(codes, planes, unit, total, terms, points, scores, whole, minima)
     assert whole.tolist() == apart.tolist()
-    padded = np.full(blocks * scanning.BLOCK, np.inf, np.float32)
+    padded = np.full(blocks * code_scan.BLOCK, np.inf, np.float32)
     padded[:points] = whole
-    columns = padded.reshape(blocks, scanning.GROUP, scanning.COLUMN).min(axis=1)
+    columns = padded.reshape(blocks, code_scan.GROUP, code_scan.COLUMN).min(axis=1)
     assert minima.tolist() == columns.ravel().tolist()
     wanted, rows = min(wanted, points), np.full(points, -1, np.int32)
-    found = scanning.take_least(whole, minima, points, wanted, rows)
+    found = code_scan.take_least(whole, minima, points, wanted, rows)
     taken = rows[:found].tolist()
     assert found >= wanted
     assert len(set(taken)) == found
@@ -120,18 +120,18 @@ def test_what_is_known_takes_the_place_of_estimates(known: int, stop: int) -> No
     """First estimates are replaced, and minima are those of what stands there then."""
     rng = np.random.default_rng(known)
     estimates = rng.random(2100).astype(np.float32)
-    minima = np.empty(3 * scanning.COLUMN, np.float32)
+    minima = np.empty(3 * code_scan.COLUMN, np.float32)
     distances = -rng.random(known).astype(np.float32)
-    padded = np.full(3 * scanning.BLOCK, np.inf, np.float32)
+    padded = np.full(3 * code_scan.BLOCK, np.inf, np.float32)
     padded[:stop] = estimates[:stop]
 
     def columns() -> FloatArray:
-        least = padded.reshape(3, scanning.GROUP, scanning.COLUMN).min(axis=1)
+        least = padded.reshape(3, code_scan.GROUP, code_scan.COLUMN).min(axis=1)
         return np.asarray(least.ravel())
 
     minima[:] = columns()
     padded[:known] = distances
-    scanning.put_known(distances, stop, estimates, minima)
+    code_scan.put_known(distances, stop, estimates, minima)
     assert estimates[:stop].tolist() == padded[:stop].tolist()
     assert minima.tolist() == columns().tolist()
 
@@ -144,11 +144,11 @@ def test_scores_reach_their_ends(words: int, sign: int) -> None:
     bits[0] = True
     margins = np.full(64 * words, sign, np.float32)
     planes, (scores, maxima) = np.empty((5, words), np.uint64), scratch(2)
-    hashing.quantise(margins, planes)
-    scanning.scan_asymmetric(reference_kernels.pack(bits), planes, scores, maxima)
+    projection.quantise(margins, planes)
+    code_scan.scan_asymmetric(reference_kernels.pack(bits), planes, scores, maxima)
     assert scores.tolist() == [sign * 7 * 64 * words, 0]
     packed = reference_kernels.pack(bits)
-    scanning.scan_hamming(packed, packed[:, 1].copy(), 2, scores, maxima)
+    code_scan.scan_hamming(packed, packed[:, 1].copy(), 2, scores, maxima)
     assert scores.tolist() == [-64 * words, 0]
 
 
@@ -161,7 +161,7 @@ def take(
     """Return the rows that are sure and those that tie."""
     maxima = np.array(group_maxima(scores), np.int32)
     rows = np.full(len(scores), -1, np.int32)
-    sure, count = scanning.take_largest(scores, maxima, wanted, rows)
+    sure, count = code_scan.take_largest(scores, maxima, wanted, rows)
     if draw:
         count = sampling.keep_sample(rows, sure, count, wanted - sure, ids, np.uint64(7))
     return rows[:sure].tolist(), rows[sure:count].tolist()
@@ -280,7 +280,7 @@ def test_what_is_at_most_the_limit_is_appended_with_its_name(
     names = rng.permutation(points).astype(np.int32)
     for limit in np.array([-1, 3, np.inf], np.float32):
         rows, estimates = np.full(points + 5, -7, np.int32), np.full(points + 5, -7, np.float32)
-        count = scanning.keep_least(fresh, names, limit, held, rows, estimates)
+        count = code_scan.keep_least(fresh, names, limit, held, rows, estimates)
         inside = fresh <= limit
         assert count == held + inside.sum()
         assert rows[held:count].tolist() == names[inside].tolist()
@@ -296,7 +296,7 @@ def test_signs_stand_for_margins_as_levels_of_one(seed: int, words: int, zeros: 
     margins = rng.standard_normal(64 * words).astype(np.float32)
     margins[rng.random(len(margins)) < zeros] = 0
     planes = np.empty((5, words), np.uint64)
-    unit, total = hashing.quantise_signs(margins, planes)
+    unit, total = projection.quantise_signs(margins, planes)
     bits = reference_kernels.unpack(np.ascontiguousarray(planes[:4].T))
     weights = np.array([1, 2, 4, -8]) @ bits
     assert weights.tolist() == np.where(margins >= 0, 1, -1).tolist()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import reference
 import reference_kernels
 from core.twins import kernel_points
-from divgrpc.kernels import scoring
+from divgrpc.kernels import exact as scoring
 from divgrpc.types import FloatArray
 
 examples = settings(deadline=None, derandomize=True, max_examples=80)

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from divgrpc import searching
 from divgrpc.engine import Engine
 from divgrpc.index import Index
-from divgrpc.scratch import Scratch, flat
-from divgrpc.storage import Generation
+from divgrpc.search import searcher
+from divgrpc.search.memory import Scratch, flat
+from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, Metric, QueryResult, Search
 from divgrpc.vectors import SparseRows
 
@@ -84,9 +84,9 @@ def test_answers_are_the_same_however_little_room_there_was(
         for limits in ({}, {"hash_limit": 60}, {"hash_limit": 0}, {"hash_limit": ROWS - 1}):
             for asked in (queries, SparseRows.of(sparse.csr_array(queries))):
                 told: dict[str, Any] = {"search": search, "candidates_limit": 50, **limits}
-                monkeypatch.setattr(searching, "_FIRST_ROOM", ROWS)
+                monkeypatch.setattr(searcher, "_FIRST_ROOM", ROWS)
                 expected = columns(whole.query(asked, **told))
-                monkeypatch.setattr(searching, "_FIRST_ROOM", room)
+                monkeypatch.setattr(searcher, "_FIRST_ROOM", room)
                 assert columns(index.query(asked, **told)) == expected
 
 

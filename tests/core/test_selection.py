@@ -14,7 +14,7 @@ import reference
 import reference_goals
 import reference_kernels
 from core.twins import kernel_points, room_of
-from divgrpc.kernels import collapse, scoring, selection
+from divgrpc.kernels import exact, greedy, near_copies
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import EffectiveParameters
 
@@ -23,10 +23,10 @@ seeds = st.integers(0, 2**32 - 1)
 Rule = Literal["corrected", "printed", "marginal", "mmr"]
 RULES: list[Rule] = ["corrected", "printed", "marginal", "mmr"]
 CODES = {
-    "corrected": selection.CORRECTED,
-    "printed": selection.PRINTED,
-    "marginal": selection.MARGINAL,
-    "mmr": selection.MMR,
+    "corrected": greedy.CORRECTED,
+    "printed": greedy.PRINTED,
+    "marginal": greedy.MARGINAL,
+    "mmr": greedy.MMR,
 }
 Metrics = Literal["cosine", "euclidean", "inner_product"]
 METRICS: list[Metrics] = ["cosine", "euclidean", "inner_product"]
@@ -97,9 +97,9 @@ class Case:
         """Return what the candidates cost, as an index computes it."""
         costs, square = np.empty(len(order), np.float32), reference.dot(self.query, self.query)
         product, target = self.metric == "inner_product", self.query[np.newaxis]
-        scoring.score_rows(points, target, 0, square, product, order, len(order), costs)
+        exact.score_rows(points, target, 0, square, product, order, len(order), costs)
         if product and len(order):
-            selection.scale_costs(costs.copy(), len(order), len(order) - 1, costs)
+            greedy.scale_costs(costs.copy(), len(order), len(order) - 1, costs)
         return costs
 
     def select(
@@ -111,7 +111,7 @@ class Case:
         points = kernel_points(self.vectors, stored_sparse=self.stored_sparse)
         picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
         room = room_of(count, points, marked=marked)
-        chosen, copies = selection.greedy(
+        chosen, copies = greedy.greedy(
             points,
             self.inverses(),
             order,
@@ -120,7 +120,7 @@ class Case:
             k,
             np.float32(1 - wanted.diversity),
             CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
-            collapse.OFF,
+            near_copies.OFF,
             room,
             np.zeros(0, np.int8),
             picked,
@@ -329,7 +329,7 @@ def test_scale_costs_go_from_nearest_to_farthest(values: list[float], equal: boo
     """0 for the nearest, 1 for the farthest, in proportion between; equal ones all cost 0."""
     distances = np.sort(np.array(values[:1] * len(values) if equal else values, np.float32))
     costs = np.full(len(values) + 1, 9, np.float32)
-    selection.scale_costs(distances, len(values), len(values) - 1, costs)
+    greedy.scale_costs(distances, len(values), len(values) - 1, costs)
     low, width = float(distances[0]), float(distances[-1]) - float(distances[0])
     truth = [(float(d) - low) / width if width else 0.0 for d in distances]
     assert np.abs(costs[:-1] - truth).max() < 1e-6

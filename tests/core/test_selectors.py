@@ -13,10 +13,10 @@ import reference
 import reference_selectors
 from core.test_selection import METRICS, Case, Metrics
 from core.twins import kernel_points, room_of
-from divgrpc.kernels import diversifying, pairs, scoring
+from divgrpc.kernels import exact, max_sum_dpp, pairwise
 from divgrpc.parameters import QueryParameters
-from divgrpc.relaxation import Candidates
-from divgrpc.selecting import Picks, select
+from divgrpc.search.relaxation import Candidates
+from divgrpc.search.selectors import Picks, select
 from divgrpc.types import EffectiveParameters, Selector
 
 examples = settings(deadline=None, derandomize=True, max_examples=60)
@@ -31,7 +31,7 @@ def candidates_of(case: Case) -> Candidates:
     points = kernel_points(case.vectors, stored_sparse=case.stored_sparse)
     distances, square = np.empty(count, np.float32), reference.dot(case.query, case.query)
     product, target = case.metric == "inner_product", case.query[np.newaxis]
-    scoring.score_rows(points, target, 0, square, product, order, count, distances)
+    exact.score_rows(points, target, 0, square, product, order, count, distances)
     return Candidates(points, case.inverses(), order, distances, room_of(count, points))
 
 
@@ -166,7 +166,7 @@ def test_dpp_leaves_copies_for_last(metric: Metrics, stored_sparse: bool) -> Non
     assert sorted(row % 6 for row in rows[:6]) == list(range(6))
     near = reference.nearest_rows(case.points(), case.query, range(12))
     assert rows[6:] == [row for row in near if row in rows[6:]]
-    assert np.allclose(picks.values[6:], math.log(diversifying.LEAST))
+    assert np.allclose(picks.values[6:], math.log(max_sum_dpp.LEAST))
     assert np.isfinite(picks.values).all()
 
 
@@ -211,13 +211,13 @@ def test_far_from_is_how_far_apart_points_are(
     among = candidates_of(case)
     far, shared = np.full(13, 9, np.float32), (among.points, among.inverses, among.rows, 12)
     for pick in (0, 7):
-        pairs.far_from(*shared, pick, among.scratch, far)
+        pairwise.far_from(*shared, pick, among.scratch, far)
         row = int(among.rows[pick])
         truth = [reference.apart(case.points(), row, int(other)) for other in among.rows]
         truth[pick] = 0
         assert np.abs(far[:12] - truth).max() < case.room
         assert (far[pick], far[12]) == (0, 9)
-        alone = [pairs.how_far(*shared[:2], row, other) for other in among.rows.tolist()]
+        alone = [pairwise.how_far(*shared[:2], row, other) for other in among.rows.tolist()]
         assert np.abs(np.delete(np.subtract(far[:12], alone), pick)).max() < case.room
 
 
@@ -226,6 +226,6 @@ def test_far_from_is_how_far_apart_points_are(
 def test_logarithms_are_those_of_the_library(number: float) -> None:
     """To the last digits, and none of one."""
     assert math.isclose(
-        diversifying.logarithm(number), math.log(number), rel_tol=1e-15, abs_tol=3e-16
+        max_sum_dpp.logarithm(number), math.log(number), rel_tol=1e-15, abs_tol=3e-16
     )
-    assert diversifying.logarithm(1.0) == 0
+    assert max_sum_dpp.logarithm(1.0) == 0

@@ -11,19 +11,19 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 import reference_labels as reference
-from divgrpc import separators as module
+from divgrpc.build import class_hyperplanes as module
+from divgrpc.build.class_hyperplanes import COUNT, group_means, inner_products, normals, separators
 from divgrpc.engine import Engine
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
+from divgrpc.evaluation.label_votes import neighbour_vote
 from divgrpc.index import Index
-from divgrpc.joining import joined
-from divgrpc.manifest import Manifest
 from divgrpc.parameters import LIMITS, QueryParameters
-from divgrpc.separators import COUNT, group_means, inner_products, normals, separators
-from divgrpc.storage import Generation
+from divgrpc.search.results import joined
+from divgrpc.storage.generations import Generation
+from divgrpc.storage.manifest import Manifest
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
-from divgrpc.voting import neighbour_vote
 
 CLASSES, DIMS = 4, 40
 

@@ -10,9 +10,9 @@ import reference_kernels
 from core.mixed import FAMILIES, METRICS
 from core.twins import check_row, points_of
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.hashing.count_sketch import FROM_DIMS, SUMS, CountSketch
 from divgrpc.index import Index
-from divgrpc.kernels import hashing
-from divgrpc.sketching import FROM_DIMS, SUMS, CountSketch
+from divgrpc.kernels import projection
 from divgrpc.types import HashFamily, Metric, Search
 from divgrpc.vectors import SparseRows
 
@@ -40,9 +40,9 @@ def test_a_sketch_is_the_sum_that_it_says() -> None:
     assert np.abs(sketch.of_dense(rows.toarray()) - truth).max() < 1e-5
     one, other = np.full((1, SUMS), np.nan, np.float32), np.full((1, SUMS), np.nan, np.float32)
     for row, expected in enumerate(truth):
-        hashing.sketch_dense(rows.toarray(), row, sketch.places, one)
+        projection.sketch_dense(rows.toarray(), row, sketch.places, one)
         start, stop = rows.indptr[row], rows.indptr[row + 1]
-        hashing.sketch_sparse(rows.indices, rows.data, start, stop, sketch.places, other)
+        projection.sketch_sparse(rows.indices, rows.data, start, stop, sketch.places, other)
         assert np.abs(one[0] - expected).max() < 1e-5
         assert one.tobytes() == other.tobytes()
 

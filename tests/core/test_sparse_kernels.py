@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import reference
 import reference_kernels
-from divgrpc.kernels import normalising, scoring, sparse
+from divgrpc.kernels import exact, normalise, sparse
 from divgrpc.types import FloatArray
 
 examples = settings(deadline=None, derandomize=True, max_examples=80)
@@ -86,16 +86,16 @@ def test_columns_that_are_not_marked_change_no_bit(
     square = sparse.sparse_square(query[1], query[2], 0, len(query[1]), dims)
     assert square == sparse.dense_square(target, 0)
     squares = np.empty(5)
-    normalising.squares_sparse(indptr, values, squares)
+    normalise.squares_sparse(indptr, values, squares)
     points = (target[:0], indptr, indices, values, squares)
     order = np.random.default_rng(seed).permutation(5)[:4].astype(np.int32)
     for product in (False, True):
         found, truth = np.full((2, 5), 9, np.float32)
-        scoring.score_marked(points, target, marks, square, product, order, 4, found)
-        scoring.score_rows(points, target, 0, square, product, order, 4, truth)
+        exact.score_marked(points, target, marks, square, product, order, 4, found)
+        exact.score_rows(points, target, 0, square, product, order, 4, truth)
         assert found.tobytes() == truth.tobytes()
-        scoring.score_marked(points, target, marks, square, product, order, -1, found)
-        scoring.score_all(points, target, 0, square, product, truth)
+        exact.score_marked(points, target, marks, square, product, order, -1, found)
+        exact.score_all(points, target, 0, square, product, truth)
         assert found.tobytes() == truth.tobytes()
     sparse.unmark(query[1], 0, len(query[1]), marks)
     assert not marks.any()
@@ -138,7 +138,7 @@ def test_normalise_sparse_gives_unit_rows(seed: int, dims: int, scale: int) -> N
     indptr, indices, values = drawn(seed, 5, dims, 0.6)
     values *= np.float32(10.0**scale)
     before = made_dense((indptr, indices, values), dims)
-    bad, zero = normalising.normalise_sparse(indptr, values)
+    bad, zero = normalise.normalise_sparse(indptr, values)
     empty = np.flatnonzero(~before.any(axis=1))
     assert (bad, zero) == (-1, empty[0] if len(empty) else -1)
     after, full = made_dense((indptr, indices, values), dims), before.any(axis=1)
@@ -150,11 +150,11 @@ def test_normalise_sparse_gives_a_row_the_same_bytes_in_any_company() -> None:
     """A row alone and in a batch becomes the same unit row, to the last bit."""
     indptr, _, values = drawn(3, 9, 50)
     together = values.copy()
-    normalising.normalise_sparse(indptr, together)
+    normalise.normalise_sparse(indptr, together)
     for row in range(9):
         part = slice(int(indptr[row]), int(indptr[row + 1]))
         alone = values[part].copy()
-        normalising.normalise_sparse(np.array([0, len(alone)]), alone)
+        normalise.normalise_sparse(np.array([0, len(alone)]), alone)
         assert alone.tobytes() == together[part].tobytes()
 
 
@@ -163,7 +163,7 @@ def test_normalise_sparse_names_the_first_bad_row_and_the_first_of_zeros(bad: fl
     """Rows that store nothing, or only zeros, have no direction; they and bad ones stay as is."""
     indptr = np.array([0, 2, 2, 4, 6, 8, 9], np.int64)
     values = np.array([1, 2, 0, -0.0, 3, bad, bad, 1, 5], np.float32)
-    assert normalising.normalise_sparse(indptr, values) == (3, 1)
+    assert normalise.normalise_sparse(indptr, values) == (3, 1)
     assert values[2:4].tobytes() == np.array([0, -0.0], np.float32).tobytes()
     assert (values[4], values[8]) == (3, 1)
 
@@ -178,9 +178,9 @@ def test_lengths_are_those_of_the_rows(seed: int, dims: int, scale: int) -> None
     truth = np.array([reference.dot(row, row) for row in matrix])
     of_dense, of_sparse = np.empty(4, np.float32), np.empty(4, np.float32)
     squares = np.empty(4, np.float64)
-    normalising.lengths(matrix, of_dense)
-    normalising.lengths_sparse(indptr, values, of_sparse)
-    normalising.squares_sparse(indptr, values, squares)
+    normalise.lengths(matrix, of_dense)
+    normalise.lengths_sparse(indptr, values, of_sparse)
+    normalise.squares_sparse(indptr, values, squares)
     assert (np.abs(of_dense - np.sqrt(truth)) <= 1e-6 * np.sqrt(truth)).all()
     assert (np.abs(of_sparse - np.sqrt(truth)) <= 1e-6 * np.sqrt(truth)).all()
     assert (np.abs(squares - truth) <= 1e-14 * truth).all()
@@ -191,9 +191,9 @@ def test_a_length_whose_square_float32_cannot_hold_is_not_finite(value: float) -
     """Dense and sparse alike: that is how rows too long, or not finite, are found."""
     rows = np.array([[1, 0], [value, 0]], np.float32)
     found = np.empty(2, np.float32)
-    normalising.lengths(rows, found)
+    normalise.lengths(rows, found)
     assert np.isfinite(found).tolist() == [True, False]
-    normalising.lengths_sparse(np.array([0, 2, 4]), rows.ravel(), found)
+    normalise.lengths_sparse(np.array([0, 2, 4]), rows.ravel(), found)
     assert np.isfinite(found).tolist() == [True, False]
 
 
@@ -203,17 +203,17 @@ def test_a_length_whose_square_float32_cannot_hold_is_not_finite(value: float) -
 def fault_of(indptr: Indptr, indices: Indices, dims: int) -> int:
     """Return the first fault in the order of reading."""
     if indptr[0] != 0:
-        return normalising.BAD_INDPTR
+        return normalise.BAD_INDPTR
     for start, stop in zip(indptr[:-1].tolist(), indptr[1:].tolist(), strict=True):
         if not start <= stop <= len(indices):
-            return normalising.BAD_INDPTR
+            return normalise.BAD_INDPTR
         row = indices[start:stop].tolist()
         for at, index in enumerate(row):
             if not 0 <= index < dims:
-                return normalising.BAD_RANGE
+                return normalise.BAD_RANGE
             if at and index <= row[at - 1]:
-                return normalising.BAD_ORDER
-    return normalising.FINE
+                return normalise.BAD_ORDER
+    return normalise.FINE
 
 
 @settings(deadline=None, derandomize=True, max_examples=400)
@@ -224,20 +224,20 @@ def test_check_sparse_finds_what_its_twin_finds(
     """Well formed rows are fine; of rows with numbers changed anywhere the first fault is told."""
     rng = np.random.default_rng(seed)
     indptr, indices, _ = drawn(seed, rows, dims, 0.5)
-    assert normalising.check_sparse(indptr, indices, dims) == normalising.FINE
+    assert normalise.check_sparse(indptr, indices, dims) == normalise.FINE
     for _ in range(spoiled):
         indptr[rng.integers(len(indptr))] += rng.integers(-2, 3)
         if len(indices):
             indices[rng.integers(len(indices))] += rng.integers(-3, 4)
-    assert normalising.check_sparse(indptr, indices, dims) == fault_of(indptr, indices, dims)
+    assert normalise.check_sparse(indptr, indices, dims) == fault_of(indptr, indices, dims)
 
 
 @pytest.mark.parametrize("number", [2**31 - 1, -(2**31), 12])
 def test_check_sparse_reads_nothing_that_is_not_there(number: int) -> None:
     """However wild an index or a row's end is, it is told and not followed."""
     indices = np.array([0, number], np.int32)
-    assert normalising.check_sparse(np.array([0, 2]), indices, 12) == normalising.BAD_RANGE
+    assert normalise.check_sparse(np.array([0, 2]), indices, 12) == normalise.BAD_RANGE
     for end in (number * 2**31, 3):
         indptr = np.array([0, end, 2])
-        found = normalising.check_sparse(indptr, np.array([0, 1], np.int32), 12)
-        assert found == normalising.BAD_INDPTR
+        found = normalise.check_sparse(indptr, np.array([0, 1], np.int32), 12)
+        assert found == normalise.BAD_INDPTR

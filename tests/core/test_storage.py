@@ -18,7 +18,7 @@ from divgrpc.errors import (
     StorageInUseError,
 )
 from divgrpc.parameters import check_index_name
-from divgrpc.storage import IndexFolder, list_indexes, lock_root, staging, sweep
+from divgrpc.storage.generations import IndexFolder, list_indexes, lock_root, staging, sweep
 
 # Publishing.
 

@@ -14,7 +14,7 @@ from divgrpc.errors import (
     IndexExistsError,
     IndexNotFoundError,
 )
-from divgrpc.storage import IndexFolder, list_indexes, staging, sweep
+from divgrpc.storage.generations import IndexFolder, list_indexes, staging, sweep
 
 
 def until(done: threading.Event, act: Callable[[], object]) -> int:

@@ -9,14 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from divgrpc import suggestions, types
+from divgrpc import types
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid
 from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.index import Index
-from divgrpc.label_parameters import PredictParameters
-from divgrpc.parameters import BuildParameters, LabelParameters, QueryParameters, as_metric
-from divgrpc.suggestions import METRIC_ALIASES, UnknownParameterError
+from divgrpc.parameters import (
+    BuildParameters,
+    LabelParameters,
+    QueryParameters,
+    as_metric,
+    suggestions,
+)
+from divgrpc.parameters.predict import PredictParameters
+from divgrpc.parameters.suggestions import METRIC_ALIASES, UnknownParameterError
 
 TABLES: list[Any] = [
     BuildParameters,

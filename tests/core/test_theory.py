@@ -14,7 +14,7 @@ from scipy import stats
 import reference
 import reference_kernels
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.hashing import (
+from divgrpc.hashing.hyperplanes import (
     collision_probability,
     draw_hyperplanes,
     principal_components,

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from divgrpc.threads import on_all_cores
+from divgrpc.parallel import on_all_cores
 
 CORES = len(os.sched_getaffinity(0))
 

@@ -10,10 +10,10 @@ from scipy import sparse
 
 from divgrpc.errors import IndexDamagedError, InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.label_thresholds import TRIED, choose_threshold
 from divgrpc.index import Index
-from divgrpc.label_parameters import PredictParameters
 from divgrpc.parameters import LIMITS
-from divgrpc.thresholds import TRIED, choose_threshold
+from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import IntArray, Mode, QueryDefault
 
 RNG = np.random.default_rng(5)

@@ -15,12 +15,12 @@ from scipy.sparse import csr_array
 
 from core.mixed import METRICS, SAMPLINGS, SELECTIONS, check, drawn, taking
 from core.twins import same_bytes
-from divgrpc import searching
 from divgrpc.index import Index
-from divgrpc.kernels import together
-from divgrpc.kernels.scanning import BLOCK
-from divgrpc.kernels.scoring import BOUND_ROWS
+from divgrpc.kernels import batch
+from divgrpc.kernels.code_scan import BLOCK
+from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.parameters import QueryParameters
+from divgrpc.search import searcher as searching
 from divgrpc.types import (
     FloatArray,
     HashFamily,
@@ -71,7 +71,7 @@ def drawn_queries(count: int, metric: Metric) -> FloatArray:
 def searched_together() -> Iterator[dict[str, Mock]]:
     """Search rows together however small an index is; yields the kernels that do so."""
     names = ("nearest_together", "scan_together")
-    kernels = {name: Mock(wraps=getattr(together, name)) for name in names}
+    kernels = {name: Mock(wraps=getattr(batch, name)) for name in names}
     with patch.multiple(searching, _DIMS=0, _VECTORS=0, _CODES=0, _PART=2, **kernels):
         yield kernels
 
@@ -126,7 +126,7 @@ def test_exact_rows_together_are_those_alone(
     _, calls = compare(index, drawn_queries(count, index.engine._searcher.metric), options)
     # A pool that may grow up to four times keeps too many of so few points.
     grows = options["selector"] == "greedy" and not options["keep_duplicates"] and not limits[1]
-    assert calls == [0 if grows else -(-count // together.TOGETHER), 0]
+    assert calls == [0 if grows else -(-count // batch.TOGETHER), 0]
 
 
 @examples
@@ -151,7 +151,7 @@ def test_rows_scanned_together_are_those_alone(
     asked = drawn_queries(count, index.engine._searcher.metric)
     rows = SparseRows.of(csr_array(asked)) if sparse else asked
     _, calls = compare(index, rows, options)
-    assert calls == [0, -(-count // together.TOGETHER)]
+    assert calls == [0, -(-count // batch.TOGETHER)]
 
 
 @pytest.mark.parametrize("search", ["exact", *SCANS])
@@ -240,7 +240,7 @@ def test_rows_are_searched_one_by_one_where_that_is_faster(
 def test_what_rows_keep_together_has_a_limit(search: Search, block: int) -> None:
     """To the byte; whoever keeps more is searched for alone."""
     index = taking(built("lsh_sdiv", "cosine"), "scan")
-    size = together.TOGETHER * (2 * 60 + block) * 8
+    size = batch.TOGETHER * (2 * 60 + block) * 8
     for limit, expected in ((size - 1, 0), (size, 1)):
         with searched_together() as kernels, patch.object(searching, "_ROOM", limit):
             index.query(drawn_queries(39, "cosine"), search=search, hash_limit=60)
@@ -260,7 +260,7 @@ def test_the_nearest_of_falling_lengths_are_all_the_candidates_there_are() -> No
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"search": "exact", "keep_duplicates": True}, together.TOGETHER),
+        ({"search": "exact", "keep_duplicates": True}, batch.TOGETHER),
         # A pool that may grow keeps too many of so few points.
         ({"search": "exact"}, 1),
         ({"search": "exact", "selector": "max_sum"}, 1),

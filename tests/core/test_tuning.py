@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.mixed import stored_as
-from divgrpc import tuning
+from divgrpc.build import tuning
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
-from divgrpc.pricing import POOLS
+from divgrpc.search.costs import POOLS
 from divgrpc.types import FloatArray
 
 

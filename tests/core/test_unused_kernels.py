@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from divgrpc import compilation, unused_kernels, warming
-from divgrpc.kernels import keeping
+from divgrpc import compilation, unused_kernels, warmup
+from divgrpc.kernels import cache_files
 
 DAY_SECONDS = 86_400
 
@@ -29,7 +29,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
         seconds = time.time() - DAY_SECONDS * days[name]
         os.utime(folder, (seconds, seconds))
     (tmp_path / f"kernels-{99:016x}").symlink_to(made["other"])
-    monkeypatch.setattr(keeping, "cache_folder", lambda: made["current"])
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: made["current"])
     return made
 
 
@@ -42,10 +42,10 @@ def test_warm_removes_what_nobody_used_for_30_days(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Never the current folder, nor what is no folder of kernels."""
-    monkeypatch.setattr(keeping, "is_warm", lambda: True)
+    monkeypatch.setattr(cache_files, "is_warm", lambda: True)
     monkeypatch.setattr(compilation, "ensure", lambda: None)
-    monkeypatch.setattr(warming, "warm_kernels", lambda: None)
-    warming.warm_ahead()
+    monkeypatch.setattr(warmup, "warm_kernels", lambda: None)
+    warmup.warm_ahead()
     assert left(folders) == {"current", "29 days", "other"}
 
 
@@ -54,7 +54,7 @@ def test_a_compilation_removes_it_too(
     folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, failure: str, removed: set[str]
 ) -> None:
     """A release compiles once. Where that fails, everything stays."""
-    monkeypatch.setattr(keeping, "is_warm", lambda: False)
+    monkeypatch.setattr(cache_files, "is_warm", lambda: False)
     monkeypatch.setattr(compilation, "_compile_in_turn", lambda _: failure)
     assert compilation.compile_ahead(lambda _: None) == (not failure)
     assert left(folders) == set(folders) - removed
@@ -62,7 +62,7 @@ def test_a_compilation_removes_it_too(
 
 def test_a_start_is_a_use(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that finds all kernels sets the time of their folder and removes nothing."""
-    monkeypatch.setattr(keeping, "is_warm", lambda: True)
+    monkeypatch.setattr(cache_files, "is_warm", lambda: True)
     assert age_days(folders["current"]) > 39
     assert compilation.compile_ahead(lambda _: None)
     assert age_days(folders["current"]) < 0.1
@@ -77,7 +77,7 @@ def test_what_cannot_be_removed_stays(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(keeping, "is_warm", lambda: True)
+    monkeypatch.setattr(cache_files, "is_warm", lambda: True)
     monkeypatch.setattr(os, "utime", refuse)
     monkeypatch.setattr("shutil.rmtree", refuse)
     assert compilation.compile_ahead(lambda _: None)

@@ -10,11 +10,11 @@ import pytest
 from scipy import sparse
 
 from core.twins import dense, same_bytes
-from divgrpc.building import IndexBuilder
+from divgrpc.build.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
-from divgrpc.stores import MemoryStore
+from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray, Metric
 from divgrpc.vectors import LONGEST, SparseRows, as_rows
 

@@ -11,12 +11,12 @@ from scipy import sparse
 import reference_labels as reference
 from benchmarks.documents import precisions, read
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.evaluation.label_votes import neighbour_vote
 from divgrpc.index import Index
 from divgrpc.labels.votes import most_voted
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import IntArray, Metric
 from divgrpc.vectors import SparseRows
-from divgrpc.voting import neighbour_vote
 
 examples = settings(deadline=None, derandomize=True, max_examples=200)
 EXACT = QueryParameters(k=3, search="exact", diversity=0)

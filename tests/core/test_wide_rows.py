@@ -15,20 +15,20 @@ from scipy import sparse
 
 from core.mixed import METRICS, SELECTIONS, drawn, queries
 from core.twins import check_row, points_of, same_bytes
-from divgrpc import hashing
 from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
+from divgrpc.evaluation.label_votes import neighbour_vote
+from divgrpc.hashing import hyperplanes
+from divgrpc.hashing.count_sketch import SUMS
 from divgrpc.index import Index
 from divgrpc.labels import train
 from divgrpc.parameters import LIMITS, LabelParameters
-from divgrpc.relaxation import Candidates
-from divgrpc.sketching import SUMS
-from divgrpc.storage import Generation
+from divgrpc.search.relaxation import Candidates
+from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
 from divgrpc.vectors import SparseRows, block_rows, joined, mean_width
-from divgrpc.voting import neighbour_vote
 from labelled import widened as at_columns
 
 WIDE = LIMITS["sparse_dims_max"]
@@ -260,7 +260,7 @@ def test_what_passes_through_memory_is_bounded_by_numbers(
     rows = SparseRows(np.arange(count + 1) * stored, none, np.empty(0, np.float32), WIDE)
     assert mean_width(rows) == stored
     assert block_rows(rows) == block
-    assert hashing._sample_rows(rows, SUMS) == sample
+    assert hyperplanes._sample_rows(rows, SUMS) == sample
 
 
 def test_rows_that_are_taken_are_those_of_scipy() -> None:

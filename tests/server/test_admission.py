@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from divgrpc_server import frames
-from divgrpc_server.admission import Admission, kind_of
+from divgrpc_server.codec.statuses import QueueFullError
 from divgrpc_server.config import Config
-from divgrpc_server.frames import Op, Request
-from divgrpc_server.statuses import QueueFullError
+from divgrpc_server.front.admission import Admission, kind_of
+from divgrpc_server.ipc import packets
+from divgrpc_server.ipc.packets import Op, Request
 
-SMALL, LARGE = b"four", bytes(frames.SMALL_MAX + 1)
+SMALL, LARGE = b"four", bytes(packets.SMALL_MAX + 1)
 
 
 class Line:

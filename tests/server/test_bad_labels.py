@@ -11,18 +11,18 @@ import pytest
 
 import labelled
 from details import Details, details_of
-from divgrpc.building import IndexBuilder
+from divgrpc.build.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
 from divgrpc.parameters import LIMITS, BuildParameters
-from divgrpc.stores import MemoryStore
+from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import Mode, Progress
 from divgrpc_client import Client
-from divgrpc_client.errors import RpcError
+from divgrpc_client.rpc.errors import RpcError
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from divgrpc_server import builder
-from divgrpc_server.label_uploads import LabelPieces
+from divgrpc_server.builder import __main__ as builder
+from divgrpc_server.builder.labels import LabelPieces
 from raw import unary
 from running import RunningServer, eventually
 from uploading import chunk, commit, header, refusal

@@ -11,7 +11,7 @@ from details import Details, details_of
 from divgrpc.errors import IndexNotFoundError, InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc_client import Client
-from divgrpc_client.errors import RpcError
+from divgrpc_client.rpc.errors import RpcError
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub

@@ -15,14 +15,15 @@ from divgrpc.errors import IndexNotFoundError, InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc.types import FloatArray
 from divgrpc_client import Client
-from divgrpc_client.options import BuildOptions
-from divgrpc_client.uploads import upload
+from divgrpc_client.messages.options import BuildOptions
+from divgrpc_client.messages.upload import upload
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from divgrpc_server import builder, control, uploads
+from divgrpc_server.builder import __main__ as builder
 from divgrpc_server.config import Config
-from divgrpc_server.uploads import Part
+from divgrpc_server.ipc import build_frames, control
+from divgrpc_server.ipc.build_frames import Part
 from raw import unary
 from running import RunningServer, eventually
 from served import DIMS, random_points
@@ -197,11 +198,11 @@ def _wrong() -> dict[str, tuple[index_pb2.BuildOnceRequest, str]]:
 def test_a_builder_names_the_field_of_a_wrong_request(tmp_path: Path, case: str) -> None:
     """Whatever is wrong, the field is named and nothing is left behind."""
     once, field = _wrong()[case]
-    ours, theirs = uploads.pair()
+    ours, theirs = build_frames.pair()
     control_end, nobody = socket.socketpair()
     with ours, theirs, control_end, nobody:
-        uploads.send(ours, Part.ONCE, once.SerializeToString())
-        uploads.send(ours, Part.END)
+        build_frames.send(ours, Part.ONCE, once.SerializeToString())
+        build_frames.send(ours, Part.END)
         me = control.Self(control.Channel(nobody), Config(), tmp_path, 1)
         with pytest.raises(InvalidArgumentError) as caught:
             builder.build(theirs, me)

@@ -16,11 +16,13 @@ from structlog.testing import capture_logs
 from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import FloatArray
-from divgrpc_client.vectors import as_matrix, encode
+from divgrpc_client.messages.vectors import as_matrix, encode
 from divgrpc_protos.v1 import index_pb2, vectors_pb2
-from divgrpc_server import builder, control, logs, uploads
+from divgrpc_server.builder import __main__ as builder
 from divgrpc_server.config import Config
-from divgrpc_server.uploads import Part
+from divgrpc_server.ipc import build_frames, control
+from divgrpc_server.ipc.build_frames import Part
+from divgrpc_server.logging import logs
 from served import DIMS
 from uploading import chunk, commit, header
 
@@ -30,18 +32,18 @@ ONES = np.ones((3, DIMS), np.float32)
 def run(root: Path, steps: Sequence[index_pb2.BuildRequest]) -> list[Part]:
     """Build from an upload that is sent whole, and return the kinds of events that came."""
     config = Config(data_dir=str(root))
-    ours, theirs = uploads.pair()
+    ours, theirs = build_frames.pair()
     control_end, nobody = socket.socketpair()
     with ours, theirs, control_end, nobody:
         for step in steps:
-            uploads.send(ours, Part.MESSAGE, step.SerializeToString())
-        uploads.send(ours, Part.END)
-        uploads.send(ours, Part.PUBLISH)
+            build_frames.send(ours, Part.MESSAGE, step.SerializeToString())
+        build_frames.send(ours, Part.END)
+        build_frames.send(ours, Part.PUBLISH)
         info = builder.build(theirs, control.Self(control.Channel(nobody), config, root, 1))
         builder.Events(theirs).done(info)
-        events = [uploads.receive(ours)[0]]
+        events = [build_frames.receive(ours)[0]]
         while events[-1] != Part.DONE:
-            events.append(uploads.receive(ours)[0])
+            events.append(build_frames.receive(ours)[0])
     return events
 
 
@@ -147,10 +149,10 @@ def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
 
 def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
     """A builder whose caller has left ends without a word, whether it reads or writes."""
-    ours, theirs = uploads.pair()
+    ours, theirs = build_frames.pair()
     control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, control_end, nobody:
-        uploads.send(ours, Part.MESSAGE, header("index").SerializeToString())
+        build_frames.send(ours, Part.MESSAGE, header("index").SerializeToString())
         ours.close()
         with capture_logs() as lines, pytest.MonkeyPatch.context() as patched:
             patched.setattr(builder, "_watch", lambda *_: None)  # it would end this process
@@ -165,25 +167,25 @@ def test_a_build_is_logged_before_its_caller_hears_of_it(
 ) -> None:
     """The caller may hang up upon the outcome, and nothing is left to log by then."""
     monkeypatch.setattr(builder, "_watch", lambda *_: None)  # it would end this process
-    ours, theirs = uploads.pair()
+    ours, theirs = build_frames.pair()
     control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     heard: list[Part] = []
     log = Mock()
 
     def hear(*_: object, **__: object) -> None:
         while select.select([ours], [], [], 0)[0]:
-            heard.append(uploads.receive(ours)[0])
+            heard.append(build_frames.receive(ours)[0])
 
     log.info.side_effect = hear
     with ours, theirs, control_end, nobody:
         for step in (header("index"), chunk(ONES), commit(3)):
-            uploads.send(ours, Part.MESSAGE, step.SerializeToString())
-        uploads.send(ours, Part.END)
-        uploads.send(ours, Part.PUBLISH)
+            build_frames.send(ours, Part.MESSAGE, step.SerializeToString())
+        build_frames.send(ours, Part.END)
+        build_frames.send(ours, Part.PUBLISH)
         control.Channel(nobody).send(control.Message("upload"), theirs.fileno())
         builder.serve(control.Self(control.Channel(control_end), Config(), tmp_path, 1), log)
         assert heard[-1] == Part.WHOLE
-        assert uploads.receive(ours)[0] == Part.DONE
+        assert build_frames.receive(ours)[0] == Part.DONE
 
 
 @pytest.mark.parametrize(("ended", "code", "pauses"), [(False, 1, 0), (True, 0, 1)])
@@ -197,7 +199,7 @@ def test_last_words_are_waited_for(
     ending = threading.Lock()
     if ended:
         ending.acquire()
-    ours, theirs = uploads.pair()
+    ours, theirs = build_frames.pair()
     ours.close()
     control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, control_end, nobody, pytest.raises(SystemExit):
@@ -208,11 +210,11 @@ def test_last_words_are_waited_for(
 
 def test_an_upload_that_breaks_off(tmp_path: Path) -> None:
     """A front that hangs up in the middle ends the build, and nothing is left behind."""
-    ours, theirs = uploads.pair()
+    ours, theirs = build_frames.pair()
     with theirs:
         with ours:
-            uploads.send(ours, Part.MESSAGE, header("index").SerializeToString())
-            uploads.send(ours, Part.MESSAGE, chunk(ONES).SerializeToString())
+            build_frames.send(ours, Part.MESSAGE, header("index").SerializeToString())
+            build_frames.send(ours, Part.MESSAGE, chunk(ONES).SerializeToString())
         nobody = control.Channel(theirs)
         with pytest.raises((EOFError, BrokenPipeError)):
             builder.build(theirs, control.Self(nobody, Config(), tmp_path, 1))

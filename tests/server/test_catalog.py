@@ -11,12 +11,12 @@ import pytest
 
 from divgrpc import Index
 from divgrpc.errors import DivgrpcError, IndexDamagedError
-from divgrpc.storage import IndexFolder
+from divgrpc.storage.generations import IndexFolder
 from divgrpc.types import IndexInfo
 from divgrpc_protos.v1 import index_pb2
-from divgrpc_server.catalog import Catalog
+from divgrpc_server.codec.statuses import OutOfMemoryError
 from divgrpc_server.config import Config
-from divgrpc_server.statuses import OutOfMemoryError
+from divgrpc_server.front.catalog import Catalog
 from served import random_points
 
 
@@ -70,7 +70,7 @@ def test_whatever_reading_one_raises(
         raise error
 
     monkeypatch.setattr(IndexFolder, "read_info", fail)
-    monkeypatch.setattr("divgrpc_server.catalog.list_indexes", lambda _: ["bad"])
+    monkeypatch.setattr("divgrpc_server.front.catalog.list_indexes", lambda _: ["bad"])
     catalog = Catalog(Config(), Path("/nowhere"), cast("Any", None), lambda: True, lambda: (1, 1))
     with pytest.raises(meaning):
         asyncio.run(catalog.get_index(ASKED))

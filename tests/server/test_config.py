@@ -87,11 +87,11 @@ def test_help_names_every_option() -> None:
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("divgrpc_server.supervisor", ("grpc", "numba", "google")),
+        ("divgrpc_server.supervisor.supervisor", ("grpc", "numba", "google")),
         ("divgrpc_server.__main__", ("grpc", "numba", "google")),
-        ("divgrpc_server.front", ("numba", "scipy", "llvmlite")),
-        ("divgrpc_server.worker", ("grpc",)),
-        ("divgrpc_server.builder", ("grpc", "numba")),
+        ("divgrpc_server.front.__main__", ("numba", "scipy", "llvmlite")),
+        ("divgrpc_server.worker.__main__", ("grpc",)),
+        ("divgrpc_server.builder.__main__", ("grpc", "numba")),
     ],
 )
 def test_each_process_loads_what_it_needs(module: str, absent: tuple[str, ...]) -> None:

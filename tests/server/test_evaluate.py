@@ -16,7 +16,8 @@ from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.types import EvaluateRow, FloatArray, Progress
-from divgrpc_client import Client, RpcError, evaluation_parts
+from divgrpc_client import Client, RpcError
+from divgrpc_client.messages import evaluation_parts
 from running import RunningServer, eventually
 from served import EVALUATED_ROWS as N
 from served import random_points

@@ -24,7 +24,8 @@ from divgrpc.evaluation.label_planning import told_max
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, Progress
-from divgrpc_client import AsyncClient, Client, RpcError, evaluation_parts
+from divgrpc_client import AsyncClient, Client, RpcError
+from divgrpc_client.messages import evaluation_parts
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_labels_pb2, predict_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from divgrpc_server.jobs import Pace
+from divgrpc_server.worker.batches import Pace
 
 
 @pytest.mark.parametrize(("seconds", "ends"), [(0.0, True), (0.05, False)])

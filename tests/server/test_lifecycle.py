@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from divgrpc import Index
 from divgrpc.errors import UnavailableError
-from divgrpc.kernels import keeping
+from divgrpc.kernels import cache_files
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
@@ -75,7 +75,7 @@ def test_health_says_how_many_kernels_are_compiled(tmp_path: Path, data: Path) -
 
     Another process seems to compile: this test, which holds the lock and writes one file.
     """
-    folder = tmp_path / "cache" / keeping.cache_folder().name
+    folder = tmp_path / "cache" / cache_files.cache_folder().name
     folder.mkdir(parents=True)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -95,12 +95,12 @@ def test_health_says_how_many_kernels_are_compiled(tmp_path: Path, data: Path) -
             assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
             return {key: str(value) for key, value in call.trailing_metadata()}
 
-        total = str(len(keeping.kernel_names()))
+        total = str(len(cache_files.kernel_names()))
         expected = {"divgrpc-kernels-compiled": "0", "divgrpc-kernels-total": total}
         try:
             eventually(lambda: trailers().items() >= expected.items(), 60)
-            name = min(keeping.kernel_names())
-            (folder / keeping.file_name(name, "any")).touch()
+            name = min(cache_files.kernel_names())
+            (folder / cache_files.file_name(name, "any")).touch()
             expected["divgrpc-kernels-compiled"] = "1"
             eventually(lambda: trailers().items() >= expected.items())
             info = DiverseIndexStub(channel).GetServerInfo(

@@ -11,9 +11,9 @@ from contextlib import suppress
 import pytest
 
 from divgrpc_server.config import Config
-from divgrpc_server.logs import AccessLog
-from divgrpc_server.outlet import Outlet
-from divgrpc_server.subject_lines import subject
+from divgrpc_server.ipc.subject_lines import subject
+from divgrpc_server.logging.logs import AccessLog
+from divgrpc_server.logging.nonblocking_pipe import Outlet
 
 
 async def written(config: Config, count: int) -> str:

@@ -5,9 +5,9 @@ import socket
 
 import pytest
 
-from divgrpc_server import frames
-from divgrpc_server.frames import Op
-from divgrpc_server.statuses import QueueFullError
+from divgrpc_server.codec.statuses import QueueFullError
+from divgrpc_server.ipc import packets
+from divgrpc_server.ipc.packets import Op
 from pooling import FOREVER, Stage, answer, packet, play, settle
 
 
@@ -250,12 +250,12 @@ def test_a_worker_that_reads_too_slowly() -> None:
     """What does not fit its socket waits here, and goes out when it is heard again."""
 
     async def scene(stage: Stage) -> None:
-        ours, theirs = frames.pair()
+        ours, theirs = packets.pair()
         with theirs:
-            stage.pool.attach(1, frames.Link(ours))
+            stage.pool.attach(1, packets.Link(ours))
             # Room for one such packet, against credits for two.
             ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_000)
-            link = frames.Link(theirs)
+            link = packets.Link(theirs)
             calls = [stage.ask(b"%d" % number * 7_000) for number in range(2)]
             await settle()
             first = await packet(link)

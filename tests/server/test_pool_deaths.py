@@ -7,8 +7,8 @@ import pytest
 from google.rpc import code_pb2, status_pb2
 
 from divgrpc_protos.v1 import query_pb2
-from divgrpc_server.frames import Op, Outcome
-from divgrpc_server.statuses import PoisonError
+from divgrpc_server.codec.statuses import PoisonError
+from divgrpc_server.ipc.packets import Op, Outcome
 from pooling import FOREVER, Stage, answer, packet, play, settle
 
 

@@ -4,10 +4,10 @@ import asyncio
 from functools import partial
 
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
-from divgrpc_server.crew import PIECES_MAX, Call
-from divgrpc_server.frames import Op, Outcome, Reply
-from divgrpc_server.quarantine import Quarantine, index_of
-from divgrpc_server.tasks import Head
+from divgrpc_server.codec.evaluate import Head
+from divgrpc_server.front.quarantine import Quarantine, index_of
+from divgrpc_server.front.worker_link import PIECES_MAX, Call
+from divgrpc_server.ipc.packets import Op, Outcome, Reply
 from pooling import FOREVER, Stage, answer, packet, play, settle
 
 

@@ -3,9 +3,9 @@
 import pytest
 
 from divgrpc_protos.v1 import predict_pb2, query_pb2
-from divgrpc_server import quarantine
-from divgrpc_server.frames import Op
-from divgrpc_server.quarantine import Quarantine, index_of
+from divgrpc_server.front import quarantine
+from divgrpc_server.front.quarantine import Quarantine, index_of
+from divgrpc_server.ipc.packets import Op
 
 
 def query(index: str = "index", k: int = 3) -> bytes:

@@ -16,16 +16,17 @@ from grpc import aio
 from structlog.testing import capture_logs
 
 from details import Details, details_of_status
-from divgrpc.storage import POINTER
+from divgrpc.storage.generations import POINTER
 from divgrpc_protos.v1 import index_pb2
-from divgrpc_server import control, logs
-from divgrpc_server.builds import Builds
-from divgrpc_server.catalog import Catalog
 from divgrpc_server.config import Config
-from divgrpc_server.evaluations import Evaluations
-from divgrpc_server.logs import AccessLog
-from divgrpc_server.pool import Pool
-from divgrpc_server.service import Service
+from divgrpc_server.front.catalog import Catalog
+from divgrpc_server.front.evaluations import Evaluations
+from divgrpc_server.front.jobs import Builds
+from divgrpc_server.front.pool import Pool
+from divgrpc_server.front.service import Service
+from divgrpc_server.ipc import control
+from divgrpc_server.logging import logs
+from divgrpc_server.logging.logs import AccessLog
 
 TEXT = "secret /path/to/somewhere"
 CONFIG = Config(log_level="error")

@@ -12,11 +12,11 @@ from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import FloatArray
 from divgrpc.vectors import SparseRows
 from divgrpc_client import Client
-from divgrpc_client.responses import query_result
+from divgrpc_client.messages.responses import query_result
 from divgrpc_protos.v1 import query_pb2
-from divgrpc_server import requests
-from divgrpc_server.frames import Op, Request
-from divgrpc_server.jobs import QueryJob
+from divgrpc_server.codec import requests
+from divgrpc_server.ipc.packets import Op, Request
+from divgrpc_server.worker.batches import QueryJob
 from running import RunningServer
 
 # No components and no orthogonal blocks, which take their time in so many dimensions.

@@ -11,7 +11,7 @@ from grpc import StatusCode
 from details import details_of_status
 from divgrpc import errors
 from divgrpc_protos.arrays import MatrixError
-from divgrpc_server import statuses
+from divgrpc_server.codec import statuses
 
 
 class Heard:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from divgrpc_protos.arrays import Csr, encode_csr, encode_dense
 from divgrpc_protos.v1 import evaluate_pb2, index_pb2, predict_pb2, query_pb2, vectors_pb2
-from divgrpc_server.subject_lines import NO_SUBJECT, Subject, subject
-from divgrpc_server.subjects import StreamSubject, read
+from divgrpc_server.codec.subjects import StreamSubject, read
+from divgrpc_server.ipc.subject_lines import NO_SUBJECT, Subject, subject
 
 METHODS = ["Query", "PredictLabels", "Evaluate", "EvaluateLabels", "GetIndex", "DeleteIndex"]
 

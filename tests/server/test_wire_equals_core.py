@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 from divgrpc import Index
 from divgrpc.types import FloatArray, QueryResult, Selector
 from divgrpc_client import Client
-from divgrpc_client.vectors import VectorsLike
+from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from running import RunningServer

@@ -18,7 +18,7 @@ from divgrpc.labels import LabelModel
 from divgrpc.metrics import LabelTree
 from divgrpc.types import LabelResult, LabelSelector, Progress, Search, TrainingProgress
 from divgrpc_client import AsyncClient, Client
-from divgrpc_client.errors import RpcError
+from divgrpc_client.rpc.errors import RpcError
 from running import RunningServer, eventually
 
 NAME = "wire-labels"

@@ -14,18 +14,23 @@ import pytest
 from google.rpc import code_pb2
 
 from divgrpc import Index
-from divgrpc.building import IndexBuilder
+from divgrpc.build.builder import IndexBuilder
 from divgrpc.evaluation import COLUMNS, Grid, evaluate
 from divgrpc.parameters import BuildParameters
-from divgrpc.storage import Generation, open_generation, staging
+from divgrpc.storage.generations import Generation, open_generation, staging
 from divgrpc.types import QueryDefault, QueryResult
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_pb2, query_pb2
-from divgrpc_server import control, frames, logs, messages, shelf, worker
+from divgrpc_server.codec import results
+from divgrpc_server.codec.evaluate import Head, unpack_measured, unpack_plan
 from divgrpc_server.config import Config
-from divgrpc_server.frames import Op, Outcome, Request
-from divgrpc_server.tasks import Head, unpack_measured, unpack_plan
-from divgrpc_server.uploads import Whole
+from divgrpc_server.ipc import control
+from divgrpc_server.ipc import packets as frames
+from divgrpc_server.ipc.build_frames import Whole
+from divgrpc_server.ipc.packets import Op, Outcome, Request
+from divgrpc_server.logging import logs
+from divgrpc_server.worker import __main__ as worker
+from divgrpc_server.worker import index_cache
 from fronts import Front, code_of
 from served import DIMS, random_points
 
@@ -178,7 +183,7 @@ def test_what_was_lent_is_taken_back_where_a_last_piece_fails(
     def fail(_: QueryResult) -> bytes:
         raise MemoryError
 
-    monkeypatch.setattr(messages, "pack_result", fail)
+    monkeypatch.setattr(results, "pack_result", fail)
     front.send(query(1, 3_000))
     assert front.hear().lent == 1
     packet = front.hear_credit()
@@ -238,7 +243,7 @@ def test_a_generation_that_takes_long_to_open(
         assert go_on.wait(20)
         return open_generation(folder)
 
-    monkeypatch.setattr(shelf, "open_generation", open_slowly)
+    monkeypatch.setattr(index_cache, "open_generation", open_slowly)
     front.send(Request(1, FOREVER, Op.PREPARE, "", Whole("small", "staged").pack()))
     assert generation(front, 2) == 1
     readable, _, _ = select.select([front.link.fileno()], [], [], 10)

@@ -9,10 +9,13 @@ from structlog.testing import capture_logs
 
 from divgrpc import compilation
 from divgrpc.compilation import Compilation
-from divgrpc.kernels import keeping
-from divgrpc_server import control, frames, kernel_progress, logs, worker
+from divgrpc.kernels import cache_files
 from divgrpc_server.config import Config
-from divgrpc_server.frames import Op, Request
+from divgrpc_server.ipc import control, packets
+from divgrpc_server.ipc.packets import Op, Request
+from divgrpc_server.logging import logs
+from divgrpc_server.worker import __main__ as worker
+from divgrpc_server.worker import kernel_progress
 from fronts import Front
 
 
@@ -27,7 +30,7 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
 
     def serve(_: worker.Front, packet: list[Request]) -> bool:
         order.append(packet[0].id)
-        return len(packet[0].payload) > frames.SMALL_MAX
+        return len(packet[0].payload) > packets.SMALL_MAX
 
     def piece(*_: object) -> None:
         order.append("piece")
@@ -93,6 +96,6 @@ def test_a_worker_tells_how_far_the_kernels_are(
             heard.append(received[0])
     assert len(events) == len(logged)
     assert all(word in event["event"] for word, event in zip(logged, events, strict=True))
-    total = len(keeping.kernel_names())
+    total = len(cache_files.kernel_names())
     assert [message.number for message in heard] == [*counts, total]
     assert {message.kind for message in heard} == {"kernels"}

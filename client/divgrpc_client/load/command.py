@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client import machine
-from divgrpc_client.extras import extra
-from divgrpc_client.files import pick_rows, read_vectors
+from divgrpc_client.formats import json_output
+from divgrpc_client.formats.extras import extra
+from divgrpc_client.formats.files import pick_rows, read_vectors
 from divgrpc_client.load import showing, words
 from divgrpc_client.load.points import Points
 from divgrpc_client.load.results import Report, read_report, write_report
@@ -20,7 +20,7 @@ from divgrpc_client.load.schedules import Schedule, constant, parse_schedule
 from divgrpc_client.load.sessions import Settings
 from divgrpc_client.load.targets import check_target
 from divgrpc_client.load.traffic import Call, read_mix
-from divgrpc_client.options import QueryOptions
+from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.arrays import row_count, take
 
 MISSED: Final = 3
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             tell=tell,
         )
     if arguments.json:
-        machine.show(report)
+        json_output.show(report)
     else:
         showing.show(report)
     if arguments.save is not None:
@@ -91,7 +91,7 @@ def _compare(arguments: argparse.Namespace) -> int:
     if arguments.json:
         heads = ("figure", "a", "b", "ratio", "verdict")
         rows = [dict(zip(heads, row, strict=True)) for row in words.comparison(one, other)]
-        machine.show({"notes": words.differences(one, other), "figures": rows})
+        json_output.show({"notes": words.differences(one, other), "figures": rows})
     else:
         showing.show_comparison(one, other)
     return VOID if one["void"] or other["void"] else 0

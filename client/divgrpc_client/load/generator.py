@@ -25,9 +25,9 @@ import grpc
 import numpy as np
 from grpc import aio
 
-from divgrpc_client.channels import SERVICE, Settings
 from divgrpc_client.load.orders import NOT_SENT, SAMPLE, Ended, Sent, Task, Trial
 from divgrpc_client.load.streaming import StreamedQuery
+from divgrpc_client.rpc.channels import SERVICE, Settings
 
 _FLUSH_SECONDS: Final = 0.05
 _BACKOFF_SECONDS: Final = 0.05

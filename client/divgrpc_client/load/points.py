@@ -6,7 +6,7 @@ import numpy.typing as npt
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.metrics import Labels, Topics, h_score, list_distances, objective
 from divgrpc.types import IntArray, Metric
-from divgrpc_client.vectors import VectorsLike, as_matrix
+from divgrpc_client.messages.vectors import VectorsLike, as_matrix
 from divgrpc_protos.arrays import Csr, Matrix, picked, row_count
 
 

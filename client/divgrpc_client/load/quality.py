@@ -14,12 +14,12 @@ import numpy as np
 from divgrpc import metrics
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import IntArray
-from divgrpc_client.errors import RpcError
 from divgrpc_client.load.points import Points
 from divgrpc_client.load.sessions import Session, ask_raw
 from divgrpc_client.load.traffic import Call
-from divgrpc_client.requests import enum_value
-from divgrpc_client.responses import label_result, query_result
+from divgrpc_client.messages.requests import enum_value
+from divgrpc_client.messages.responses import label_result, query_result
+from divgrpc_client.rpc.errors import RpcError
 from divgrpc_protos.arrays import take
 from divgrpc_protos.v1 import predict_pb2, query_pb2
 

@@ -10,11 +10,7 @@ import grpc
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import Metric
-from divgrpc_client import arguments
-from divgrpc_client.calls import Call as Connected
-from divgrpc_client.channels import SERVICE
 from divgrpc_client.client import Client
-from divgrpc_client.errors import RpcError
 from divgrpc_client.load.fleet import LEAD_SECONDS, Fleet
 from divgrpc_client.load.orders import Sent, Task, Trial
 from divgrpc_client.load.recordings import Recording
@@ -22,7 +18,11 @@ from divgrpc_client.load.schedules import Schedule
 from divgrpc_client.load.targets import check_target, port_of
 from divgrpc_client.load.traffic import BYTES_MAX, Call
 from divgrpc_client.load.watching import ServerWatch, Use
-from divgrpc_client.responses import ServerInfo
+from divgrpc_client.messages import arguments
+from divgrpc_client.messages.responses import ServerInfo
+from divgrpc_client.rpc.call import Call as Connected
+from divgrpc_client.rpc.channels import SERVICE
+from divgrpc_client.rpc.errors import RpcError
 from divgrpc_protos.arrays import take
 from divgrpc_protos.v1 import query_pb2
 

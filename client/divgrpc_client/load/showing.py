@@ -7,7 +7,7 @@ from typing import Final
 from rich.live import Live
 from rich.table import Table
 
-from divgrpc_client.display import console, table
+from divgrpc_client.formats.tables import console, table
 from divgrpc_client.load import words
 from divgrpc_client.load.results import Report
 from divgrpc_client.load.sessions import Trialled

@@ -8,8 +8,8 @@ import grpc
 from google.protobuf.message import DecodeError
 from grpc import aio
 
-from divgrpc_client.calls import CODES
-from divgrpc_client.channels import SERVICE
+from divgrpc_client.rpc.call import CODES
+from divgrpc_client.rpc.channels import SERVICE
 from divgrpc_protos.v1 import query_pb2
 
 

@@ -3,7 +3,7 @@
 import ipaddress
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client import arguments
+from divgrpc_client.messages import arguments
 
 
 def check_target(target: str, *, allow_remote: bool = False) -> str:

@@ -42,11 +42,11 @@ from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import IntArray
-from divgrpc_client import arguments, requests
-from divgrpc_client.files import pick_rows, read_column, read_vectors
+from divgrpc_client.formats.files import pick_rows, read_column, read_vectors
 from divgrpc_client.load.points import Points
-from divgrpc_client.options import PredictOptions, QueryOptions
-from divgrpc_client.vectors import as_matrix
+from divgrpc_client.messages import arguments, requests
+from divgrpc_client.messages.options import PredictOptions, QueryOptions
+from divgrpc_client.messages.vectors import as_matrix
 from divgrpc_protos.arrays import Matrix, picked, row_count, take
 from divgrpc_protos.v1 import query_pb2
 

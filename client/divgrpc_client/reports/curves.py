@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from divgrpc.types import EvaluateRow
-from divgrpc_client.evaluation_tables import method, stage
+from divgrpc_client.formats.evaluation_tables import method, stage
 from divgrpc_client.reports import charts
 from divgrpc_client.reports.charts import Curve
 from divgrpc_client.reports.page import Figure, Figures

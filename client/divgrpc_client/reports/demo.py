@@ -15,8 +15,8 @@ from rich.console import Console
 
 from divgrpc.metrics import mean
 from divgrpc.types import IntArray
-from divgrpc_client import display
 from divgrpc_client.client import Client
+from divgrpc_client.formats import tables
 from divgrpc_client.reports import demo_copies, demo_digits, demo_kept
 from divgrpc_client.reports.contact_sheet import Block, write_contact_sheet
 from divgrpc_client.reports.demo_asking import K
@@ -42,7 +42,7 @@ def run(folder: Path, *, keep: bool = False) -> int:
 
     With `keep` the server, its indexes and two files of vectors stay until Ctrl-C.
     """
-    out = display.console()
+    out = tables.console()
     folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be ours to write
     out.print("Starting a server (the first start compiles the kernels) ...")
     with contextlib.ExitStack() as ends:

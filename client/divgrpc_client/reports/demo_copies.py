@@ -12,8 +12,8 @@ import numpy.typing as npt
 from rich.console import Console
 
 from divgrpc.types import FloatArray, IntArray
-from divgrpc_client import display
 from divgrpc_client.client import Client
+from divgrpc_client.formats import tables
 from divgrpc_client.reports.contact_sheet import Block, Strip
 from divgrpc_client.reports.demo_asking import Answers, K, ask, describe
 
@@ -105,7 +105,7 @@ def report(out: Console, copies: Copies, rows: IntArray, both: Sequence[Answers]
         f"{len(copies.images):,} points.\n"
         f"   {len(rows)} of them are the queries: more like this.\n"
     )
-    grid = display.table(
+    grid = tables.table(
         *("results", ">diversity", ">images", ">same digit", ">cosine"),
         *(">ms, round trip", ">µs, worker"),
     )

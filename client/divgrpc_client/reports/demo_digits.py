@@ -14,8 +14,8 @@ from rich.console import Console
 
 from divgrpc.metrics import Labels, Values, judge, mean, measure
 from divgrpc.types import FloatArray, IntArray
-from divgrpc_client import display
 from divgrpc_client.client import Client
+from divgrpc_client.formats import tables
 from divgrpc_client.reports.contact_sheet import Block, Strip
 from divgrpc_client.reports.demo_asking import Answers, K, ask, describe
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries, hyperplane_queries
@@ -132,7 +132,7 @@ def report(
         f"digits among {len(parts.indexed):,} images;\n"
         f"   they were learned from {len(parts.reported)} images that are not indexed.\n"
     )
-    grid = display.table(
+    grid = tables.table(
         *("results", ">diversity", ">P", ">SR", ">D", ">h", ">ms, round trip", ">µs, worker")
     )
     for each, quality in zip(answers, qualities, strict=True):

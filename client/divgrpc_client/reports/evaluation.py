@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from divgrpc.types import EvaluateRow
-from divgrpc_client.evaluation_tables import SHOWN, figure, method, setting, stage
+from divgrpc_client.formats.evaluation_tables import SHOWN, figure, method, setting, stage
 from divgrpc_client.reports import curves
 from divgrpc_client.reports.page import (
     Body,

@@ -17,11 +17,11 @@ from PIL import Image, UnidentifiedImageError
 from divgrpc.errors import IndexChangedError, InvalidArgumentError
 from divgrpc.types import EvaluateRow
 from divgrpc_client.client import Client
-from divgrpc_client.evaluation_tables import method, setting
-from divgrpc_client.files import read_column
+from divgrpc_client.formats.evaluation_tables import method, setting
+from divgrpc_client.formats.files import read_column
+from divgrpc_client.messages.vectors import VectorsLike, as_matrix
 from divgrpc_client.reports.evaluation import h
 from divgrpc_client.reports.page import Result, ResultList, ResultLists, data_uri
-from divgrpc_client.vectors import VectorsLike, as_matrix
 from divgrpc_protos.arrays import row_count, take
 
 # As large as a page shows them.

@@ -11,7 +11,7 @@ import numpy as np
 
 from divgrpc.types import IndexInfo, IntArray, Progress, Search
 from divgrpc_client.client import Client
-from divgrpc_client.options import BuildOptions
+from divgrpc_client.messages.options import BuildOptions
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries
 from divgrpc_client.reports.paper.rows import (
     FAMILIES,

@@ -16,8 +16,8 @@ import numpy.typing as npt
 import divgrpc
 from divgrpc.metrics import mean
 from divgrpc.types import FloatArray, IntArray
-from divgrpc_client import display
 from divgrpc_client.client import Client
+from divgrpc_client.formats import tables
 from divgrpc_client.reports import demo_digits
 from divgrpc_client.reports.charts import Spots, plane
 from divgrpc_client.reports.contact_sheet import Block, Strip, write_contact_sheet
@@ -115,7 +115,7 @@ def run(out: Path) -> int:
         for name, svg in drawings.items():
             (out / f"toy-{name.lower()}.svg").write_text(svg + "\n", encoding="utf-8")
         write_contact_sheet(out / "digits.png", "Seven queries", _SHEET_TEXT, _blocks(shown))
-    display.console().print(f"Figures: {out}", soft_wrap=True)
+    tables.console().print(f"Figures: {out}", soft_wrap=True)
     return 0
 
 

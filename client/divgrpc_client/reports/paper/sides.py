@@ -8,7 +8,7 @@ import numpy as np
 
 from divgrpc.metrics import Values
 from divgrpc.types import FloatArray, HashFamily, IntArray, Interval, Sampling
-from divgrpc_client.options import QueryOptions
+from divgrpc_client.messages.options import QueryOptions
 from divgrpc_client.reports.paper.bench import INDEX, Bench, some_of
 from divgrpc_client.reports.paper.rows import FAMILIES, TABLES, Asking, Row, combined
 from divgrpc_client.reports.topics import Points

@@ -19,8 +19,8 @@ from rich.console import Console
 import divgrpc
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import Progress
-from divgrpc_client import display
 from divgrpc_client.client import Client
+from divgrpc_client.formats import tables
 from divgrpc_client.reports.page import write_page
 from divgrpc_client.reports.paper import sides
 from divgrpc_client.reports.paper.bench import Bench, Clock, Plan
@@ -75,7 +75,7 @@ def run(
     names: Sequence[str], folder: str | None, asked: Plan, out: Path, json_path: Path | None
 ) -> int:
     """Measure, print tables and verdicts, write the page and the JSON; returns the exit code."""
-    console = display.console()
+    console = tables.console()
     _make_room(out, json_path)
     sets = load(names, folder)
     if sets[0].name == DIGITS:
@@ -86,7 +86,7 @@ def run(
             style="bold red",
         )
     bar: AbstractContextManager[Callable[[Progress], None] | None] = (
-        display.bar("units of work") if sys.stderr.isatty() else nullcontext()
+        tables.bar("units of work") if sys.stderr.isatty() else nullcontext()
     )
     with bar as tell:
         report = measure(sets, asked, tell or (lambda _: None))
@@ -97,7 +97,7 @@ def again(source: Path, out: Path, json_path: Path | None) -> int:
     """Print, write and draw what an earlier run kept in JSON, measuring nothing."""
     report = Report.read(source)
     _make_room(out, json_path)
-    return _tell(display.console(), report, out, json_path)
+    return _tell(tables.console(), report, out, json_path)
 
 
 def _make_room(*paths: Path | None) -> None:
@@ -161,7 +161,7 @@ def show(console: Console, report: Report) -> None:
 
 
 def _table(rows: Sequence[Row], k: int) -> Any:  # noqa: ANN401  # rich's table
-    grid = display.table(
+    grid = tables.table(
         *("method", "hash", "points", ">dial", ">P", ">SR", ">D", ">h", ">95 %", ">µs"),
         ">paper's h",
         title=f"{rows[0].data}, k = {k}",

@@ -20,7 +20,7 @@ from rich.console import Console
 import divgrpc
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import Progress
-from divgrpc_client import display
+from divgrpc_client.formats import tables
 from divgrpc_client.reports.documents import DIGITS, SETS, Split, load
 from divgrpc_client.reports.page import write_page
 from divgrpc_client.reports.paper.bench import Clock
@@ -70,7 +70,7 @@ def run(
     With as few documents as `QUICK` the set that is made up is a small one too. Without a name of a
     set that one is all that is measured.
     """
-    console = display.console()
+    console = tables.console()
     for path in filter(None, (out, json_path)):
         path.parent.mkdir(parents=True, exist_ok=True)  # before the work: it may not be ours
     sets = load(names, folder) if names else []
@@ -81,7 +81,7 @@ def run(
             style="bold red",
         )
     bar: AbstractContextManager[Callable[[Progress], None] | None] = (
-        display.bar("documents") if sys.stderr.isatty() else nullcontext()
+        tables.bar("documents") if sys.stderr.isatty() else nullcontext()
     )
     with bar as tell:
         size = SMALL if documents == QUICK else SIZE
@@ -145,7 +145,7 @@ def show(console: Console, report: Report) -> None:
 
 
 def _table(rows: Sequence[LabelRow]) -> Any:  # noqa: ANN401  # rich's table
-    grid = display.table(
+    grid = tables.table(
         *("method", "mode", "setting", "search", ">dial", ">least score"),
         *(">P", ">R", ">f", ">D", ">h", ">scored", ">µs"),
         title=f"{rows[0].data}, {rows[0].documents:,} documents",

@@ -1,0 +1,180 @@
+"""Vectors and their columns from the files people have: .npy, .npz, .fvecs and svmlight.
+
+.npy and .fvecs are memory-mapped, so that a file larger than memory can be sent. What is wrong with
+a file is an `InvalidArgumentError` that says so; pickled objects are never read.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client.formats import sparse_files
+from divgrpc_client.formats.sparse_files import SVMLIGHT, IndexBase
+from divgrpc_protos.arrays import Csr, Matrix
+
+Array = npt.NDArray[Any]
+
+FORMATS: Final = ".npy, .npz (numpy's or scipy's), .fvecs or .svm (.svmlight, .libsvm)"
+_LABELS: Final = "labels"
+# Rows of a .fvecs file whose headers are compared at a time: memory for the comparison is bounded.
+_FVECS_ROWS: Final = 2**16
+
+
+def read_vectors(
+    path: Path, key: str | None = None, *, base: IndexBase = "auto", dims: int | None = None
+) -> Matrix:
+    """Return the (rows, dims) array of a file, or its compressed sparse rows.
+
+    `key` names one array of an .npz; `base` and `dims` are for svmlight, as `read_svmlight` says.
+    Raises `InvalidArgumentError` where the file is missing or is not what its name says.
+    """
+    if path.suffix in SVMLIGHT and key is None:
+        return sparse_files.read_svmlight(path, base=base, dims=dims)
+    if base != "auto" or dims is not None:
+        option = "dims" if base == "auto" else "index_base"
+        flag = f"--{option.replace('_', '-')}"
+        raise InvalidArgumentError(option, f"{flag} is for svmlight alone, not for {path}")
+    vectors = _read(path, key)
+    if isinstance(vectors, Csr):
+        return vectors
+    if vectors.ndim != 2:
+        raise _wrong(path, f"must hold a two-dimensional array, got shape {vectors.shape}")
+    return vectors
+
+
+def read_column(source: str, vectors_path: Path) -> Array:
+    """Return the (rows,) array that `source` names.
+
+    `source` is an array of the .npz that the vectors came from, ``labels`` for those of the
+    svmlight file that they came from, an .npy file, or a text file with one number per line.
+    """
+    if vectors_path.suffix in SVMLIGHT and source == _LABELS:
+        return sparse_files.read_labels(vectors_path)
+    if vectors_path.suffix == ".npz" and not Path(source).suffix:
+        return _named(vectors_path, source)
+    path = Path(source)
+    if path.suffix == ".npy":
+        return _load(path)
+    try:
+        return np.loadtxt(path, dtype=np.int64, ndmin=1)
+    except (OSError, ValueError) as error:
+        raise _wrong(path, f"must hold one whole number per line: {_reason(error)}") from None
+
+
+def read_lists(path: Path) -> list[Array]:
+    """Return the whole numbers of each line of a text file, between spaces; a line may have none.
+
+    Raises `InvalidArgumentError` where the file is missing or holds anything else.
+    """
+    try:
+        lines = path.read_text().splitlines()
+        return [np.array([int(word) for word in line.split()], np.int64) for line in lines]
+    except (OSError, ValueError, OverflowError) as error:
+        raise _wrong(path, f"must hold whole numbers on every line: {_reason(error)}") from None
+
+
+def pick_rows(text: str | None, count: int) -> range:
+    """Return the rows that a text names as Python slices do: 3:5, :10, -2:, or one by its number.
+
+    None is all of them. Raises `InvalidArgumentError` where they are none of the file's.
+    """
+    if text is None:
+        return range(count)
+    first, colon, last = text.partition(":")
+    try:
+        start, stop = (int(part) if part else None for part in (first, last))
+    except ValueError:
+        raise InvalidArgumentError(
+            "rows", f"rows must be START:STOP or a number, got {text!r}"
+        ) from None
+    if not colon and start is not None:
+        stop = start + 1 if start != -1 else None
+    chosen = range(count)[start:stop]
+    if not chosen:
+        raise InvalidArgumentError("rows", f"rows {text!r} are none of the file's {count}")
+    return chosen
+
+
+def _read(path: Path, key: str | None) -> Array | Csr:
+    if key is not None and path.suffix != ".npz":
+        raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")
+    match path.suffix:
+        case ".npy":
+            return _load(path)
+        case ".npz":
+            return _only_matrix(path) if key is None else _named(path, key)
+        case ".fvecs":
+            return _from_fvecs(path)
+    raise _wrong(path, f"must be {FORMATS}")
+
+
+def _load(path: Path) -> Array:
+    try:
+        return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise _wrong(path, f"cannot be read as .npy: {_reason(error)}") from None
+
+
+@contextmanager
+def _npz(path: Path) -> Iterator[Any]:
+    """Open an .npz, and say so where it cannot be read."""
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            yield archive
+    except InvalidArgumentError:
+        raise
+    except Exception as error:  # noqa: BLE001  # zipfile and numpy raise many kinds on bad bytes
+        raise _wrong(path, f"cannot be read as .npz: {_reason(error)}") from None
+
+
+def _named(path: Path, key: str) -> Array:
+    with _npz(path) as archive:
+        if key not in archive.files:
+            raise InvalidArgumentError("key", f"{path} holds no array named {key!r}")
+        return np.asarray(archive[key])
+
+
+def _only_matrix(path: Path) -> Array | Csr:
+    with _npz(path) as archive:
+        if sparse_files.is_scipy(archive):
+            return sparse_files.from_scipy(path, archive)
+        matrices = [name for name in archive.files if archive[name].ndim == 2]
+        if len(matrices) == 1:
+            return np.asarray(archive[matrices[0]])
+        names = ", ".join(archive.files) or "nothing"
+    raise InvalidArgumentError(
+        "key",
+        f"{path} holds {len(matrices)} two-dimensional arrays of {names}: name one with --key",
+    )
+
+
+def _from_fvecs(path: Path) -> Array:
+    # Each row is its number of dimensions as int32, then so many float32.
+    try:
+        numbers = np.memmap(path, dtype="<i4", mode="r")
+    except (OSError, ValueError) as error:
+        raise _wrong(path, f"cannot be read as .fvecs: {_reason(error)}") from None
+    dims = int(numbers[0])
+    if dims < 1 or numbers.size % (dims + 1):
+        raise _wrong(path, f"is no .fvecs: rows of {dims} dimensions do not fill it")
+    rows = numbers.reshape(-1, dims + 1)
+    for start in range(0, len(rows), _FVECS_ROWS):
+        wrong = np.flatnonzero(rows[start : start + _FVECS_ROWS, 0] != dims)
+        if wrong.size:
+            row = start + int(wrong[0])
+            raise _wrong(path, f"is no .fvecs: row {row} has {rows[row, 0]} dimensions, not {dims}")
+    return rows.view("<f4")[:, 1:]
+
+
+def _wrong(path: Path, what: str) -> InvalidArgumentError:
+    return InvalidArgumentError("file", f"{path} {what}")
+
+
+def _reason(error: Exception) -> str:
+    # An OSError's text repeats the path.
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)

@@ -1,0 +1,345 @@
+"""Results for people, on a terminal or in a pipe: tables, and a progress bar while a build runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from divgrpc.types import (
+    Choice,
+    IndexInfo,
+    LabelInfo,
+    LabelResult,
+    Progress,
+    QueryDefault,
+    QueryResult,
+    Search,
+    SearchCost,
+    TrainingProgress,
+    WarningInfo,
+)
+from divgrpc_client.messages.options import BUILD_DEFAULTS
+
+# Wide enough for every table here; rich guesses 80 columns where there is no terminal.
+_PIPE_WIDTH: Final = 120
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def console(*, stderr: bool = False) -> Console:
+    """Return the terminal, or a pipe without colours."""
+    terminal = Console(stderr=stderr, highlight=False)
+    if not terminal.is_terminal:
+        terminal = Console(stderr=stderr, highlight=False, width=_PIPE_WIDTH)
+    return terminal
+
+
+def table(*columns: str, title: str | None = None) -> Table:
+    """Return an empty table; a column that begins with ``>`` holds numbers."""
+    grid = Table(title=title, title_justify="left", box=None, pad_edge=False, title_style="bold")
+    for column in columns:
+        right = column.startswith(">")
+        grid.add_column(column.removeprefix(">"), justify="right" if right else "left")
+    return grid
+
+
+@contextmanager
+def bar(unit: str = "rows") -> Iterator[Callable[[Progress], None]]:
+    """Show progress on standard error; yields what to call with each step."""
+    columns = (
+        TextColumn("{task.description:<11}"),
+        BarColumn(),
+        TextColumn("{task.fields[rows]}  {task.fields[left]}"),
+    )
+    with Bar(*columns, console=console(stderr=True), transient=True) as shown:
+        task = shown.add_task("waiting", total=None, rows="", left="")
+
+        def step(progress: Progress) -> None:
+            left = progress.seconds_left
+            shown.update(
+                task,
+                description=progress.stage,
+                completed=progress.rows_done,
+                total=progress.rows_total or None,
+                rows=f"{progress.rows_done:,} {unit}{_loss(progress)}",
+                left="" if left is None else f"{left:.0f} s left",
+            )
+
+        yield step
+
+
+def _loss(progress: Progress) -> str:
+    if not isinstance(progress, TrainingProgress) or progress.loss is None:
+        return ""
+    return f", loss {progress.loss:,.4g}"
+
+
+def built(info: IndexInfo) -> None:
+    """Say what a build came to."""
+    out = console()
+    out.print(
+        f"{info.name}: generation {info.generation}, {info.rows:,} {info.points} rows of "
+        f"{info.dims:,} dimensions, {size(_bytes(info))}, serving"
+    )
+    if info.labels is not None:
+        out.print(_labels(info.labels))
+    _warn(out, info.warnings)
+    out.print(f"divgrpc info {info.name} says what was chosen and why", style="dim")
+
+
+def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> None:
+    """Show the results of each row, in the order in which they were picked.
+
+    Where near-copies were listed, a column counts those of each result; `shows_copies` adds their
+    ids.
+    """
+    out = console()
+    columns: list[str] = []
+    if len(answer.collapsed_offsets) and answer.parameters.duplicate_threshold is not None:
+        columns = [">copies", "ids of copies"] if shows_copies else [">copies"]
+    grid = table(">row", ">rank", ">id", ">score", *columns)
+    for position, (row, count) in enumerate(zip(rows, answer.counts.tolist(), strict=True)):
+        if count == 0:
+            grid.add_row(str(row), "none")
+        for rank in range(count):
+            copies = answer.collapsed(position, rank).tolist()
+            cells = (str(len(copies)), " ".join(map(str, copies)))
+            grid.add_row(
+                str(row) if rank == 0 else "",
+                str(rank + 1),
+                str(answer.ids[position, rank]),
+                f"{answer.scores[position, rank]:.4f}",
+                *cells[: len(columns)],
+            )
+    out.print(grid)
+    used = answer.parameters
+    out.print(
+        f"generation {answer.generation}: {used.search} search, {used.selector} selector, "
+        f"{answer.dial}, candidates_limit {used.candidates_limit}",
+        style="dim",
+    )
+    if len(answer.duality_gaps):
+        most = f"{answer.duality_gaps.max():.1e}"
+        out.print(f"duality gap at most {most} of the objective's range", style="dim")
+    _warn(out, answer.warnings)
+
+
+def labels(answer: LabelResult, rows: range) -> None:
+    """Show the labels of each document, in the order in which they were picked."""
+    out = console()
+    columns = (">document", ">rank", ">label", *(["name"] if answer.names else []))
+    grid = table(*columns, ">score")
+    for position, (row, count) in enumerate(zip(rows, answer.counts.tolist(), strict=True)):
+        if count == 0:
+            grid.add_row(str(row), "none")
+        for rank in range(count):
+            grid.add_row(
+                str(row) if rank == 0 else "",
+                str(rank + 1),
+                str(answer.labels[position, rank]),
+                *([escape(answer.names[position][rank])] if answer.names else []),
+                f"{answer.scores[position, rank]:.4f}",
+            )
+    out.print(grid)
+    used = answer.parameters
+    voters = f" of {used.neighbours}, {used.vote}" if used.neighbours else ""
+    out.print(
+        f"generation {answer.generation}: {used.mode}{voters}, {used.search} search, "
+        f"{used.selector} selector, diversity {used.diversity:g}, "
+        f"candidates_limit {used.candidates_limit}",
+        style="dim",
+    )
+    _warn(out, answer.warnings)
+
+
+def indexes(infos: Sequence[IndexInfo]) -> None:
+    """List indexes, one line each."""
+    grid = table(
+        "name", ">generation", ">rows", ">dims", "points", "metric", "family", "search", ">size"
+    )
+    for info in infos:
+        grid.add_row(
+            info.name,
+            str(info.generation),
+            f"{info.rows:,}",
+            f"{info.dims:,}",
+            info.points,
+            str(info.parameters.get("metric") or ""),
+            str(info.parameters.get("hash_family") or ""),
+            info.auto_search,
+            size(_bytes(info)),
+        )
+    for column in grid.columns:
+        # A name that is cut off is no name.
+        column.overflow = "fold"
+    console().print(grid if infos else "no indexes yet: divgrpc build NAME FILE makes one")
+
+
+def index(info: IndexInfo) -> None:
+    """Show all that is known of an index, with the reason beside each choice."""
+    out = console()
+    out.print(
+        f"[bold]{info.name}[/]  generation {info.generation}, {info.rows:,} rows of {info.dims:,} "
+        f"dimensions, codes of {info.code_bits} bits"
+    )
+    out.print(_points(info))
+    kept = [
+        what
+        for what, has in (("categories", info.has_categories), ("sub-topics", info.has_subtopics))
+        if has
+    ]
+    out.print(f"{' and '.join(kept) or 'no categories or sub-topics'} kept with the rows")
+    out.print(_near_copies(info))
+    if info.labels is not None:
+        out.print(_labels(info.labels))
+    out.print()
+    out.print(_choices(info), "", _costs(info.search_costs, info.auto_search), "")
+    if info.auto_search_dense is not None:
+        out.print(_costs(info.search_costs_dense, info.auto_search_dense, "dense queries"), "")
+    out.print(_arrays(info))
+    if info.query_default is not None:
+        out.print(f"\nQuery takes, unless it is told otherwise: {_default(info.query_default)}")
+    _warn(out, info.warnings)
+
+
+def _near_copies(info: IndexInfo) -> str:
+    """Say what a query collapses that names no threshold."""
+    threshold = info.duplicate_threshold
+    if threshold is None:
+        return "near-copies are collapsed only where a query names duplicate_threshold"
+    unit = "a cosine of at least"
+    if info.parameters.get("metric") == "euclidean":
+        unit = "a squared distance of at most"
+    return f"near-copies have {unit} {threshold:.9g} (the default of duplicate_threshold)"
+
+
+def _labels(info: LabelInfo) -> str:
+    """Say what labels there are, what scores them, and how that went."""
+    kept = [
+        what
+        for what, has in (
+            ("names", info.has_names),
+            ("a hierarchy", info.has_hierarchy),
+            ("those of every row", info.has_label_sets),
+        )
+        if has
+    ]
+    told = f"{info.label_count:,} labels, {', '.join(kept) or 'nothing'} kept with them"
+    for mode, least in info.thresholds.items():
+        told = f"{told}; {mode} takes a threshold of {least:.4g}"
+    if not info.rank:
+        return f"{told}; no label model: neighbours vote"
+    if info.parameters is None:
+        told = f"{told}; label factors of rank {info.rank} from elsewhere"
+    else:
+        told = (
+            f"{told}; a label model of rank {info.rank}, regularisation "
+            f"{info.parameters['regularisation']:g}, {len(info.losses)} iterations, "
+            f"loss {info.losses[0]:,.4g} to {info.losses[-1]:,.4g}"
+        )
+    found = {cost.search: cost for cost in info.search_costs}.get(info.auto_search or "exact")
+    if found is None:
+        return told
+    return f"{told}; auto search means {found.search}, {found.microseconds:,.0f} µs a document"
+
+
+def _default(default: QueryDefault) -> str:
+    """Name what an evaluation has chosen; limits that are the rule's are left out."""
+    told = ((field.name, getattr(default, field.name)) for field in fields(default))
+    return ", ".join(f"{name} {value}" for name, value in told if value is not None)
+
+
+def _points(info: IndexInfo) -> str:
+    if info.points != "sparse":
+        return f"{info.points} points"
+    each = info.nonzeros / max(1, info.rows)
+    share = each / max(1, info.dims)
+    return f"sparse points: {info.nonzeros:,} numbers, {each:,.1f} a row, {share:.2%} of all"
+
+
+def _choices(info: IndexInfo) -> Table:
+    """Show each parameter with its source: chosen by you, by Build with a reason, or default."""
+    grid = table("parameter", "value", "why", title="Parameters")
+    chosen = {choice.parameter: choice for choice in info.choices}
+    for name, default in BUILD_DEFAULTS.items():
+        value = info.parameters.get(name)
+        if name in chosen:
+            grid.add_row(name, str(value), _by_build(chosen.pop(name)))
+        elif value is not None:
+            grid.add_row(name, str(value), _source(info, name, default))
+    for choice in chosen.values():
+        grid.add_row(choice.parameter, choice.value, _by_build(choice))
+    if not info.choices:
+        grid.add_row("n_probes", str(info.n_probes), "chosen by Build")
+    return grid
+
+
+def _by_build(choice: Choice) -> str:
+    return f"chosen by Build: {choice.reason}"
+
+
+def _source(info: IndexInfo, name: str, default: object) -> str:
+    """Return the source of a value for which Build gave no reason."""
+    if name == "n_components" and info.parameters.get("hash_family") == "lsh_div":
+        return "not used by lsh_div"
+    if info.parameters.get(name) == default:
+        return "default"
+    # An index without any reasons was built before they were kept, and does not say who chose.
+    return "chosen by you" if info.choices or default is not None else ""
+
+
+def _costs(costs: Sequence[SearchCost], auto: Search, queries: str = "") -> Table:
+    """Show the recall and the cost of each search, and its recall by number of candidates."""
+    sizes = [pool.candidates for pool in costs[0].pools] if costs else []
+    # An index of an older version has a measured time, and a recall of the ten nearest.
+    title = ", ".join(filter(None, ("Measured at Build", queries, "on one thread")))
+    price, recall = ">µs a query", ">recall of ten"
+    if sizes:
+        title = ", ".join(filter(None, ("Recall at Build, by candidates", queries)))
+        price, recall = ">µs by work", ">by default"
+    of_sizes = (f">of {size:,}" for size in sizes)
+    grid = table("search", recall, *of_sizes, price, "", title=title)
+    # A narrow terminal folds the remark and leaves the names whole.
+    grid.columns[0].no_wrap = True
+    for cost in costs:
+        chosen = "auto means this by default" if cost.search == auto else ""
+        recalls = (f"{pool.recall:.3f}" for pool in cost.pools)
+        grid.add_row(
+            cost.search, f"{cost.recall:.3f}", *recalls, f"{cost.microseconds:,.0f}", chosen
+        )
+    return grid
+
+
+def _arrays(info: IndexInfo) -> Table:
+    grid = table("array", "dtype", "shape", ">size", ">share", title="Arrays")
+    whole = _bytes(info) or 1
+    for array in sorted(info.arrays, key=lambda array: -array.bytes):
+        shape = " x ".join(f"{n:,}" for n in array.shape)
+        grid.add_row(
+            array.name, array.dtype, shape, size(array.bytes), f"{array.bytes / whole:.1%}"
+        )
+    grid.add_row("all", "", "", size(_bytes(info)), "")
+    return grid
+
+
+def _warn(out: Console, warnings: Sequence[WarningInfo]) -> None:
+    for warning in warnings:
+        out.print(f"warning {warning.code}: {warning.message}", style="yellow")
+
+
+def _bytes(info: IndexInfo) -> int:
+    return sum(array.bytes for array in info.arrays)
+
+
+def size(count: float) -> str:
+    """Return a number of bytes in the unit that suits it."""
+    unit = 0
+    while count >= 1024 and unit < len(_UNITS) - 1:
+        count /= 1024
+        unit += 1
+    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"

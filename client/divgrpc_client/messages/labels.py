@@ -1,0 +1,189 @@
+"""What a build is told of labels: checked before the first byte is sent, and the messages for it.
+
+No I/O. Only shapes and types are looked at: numbers are the server's to judge, but the values of
+labels, which do not travel.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, Protocol, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client.messages.vectors import Dense, VectorsLike, as_matrix, row_ends
+from divgrpc_protos.arrays import Csr, encode_dense, row_count
+from divgrpc_protos.v1 import labels_pb2
+
+# The most that an edge, as two varints, and the length of a name take in a message.
+_EDGE_BYTES: Final = 10
+_LENGTH_BYTES: Final = 5
+
+
+class LabelModelLike(Protocol):
+    """What is needed of a label model; `divgrpc.labels.LabelModel` fits."""
+
+    @property
+    def label_factors(self) -> npt.NDArray[np.float32]:
+        """(L, r)."""
+
+    @property
+    def feature_map(self) -> npt.NDArray[np.float32]:
+        """(d, r)."""
+
+    @property
+    def offset(self) -> npt.NDArray[np.float32]:
+        """(r,)."""
+
+    @property
+    def unit_rows(self) -> bool:
+        """Whether documents are scaled to unit length before they are multiplied."""
+
+
+ModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelModelLike | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Labelling:
+    """What one build is told of labels; `told` makes it.
+
+    `sets` are the labels of its rows, `plan` goes into its header, the rest travels in pieces.
+    """
+
+    sets: Csr | None
+    plan: labels_pb2.LabelPlan
+    factors: tuple[tuple[str, Dense], ...]
+    names: tuple[str, ...] | None
+    edges: npt.NDArray[np.int64] | None
+    roots: tuple[int, ...]
+
+    def chunks(self, chunk_bytes: int) -> Iterator[labels_pb2.LabelChunk]:
+        """Yield the pieces, each of about `chunk_bytes`."""
+        for field, factor in self.factors:
+            start = 0
+            for stop in row_ends(factor, chunk_bytes) or [0]:
+                piece = labels_pb2.LabelChunk()
+                getattr(piece, field).CopyFrom(encode_dense(factor[start:stop]).dense)
+                yield piece
+                start = stop
+        yield from self._names(chunk_bytes)
+        yield from self._edges(max(1, chunk_bytes // _EDGE_BYTES))
+
+    def _names(self, chunk_bytes: int) -> Iterator[labels_pb2.LabelChunk]:
+        if self.names is None:
+            return
+        sizes = np.array([len(name.encode()) + _LENGTH_BYTES for name in self.names], np.int64)
+        numbers = np.cumsum(sizes) // chunk_bytes
+        starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1), len(self.names)]
+        for start, stop in pairwise(starts):
+            names = labels_pb2.LabelNames(values=self.names[start:stop])
+            yield labels_pb2.LabelChunk(label_names=names)
+
+    def _edges(self, step: int) -> Iterator[labels_pb2.LabelChunk]:
+        if self.edges is None:
+            return
+        for start in range(0, max(1, len(self.edges), len(self.roots)), step):
+            edges = self.edges[start : start + step]
+            hierarchy = labels_pb2.Hierarchy(
+                parents=edges[:, 0].tolist(),
+                children=edges[:, 1].tolist(),
+                roots=self.roots[start : start + step],
+            )
+            yield labels_pb2.LabelChunk(hierarchy=hierarchy)
+
+
+def told(
+    rows: int,
+    *,
+    labels: VectorsLike | None,
+    label_model: ModelLike,
+    label_names: Sequence[str] | None,
+    hierarchy: npt.ArrayLike | None,
+    roots: Sequence[int] | None,
+) -> Labelling:
+    """Return what a build of so many rows is told; raises `InvalidArgumentError` with the field."""
+    plan, factors = _model(label_model)
+    edges = None if hierarchy is None else _whole("hierarchy", hierarchy)
+    if edges is not None and (edges.ndim, edges.shape[1:]) != (2, (2,)):
+        raise InvalidArgumentError(
+            "hierarchy", "hierarchy must have two columns, parents and children"
+        )
+    if roots is not None and hierarchy is None:
+        raise InvalidArgumentError("roots", "roots must come with a hierarchy")
+    tops = () if roots is None else tuple(_whole("roots", roots).ravel().tolist())
+    if roots is not None and not tops:
+        raise InvalidArgumentError("roots", "roots must be at least one, or not given")
+    return Labelling(
+        sets=None if labels is None else label_sets(labels, rows),
+        plan=plan,
+        factors=factors,
+        names=None if label_names is None else tuple(map(_name, label_names)),
+        edges=edges,
+        roots=tops,
+    )
+
+
+def label_sets(labels: VectorsLike, rows: int, each: str = "vector") -> Csr:
+    """Return the labels of so many rows: what is not 0.
+
+    Raises `InvalidArgumentError` where there are others, and for what is not finite.
+    """
+    matrix = as_matrix("labels", labels)
+    if row_count(matrix) != rows:
+        raise InvalidArgumentError(
+            "labels", f"labels must have one row per {each}, {rows}, got {row_count(matrix)}"
+        )
+    if not isinstance(matrix, Csr):
+        places, columns = np.nonzero(matrix)
+        ends = np.concatenate(([0], np.cumsum(np.bincount(places, minlength=rows))))
+        with np.errstate(over="ignore"):
+            values = matrix[places, columns].astype(np.float32)
+        matrix = Csr(ends.astype(np.int64), columns.astype(np.uint32), values, matrix.shape[1])
+    if not np.isfinite(matrix.data).all():
+        raise InvalidArgumentError("labels", "labels must be finite")
+    return matrix
+
+
+def _model(given: ModelLike) -> tuple[labels_pb2.LabelPlan, tuple[tuple[str, Dense], ...]]:
+    if given is None:
+        return labels_pb2.LabelPlan(), ()
+    if isinstance(given, str) and given == "leml":
+        return labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_LEML), ()
+    plan = labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_FACTORS)
+    if isinstance(given, tuple) and len(given) == 2:
+        label_factors, feature_map = given
+    elif hasattr(given, "label_factors"):
+        model = cast(LabelModelLike, given)
+        label_factors, feature_map = model.label_factors, model.feature_map
+        plan.offset.extend(model.offset.tolist())
+        plan.unit_rows = model.unit_rows
+    else:
+        raise InvalidArgumentError(
+            "label_model", 'label_model must be "leml", a pair of factors, or None'
+        )
+    pair = (("label_factors", label_factors), ("feature_map", feature_map))
+    return plan, tuple((field, _factor(field, matrix)) for field, matrix in pair)
+
+
+def _factor(field: str, given: npt.ArrayLike) -> Dense:
+    matrix = as_matrix(field, given)
+    if isinstance(matrix, Csr):
+        raise InvalidArgumentError(field, f"{field} must be a dense matrix")
+    return matrix
+
+
+def _name(name: object) -> str:
+    if isinstance(name, str) and name.encode(errors="ignore").decode() == name:
+        return str(name)
+    raise InvalidArgumentError("label_names", f"label_names must be texts, got {name!r}")
+
+
+def _whole(field: str, given: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    values = np.asarray(given)
+    if values.size and (
+        values.dtype.kind not in "iu" or not 0 <= values.min() <= values.max() < 2**32
+    ):
+        raise InvalidArgumentError(field, f"{field} must be whole numbers from 0 up, below 2**32")
+    return values.astype(np.int64)

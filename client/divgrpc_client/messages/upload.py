@@ -1,0 +1,138 @@
+"""Build's upload: what is checked before the first byte is sent, and the messages that carry it.
+
+No I/O. Rows are cut, converted and copied one chunk at a time, so that a memory-mapped file of any
+size needs no more memory than a chunk.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.parameters import LIMITS
+from divgrpc.types import IndexInfo, Progress
+from divgrpc_client.messages import requests, responses
+from divgrpc_client.messages.labels import Labelling, ModelLike, told
+from divgrpc_client.messages.options import BuildOptions
+from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends
+from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
+from divgrpc_protos.v1 import index_pb2
+
+Column: TypeAlias = npt.NDArray[np.integer]
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One build: its header, its rows, what is known of each row, and what is told of labels."""
+
+    header: index_pb2.BuildRequest
+    vectors: Matrix
+    columns: dict[str, Column]
+    labelling: Labelling
+
+    def chunks(self, chunk_bytes: int) -> Iterator[index_pb2.BuildRequest]:
+        """Yield what is told of labels, then rows, in messages of that size, then the commit."""
+        for piece in self.labelling.chunks(chunk_bytes):
+            yield index_pb2.BuildRequest(label_chunk=piece)
+        start, sets = 0, self.labelling.sets
+        # No chunk has too many bytes of either.
+        ends = row_ends(self.vectors, chunk_bytes)
+        if sets is not None:
+            ends = sorted({*ends, *row_ends(sets, chunk_bytes)})
+        for stop in ends:
+            chunk = index_pb2.BuildChunk(vectors=encode(self.vectors, start, stop))
+            if sets is not None:
+                chunk.labels.CopyFrom(encode_label_sets(cast(Csr, take(sets, start, stop))))
+            for name, column in self.columns.items():
+                getattr(chunk, name).extend(column[start:stop].tolist())
+            yield index_pb2.BuildRequest(chunk=chunk)
+            start = stop
+        yield index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=start))
+
+
+class BuildEvents:
+    """What comes back from a build: it opens the way for chunks, tells progress, keeps the end."""
+
+    def __init__(
+        self, accept: Callable[[int], object], progress: Callable[[Progress], object] | None
+    ) -> None:
+        self._accept = accept
+        self._progress = progress
+        self.info: IndexInfo | None = None
+
+    def take(self, response: index_pb2.BuildResponse) -> None:
+        """Act on one message; raises whatever the caller's `progress` raises."""
+        match response.WhichOneof("event"):
+            case "accepted":
+                self._accept(response.accepted.chunk_bytes or LIMITS["chunk_bytes"])
+            case "progress" if self._progress is not None:
+                self._progress(responses.progress(response.progress))
+            case "done":
+                self.info = responses.index_info(response.done)
+
+
+def upload(
+    name: str,
+    vectors: VectorsLike,
+    options: BuildOptions,
+    *,
+    ids: npt.ArrayLike | None,
+    categories: npt.ArrayLike | None,
+    subtopics: npt.ArrayLike | None,
+    replace: bool,
+    labels: VectorsLike | None = None,
+    label_model: ModelLike = None,
+    label_names: Sequence[str] | None = None,
+    hierarchy: npt.ArrayLike | None = None,
+    roots: Sequence[int] | None = None,
+) -> Upload:
+    """Check shapes and types and return the upload.
+
+    Raises `InvalidArgumentError` naming the argument. Numbers are the server's to judge.
+    """
+    matrix = as_matrix("vectors", vectors)
+    rows = row_count(matrix)
+    given = (
+        ("ids", ids, np.int64),
+        ("categories", categories, np.int32),
+        ("subtopics", subtopics, np.int32),
+    )
+    columns = {
+        field: _column(field, values, rows, np.dtype(dtype))
+        for field, values, dtype in given
+        if values is not None
+    }
+    labelling = told(
+        rows,
+        labels=labels,
+        label_model=label_model,
+        label_names=label_names,
+        hierarchy=hierarchy,
+        roots=roots,
+    )
+    header = requests.build_header(
+        name, options, replace=replace, expected_rows=rows, plan=labelling.plan
+    )
+    return Upload(header, matrix, columns, labelling)
+
+
+def _column(field: str, values: npt.ArrayLike, rows: int, dtype: np.dtype[np.integer]) -> Column:
+    column = np.asarray(values)
+    if column.shape != (rows,):
+        raise InvalidArgumentError(
+            field, f"{field} must have one number per row, shape ({rows},), got {column.shape}"
+        )
+    if rows == 0:
+        return column.astype(dtype)
+    if column.dtype.kind not in "iu":
+        raise InvalidArgumentError(field, f"{field} must be whole numbers, got {column.dtype}")
+    limits = np.iinfo(dtype)
+    if int(column.max()) > limits.max or int(column.min()) < limits.min:
+        raise InvalidArgumentError(
+            field,
+            f"{field} must fit {dtype}, got {int(column.min())} to {int(column.max())}",
+        )
+    return column

@@ -1,0 +1,137 @@
+"""Whatever a caller calls vectors, as something that can be cut into rows and sent.
+
+Only shape and type are looked at: numbers are the server's to judge, and a memory-mapped file must
+not be read through before it is sent. Sparse matrices are known by their attributes, so that scipy
+is never imported.
+"""
+
+from typing import Final, Protocol, TypeAlias, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.parameters.suggestions import stacking_hint
+from divgrpc_protos import arrays
+from divgrpc_protos.arrays import Csr, Matrix, row_count
+from divgrpc_protos.v1 import vectors_pb2
+
+Dense: TypeAlias = npt.NDArray[np.floating]
+
+_NUMBER_KINDS: Final = "fiub"
+_COLS_MAX: Final = 2**32 - 1  # what the field of the message holds
+
+
+class SparseLike(Protocol):
+    """What is needed of a sparse matrix; scipy's fit."""
+
+    shape: tuple[int, ...]
+
+    def tocsr(self) -> object:
+        """Return the same matrix as compressed sparse rows."""
+
+
+VectorsLike: TypeAlias = npt.ArrayLike | SparseLike | Csr
+
+
+def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matrix:
+    """Return a two-dimensional array, not copied if it is one already, or compressed sparse rows.
+
+    With `one_row` a single vector is a matrix of one row. What a sparse matrix stores out of order
+    or more than once is sorted and added up, on a copy. Raises `InvalidArgumentError` naming
+    `field` where the shape or the type is wrong.
+    """
+    if isinstance(value, Csr):
+        return value
+    if hasattr(value, "tocsr"):
+        return _as_csr(field, cast(SparseLike, value), one_row=one_row)
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        sentence = f"{field} must be a matrix of numbers{stacking_hint(value)}"
+        raise InvalidArgumentError(field, sentence) from None
+    if array.dtype.kind not in _NUMBER_KINDS:
+        reason = stacking_hint(array) or f", got {array.dtype}"
+        raise InvalidArgumentError(field, f"{field} must hold real numbers{reason}")
+    if array.ndim == 1 and one_row:
+        return array.reshape(1, -1)
+    if array.ndim != 2:
+        shape = "(rows, dims)" + (" or (dims,)" if one_row else "")
+        hint = f"; {field}[None] is a matrix of one row" if array.ndim == 1 else ""
+        sentence = f"{field} must be of shape {shape}, got {array.shape}{hint}"
+        raise InvalidArgumentError(field, sentence)
+    return array
+
+
+def _as_csr(field: str, value: SparseLike, *, one_row: bool) -> Csr:
+    # To scipy both are one matrix; the contract has a single way to write it.
+    rows = cast("_CsrLike", value.tocsr())
+    if len(rows.shape) == 1 and one_row:
+        rows = rows.reshape(1, -1).tocsr()
+    if len(rows.shape) != 2:
+        problem = f"{field} must have two dimensions, got {rows.shape}"
+        hint = "matrix[[0]] is a row of a matrix with its two dimensions"
+        raise InvalidArgumentError(field, f"{problem}; {hint}")
+    if rows.data.dtype.kind not in _NUMBER_KINDS:
+        raise InvalidArgumentError(field, f"{field} must hold real numbers, got {rows.data.dtype}")
+    if rows.shape[1] > _COLS_MAX:
+        raise InvalidArgumentError(
+            field, f"{field} must have at most {_COLS_MAX} columns, got {rows.shape[1]}"
+        )
+    if not rows.has_canonical_format:
+        rows = rows.copy()
+        rows.sum_duplicates()
+    with np.errstate(over="ignore"):  # what overflows is an infinity, and the server's to refuse
+        data = np.asarray(rows.data, np.float32)
+    return Csr(
+        np.asarray(rows.indptr, np.int64),
+        np.asarray(rows.indices, np.uint32),
+        data,
+        int(rows.shape[1]),
+    )
+
+
+class _CsrLike(Protocol):
+    shape: tuple[int, ...]
+    indptr: npt.NDArray[np.integer]
+    indices: npt.NDArray[np.integer]
+    data: npt.NDArray[np.generic]
+
+    has_canonical_format: bool
+
+    def tocsr(self) -> "_CsrLike": ...
+
+    def reshape(self, rows: int, cols: int) -> "_CsrLike": ...
+
+    def copy(self) -> "_CsrLike": ...
+
+    def sum_duplicates(self) -> None: ...
+
+
+def row_ends(matrix: Matrix, limit: int) -> list[int]:
+    """Cut a matrix into runs of rows of at most `limit` bytes, at least one row each.
+
+    Returns the row after each run, ascending, the last the number of rows; empty without rows.
+    """
+    rows = row_count(matrix)
+    if not isinstance(matrix, Csr):
+        step = max(1, limit // max(1, matrix.shape[1] * _item_bytes(matrix)))
+        return [min(start + step, rows) for start in range(0, rows, step)]
+    # Eight bytes of indptr a row, four of index and four of value a number.
+    bytes_before = matrix.indptr * 8 + np.arange(rows + 1) * 8
+    ends: list[int] = []
+    start = 0
+    while start < rows:
+        fits = int(np.searchsorted(bytes_before, bytes_before[start] + limit, side="right")) - 1
+        start = min(rows, max(start + 1, fits))
+        ends.append(start)
+    return ends
+
+
+def _item_bytes(matrix: Dense) -> int:
+    return 2 if matrix.dtype == np.float16 else 4
+
+
+def encode(matrix: Matrix, start: int, stop: int) -> vectors_pb2.Vectors:
+    """Wrap rows `start` to `stop` for the wire."""
+    return arrays.encode(arrays.take(matrix, start, stop))

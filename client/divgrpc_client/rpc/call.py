@@ -1,0 +1,129 @@
+"""One call from start to end: its deadline, its metadata, and its failure told as an `RpcError`."""
+
+import math
+import time
+from collections.abc import Iterable
+from typing import Final, cast
+
+import grpc
+from google.protobuf.message import DecodeError
+from google.rpc import error_details_pb2, status_pb2
+
+from divgrpc_client.messages import arguments
+from divgrpc_client.rpc import unreachable
+from divgrpc_client.rpc.errors import Failure, RpcError, rpc_error
+
+REQUEST_ID_KEY: Final = "x-request-id"
+_STATUS_KEY: Final = "grpc-status-details-bin"
+# What the server's table calls a deadline that passed, so that it has one name whoever notices.
+_LATE: Final = "LATE"
+# Three years. From some centuries on gRPC's clock overflows, and the call ends at once.
+_ENDLESS_SECONDS: Final = 1e8
+# By the numbers that stand in a google.rpc.Status.
+CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class Call:
+    """A call that is about to begin.
+
+    `timeout` is in seconds for all of it, retries and parts included; infinity or None for no end.
+    Raises `InvalidArgumentError` for a timeout or request id that is none.
+    """
+
+    __slots__ = ("_deadline", "_method", "_request_id", "_started", "_target", "metadata")
+
+    def __init__(
+        self, method: str, target: str, *, timeout: float | None, request_id: str | None
+    ) -> None:
+        self._method = method
+        self._target = target
+        self._request_id = arguments.request_id(request_id)
+        self._started = time.monotonic()
+        seconds = math.inf if timeout is None else arguments.seconds("timeout", timeout)
+        self._deadline = self._started + seconds if seconds < _ENDLESS_SECONDS else math.inf
+        self.metadata = ((REQUEST_ID_KEY, self._request_id),) if self._request_id else None
+
+    def seconds_left(self) -> float | None:
+        """Return the time until the deadline, None without one.
+
+        Raises `RpcError` where it has passed: gRPC might still let such a call through.
+        """
+        if self._deadline == math.inf:
+            return None
+        left = self._deadline - time.monotonic()
+        if left <= 0:
+            detail = "the deadline passed before the server was asked"
+            raise self._own(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, detail)
+        return left
+
+    def failed(self, error: grpc.RpcError, has_begun: bool = False) -> RpcError:
+        """Translate gRPC's own error, of either stack, with the details in its trailers.
+
+        `has_begun`: the index was found fit for a part before; where it is not now, it is another.
+        """
+        if has_begun and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
+            return self.unsettled()
+        status = status_pb2.Status()
+        trailers = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata() or ())
+        try:
+            # As pairs: to dict() the trailers of grpc.aio 1.76 look like a mapping, and are none.
+            status.ParseFromString(dict(iter(trailers)).get(_STATUS_KEY, b""))
+        except DecodeError:
+            # Details of somebody else's making: the code and the message still hold.
+            status.Clear()
+        code = error.code()
+        reason = _LATE if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
+        detail = error.details() or code.name.lower()
+        if code is grpc.StatusCode.UNAVAILABLE and not status.details:
+            detail = unreachable.explain(self._target, detail)
+        return self._error(code, detail, status, reason)
+
+    def refused(self, status: status_pb2.Status) -> RpcError:
+        """Translate a status that came inside a message."""
+        code = CODES.get(status.code, grpc.StatusCode.UNKNOWN)
+        return self._error(code, status.message, status)
+
+    def stalled(self, seconds: float) -> RpcError:
+        """Return the error of a stream on which nothing moved for so long."""
+        detail = f"nothing moved for {seconds:g} s"
+        return self._own(grpc.StatusCode.DEADLINE_EXCEEDED, "STALLED", detail)
+
+    def broken(self, detail: str) -> RpcError:
+        """Return the error of an answer that does not follow the contract."""
+        return self._own(grpc.StatusCode.INTERNAL, "BAD_ANSWER", detail)
+
+    def unsettled(self) -> RpcError:
+        """Return the error of a batch whose parts no one generation answered."""
+        detail = "the index was replaced again and again while a batch in several parts was asked"
+        return self._own(grpc.StatusCode.ABORTED, "GENERATION_CHANGED", detail)
+
+    def _own(self, code: grpc.StatusCode, reason: str, detail: str) -> RpcError:
+        return self._error(code, detail, status_pb2.Status(), reason)
+
+    def _error(
+        self, code: grpc.StatusCode, detail: str, status: status_pb2.Status, reason: str = ""
+    ) -> RpcError:
+        info = error_details_pb2.ErrorInfo()
+        bad_request = error_details_pb2.BadRequest()
+        retry = error_details_pb2.RetryInfo()
+        retry_after = None
+        for packed in status.details:
+            packed.Unpack(info)
+            packed.Unpack(bad_request)
+            if packed.Unpack(retry):
+                retry_after = retry.retry_delay.ToTimedelta().total_seconds()
+        return rpc_error(
+            Failure(
+                code=code,
+                reason=info.reason or reason or code.name,
+                detail=detail,
+                method=self._method,
+                target=self._target,
+                elapsed=time.monotonic() - self._started,
+                request_id=info.metadata.get("request_id", self._request_id),
+                field_violations=tuple(
+                    (v.field, v.description) for v in bad_request.field_violations
+                ),
+                retry_after=retry_after,
+            )
+        )

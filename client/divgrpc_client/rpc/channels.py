@@ -1,0 +1,116 @@
+"""Connections: what every channel is told, and a pool of them that knows whose it is."""
+
+import itertools
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeAlias, TypeVar
+
+import grpc
+
+from divgrpc_client.messages import arguments
+from divgrpc_client.rpc.errors import ClientStateError
+
+ConnectionT = TypeVar("ConnectionT")
+ChannelOption: TypeAlias = tuple[str, str | int]
+
+SERVICE: Final = "divgrpc.v1.DiverseIndex"
+# Calls that change nothing on the server; asking twice is harmless.
+_REPEATABLE: Final = ("Query", "PredictLabels", "GetIndex", "ListIndexes", "GetServerInfo")
+_SERVICE_CONFIG: Final = json.dumps(
+    {
+        "methodConfig": [
+            {
+                "name": [{"service": SERVICE, "method": method} for method in _REPEATABLE],
+                "retryPolicy": {
+                    "maxAttempts": 3,
+                    "initialBackoff": "0.05s",
+                    "maxBackoff": "1s",
+                    "backoffMultiplier": 3,
+                    "retryableStatusCodes": ["UNAVAILABLE"],
+                },
+            }
+        ],
+        # When more than a few calls fail, retries stop adding to the load.
+        "retryThrottling": {"maxTokens": 10, "tokenRatio": 0.1},
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a client connects; raises `InvalidArgumentError` for what it cannot connect by."""
+
+    target: str
+    channels: int
+    retries: bool
+    credentials: grpc.ChannelCredentials | None
+    options: Sequence[ChannelOption]
+
+    def __post_init__(self) -> None:
+        arguments.target(self.target)
+        arguments.count("channels", self.channels)
+
+    def channel_options(self) -> list[ChannelOption]:
+        """Return gRPC's channel arguments; the caller's own come last and win."""
+        options: list[ChannelOption] = [
+            # Without it equal channels share one connection, and so one server process.
+            ("grpc.use_local_subchannel_pool", 1),
+            # A balancer drops a silent connection after minutes and tells nobody.
+            ("grpc.keepalive_time_ms", 30_000),
+            ("grpc.keepalive_timeout_ms", 10_000),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # A server that was restarted is found in a second, not in gRPC's two minutes.
+            ("grpc.initial_reconnect_backoff_ms", 100),
+            ("grpc.max_reconnect_backoff_ms", 1_000),
+            ("grpc.enable_retries", int(self.retries)),
+        ]
+        if self.retries:
+            options.append(("grpc.service_config", _SERVICE_CONFIG))
+        return [*options, *self.options]
+
+
+class Pool(Generic[ConnectionT]):
+    """Connections made at first use and handed out in turn.
+
+    They belong to the process that made them: gRPC's threads and sockets do not survive a fork, and
+    a child that used them would hang.
+    """
+
+    def __init__(self, settings: Settings, connect: Callable[[Settings], ConnectionT]) -> None:
+        self._settings = settings
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._turn = itertools.count()
+        self._pid: int | None = None
+        self._connections: tuple[ConnectionT, ...] = ()
+        self._closed = False
+
+    def take(self) -> ConnectionT:
+        """Return the next connection; raises `ClientStateError` after a close or a fork."""
+        connections = self._connections or self._open()
+        if self._pid != os.getpid():
+            raise ClientStateError(
+                "this client connected before the process was forked; make a new Client in the "
+                "child, or start children by spawn"
+            )
+        return connections[next(self._turn) % len(connections)]
+
+    def _open(self) -> tuple[ConnectionT, ...]:
+        with self._lock:
+            if self._closed:
+                raise ClientStateError("this client is closed")
+            if not self._connections:
+                self._pid = os.getpid()
+                count = self._settings.channels
+                self._connections = tuple(self._connect(self._settings) for _ in range(count))
+            return self._connections
+
+    def close(self) -> tuple[ConnectionT, ...]:
+        """Refuse further calls and return the connections to close; none in a forked child."""
+        with self._lock:
+            self._closed = True
+            connections, self._connections = self._connections, ()
+        return connections if self._pid == os.getpid() else ()

@@ -1,0 +1,5 @@
+"""Builds: from rows to a generation, and everything that a build measures and chooses.
+
+Lives here: the builder, the encoder, tuning and the choice of a hash family. May import hashing,
+search, labels, parameters and storage. May not import the engine or `divgrpc.Index`.
+"""

@@ -1,0 +1,267 @@
+"""Builds a generation: rows come in blocks, then everything else is computed from them.
+
+Only the rows pass through memory while they arrive; they go straight to the store, as unit vectors
+under cosine. `build` encodes them (`divgrpc.build.encoder`), tunes, and publishes.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc import compilation
+from divgrpc.build.assembly import assemble
+from divgrpc.build.labels import LabelBuilder
+from divgrpc.errors import InvalidArgumentError, LimitExceededError
+from divgrpc.hashing import hyperplanes
+from divgrpc.labels.build_inputs import LabelPlan
+from divgrpc.parameters import LIMITS, BuildParameters
+from divgrpc.storage.arrays import Array
+from divgrpc.storage.generations import Generation
+from divgrpc.storage.writers import Store
+from divgrpc.types import IndexInfo, Progress, WarningInfo
+from divgrpc.vectors import Rows, SparseRows, as_rows, prepare
+
+_BLOCK_ROWS: Final = 8_192
+_COLUMN_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": np.int32}
+
+
+class IndexBuilder:
+    """Takes rows, then builds; `name` is the index's, for the description that `finish` returns."""
+
+    def __init__(
+        self,
+        store: Store,
+        parameters: BuildParameters,
+        *,
+        expected_rows: int | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        name: str = "",
+        labels: LabelPlan | None = None,
+    ) -> None:
+        compilation.ensure()
+        self._store = store
+        self._parameters = parameters
+        self._expect(expected_rows or 0)
+        self._on_progress = on_progress
+        self._name = name
+        self._labels = LabelBuilder(store, labels or LabelPlan(), on_progress)
+        self._kinds: frozenset[str] = frozenset()
+        self._dims: int | None = None
+        self._sparse = False
+        self._nonzeros = 0
+        self._rows_given = 0
+        self._rows_skipped = 0
+        self._stage_begun = time.monotonic()
+
+    def append(
+        self,
+        vectors: object,
+        ids: object = None,
+        categories: object = None,
+        subtopics: object = None,
+        labels: object = None,
+    ) -> None:
+        """Add rows: `vectors` (m, d), and of each kind one per row, in every call or in none.
+
+        `labels` (m, L), sparse or dense: what is not 0 is a label of the row's. Raises
+        `InvalidArgumentError` naming the field and, for a bad vector, its row in the upload.
+        """
+        block = as_rows("vectors", vectors, self._dims, single=False)
+        if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
+            now, before = ("dense", "sparse") if self._sparse else ("sparse", "dense")
+            raise InvalidArgumentError("vectors", f"vectors must not be {now} after {before}")
+        given = {"ids": ids, "categories": categories, "subtopics": subtopics}
+        columns = {
+            name: _column(name, values, len(block))
+            for name, values in given.items()
+            if values is not None
+        }
+        label_sets = None if labels is None else self._labels.check(labels, len(block))
+        kinds = frozenset(columns) | ({"labels"} if label_sets is not None else set())
+        if self._dims is None:
+            self._begin(block, kinds)
+        if kinds != self._kinds:
+            odd = sorted(kinds ^ self._kinds)[0]
+            raise InvalidArgumentError(odd, f"{odd} must come with every row or with none")
+        if self._rows_given + len(block) > LIMITS["rows_max"]:
+            raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
+        if "ids" not in columns and self._stores_ids:
+            columns["ids"] = np.arange(self._rows_given, self._rows_given + len(block))
+        kept = self._prepare(block)
+        self._append_points(block[kept])
+        for name, values in columns.items():
+            self._store.append(name, values[kept])
+        if label_sets is not None:
+            self._labels.append(label_sets[kept])
+        self._rows_given += len(block)
+        self._report("receiving", self._rows_given, self._expected_rows)
+
+    def append_all(
+        self,
+        vectors: object,
+        ids: object = None,
+        categories: object = None,
+        subtopics: object = None,
+        labels: object = None,
+    ) -> None:
+        """Add the rows of a whole matrix, block by block: no more than one is copied at a time."""
+        if hasattr(vectors, "tocsr") or isinstance(vectors, SparseRows):
+            # Whole rows are checked: a part of what is malformed may look well formed.
+            vectors = as_rows("vectors", vectors, None, single=False)
+        if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
+            self.append(vectors, ids, categories, subtopics, labels)
+            return
+        self._expect(len(vectors))
+        given = (("ids", ids), ("categories", categories), ("subtopics", subtopics))
+        columns: dict[str, Array | SparseRows] = {
+            name: _column(name, values, len(vectors))
+            for name, values in given
+            if values is not None
+        }
+        if labels is not None:
+            columns["labels"] = self._labels.check(labels, len(vectors))
+        for start in range(0, max(1, len(vectors)), _BLOCK_ROWS):
+            block = slice(start, start + _BLOCK_ROWS)
+            self.append(vectors[block], **{name: values[block] for name, values in columns.items()})
+
+    def finish(self) -> IndexInfo:
+        """Build, publish, and return what came of it."""
+        return self.build().manifest.info(self._name)
+
+    def build(self) -> Generation:
+        """Build and publish; raises `InvalidArgumentError` where there are no rows or equal ids."""
+        if self._rows_given == self._rows_skipped:
+            raise InvalidArgumentError("vectors", "vectors must have at least one row that is kept")
+        points = self._read_points()
+        self._check_unique()
+        # What cannot be is said before the work begins.
+        self._labels.agree(points.shape[1])
+        categories = self._store.read("categories") if "categories" in self._kinds else None
+        made = assemble(
+            self._store, self._parameters, points, report=self._report, categories=categories
+        )
+        warnings = self._skipped() + made.warnings
+        section = self._labels.build(points, self._parameters, self._report)
+        warnings += self._labels.warnings
+        self._report("writing", len(points), len(points))
+        return self._store.publish(replace(made, warnings=warnings, labels=section))
+
+    def _expect(self, rows: int) -> None:
+        if rows > LIMITS["rows_max"]:
+            raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
+        self._expected_rows = rows
+
+    @property
+    def _stores_ids(self) -> bool:
+        # Rows that are left out leave holes in the numbering.
+        return "ids" in self._kinds or self._parameters.zero_vectors == "skip"
+
+    def _begin(self, block: Rows, kinds: frozenset[str]) -> None:
+        dims = block.shape[1]
+        kind, limit = "", "dims_max"
+        if isinstance(block, SparseRows):
+            kind, limit = "sparse ", "sparse_dims_max"
+        if not 1 <= dims <= LIMITS[limit]:
+            raise InvalidArgumentError(
+                "vectors", f"{kind}vectors must have 1 to {LIMITS[limit]} columns, got {dims}"
+            )
+        # Refuse what the parameters ask of the dimensions before rows are sent.
+        hyperplanes.fill_defaults(self._parameters, 1, dims)
+        self._dims, self._kinds, self._sparse = dims, kinds, isinstance(block, SparseRows)
+        if self._sparse:
+            self._store.begin("indptr", np.int64, (), self._expected_rows + 1)
+            self._store.append("indptr", np.zeros(1, np.int64))
+            self._store.begin("indices", np.int32, ())
+            self._store.begin("values", np.float32, ())
+        else:
+            self._store.begin("vectors", np.float32, (dims,), self._expected_rows)
+        for name in sorted((kinds - {"labels"}) | ({"ids"} if self._stores_ids else set())):
+            self._store.begin(name, _COLUMN_DTYPES[name], (), self._expected_rows)
+
+    def _append_points(self, block: Rows) -> None:
+        if isinstance(block, SparseRows):
+            self._store.append("indptr", block.indptr[1:] + self._nonzeros)
+            self._store.append("indices", block.indices)
+            self._store.append("values", block.values)
+            self._nonzeros += len(block.values)
+        else:
+            self._store.append("vectors", block)
+            self._nonzeros += block.size
+
+    def _read_points(self) -> Rows:
+        if not self._sparse:
+            return self._store.read("vectors")
+        return SparseRows(
+            self._store.read("indptr"),
+            self._store.read("indices"),
+            self._store.read("values"),
+            self._dims or 0,
+        )
+
+    def _prepare(self, block: Rows) -> npt.NDArray[np.bool_] | slice:
+        """Make rows in place what the metric works on and return which stay."""
+        zero = prepare("vectors", block, self._parameters.metric, first_row=self._rows_given)
+        if zero < 0:
+            return slice(None)
+        if self._parameters.zero_vectors == "reject":
+            raise InvalidArgumentError(
+                "vectors",
+                f"vectors row {self._rows_given + zero} is all zeros, which has no direction; "
+                'zero_vectors="skip" leaves such rows out',
+            )
+        if isinstance(block, SparseRows):
+            kept = np.diff(np.concatenate(([0], np.cumsum(block.values != 0)))[block.indptr]) > 0
+        else:
+            kept = np.asarray(block.any(axis=1))
+        self._rows_skipped += int(len(block) - kept.sum())
+        return kept
+
+    def _check_unique(self) -> None:
+        if "ids" not in self._kinds:
+            return
+        ids = np.sort(self._store.read("ids"))
+        twice = np.flatnonzero(ids[1:] == ids[:-1])
+        if len(twice):
+            raise InvalidArgumentError("ids", f"ids must be unique, {ids[twice[0]]} occurs twice")
+
+    def _skipped(self) -> tuple[WarningInfo, ...]:
+        if not self._rows_skipped:
+            return ()
+        sentence = f"{self._rows_skipped} vectors of length zero were left out"
+        return (WarningInfo("ZERO_VECTORS_SKIPPED", sentence, "zero_vectors"),)
+
+    def _report(self, stage: str, done: int, total: int) -> None:
+        if done == 0:
+            self._stage_begun = time.monotonic()
+        if self._on_progress is None:
+            return
+        seconds_left = None
+        if 0 < done <= total:
+            spent = time.monotonic() - self._stage_begun
+            seconds_left = spent * (total - done) / done
+        self._on_progress(Progress(stage, done, total, seconds_left))
+
+
+def _column(name: str, values: object, rows: int) -> Array:
+    try:
+        given = np.asarray(values)
+        with np.errstate(invalid="ignore"):
+            # What has no whole number becomes one that is not equal to it.
+            block = given.astype(_COLUMN_DTYPES[name], copy=False)
+        whole = bool((block == given).all())
+    except (TypeError, ValueError, OverflowError):
+        raise InvalidArgumentError(name, f"{name} must be whole numbers") from None
+    if block.shape != (rows,):
+        raise InvalidArgumentError(
+            name, f"{name} must have one entry per row, {rows}, got shape {block.shape}"
+        )
+    if not whole:
+        raise InvalidArgumentError(name, f"{name} must be whole numbers in range")
+    least = 0 if name == "ids" else -1
+    if rows and block.min() < least:
+        raise InvalidArgumentError(name, f"{name} must be at least {least}, got {block.min()}")
+    return block

@@ -1,0 +1,375 @@
+"""What a build measures on its own points: how many probes, and what every search finds.
+
+A third of a sample of queries (`divgrpc.build.sample`) tunes hash limits and probes. The others
+measure. Recall is the share of the true nearest candidates among the hashed points. It is measured
+for each number of candidates in `divgrpc.search.costs.POOLS`, under the hash limit that a query for
+this number gets. The index keeps the lower end of an interval, so that later queries find no less.
+The cost of a search is counted, not timed.
+"""
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.build.sample import Report, Sample
+from divgrpc.parallel import on_all_cores
+from divgrpc.parameters import QueryParameters
+from divgrpc.search.costs import POOLS, Shape, choose, nanoseconds, reaches
+from divgrpc.search.searcher import Searcher
+from divgrpc.types import IntArray, PoolCost, Search, SearchCost, Sought
+from divgrpc.vectors import Rows, SparseRows
+
+_Shares = npt.NDArray[np.float64]
+
+_QUERIES_AT_ONCE: Final = 16
+# As many queries measure a search that `auto` does not take.
+_FEW: Final = 32
+# Above so many points queries run one at a time: each holds pages of the points.
+_LARGE: Final = 1_000_000
+_ROWS_AT_ONCE: Final = 1 << 20
+# The next number of probes to try, as a multiple of the last.
+_STEP: Final = 2
+# More probes are hopeless in three cases: they are so many times the best number; they find less
+# than this share of the best recall; they look at this share of the points, where a scan is faster.
+_HOPELESS: Final = 4
+_LESS: Final = 0.9
+_MOST_LOOKED_AT: Final = 0.3
+# Standard errors between a mean and the lower end of its interval, 95 % of them on one side.
+_ERRORS: Final = 1.645
+# The queries that measure may find less than those that tune. Then so many greater limits and these
+# multiples of the probes are tried, where the recall is at most this far below the target.
+_NEXT_LIMITS: Final = 4
+_PROBE_FACTORS: Final = (1.0, 1.5, 2.2)
+_NEARLY: Final = 0.1
+# A scan that ends early first looks at so many rows for each candidate: see `scoring.reach`.
+_LONG_ROWS: Final = 8
+# For more candidates than the default, at least so many quarters of them are hashed.
+_FEWEST_QUARTERS: Final = 5
+# Hash limits to try, in quarters of the default.
+_QUARTERS: Final = (4, 5, 6, 8, 10, 12, 16)
+_SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What a build measured; `n_probes` and `auto_search` are for a default query.
+
+    `n_queries` counts the queries of the sample: a third tuned, two thirds measured.
+    """
+
+    n_probes: int
+    auto_search: Search
+    search_costs: tuple[SearchCost, ...]
+    n_queries: int
+
+
+def tune(
+    searcher: Searcher,
+    shape: Shape,
+    target_recall: float,
+    seed: int,
+    report: Report,
+    *,
+    queries: Rows | None = None,
+) -> Tuned:
+    """Tune the probes and measure every search, for each number of candidates.
+
+    `queries` are a sample of the queries to come; without them points serve as queries. `report`
+    gets rows done and rows in all, 0 for unknown, often enough to show life.
+
+    Hash limits: the least with which a scan reaches `target_recall`, up to four times the default;
+    where none does, the default. Probes: about the fewest that reach it; where none do, the number
+    with the best recall.
+    """
+    sample = Sample.draw(searcher, seed, max(POOLS), report, queries=queries)
+    measurement = _Measurement(searcher, shape, sample, report, of_points=queries is None)
+    costs = measurement.costs(target_recall)
+    default = measurement.default_place
+    by_search = {cost.search: cost.pools[default] for cost in costs}
+    auto = choose(
+        by_search,
+        shape,
+        target_recall,
+        dense=measurement.dense,
+        sought=measurement.sought,
+    )
+    return Tuned(by_search["tables"].n_probes, auto, costs, len(sample))
+
+
+def lower_bound(shares: _Shares) -> _Shares:
+    """Return the lower ends of the one-sided 95 % intervals of the means of columns (m, s)."""
+    mean = shares.mean(axis=0)
+    if len(shares) < 2:
+        return np.asarray(mean)
+    spread = shares.std(axis=0, ddof=1) / np.sqrt(len(shares))
+    return np.asarray(np.maximum(0.0, mean - _ERRORS * spread))
+
+
+class _Measurement:
+    def __init__(
+        self,
+        searcher: Searcher,
+        shape: Shape,
+        sample: Sample,
+        report: Report,
+        *,
+        of_points: bool,
+    ) -> None:
+        self._searcher = searcher
+        self._shape = shape
+        self._sample = sample
+        self._report = report
+        self._rows = len(searcher.points)
+        sparse = isinstance(searcher.points, SparseRows)
+        self.sought: Sought = "sparse" if sparse else "dense" if of_points else "labels"
+        self.dense = not isinstance(sample.queries, SparseRows)
+        self._recalls: dict[tuple[Search, int, int, int], tuple[_Shares, _Shares]] = {}
+        default = QueryParameters().resolve(self._rows, "scan", 1, self.sought).candidates_limit
+        self.default_place = min(bisect.bisect_left(POOLS, default), len(POOLS) - 1)
+        self._limits: list[int] = []
+        for pool in POOLS:
+            self._limits.append(self._default_limit(pool))
+
+    def costs(self, target_recall: float) -> tuple[SearchCost, ...]:
+        """Measure every search for every number of candidates."""
+        _, held_out = self._sample.parts
+        for place in range(len(POOLS)):
+            self._limits[place] = self._tune_limit(place, target_recall)
+        probes = self._tune_probes(target_recall)
+        # `auto` never takes scan_hamming for points, so that a few queries measure it.
+        few = held_out if self.sought == "labels" else held_out[:_FEW]
+        pools = {
+            "exact": self._exact(held_out),
+            "scan": self._scan("scan", held_out),
+            "scan_hamming": self._scan("scan_hamming", few),
+            "tables": [
+                self._tables(place, probes[place], target_recall) for place in range(len(POOLS))
+            ],
+        }
+        return tuple(self._cost(search, tuple(pools[search])) for search in _SEARCHES)
+
+    def _cost(self, search: Search, pools: tuple[PoolCost, ...]) -> SearchCost:
+        default = pools[self.default_place]
+        price = nanoseconds(search, default, self._shape, dense=self.dense)
+        return SearchCost(search, default.recall, round(price / 1_000, 1), pools)
+
+    def _exact(self, numbers: IntArray) -> list[PoolCost]:
+        """Count what exact searches read: all points, or less by lists or by falling lengths."""
+        costs: list[PoolCost] = []
+        for pool in POOLS:
+            queries = self._sample.queries[numbers]
+            entries = self._searcher.entries_listed(queries, min(pool, self._rows))
+            scored = np.full(len(numbers), float(self._rows))
+            if entries.any() or self._searcher.ends_early:
+                # The picks do not matter, but the selector `nearest` would look for fewer.
+                query = QueryParameters(k=1, candidates_limit=pool, search="exact")
+                plan = self._searcher.plan(query.resolve(self._rows, "exact", 1, self.sought))
+                scored = self._searcher.answer(queries, plan).stats[2].astype(float)
+            counts = (float(scored.mean()), 0.0, 0.0, float(entries.mean()))
+            costs.append(self._pool(len(costs), 0, 1.0, counts))
+        self._tell()
+        return costs
+
+    def _scan(self, search: Search, numbers: IntArray) -> list[PoolCost]:
+        costs: list[PoolCost] = []
+        lists = self._searcher.max_probes if self._shape.cells else 0
+        for place, pool in enumerate(POOLS):
+            recall = self._bound(self._scan_shares(search, place, numbers), numbers)[place]
+            scored = min(self._limits[place], self._rows)
+            if self._searcher.ends_early and not self._shape.cells:
+                # Rows that are too short are left out, as in an exact search.
+                scored += _LONG_ROWS * pool
+            counts = (scored, self._rows + lists, lists, 0)
+            costs.append(self._pool(place, 0, recall, counts))
+        return costs
+
+    def _scan_shares(self, search: Search, place: int, numbers: IntArray) -> _Shares:
+        if self._limits[place] >= self._rows:
+            return np.ones((len(numbers), len(POOLS)))
+        return self._recall(search, 0, self._limits[place], numbers)[0]
+
+    def _tables(self, place: int, n_probes: int, target: float) -> PoolCost:
+        """Measure tables or cells with the tuned probes for one pool.
+
+        Where the queries that measure find a little less than those that tune, more probes are
+        tried.
+        """
+        _, numbers = self._sample.parts
+        for factor in _PROBE_FACTORS:
+            probes = min(self._searcher.max_probes, math.ceil(factor * n_probes))
+            shares, hashed = self._recall("tables", probes, self._limits[place], numbers)
+            recall = float(self._bound(shares, numbers)[place])
+            if recall < target - _NEARLY or reaches(recall, target):
+                break
+        n_probes, scored = probes, float(hashed.mean())
+        if self._shape.cells:
+            sizes = self._searcher.cell_sizes.astype(float)
+            # Most points lie in large cells, and so do most queries.
+            points = min(self._rows, n_probes * (sizes**2).sum() / sizes.sum())
+            return self._pool(place, n_probes, recall, (scored, points + len(sizes), n_probes, 0))
+        _, looked = self._recall("tables", n_probes, 0, numbers[:_QUERIES_AT_ONCE])
+        return self._pool(place, n_probes, recall, (scored, 0, n_probes, float(looked.mean())))
+
+    def _bound(self, shares: _Shares, numbers: IntArray) -> _Shares:
+        """Return the lesser of the lower bounds for points and for queries between points."""
+        between = self._sample.between[numbers]
+        kinds = [shares[kind] for kind in (between, ~between) if kind.any()]
+        return np.asarray(np.min([lower_bound(kind) for kind in kinds], axis=0))
+
+    def _pool(
+        self, place: int, n_probes: int, recall: float, counts: tuple[float, float, float, float]
+    ) -> PoolCost:
+        """Return the figures of a pool; `counts` are points, codes, lists and entries."""
+        scored, codes, lists, entries = (round(float(count), 1) for count in counts)
+        return PoolCost(
+            candidates=POOLS[place],
+            hash_limit=self._limits[place],
+            n_probes=n_probes,
+            recall=round(float(recall), 4),
+            points_scored=scored,
+            codes_read=codes,
+            lists_read=lists,
+            entries_read=entries,
+        )
+
+    def _tune_limit(self, place: int, target: float) -> int:
+        """Return the least limit with which a scan reaches the target, the default where none does.
+
+        Where the queries that measure find less than those that tune, the next limits are tried.
+        """
+        default = self._limits[place]
+        limits = [default * quarters // 4 for quarters in _QUARTERS]
+        tuning, held_out = self._sample.parts
+
+        def reached(limit: int, numbers: IntArray = tuning) -> bool:
+            if limit >= self._rows:
+                return True
+            shares = self._recall("scan", 0, limit, numbers)[0]
+            return reaches(float(self._bound(shares, numbers)[place]), target)
+
+        # The first usually does, and past the last none will.
+        first = 0
+        if not reached(default):
+            if not reached(limits[-1]):
+                return default
+            first = bisect.bisect_left(limits, True, lo=1, hi=len(limits) - 1, key=reached)
+        choices = limits[first : first + _NEXT_LIMITS]
+        return next((limit for limit in choices if reached(limit, held_out)), limits[first])
+
+    def _tune_probes(self, target: float) -> list[int]:
+        """Return the probes for each pool, by the queries that tune.
+
+        Numbers of probes are tried one after another without a hash limit, so that one search
+        serves every pool. In tables a limit then keeps a random part of the points. In cells it
+        keeps the points with the nearest codes, which loses no more than a scan of all codes does.
+        """
+        tuning, _ = self._sample.parts
+        lost = np.zeros((len(tuning), len(POOLS)))
+        if self._shape.cells:
+            for place in range(len(POOLS)):
+                lost[:, place] = 1 - self._scan_shares("scan", place, tuning)[:, place]
+        limits = np.array(self._limits)
+        curves = [_Curve(target) for _ in POOLS]
+        probes, most = self._searcher.least_probes, self._searcher.max_probes
+        while True:
+            shares, looked = self._recall("tables", probes, 0, tuning)
+            if self._shape.cells:
+                shares = np.maximum(0, shares - lost)
+            else:
+                shares = shares * np.minimum(1, limits / np.maximum(1, looked)[:, np.newaxis])
+            bounds, means = self._bound(shares, tuning), shares.mean(axis=0)
+            for curve, bound, mean in zip(curves, bounds.tolist(), means.tolist(), strict=True):
+                curve.add(probes, bound, mean)
+            enough = probes == most or looked.mean() > _MOST_LOOKED_AT * self._rows
+            if enough or all(curve.choice for curve in curves):
+                return [curve.choice or curve.best[1] for curve in curves]
+            probes = min(most, max(probes + 1, _STEP * probes))
+
+    def _recall(
+        self, search: Search, n_probes: int, hash_limit: int, numbers: IntArray
+    ) -> tuple[_Shares, _Shares]:
+        """Return the shares (m, s) of the nearest that queries hash, and how many they hash (m,).
+
+        A `hash_limit` of 0 is none.
+        """
+        key = (search, n_probes, hash_limit, int(numbers.sum()))
+        if key not in self._recalls:
+            self._recalls[key] = self._search(search, n_probes, hash_limit, numbers)
+        return self._recalls[key]
+
+    def _search(
+        self, search: Search, n_probes: int, hash_limit: int, numbers: IntArray
+    ) -> tuple[_Shares, _Shares]:
+        query = QueryParameters(search=search, n_probes=n_probes or None, hash_limit=hash_limit)
+        effective = query.resolve(self._rows, "exact", 1, self.sought)
+        # Every thread has memory that grows with the points, and every query holds pages of them.
+        large = self._rows > _LARGE
+        at_once = 1 if large else max(1, min(_QUERIES_AT_ONCE, _ROWS_AT_ONCE // self._rows))
+
+        def shares(start: int) -> list[tuple[_Shares, int]]:
+            part = numbers[start : start + at_once]
+            hashed = self._searcher.hashed(self._sample.queries[part], effective)
+            self._searcher.release()
+            marks, results = np.zeros(self._rows, np.bool_), []
+            for number, rows in zip(part.tolist(), hashed, strict=True):
+                marks[rows] = True
+                results.append((self._sample.shares(number, marks, POOLS), len(rows)))
+                marks[rows] = False
+            return results
+
+        parts: Sequence[int] = range(0, len(numbers), at_once)
+        results: list[tuple[_Shares, int]] = []
+        for part in map(shares, parts) if large else on_all_cores(shares, parts):
+            results += part
+            self._tell()
+        recalls, counts = zip(*results, strict=True)
+        return np.stack(recalls), np.array(counts, float)
+
+    def _default_limit(self, pool: int) -> int:
+        """Return how many points to hash at least: four times the pool, fewer for a large one.
+
+        Only high dials have a large pool, and their last candidates matter little.
+        """
+        if pool > POOLS[self.default_place]:
+            return max(_FEWEST_QUARTERS * pool // 4, self._limits[self.default_place])
+        query = QueryParameters(candidates_limit=pool)
+        return query.resolve(self._rows, "scan", 1, self.sought).hash_limit
+
+    def _tell(self) -> None:
+        self._report(self._rows, 0)
+
+
+class _Curve:
+    """Recalls of rising numbers of probes, until one is enough or more are hopeless.
+
+    `choice`: the probes to take, 0 as yet; `best`: the greatest mean, and its probes.
+    """
+
+    def __init__(self, target: float) -> None:
+        self._target = target - 1e-9
+        self._before = (0, 0.0)
+        self.best = (-1.0, 0)
+        self.choice = 0
+
+    def add(self, probes: int, bound: float, mean: float) -> None:
+        """Take the lower bound and the mean of the recall of so many probes."""
+        if self.choice:
+            return
+        few, below = self._before
+        greatest, at = self.best
+        if bound >= self._target:
+            self.choice = probes
+            if few and below < bound:
+                # On a line over the logarithm of the probes.
+                share = (self._target - below) / (bound - below)
+                self.choice = min(probes, max(few + 1, math.ceil(few * (probes / few) ** share)))
+        elif mean > greatest:
+            self.best = (mean, probes)
+        elif probes >= _HOPELESS * at or mean < _LESS * greatest:
+            self.choice = at
+        self._before = (probes, bound)

@@ -1,0 +1,5 @@
+"""Hash families: hyperplanes, codes, the count sketch, and the k-means partition.
+
+Lives here: what turns points into codes or cells. May import kernels, parameters and vectors. May
+not import search, build or storage.
+"""

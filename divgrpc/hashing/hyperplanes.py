@@ -1,0 +1,329 @@
+"""Hash families: where hyperplanes come from, and what theory says of them.
+
+A code bit of x is the sign of x . p - t, for a hyperplane p and a threshold t (0, or the mean
+point's projection where hashing is centred). In cells a margin may have more than one bit, see
+`divgrpc.hashing.codes`. `lsh_div` draws directions at random (Charikar 2002; the paper's LSH-Div);
+`lsh_sdiv` draws them inside the top principal components (its LSH-SDiv); `pca_hash` takes the
+components themselves (Wang et al. 2006), one bit each, with nothing random about them and so no
+collision probability. `cells` has the hyperplanes of `lsh_sdiv` to rank by inside the cells of a
+learned partition (`divgrpc.hashing.partition`), which have none either. Build resolves `auto` to
+one of the others.
+
+Gaussian directions are independent, which is what Eq. 5 and the lemma speak of. Orthogonal ones
+come in blocks of as many as there are dimensions (super-bit LSH, Ji et al. 2012): each bit alone
+has the same collision probability, and the share of differing bits varies less around it.
+"""
+
+import contextlib
+import math
+from dataclasses import replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+from scipy import linalg
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.hashing.codes import DEPTHS
+from divgrpc.hashing.count_sketch import CountSketch, dims_after
+from divgrpc.kernels import projection as kernels
+from divgrpc.parameters import CODE_BITS, BuildParameters
+from divgrpc.types import FloatArray
+from divgrpc.vectors import Rows, SparseRows, mean_width
+
+WORD: Final = 64
+MAX_COMPONENTS: Final = 200
+# Rows that principal components are computed from at most: more change them in digits that a sign
+# does not see.
+_SAMPLE_ROWS: Final = 50_000
+_SAMPLE_FLOATS: Final = 1 << 24
+_SAMPLE_STORED: Final = 1 << 22
+_SUFFICIENT_ROWS: Final = 4_096
+# Up to this many dimensions the second moments are cheaper than sketching.
+GRAM_DIMS: Final = 2_048
+# From so many points on a scan of all codes takes longer than cells do, where they fit the points.
+CELLS_FROM_ROWS: Final = 100_000
+_OVERSAMPLING: Final = 16
+_POWER_ITERATIONS: Final = 4
+# Columns whose lengths, each less what the others before it hold, differ by more (natural
+# logarithm) lose digits in Cholesky's factorisation.
+_MOST_UNLIKE: Final = 13.0
+
+
+def collision_probability(distance: float) -> float:
+    """Return the chance that a code bit of two unit vectors is the same (the paper's Eq. 5).
+
+    `distance` is their squared distance, 0 to 4; for `lsh_sdiv` that of their unit projections onto
+    the components. Holds for each bit of both LSH families, whatever the hyperplanes, uncentred.
+    """
+    if not 0 <= distance <= 4:
+        raise InvalidArgumentError("distance", f"distance must be from 0 to 4, got {distance}")
+    return 1 - math.acos(1 - distance / 2) / math.pi
+
+
+def tables_needed(distance: float, n_bits: int, failure_probability: float) -> int:
+    """Return how many tables find a point by home buckets alone with this chance of failure.
+
+    For points within `distance` and independent (Gaussian) hyperplanes: the least L with
+    (1 - p^n_bits)^L at most `failure_probability`, p the collision probability (Indyk & Motwani
+    1998).
+    """
+    if not 0 < failure_probability < 1:
+        raise InvalidArgumentError(
+            "failure_probability",
+            f"failure_probability must be between 0 and 1, got {failure_probability}",
+        )
+    bucket = collision_probability(distance) ** n_bits
+    if bucket == 1:
+        return 1
+    if bucket == 0:
+        raise InvalidArgumentError("distance", "opposite points share no bucket")
+    return max(1, math.ceil(math.log(failure_probability) / math.log1p(-bucket)))
+
+
+def fill_defaults(asked: BuildParameters, rows: int, dims: int) -> BuildParameters:
+    """Return the same with n_tables, n_bits and n_components set; `auto` stands for `lsh_div`.
+
+    Raises `InvalidArgumentError` where there are fewer dimensions than components asked for, or
+    fewer components than `pca_hash` needs for its tables.
+    """
+    dims = dims_after(dims)
+    if asked.n_components is not None and asked.n_components > dims:
+        raise InvalidArgumentError(
+            "n_components",
+            f"n_components must be at most the number of dimensions that are hashed, {dims}, "
+            f"got {asked.n_components}",
+        )
+    family = "lsh_div" if asked.hash_family == "auto" else asked.hash_family
+    components = asked.n_components or min(dims, MAX_COMPONENTS)
+    if family == "cells":
+        # Where all dimensions fit into a code, none need be lost.
+        components = asked.n_components or (dims if dims <= CODE_BITS else MAX_COMPONENTS)
+        return replace(asked, hash_family=family, n_components=components)
+    n_tables, n_bits = 10, min(24, max(8, rows.bit_length() - 2))
+    if family == "pca_hash":
+        # A component is one bit of one table, and there is nothing to draw another from.
+        n_bits = max(1, min(n_bits, components // (asked.n_tables or 1)))
+        n_tables = max(1, min(n_tables, components // (asked.n_bits or n_bits)))
+    filled = replace(
+        asked,
+        hash_family=family,
+        n_tables=asked.n_tables or n_tables,
+        n_bits=asked.n_bits or n_bits,
+        n_components=components,
+    )
+    _check_table_bits(filled, components)
+    return filled
+
+
+def _check_table_bits(filled: BuildParameters, components: int) -> None:
+    bits = (filled.n_tables or 0) * (filled.n_bits or 0)
+    if filled.hash_family == "pca_hash" and bits > components:
+        raise InvalidArgumentError(
+            "n_tables",
+            f"n_tables times n_bits must be at most the {components} components of pca_hash, "
+            f"got {bits}",
+        )
+
+
+def code_bits(filled: BuildParameters) -> int:
+    """Return the bits of a code: 256, or what tables and components need, in whole words."""
+    needed = (filled.n_tables or 0) * (filled.n_bits or 0)
+    if filled.hash_family == "pca_hash":
+        needed = filled.n_components or 0
+    return max(CODE_BITS, -(-needed // WORD) * WORD)
+
+
+def code_depth(filled: BuildParameters) -> int:
+    """Return how many bits of a code each margin has: in cells as many as there is room for."""
+    if filled.hash_family != "cells":
+        return 1
+    components = filled.n_components or 0
+    return next((depth for depth in DEPTHS if components <= CODE_BITS // depth), 1)
+
+
+def draw_hyperplanes(
+    parameters: BuildParameters,
+    vectors: Rows,
+    centre: FloatArray,
+    count: int,
+    sketch: CountSketch | None = None,
+) -> FloatArray:
+    """Return (m, count) float32, each column a unit direction or zeros, which hash nothing.
+
+    Zeros are past the last component of `pca_hash` and, in cells, past the last whole rotation.
+    All lie where `sketch` takes the `vectors` (n, d), by default nowhere else: m is d. Vectors are
+    looked at where the family has components, around `centre` (d,); `parameters` are filled in.
+    """
+    rng = np.random.default_rng(parameters.seed)
+    sketch = sketch or CountSketch(np.empty(0, np.int32), vectors.shape[1])
+    dims = sketch.dims
+    components = parameters.n_components or dims
+    if parameters.hash_family == "pca_hash":
+        basis = _components(vectors, centre, components, rng, sketch)
+        return _dealt(basis, parameters.n_tables or 1, parameters.n_bits or 1, count)
+    orthogonal = parameters.hyperplanes == "orthogonal"
+    if parameters.hash_family == "lsh_div" or components >= dims:
+        # All components together are the whole space, and a turned random direction is one.
+        directions = _directions(rng, dims, count, orthogonal=orthogonal)
+    else:
+        basis = _components(vectors, centre, components, rng, sketch)
+        directions = basis @ _directions(rng, components, count, orthogonal=orthogonal)
+    directions /= np.linalg.norm(directions, axis=0)
+    if orthogonal and code_depth(parameters) > 1:
+        # What is left of a block would count some directions more often than others, which costs
+        # more than bits of a rotation lose: planes of zeros.
+        directions[:, count // components * components :] = 0
+    return np.ascontiguousarray(directions, np.float32)
+
+
+def dimensions_spanned(parameters: BuildParameters, dims: int) -> int:
+    """Return how many dimensions the hyperplanes lie in, all or those of the components."""
+    return dims if parameters.hash_family == "lsh_div" else parameters.n_components or dims
+
+
+def _dealt(
+    components: npt.NDArray[np.float64], n_tables: int, n_bits: int, bits: int
+) -> FloatArray:
+    """Return (d, bits) float32: components dealt to the tables in turn, the rest, then zeros.
+
+    So every table has its share of the strong ones. A plane of zeros sets the same bit for all.
+    """
+    count = components.shape[1]
+    dealt = np.arange(n_tables * n_bits).reshape(n_bits, n_tables).T.ravel()
+    order = np.concatenate((dealt, np.arange(n_tables * n_bits, count)))
+    hyperplanes = np.zeros((len(components), bits), np.float32)
+    hyperplanes[:, :count] = components[:, order]
+    return hyperplanes
+
+
+def _directions(
+    rng: np.random.Generator, dims: int, count: int, *, orthogonal: bool
+) -> npt.NDArray[np.float64]:
+    if not orthogonal:
+        return rng.standard_normal((dims, count))
+    blocks = [_rotation(rng, dims, min(dims, count - at)) for at in range(0, count, dims)]
+    return np.concatenate(blocks, axis=1)
+
+
+def _rotation(rng: np.random.Generator, dims: int, columns: int) -> npt.NDArray[np.float64]:
+    """Return `columns` orthonormal columns, uniform over all rotations (Stewart 1980)."""
+    return _orthonormal(rng.standard_normal((dims, columns)))
+
+
+def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the q of the factorisation columns = q r whose r has a positive diagonal.
+
+    Tall matrices by Cholesky's, twice over (Yamamoto et al. 2015): products alone, where
+    Householder's takes ten times as long on threads that others use too.
+    """
+    if len(columns) > GRAM_DIMS:
+        q = columns
+        with contextlib.suppress(np.linalg.LinAlgError):
+            for _ in range(2):
+                factor = np.linalg.cholesky(q.T @ q)
+                if np.ptp(np.log(np.diag(factor))) > _MOST_UNLIKE:
+                    raise np.linalg.LinAlgError
+                q = linalg.solve_triangular(factor, q.T, lower=True).T
+            return q
+    q, r = np.linalg.qr(columns)
+    # Without the signs of r the factorisation's own convention would show.
+    return np.asarray(q * np.where(np.diag(r) < 0, -1, 1))
+
+
+def _components(
+    vectors: Rows,
+    centre: FloatArray,
+    count: int,
+    rng: np.random.Generator,
+    sketch: CountSketch,
+) -> npt.NDArray[np.float64]:
+    """Return the principal components of sketched rows, of a sample where they are many."""
+    sample = _sample_rows(vectors, sketch.dims)
+    if len(vectors) > sample:
+        chosen = np.sort(rng.choice(len(vectors), sample, replace=False))
+        vectors = sketch.of_some(vectors, chosen)
+    else:
+        vectors = sketch(vectors)
+    return principal_components(vectors, sketch.of_dense(centre), count, rng)
+
+
+def principal_components(
+    vectors: Rows, centre: FloatArray, count: int, rng: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    """Return the top `count` right singular vectors around `centre`, (d, count) float64.
+
+    Up to 2,048 dense dimensions by the eigenvectors of the second moments, else by randomised
+    subspace iteration (Halko, Martinsson & Tropp 2011), which leaves sparse rows sparse: the centre
+    is taken off the products.
+    """
+    dims = vectors.shape[1]
+    sketched = min(dims, count + _OVERSAMPLING)
+    if not isinstance(vectors, SparseRows) and dims <= GRAM_DIMS:
+        return _leading(vectors - centre if centre.any() else vectors, None, count)
+    if dims <= sketched:
+        everything = np.eye(dims, dtype=np.float32)
+        return _leading(_image(vectors, centre, everything), None, count)
+    basis = _orthonormal(rng.standard_normal((dims, sketched)))
+    for _ in range(_POWER_ITERATIONS):
+        image = _image(vectors, centre, basis.astype(np.float32))
+        back = vectors.matrix.T @ image if isinstance(vectors, SparseRows) else vectors.T @ image
+        back = back - np.outer(centre, image.sum(axis=0))
+        basis = _orthonormal(back.astype(np.float64))
+    narrow = basis.astype(np.float32)
+    return _leading(_image(vectors, centre, narrow), narrow, count)
+
+
+def _sample_rows(vectors: Rows, dims: int) -> int:
+    """Return how many rows components are computed from, sketched to `dims` columns.
+
+    They hold 2^24 numbers at most; 2^22 where they are sparse, as each takes many times longer.
+    """
+    most = _SAMPLE_FLOATS // dims
+    if isinstance(vectors, SparseRows):
+        most = _SAMPLE_STORED // mean_width(vectors)
+    return max(min(dims, _SUFFICIENT_ROWS), min(_SAMPLE_ROWS, most))
+
+
+def _image(vectors: Rows, centre: FloatArray, basis: FloatArray) -> npt.NDArray[np.floating]:
+    return (vectors @ basis) - centre @ basis
+
+
+def _leading(
+    image: npt.NDArray[np.floating], basis: FloatArray | None, count: int
+) -> npt.NDArray[np.float64]:
+    """Return the `count` directions in which points are largest.
+
+    `image` (n, m) are the points in the coordinates of `basis` (d, m), or as they are if None.
+    """
+    moments = (image.T @ image).astype(np.float64)
+    # eigh sorts upwards.
+    directions = np.linalg.eigh(moments)[1][:, : -count - 1 : -1]
+    if basis is not None:
+        directions = basis @ directions
+    # Either sign is an eigenvector's: make it positive where it is largest, whatever the library.
+    largest = np.abs(directions).argmax(axis=0)
+    return np.asarray(directions * np.sign(directions[largest, np.arange(count)]))
+
+
+def build_table(
+    codes: npt.NDArray[np.uint64], table: int, n_bits: int
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Return (keys, offsets, rows) of one table.
+
+    Buckets are numbered by key where there are at most four times as many keys as points, and
+    `keys` is empty; else `keys` uint32 holds those that occur, ascending. `offsets` has one more
+    entry than there are buckets; rows[offsets[b]:offsets[b + 1]] int32 are bucket b's, ascending.
+    """
+    points = codes.shape[1]
+    point_keys = np.empty(points, np.uint32)
+    kernels.table_keys(codes, table * n_bits, n_bits, point_keys)
+    keys = np.empty(0, np.uint32)
+    buckets = 1 << n_bits
+    if buckets > 4 * points:
+        keys, inverse = np.unique(point_keys, return_inverse=True)
+        point_keys, buckets = inverse.astype(np.uint32), len(keys)
+    offsets = np.empty(buckets + 1, np.int32)
+    rows = np.empty(points, np.int32)
+    kernels.fill_table(point_keys, offsets, rows)
+    return keys, offsets, rows

@@ -1,0 +1,188 @@
+"""The hash family `cells`: a two-level k-means partition of the points (Lloyd 1982), learned.
+
+Points are clustered by their projections onto the hyperplanes, of which the first `width` are a
+rotation of the (principal) space or a random part of it: so sparse points are clustered without
+being made dense, and a query's projections serve twice. A sample is parted into about the square
+root of as many coarse cells as there shall be cells, and each coarse cell into its share of them.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.kernels import kmeans as kernels
+from divgrpc.parallel import on_all_cores
+from divgrpc.types import FloatArray, IntArray
+
+# Cells per square root of points: some fifty points each at fifty thousand.
+_PER_ROOT: Final = 4
+_LEAST_POINTS: Final = 16
+_ITERATIONS: Final = 4
+# Rounds in which the sample may change to a cell of another coarse cell.
+_REFINEMENTS: Final = 3
+# What the centres and the sample they are learned from may take, in numbers.
+_MAX_CENTRES: Final = 1 << 22
+_MAX_SAMPLE: Final = 1 << 24
+_SAMPLE_PER_CELL: Final = 32
+_SAMPLE_PER_COARSE: Final = 256
+# Points that look for their centres together, and products with centres that are held of them.
+_BLOCK_ROWS: Final = 8_192
+_PRODUCTS_AT_ONCE: Final = 1 << 21
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Centres of both levels: cells starts[t]:starts[t + 1] belong to coarse cell t.
+
+    `coarse` (T, m) and `centres` (C, m) float32, `starts` (T + 1,) int64.
+    """
+
+    coarse: FloatArray
+    starts: IntArray
+    centres: FloatArray
+
+    @property
+    def width(self) -> int:
+        """How many projections a centre holds."""
+        return int(self.coarse.shape[1])
+
+    def assign(self, projected: FloatArray) -> npt.NDArray[np.int32]:
+        """Return each row's cell, `projected` (n, m) float32: the nearest in some coarse ones."""
+        numbers = np.zeros(len(projected), np.int32)
+        at_once = _rows_at_once(len(self.coarse))
+
+        def assign(start: int) -> None:
+            part = slice(start, start + at_once)
+            self._assign(projected[part], numbers[part])
+
+        for _ in on_all_cores(assign, range(0, len(projected), at_once)):
+            pass
+        return numbers
+
+    @cached_property
+    def _halves(self) -> tuple[FloatArray, FloatArray]:
+        """Half the squared lengths of the coarse centres, (T,), and of the centres, (C,)."""
+        return _half_squares(self.coarse), _half_squares(self.centres)
+
+    def _assign(self, points: FloatArray, numbers: npt.NDArray[np.int32]) -> None:
+        """Write the cells of one block, coarse cell by coarse cell: one product for all in it."""
+        coarse_halves, halves = self._halves
+        looked = np.full((kernels.LOOKED, len(points)), -1, np.int32)
+        gains = np.full(looked.shape, -np.inf, np.float32)
+        kernels.take_several(self.coarse @ points.T, coarse_halves, looked, gains)
+        starts, grouped = kernels.group(looked, len(self.coarse))
+        gains[:] = -np.inf
+        for top, (first, last) in enumerate(pairwise(starts.tolist())):
+            cells = slice(self.starts[top], self.starts[top + 1])
+            at_once = _rows_at_once(cells.stop - cells.start)
+            for at in range(first, last, at_once):
+                rows = grouped[at : min(last, at + at_once)]
+                products = self.centres[cells] @ points[rows].T
+                kernels.take_nearest_of(
+                    products, halves[cells], cells.start, rows, numbers, gains[0]
+                )
+
+
+def cell_count(rows: int, width: int) -> int:
+    """Return how many cells `rows` points get, of centres with `width` numbers."""
+    wanted = min(_PER_ROOT * math.isqrt(rows), rows // _LEAST_POINTS)
+    return max(1, min(wanted, _MAX_CENTRES // width))
+
+
+def sample_size(rows: int, width: int) -> int:
+    """Return how many points the partition is learned from."""
+    return max(1, min(rows, _SAMPLE_PER_CELL * cell_count(rows, width), _MAX_SAMPLE // width))
+
+
+def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partition:
+    """Return a partition of about `n_cells` cells, learned from `sample` (s, m) float32.
+
+    A coarse cell gets cells in proportion to its points, rounded, at least one; a cell that no
+    point of the sample is nearest to is given up. Then centres move once more, with points of
+    other coarse cells too.
+    """
+    n_coarse = max(1, math.isqrt(n_cells))
+    # Few centres do not need them all.
+    step = max(1, len(sample) // (_SAMPLE_PER_COARSE * n_coarse))
+    some = np.ascontiguousarray(sample[::step])
+    coarse = _k_means(some, _draw(len(some), n_coarse, rng))
+    tops = _nearest(sample, coarse)
+    order = np.argsort(tops, kind="stable")
+    ends = np.searchsorted(tops[order], np.arange(len(coarse) + 1))
+    members = [order[start:stop] for start, stop in pairwise(ends)]
+    # Drawn one after another, whatever thread comes to which cell first.
+    chosen = [
+        _draw(len(rows), max(1, round(n_cells * len(rows) / len(sample))), rng) for rows in members
+    ]
+
+    def part(top: int) -> FloatArray:
+        # A coarse cell that no point of the sample is in has a centre all the same.
+        if not len(members[top]):
+            return coarse[top : top + 1]
+        return _k_means(sample[members[top]], chosen[top])
+
+    parts = list(on_all_cores(part, range(len(coarse))))
+    starts = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+    partition = Partition(coarse, starts, np.concatenate(parts))
+    for _ in range(_REFINEMENTS):
+        partition = _refined(partition, sample)
+    return partition
+
+
+def _refined(partition: Partition, sample: FloatArray) -> Partition:
+    """Return the partition of the means of the sample's points in each cell and coarse cell."""
+    sums = np.empty_like(partition.centres)
+    sizes = np.empty(len(sums), np.int64)
+    kernels.add_up(sample, partition.assign(sample), sums, sizes)
+    found = sizes[:, np.newaxis] > 0
+    centres = np.divide(sums, sizes[:, np.newaxis], out=partition.centres.copy(), where=found)
+    tops = partition.starts[:-1]
+    members = np.add.reduceat(sizes, tops)[:, np.newaxis]
+    means = np.add.reduceat(sums, tops, axis=0)
+    coarse = np.divide(means, members, out=partition.coarse.copy(), where=members > 0)
+    return Partition(coarse, partition.starts, centres)
+
+
+def _draw(points: int, count: int, rng: np.random.Generator) -> IntArray:
+    """Return which points are the first centres: at most `count` of them."""
+    return np.sort(rng.choice(points, min(count, points), replace=False))
+
+
+def _k_means(points: FloatArray, chosen: IntArray) -> FloatArray:
+    """Return at most as many centres (c, m) float32 as points are `chosen` to begin with."""
+    centres = points[chosen]
+    for _ in range(_ITERATIONS if len(chosen) > 1 else 1):
+        sums, sizes = np.empty_like(centres), np.empty(len(centres), np.int64)
+        kernels.add_up(points, _nearest(points, centres), sums, sizes)
+        # A centre that no point is nearest to is given up: duplicates have no use for two.
+        found = sizes > 0
+        centres = np.divide(sums[found], sizes[found, np.newaxis], dtype=np.float32)
+    return centres
+
+
+def _nearest(points: FloatArray, centres: FloatArray) -> npt.NDArray[np.int32]:
+    """Return the number of the centre nearest to each point, (n,); ties to the lower number."""
+    numbers, halves = np.zeros(len(points), np.int32), _half_squares(centres)
+    at_once = _rows_at_once(len(centres))
+
+    def assign(start: int) -> None:
+        part = slice(start, start + at_once)
+        gains = np.full(len(points[part]), -np.inf, np.float32)
+        kernels.take_nearest(centres @ points[part].T, halves, 0, numbers[part], gains)
+
+    for _ in on_all_cores(assign, range(0, len(points), at_once)):
+        pass
+    return numbers
+
+
+def _rows_at_once(centres: int) -> int:
+    return max(1, min(_BLOCK_ROWS, _PRODUCTS_AT_ONCE // centres))
+
+
+def _half_squares(centres: FloatArray) -> FloatArray:
+    return np.asarray(np.einsum("ij,ij->i", centres, centres) / 2)

@@ -1,0 +1,66 @@
+"""The parameters of builds, queries and predictions: names, defaults, ranges, limits.
+
+Lives here: dataclasses that check what callers pass, and the limits of requests. May import
+`divgrpc.types` and `divgrpc.errors`. May not import anything that computes: the client loads this
+package.
+"""
+
+from divgrpc.parameters.build import (
+    BuildParameters,
+    LabelParameters,
+    MetricWord,
+    as_metric,
+)
+from divgrpc.parameters.limits import (
+    INDEX_NAME,
+    LIMITS,
+    SEED_MAX,
+    check_index_name,
+)
+from divgrpc.parameters.predict import (
+    PredictParameters,
+)
+from divgrpc.parameters.query import (
+    CODE_BITS,
+    DEFAULT_DIVERSITY,
+    DEFAULT_DUPLICATE_COSINE,
+    DEFAULT_K,
+    DEFAULT_VARIANT,
+    DIAL_STEPS,
+    MOST_CANDIDATES_GROWTH,
+    POOL_GROWTH,
+    POOL_WORK,
+    RELAX_PASSES,
+    SEARCH_GROWTH,
+    SEARCHES_AGAIN,
+    QueryParameters,
+    check_one_dial,
+    named_over_default,
+)
+
+__all__ = [
+    "CODE_BITS",
+    "DEFAULT_DIVERSITY",
+    "DEFAULT_DUPLICATE_COSINE",
+    "DEFAULT_K",
+    "DEFAULT_VARIANT",
+    "DIAL_STEPS",
+    "INDEX_NAME",
+    "LIMITS",
+    "MOST_CANDIDATES_GROWTH",
+    "POOL_GROWTH",
+    "POOL_WORK",
+    "RELAX_PASSES",
+    "SEARCHES_AGAIN",
+    "SEARCH_GROWTH",
+    "SEED_MAX",
+    "BuildParameters",
+    "LabelParameters",
+    "MetricWord",
+    "PredictParameters",
+    "QueryParameters",
+    "as_metric",
+    "check_index_name",
+    "check_one_dial",
+    "named_over_default",
+]

@@ -1,0 +1,406 @@
+"""How indexes are kept: immutable generations, staged, synced, renamed.
+
+Theory of operation. An index is a folder; beside it, hidden, stand what builds need:
+
+    <root>/<name>/CURRENT              the number of the generation that serves
+    <root>/<name>/<number>/            manifest.json and one .npy file per array, never changed
+    <root>/<name>/<number>.default.json  what is taken there unsaid (`divgrpc.storage.defaults`)
+    <root>/.<name>.staging-<random>/   a generation being written
+    <root>/.<name>.lock                held (flock) by whoever builds or deletes
+
+A build writes to its staging folder, syncs, renames it to the next number, then replaces CURRENT by
+a rename: before that rename the old generation serves, after it the new one, and a crash at any
+moment leaves one of the two. What a crash leaves besides (stagings, numbers above CURRENT) belongs
+to nobody once the lock is free, and `sweep` removes it.
+
+Readers take no lock. They read CURRENT and map that generation; a mapping keeps its pages when the
+files are unlinked, so old generations are removed at once and memory goes when the last reader
+does. A reader that finds CURRENT another file than it was begins again.
+"""
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy.typing as npt
+
+from divgrpc.errors import (
+    BuildUnderWayError,
+    IndexChangedError,
+    IndexDamagedError,
+    IndexExistsError,
+    IndexNotFoundError,
+    StorageInUseError,
+)
+from divgrpc.parameters import INDEX_NAME
+from divgrpc.storage.arrays import (
+    Array,
+    ArrayEntry,
+    ArrayFile,
+    damage_reported,
+    open_array,
+    room_reported,
+)
+from divgrpc.storage.defaults import (
+    changed,
+    default_path,
+    is_default,
+    read_defaults,
+    write_defaults,
+)
+from divgrpc.storage.manifest import Manifest
+from divgrpc.types import Defaults, IndexInfo
+
+POINTER: Final = "CURRENT"
+MANIFEST: Final = "manifest.json"
+_OPEN_ATTEMPTS: Final = 10
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One build of an index: its manifest and arrays, read-only, and its defaults."""
+
+    manifest: Manifest
+    arrays: dict[str, Array]
+    defaults: Defaults = field(default_factory=Defaults)
+
+
+class IndexFolder:
+    """The folder of one index."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path).absolute()
+        # A text, because `pointer_stamp` is taken for every query and joining a path costs more.
+        self._pointer = str(self.path / POINTER)
+
+    @property
+    def name(self) -> str:
+        """The index's name."""
+        return self.path.name
+
+    def pointer_stamp(self) -> tuple[int, int] | None:
+        """Return something that changes with every publish, or None where there is no index."""
+        try:
+            status = os.stat(self._pointer)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except PermissionError as error:
+            raise IndexDamagedError(f"index {self.name!r} cannot be read") from error
+        return status.st_ino, status.st_mtime_ns
+
+    def current(self) -> int:
+        """Return the generation that serves."""
+        try:
+            with damage_reported(f"the pointer of index {self.name!r}"):
+                return int((self.path / POINTER).read_text())
+        except (FileNotFoundError, NotADirectoryError):
+            raise IndexNotFoundError(f"there is no index {self.name!r}") from None
+        except ValueError as error:
+            raise IndexDamagedError(f"the pointer of index {self.name!r} is damaged") from error
+
+    def read_info(self) -> IndexInfo:
+        """Return what the manifest of the current generation says."""
+
+        def read(folder: Path) -> IndexInfo:
+            manifest = read_manifest(folder)
+            return manifest.info(self.name, read_defaults(folder, manifest))
+
+        return self._of_current(read)
+
+    def open(self, *, verify: bool = True) -> Generation:
+        """Map the current generation; `verify` compares every checksum."""
+        return self._of_current(lambda folder: open_generation(folder, verify=verify))
+
+    def set_defaults(self, manifest: Manifest, **changes: Any) -> Defaults:  # noqa: ANN401  # fields
+        """Set some of the `Defaults`, what is taken where the caller names nothing; returns all.
+
+        `manifest` is that of the generation it is for. Every reader sees it at once: the pointer's
+        stamp changes. Raises `IndexChangedError` where another generation serves, and
+        `BuildUnderWayError`.
+        """
+        with _build_lock(self.path):
+            generation = self.path / str(self.current())
+            if read_manifest(generation) != manifest:
+                raise IndexChangedError(f"index {self.name!r} was replaced meanwhile")
+            defaults = changed(read_defaults(generation, manifest), changes)
+            write_defaults(generation, manifest, defaults)
+            _sync_folder(self.path)
+            os.utime(self._pointer, ns=(time.time_ns(), time.time_ns()))
+        return defaults
+
+    def delete(self) -> int:
+        """Remove the index, damaged or not, and return the generation that served last."""
+        with _build_lock(self.path):
+            try:
+                number = self.current()
+            except IndexDamagedError:
+                number = max(_numbers(self.path), default=0)
+            os.unlink(self.path / POINTER)
+            shutil.rmtree(self.path)
+        return number
+
+    def _of_current(self, read: Callable[[Path], _T]) -> _T:
+        """Read the current generation, and once more where the pointer moved meanwhile.
+
+        The number alone would not tell: an index that is deleted and built anew begins at 1 again.
+        """
+        for attempts_left in reversed(range(_OPEN_ATTEMPTS)):
+            stamp = self.pointer_stamp()
+            try:
+                found = read(self.path / str(self.current()))
+            except (IndexDamagedError, FileNotFoundError):
+                if not attempts_left or self._still(stamp):
+                    raise
+            else:
+                if not attempts_left or self._still(stamp):
+                    return found
+        raise AssertionError("unreachable")
+
+    def _still(self, stamp: tuple[int, int] | None) -> bool:
+        return stamp is not None and stamp == self.pointer_stamp()
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a generation's folder."""
+    try:
+        with damage_reported("the manifest"):
+            return Manifest.from_json((folder / MANIFEST).read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise IndexDamagedError("the manifest is missing") from None
+
+
+def open_generation(folder: Path, *, verify: bool = True) -> Generation:
+    """Map the arrays of a generation's folder, each compared with the manifest."""
+    manifest = read_manifest(folder)
+    arrays = {
+        name: open_array(folder / f"{name}.npy", entry, verify=verify)
+        for name, entry in manifest.arrays.items()
+    }
+    return Generation(manifest, arrays, read_defaults(folder, manifest))
+
+
+def list_indexes(root: Path) -> list[str]:
+    """Return the names of the indexes below `root`, sorted."""
+    return sorted(
+        entry.name
+        for entry in os.scandir(root)
+        if INDEX_NAME.fullmatch(entry.name) and os.path.exists(os.path.join(entry.path, POINTER))
+    )
+
+
+class Staging:
+    """A generation being written; made by `staging`, which removes it unless it is published."""
+
+    def __init__(self, folder: Path) -> None:
+        self._target = folder
+        self._folder = folder.parent / f".{folder.name}.staging-{secrets.token_hex(8)}"
+        self._open: dict[str, ArrayFile] = {}
+        self._entries: dict[str, ArrayEntry] = {}
+        self.generation: Generation | None = None
+        # Called with the folder once it is whole, before it serves: readers may open it already.
+        # What it raises ends the build.
+        self.on_whole: Callable[[Path], None] | None = None
+        self._folder.mkdir(parents=True)
+
+    @property
+    def folder(self) -> Path:
+        """Where it is written; all that is there goes with it, unless it is published."""
+        return self._folder
+
+    def begin(
+        self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
+    ) -> None:
+        """Open an array for `append`; raises `StorageFullError` where `rows` rows find no room."""
+        file = ArrayFile(self._folder / f"{name}.npy", dtype, row_shape)
+        self._open[name] = file
+        if rows:
+            file.expect(rows)
+
+    def append(self, name: str, block: Array) -> None:
+        """Add rows to an array that was begun."""
+        self._open[name].append(block)
+
+    def read(self, name: str) -> Array:
+        """Return the rows appended so far, read-only."""
+        return self._open[name].read()
+
+    def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
+        """Return a new array of this shape as writable memory backed by its file."""
+        self.begin(name, dtype, shape[1:])
+        return self._open[name].fill(shape[0])
+
+    def seal(self, name: str) -> None:
+        """Finish one array; nothing is written to it after this."""
+        self._entries[name] = self._open.pop(name).close()
+
+    def publish(self, manifest: Manifest) -> Generation:
+        """Make this the generation that serves; `manifest` gets its number and its arrays."""
+        for name in list(self._open):
+            self.seal(name)
+        number = 1 + max(_numbers(self._target), default=0)
+        manifest = replace(manifest, generation=number, arrays=dict(self._entries))
+        _write_synced(self._folder / MANIFEST, manifest.to_json())
+        _sync_folder(self._folder)
+        if self.on_whole is not None:
+            self.on_whole(self._folder)
+        self._target.mkdir(exist_ok=True)
+        final = self._target / str(number)
+        os.rename(self._folder, final)
+        _sync_folder(self._target)
+        pointer = self._target / f"{POINTER}.new"
+        _write_synced(pointer, f"{number}\n")
+        # The file system's own clock ticks every few milliseconds and inodes are used again: this
+        # is what makes every pointer's stamp its own.
+        os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
+        os.rename(pointer, self._target / POINTER)
+        _sync_folder(self._target)
+        _sync_folder(self._target.parent)
+        self.generation = open_generation(final, verify=False)
+        _remove_generations(self._target, keep=number)
+        return self.generation
+
+    def discard(self) -> None:
+        """Remove what was written; does nothing after `publish`."""
+        for file in self._open.values():
+            file.discard()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
+    """Hold the build lock of an index folder and yield a place to write its next generation.
+
+    Raises `BuildUnderWayError` where another build holds the lock and `IndexExistsError` where the
+    index is there and `replace` is false. What is not published when the block ends is removed.
+    """
+    folder = Path(folder).absolute()
+    with room_reported():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with _build_lock(folder):
+        if not replace and (folder / POINTER).exists():
+            raise IndexExistsError(f"index {folder.name!r} exists; set replace=True to replace it")
+        _sweep_locked(folder)
+        with room_reported():
+            stage = Staging(folder)
+        try:
+            yield stage
+        finally:
+            stage.discard()
+
+
+def sweep(root: Path) -> list[str]:
+    """Remove what dead builds left below `root`; returns the names of the indexes concerned."""
+    hidden = {
+        entry.name[1:].split(".")[0] for entry in os.scandir(root) if entry.name.startswith(".")
+    }
+    folders = {
+        entry.name
+        for entry in os.scandir(root)
+        if entry.is_dir() and INDEX_NAME.fullmatch(entry.name)
+    }
+    swept = []
+    for name in sorted(folders | {name for name in hidden if INDEX_NAME.fullmatch(name)}):
+        # What one index's folder does not allow must not keep the others from being swept.
+        with contextlib.suppress(BuildUnderWayError, OSError), _build_lock(root / name):
+            if _sweep_locked(root / name):
+                swept.append(name)
+    return swept
+
+
+@contextlib.contextmanager
+def lock_root(root: Path) -> Iterator[None]:
+    """Hold `root` for this process; raises `StorageInUseError` where another one does."""
+    root.mkdir(parents=True, exist_ok=True)
+    with (root / ".lock").open("ab") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StorageInUseError("another server keeps its indexes in this folder") from None
+        yield
+
+
+@contextlib.contextmanager
+def _build_lock(folder: Path) -> Iterator[None]:
+    path = folder.parent / f".{folder.name}.lock"
+    while True:
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            raise IndexNotFoundError(f"there is no index {folder.name!r}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            raise BuildUnderWayError(f"a build of index {folder.name!r} is under way") from None
+        # The holder before us may have unlinked the file that we opened: then our lock is of
+        # nothing that a newcomer would see.
+        with contextlib.suppress(FileNotFoundError):
+            if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+                break
+        os.close(descriptor)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _sweep_locked(folder: Path) -> bool:
+    """Remove stagings and generations that do not serve; the caller holds the build lock."""
+    removed = False
+    for entry in folder.parent.glob(f".{folder.name}.staging-*"):
+        shutil.rmtree(entry, ignore_errors=True)
+        removed = True
+    if not folder.is_dir():
+        return removed
+    if (folder / POINTER).exists():
+        (folder / f"{POINTER}.new").unlink(missing_ok=True)
+        with contextlib.suppress(IndexDamagedError):
+            return _remove_generations(folder, keep=IndexFolder(folder).current()) or removed
+    elif all(_is_ours(entry) for entry in os.listdir(folder)):
+        shutil.rmtree(folder, ignore_errors=True)
+        removed = True
+    return removed
+
+
+def _remove_generations(folder: Path, *, keep: int) -> bool:
+    stale = [number for number in _numbers(folder) if number != keep]
+    for number in stale:
+        shutil.rmtree(folder / str(number), ignore_errors=True)
+    for entry in filter(is_default, os.listdir(folder)):
+        if entry != default_path(folder / str(keep)).name:
+            (folder / entry).unlink(missing_ok=True)
+    return bool(stale)
+
+
+def _is_ours(entry: str) -> bool:
+    return entry.isdigit() or entry.startswith(POINTER) or is_default(entry)
+
+
+def _numbers(folder: Path) -> list[int]:
+    if not folder.is_dir():
+        return []
+    return [int(entry) for entry in os.listdir(folder) if entry.isdigit()]
+
+
+def _write_synced(path: Path, text: str) -> None:
+    with room_reported(), path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

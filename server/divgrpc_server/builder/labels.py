@@ -1,0 +1,185 @@
+"""What a build is told of labels beside its rows, as a builder takes it: pieces to a plan.
+
+Factors go to files without a name as they come, so that nothing is left of them whatever happens;
+names and edges are few beside the rows and stay in memory, up to limits. Used by builders, late:
+it brings scipy.
+"""
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self
+
+import numpy as np
+
+from divgrpc.errors import InvalidArgumentError, LimitExceededError
+from divgrpc.labels import LabelModel
+from divgrpc.labels.build_inputs import LabelPlan, check_trained
+from divgrpc.parameters import LIMITS, LabelParameters
+from divgrpc.types import FloatArray, IntArray
+from divgrpc.vectors import SparseRows
+from divgrpc_protos import arrays
+from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
+from divgrpc_server.codec import results
+
+_PLAN: Final = labels_pb2.LabelPlan.DESCRIPTOR
+_FACTORS: Final = ("label_factors", "feature_map")
+
+
+class LabelPieces:
+    """Takes the pieces in their order; `plan` is what they come to. A context manager.
+
+    `folder` is where factors wait. Both raise `InvalidArgumentError` with the field named, and
+    `LimitExceededError` for more than a build may bring.
+    """
+
+    def __init__(self, header: index_pb2.BuildHeader, folder: Path) -> None:
+        told = header.labels
+        self._model = results.word(_PLAN, "model", told.model)
+        self._offset = np.array(told.offset, np.float32)
+        self._unit_rows = told.unit_rows
+        if self._model != "factors" and (told.unit_rows or len(told.offset)):
+            raise InvalidArgumentError("offset", "offset and unit_rows go with factors alone")
+        given = {field.name: value for field, value in told.parameters.ListFields()}
+        check_trained(self._model, given)
+        self._parameters = LabelParameters(**{"seed": header.parameters.seed} | given)
+        self._factors = {field: _Factor(field, folder) for field in _FACTORS}
+        self._names: list[str] | None = None
+        self._name_bytes = 0
+        self._edges: list[IntArray] | None = None
+        self._edge_count = 0
+        self._roots: list[int] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for factor in self._factors.values():
+            factor.close()
+
+    def add(self, piece: labels_pb2.LabelChunk) -> None:
+        """Take a piece."""
+        for field in _FACTORS:
+            if piece.HasField(field):
+                if self._model != "factors":
+                    raise InvalidArgumentError(field, f"{field} go with the label model factors")
+                self._factors[field].add(getattr(piece, field))
+        if piece.HasField("label_names"):
+            self._add_names(list(piece.label_names.values))
+        if piece.HasField("hierarchy"):
+            self._add_edges(piece.hierarchy)
+
+    def plan(self) -> LabelPlan:
+        """Return what all pieces say."""
+        return LabelPlan(
+            model=self._factor_model() if self._model == "factors" else self._model,
+            parameters=self._parameters,
+            names=self._names,
+            hierarchy=None if self._edges is None else np.concatenate(self._edges),
+            roots=self._roots or None,
+        )
+
+    def _add_names(self, names: list[str]) -> None:
+        if self._names is None:
+            self._names = []
+        self._names.extend(names)
+        self._name_bytes += sum(len(name.encode()) for name in names)
+        _limit("label_names", len(self._names), "labels_max")
+        _limit("label_names", self._name_bytes, "label_names_bytes_max", " bytes")
+
+    def _add_edges(self, piece: labels_pb2.Hierarchy) -> None:
+        if len(piece.parents) != len(piece.children):
+            raise InvalidArgumentError(
+                "hierarchy.children",
+                f"hierarchy.children must be as many as the {len(piece.parents)} parents, "
+                f"got {len(piece.children)}",
+            )
+        self._edge_count += len(piece.parents)
+        self._roots.extend(piece.roots)
+        _limit("hierarchy", self._edge_count, "hierarchy_edges_max", " edges")
+        _limit("roots", len(self._roots), "hierarchy_edges_max", " roots")
+        edges = np.array([piece.parents, piece.children], np.int64).T
+        greatest = max(int(edges.max(initial=0)), max(piece.roots, default=0))
+        if greatest >= LIMITS["hierarchy_nodes_max"]:
+            raise InvalidArgumentError(
+                "hierarchy",
+                f"hierarchy must have nodes below {LIMITS['hierarchy_nodes_max']}, got {greatest}",
+            )
+        self._edges = [*(self._edges or []), edges]
+
+    def _factor_model(self) -> LabelModel:
+        factors = (self._factors[field].read() for field in _FACTORS)
+        model = LabelModel.of_factors(*factors, unit_rows=self._unit_rows)
+        if not len(self._offset):
+            return model
+        if len(self._offset) != model.rank or not np.isfinite(self._offset).all():
+            raise InvalidArgumentError(
+                "offset", f"offset must be {model.rank} finite numbers, one per column of factors"
+            )
+        return replace(model, offset=self._offset)
+
+
+class _Factor:
+    """A matrix that comes in rows and goes to a file without a name."""
+
+    def __init__(self, field: str, folder: Path) -> None:
+        self._field = field
+        self._folder = folder
+        self._file: IO[bytes] | None = None
+        self._rows, self._cols = 0, 0
+
+    def add(self, matrix: vectors_pb2.DenseMatrix) -> None:
+        block = _decode(self._field, matrix)
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  # ends with us
+            self._cols = block.shape[1]
+        cols = block.shape[1]
+        if cols != self._cols:
+            raise InvalidArgumentError(
+                self._field, f"{self._field} must have {self._cols} columns everywhere, got {cols}"
+            )
+        self._rows += len(block)
+        _limit(self._field, self._rows * self._cols, "label_factor_numbers_max", " numbers")
+        self._file.write(block.tobytes())
+
+    def close(self) -> None:
+        """Let go of the file; what was read stays."""
+        if self._file is not None:
+            self._file.close()
+
+    def read(self) -> FloatArray:
+        """Return the rows that have come, mapped."""
+        if self._file is None or not self._rows * self._cols:
+            return np.empty((0, 0), np.float32)
+        self._file.flush()
+        return np.memmap(self._file, np.float32, "r", shape=(self._rows, self._cols))
+
+
+def parse_label_sets(chunk: index_pb2.BuildChunk, rows: int) -> SparseRows | None:
+    """Return the labels of a chunk's rows, None where it has none.
+
+    Raises `InvalidArgumentError` with the field below `labels` named.
+    """
+    if not chunk.HasField("labels"):
+        return None
+    sets = results.parse_label_sets(chunk.labels, rows, "rows")
+    return SparseRows(sets.indptr, sets.indices.astype(np.int32), sets.data, sets.cols)
+
+
+def _decode(field: str, matrix: vectors_pb2.DenseMatrix) -> FloatArray:
+    try:
+        return arrays.decode_dense(matrix)
+    except arrays.MatrixError as error:
+        path = error.field.replace("dense", field)
+        raise InvalidArgumentError(path, f"{field}: {error}") from None
+
+
+def _limit(field: str, count: int, limit: str, unit: str = "") -> None:
+    if count > LIMITS[limit]:
+        raise LimitExceededError(f"{field} must be at most {LIMITS[limit]}{unit}, got {count}")

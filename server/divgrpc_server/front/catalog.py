@@ -1,0 +1,131 @@
+"""What a front answers by itself: which indexes there are, and what the server is.
+
+Reads manifests, never points, and does so in threads, so that a slow disk holds up nobody.
+"""
+
+import asyncio
+import platform
+from collections.abc import Callable
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import divgrpc
+from divgrpc.errors import (
+    DivgrpcError,
+    IndexDamagedError,
+    IndexNotFoundError,
+    InvalidArgumentError,
+)
+from divgrpc.parameters import LIMITS, check_index_name
+from divgrpc.storage.generations import IndexFolder, list_indexes
+from divgrpc_protos.v1 import index_pb2, query_pb2
+from divgrpc_server.codec.results import pack_info
+from divgrpc_server.codec.statuses import expected
+from divgrpc_server.config import Config
+from divgrpc_server.front.evaluations import EVALUATIONS_MAX
+from divgrpc_server.front.pool import Pool
+
+_PAGE_SIZE: Final = 100
+_LIBRARIES: Final = ("numpy", "scipy", "numba", "llvmlite", "grpcio", "protobuf")
+
+
+class Catalog:
+    """GetIndex, ListIndexes, DeleteIndex and GetServerInfo; each takes and returns raw bytes."""
+
+    def __init__(
+        self,
+        config: Config,
+        root: Path,
+        pool: Pool,
+        kernels_ready: Callable[[], bool],
+        kernels_compiled: Callable[[], tuple[int, int]],
+    ) -> None:
+        """`kernels_compiled` returns the number of compiled kernels and of all kernels."""
+        self._config = config
+        self._root = root
+        self._pool = pool
+        self._kernels_ready = kernels_ready
+        self._kernels_compiled = kernels_compiled
+
+    async def get_index(self, request: bytes) -> bytes:
+        """Describe one index."""
+        name = check_index_name(index_pb2.GetIndexRequest.FromString(request).index)
+        info = await asyncio.to_thread(self._read_info, name)
+        return index_pb2.GetIndexResponse(index=info).SerializeToString()
+
+    async def list_indexes(self, request: bytes) -> bytes:
+        """Describe a page of the indexes, in the order of their names.
+
+        A page token is the last name of the page before, so that indexes may come and go between.
+        """
+        asked = index_pb2.ListIndexesRequest.FromString(request)
+        if asked.page_size < 0:
+            raise InvalidArgumentError(
+                "page_size", f"page_size must be 0 (the default) or more, got {asked.page_size}"
+            )
+        size = min(asked.page_size or _PAGE_SIZE, LIMITS["page_size_max"])
+        response = await asyncio.to_thread(self._read_page, asked.page_token, size)
+        return response.SerializeToString()
+
+    async def delete_index(self, request: bytes) -> bytes:
+        """Remove an index; calls under way finish on the generation they began with."""
+        name = check_index_name(index_pb2.DeleteIndexRequest.FromString(request).index)
+        generation = await asyncio.to_thread(IndexFolder(self._root / name).delete)
+        self._pool.refresh(name)
+        return index_pb2.DeleteIndexResponse(generation=generation).SerializeToString()
+
+    async def get_server_info(self, request: bytes) -> bytes:
+        """Say what the server is and what it allows."""
+        index_pb2.GetServerInfoRequest.FromString(request)
+        config = self._config
+        compiled, total = self._kernels_compiled()
+        response = index_pb2.GetServerInfoResponse(
+            version=divgrpc.__version__,
+            durable=bool(config.data_dir),
+            fronts=config.fronts,
+            workers_ready=self._pool.workers,
+            workers=config.workers,
+            kernels_ready=self._kernels_ready(),
+            kernels_compiled=compiled,
+            kernels_total=total,
+            limits={
+                **LIMITS,
+                "builds_max": config.max_builds,
+                "evaluations_max": EVALUATIONS_MAX,
+                "queue_calls_max": config.queue_calls,
+                "queue_bytes_max": config.queue_bytes,
+                "stream_window": config.stream_window,
+            },
+            versions=_versions(),
+        )
+        return response.SerializeToString()
+
+    def _read_info(self, name: str) -> index_pb2.IndexInfo:
+        try:
+            return pack_info(IndexFolder(self._root / name).read_info())
+        except Exception as error:
+            # Whatever is wrong with the files of one index is a fault of the files.
+            raise (expected(error) or IndexDamagedError("the index cannot be read")) from error
+
+    def _read_page(self, after: str, size: int) -> index_pb2.ListIndexesResponse:
+        names = [name for name in list_indexes(self._root) if name > after]
+        indexes = []
+        for name in names[:size]:
+            try:
+                indexes.append(self._read_info(name))
+            except IndexNotFoundError:
+                continue  # deleted meanwhile
+            except DivgrpcError as error:
+                # One index that cannot be read does not hide the others, nor itself.
+                warning = query_pb2.WarningInfo(code=error.reason, message=str(error))
+                indexes.append(index_pb2.IndexInfo(name=name, warnings=[warning]))
+        token = names[size - 1] if len(names) > size else ""
+        return index_pb2.ListIndexesResponse(indexes=indexes, next_page_token=token)
+
+
+@cache
+def _versions() -> dict[str, str]:
+    versions = {library: metadata.version(library) for library in _LIBRARIES}
+    return {"python": platform.python_version(), **versions}

@@ -1,0 +1,126 @@
+"""One child process as the supervisor sees it: started by exec, heard over a channel, outlived.
+
+Never by fork: a forked copy of a process with threads is a copy of its locks too. The module's own
+name and the role stand in the command line, so that `ps` tells who is who.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final, Literal
+
+from divgrpc_server.config import Config
+from divgrpc_server.ipc import control
+
+Role = Literal["front", "worker", "builder"]
+
+# A query runs on one thread, parallel queries on other workers. A build may use every core.
+_ONE_THREAD: Final = (
+    "OPENBLAS_NUM_THREADS",
+    "OMP_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "NUMBA_NUM_THREADS",
+)
+
+
+class Child:
+    """A process of ours, from exec to exit."""
+
+    def __init__(self, role: Role, serial: int, config: Config, root: Path) -> None:
+        """Start the process; its `hello` is on the way when this returns.
+
+        Raises OSError, and leaves nothing behind, where the machine has no room for one more.
+        """
+        self.role = role
+        self.serial = serial
+        self.ready = False
+        self.begun = asyncio.get_running_loop().time()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel = control.Channel(ours)
+        with contextlib.ExitStack() as undo:
+            undo.callback(ours.close)
+            with theirs:
+                self._process = _spawn(role, serial, theirs)
+            undo.callback(self._process.wait)
+            undo.callback(self._process.kill)
+            self._pidfd = os.pidfd_open(self._process.pid)
+            undo.pop_all()
+        self.channel.send(control.hello(config, root, serial))
+        self.exited: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def watch(self, hear: Callable[["Child", control.Message], None]) -> None:
+        """Call `hear` with each message, and resolve `exited` with the exit code at the end."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self.channel.fileno(), self._read, hear)
+        loop.add_reader(self._pidfd, self._reap)
+
+    def send(self, message: control.Message, end: socket.socket | None = None) -> None:
+        """Send a message, and an end of a socket with it, which is closed here.
+
+        A child that is gone is noticed elsewhere; one that reads nothing is killed.
+        """
+        try:
+            self.channel.send(message, None if end is None else end.fileno())
+        except BlockingIOError:
+            self.kill()
+        except OSError:
+            pass
+        finally:
+            if end is not None:
+                end.close()
+
+    def kill(self) -> None:
+        """End the process at once."""
+        if not self.exited.done():
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def hang_up(self) -> None:
+        """Close the channel, which tells the process to end."""
+        if self.channel.fileno() >= 0:
+            asyncio.get_running_loop().remove_reader(self.channel.fileno())
+            self.channel.close()
+
+    def _read(self, hear: Callable[["Child", control.Message], None]) -> None:
+        received = self.channel.receive()
+        if received is None:
+            self.hang_up()
+        else:
+            hear(self, received[0])
+
+    def _reap(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._pidfd)
+        os.close(self._pidfd)
+        self.hang_up()
+        self.exited.set_result(self._process.wait())
+
+
+def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(  # noqa: S603  # our own interpreter and module
+        _command(role, serial),
+        stdin=stdin.fileno(),
+        env=_environment(role, os.environ),
+        # A terminal's signals are for the supervisor alone.
+        start_new_session=True,
+    )
+
+
+def _command(role: Role, serial: int) -> list[str]:
+    # -P: a module of ours is never mistaken for a file in the current folder.
+    return [sys.executable, "-P", "-m", f"divgrpc_server.{role}", f"divgrpc-{role}", str(serial)]
+
+
+def _environment(role: Role, inherited: Mapping[str, str]) -> dict[str, str]:
+    threads = dict.fromkeys(_ONE_THREAD, "1") if role == "worker" else {}
+    # A worker logs that kernels are compiled; a builder that finds some missing adds no bare lines.
+    return {**inherited, **threads, "DIVGRPC_QUIET": "1"}

@@ -1,0 +1,76 @@
+"""The default without a data directory: indexes live in memory and end with the server.
+
+They are kept in a folder of a memory file system, so workers share them as they would files. The
+folder is locked while its server lives. A server that was killed leaves one behind, without a lock,
+and the next one to start removes it.
+"""
+
+import contextlib
+import os
+import re
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from divgrpc.errors import StorageInUseError
+from divgrpc.storage.generations import lock_root
+
+_NAME: Final = re.compile(r"divgrpc-[0-9a-f]{12}")
+# Says that the folder is ours to remove.
+_MARK: Final = ".embedded"
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108  # folders below it are ours alone, mode 0700
+# Containers often give 64 MiB, which no index fits in.
+_ROOM_BYTES_MIN: Final = 2**30
+
+
+@contextlib.contextmanager
+def memory_root() -> Iterator[Path]:
+    """Yield a new folder, in memory where there is room, and remove it at the end."""
+    below = _below()
+    for base in {below, Path(tempfile.gettempdir())}:
+        _sweep(base)
+    with _claim(below) as root:
+        try:
+            yield root
+        finally:
+            shutil.rmtree(root, ignore_errors=True)
+
+
+def _below() -> Path:
+    with contextlib.suppress(OSError):
+        room = os.statvfs(_MEMORY)
+        if room.f_bavail * room.f_frsize >= _ROOM_BYTES_MIN and os.access(_MEMORY, os.W_OK):
+            return _MEMORY
+    return Path(tempfile.gettempdir())
+
+
+@contextlib.contextmanager
+def _claim(below: Path) -> Iterator[Path]:
+    """Make a folder and lock it; a server that starts now may sweep it before the lock is ours."""
+    while True:
+        root = below / f"divgrpc-{secrets.token_hex(6)}"
+        root.mkdir(mode=0o700)
+        (root / _MARK).touch()
+        with contextlib.ExitStack() as lock:
+            try:
+                lock.enter_context(lock_root(root))
+            except (StorageInUseError, FileNotFoundError):
+                continue
+            if not (root / _MARK).exists():
+                continue
+            yield root
+            return
+
+
+def _sweep(below: Path) -> None:
+    """Remove the folders of servers that were killed."""
+    for folder in below.glob("divgrpc-*"):
+        if not _NAME.fullmatch(folder.name) or not (folder / _MARK).exists():
+            continue  # such as a data directory that somebody put here
+        with contextlib.suppress(OSError, StorageInUseError):
+            if folder.lstat().st_uid == os.getuid():
+                with lock_root(folder):
+                    shutil.rmtree(folder)

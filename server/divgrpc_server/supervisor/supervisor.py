@@ -1,0 +1,319 @@
+"""The parent of all processes: starts them, connects them, replaces the dead, and ends last.
+
+Theory of operation. Imports neither grpc nor numba, so it starts at once and has nothing that could
+fail it. Every front and every worker that are both ready share a socket; whoever is replaced gets
+new ones. The first worker starts alone and has the kernels compiled where they are missing; the
+others start when it is ready, as they would only wait for it.
+
+A child that dies is replaced at once, unless its kind keeps dying young: then after a pause that
+doubles. A server whose children have never come up gives up and says so. When the supervisor dies,
+however it dies, every channel ends and with it every child.
+"""
+
+import asyncio
+import contextlib
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Coroutine, Iterator
+from pathlib import Path
+from typing import Final
+
+from divgrpc.errors import DivgrpcError, UnavailableError
+from divgrpc.storage.generations import lock_root, sweep
+from divgrpc_server.config import Config
+from divgrpc_server.ipc import build_frames, packets
+from divgrpc_server.ipc.control import Message
+from divgrpc_server.logging.logs import Logger, log_faults_of
+from divgrpc_server.supervisor.child import Child, Role
+from divgrpc_server.supervisor.memory_root import memory_root
+from divgrpc_server.supervisor.port import reserved_port
+
+_YOUNG_SECONDS: Final = 2.0
+_CONNECT_SECONDS: Final = 1.0
+_PAUSE_SECONDS_MAX: Final = 10.0
+_START_FAILURES_MAX: Final = 3
+# What a child gets beyond the grace of its calls before it is killed.
+_EXIT_SECONDS: Final = 3.0
+# How long a new build waits for one that may be ending.
+_EXPIRE_SECONDS: Final = 0.5
+
+
+class Supervisor:
+    """One server."""
+
+    def __init__(self, config: Config, root: Path, log: Logger) -> None:
+        self._config = config
+        self._root = root
+        self._log = log
+        self._serials = itertools.count(1)
+        self._children: dict[int, Child] = {}
+        self._failures: dict[Role, int] = {"front": 0, "worker": 0, "builder": 0}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._stop = asyncio.Event()
+        self._warm = False
+        # The last message on how many kernels are compiled.
+        self._kernels = Message("kernels", 0, "0")
+        self._failed = False
+        self._serving = False
+        self._stopping = False
+
+    async def run(self) -> int:
+        """Serve until told to stop; returns the exit code."""
+        self._startup()
+        await self._stop.wait()
+        await self._shutdown()
+        return 1 if self._failed else 0
+
+    # Starting.
+
+    def _startup(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._handle_stop)
+        self._fill("worker")
+        self._fill("front")
+
+    def _fill(self, role: Role) -> None:
+        """Start what is missing; one worker alone until it has warmed the kernels."""
+        wanted = self._config.fronts if role == "front" else self._config.workers
+        if role == "worker" and not self._warm:
+            wanted = 1
+        try:
+            while len(self._of(role)) < wanted and not self._stopping:
+                self._start(role)
+        except OSError as error:
+            self._log.warning("cannot start a child", role=role, reason=str(error))
+            self._failures[role] += 1
+            self._spawn(self._replace(role))
+
+    def _start(self, role: Role) -> Child:
+        child = Child(role, next(self._serials), self._config, self._root)
+        self._children[child.serial] = child
+        child.watch(self._hear)
+        self._spawn(self._outlive(child))
+        self._log.debug("started", role=role, child=child.serial, pid=child.pid)
+        return child
+
+    def _announce(self) -> None:
+        """Say that the server serves, once every child has come up."""
+        wanted = self._config.workers + self._config.fronts
+        if self._serving or len(self._ready("worker")) + len(self._ready("front")) < wanted:
+            return
+        self._serving = True
+        for front in self._ready("front"):
+            front.send(Message("serving"))
+        self._log.info("serving", address=self._config.listen, pid=os.getpid())
+        if self._config.ready_file:
+            _write_whole(Path(self._config.ready_file), f"{self._config.listen}\n")
+        sys.stdout.write(f"serving {self._config.listen}\n")
+        sys.stdout.flush()
+
+    # What children say.
+
+    def _hear(self, child: Child, message: Message) -> None:
+        if message.kind == "ready":
+            self._take_in(child)
+        elif message.kind == "kernels":
+            self._kernels = message
+            for front in self._ready("front"):
+                front.send(message)
+        elif message.kind == "lost":
+            worker = self._children.get(message.number)
+            if worker is not None:
+                worker.kill()
+        elif message.kind == "again":
+            worker = self._children.get(message.number)
+            if worker is not None:
+                self._spawn(self._connect_later(child, worker))
+        elif message.kind == "build":
+            self._spawn(self._start_builder(child, message))
+
+    def _take_in(self, child: Child) -> None:
+        child.ready = True
+        if child.role == "front":
+            child.send(self._kernels)
+            for worker in self._ready("worker"):
+                self._connect(child, worker)
+            if self._serving:
+                child.send(Message("serving"))
+        elif child.role == "worker":
+            for front in self._ready("front"):
+                self._connect(front, child)
+            self._warm = True
+            self._fill("worker")
+        self._announce()
+
+    def _connect(self, front: Child, worker: Child) -> None:
+        try:
+            fronts_end, workers_end = packets.pair()
+        except OSError as error:
+            self._log.warning("cannot connect a worker", worker=worker.serial, reason=str(error))
+            self._spawn(self._connect_later(front, worker))
+            return
+        worker.send(Message("front", front.serial), workers_end)
+        front.send(Message("worker", worker.serial), fronts_end)
+
+    async def _connect_later(self, front: Child, worker: Child) -> None:
+        await self._pause(_CONNECT_SECONDS)
+        if not (self._stopping or front.exited.done() or worker.exited.done()):
+            self._connect(front, worker)
+
+    async def _start_builder(self, front: Child, request: Message) -> None:
+        if len(self._of("builder")) >= self._config.max_builds:
+            # A build that its caller knows to be over may have a process that is still ending.
+            exits = [builder.exited for builder in self._of("builder")]
+            await asyncio.wait(exits, timeout=_EXPIRE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+        if len(self._of("builder")) >= self._config.max_builds or self._stopping:
+            front.send(Message("refused", request.number))
+            return
+        try:
+            fronts_end, builders_end = build_frames.pair()
+            with contextlib.ExitStack() as undo:
+                undo.callback(fronts_end.close)
+                undo.callback(builders_end.close)
+                builder = self._start("builder")
+                undo.pop_all()
+        except OSError as error:
+            self._log.warning("cannot start a builder", reason=str(error))
+            reason = "the server cannot start a build just now"
+            front.send(Message("refused", request.number, reason))
+            return
+        builder.send(Message("upload", 0, request.text), builders_end)
+        front.send(Message("builder", request.number), fronts_end)
+
+    # Death.
+
+    async def _outlive(self, child: Child) -> None:
+        """Wait for the end of a child and do what follows from it."""
+        code = await child.exited
+        del self._children[child.serial]
+        if child.role == "builder":
+            if code != 0:
+                await asyncio.to_thread(_sweep, self._root, self._log)
+            return
+        if self._stopping:
+            return
+        self._log.warning("child ended", role=child.role, child=child.serial, code=code)
+        lived = asyncio.get_running_loop().time() - child.begun
+        young = not child.ready or lived < _YOUNG_SECONDS
+        self._failures[child.role] = self._failures[child.role] + 1 if young else 0
+        await self._replace(child.role)
+
+    async def _replace(self, role: Role) -> None:
+        failures = self._failures[role]
+        if not self._serving and failures >= _START_FAILURES_MAX:
+            self._log.error("children end before they are ready; giving up", role=role)
+            self._failed = True
+            self._stop.set()
+            return
+        if failures > 1:
+            await self._pause(min(_PAUSE_SECONDS_MAX, 0.1 * 2 ** min(failures, 10)))
+        self._fill(role)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not longer than until the server is told to stop."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stop.wait(), seconds)
+
+    # Stopping.
+
+    def _handle_stop(self) -> None:
+        if self._stopping:
+            self._log.warning("stopping at once")
+            for child in self._children.values():
+                child.kill()
+        self._stop.set()
+
+    async def _shutdown(self) -> None:
+        """Drain the fronts, then let go of everybody else."""
+        self._stopping = True
+        self._log.info("stopping", grace=self._config.grace)
+        for front in self._of("front"):
+            front.send(Message("drain"))
+        await self._wait_for(self._of("front"), self._config.grace + _EXIT_SECONDS)
+        others = [*self._of("worker"), *self._of("builder"), *self._of("front")]
+        for child in others:
+            child.hang_up()
+        await self._wait_for(others, _EXIT_SECONDS)
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        self._log.info("stopped")
+
+    async def _wait_for(self, children: list[Child], seconds: float) -> None:
+        """Wait for children to end, and end those that do not."""
+        if not children:
+            return
+        exits = [child.exited for child in children]
+        await asyncio.wait(exits, timeout=seconds)
+        for child in children:
+            child.kill()
+        await asyncio.wait(exits)
+
+    def _of(self, role: Role) -> list[Child]:
+        children = self._children.values()
+        return [child for child in children if child.role == role and not child.exited.done()]
+
+    def _ready(self, role: Role) -> list[Child]:
+        return [child for child in self._of(role) if child.ready]
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self._log.error("fault", exc_info=task.exception())
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file that is never seen half written."""
+    draft = path.with_name(f"{path.name}.new")
+    draft.write_text(text, encoding="utf-8")
+    draft.replace(path)
+
+
+@contextlib.contextmanager
+def _storage(config: Config, log: Logger) -> Iterator[Path]:
+    """Hold the folder that keeps the indexes."""
+    if not config.data_dir:
+        with memory_root() as root:
+            log.warning("indexes live in memory only and end with the server", folder=str(root))
+            yield root
+        return
+    root = Path(config.data_dir).absolute()
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(lock_root(root))
+        except OSError as error:
+            raise UnavailableError(f"the data directory cannot be used: {error}") from error
+        _sweep(root, log)
+        yield root
+
+
+def _sweep(root: Path, log: Logger) -> None:
+    """Remove what unfinished builds left; what cannot be removed keeps nobody from serving."""
+    try:
+        swept = sweep(root)
+    except (DivgrpcError, OSError) as error:
+        log.warning("cannot remove what unfinished builds left", reason=str(error))
+        return
+    if swept:
+        log.info("removed what unfinished builds left", indexes=swept)
+
+
+def run(config: Config, log: Logger) -> int:
+    """Run a server to its end and return its exit code.
+
+    Raises `DivgrpcError` where it cannot start.
+    """
+    with _storage(config, log) as root, reserved_port(config) as reserved:
+        return asyncio.run(_supervise(reserved, root, log))
+
+
+async def _supervise(config: Config, root: Path, log: Logger) -> int:
+    log_faults_of(asyncio.get_running_loop(), log)
+    return await Supervisor(config, root, log).run()
