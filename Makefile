@@ -67,7 +67,7 @@ test: .venv/ready .venv/node/ready  ## run the whole suite
 processors: .venv/ready  ## compile the kernels for older processors: the same answers, byte for byte
 	NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= $(BIN)/divgrpc warm
 	NUMBA_CPU_NAME=x86-64-v3 NUMBA_CPU_FEATURES= $(BIN)/divgrpc warm
-	DIVGRPC_PROCESSORS="x86-64-v2 x86-64-v3" $(BIN)/python -m pytest -v -p no:xdist tests/core/test_processors.py -k older
+	DIVGRPC_PROCESSORS="x86-64-v2 x86-64-v3" $(BIN)/python -m pytest -v -p no:xdist tests/core/kernels/test_processors.py -k older
 
 # What the example for Node imports. Where there is no npm, its test says so.
 .venv/node/ready: .venv/ready docs/examples/node/package.json docs/examples/node/package-lock.json

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-import toolchains
-from alarms import alarm
 from divgrpc_client import Client
-from running import RunningServer
+from support import toolchains
+from support.running_server import RunningServer
+from support.timeouts import alarm
 
 _NEEDS_DATA = "needs DIVGRPC_DATA"
 

@@ -15,12 +15,11 @@ from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-import printed
-import toolchains
 from divgrpc_client import Client
 from divgrpc_protos.v1 import diverse_index_pb2
-from printed import EXAMPLES, README, ROOT, commands, section
-from running import RunningServer
+from support import documented_commands, toolchains
+from support.documented_commands import EXAMPLES, README, ROOT, commands, section
+from support.running_server import RunningServer
 
 ADDRESS = "127.0.0.1:50051"
 NODE_MODULES = ROOT / ".venv" / "node" / "node_modules"
@@ -78,7 +77,7 @@ def expected(client: Client, name: str) -> list[str]:
     ]
 
 
-def only(found: list[printed.Command]) -> str:
+def only(found: list[documented_commands.Command]) -> str:
     """Return the text of the one command there is."""
     (command,) = found
     return command.text
@@ -175,7 +174,7 @@ def _send(channel: grpc.Channel, method: str, body: str) -> Message:
     return made
 
 
-def _body(command: printed.Command) -> str:
+def _body(command: documented_commands.Command) -> str:
     return command.words[command.words.index("-d") + 1]
 
 

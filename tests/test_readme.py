@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 from google.rpc import code_pb2
 
-import labelled
 from divgrpc.labels.build_inputs import Labelling
 from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc_server.codec.statuses import TABLE
 from divgrpc_server.config import Config
-from running import RunningServer
+from support import labelled_documents
+from support.running_server import RunningServer
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -70,7 +70,7 @@ def test_commands_run(server: RunningServer, tmp_path: Path) -> None:
 
 def test_label_commands_run(server: RunningServer, tmp_path: Path) -> None:
     """So do those of the section on labels."""
-    documents = labelled.documents(80)
+    documents = labelled_documents.documents(80)
     lines = [
         f"{row % 7},{7 + row % 5} "
         + " ".join(f"{word}:1" for word in documents[[row]].indices.tolist())

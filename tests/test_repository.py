@@ -1,6 +1,6 @@
 """The house rules that no linter knows, and the docs that must not drift from the code.
 
-Sizes: a hand-written file has at most 400 lines, a function at most 40 without its docstring, a
+Sizes: a hand-written file has at most 600 lines, a function at most 40 without its docstring, a
 kernel 60, because splitting a compiled loop can hide it. A test's docstring is the fact it checks.
 """
 
@@ -19,7 +19,7 @@ import divgrpc
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("divgrpc", "protos/divgrpc_protos", "server/divgrpc_server", "client/divgrpc_client")
 EXTRAS = ("server", "report", "load", "dev", "bench")
-FILE_LINES_MAX = 400
+FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 40
 KERNEL_LINES_MAX = 60
 
@@ -71,7 +71,7 @@ def _readme(heading: str) -> str:
 
 
 def test_files_are_short() -> None:
-    """No hand-written source file has more than 400 lines."""
+    """No hand-written source file has more than 600 lines."""
     files = [*_sources(*PACKAGES, "tests"), *(ROOT / "protos").rglob("*.proto")]
     lengths = {_name(path): len(path.read_text().splitlines()) for path in files}
     assert {name: n for name, n in lengths.items() if n > FILE_LINES_MAX} == {}

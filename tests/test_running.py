@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from alarms import alarm
-from running import alive, eventually, tied
+from support.running_server import alive, eventually, tied
+from support.timeouts import alarm
 
 ROOT = Path(__file__).parent.parent
 _STARTS_A_SERVER = """

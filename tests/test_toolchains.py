@@ -2,7 +2,7 @@
 
 import pytest
 
-import toolchains
+from support import toolchains
 
 
 def test_a_missing_program_skips_and_is_named() -> None:

@@ -31,14 +31,12 @@ Report = Callable[[str, int, int], None]
 _MARGINS_AT_ONCE: Final = 2**19
 _NUMBERS_AT_ONCE: Final = 2**20
 _FEW_DIMS: Final = 512  # one BLAS thread is enough
-# What the middle of the points and how they spread is taken from, before cells.
+# Sizes of the sample that gives the mean and the spread of the points.
 _SOME_NUMBERS: Final = 1 << 22
 _SOME_LEAST: Final = 256
-# Of these, those that the others are near to, and how many of the others are looked at, at most.
 _OTHERS: Final = 256
 _LOOKED_AT: Final = 1 << 13
-# Of more sparse points no lists are kept: they take nearly as much as the points, and to search so
-# many exactly takes long in any case.
+# More sparse points get no inverted lists, which take nearly as much memory as the points.
 LISTED_MOST: Final = 2**18
 # The share of the points from which on a column that they hold is common.
 COMMON: Final = 0.6

@@ -13,9 +13,9 @@ a rename: before that rename the old generation serves, after it the new one, an
 moment leaves one of the two. What a crash leaves besides (stagings, numbers above CURRENT) belongs
 to nobody once the lock is free, and `sweep` removes it.
 
-Readers take no lock. They read CURRENT and map that generation; a mapping keeps its pages when the
-files are unlinked, so old generations are removed at once and memory goes when the last reader
-does. A reader that finds CURRENT another file than it was begins again.
+Readers take no lock. They read CURRENT and map that generation. A mapping keeps its pages after its
+files are unlinked, so old generations are removed at once. A reader that finds CURRENT replaced
+begins again.
 """
 
 import contextlib

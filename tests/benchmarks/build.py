@@ -25,7 +25,7 @@ from benchmarks.tables import optional, show, table
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily
 from divgrpc_client import Client
-from running import RunningServer
+from support.running_server import RunningServer
 
 _BITS = 256
 _AT_ONCE = 4096

@@ -22,8 +22,8 @@ from benchmarks.tables import facts, show
 from divgrpc import Index
 from divgrpc_client import Client
 from divgrpc_client.rpc.errors import RpcError
-from running import RunningServer
-from served import random_points
+from support.running_server import RunningServer
+from support.served_index import random_points
 
 _ROWS, _DIMS = 20_000, 64
 _BATCH_ROWS = 100

@@ -18,7 +18,6 @@ from typing import Any, Final, get_args
 
 from threadpoolctl import threadpool_limits
 
-import crowds
 from benchmarks import crowding_builds, crowding_goals, crowding_tables, finders
 from benchmarks.crowding_settings import (
     DEFAULTS,
@@ -35,12 +34,13 @@ from benchmarks.crowding_tables import Row, measured
 from benchmarks.crowding_truth import Truth
 from benchmarks.tables import facts, show
 from benchmarks.turns import take_turns
-from crowds import KINDS, Crowd
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.types import HashFamily, IntArray, Search
 from divgrpc.warmup import warm_kernels
 from divgrpc_client.reports import topics
+from support import crowded_points
+from support.crowded_points import KINDS, Crowd
 
 _FAMILIES: Final = (DEFAULTS, *get_args(HashFamily))
 _SEARCHES: Final = (DEFAULTS, *get_args(Search))
@@ -154,16 +154,16 @@ def _crowds(arguments: argparse.Namespace) -> Iterator[Crowd]:
             # Without a folder of data sets the digits stand for each of them.
             data = topics.load([_REAL[name]])[0]
             for percent in arguments.shares:
-                yield crowds.injected(data, percent / 100, queries)
+                yield crowded_points.injected(data, percent / 100, queries)
             continue
         for count in arguments.points:
             kind = name.removeprefix("made-")
             copies = (
-                crowds.power_law_copies(count)
+                crowded_points.power_law_copies(count)
                 if kind == "power"
-                else crowds.even_copies(count, int(kind))
+                else crowded_points.even_copies(count, int(kind))
             )
-            yield crowds.made(f"{name}, {copies.sum():,} points", copies, queries)
+            yield crowded_points.made(f"{name}, {copies.sum():,} points", copies, queries)
 
 
 def _on(crowd: Crowd, arguments: argparse.Namespace) -> list[Row]:

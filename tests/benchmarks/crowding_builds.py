@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from benchmarks.tables import table
-from crowds import Crowd
 from divgrpc.index import Index
+from support.crowded_points import Crowd
 
 # Busy processes for each core.
 _EACH: Final = 2

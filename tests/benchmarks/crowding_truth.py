@@ -10,9 +10,9 @@ from scipy import sparse
 
 from benchmarks import truth
 from benchmarks.exhaustive import Everything
-from crowds import Crowd, Queries
 from divgrpc import metrics
 from divgrpc.types import FloatArray, IntArray
+from support.crowded_points import Crowd, Queries
 
 # Products of queries and points that are held at a time.
 _NUMBERS = 1 << 26

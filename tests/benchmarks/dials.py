@@ -21,7 +21,6 @@ import numpy as np
 
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
-from core.twins import kernel_points, room_of
 from divgrpc.index import Index
 from divgrpc.kernels.dials import fall_off_step
 from divgrpc.metrics import Labels, Values, alpha_ndcg, h_score, judge
@@ -29,6 +28,7 @@ from divgrpc.search.dials import METRICS
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.warmup import warm_kernels
 from divgrpc_client.reports import topics
+from reference.index import kernel_points, room_of
 
 _DIALS: Final = tuple(step / 32 for step in range(0, 33, 2))
 _SELECTORS: Final[Mapping[str, Mapping[str, str]]] = {

@@ -22,7 +22,7 @@ from benchmarks.footprint import Held, Moment, Peak
 from benchmarks.tables import facts, show, table
 from divgrpc.types import FloatArray, Progress, Search
 from divgrpc_client import Client
-from running import RunningServer, eventually
+from support.running_server import RunningServer, eventually
 
 _INDEX: Final = "memory"
 _BLOCK: Final = 2**16

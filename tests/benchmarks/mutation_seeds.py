@@ -20,7 +20,7 @@ from divgrpc_protos.v1 import (
     query_pb2,
     vectors_pb2,
 )
-from served import random_points
+from support.served_index import random_points
 
 DIMS: Final = 24
 # Indexes that come and go, so that a build seldom finds another of its name under way.

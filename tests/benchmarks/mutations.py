@@ -33,8 +33,8 @@ from divgrpc.types import FloatArray
 from divgrpc_client import Client
 from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2
-from running import RunningServer, eventually
-from served import random_points
+from support.running_server import RunningServer, eventually
+from support.served_index import random_points
 
 FORBIDDEN: Final = {
     "UNKNOWN",

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from divgrpc_client.load.watching import cpu_seconds
-from running import RunningServer
+from support.running_server import RunningServer
 
 _STOP_SECONDS = 15
 

@@ -27,7 +27,7 @@ from divgrpc.index import Index
 from divgrpc.types import FloatArray
 from divgrpc.warmup import warm_kernels
 from divgrpc_client.client import Client
-from running import RunningServer
+from support.running_server import RunningServer
 
 WARM, COLD, MANY = "warm, no index", "cold, no index", "warm, {} indexes, {}"
 _WAIT_SECONDS = 120.0

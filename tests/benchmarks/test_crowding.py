@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import crowds
 from benchmarks import crowding, crowding_goals, crowding_tables
 from benchmarks.crowding_settings import OFF, Recalls, Setting, nearest, settings
 from benchmarks.crowding_tables import Row, measured
 from benchmarks.crowding_truth import Truth
-from crowds import STORIES, Crowd, Queries
 from divgrpc.index import Index
 from divgrpc.metrics import Labels
 from divgrpc_client.reports.topics import Topics
+from support import crowded_points
+from support.crowded_points import STORIES, Crowd, Queries
 
 SEVEN = np.full(3 * STORIES, 7)
 
@@ -36,7 +36,7 @@ def real(kind: str) -> Topics:
 
 def test_made_points_have_the_cosines_that_they_promise() -> None:
     """Copies of a story, stories of a topic and topics are as near as the module says."""
-    crowd = crowds.made("seven", SEVEN, 20)
+    crowd = crowded_points.made("seven", SEVEN, 20)
     points, items = crowd.points, crowd.items
     topic = crowd.labels.categories
     near = points @ points.T
@@ -51,7 +51,7 @@ def test_made_points_have_the_cosines_that_they_promise() -> None:
 
 def test_queries_are_near_what_they_ask_for() -> None:
     """A document is a point, a new one a copy of an item, and the others are near their topic."""
-    crowd = crowds.made("seven", SEVEN, 20)
+    crowd = crowded_points.made("seven", SEVEN, 20)
     topic = crowd.labels.categories
     for kind, (rows, asked) in crowd.queries.items():
         near = rows @ crowd.points.T
@@ -67,18 +67,18 @@ def test_queries_are_near_what_they_ask_for() -> None:
 
 def test_copies_follow_a_power_law() -> None:
     """The most frequent item has many times the copies of the tenth, and the sum is about right."""
-    copies = np.sort(crowds.power_law_copies(8_000))[::-1]
+    copies = np.sort(crowded_points.power_law_copies(8_000))[::-1]
     assert 7_000 <= copies.sum() <= 8_000
     assert copies.min() >= 1
     assert copies[0] / copies[9] == pytest.approx(10, rel=0.05)
-    assert crowds.even_copies(8_000, 30).sum() == pytest.approx(8_000, rel=0.05)
+    assert crowded_points.even_copies(8_000, 30).sum() == pytest.approx(8_000, rel=0.05)
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_injected_copies_are_near_their_original(kind: str) -> None:
     """Half of the rows are copies, exact or jittered, with the labels of what they copy."""
     data = real(kind)
-    crowd = crowds.injected(data, 0.5, 6)
+    crowd = crowded_points.injected(data, 0.5, 6)
     assert crowd.points.shape == data.points.shape
     assert len(np.unique(crowd.items)) == 45
     own, originals = (
@@ -96,7 +96,7 @@ def test_injected_copies_are_near_their_original(kind: str) -> None:
 def test_a_share_of_nothing_leaves_points_as_they_are() -> None:
     """Without copies rows are in their order, and every row is an item."""
     data = real("dense")
-    crowd = crowds.injected(data, 0, 6)
+    crowd = crowded_points.injected(data, 0, 6)
     assert np.array_equal(crowd.points, data.points)
     assert not crowd.crowded
 
@@ -104,7 +104,7 @@ def test_a_share_of_nothing_leaves_points_as_they_are() -> None:
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_truth_is_that_of_plain_loops(kind: str) -> None:
     """Nearest rows and nearest distinct items are those of a sort of all points."""
-    crowd = crowds.injected(real(kind), 0.8, 6)
+    crowd = crowded_points.injected(real(kind), 0.8, 6)
     dense = crowd.points.toarray() if kind == "sparse" else crowd.points
     truth = Truth.of(crowd, "topics", crowd.queries["topics"], 4, 9)
     for query, rows, distinct in zip(
@@ -172,7 +172,7 @@ def test_settings_ask_for_what_they_name() -> None:
 
 def test_recall_of_candidates_is_that_of_the_effective_search() -> None:
     """An exact search sees the nearest; one that hashes few points misses some."""
-    crowd = crowds.made("seven", SEVEN, 20)
+    crowd = crowded_points.made("seven", SEVEN, 20)
     index = Index.build(crowd.points, hash_family="lsh_div")
     truth = Truth.of(crowd, "documents", crowd.queries["documents"], 5, 100)
     recalls = Recalls(index, truth)
@@ -201,7 +201,7 @@ def test_runs_small(
     rows = result["rows"]
     assert isinstance(rows, list)
     kinds = [row["kind"] for row in rows if row["setting"] == "nearest"]
-    assert kinds == 2 * list(crowds.KINDS)
+    assert kinds == 2 * list(crowded_points.KINDS)
     names = {row["setting"] for row in rows}
     assert names == {"nearest", "defaults", "dpp 0.3", "best items", "mmr 0.3"}
     for row in rows:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from divgrpc_client.cli import main
-from ran import Ran
-from running import RunningServer
-from scripted import ScriptedIndex, serving
-from stacks import Stack
+from support.both_clients import Stack
+from support.command_line import Ran
+from support.running_server import RunningServer
+from support.scripted_server import ScriptedIndex, serving
 
 
 @pytest.fixture

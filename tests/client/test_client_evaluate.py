@@ -11,7 +11,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import EvaluateRow, Interval, Microseconds, Progress
 from divgrpc_client import AsyncClient, Client, RpcError
 from divgrpc_protos.v1 import evaluate_pb2, query_pb2
-from scripted import ScriptedIndex
+from support.scripted_server import ScriptedIndex
 
 QUERIES = np.ones((2, 3))
 

@@ -15,8 +15,8 @@ from divgrpc.types import QueryResult
 from divgrpc_client import AsyncClient, Client, Progress, RpcError
 from divgrpc_client.rpc import health
 from divgrpc_client.rpc.channels import SERVICE
-from running import RunningServer
-from stacks import Stack
+from support.both_clients import Stack
+from support.running_server import RunningServer
 
 ROWS, DIMS = 2000, 24
 

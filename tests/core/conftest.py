@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from core.small_index import publish
+from support.small_index import publish
 
 
 @pytest.fixture

@@ -9,24 +9,24 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import crowds
 from benchmarks.crowding_settings import OFF, Recalls, Setting
 from benchmarks.crowding_tables import Row, measured
 from benchmarks.crowding_truth import Truth
-from crowds import KINDS, Crowd
 from divgrpc.index import Index
 from divgrpc.types import QueryResult
 from divgrpc_client.reports import topics
+from support import crowded_points
+from support.crowded_points import KINDS, Crowd
 
 _K = 10
 _POINTS = 8_000
 _QUERIES = 40
 _COPIES = {
-    "1": crowds.even_copies(_POINTS, 1),
-    "3": crowds.even_copies(_POINTS, 3),
-    "10": crowds.even_copies(_POINTS, 10),
-    "30": crowds.even_copies(_POINTS, 30),
-    "power law": crowds.power_law_copies(_POINTS),
+    "1": crowded_points.even_copies(_POINTS, 1),
+    "3": crowded_points.even_copies(_POINTS, 3),
+    "10": crowded_points.even_copies(_POINTS, 10),
+    "30": crowded_points.even_copies(_POINTS, 30),
+    "power law": crowded_points.power_law_copies(_POINTS),
 }
 _CROWDED = [name for name in _COPIES if name != "1"]
 # Of the gap in J between plain neighbours and greedy over all points.
@@ -36,7 +36,7 @@ _GAPS = {0.1: 0.95, 0.3: 0.95, 0.5: 0.93}
 @cache
 def made(copies: str) -> tuple[Crowd, Index]:
     """Return a made set, and the index that is built of it without options."""
-    crowd = crowds.made(copies, _COPIES[copies], _QUERIES)
+    crowd = crowded_points.made(copies, _COPIES[copies], _QUERIES)
     return crowd, Index.build(crowd.points)
 
 
@@ -82,7 +82,7 @@ def test_defaults_lose_little_where_nothing_crowds(kind: str) -> None:
 def test_defaults_lose_little_on_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same on points that were not made: new documents lose at most 2 %."""
     monkeypatch.delenv(topics.DATA_VARIABLE, raising=False)
-    crowd = crowds.injected(topics.load([topics.DIGITS])[0], 0, _QUERIES)
+    crowd = crowded_points.injected(topics.load([topics.DIGITS])[0], 0, _QUERIES)
     _, _, row = answered(crowd, Index.build(crowd.points), "new documents")
     assert row.of_nearest >= 0.98
 
@@ -95,7 +95,7 @@ def test_marginal_greedy_closes_the_gap(
     """With nothing collapsed and all else default, `marginal` comes near greedy over all points."""
     if name not in built:
         data = topics.load([name], str(data_folder))[0]
-        crowd = crowds.injected(data, 0, _QUERIES)
+        crowd = crowded_points.injected(data, 0, _QUERIES)
         built[name] = crowd, Index.build(crowd.points)
     crowd, index = built[name]
     truth = truth_of(crowd, kind)

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import reference_kernels
 from divgrpc.build.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
@@ -14,6 +13,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray, HashFamily, Metric, Variant
 from divgrpc.vectors import LONGEST, SparseRows
+from reference import kernels
 
 
 def drawn(rows: int, dims: int) -> FloatArray:
@@ -70,7 +70,7 @@ def test_the_longest_points_have_finite_estimates_and_planes(
     points[::10] *= -1
     index = Index.build(points, metric=metric, hash_family=family)
     assert np.isfinite(index.engine._arrays["hyperplanes"]).all()
-    assert np.isfinite(reference_kernels.unpack_terms(index.engine._arrays["scan_terms"])).all()
+    assert np.isfinite(kernels.unpack_terms(index.engine._arrays["scan_terms"])).all()
     result = index.query([[0.0], [LONGEST / 2]], search="scan", k=50)
     assert (result.counts == 50).all()
     assert all(len(set(ids)) == 50 for ids in result.ids.tolist())
@@ -94,7 +94,7 @@ def test_estimates_of_a_point_do_not_depend_on_the_others_in_its_block(family: H
     asked: dict[str, Any] = {"metric": "inner_product", "n_components": 20, "hash_family": family}
     packed = Index.build(points, **asked).engine._arrays["scan_terms"]
     mixed = Index.build(points[order], **asked).engine._arrays["scan_terms"]
-    terms, mixed = map(reference_kernels.unpack_terms, (packed, mixed))
+    terms, mixed = map(kernels.unpack_terms, (packed, mixed))
     # Components of another order of summation are others in their last digits.
     assert np.allclose(terms[:, order], mixed, rtol=0.05, atol=1e-3)
 

@@ -6,11 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import reference
-import reference_goals
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, QueryResult, Search
 from divgrpc_client.reports import topics
+from reference import definitions, objectives
 
 QUERIES = 200
 
@@ -116,12 +115,12 @@ def test_hashing_closes_the_gap_that_greedy_over_all_points_closes(
 
     And the greedy that sees hashed candidates alone closes most of the gap.
     """
-    unit = reference.unit(images[:50_000])
-    asked, directions = queries[:15], reference.unit(queries[:15])
+    unit = definitions.unit(images[:50_000])
+    asked, directions = queries[:15], definitions.unit(queries[:15])
 
     def mean_objective(result: QueryResult) -> float:
         pairs = zip(directions, result.ids, strict=True)
-        return float(np.mean([reference_goals.objective(q, unit[ids], 0.3) for q, ids in pairs]))
+        return float(np.mean([objectives.objective(q, unit[ids], 0.3) for q, ids in pairs]))
 
     nearest = mean_objective(index.query(asked, selector="nearest", search="exact"))
     over_all = mean_objective(
@@ -132,4 +131,4 @@ def test_hashing_closes_the_gap_that_greedy_over_all_points_closes(
     )
     hashed = mean_objective(index.query(asked, variant="marginal"))
     assert over_all < algorithm_1 < nearest
-    assert reference_goals.gap_closed(hashed, nearest, over_all) > 0.9
+    assert objectives.gap_closed(hashed, nearest, over_all) > 0.9

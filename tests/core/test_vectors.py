@@ -9,7 +9,6 @@ import numpy.typing as npt
 import pytest
 from scipy import sparse
 
-from core.twins import dense, same_bytes
 from divgrpc.build.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
@@ -17,6 +16,7 @@ from divgrpc.parameters import BuildParameters
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray, Metric
 from divgrpc.vectors import LONGEST, SparseRows, as_rows
+from reference.index import dense, same_bytes
 
 NAN = float("nan")
 INF = float("inf")

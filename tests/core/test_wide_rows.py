@@ -13,8 +13,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from core.mixed import METRICS, SELECTIONS, drawn, queries
-from core.twins import check_row, points_of, same_bytes
 from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import evaluate
@@ -29,7 +27,9 @@ from divgrpc.search.relaxation import Candidates
 from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
 from divgrpc.vectors import SparseRows, block_rows, joined, mean_width
-from labelled import widened as at_columns
+from reference.index import check_row, points_of, same_bytes
+from support.labelled_documents import widened as at_columns
+from support.mixed_indexes import METRICS, SELECTIONS, drawn, queries
 
 WIDE = LIMITS["sparse_dims_max"]
 USED = 20

@@ -9,8 +9,8 @@ import pytest
 
 from divgrpc_client import Client
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from running import RunningServer
-from served import EVALUATED_ROWS, ROWS, Served, random_points
+from support.running_server import RunningServer
+from support.served_index import EVALUATED_ROWS, ROWS, Served, random_points
 
 
 @pytest.fixture(scope="session")

@@ -6,14 +6,14 @@ import grpc
 import numpy as np
 import pytest
 
-from details import details_of
 from divgrpc.errors import IndexNotFoundError, InvalidArgumentError, UnfitIndexError
 from divgrpc_client import Client, RpcError
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from raw import unary_stream
-from served import DIMS, random_points
+from support.raw_calls import unary_stream
+from support.served_index import DIMS, random_points
+from support.status_details import details_of
 
 BAD: list[tuple[str, dict[str, Any]]] = [
     ("categories", {}),

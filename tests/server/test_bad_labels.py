@@ -9,8 +9,6 @@ import grpc
 import numpy as np
 import pytest
 
-import labelled
-from details import Details, details_of
 from divgrpc.build.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
 from divgrpc.parameters import LIMITS, BuildParameters
@@ -23,9 +21,11 @@ from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_server.builder import __main__ as builder
 from divgrpc_server.builder.labels import LabelPieces
-from raw import unary
-from running import RunningServer, eventually
-from uploading import chunk, commit, header, refusal
+from support import labelled_documents
+from support.manual_uploads import chunk, commit, header, refusal
+from support.raw_calls import unary
+from support.running_server import RunningServer, eventually
+from support.status_details import Details, details_of
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 PRECONDITION = grpc.StatusCode.FAILED_PRECONDITION
@@ -382,12 +382,12 @@ def test_a_cancelled_training_leaves_nothing(client: Client, clean: str) -> None
         if progress.stage == "training labels":
             raise KeyboardInterrupt
 
-    documents = labelled.documents(4_000)
+    documents = labelled_documents.documents(4_000)
     with pytest.raises(KeyboardInterrupt):
         client.build(
             clean,
             documents,
-            labels=labelled.labels_of(documents),
+            labels=labelled_documents.labels_of(documents),
             label_model="leml",
             rank=30,
             regularisation=1.0,

@@ -7,7 +7,6 @@ import grpc
 import numpy as np
 import pytest
 
-from details import Details, details_of
 from divgrpc.errors import IndexNotFoundError, InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc_client import Client
@@ -15,8 +14,9 @@ from divgrpc_client.rpc.errors import RpcError
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from raw import stream, unary
-from served import DIMS, Served, random_points
+from support.raw_calls import stream, unary
+from support.served_index import DIMS, Served, random_points
+from support.status_details import Details, details_of
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 UNIMPLEMENTED = grpc.StatusCode.UNIMPLEMENTED

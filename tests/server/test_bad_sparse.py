@@ -10,15 +10,15 @@ import numpy.typing as npt
 import pytest
 from scipy.sparse import csr_array
 
-from details import Details, details_of, details_of_status
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc_client import Client
 from divgrpc_protos.v1 import index_pb2, query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from raw import stream
-from served import DIMS, Served
-from uploading import commit, header, refusal
+from support.manual_uploads import commit, header, refusal
+from support.raw_calls import stream
+from support.served_index import DIMS, Served
+from support.status_details import Details, details_of, details_of_status
 
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 HUGE = 2**63 - 1

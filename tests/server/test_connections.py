@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from running import RunningServer
+from support.running_server import RunningServer
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 _SETTINGS, _PING, _AWAY = 4, 6, 7

@@ -18,9 +18,9 @@ from divgrpc.evaluation import Grid, evaluate
 from divgrpc.types import EvaluateRow, FloatArray, Progress
 from divgrpc_client import Client, RpcError
 from divgrpc_client.messages import evaluation_parts
-from running import RunningServer, eventually
-from served import EVALUATED_ROWS as N
-from served import random_points
+from support.running_server import RunningServer, eventually
+from support.served_index import EVALUATED_ROWS as N
+from support.served_index import random_points
 
 GRID: dict[str, Any] = {
     "selectors": ("nearest", "greedy"),

@@ -14,8 +14,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import labelled
-from details import details_of
 from divgrpc import Index
 from divgrpc.errors import IndexNotFoundError, InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation import label_planning
@@ -30,13 +28,15 @@ from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_labels_pb2, predict_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_protos.v1.labels_pb2 import LabelSets
-from raw import unary_stream
-from running import RunningServer, eventually
+from support import labelled_documents
+from support.raw_calls import unary_stream
+from support.running_server import RunningServer, eventually
+from support.status_details import details_of
 
 NAME = "labels-judged"
-X = labelled.documents()
-ASKED = labelled.documents(150, seed=1)
-TRUTH = labelled.labels_of(ASKED)
+X = labelled_documents.documents()
+ASKED = labelled_documents.documents(150, seed=1)
+TRUTH = labelled_documents.labels_of(ASKED)
 GRID: dict[str, Any] = {
     "modes": ("embedding", "neighbour_vote"),
     "selectors": ("nearest", "greedy", "hierarchy"),
@@ -59,7 +59,7 @@ OF_ITS_OWN = {"microseconds", "on_front", "values", "metrics", "labels"}
 @pytest.fixture(scope="module")
 def core(server: RunningServer, client: Client) -> Index:
     """Build an index with labels over the wire, and open its folder in this process."""
-    client.build(NAME, X, **labelled.everything())
+    client.build(NAME, X, **labelled_documents.everything())
     return Index.open(Path(server.folder, "data", NAME))
 
 
@@ -98,7 +98,7 @@ def test_documents_too_many_for_a_message(
     """They travel in several, some of them without any label; their rows are those of all."""
     monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 3_000)
     seen: list[Progress] = []
-    blank = sparse.csr_array((40, labelled.LABELS), dtype=bool)
+    blank = sparse.csr_array((40, labelled_documents.LABELS), dtype=bool)
     documents, truth = sparse.vstack([ASKED, ASKED[:40]]), sparse.vstack([TRUTH, blank])
     told: dict[str, Any] = {"folds": 4, "per_document": True}
     fewer = GRID | {"searches": ("auto",), "limits": ((None, None),)}
@@ -125,11 +125,13 @@ def test_an_index_replaced_by_one_without_a_model_between_messages(
         def replaced(self: Any) -> Iterator[object]:  # noqa: ANN401  # an evaluation of labels
             for number, message in enumerate(cut(self)):
                 if number == 1:
-                    client.build("torn", X, labels=labelled.labels_of(X), replace=True)
+                    client.build("torn", X, labels=labelled_documents.labels_of(X), replace=True)
                 yield message
 
-        pair = labelled.factors()
-        client.build("torn", X, labels=labelled.labels_of(X), label_model=pair, replace=True)
+        pair = labelled_documents.factors()
+        client.build(
+            "torn", X, labels=labelled_documents.labels_of(X), label_model=pair, replace=True
+        )
         monkeypatch.setattr(evaluation_parts.EvaluationParts, "messages", replaced)
         with pytest.raises(RpcError) as caught:
             list(client.evaluate_labels("torn", ASKED, TRUTH, **told))
@@ -188,7 +190,7 @@ def test_a_row_fits_a_message(
     request = evaluate_labels_pb2.EvaluateLabelsRequest(
         index=NAME,
         documents=encode_dense(documents.toarray()),
-        labels=LabelSets(label_count=labelled.LABELS, offsets=[0] * (most + 31)),
+        labels=LabelSets(label_count=labelled_documents.LABELS, offsets=[0] * (most + 31)),
         selectors=[query_pb2.SELECTOR_NEAREST],
         top_ks=[top_k],
         folds=0,
@@ -214,7 +216,7 @@ def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
     told: dict[str, Any] = {"folds": 0, "grid": LabelGrid(**ONE)}
     assert_same(asyncio.run(evaluated(NAME)), list(evaluate_labels(core, ASKED, TRUTH, **told)))
     with Client(server.target) as client:
-        client.build("bare", X, label_model=labelled.factors())
+        client.build("bare", X, label_model=labelled_documents.factors())
     (row,) = asyncio.run(evaluated("bare"))
     assert (row.goal, row.propensity_scored_at) == ("f_score", ())
     assert np.isnan(row.metrics["drank"].value)
@@ -222,7 +224,7 @@ def test_both_clients_give_the_same(server: RunningServer, core: Index) -> None:
 
 def test_the_best_thresholds_are_kept(client: Client, server: RunningServer) -> None:
     """Those of the choices that say so, each for its mode; predictions have them at once."""
-    client.build("labels-kept", X, **labelled.everything())
+    client.build("labels-kept", X, **labelled_documents.everything())
     folder = Path(server.folder, "data", "labels-kept")
     before = Index.open(folder)
     grid = GRID | {"searches": ("exact",), "thresholds": (0.2, 0.6)}
@@ -262,9 +264,9 @@ BAD: list[tuple[str, dict[str, Any]]] = [
     ("set_default", {"set_default": True, "folds": 0}),
     ("set_default", {"set_default": True}),
     ("set_default", {"set_default": True, "thresholds": [{"threshold": 0}], "top_ks": [2, 3]}),
-    ("documents", {"documents": encode_dense(np.ones((2, labelled.FEATURES + 1)))}),
-    ("documents", {"documents": encode_dense(np.zeros((2, labelled.FEATURES)))}),
-    ("documents", {"documents": encode_dense(np.zeros((0, labelled.FEATURES)))}),
+    ("documents", {"documents": encode_dense(np.ones((2, labelled_documents.FEATURES + 1)))}),
+    ("documents", {"documents": encode_dense(np.zeros((2, labelled_documents.FEATURES)))}),
+    ("documents", {"documents": encode_dense(np.zeros((0, labelled_documents.FEATURES)))}),
     ("documents", {"documents": None}),
     ("documents.dense.data", {"documents": {"dense": {"rows": 2, "cols": 3}}}),
     ("index", {"index": "NO"}),
@@ -277,8 +279,12 @@ def test_what_is_wrong_is_named(stub: DiverseIndexStub, field: str, given: dict[
     """INVALID_ARGUMENT with the field, and before any message."""
     told: dict[str, Any] = {
         "index": NAME,
-        "documents": encode_dense(np.ones((2, labelled.FEATURES))),
-        "labels": {"label_count": labelled.LABELS, "offsets": [0, 1, 3], "ids": [3, 0, 129]},
+        "documents": encode_dense(np.ones((2, labelled_documents.FEATURES))),
+        "labels": {
+            "label_count": labelled_documents.LABELS,
+            "offsets": [0, 1, 3],
+            "ids": [3, 0, 129],
+        },
         "modes": [predict_pb2.PREDICTION_MODE_EMBEDDING],
         "selectors": [query_pb2.SELECTOR_GREEDY],
         "folds": 2,
@@ -306,8 +312,8 @@ def test_bytes_that_are_no_request(channel: grpc.Channel) -> None:
 def test_what_an_index_lacks(client: Client) -> None:
     """FAILED_PRECONDITION: labels, a model, labels to vote with; NOT_FOUND: the index."""
     client.build("unlabelled", X, replace=True)
-    client.build("voting", X, labels=labelled.labels_of(X), replace=True)
-    client.build("modelled", X, label_model=labelled.factors(), replace=True)
+    client.build("voting", X, labels=labelled_documents.labels_of(X), replace=True)
+    client.build("modelled", X, label_model=labelled_documents.factors(), replace=True)
     for name, mode in (
         ("unlabelled", "embedding"),
         ("voting", "embedding"),

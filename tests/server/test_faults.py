@@ -15,15 +15,15 @@ import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from details import details_of
 from divgrpc import Index
 from divgrpc_client import Client
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from running import RunningServer, alive, cpu_seconds, eventually
-from served import DIMS, random_points
-from uploading import Held, chunk, commit, header, refusal
+from support.manual_uploads import Held, chunk, commit, header, refusal
+from support.running_server import RunningServer, alive, cpu_seconds, eventually
+from support.served_index import DIMS, random_points
+from support.status_details import details_of
 
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
 EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED

@@ -14,8 +14,8 @@ import pytest
 from divgrpc import Index
 from divgrpc.errors import IndexDamagedError, IndexNotFoundError, OtherFormatError
 from divgrpc_client import Client
-from running import RunningServer
-from served import DIMS, Served, random_points
+from support.running_server import RunningServer
+from support.served_index import DIMS, Served, random_points
 
 
 def test_two_indexes_are_served_at_once(client: Client) -> None:

@@ -21,10 +21,10 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 
-import raw
-from core.test_golden_families import points
+from core.storage.test_golden_families import points
 from divgrpc_protos.v1 import index_pb2, predict_pb2, query_pb2, vectors_pb2
-from running import RunningServer
+from support import raw_calls
+from support.running_server import RunningServer
 
 _GOLDEN: Final = Path(__file__).parent.parent / "golden"
 _RECORD: Final = _GOLDEN / "wire.json"
@@ -99,7 +99,7 @@ def _serving(folder: Path) -> Iterator[grpc.Channel]:
 def test_a_recorded_request_gets_the_recorded_bytes(golden: grpc.Channel, name: str) -> None:
     """The same request bytes get the same answer bytes."""
     method, request, answer = recorded()[name]
-    assert raw.unary(golden, method)(bytes.fromhex(request), timeout=30).hex() == answer
+    assert raw_calls.unary(golden, method)(bytes.fromhex(request), timeout=30).hex() == answer
 
 
 def test_requests_have_the_bytes_that_were_recorded() -> None:
@@ -112,7 +112,7 @@ def record() -> None:
     """Write all requests and answers anew."""
     with tempfile.TemporaryDirectory() as folder, _serving(Path(folder)) as channel:
         answers = {
-            name: [method, request.hex(), raw.unary(channel, method)(request).hex()]
+            name: [method, request.hex(), raw_calls.unary(channel, method)(request).hex()]
             for name, (method, request) in requests().items()
         }
     lines = [f" {json.dumps(name)}: {json.dumps(answers[name])}" for name in sorted(answers)]

@@ -17,7 +17,7 @@ from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec import requests
 from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.worker.batches import QueryJob
-from running import RunningServer
+from support.running_server import RunningServer
 
 # No components and no orthogonal blocks, which take their time in so many dimensions.
 RANDOM: Any = {"hash_family": "lsh_div", "hyperplanes": "gaussian"}

@@ -14,8 +14,8 @@ from divgrpc_client import Client
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_protos.v1 import query_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from running import RunningServer
-from served import DIMS, Served, random_points
+from support.running_server import RunningServer
+from support.served_index import DIMS, Served, random_points
 
 FAMILIES = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "auto")
 METRICS = ("cosine", "euclidean", "inner_product")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-import labelled
 from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.labels import LabelModel
@@ -19,11 +18,12 @@ from divgrpc.metrics import LabelTree
 from divgrpc.types import LabelResult, LabelSelector, Progress, Search, TrainingProgress
 from divgrpc_client import AsyncClient, Client
 from divgrpc_client.rpc.errors import RpcError
-from running import RunningServer, eventually
+from support import labelled_documents
+from support.running_server import RunningServer, eventually
 
 NAME = "wire-labels"
-X = labelled.documents()
-ASKED = labelled.documents(60, seed=1)
+X = labelled_documents.documents()
+ASKED = labelled_documents.documents(60, seed=1)
 MODES = ("embedding", "neighbour_vote")
 
 
@@ -37,7 +37,11 @@ def told() -> list[Progress]:
 def core(server: RunningServer, client: Client, told: list[Progress]) -> Index:
     """Build an index with labels over the wire, and open its folder in this process."""
     info = client.build(
-        NAME, X, ids=np.arange(len(X.indptr) - 1) * 3, progress=told.append, **labelled.everything()
+        NAME,
+        X,
+        ids=np.arange(len(X.indptr) - 1) * 3,
+        progress=told.append,
+        **labelled_documents.everything(),
     )
     index = Index.open(Path(server.folder, "data", NAME))
     assert client.get_index(NAME) == info == index.info
@@ -68,7 +72,7 @@ def contents(index: Index) -> dict[str, tuple[str, tuple[int, ...], bytes]]:
 
 def test_a_build_over_the_wire_is_one_in_process(core: Index) -> None:
     """Every array is the same but for those that measure time."""
-    here = Index.build(X, ids=np.arange(len(X.indptr) - 1) * 3, **labelled.everything())
+    here = Index.build(X, ids=np.arange(len(X.indptr) - 1) * 3, **labelled_documents.everything())
     assert contents(core) == contents(here)
     theirs, ours = core.engine.manifest.labels, here.engine.manifest.labels
     assert theirs is not None
@@ -76,9 +80,9 @@ def test_a_build_over_the_wire_is_one_in_process(core: Index) -> None:
     assert (theirs.parameters, theirs.losses) == (ours.parameters, ours.losses)
     assert core.engine.labels is not None
     assert core.engine.labels.tree is not None
-    parents, children = np.transpose(labelled.edges())
-    roots = [labelled.LABELS, labelled.LABELS + 1]
-    tree = LabelTree.of_edges(parents, children, labelled.LABELS, roots)
+    parents, children = np.transpose(labelled_documents.edges())
+    roots = [labelled_documents.LABELS, labelled_documents.LABELS + 1]
+    tree = LabelTree.of_edges(parents, children, labelled_documents.LABELS, roots)
     assert np.array_equal(core.engine.labels.tree.ancestors, tree.ancestors)
     assert {w.code for w in core.info.warnings} == {"LABELS_OUTSIDE_HIERARCHY"}
 
@@ -87,7 +91,7 @@ def test_an_index_tells_of_its_labels(core: Index, client: Client) -> None:
     """How many labels, of which rank, trained how, found by which search."""
     info = client.get_index(NAME).labels
     assert info is not None
-    assert (info.label_count, info.rank) == (labelled.LABELS, labelled.RANK)
+    assert (info.label_count, info.rank) == (labelled_documents.LABELS, labelled_documents.RANK)
     assert info.has_label_sets
     assert info.has_names
     assert info.has_hierarchy
@@ -104,7 +108,7 @@ def test_progress_tells_of_the_training(core: Index, told: list[Progress]) -> No
     assert core.engine.labels is not None
     training = [step for step in told if step.stage == "training labels"]
     assert training
-    assert all(step.rows_total == 4 * labelled.DOCUMENTS for step in training)
+    assert all(step.rows_total == 4 * labelled_documents.DOCUMENTS for step in training)
     stages = list(dict.fromkeys(step.stage for step in told))
     assert stages.index("training labels") > stages.index("receiving")
     losses = [step.loss for step in told if isinstance(step, TrainingProgress)]
@@ -168,7 +172,7 @@ def test_every_option_travels(core: Index, client: Client, options: dict[str, An
 @pytest.mark.parametrize("mode", MODES)
 def test_a_large_batch_is_one_answer(core: Index, client: Client, mode: Any) -> None:  # noqa: ANN401  # a Mode
     """A batch of several messages, cut into pieces by the worker, is what the core answers."""
-    half = labelled.documents(150, seed=2)
+    half = labelled_documents.documents(150, seed=2)
     many = sparse.vstack([half, half], format="csr")
     once = core.predict_labels(half, mode=mode, top_k=90)
     found = client.predict_labels(NAME, many, mode=mode, top_k=90)
@@ -184,7 +188,7 @@ def test_the_asynchronous_client_is_the_same(server: RunningServer, core: Index)
 
     async def run() -> LabelResult:
         async with AsyncClient(server.target, timeout=30) as client:
-            info = await client.build("awaited", X, replace=True, **labelled.everything())
+            info = await client.build("awaited", X, replace=True, **labelled_documents.everything())
             assert info.labels is not None
             assert info.labels.losses == core.info.labels.losses  # type: ignore[union-attr]
             return await client.predict_labels("awaited", ASKED, top_k=3, search="exact")
@@ -211,7 +215,7 @@ def test_a_kept_threshold_is_the_default(
         assert_same(every, core.predict_labels(ASKED))
         assert every.parameters.threshold is None
         (row,) = client.evaluate_labels(
-            NAME, ASKED, labelled.labels_of(ASKED), selectors=["nearest"], folds=0
+            NAME, ASKED, labelled_documents.labels_of(ASKED), selectors=["nearest"], folds=0
         )
         assert row.parameters.threshold is None
         info = client.get_index(NAME)
@@ -235,14 +239,14 @@ def test_calls_are_in_the_log(server: RunningServer, core: Index, client: Client
 @pytest.mark.parametrize("model", ["pair", "model"])
 def test_factors_can_be_brought(server: RunningServer, client: Client, model: str) -> None:
     """A pair of factors, or a model with an offset, travels in pieces and predicts the same."""
-    pair = labelled.factors()
+    pair = labelled_documents.factors()
     given: Any = pair
     if model == "model":
-        offset = np.arange(labelled.RANK, dtype=np.float32)
+        offset = np.arange(labelled_documents.RANK, dtype=np.float32)
         given = LabelModel(*pair, offset, unit_rows=True)
     info = client.build("brought", X, label_model=given, replace=True)
     assert info.labels is not None
-    assert (info.labels.rank, info.labels.has_label_sets) == (labelled.RANK, False)
+    assert (info.labels.rank, info.labels.has_label_sets) == (labelled_documents.RANK, False)
     assert info.labels.parameters is None
     here = Index.build(X, label_model=given)
     there = Index.open(Path(server.folder, "data", "brought"))
@@ -255,7 +259,7 @@ def test_factors_can_be_brought(server: RunningServer, client: Client, model: st
 
 def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
     """Without a model the labels of the rows are kept, dense ones too, and neighbours vote."""
-    dense = labelled.labels_of(X).toarray().astype(np.float32)
+    dense = labelled_documents.labels_of(X).toarray().astype(np.float32)
     client.build("votes", X.toarray(), labels=dense, replace=True)
     there = Index.open(Path(server.folder, "data", "votes"))
     assert there.engine.manifest.labels is not None
@@ -269,9 +273,12 @@ def test_labels_alone_vote(server: RunningServer, client: Client) -> None:
 @pytest.mark.parametrize("mode", MODES)
 def test_an_index_without_a_hierarchy_is_unfit(client: Client, mode: Any) -> None:  # noqa: ANN401  # a Mode
     """FAILED_PRECONDITION for the selector that needs one; Query knows no such selector."""
-    told: dict[str, Any] = {"labels": labelled.labels_of(X), "label_model": labelled.factors()}
+    told: dict[str, Any] = {
+        "labels": labelled_documents.labels_of(X),
+        "label_model": labelled_documents.factors(),
+    }
     client.build("flat-labels", X, replace=True, **told)
-    for asked in (ASKED[:1], labelled.documents(3_000, seed=2)):
+    for asked in (ASKED[:1], labelled_documents.documents(3_000, seed=2)):
         with pytest.raises(UnfitIndexError, match="needs a hierarchy") as unfit:
             client.predict_labels("flat-labels", asked, mode=mode, selector="hierarchy")
         assert isinstance(unfit.value, RpcError)
@@ -285,7 +292,7 @@ def test_an_index_without_a_hierarchy_is_unfit(client: Client, mode: Any) -> Non
 
 def test_a_document_that_overflows_is_called_by_its_number(client: Client) -> None:
     """Its row in the call, whatever piece it comes in."""
-    factors, feature_map = labelled.factors()
+    factors, feature_map = labelled_documents.factors()
     client.build("long-factors", X, label_model=(factors, feature_map * 1e10), replace=True)
     documents = np.tile(ASKED.toarray(), (20, 1))
     documents[777] *= 1e8

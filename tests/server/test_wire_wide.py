@@ -6,26 +6,26 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
-import labelled
 from divgrpc import Index
 from divgrpc.parameters import LIMITS
 from divgrpc.types import FloatArray, Mode
 from divgrpc_client import Client
-from running import RunningServer
+from support import labelled_documents
+from support.running_server import RunningServer
 
 WIDE = LIMITS["sparse_dims_max"]
 # The first and the last column are among those that are used.
-COLUMNS = np.linspace(0, WIDE - 1, labelled.FEATURES).astype(np.int64)
+COLUMNS = np.linspace(0, WIDE - 1, labelled_documents.FEATURES).astype(np.int64)
 
 
-X = labelled.widened(labelled.documents(300), COLUMNS, WIDE)
-ASKED = labelled.widened(labelled.documents(40, seed=1), COLUMNS, WIDE)
+X = labelled_documents.widened(labelled_documents.documents(300), COLUMNS, WIDE)
+ASKED = labelled_documents.widened(labelled_documents.documents(40, seed=1), COLUMNS, WIDE)
 
 
 def brought() -> tuple[FloatArray, FloatArray]:
     """Return label factors, and a feature map of all columns."""
-    factors, few = labelled.factors()
-    feature_map = np.zeros((WIDE, labelled.RANK), np.float32)
+    factors, few = labelled_documents.factors()
+    feature_map = np.zeros((WIDE, labelled_documents.RANK), np.float32)
     feature_map[COLUMNS] = few
     return factors, feature_map
 
@@ -43,7 +43,7 @@ def test_wide_rows_are_built_asked_and_labelled(
     server: RunningServer, client: Client, told: dict[str, Any]
 ) -> None:
     """With a model and without: neighbours and labels are those of the index in process."""
-    given = told | {"labels": labelled.labels_of(labelled.documents(300))}
+    given = told | {"labels": labelled_documents.labels_of(labelled_documents.documents(300))}
     if callable(given.get("label_model")):
         given["label_model"] = brought()
     info = client.build("wide", X, replace=True, **given)

@@ -1,0 +1,361 @@
+"""The command line, through its main function, on a real server."""
+
+import json
+import os
+import pty
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+from sklearn.datasets import dump_svmlight_file
+
+import divgrpc
+from divgrpc.parameters import BuildParameters, QueryParameters
+from divgrpc_client import Client
+from divgrpc_client.cli import main, options
+from divgrpc_client.formats import tables
+from support.command_line import Ran, read_terminal, start
+from support.running_server import RunningServer
+from support.scripted_server import ScriptedIndex
+
+ROWS, DIMS = 300, 16
+
+
+@pytest.fixture(scope="module")
+def vectors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return an .npy of random vectors."""
+    path = tmp_path_factory.mktemp("cli") / "vectors.npy"
+    np.save(path, np.random.default_rng(3).normal(size=(ROWS, DIMS)).astype(np.float32))
+    return path
+
+
+@pytest.fixture(scope="module")
+def index(client: Client, vectors: Path) -> str:
+    """Return the name of an index that commands may ask."""
+    client.build("cli", np.load(vectors), categories=np.arange(ROWS) % 2)
+    return "cli"
+
+
+def test_build_and_remove(run: Callable[..., Ran], vectors: Path, tmp_path: Path) -> None:
+    """An index is built with ids of a file and options of its own, listed, and removed."""
+    ids = tmp_path / "ids.txt"
+    ids.write_text("\n".join(str(5 * row) for row in range(ROWS)))
+    made = run("build", "made", vectors, "--ids", ids, "--n-tables", "3", "--centred", "--json")
+    assert (made.code, made.err) == (0, "")
+    info = json.loads(made.out)
+    assert (info["name"], info["rows"], info["dims"]) == ("made", ROWS, DIMS)
+    assert (info["parameters"]["n_tables"], info["parameters"]["centred"]) == (3, True)
+    again = run("build", "made", vectors)
+    assert again.code == 1
+    assert "ALREADY_EXISTS" in again.err
+    assert "--replace replaces it" in again.err
+    assert run("build", "made", vectors, "--replace").code == 0
+    assert "made" in run("ls").out
+    assert "generation 2" in run("rm", "made").out
+    assert "made" not in run("ls").out
+
+
+def test_query_prints_a_table(run: Callable[..., Ran], index: str, vectors: Path) -> None:
+    """A query shows rank, id and score of each result, and how it was answered."""
+    ran = run("query", index, vectors, "--rows", "4", "-k", "3", "--diversity", "0")
+    assert ran.code == 0
+    header, first, *_ = ran.out.splitlines()
+    assert header.split()[:4] == ["row", "rank", "id", "score"]
+    assert first.split()[:4] == ["4", "1", "4", "1.0000"]
+    assert "generation" in ran.out
+
+
+def test_a_query_says_the_dials_it_chose(
+    run: Callable[..., Ran], index: str, vectors: Path
+) -> None:
+    """As a table the least and the greatest, as JSON that of each row and why."""
+    shown = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto")
+    assert "diversity auto (" in shown.out
+    shown = run("query", index, vectors, "--rows", "2:4", "--lose-at-most", "0.05")
+    assert "diversity by lose_at_most 0.05 (" in shown.out
+    ran = run("query", index, vectors, "--rows", "2:4", "--diversity", "auto", "--json")
+    rows = json.loads(ran.out)["results"]
+    assert [row["dial_reason"] for row in rows] == ["fall_off"] * 2
+    assert all(0 < row["diversity"] < 1 for row in rows)
+    wrong = run("query", index, vectors, "--diversity", "0.2", "--lose-at-most", "0.05", "--json")
+    assert wrong.code
+    violations = json.loads(wrong.err)["error"]["field_violations"]
+    assert [violation["field"] for violation in violations] == ["lose_at_most"]
+
+
+def test_query_prints_json(
+    run: Callable[..., Ran], index: str, client: Client, vectors: Path
+) -> None:
+    """With --json the results are what the client gives, one object per row, without NaN."""
+    ran = run("query", index, vectors, "--rows", "2:4", "--k", "5", "--search", "exact", "--json")
+    said = json.loads(ran.out)
+    expected = client.query(index, np.load(vectors)[2:4], k=5, search="exact")
+    assert [row["row"] for row in said["results"]] == [2, 3]
+    assert [row["ids"] for row in said["results"]] == expected.ids.tolist()
+    assert said["results"][0]["scores"] == pytest.approx(expected.scores[0].tolist())
+    assert said["parameters"]["search"] == "exact"
+    more = run("query", index, vectors, "--rows", "0", "--k", ROWS + 9, "--json")
+    assert len(json.loads(more.out)["results"][0]["ids"]) == ROWS
+
+
+def test_info_says_what_was_chosen(run: Callable[..., Ran], index: str) -> None:
+    """`info` shows every parameter, the cost of each search, the arrays, and what is kept."""
+    ran = run("info", index)
+    assert ran.code == 0
+    for word in (*BuildParameters.__dataclass_fields__, "tables", "scan", "exact", "vectors"):
+        assert word in ran.out
+    assert "categories kept" in ran.out
+    assert "auto means this" in ran.out
+    said = json.loads(run("info", index, "--json").out)
+    assert said["search_costs"]
+    assert (said["points"], said["nonzeros"]) == ("dense", ROWS * DIMS)
+    for choice in said["choices"]:
+        assert choice["parameter"] in ran.out
+        assert choice["reason"].split()[0] in ran.out
+
+
+def test_info_fits_a_terminal(
+    run: Callable[..., Ran], client: Client, index: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In 80 columns nothing is cut off, whatever else there is on the server."""
+    monkeypatch.setattr(tables, "_PIPE_WIDTH", 80)
+    client.build("wide" * 15, np.eye(4), metric="inner_product", replace=True)
+    for command in (["info", index], ["ls"]):
+        lines = run(*command).out.splitlines()
+        assert max(map(len, lines)) <= 80
+        assert not any("…" in line for line in lines)
+
+
+def test_info_tells_of_dense_queries(run: Callable[..., Ran], tmp_path: Path) -> None:
+    """Sparse points with categories have a second table: what dense queries cost."""
+    rows = scipy.sparse.csr_array(np.tile(np.eye(3, 30, dtype=np.float32), (30, 1)))
+    dump_svmlight_file(rows, np.arange(90) % 3, str(tmp_path / "rows.svm"), zero_based=False)
+    assert run("build", "apart", tmp_path / "rows.svm", "--categories", "labels").code == 0
+    told = run("info", "apart").out
+    assert told.count("auto means this") == 2
+    assert "dense queries" in told
+    assert json.loads(run("info", "apart", "--json").out)["search_costs_dense"]
+
+
+def test_sparse_files(run: Callable[..., Ran], tmp_path: Path) -> None:
+    """Svmlight and scipy's .npz are built and asked; few columns are those of the index."""
+    rows = scipy.sparse.random(60, 30, 0.2, "csr", np.float32, rng=np.random.default_rng(0))
+    rows = rows + scipy.sparse.csr_array(np.eye(60, 30, dtype=np.float32))
+    scipy.sparse.save_npz(tmp_path / "rows.npz", rows)
+    dump_svmlight_file(rows, np.arange(60) % 3, str(tmp_path / "rows.svm"), zero_based=False)
+    (tmp_path / "short.svm").write_text("0 1:1 7:0.5\n")
+    built = [
+        run("build", "from-npz", tmp_path / "rows.npz", "--metric", "euclidean"),
+        run(
+            "build",
+            "from-svm",
+            tmp_path / "rows.svm",
+            "--categories",
+            "labels",
+            "--metric",
+            "euclidean",
+        ),
+    ]
+    assert [ran.code for ran in built] == [0, 0]
+    assert "60 sparse rows of 30 dimensions" in built[1].out
+    asked = [
+        json.loads(run("query", name, tmp_path / file, "--json", "--rows", "0:1").out)["results"]
+        for name in ("from-npz", "from-svm")
+        for file in ("rows.npz", "rows.svm", "short.svm")
+    ]
+    assert asked[0] == asked[1] == asked[3] == asked[4]
+    assert asked[2] == asked[5]
+    assert json.loads(run("info", "from-svm", "--json").out)["has_categories"]
+    told = run("info", "from-npz").out
+    assert f"sparse points: {rows.nnz} numbers" in told
+    assert "dense queries" not in told
+    wrong = run("query", "from-npz", tmp_path / "short.svm", "--dims", "3")
+    assert (wrong.code, "more than --dims 3" in wrong.err) == (2, True)
+
+
+@pytest.mark.parametrize("command", [("info", "nowhere"), ("rm", "nowhere")])
+def test_unknown_indexes(run: Callable[..., Ran], command: tuple[str, str]) -> None:
+    """What the server refuses is one line on standard error and exit code 1."""
+    ran = run(*command)
+    assert (ran.code, ran.out) == (1, "")
+    assert "nowhere" in ran.err
+    assert ran.err.count("\n") == 1
+
+
+def test_errors_as_json(run: Callable[..., Ran], index: str, vectors: Path) -> None:
+    """With --json an error is JSON too, with code, reason and fields, on standard error."""
+    ran = run("query", index, vectors, "--diversity", "7", "--json")
+    assert (ran.code, ran.out) == (1, "")
+    error = json.loads(ran.err)["error"]
+    assert (error["code"], error["reason"]) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
+    assert [violation["field"] for violation in error["field_violations"]] == ["diversity"]
+    assert error["request_id"]
+    missing = run("query", index, "missing.npy", "--json")
+    assert missing.code == 2
+    assert json.loads(missing.err)["error"]["field_violations"][0]["field"] == "file"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("query",),
+        ("query", "cli", "x.npy", "--k", "many"),
+        ("query", "cli", "x.npy", "--selector", "best"),
+        ("build", "cli", "x.npy", "--depth", "3"),
+        ("build", "cli", "missing.npy"),
+        ("explode",),
+    ],
+)
+def test_wrong_commands_are_code_2(run: Callable[..., Ran], arguments: tuple[str, ...]) -> None:
+    """What is wrong with the command itself is found before the server is asked."""
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert ran.err
+
+
+@pytest.mark.parametrize("rows", ["x", "5:2", "300", "1:2:3"])
+def test_wrong_rows(run: Callable[..., Ran], index: str, vectors: Path, rows: str) -> None:
+    """Rows that the file has not, or that are no range, are refused."""
+    ran = run("query", index, vectors, "--rows", rows)
+    assert ran.code == 2
+    assert "rows" in ran.err
+
+
+def test_last_rows(run: Callable[..., Ran], index: str, vectors: Path) -> None:
+    """Negative numbers count from the end, as in Python."""
+    for rows in ("-1", "-1:"):
+        said = json.loads(run("query", index, vectors, f"--rows={rows}", "--json").out)
+        assert [row["row"] for row in said["results"]] == [ROWS - 1]
+
+
+def test_nobody_there(capsys: pytest.CaptureFixture[str]) -> None:
+    """A server that cannot be reached is exit code 1, with its address in the message."""
+    assert main.main(["ls", "--target", "127.0.0.1:1"]) == 1
+    assert "127.0.0.1:1" in capsys.readouterr().err
+
+
+def test_target_comes_from_the_environment(
+    server: RunningServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without --target the server of DIVGRPC_TARGET is asked."""
+    monkeypatch.setenv(options.TARGET_VARIABLE, server.target)
+    assert main.main(["ls", "--json"]) == 0
+    assert isinstance(json.loads(capsys.readouterr().out), list)
+
+
+@pytest.mark.parametrize("verb", ["build", "query"])
+def test_every_parameter_is_an_option(run: Callable[..., Ran], verb: str) -> None:
+    """The options have the names of the core's parameters, with dashes, and say their defaults."""
+    kind: Any = BuildParameters if verb == "build" else QueryParameters
+    text = " ".join(run(verb, "--help").out.split())
+    for name, field in kind.__dataclass_fields__.items():
+        assert f"--{name.replace('_', '-')} " in text
+        if field.default is not None:
+            assert f"(default {field.default})" in text
+
+
+def test_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """`divgrpc --version` says what is installed."""
+    with pytest.raises(SystemExit) as end:
+        main.main(["--version"])
+    assert (end.value.code, capsys.readouterr().out) == (0, f"{divgrpc.__version__}\n")
+
+
+def test_messages_name_options(run: Callable[..., Ran], tmp_path: Path) -> None:
+    """What a message says to do is said in options; in JSON it stays as the server wrote it."""
+    np.save(tmp_path / "zero.npy", np.zeros((2, 3)))
+    plain = run("build", "zeros", tmp_path / "zero.npy")
+    assert (plain.code, plain.err.count("\n")) == (1, 1)
+    assert "--zero-vectors skip leaves such rows out" in plain.err
+    told = json.loads(run("build", "zeros", tmp_path / "zero.npy", "--json").err)
+    assert "zero_vectors" in told["error"]["message"]
+
+
+def test_rows_without_results_are_shown(run: Callable[..., Ran], index: str, vectors: Path) -> None:
+    """A row for which nothing was found has its line in the table."""
+    opposite = vectors.with_name("opposite.npy")
+    np.save(opposite, -np.load(vectors)[:2])
+    ran = run("query", index, opposite, "--max-distance", "0")
+    assert ran.code == 0
+    assert [line.split() for line in ran.out.splitlines()[1:3]] == [["0", "none"], ["1", "none"]]
+
+
+def test_many_rows_are_asked_in_parts(
+    script: ScriptedIndex, target: str, vectors: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A long file is asked a thousand rows at a time, from its start where the index changes.
+
+    Where near-copies are listed it is a hundred.
+    """
+    long = vectors.with_name("long.npy")
+    np.save(long, np.repeat(np.arange(2500.0), 2).reshape(2500, 2))
+    script.generations = [1, 2]
+    assert main.main(["query", "images", str(long), "--target", target, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["generation"] == 2
+    assert [row["ids"][0] for row in told["results"]] == list(range(0, 25000, 10))
+    assert [q.queries.dense.rows for q in script.queries] == [1000, 1000, 1000, 1000, 500]
+    script.queries.clear()
+    listing = ["query", "images", str(long), "--rows", ":250", "--list-collapsed"]
+    assert main.main([*listing, "--target", target, "--json"]) == 0
+    capsys.readouterr()
+    assert [q.queries.dense.rows for q in script.queries] == [100, 100, 50]
+    script.generations = list(range(3, 99))
+    assert main.main(["query", "images", str(long), "--target", target]) == 1
+    assert "replaced again and again" in capsys.readouterr().err
+
+
+def test_output_that_cannot_be_written(
+    server: RunningServer, index: str, vectors: Path, tmp_path: Path
+) -> None:
+    """A full disk or a folder that cannot be made is one line and exit code 1."""
+    with (
+        Path("/dev/full").open("wb") as full,
+        start(server.target, "query", index, vectors, stdout=full, stderr=subprocess.PIPE) as asked,
+    ):
+        _, told = asked.communicate(timeout=60)
+    assert (asked.returncode, told) == (1, b"divgrpc: No space left on device\n")
+    file = tmp_path / "file"
+    file.touch()
+    assert main.main(["demo", "--folder", str(file / "demo")]) == 1
+
+
+def test_a_terminal_sees_progress(server: RunningServer, vectors: Path) -> None:
+    """On a terminal a build shows its stages; what it came to goes to standard output."""
+    terminal, writer = pty.openpty()
+    command = ("build", "shown", vectors, "--replace")
+    with start(server.target, *command, stdout=subprocess.PIPE, stderr=writer) as process:
+        os.close(writer)
+        seen = read_terminal(terminal)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "writing" in seen
+    assert out.startswith(b"shown: generation")
+
+
+def test_interrupting_a_build_cancels_it(script: ScriptedIndex, target: str, vectors: Path) -> None:
+    """Ctrl-C ends with code 130, one line, and a call that the server sees cancelled."""
+    script.silent = True
+    with start(target, "build", "late", vectors, stderr=subprocess.PIPE) as process:
+        assert script.asked.wait(60)
+        process.send_signal(signal.SIGINT)
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (130, b"interrupted\n")
+    assert script.cancelled.wait(10)
+
+
+def test_a_reader_that_leaves_is_no_fault(server: RunningServer, index: str, vectors: Path) -> None:
+    """When the pipe is closed early, as by `head`, there is no traceback."""
+    command = ("query", index, vectors, "--json")
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start(server.target, *command, **pipes) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    assert process.returncode == 1

@@ -1,0 +1,188 @@
+"""`divgrpc evaluate`, through the main function, on a real server."""
+
+import csv
+import io
+import json
+import math
+import os
+import pty
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from divgrpc.evaluation import METRICS
+from divgrpc.types import EvaluateRow
+from divgrpc_client import Client
+from divgrpc_client.cli import main
+from divgrpc_client.formats import evaluation_tables
+from support.command_line import Ran, read_terminal, start
+from support.running_server import RunningServer
+from support.served_index import random_points
+
+ROWS, QUERIES = 300, 20
+GRID = ("--selectors", "nearest", "greedy", "--diversities", "0.2", "0.7", "--ks", "5")
+
+
+@pytest.fixture
+def run(server: RunningServer, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
+    """Run `evaluate` on the session's server and return how it ended."""
+
+    def run(*arguments: object) -> Ran:
+        words = ["evaluate", "--target", server.target, *map(str, arguments)]
+        try:
+            code = main.main(words)
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Ran(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def files(client: Client, tmp_path: Path) -> Path:
+    """Build an index `judged`, and return the queries beside their categories and relevant ids."""
+    rows = np.arange(ROWS)
+    client.build(
+        "judged",
+        random_points(ROWS),
+        categories=rows % 2,
+        subtopics=rows // 2 % 5,
+        replace=True,
+    )
+    path = tmp_path / "queries.npz"
+    np.savez(path, q=random_points(QUERIES, seed=4), y=np.arange(QUERIES) % 2)
+    lines = (" ".join(map(str, range(number, ROWS, 9))) for number in range(QUERIES))
+    (tmp_path / "ids.txt").write_text("\n".join(lines))
+    return path
+
+
+def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
+    """A line for each setting and each choice, and which are on the front."""
+    ran = run("judged", files, "--key", "q", "--categories", "y", *GRID)
+    assert (ran.code, ran.err) == (0, "")
+    head, *lines = ran.out.splitlines()
+    assert head.split()[:6] == ["row", "setting", "P", "SR", "D", "h"]
+    assert [line.split()[0] for line in lines[:3]] == ["0", "1", "2"]
+    assert "greedy 0.7 auto 1062:850 k 5" in ran.out
+    assert "Chosen by folds" in ran.out
+    assert any(line.rstrip().endswith("*") for line in lines[:3])
+    assert max(map(len, ran.out.splitlines())) <= 120
+
+
+def test_json_has_everything(run: Callable[..., Ran], client: Client, files: Path) -> None:
+    """With --json the rows are the client's, but for times; NaN is null."""
+    ran = run("judged", files, "--key", "q", "--categories", "y", "--json", "--per-query", *GRID)
+    told = json.loads(ran.out)["rows"]
+    with np.load(files) as held:
+        rows = list(
+            client.evaluate(
+                "judged",
+                held["q"],
+                held["y"],
+                selectors=["nearest", "greedy"],
+                diversities=[0.2, 0.7],
+                ks=[5],
+                per_query=True,
+            )
+        )
+    assert len(told) == len(rows) == 5
+    for ours, row in zip(told, rows, strict=True):
+        assert set(ours) == set(EvaluateRow.__dataclass_fields__)
+        assert ours["parameters"]["selector"] == row.parameters.selector
+        assert ours["by_fold"] == list(row.by_fold)
+        for name in METRICS:
+            assert ours["metrics"][name]["value"] == pytest.approx(row.metrics[name].value)
+            assert ours["values"][name] == pytest.approx(row.values[name].tolist())
+        assert ours["microseconds"]["p50"] > 0
+
+
+def test_csv_is_a_line_a_row(run: Callable[..., Ran], files: Path) -> None:
+    """Every metric with its interval, in columns; what does not apply is empty."""
+    ids = files.with_name("ids.txt")
+    ran = run("judged", files, "--key", "q", "--relevant", ids, "--folds", "2", "--csv", *GRID)
+    rows = list(csv.DictReader(io.StringIO(ran.out)))
+    assert [row["number"] for row in rows] == ["0", "1", "2", "3", "4"]
+    for name in METRICS:
+        assert float(rows[0][f"{name}_low"]) <= float(rows[0][name])
+    assert rows[-1]["by_fold"].count(" ") == 1
+
+
+def test_what_does_not_apply(capsys: pytest.CaptureFixture[str], client: Client) -> None:
+    """NaN is null in JSON, nothing in CSV and in the table; lists that are short are counted."""
+    client.build("few", random_points(4), categories=[0, 0, 1, 1], replace=True)
+    queries = random_points(2, seed=1)
+    rows = list(client.evaluate("few", queries, [0, 1], folds=0, ks=[5], selectors=["greedy"]))
+    assert math.isnan(rows[0].metrics["h_score"].value)
+    evaluation_tables.show_json(rows)
+    told = json.loads(capsys.readouterr().out)["rows"]
+    assert told[0]["metrics"]["h_score"] == {"value": None, "low": None, "high": None}
+    evaluation_tables.show_csv(list(map(evaluation_tables.cells, rows)))
+    assert next(csv.DictReader(io.StringIO(capsys.readouterr().out)))["h_score"] == ""
+    evaluation_tables.show(rows)
+    assert "row 0: 0 queries without a result, 2 short of k" in capsys.readouterr().out
+
+
+def test_the_default_is_told(
+    run: Callable[..., Ran], client: Client, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With --set-default the table says what Query takes now, and so does `info`."""
+    ran = run("judged", files, "--key", "q", "--categories", "y", "--set-default", *GRID)
+    assert "the default for Query is now" in ran.out
+    default = client.get_index("judged").query_default
+    assert default is not None
+    target = client._target
+    assert main.main(["info", "judged", "--target", target]) == 0
+    out = capsys.readouterr().out
+    assert f"Query takes, unless it is told otherwise: diversity {default.diversity}" in out
+    assert main.main(["info", "judged", "--target", target, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)["query_default"]
+    assert told["selector"] == default.selector
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (("--categories", "z"), 2, "z"),
+        (("--relevant", "missing.txt"), 2, "missing.txt"),
+        (("--categories", "y", "--folds", "99"), 1, "folds"),
+        (("--categories", "y", "--limits", "1:2:3"), 2, "--limits"),
+        (("--categories", "y", "--limits", "all"), 2, "HASH:CANDIDATES"),
+        (("--categories", "y", "--limits", "3:"), 1, "limits"),
+        (("--categories", "y", "--selectors", "best"), 2, "--selectors"),
+        ((), 1, "categories"),
+    ],
+)
+def test_wrong_commands(
+    run: Callable[..., Ran], files: Path, arguments: tuple[str, ...], code: int, word: str
+) -> None:
+    """What is wrong is named, by the command or by the server."""
+    ran = run("judged", files, "--key", "q", *arguments)
+    assert ran.code == code
+    assert word in ran.err
+
+
+def test_limits_are_pairs(run: Callable[..., Ran], files: Path) -> None:
+    """What is left out of a pair is the default; 0 is none."""
+    words = ("--limits", "60:", "0:0", ":", "--folds", "0", "--json", *GRID)
+    ran = run("judged", files, "--key", "q", "--categories", "y", *words)
+    limits = [
+        (row["parameters"]["hash_limit"], row["parameters"]["candidates_limit"])
+        for row in json.loads(ran.out)["rows"][::3]
+    ]
+    assert limits == [(60, 200), (0, 0), (800, 200)]
+
+
+def test_a_terminal_sees_progress(server: RunningServer, files: Path) -> None:
+    """On a terminal progress goes by on standard error."""
+    terminal, writer = pty.openpty()
+    command = ("evaluate", "judged", files, "--key", "q", "--categories", "y", *GRID)
+    with start(server.target, *command, stdout=subprocess.PIPE, stderr=writer) as process:
+        os.close(writer)
+        seen = read_terminal(terminal)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "evaluating" in seen
+    assert b"nearest" in out

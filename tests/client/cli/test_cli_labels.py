@@ -1,0 +1,353 @@
+"""Labels on the command line: built from files, predicted, shown, and refused by file and line."""
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc_client import Client
+from divgrpc_client.cli import main
+from support import labelled_documents
+from support.command_line import Ran
+from support.running_server import RunningServer
+
+TRAIN, ASKED = labelled_documents.documents(200), labelled_documents.documents(5, seed=1)
+LEML = ("--label-model", "leml", "--rank", "4", "--regularisation", "1", "--iterations", "2")
+
+
+def text_of(documents: sparse.csr_array, labels: sparse.csr_array, *, header: bool) -> str:
+    """Return documents with labels in the Extreme Classification format."""
+    lines = [f"{documents.shape[0]} {documents.shape[1]} {labels.shape[1]}"] if header else []
+    for row in range(documents.shape[0]):
+        own = labels[[row]].indices.tolist()
+        words = documents[[row]]
+        pairs = zip(words.indices.tolist(), words.data.tolist(), strict=True)
+        lines.append(f"{','.join(map(str, own))} {' '.join(f'{i}:{v:.9g}' for i, v in pairs)}")
+    return "\n".join(lines) + "\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write documents and labels in every format, with names, a hierarchy and a split."""
+    folder = tmp_path_factory.mktemp("labels")
+    labels = labelled_documents.labels_of(TRAIN)
+    (folder / "train.txt").write_text(text_of(TRAIN, labels, header=True))
+    (folder / "asked.txt").write_text(
+        text_of(ASKED, sparse.csr_array((5, labelled_documents.LABELS)), header=False)
+    )
+    sparse.save_npz(folder / "x.npz", TRAIN)
+    sparse.save_npz(folder / "y.npz", labels.astype(np.float32))
+    (folder / "names.txt").write_text(
+        "\n".join(f"[n] {i}" for i in range(labelled_documents.LABELS))
+    )
+    edges = labelled_documents.edges()
+    (folder / "edges.txt").write_text("".join(f"{a}\t{b}\n" for a, b in edges))
+    np.save(folder / "edges.npy", edges)
+    (folder / "split.txt").write_text("".join(f"{n + 1} {200 - n}\n" for n in range(150)))
+    for name, factor in zip(("h", "v"), labelled_documents.factors(), strict=True):
+        np.save(folder / f"{name}.npy", factor)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def index(server: RunningServer, folder: Path) -> str:
+    """Build an index from a text file, with all that there can be beside it."""
+    told = ("--label-names", folder / "names.txt", "--hierarchy", folder / "edges.txt")
+    roots = ("--roots", labelled_documents.LABELS, labelled_documents.LABELS + 1)
+    words = ("build", "papers", "--target", server.target, "--features", folder / "train.txt")
+    assert main.main([str(word) for word in (*words, *LEML, *told, *roots)]) == 0
+    return "papers"
+
+
+def test_a_labelled_index_is_described(run: Callable[..., Ran], index: str) -> None:
+    """`info` tells of labels, their model and how it was trained; so does its JSON."""
+    shown = " ".join(run("info", index).out.split())
+    assert (
+        f"{labelled_documents.LABELS} labels, names, a hierarchy, those of every row kept" in shown
+    )
+    assert "a label model of rank 4, regularisation 1, 2 iterations, loss " in shown
+    assert "auto search means" in shown
+    told = json.loads(run("info", index, "--json").out)
+    assert told["labels"]["label_count"] == labelled_documents.LABELS
+    assert told["labels"]["parameters"]["rank"] == 4
+
+
+def test_predictions_for_people(run: Callable[..., Ran], index: str, folder: Path) -> None:
+    """A row for each label, with its name, and a line on how they were found."""
+    told = run("predict", index, folder / "asked.txt", "--top-k", "3")
+    assert told.code == 0
+    head, *lines = told.out.splitlines()
+    assert head.split() == ["document", "rank", "label", "name", "score"]
+    assert len(lines) == 5 * 3 + 1
+    document, rank, label, name, number, *_ = lines[0].split()
+    assert (document, rank) == ("0", "1")
+    assert (name, number) == ("[n]", label)
+    assert "embedding" in lines[-1]
+    told = run("predict", index, folder / "asked.txt", "--threshold", "1e9")
+    assert "none" in told.out
+    assert "FEWER_THAN_TOP_K_FOUND" in told.out
+
+
+@pytest.mark.parametrize("mode", ["embedding", "neighbour_vote"])
+def test_predictions_for_machines(
+    run: Callable[..., Ran], client: Client, index: str, folder: Path, mode: str
+) -> None:
+    """JSON has what the client has, of the rows that were chosen."""
+    asked = ("--rows", "1:4", "--mode", mode, "--top-k", "4", "--json")
+    told = json.loads(run("predict", index, folder / "asked.txt", *asked).out)
+    found = client.predict_labels(index, ASKED[1:4], mode=mode, top_k=4)  # type: ignore[arg-type]
+    assert [row["row"] for row in told["results"]] == [1, 2, 3]
+    assert [row["labels"] for row in told["results"]] == found.labels.tolist()
+    assert [row["scores"] for row in told["results"]] == found.scores.tolist()
+    assert [tuple(row["names"]) for row in told["results"]] == list(found.names)
+    assert told["parameters"]["mode"] == mode
+
+
+def test_pairs_of_matrices(run: Callable[..., Ran], client: Client, folder: Path) -> None:
+    """Features and labels of two files give the index that one text gives."""
+    files = ("--features", folder / "x.npz", "--labels", folder / "y.npz")
+    edges = (
+        "--hierarchy",
+        folder / "edges.npy",
+        "--roots",
+        labelled_documents.LABELS,
+        labelled_documents.LABELS + 1,
+    )
+    told = run("build", "pairs", *files, *LEML, *edges)
+    assert told.code == 0
+    assert "labels" in told.out
+    ours, theirs = (client.get_index(name).labels for name in ("pairs", "papers"))
+    assert ours is not None
+    assert theirs is not None
+    assert ours.losses == theirs.losses
+    assert (ours.has_names, ours.has_hierarchy) == (False, True)
+    assert run("predict", "pairs", folder / "x.npz", "--rows", "3").code == 0
+
+
+def test_a_split_takes_some_documents(
+    run: Callable[..., Ran], client: Client, folder: Path
+) -> None:
+    """A column of a file of splits says which, for a build and for a prediction."""
+    split = folder / "split.txt"
+    words = ("--features", folder / "train.txt", "--json")
+    told = json.loads(run("build", "split", *words, "--split", f"{split}:1").out)
+    assert told["rows"] == 150
+    assert told["labels"]["rank"] == 0
+    told = run("predict", "split", folder / "train.txt", "--split", split, "--rows", "2", "--mode",
+               "neighbour_vote", "--json")  # fmt: skip
+    last = client.predict_labels("split", TRAIN[[2]], mode="neighbour_vote")
+    assert json.loads(told.out)["results"][0]["labels"] == last.labels[0].tolist()
+
+
+def test_factors_from_files(run: Callable[..., Ran], client: Client, folder: Path) -> None:
+    """Two files are label factors and feature map."""
+    model = ("--label-model", folder / "h.npy", folder / "v.npy")
+    assert run("build", "factors", folder / "x.npz", *model).code == 0
+    info = client.get_index("factors").labels
+    assert info is not None
+    assert (info.rank, info.parameters) == (labelled_documents.RANK, None)
+    assert "from elsewhere" in run("info", "factors").out
+    told = run("predict", "factors", folder / "x.npz", "--mode", "neighbour_vote", "--rows", "0")
+    assert told.code == 1
+    assert "no labels of its points" in told.err
+
+
+def test_settings_are_tried(
+    run: Callable[..., Ran], index: str, client: Client, folder: Path
+) -> None:
+    """A table for people, JSON and CSV with all there is; --set-default keeps the threshold."""
+    words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz",
+             "--rows", ":60", "--selectors", "greedy", "--diversities", "0.2", "--top-ks", "4",
+             "--thresholds", "none", "0.3")  # fmt: skip
+    shown = run(*words).out
+    for word in ("embedding greedy 0.2 auto", "from 0.3", "held out", "P@k", "PSP@k", "Pareto"):
+        assert word in shown
+    rows = json.loads(run(*words, "--json", "--per-document").out)["rows"]
+    documents, labels = TRAIN[:60], labelled_documents.labels_of(TRAIN)[:60]
+    told: dict[str, Any] = {"selectors": ["greedy"], "diversities": [0.2], "top_ks": [4]}
+    found = list(client.evaluate_labels(index, documents, labels, thresholds=[None, 0.3], **told))
+    assert [row["by_fold"] for row in rows] == [list(row.by_fold) for row in found]
+    assert [row["metrics"]["h_score"]["value"] for row in rows] == [
+        row.metrics["h_score"].value for row in found
+    ]
+    assert len(rows[0]["values"]["precision"]) == 60
+    lines = list(csv.DictReader(io.StringIO(run(*words, "--csv").out)))
+    assert [line["threshold"] for line in lines[:2]] == ["", "0.3"]
+    assert lines[0]["precision_at"].split() == [str(each.value) for each in found[0].precision_at]
+    text = ("--features", folder / "train.txt", "--rows", ":60", "--thresholds", "0.3")
+    told_of = run("evaluate-labels", index, *text, "--set-default", "--diversities", "0.5")
+    assert "the threshold of embedding is now 0.3" in told_of.out
+    assert client.predict_labels(index, documents[:1]).parameters.threshold == 0.3
+    for least, kept in ((), 0.3), (("--threshold", "none"), None), (("--threshold", "0.1"), 0.1):
+        found = json.loads(run("predict", index, folder / "asked.txt", "--json", *least).out)
+        assert found["parameters"]["threshold"] == kept
+
+
+def test_the_hierarchy_picks_labels(
+    run: Callable[..., Ran], client: Client, index: str, folder: Path
+) -> None:
+    """`--selector hierarchy` is what an index with one takes anyway; its dial changes labels."""
+    words = ("predict", index, folder / "asked.txt", "--top-k", "4", "--threshold=-inf", "--json")
+    by_name = ("--selector", "hierarchy")
+    told = json.loads(run(*words, *by_name, "--diversity", "0.6").out)
+    assert told["parameters"]["selector"] == "hierarchy"
+    picked = [row["labels"] for row in told["results"]]
+    options: dict[str, Any] = {"top_k": 4, "threshold": -np.inf}
+    found = client.predict_labels(index, ASKED, selector="hierarchy", diversity=0.6, **options)
+    assert picked == found.labels.tolist()
+    nearest = json.loads(run(*words, "--selector", "nearest").out)
+    at_zero = json.loads(run(*words, *by_name, "--diversity", "0").out)
+    assert [row["labels"] for row in at_zero["results"]] == [
+        row["labels"] for row in nearest["results"]
+    ]
+    assert picked != [row["labels"] for row in nearest["results"]]
+    assert json.loads(run(*words, *by_name).out) == (plain := json.loads(run(*words).out))
+    assert (plain["parameters"]["selector"], plain["parameters"]["diversity"]) == (
+        "hierarchy",
+        pytest.approx(0.05),
+    )
+    assert " hierarchy" in run(*words[:-1]).out.splitlines()[-1]
+
+
+def test_the_hierarchy_is_tried_beside_others(
+    run: Callable[..., Ran], client: Client, index: str, folder: Path
+) -> None:
+    """`--selectors hierarchy` has rows of its own, the same as the client's."""
+    words = ("evaluate-labels", index, "--features", folder / "x.npz", "--labels", folder / "y.npz",
+             "--rows", ":60", "--top-ks", "4", "--thresholds", "none", "--json",
+             "--selectors", "nearest", "hierarchy", "--diversities", "0", "0.6")  # fmt: skip
+    rows = json.loads(run(*words).out)["rows"]
+    documents, labels = TRAIN[:60], labelled_documents.labels_of(TRAIN)[:60]
+    options: dict[str, Any] = {"selectors": ["nearest", "hierarchy"], "diversities": [0.0, 0.6]}
+    found = list(
+        client.evaluate_labels(index, documents, labels, thresholds=[None], top_ks=[4], **options)
+    )
+    assert {row["parameters"]["selector"] for row in rows} == {"nearest", "hierarchy"}
+    for metric in ("precision", "h_score"):
+        assert [row["metrics"][metric]["value"] for row in rows] == [
+            row.metrics[metric].value for row in found
+        ]
+
+
+def test_without_a_hierarchy_there_is_none_to_pick_by(
+    run: Callable[..., Ran], folder: Path
+) -> None:
+    """The error says what the index has not, and names the selector."""
+    words = ("--features", folder / "train.txt", *LEML)
+    assert run("build", "flat", *words).code == 0
+    told = run("predict", "flat", folder / "asked.txt", "--selector", "hierarchy")
+    assert told.code == 1
+    assert "hierarchy" in told.err
+    assert run("predict", "flat", folder / "asked.txt").code == 0
+    assert run("rm", "flat").code == 0
+
+
+def test_labels_to_judge_by_are_needed(run: Callable[..., Ran], index: str, folder: Path) -> None:
+    """A matrix has none; nor has the command line, without --features."""
+    told = run("evaluate-labels", index, "--features", folder / "x.npz")
+    assert (told.code, "--labels" in told.err) == (2, True)
+    told = run("evaluate-labels", index)
+    assert (told.code, "--features" in told.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "base"),
+    [
+        ("3 1:1\n\n# none\n4 2:1\n 3:0\n", "line 5 (document 2) has no feature", ()),
+        ("3 1:1\n\n\n", "", ()),
+        ("3 1:1\n4 41:1 2:1\n", "feature 41, and the index has 40, from 1 on", ()),
+        ("3 0:1\n4 40:1 2:1\n", "feature 40, and the index has 40, from 0 on", ()),
+        ("3 1:1\n4 40:1 2:1\n", "", ()),
+        ("3 1:1\n4 40:1 2:1\n", "line 2 (document 1) has feature 40", ("--index-base", "0")),
+        ("2 41 130\n3 1:1\n4 40:1 2:1\n", "line 3 (document 1) has feature 40", ()),
+    ],
+)
+def test_documents_that_an_index_cannot_take_are_named_by_line(
+    run: Callable[..., Ran],
+    index: str,
+    folder: Path,
+    *,
+    text: str,
+    said: str,
+    base: tuple[str, ...],
+) -> None:
+    """One without a feature, and one with a feature too many, and what may be the reason."""
+    path = folder / "wrong.txt"
+    path.write_text(text)
+    for words in (("predict", index, path), ("evaluate-labels", index, "--features", path)):
+        told = run(*words, *base, *(("--folds", "0") if "--features" in words else ()))
+        assert (told.code, said in told.err) == (2 if said else 0, True)
+        assert ("--index-base" in told.err) == ("feature 4" in said)
+
+
+def test_an_empty_document_of_a_build_is_named_by_its_line(
+    run: Callable[..., Ran], tmp_path: Path
+) -> None:
+    """Where the server would refuse it; elsewhere it is built."""
+    path = tmp_path / "empty.txt"
+    path.write_text("3 1:1\n\n# none\n4 2:1\n 3:0\n")
+    told = run("build", "holes", "--features", path)
+    assert (told.code, "line 5 (document 2) has no feature" in told.err) == (2, True)
+    for words in (("--zero-vectors", "skip"), ("--metric", "euclidean")):
+        assert run("build", "holes", "--features", path, "--replace", *words).code == 0
+    assert run("rm", "holes").code == 0
+
+
+def test_rows_of_a_split_are_named_by_their_own_lines(
+    run: Callable[..., Ran], index: str, tmp_path: Path
+) -> None:
+    """Whatever was taken of the file, the line is the file's."""
+    (tmp_path / "asked.txt").write_text("1 1:1\n2 2:1\n3 3:0\n4 4:1\n")
+    (tmp_path / "split.txt").write_text("4\n2\n3\n")
+    words = (index, tmp_path / "asked.txt", "--split", tmp_path / "split.txt")
+    assert "line 3 (document 2)" in run("predict", *words, "--rows", "1:").err
+    assert run("predict", *words, "--rows", ":2").code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("x.npz", "--features", "x.npz"), "--features"),
+        ((), "--features"),
+        (("--features", "nowhere.txt"), "nowhere.txt"),
+        (("--features", "names.txt"), "line 1 is not: label,label"),
+        (("--features", "train.txt", "--hierarchy", "names.txt"), "line 1 is not: parent child"),
+        (("--features", "train.txt", "--hierarchy", "nowhere"), "nowhere cannot be read"),
+        (("--features", "train.txt", "--label-names", "nowhere"), "nowhere"),
+        (("--features", "train.txt", "--label-model", "lemon"), "--label-model takes leml"),
+        (("--features", "train.txt", "--key", "x"), "only an .npz"),
+        (("--features", "train.txt", "--split", "split.txt:2"), "no column 2"),
+        (("--features", "x.npz", "--labels", "h.npy"), "one row per vector, 200"),
+        (("--features", "train.txt", "--dims", "3"), "more than 3"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_be_read_is_said(
+    run: Callable[..., Ran],
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+    said: str,
+) -> None:
+    """The file and its line, or the option, before anything is sent."""
+    monkeypatch.chdir(folder)
+    told = run("build", "wrong", *words)
+    assert told.code == 2
+    assert said in told.err
+
+
+def test_help_teaches(run: Callable[..., Ran]) -> None:
+    """Both commands show how they are used, and every option."""
+    told = run("predict", "--help")
+    assert told.code == 0
+    for word in ("divgrpc predict papers test.txt", "--threshold", "--neighbours", "--split"):
+        assert word in told.out
+    told = run("build", "--help")
+    for word in ("--label-model leml", "--features", "--hierarchy", "--rank", "--tolerance"):
+        assert word in told.out

@@ -1,0 +1,388 @@
+"""Load on servers that stall, fail and answer: what is seen of them, and how the command ends."""
+
+import json
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+
+from divgrpc.errors import InvalidArgumentError, UnavailableError
+from divgrpc_client import Client, RpcError
+from divgrpc_client.cli import main
+from divgrpc_client.load import Call, Session, Settings, constant, fleet, read_mix, run_load
+from divgrpc_client.load.results import build_report
+from divgrpc_client.load.sessions import Trialled
+from divgrpc_client.load.watching import ServerWatch
+from divgrpc_protos.v1 import query_pb2
+from support import labelled_documents
+from support.command_line import Ran, start
+from support.running_server import RunningServer, eventually
+from support.scripted_server import ScriptedIndex, serving
+
+STALL_SECONDS, STALLS_AFTER = 1.5, 40
+QUERIES = np.eye(6, dtype=np.float32)
+QUICK = Settings(warm_up=0, channels=2, seed=1)
+
+
+class Stalling(ScriptedIndex):
+    """Answers at once, but for one stall, in which everybody waits, after so many queries."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def Query(  # noqa: N802  # the contract's name
+        self, request: query_pb2.QueryRequest, context: grpc.ServicerContext
+    ) -> query_pb2.QueryResponse:
+        """Wait for the stall's end, then answer."""
+        if len(self.queries) == STALLS_AFTER and self.gate.is_set():
+            self.gate.clear()
+            threading.Timer(STALL_SECONDS, self.gate.set).start()
+        self.gate.wait(20)
+        return super().Query(request, context)
+
+
+def once(act: Callable[[], object]) -> Callable[[Trialled], object]:
+    """Return what does something when the run is first looked at, which is when it begins."""
+    acts = [act]
+    return lambda _: acts.pop()() if acts else None
+
+
+@pytest.mark.parametrize("closed", [0, 1])
+def test_a_stall_is_seen_by_those_who_would_have_come(closed: int) -> None:
+    """Open, all that were due in it have its wait; closed, one call does, and no other comes."""
+    script = Stalling()
+    with serving(script) as target:
+        report = run_load(
+            target,
+            [Call("images", QUERIES)],
+            constant(40, 4),
+            QUICK,
+            closed=closed,
+        )
+    half = STALL_SECONDS * 1e6 / 2
+    assert report["latency"]["max"] > half
+    assert (report["latency"]["p90"] > half) is (not closed)
+    assert ("closed" in report["setting"]["loop"]) is bool(closed)
+    assert report["codes"] == {"OK": report["calls"]}
+
+
+def test_statuses_are_counted(script: ScriptedIndex, target: str) -> None:
+    """Every call is counted once, by how it ended."""
+    failures = [grpc.StatusCode.RESOURCE_EXHAUSTED] * 7 + [grpc.StatusCode.INTERNAL] * 2
+    with Session(target, [Call("images", QUERIES)], QUICK) as session:
+        script.failures.extend(failures)
+        report = build_report(session, session.run(constant(50, 2)))
+    assert report["codes"] == {"OK": 91, "RESOURCE_EXHAUSTED": 7, "INTERNAL": 2}
+    assert report["errors"] == pytest.approx(0.09)
+    assert report["retries"] == 0
+
+
+def test_retries_are_counted_apart(script: ScriptedIndex, target: str) -> None:
+    """A call that was tried again is one call, as slow as all its attempts."""
+    settings = Settings(warm_up=0, retries=5)
+    with Session(target, [Call("images", QUERIES)], settings) as session:
+        script.failures.extend([grpc.StatusCode.UNAVAILABLE] * 5)
+        report = build_report(session, session.run(constant(50, 2)))
+    assert report["codes"] == {"OK": 100}
+    assert report["retried_codes"] == {"UNAVAILABLE": 5}
+    assert 1 <= report["retried_calls"] <= 5
+    assert report["latency"]["max"] >= 1e5  # the first pause is 0.1 s
+
+
+def test_what_has_no_room_is_not_sent() -> None:
+    """A server that answers nothing gets so many calls and no more; the run ends all the same."""
+    script = Stalling()
+    settings = Settings(warm_up=0, max_in_flight=3, timeout=1)
+    with (
+        serving(script) as target,
+        Session(target, [Call("images", QUERIES)], settings) as session,
+    ):
+        script.gate.clear()
+        report = build_report(session, session.run(constant(50, 2)))
+        script.gate.set()
+    assert report["calls"] == 100
+    assert report["codes"]["NOT_SENT"] > 50
+    assert 3 <= report["codes"]["DEADLINE_EXCEEDED"] <= 12
+    assert report["errors"] > 0.8
+
+
+def test_processes_share_a_schedule(script: ScriptedIndex, target: str) -> None:
+    """Two make the calls of one schedule together, and every row of the file is asked."""
+    settings = Settings(warm_up=0, processes=2, poisson=True)
+    report = run_load(target, [Call("images", QUERIES, {"k": 3})], constant(60, 2), settings)
+    assert report["calls"] == len(script.queries) - 1  # one looked whether it is there
+    assert len(report["generators_busy"]) == 2
+    asked = {query.queries.dense.data for query in script.queries}
+    assert asked == {row.tobytes() for row in QUERIES}
+    assert {query.k for query in script.queries} == {3}
+
+
+def test_a_refused_call_is_told_before_any_load(script: ScriptedIndex, target: str) -> None:
+    """The server is asked once for every kind of call, and its refusal is the client's error."""
+    script.failures = [grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.NOT_FOUND]
+    with pytest.raises(RpcError) as caught:
+        run_load(target, [Call("images", QUERIES)], constant(50, 2), QUICK)
+    assert caught.value.code is grpc.StatusCode.NOT_FOUND
+    assert script.calls["Query"] == 1
+
+
+def test_an_interrupted_run_has_a_report(target: str) -> None:
+    """It ends at once, with what it has, and is not called void for what was not sent."""
+    with Session(target, [Call("images", QUERIES)], QUICK) as session:
+        seen: list[Trialled] = []
+
+        def tell(trialled: Trialled) -> None:
+            seen.append(trialled)
+            if len(seen) == 2:
+                session.interrupt()
+
+        trialled = session.run(constant(50, 600), tell=tell)
+    assert trialled.interrupted
+    assert 25 <= trialled.recording.codes.total <= 250
+
+
+def test_a_dead_generator_ends_the_run(target: str) -> None:
+    """A process that is gone is an error, not a quieter run."""
+    with Session(target, [Call("images", QUERIES)], QUICK) as session:
+        kill = session._fleet._processes[0].kill
+        with pytest.raises(UnavailableError, match="died"):
+            session.run(constant(50, 600), tell=once(kill))
+
+
+def test_a_stuck_generator_makes_a_run_void(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that does not come to the end is killed, and what the others saw is told."""
+    monkeypatch.setattr(fleet, "_GRACE_SECONDS", 0.5)
+    settings = Settings(warm_up=0, processes=2, timeout=1)
+    with Session(target, [Call("images", QUERIES)], settings) as session:
+        stop = session._fleet._processes[0].send_signal
+        trialled = session.run(constant(50, 2), tell=once(lambda: stop(signal.SIGSTOP)))
+    assert not trialled.ended
+    assert trialled.recording.codes.total >= 40
+
+
+def test_mixes_are_read(tmp_path: Path) -> None:
+    """Every combination of a table's lists is a call of its own, in equal shares."""
+    np.save(tmp_path / "queries.npy", QUERIES)
+    (tmp_path / "mix.toml").write_text(
+        '[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = 4\nrows = "1:3"\n'
+        "k = [5, 10]\ndiversity = [0, 0.5]\n"
+        '[[call]]\nmethod = "PredictLabels"\nindex = "b"\ndata = "queries.npy"\nbatch = 2\n'
+    )
+    *asked, predicted = read_mix(tmp_path / "mix.toml")
+    assert [call.options for call in asked] == [
+        {"k": k, "diversity": diversity} for k in (5, 10) for diversity in (0, 0.5)
+    ]
+    assert {call.share for call in asked} == {1.0}
+    assert [len(call.messages(0)) for call in asked] == [2] * 4
+    assert (predicted.method, predicted.batch, len(predicted.messages(0))) == (
+        "PredictLabels",
+        2,
+        3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "must hold"),
+        ("[[call", "TOML"),
+        ('[[call]]\nindex = "a"', "data is missing"),
+        ('[[call]]\nindex = "a"\ndata = "absent.npy"', "absent.npy"),
+        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nkk = 5', "kk"),
+        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nmethod = "Build"', "method"),
+        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nbatch = 7', "batch"),
+        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nk = []', "k is an empty list"),
+        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = [1, 2]', "call 1"),
+        ('[[call]]\nindex = "a"\ndata = "queries.npy"\nshare = 0', "share"),
+        ('rate = 5\n[[call]]\nindex = "a"\ndata = "queries.npy"', "nothing else"),
+    ],
+)
+def test_wrong_mixes_are_refused(tmp_path: Path, text: str, told: str) -> None:
+    """What is wrong is named, before anything is sent."""
+    np.save(tmp_path / "queries.npy", QUERIES)
+    (tmp_path / "mix.toml").write_text(text)
+    with pytest.raises((InvalidArgumentError, TypeError), match=told):
+        _ = [call.messages(0) for call in read_mix(tmp_path / "mix.toml")]
+
+
+@pytest.fixture
+def run(
+    server: RunningServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Iterator[Callable[..., Ran]]:
+    """Run the command on the session's server, which has an index of 300 points."""
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((300, 8), dtype=np.float32)
+    client.build("load", points, replace=True)
+    np.save(tmp_path / "points.npy", points)
+    np.save(tmp_path / "queries.npy", rng.standard_normal((40, 8), dtype=np.float32))
+
+    def run(*words: object) -> Ran:
+        told = ["load", *map(str, words)]
+        if "--data" not in told and "--mix" not in told and "--compare" not in told:
+            told += ["load", "--data", str(tmp_path / "queries.npy")]
+        if "--target" not in told:
+            told += ["--target", server.target]
+        return Ran(main.main(told), *capsys.readouterr())
+
+    yield run
+    client.delete_index("load")
+
+
+def test_the_command_reports(run: Callable[..., Ran], tmp_path: Path) -> None:
+    """Figures on the terminal, all of them as JSON, a page, and two reports side by side."""
+    saved, page = tmp_path / "out" / "a.json", tmp_path / "out" / "a.html"
+    ran = run(
+        "--rate", 40, "--duration", 2, "--warm-up", 0.2, "-k", 5, "--search", "exact",
+        "--quality", 0.5, "--points", tmp_path / "points.npy",
+        "--require", "errors<1%", "--require", "quality>0.99",
+        "--save", saved, "--report", page,
+    )  # fmt: skip
+    report = json.loads(saved.read_text())
+    # A busy machine may make the run void; what it saw is right all the same.
+    assert ran.code == (4 if report["void"] else 0), ran.err
+    assert "latency, from when due" in ran.out
+    assert report["codes"] == {"OK": 80}
+    assert report["quality"]["same_ids"] == report["quality"]["same_lists"] == 1
+    assert report["quality"]["measured"][0]["gap_closed"] > 0
+    assert "exhaustive" in ran.out
+    assert report["server"]["workers"] == 2
+    assert {"front", "worker"} <= set(report["server_use"])
+    assert report["setting"]["mix"][0]["options"] == {"k": 5, "search": "exact"}
+    assert "<svg" in page.read_text()
+    compared = run("--compare", saved, saved)
+    assert compared.code == (4 if report["void"] else 0)
+    assert "same" in compared.out
+    assert json.loads(run("--compare", saved, saved, "--json").out)["figures"]
+
+
+def test_a_missed_requirement_sets_the_exit_code(run: Callable[..., Ran]) -> None:
+    """It is 3, or 4 where the run is void; --json has the same figures."""
+    ran = run("--closed", 2, "--duration", 1, "--warm-up", 0, "--require", "rate>1000000", "--json")
+    report = json.loads(ran.out)
+    assert ran.code == (4 if report["void"] else 3)
+    assert report["thresholds"][0]["held"] is False
+
+
+def test_the_highest_rate_is_found(run: Callable[..., Ran]) -> None:
+    """Of an objective that nothing holds none is, and the report says what was tried."""
+    ran = run("--objective", "p50<1us", "--rate", 40, "--duration", 1, "--warm-up", 0, "--json")
+    search = json.loads(ran.out)["search"]
+    assert search["rate"] == 0
+    assert search["trials"]
+    assert ran.code in (3, 4)
+    assert [trial["held"] for trial in search["trials"]] == [False] * len(search["trials"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--rate", 5, "--target", "example.com:50051"], "another machine"),
+        ([], "say how much"),
+        (["--rate", 5, "--closed", 2], "means nothing beside"),
+        (["--schedule", "5:5s", "--rate", 5], "means nothing beside"),
+        (["--schedule", "fast"], "schedule must be"),
+        (["--rate", 0.1, "--duration", 1], "not one call"),
+        (["--rate", 5, "--require", "p99<20"], "unit"),
+        (["--rate", 5, "--rows", "90:"], "none of the file"),
+        (["--rate", 5, "--batch", 41], "batch"),
+        (["--rate", 5, "--processes", 0], "processes"),
+        (["--rate", 5, "--points", "points.npy"], "--quality samples"),
+        (["--closed", 0], "closed"),
+        (["--compare", "a.json", "b.json"], "no report"),
+        (["--compare", "a.json", "b.json", "--require", "p99<1us"], "means nothing beside"),
+        (["--compare", "a.json", "b.json", "--save", "c.json"], "means nothing beside"),
+        (["--compare", "a.json", "b.json", "--retries", 0], "means nothing beside"),
+        (["--schedule", "5:5s", "--rate", 0], "means nothing beside"),
+        (["--rate", 5, "--mix", "absent.toml", "--diversity", 0], "means nothing beside"),
+        (["--objective", "quality>0.9"], "objective must be"),
+        (["--objective", "rate>60"], "objective must be"),
+        (["--objective", "p99>20ms"], "objective must be"),
+        (["--rate", 5, "--save", "/dev/null/a.json"], "cannot be written"),
+        (["--rate", 5, "--save", "/"], "cannot be written"),
+        (["--rate", 5, "--mix", "absent.toml"], "absent.toml"),
+    ],
+)
+def test_what_cannot_be_run_is_refused(
+    run: Callable[..., Ran], words: list[object], told: str
+) -> None:
+    """A wrong command ends with 2 and a sentence, before any load."""
+    ran = run(*words)
+    assert ran.code == 2
+    assert told in ran.err
+
+
+def test_labels_are_loaded_too(run: Callable[..., Ran], client: Client, tmp_path: Path) -> None:
+    """A mix asks queries and labels, and tells of each by itself."""
+    documents = labelled_documents.documents(80)
+    client.build(
+        "load-labels", documents, labels=labelled_documents.labels_of(documents), replace=True
+    )
+    np.save(tmp_path / "documents.npy", documents.toarray().astype(np.float32))
+    (tmp_path / "mix.toml").write_text(
+        '[[call]]\nindex = "load"\ndata = "queries.npy"\nbatch = 4\n'
+        '[[call]]\nindex = "load-labels"\ndata = "documents.npy"\nmethod = "PredictLabels"\n'
+        'mode = "neighbour_vote"\n'
+    )
+    ran = run(
+        "--mix", tmp_path / "mix.toml", "--rate", 40, "--duration", 1, "--quality", 1, "--json"
+    )
+    client.delete_index("load-labels")
+    report = json.loads(ran.out)
+    assert report["codes"] == {"OK": 40}
+    assert [own["calls"] > 5 for own in report["by_call"]] == [True, True]
+    assert report["quality"]["rows"] > 40
+
+
+def test_ctrl_c_gives_the_report_so_far(
+    server: RunningServer, client: Client, tmp_path: Path
+) -> None:
+    """The first one ends the run; the program ends as one that was interrupted."""
+    client.build("interrupted", QUERIES, replace=True)
+    np.save(tmp_path / "queries.npy", QUERIES)
+    saved = tmp_path / "a.json"
+    words = ("load", "interrupted", "--data", tmp_path / "queries.npy", "--rate", 50)
+    log = tmp_path / "log"
+    with log.open("wb") as sink:
+        process = start(
+            server.target, *words, "--duration", 600, "--warm-up", 0, "--save", saved, stdout=sink
+        )
+    asked = _calls(server)
+    eventually(lambda: _calls(server) > asked + 50, 60)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    client.delete_index("interrupted")
+    report: dict[str, Any] = json.loads(saved.read_text())
+    assert report["interrupted"]
+    assert 0 < report["calls"] < 20_000
+    assert "Interrupted" in log.read_text()
+
+
+def _calls(server: RunningServer) -> int:
+    return server.log.count('"method": "Query"') + server.log.count("method=Query")
+
+
+def test_a_server_is_watched_by_its_port(server: RunningServer) -> None:
+    """All its processes are found, by role, with CPU that grows and memory."""
+    watch = ServerWatch.at(int(server.target.rpartition(":")[2]))
+    assert watch is not None
+    use = watch.use()
+    assert use["worker"].processes == len(server.pids("worker"))
+    assert use["front"].processes == len(server.pids("front"))
+    assert all(own.bytes_resident >= own.bytes_own > 0 for own in use.values())
+    before = use["front"].cpu_seconds
+    with Client(server.target, timeout=30) as client:
+        for _ in range(20):
+            client.server_info()
+    eventually(lambda: watch.use()["front"].cpu_seconds > before)
+
+
+def test_a_server_in_this_process_is_not_watched(target: str) -> None:
+    """Its CPU could not be told from that of the load."""
+    assert ServerWatch.at(int(target.rpartition(":")[2])) is None

@@ -1,0 +1,91 @@
+"""QueryStream under load: every query is a call of its own, whatever becomes of its stream."""
+
+import threading
+from collections.abc import Iterator
+
+import grpc
+import numpy as np
+import pytest
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client.load import Call, Session, Settings, constant, run_load
+from divgrpc_client.load.results import build_report
+from divgrpc_protos.v1 import query_pb2
+from support.scripted_server import ScriptedIndex, serving
+
+QUERIES = np.eye(6, dtype=np.float32)
+QUICK = Settings(warm_up=0, channels=2, seed=1)
+STREAMED = Call("images", QUERIES, {"k": 3}, method="QueryStream")
+
+
+class Breaking(ScriptedIndex):
+    """Ends every stream with a status after so many answers, and says nothing to some queries."""
+
+    def __init__(self, after: int = 10**6, silent_at: int = -1) -> None:
+        super().__init__()
+        self.after, self.silent_at = after, silent_at
+        self.over = threading.Event()
+
+    def QueryStream(  # noqa: N802  # the contract's name
+        self,
+        request_iterator: Iterator[query_pb2.QueryStreamRequest],
+        context: grpc.ServicerContext,
+    ) -> Iterator[query_pb2.QueryStreamResponse]:
+        """Answer in order, but for what is told."""
+        self._begin("QueryStream", context)
+        for number, request in enumerate(request_iterator):
+            self.queries.append(request.query)
+            if number == self.after:
+                context.abort(grpc.StatusCode.INTERNAL, "on command")
+            if number != self.silent_at:
+                yield self._outcome(request)
+
+
+def test_queries_of_streams_are_calls(script: ScriptedIndex, target: str) -> None:
+    """They are counted, drawn and answered as others are, out of order too, on few streams."""
+    script.turn_round = 2
+    script.calls.clear()
+    settings = Settings(warm_up=0, channels=1, seed=1, timeout=5)
+    with Session(target, [STREAMED], settings) as session:
+        report = build_report(session, session.run(constant(50, 2)))
+    assert report["codes"] == {"OK": 100}
+    assert script.calls["QueryStream"] == 2  # the first one looks whether it is there
+    assert "Query" not in script.calls
+    assert {query.k for query in script.queries} == {3}
+    assert {query.queries.dense.data for query in script.queries} == {r.tobytes() for r in QUERIES}
+
+
+def test_a_refused_query_of_a_stream_is_its_own(target: str) -> None:
+    """Its status is counted, and the stream goes on for the others."""
+    refused = QUERIES.copy()
+    refused[0, 0] = -1
+    calls = [STREAMED, Call("images", refused[:1], method="QueryStream")]
+    with pytest.raises(InvalidArgumentError, match="refused"):
+        run_load(target, calls, constant(50, 2), QUICK)
+    both = Call("images", refused, method="QueryStream")
+    first = both.messages(QUICK.seed)[0]
+    assert first != Call("images", refused[:1], method="QueryStream").messages(QUICK.seed)[0]
+    report = run_load(target, [both], constant(60, 2), QUICK)
+    assert set(report["codes"]) == {"OK", "INVALID_ARGUMENT"}
+    assert report["calls"] == 120
+
+
+def test_a_stream_that_breaks_fails_what_waits_and_is_opened_anew() -> None:
+    """One call sees the status; those that follow are answered on another stream."""
+    script = Breaking(after=30)
+    settings = Settings(warm_up=0, channels=1, seed=1)
+    with serving(script) as target, Session(target, [STREAMED], settings) as session:
+        report = build_report(session, session.run(constant(50, 2)))
+    assert report["codes"]["INTERNAL"] >= 1
+    assert report["codes"]["OK"] >= 80
+    assert script.calls["QueryStream"] >= 4  # the one that looks, and one after each end
+
+
+def test_a_query_that_is_not_answered_misses_its_deadline() -> None:
+    """The others of its stream are answered all the same."""
+    script = Breaking(silent_at=20)
+    settings = Settings(warm_up=0, channels=1, seed=1, timeout=0.5)
+    with serving(script) as target, Session(target, [STREAMED], settings) as session:
+        report = build_report(session, session.run(constant(50, 2)))
+    assert report["codes"] == {"OK": 99, "DEADLINE_EXCEEDED": 1}
+    assert report["latency"]["max"] >= 0.5e6

@@ -1,0 +1,398 @@
+"""What is sent and what comes of it, without a connection."""
+
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import scipy.sparse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.parameters import LIMITS
+from divgrpc.types import QueryResult
+from divgrpc_client.messages import upload
+from divgrpc_client.messages.batches import MESSAGE_BYTES, QueryBatch
+from divgrpc_client.messages.options import (
+    BUILD_DEFAULTS,
+    QUERY_DEFAULTS,
+    BuildOptions,
+    QueryOptions,
+)
+from divgrpc_client.messages.requests import build_header, predict_fields, query_fields
+from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends
+from divgrpc_protos import arrays
+from divgrpc_protos.arrays import row_count
+from divgrpc_protos.v1 import query_pb2
+from support.scripted_server import answer
+
+QUERY = [1.0, 2.0]
+
+
+def sent(queries: VectorsLike, **options: Any) -> query_pb2.QueryRequest:  # noqa: ANN401  # any option, wrong ones too
+    """Return the first request of a query, as the server will read it."""
+    request = QueryBatch("images", queries, cast(QueryOptions, options)).next_request()
+    assert request is not None
+    return query_pb2.QueryRequest.FromString(request.SerializeToString())
+
+
+def test_unset_options_stay_unset() -> None:
+    """What the caller leaves out, or gives as the None that is its default, is not on the wire."""
+    for request in (sent(QUERY), sent(QUERY, epsilon=None, hash_limit=None, max_distance=None)):
+        assert [field.name for field, _ in request.ListFields()] == ["index", "queries"]
+
+
+def test_zeros_are_sent() -> None:
+    """A zero that the caller sets is on the wire, since it means something."""
+    request = sent(QUERY, diversity=0, hash_limit=0, candidates_limit=0, seed=0, max_distance=0.0)
+    for field in ("diversity", "hash_limit", "candidates_limit", "seed", "max_distance"):
+        assert request.HasField(field)
+        assert getattr(request, field) == 0
+
+
+def test_numpy_numbers_are_numbers() -> None:
+    """Scalars of numpy go where Python's numbers go."""
+    request = sent(QUERY, k=np.int32(7), diversity=np.float32(0.5), seed=np.uint64(2**64 - 1))
+    assert (request.k, request.diversity, request.seed) == (7, 0.5, 2**64 - 1)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("k", -1),
+        ("k", 2**32),
+        ("k", 1.5),
+        ("k", "ten"),
+        ("k", True),
+        ("diversity", "much"),
+        ("diversity", False),
+        ("diversity", [0.5]),
+        ("seed", -1),
+        ("seed", 2**64),
+        ("hash_limit", 1e3),
+        ("n_probes", 2**32),
+        ("selector", "best"),
+        ("selector", 2),
+        ("selector", True),
+        ("search", "Tables"),
+        ("variant", ""),
+        ("sampling", "unspecified"),
+        *((name, None) for name, default in QUERY_DEFAULTS.items() if default is not None),
+    ],
+)
+def test_what_cannot_be_sent_is_named(field: str, value: object) -> None:
+    """A value that the wire cannot carry is refused at once, with the field and the value named."""
+    with pytest.raises(InvalidArgumentError, match=field) as caught:
+        query_fields("images", cast(QueryOptions, {field: value}))
+    assert caught.value.field == field
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("centred", "yes"),
+        ("n_tables", True),
+        ("metric", "manhattan"),
+        ("target_recall", "high"),
+        *((name, None) for name, default in BUILD_DEFAULTS.items() if default is not None),
+    ],
+)
+def test_what_cannot_be_built_is_named(field: str, value: object) -> None:
+    """The same holds for the options of a build."""
+    with pytest.raises(InvalidArgumentError, match=field) as caught:
+        build_header(
+            "images",
+            cast(BuildOptions, {field: value}),
+            replace=False,
+            expected_rows=1,
+        )
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(("field", "value", "most"), [("k", 10**12, 2**32), ("seed", 2**64, 2**64)])
+def test_ranges_are_told(field: str, value: int, most: int) -> None:
+    """A whole number that is too large is refused with the greatest that can be sent."""
+    with pytest.raises(InvalidArgumentError, match=f"between 0 and {most - 1}, got {value}"):
+        query_fields("images", cast(QueryOptions, {field: value}))
+
+
+def test_replace_is_true_or_false() -> None:
+    """What is neither is refused: it decides whether an index is lost."""
+    with pytest.raises(InvalidArgumentError, match="replace must be True or False, got 'no'"):
+        build_header("images", {}, replace=cast(bool, "no"), expected_rows=1)
+
+
+def test_unknown_options_are_type_errors() -> None:
+    """An option that there is not is refused as an unknown keyword argument is."""
+    with pytest.raises(TypeError, match=r"query\(\) got an unexpected keyword argument 'depth'"):
+        query_fields("images", QueryOptions(depth=3))  # type: ignore[typeddict-unknown-key]  # on purpose
+
+
+@pytest.mark.parametrize("name", [7, ["images"], "\ud800", None])
+def test_names_are_texts(name: Any) -> None:  # noqa: ANN401  # no text on purpose
+    """A name that is no text is refused before anything is sent."""
+    with pytest.raises(InvalidArgumentError, match="index must be a text"):
+        query_fields(name, {})
+    with pytest.raises(InvalidArgumentError, match="index must be a text"):
+        build_header(name, {}, replace=False, expected_rows=1)
+
+
+def test_every_word_has_a_number() -> None:
+    """The words of the Python side are the enum values of the contract."""
+    request = sent(QUERY, selector="qp_relax", search="scan_hamming", variant="marginal")
+    assert request.selector == query_pb2.SELECTOR_QP_RELAX
+    assert request.search == query_pb2.SEARCH_SCAN_HAMMING
+    assert request.variant == query_pb2.VARIANT_MARGINAL
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [[1, 2], (1.0, 2.0), np.array([1, 2]), np.array([[1, 2]], "f8"), np.array([[1, 2]], ">f4")],
+)
+def test_queries_become_float32(queries: VectorsLike) -> None:
+    """Lists, whole numbers and other floats travel as float32; one vector is one row."""
+    matrix = sent(queries).queries.dense
+    assert (matrix.rows, matrix.cols) == (1, 2)
+    assert matrix.data == np.array([1, 2], "<f4").tobytes()
+
+
+def test_a_sparse_row_of_one_dimension_is_one_row() -> None:
+    """What indexing gives of a sparse array is a query; a build wants a matrix and says how."""
+    row = scipy.sparse.csr_array([[0, 2.0, 0], [1, 0, 3]])[1]
+    assert row.ndim == 1
+    for of_one in (row, scipy.sparse.coo_array(row)):
+        found = arrays.decode(sent(of_one).queries)
+        assert isinstance(found, arrays.Csr)
+        assert (found.cols, found.indptr.tolist()) == (3, [0, 2])
+        assert (found.indices.tolist(), found.data.tolist()) == ([0, 2], [1, 3])
+    with pytest.raises(InvalidArgumentError, match=r"got \(3,\); matrix\[\[0\]\]"):
+        as_matrix("vectors", row)
+
+
+def test_rows_of_several_lengths_are_refused_in_our_words() -> None:
+    """Lists that make no matrix are told what is wrong with them."""
+    with pytest.raises(InvalidArgumentError, match="must be a matrix of numbers; its rows differ"):
+        as_matrix("queries", [[1, 2], [3]])
+
+
+@pytest.mark.parametrize(("request_of", "listed"), [(query_fields, False), (predict_fields, True)])
+def test_only_predictions_are_told_of_the_selector_of_labels(request_of: Any, listed: bool) -> None:  # noqa: ANN401  # either function
+    """A wrong selector is answered with those that the call takes."""
+    with pytest.raises(InvalidArgumentError, match="selector must be one of") as caught:
+        request_of("images", {"selector": "xyz"})
+    assert ("hierarchy" in str(caught.value)) == listed
+
+
+def test_what_float32_cannot_hold_is_infinite() -> None:
+    """Numbers beyond float32 travel as infinities, without a warning, for the server to refuse."""
+    huge = np.array([[1e39, 1.0]])
+    assert np.isinf(np.asarray(arrays.decode(sent(huge).queries))[0, 0])
+    sparse = arrays.decode(sent(scipy.sparse.csr_matrix(huge)).queries)
+    assert isinstance(sparse, arrays.Csr)
+    assert np.isinf(sparse.data[0])
+
+
+def test_half_precision_stays() -> None:
+    """float16 travels as it is, in half the bytes."""
+    matrix = sent(np.ones((3, 2), np.float16)).queries.dense
+    assert len(matrix.data) == 12
+
+
+def test_strided_arrays_travel_whole() -> None:
+    """A view whose rows are not contiguous arrives as what it shows."""
+    base = np.arange(24, dtype=np.float32).reshape(4, 6)
+    received = arrays.decode(sent(base[::2, 1::2]).queries)
+    assert np.array_equal(np.asarray(received), base[::2, 1::2])
+
+
+@pytest.mark.parametrize(
+    "queries",
+    [
+        np.float32(3),
+        np.zeros((1, 2, 3)),
+        [[1.0, 2.0], [3.0]],
+        ["a", "b"],
+        [[object()]],
+        np.array([[1j, 2]]),
+        np.array(["2020-01-01"], "M8[D]"),
+    ],
+)
+def test_what_is_no_matrix_is_refused(queries: Any) -> None:  # noqa: ANN401  # anything but vectors
+    """Scalars, cubes, ragged rows, texts, objects, complex numbers and dates are refused."""
+    with pytest.raises(InvalidArgumentError, match="queries") as caught:
+        QueryBatch("images", queries, {})
+    assert caught.value.field == "queries"
+
+
+@given(st.integers(0, 40), st.integers(1, 9), st.integers(1, 200))
+def test_dense_rows_are_cut_to_size(rows: int, dims: int, limit: int) -> None:
+    """Pieces hold every row once, in order, and keep to the limit wherever one row does."""
+    matrix = np.arange(rows * dims, dtype=np.float32).reshape(rows, dims)
+    ends = row_ends(matrix, limit)
+    starts = [0, *ends[:-1]]
+    pieces = [matrix[a:b] for a, b in zip(starts, ends, strict=False)]
+    assert ends == sorted(set(ends))
+    assert np.array_equal(np.concatenate([matrix[:0], *pieces]), matrix)
+    assert all(len(piece) == 1 or piece.nbytes <= limit for piece in pieces)
+
+
+@given(st.integers(0, 30), st.integers(1, 12), st.integers(1, 300), st.integers(0, 99))
+def test_sparse_rows_are_cut_to_size(rows: int, dims: int, limit: int, seed: int) -> None:
+    """Pieces of a sparse matrix hold every row once too, and are whole matrices themselves."""
+    random = np.random.default_rng(seed)
+    matrix = random.binomial(1, 0.3, (rows, dims)) * random.normal(size=(rows, dims))
+    sparse = as_matrix("vectors", scipy.sparse.csr_matrix(matrix.astype(np.float32)))
+    start, found = 0, [np.empty((0, dims), np.float32)]
+    for stop in row_ends(sparse, limit):
+        piece = arrays.decode(encode(sparse, start, stop))
+        assert isinstance(piece, arrays.Csr)
+        parts = (piece.data, piece.indices, piece.indptr)
+        found.append(scipy.sparse.csr_matrix(parts, (stop - start, dims)).toarray())
+        start = stop
+    assert start == row_count(sparse) == rows
+    assert np.array_equal(np.concatenate(found), matrix.astype(np.float32))
+
+
+def test_sparse_matrices_of_any_kind() -> None:
+    """Sparse matrices travel as compressed rows in order, each column once, whatever they were."""
+    dense = np.array([[0, 2, 1], [3, 0, 0]], np.float32)
+    unsorted = scipy.sparse.csr_matrix(dense)
+    unsorted.indices[:2], unsorted.data[:2] = [2, 1], [1, 2]
+    unsorted.has_sorted_indices = False
+    stored = (np.array([1, 1, 1, 3], np.float32), np.array([1, 2, 1, 0]), np.array([0, 3, 4]))
+    twice = scipy.sparse.csr_array(stored, shape=(2, 3))
+    for matrix in (
+        unsorted,
+        scipy.sparse.csc_matrix(dense),
+        scipy.sparse.coo_array(dense),
+        twice,
+    ):
+        received = arrays.decode(encode(as_matrix("queries", matrix), 0, 2))
+        assert isinstance(received, arrays.Csr)
+        assert received.indices.tolist() == [1, 2, 0]
+        assert received.data.tolist() == [2, 1, 3]
+    assert unsorted.indices.tolist() == [2, 1, 0]
+    assert twice.nnz == 4
+
+
+@pytest.mark.parametrize(
+    "matrix",
+    [
+        scipy.sparse.csr_array(np.array([[1j, 0]])),
+        scipy.sparse.csr_array((2, 2**32)),
+        scipy.sparse.coo_array(np.ones(3)),
+    ],
+)
+def test_what_is_no_sparse_matrix_is_refused(matrix: Any) -> None:  # noqa: ANN401  # scipy has no types
+    """Complex numbers, more columns than the wire can name, and one dimension are refused."""
+    with pytest.raises(InvalidArgumentError, match="vectors must") as caught:
+        as_matrix("vectors", matrix)
+    assert caught.value.field == "vectors"
+
+
+def results_of(batch: QueryBatch, generations: list[int]) -> tuple[list[int], QueryResult | None]:
+    """Answer a batch; returns how many rows each request had, and the result."""
+    asked = []
+    while (request := batch.next_request()) is not None:
+        asked.append(request.queries.dense.rows)
+        generation = generations.pop(0) if len(generations) > 1 else generations[0]
+        assert request.ByteSize() <= LIMITS["message_bytes_max"]
+        batch.accept(answer(request, generation))
+    return asked, batch.result()
+
+
+def test_large_batches_are_cut_and_joined() -> None:
+    """A batch above the message limit travels in parts and comes back as one result, in order."""
+    queries = np.zeros((3000, 1000), np.float32)
+    queries[:, 0] = np.arange(3000)
+    asked, result = results_of(QueryBatch("images", queries, {}), [4])
+    assert len(asked) == 3
+    assert result is not None
+    assert result.ids[:, 0].tolist() == list(range(0, 30000, 10))
+    assert result.stats.points_hashed.shape == (3000,)
+    assert len(result.warnings) == 1
+
+
+def test_large_answers_are_asked_for_in_parts() -> None:
+    """A batch whose answer would be above the limit is cut, however small its vectors are."""
+    for k in (10_000, cast(int, np.int64(10_000))):
+        asked, _ = results_of(QueryBatch("images", np.zeros((100, 2)), {"k": k}), [1])
+        assert max(asked) * 10_000 * 17 < MESSAGE_BYTES
+        assert sum(asked) == 100
+    many = np.zeros((LIMITS["query_rows_max"] + 1, 2))
+    assert results_of(QueryBatch("images", many, {}), [1])[0] == [LIMITS["query_rows_max"], 1]
+
+
+def test_parts_of_an_older_generation_are_asked_again() -> None:
+    """When an index is replaced between two parts, the older answers are asked anew."""
+    asked, result = results_of(QueryBatch("images", np.zeros((3000, 1000)), {}), [1, 1, 2])
+    assert len(asked) == 5
+    assert result is not None
+    assert result.generation == 2
+
+
+def test_an_index_that_never_rests_has_no_answer() -> None:
+    """When it is replaced over and over, the batch gives up instead of mixing generations."""
+    batch = QueryBatch("images", np.zeros((3000, 1000)), {})
+    asked, result = results_of(batch, list(range(1, 100)))
+    assert result is None
+    assert len(asked) < 20
+
+
+def test_fewer_results_are_padded() -> None:
+    """Rows with fewer than k results end in -1 and NaN."""
+    response = query_pb2.QueryResponse(
+        generation=1,
+        offsets=[0, 2, 2, 3],
+        ids=[5, 6, 7],
+        scores=[0.5, 0.25, 0.125],
+        selection_scores=[1, 2, 3],
+        parameters=query_pb2.EffectiveParameters(k=2),
+    )
+    batch = QueryBatch("images", np.zeros((3, 2)), {})
+    batch.next_request()
+    batch.accept(response)
+    result = batch.result()
+    assert result is not None
+    assert result.duality_gaps.shape == (0,)
+    assert result.ids.tolist() == [[5, 6], [-1, -1], [7, -1]]
+    assert result.counts.tolist() == [2, 0, 1]
+    assert np.isnan(result.scores).sum() == np.isnan(result.selection_scores).sum() == 3
+
+
+def prepared(vectors: VectorsLike, **columns: Any) -> upload.Upload:  # noqa: ANN401  # wrong ones too
+    """Prepare an upload with no options."""
+    given_ = {"ids": None, "categories": None, "subtopics": None, **columns}
+    return upload.upload("images", vectors, {}, replace=False, **given_)
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("ids", [1, 2]),
+        ("ids", [[1, 2, 3]]),
+        ("ids", [1.0, 2.0, 3.0]),
+        ("ids", ["a", "b", "c"]),
+        ("ids", np.array([0, 1, 2**63], np.uint64)),
+        ("categories", [0, 1, 2**31]),
+        ("subtopics", [0, 1, -(2**31) - 1]),
+        ("subtopics", [True, False, True]),
+    ],
+)
+def test_columns_are_checked_before_anything_is_sent(field: str, values: Any) -> None:  # noqa: ANN401  # wrong on purpose
+    """Columns of the wrong length, shape, type or range are refused with their name."""
+    with pytest.raises(InvalidArgumentError, match=field) as caught:
+        prepared(np.ones((3, 2)), **{field: values})
+    assert caught.value.field == field
+
+
+def test_vectors_are_checked_before_anything_is_sent() -> None:
+    """A build wants a matrix: one vector alone is a mistake."""
+    with pytest.raises(InvalidArgumentError, match=r"vectors must be of shape \(rows, dims\)"):
+        prepared(np.ones(3))
+
+
+def test_empty_uploads_are_the_servers_to_refuse() -> None:
+    """An upload of no rows is a header and a commit."""
+    assert [m.WhichOneof("step") for m in prepared(np.ones((0, 3))).chunks(99)] == ["commit"]

@@ -1,0 +1,248 @@
+"""The page of an evaluation: what it says of rows, whatever the rows are."""
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.evaluation import Grid, evaluate
+from divgrpc.index import Index
+from divgrpc.types import EvaluateRow, FloatArray
+from divgrpc_client import Client
+from divgrpc_client.cli import main
+from divgrpc_client.formats.evaluation_tables import setting
+from divgrpc_client.reports import charts
+from divgrpc_client.reports.evaluation import report, write_report
+from divgrpc_client.reports.page import render
+from divgrpc_client.reports.showing import (
+    Looks,
+    read_point_categories,
+    read_thumbnails,
+    read_titles,
+    side_by_side,
+)
+from support.evaluation_rows import made_rows, without_h
+from support.running_server import RunningServer
+from support.served_index import random_points
+
+
+def _html(rows: list[EvaluateRow]) -> str:
+    return render(report(rows, index="products"))
+
+
+def _build(client: Client, name: str, points: FloatArray) -> None:
+    kinds = np.arange(len(points)) % 6
+    client.build(name, points, categories=kinds % 2, subtopics=kinds, replace=True)
+
+
+def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
+    """A page is of its rows alone: written twice it is the same."""
+    for name in ("one", "two"):
+        write_report(made_rows(), tmp_path / name, index="products", facts=("today",))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+
+
+def test_every_setting_and_every_k_is_there() -> None:
+    """Curves for each k and search, h against time for each k, and a line for each setting."""
+    rows = made_rows()
+    found = _html(rows)
+    for row in rows:
+        assert setting(row) in found
+    titles = re.findall(r"<svg.*?<title>(.*?)</title>", found, re.DOTALL)
+    assert titles == [
+        *(
+            f"Accuracy against diversity, k = {k}, {stage}"
+            for k in (10, 20)
+            for stage in ("exact all:all", "tables 800:200")
+        ),
+        "h against time, k = 10",
+        "h against time, k = 20",
+    ]
+
+
+def test_ids_are_one_of_a_kind_and_lead_somewhere() -> None:
+    """However many drawings a page has, no two things share an id, and every reference is met."""
+    found = _html(made_rows())
+    ids = re.findall(r'\bid="([^"]*)"', found)
+    assert len(ids) == len(set(ids))
+    assert set(re.findall(r'(?:href="|url\()#([^")]+)', found)) <= set(ids)
+
+
+def test_the_lead_names_the_best_beside_the_nearest() -> None:
+    """The first sentence has the greatest h of the choices, and that of plain neighbours."""
+    rows = made_rows(ks=(10,))
+    choices = [row for row in rows if row.by_fold]
+    best = max(choices, key=lambda row: row.metrics["h_score"].value)
+    lead = report(rows).lead
+    assert lead.startswith(f"At k = 10, {setting(best)} reaches h")
+    assert ("plain nearest" in lead) == (best.parameters.selector != "nearest")
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        made_rows(("nearest",), ("exact",), (1,), choices=False),
+        [without_h(row) for row in made_rows()],
+        [replace(row, on_front=False, queries=1) for row in made_rows(ks=(5,))],
+        [replace(row, microseconds=row.microseconds._replace(p50=0.0)) for row in made_rows()],
+    ],
+    ids=["none", "one", "no h", "no front", "no time"],
+)
+def test_any_rows_make_a_page(rows: list[EvaluateRow]) -> None:
+    """No rows, one, none with an h, one query: there is a page, and no NaN in it."""
+    found = _html(rows)
+    assert "<h1>" in found
+    assert not re.search(r">\s*nan\s*<", found)
+
+
+def test_what_went_wrong_is_said() -> None:
+    """Few queries, no h, no choice and queries left short are notes of the page."""
+    rows = made_rows(choices=False)
+    notes = re.findall(r'role="note">(.*?)<', _html([replace(row, queries=3) for row in rows]))
+    assert [note.split()[0] for note in notes] == ["Only", "Nothing", "14", "18"]
+    assert "No query has an h" in _html([without_h(row) for row in rows])
+
+
+def test_rows_of_this_process_make_a_page() -> None:
+    """What `divgrpc.evaluation` returns is as good as what came from a server."""
+    kinds = np.arange(60) % 6
+    index = Index.build(random_points(60), categories=kinds % 2, subtopics=kinds)
+    rows = evaluate(index, random_points(9, seed=2), np.arange(9) % 2, grid=Grid(ks=(3,)))
+    assert "greedy 0.1" in _html(list(rows))
+
+
+def test_drawings_have_text_and_no_colour_of_their_own() -> None:
+    """Words stay words, the page's ink and colours are used, and nobody's markup gets in."""
+    curve = charts.Curve(
+        "a <b> $x$", [(0.1, 0.9), (float("nan"), 0.5), (0.4, 0.6)], ends=("0", "1")
+    )
+    found = charts.trade_off([curve], "a <title>")
+    assert found.startswith("<svg")
+    assert "<title>a &lt;title&gt;</title>" in found
+    assert "a &lt;b&gt; $x$" in found
+    assert "currentColor" in found
+    assert set(re.findall(r"(?<!, )#[0-9a-f]{6}\b", found)) == set()
+    assert charts.trade_off([], "nothing").startswith("<svg")
+    assert charts.h_against_time([], [], [], "nothing").startswith("<svg")
+
+
+def test_times_are_in_the_unit_people_use() -> None:
+    """Microseconds, milliseconds and seconds, without a zero too many."""
+    times = (0.5, 20, 999, 1_000, 25_000, 2e6)
+    words = ["0.5 µs", "20 µs", "999 µs", "1 ms", "25 ms", "2 s"]
+    assert [charts.time_words(each) for each in times] == words
+
+
+def test_titles_by_line_or_by_id(tmp_path: Path) -> None:
+    """A line's number is its id, unless every line brings its own."""
+    path = tmp_path / "titles.txt"
+    path.write_text("zero\n\n2\ttwo")
+    assert read_titles(path) == {0: "zero", 1: "", 2: "2\ttwo"}
+    path.write_text("7\tseven\n3\tthree\tand more\n")
+    assert read_titles(path) == {7: "seven", 3: "three\tand more"}
+    path.write_text("1\t4\n2\t\n")
+    assert read_point_categories(path) == {1: 4}
+    path.write_text("\ufeffzero\r\none\u2028still one\n", newline="")
+    assert read_titles(path) == {0: "zero", 1: "one\u2028still one"}
+    path.write_text("")
+    assert read_titles(path) == {}
+
+
+def test_thumbnails_of_arrays_and_of_folders(tmp_path: Path) -> None:
+    """Pictures come as rows of an array or as files; an id without one has none."""
+    path = tmp_path / "pictures.npy"
+    for array in (np.zeros((2, 8, 8), np.uint8), np.ones((2, 8, 8)), np.ones((2, 8, 8, 3))):
+        np.save(path, array)
+        thumbnail = read_thumbnails(path)
+        assert thumbnail(1).startswith("data:image/png;base64,")
+        assert thumbnail(2) == ""
+    Image.new("RGB", (300, 200)).save(tmp_path / "5.jpg")
+    (tmp_path / "6.png").write_text("no picture")
+    thumbnail = read_thumbnails(tmp_path)
+    assert thumbnail(5).startswith("data:image/png;base64,")
+    assert len(thumbnail(5)) < 1_000
+    assert thumbnail(4) == ""
+    with pytest.raises(InvalidArgumentError, match="no picture"):
+        thumbnail(6)
+
+
+@pytest.mark.parametrize(
+    ("flag", "content"),
+    [
+        ("--titles", None),
+        ("--titles", b"\xff\xfe\xfa"),
+        ("--thumbnails", None),
+        ("--thumbnails", b"no array"),
+        ("--point-categories", b"one\n"),
+        ("--show", -1),
+    ],
+)
+def test_wrong_files_are_refused_before_any_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, content: bytes | int | None
+) -> None:
+    """What a page cannot be made of ends the command at once, with the option at fault."""
+    path = tmp_path / "given.npy"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    given = str(content) if isinstance(content, int) else str(path)
+    words = ["evaluate", "x", "x.npy", "--json", "--report", str(tmp_path / "r.html"), flag, given]
+    assert main.main(words) == 2
+    (told,) = json.loads(capsys.readouterr().err)["error"]["field_violations"]
+    # An array is read as the other files of arrays are.
+    assert told["field"] in (flag.removeprefix("--").replace("-", "_"), "file")
+
+
+def test_options_of_a_page_need_a_page(capsys: pytest.CaptureFixture[str]) -> None:
+    """Titles without a report are a mistake, and said to be one."""
+    assert main.main(["evaluate", "x", "x.npy", "--titles", "t.txt"]) == 2
+    assert "--titles is for --report alone" in capsys.readouterr().err
+
+
+def test_lists_are_what_queries_find(client: Client) -> None:
+    """Each method's results, in order, nearest first; wrong as categories or relevant ids say."""
+    points, queries = random_points(90), random_points(5, seed=3)
+    _build(client, "shown", points)
+    asked = np.arange(5) % 2
+    rows = list(client.evaluate("shown", queries, asked, ks=[4, 7], diversities=[0.5]))
+    looks = Looks(
+        titles={n: f"point {n}" for n in range(80)}, categories={n: n % 2 for n in range(90)}
+    )
+    lists = side_by_side(client, "shown", queries, rows, looks, count=2, categories=asked)
+    assert [each.heading for each in lists] == ["Query 0, category 0", "Query 4, category 0"]
+    plain, greedy = lists[1].lists
+    assert plain.name.startswith("nearest")
+    assert greedy.name.startswith("greedy 0.5")
+    ids = client.query("shown", queries[4], k=4, selector="nearest").ids[0].tolist()
+    texts = [f"point {n}" if n < 80 else f"id {n}" for n in ids]
+    assert [result.text for result in plain.results] == texts
+    assert [result.wrong for result in plain.results] == [n % 2 == 1 for n in ids]
+    by_ids = side_by_side(client, "shown", queries, rows, Looks(), count=9, relevant=[[ids[0]]] * 5)
+    assert len(by_ids) == 5
+    assert by_ids[4].lists[0].caption == "1 of 4 relevant"
+
+
+def test_the_command_writes_its_page(
+    server: RunningServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`--report` beside `--json`: the rows on standard output, the page in its file."""
+    _build(client, "paged", random_points(90))
+    np.savez(tmp_path / "queries.npz", q=random_points(6, seed=3), y=np.arange(6) % 2)
+    np.save(tmp_path / "pictures.npy", np.zeros((90, 4, 4), np.uint8))
+    words = ["evaluate", "paged", str(tmp_path / "queries.npz"), "--key", "q", "--categories", "y"]
+    words += ["--ks", "3", "--target", server.target, "--json", "--show", "2"]
+    words += ["--thumbnails", str(tmp_path / "pictures.npy")]
+    path = tmp_path / "folder" / "report.html"
+    assert main.main([*words, "--report", str(path)]) == 0
+    told = capsys.readouterr()
+    assert json.loads(told.out)["rows"]
+    assert str(path) in told.err
+    found = path.read_text()
+    assert found.count("<article") == 2
+    assert found.count('<img src="data:image/png') == 2 * 2 * 3
+    assert "90 points of" in found

@@ -1,0 +1,123 @@
+"""The page of an evaluation in a browser: all of it is drawn, and nothing else is fetched."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from divgrpc_client.reports.evaluation import write_report
+from divgrpc_client.reports.page import Result, ResultList, ResultLists, data_uri
+from support.evaluation_rows import made_rows
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on PATH to open the page in")
+
+WIDTHS = (360, 800, 1600)
+PAPER = {"light": "rgb(255, 255, 255)", "dark": "rgb(20, 23, 28)"}
+# The numbers that Chromium knows the two by.
+SCHEMES = {"dark": 0, "light": 1}
+_QUIET = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    # The frames' page measures what is in them.
+    "--allow-file-access-from-files",
+]
+# The page in frames as wide as telephones and screens; what is found is left in the document.
+_MEASURE = """
+<!DOCTYPE html><title>frames</title>
+{frames}
+<pre id="found"></pre>
+<script>
+addEventListener("load", () => {{
+  const found = [...document.querySelectorAll("iframe")].map((frame) => {{
+    const page = frame.contentDocument, root = page.documentElement;
+    const sizes = (what) => [...page.querySelectorAll(what)].map((each) => {{
+      const box = each.getBoundingClientRect();
+      return [box.width, box.height];
+    }});
+    return {{
+      room: root.clientWidth, width: root.scrollWidth,
+      paper: frame.contentWindow.getComputedStyle(page.body).backgroundColor,
+      fetched: frame.contentWindow.performance.getEntriesByType("resource")
+        .map((each) => each.name).filter((name) => !name.startsWith("data:")),
+      svg: sizes("figure svg"), table: sizes("table"), img: sizes("img"),
+      text: sizes("figure svg text"),
+    }};
+  }});
+  document.getElementById("found").textContent = JSON.stringify(found);
+}});
+</script>
+"""
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """Write a page with everything that a page can have."""
+    picture = data_uri(np.zeros((8, 8), np.uint8))
+    pictures = ResultList("nearest", "", [Result(image=picture, alt="id 1", wrong=True)] * 10)
+    long = ResultList("greedy", "", [Result(text="much" * 40), Result(text="two words")])
+    lists = [ResultLists("Query 0", [pictures] * 2), ResultLists("Query 1", [long] * 3)]
+    path = tmp_path / "report.html"
+    write_report(made_rows(ks=(10, 20, 30)), path, index="products", facts=("now",), lists=lists)
+    return path
+
+
+def _chromium(folder: Path, *arguments: str) -> str:
+    assert CHROMIUM is not None
+    ran = subprocess.run(
+        [CHROMIUM, *_QUIET, f"--user-data-dir={folder / 'user'}", *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return ran.stdout
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_everything_has_its_place(page: Path, scheme: str) -> None:
+    """Tables, drawings and pictures have a size, nothing sticks out, and nothing is fetched."""
+    frames = "".join(
+        f'<iframe src="{page.name}" width="{width}" height="900"></iframe>' for width in WIDTHS
+    )
+    outer = page.parent / "frames.html"
+    outer.write_text(_MEASURE.format(frames=frames))
+    dom = _chromium(
+        page.parent,
+        f"--blink-settings=preferredColorScheme={SCHEMES[scheme]}",
+        "--window-size=1700,1000",
+        "--dump-dom",
+        outer.as_uri(),
+    )
+    told = re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)
+    assert told is not None
+    found = json.loads(html.unescape(told[1]))
+    assert len(found) == len(WIDTHS)
+    for each in found:
+        assert each["width"] <= each["room"]
+        assert each["paper"] == PAPER[scheme]
+        assert each["fetched"] == []
+        assert (len(each["svg"]), len(each["table"]), len(each["img"])) == (9, 4, 20)
+        boxes = each["svg"] + each["table"] + each["img"] + each["text"]
+        assert min(side for box in boxes for side in box) > 2
+        assert max(width for width, _ in each["svg"]) <= each["room"]
+
+
+def test_it_prints(page: Path) -> None:
+    """On paper it is some pages, with a page at least for each part of it."""
+    path = page.parent / "report.pdf"
+    _chromium(page.parent, f"--print-to-pdf={path}", "--no-pdf-header-footer", page.as_uri())
+    printed = path.read_bytes()
+    assert printed.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type /Page\b", printed)) >= 6

@@ -1,0 +1,109 @@
+"""Addresses of servers: which are taken, and what is said of the others and of silent ones."""
+
+import socket
+from typing import Any
+
+import grpc
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from divgrpc.errors import InvalidArgumentError, UnavailableError
+from divgrpc_client import Client, RpcError
+from divgrpc_client.messages import arguments
+from divgrpc_client.rpc.unreachable import explain
+from support.both_clients import Stack
+from support.scripted_server import ScriptedIndex, serving
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "localhost:50051",
+        "127.0.0.1:1",
+        "[::1]:65535",
+        "[fe80::1%eth0]:50051",
+        "server-1.example.org:443",
+        "dns:///localhost:50051",
+        "unix:/run/divgrpc.sock",
+        "ipv4:10.0.0.1:50051,10.0.0.2:50051",
+    ],
+)
+def test_addresses_are_taken(target: str) -> None:
+    """host:port, and whatever gRPC's own schemes begin."""
+    assert arguments.target(target) == target
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("localhost", "'localhost', which has no port: divgrpc-server takes 50051"),
+        ("http://localhost:50051/", "leave http:// out, write 'localhost:50051'"),
+        ("https://10.0.0.1:50051", "leave https:// out, write '10.0.0.1:50051'"),
+        ("localhost:", "a port is 1 to 65535"),
+        ("localhost:0", "a port is 1 to 65535"),
+        ("localhost:65536", "a port is 1 to 65535"),
+        ("localhost:http", "a port is 1 to 65535"),
+        (":50051", "got ':50051', which has no host"),
+        ("::1:50051", "'::1' is no host; a host is a name, an IPv4 address, or an IPv6 address in"),
+        ("a b:1", "'a b' is no host"),
+        ("a/b:50051", "'a/b' is no host"),
+        ("[::1]", "'[::1]', which has no port"),
+        ("localhost:50051x", "a port is 1 to 65535"),
+        ("", "target must be host:port"),
+        (50051, "target must be host:port"),
+    ],
+)
+def test_wrong_addresses_are_refused_with_what_to_write(target: object, told: str) -> None:
+    """No connection is tried, and the error names the argument and its form."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        Client(target)  # type: ignore[arg-type]  # on purpose
+    assert caught.value.field == "target"
+    assert told in str(caught.value)
+
+
+@given(host=st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True), port=st.integers())
+def test_a_port_is_a_number_of_sixteen_bits(host: str, port: int) -> None:
+    """Every host is taken with every port that there is, and with no other."""
+    target = f"{host}:{port}"
+    if 1 <= port <= 65_535:
+        assert arguments.target(target) == target
+    else:
+        with pytest.raises(InvalidArgumentError):
+            arguments.target(target)
+
+
+@pytest.fixture
+def target() -> str:
+    """Return an address at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{free.getsockname()[1]}"
+
+
+def test_a_silent_address_says_how_to_start_a_server(call: Stack, target: str) -> None:
+    """Both clients name the address and the command that starts a server."""
+    with pytest.raises(UnavailableError) as caught:
+        call("list_indexes")
+    assert isinstance(caught.value, RpcError)
+    assert caught.value.detail.startswith(
+        f"no server listens at {target}: start one with divgrpc-server"
+    )
+
+
+def test_credentials_without_tls_are_named(script: ScriptedIndex) -> None:
+    """A client with credentials is told that the server speaks no TLS."""
+    secure: dict[str, Any] = {"credentials": grpc.ssl_channel_credentials(), "timeout": 10}
+    told = r"does not speak TLS.*leave credentials out"
+    with (
+        serving(script) as plain,
+        Client(plain, **secure) as client,
+        pytest.raises(UnavailableError, match=told),
+    ):
+        client.list_indexes()
+
+
+@pytest.mark.parametrize("detail", ["the server is shutting down", ""])
+def test_other_failures_stay_as_they_are(detail: str) -> None:
+    """What is not known is told in gRPC's words alone."""
+    assert explain("localhost:1", detail) == detail

@@ -1,0 +1,392 @@
+"""Calls on both stacks, against a server that fails on command."""
+
+import asyncio
+import inspect
+import multiprocessing
+import pickle
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import code_pb2, error_details_pb2
+from grpc_health.v1 import health_pb2
+from grpc_health.v1.health import HealthServicer
+from grpc_health.v1.health_pb2_grpc import add_HealthServicer_to_server
+
+from divgrpc.errors import (
+    IndexNotFoundError,
+    InvalidArgumentError,
+    LimitExceededError,
+    UnavailableError,
+)
+from divgrpc.parameters import BuildParameters
+from divgrpc_client import AsyncClient, Client, ClientStateError, RpcError
+from divgrpc_client.rpc.channels import SERVICE
+from support.both_clients import Stack
+from support.scripted_server import ScriptedIndex, status
+
+QUERY = np.array([4.0, 0.5], np.float32)
+UNAVAILABLE = grpc.StatusCode.UNAVAILABLE
+
+
+def test_query_gives_arrays(call: Stack, script: ScriptedIndex) -> None:
+    """A result is the frozen dataclass of the core, its arrays as promised."""
+    result = call("query", "images", QUERY, k=3)
+    assert result.ids.tolist() == [[40, 41, 42]]
+    assert (result.ids.dtype, result.scores.dtype) == (np.int64, np.float32)
+    assert result.selection_scores.shape == (1, 3)
+    assert result.counts.tolist() == [3]
+    assert result.generation == 1
+    assert result.stats.points_hashed.tolist() == [7]
+    assert result.parameters.search == "scan"
+    assert [warning.code for warning in result.warnings] == ["A_WARNING"]
+    assert script.queries[0].k == 3
+
+
+def test_plain_calls(call: Stack, script: ScriptedIndex) -> None:
+    """Every other method gives what the server said, with the words of the Python side."""
+    info = call("get_index", "images")
+    assert (info.name, info.generation, info.auto_search) == ("images", 2, "scan")
+    told = {name: value for name, value in info.parameters.items() if value is not None}
+    assert told == {"hash_family": "lsh_div", "centred": False, "n_tables": 4}
+    assert list(info.parameters) == list(BuildParameters.__dataclass_fields__)
+    assert info.arrays[0].shape == (4, 9)
+    assert call("delete_index", "images") == 2
+    assert script.calls["DeleteIndex images"] == 1
+    server = call("server_info")
+    assert (server.version, server.durable, server.workers) == ("1.2", True, 2)
+    assert server.limits == {"k_max": 9}
+
+
+def test_all_pages_are_listed(call: Stack) -> None:
+    """`list_indexes` follows the page tokens to the end."""
+    names = [info.name for info in call("list_indexes")]
+    assert names == ["index-0", "index-1", "index-2"]
+
+
+def test_errors_have_everything(call: Stack, script: ScriptedIndex, target: str) -> None:
+    """An error carries code, reason, fields, delay and request id, and is the core's error too."""
+    delay = Duration()
+    delay.FromNanoseconds(1_500_000_000)
+    violation = error_details_pb2.BadRequest.FieldViolation(field="index", description="unknown")
+    script.failures = [grpc.StatusCode.NOT_FOUND]
+    details = status(
+        code_pb2.NOT_FOUND,
+        "on command",
+        error_details_pb2.ErrorInfo(reason="INDEX_NOT_FOUND", metadata={"request_id": "r-1"}),
+        error_details_pb2.BadRequest(field_violations=[violation]),
+        error_details_pb2.RetryInfo(retry_delay=delay),
+    )
+    script.packed_details = details.SerializeToString()
+    with pytest.raises(IndexNotFoundError) as caught:
+        call("query", "images", QUERY)
+    error = caught.value
+    assert isinstance(error, RpcError)
+    assert error.code is grpc.StatusCode.NOT_FOUND
+    assert error.reason == "INDEX_NOT_FOUND"
+    assert error.field_violations == (("index", "unknown"),)
+    assert error.field == "index"
+    assert error.retry_after == 1.5
+    assert error.request_id == "r-1"
+    for part in ("on command", "Query", target, " s", "r-1"):
+        assert part in str(error)
+    again = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own bytes
+    assert isinstance(again, IndexNotFoundError)
+    assert str(again) == str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, LimitExceededError),
+        (grpc.StatusCode.INVALID_ARGUMENT, InvalidArgumentError),
+        (UNAVAILABLE, UnavailableError),
+    ],
+)
+def test_bare_codes_have_kinds(
+    call: Stack, script: ScriptedIndex, code: grpc.StatusCode, kind: type[Exception]
+) -> None:
+    """An error without details, as gRPC itself makes them, is of the core's kind for its code."""
+    script.failures = [code] * 9
+    with pytest.raises(kind) as caught:
+        call("query", "images", QUERY)
+    assert isinstance(caught.value, RpcError)
+    assert caught.value.reason == code.name
+    assert caught.value.field_violations == ()
+
+
+def test_unreadable_details_do_not_hide_the_code(call: Stack, script: ScriptedIndex) -> None:
+    """Trailers that are no status of ours leave code and message standing."""
+    script.failures = [grpc.StatusCode.DATA_LOSS]
+    script.packed_details = b"\xff\xff"
+    with pytest.raises(RpcError, match="on command") as caught:
+        call("query", "images", QUERY)
+    assert caught.value.code is grpc.StatusCode.DATA_LOSS
+
+
+def test_unavailable_is_retried(call: Stack, script: ScriptedIndex) -> None:
+    """Two failures with UNAVAILABLE are made good without the caller noticing."""
+    script.failures = [UNAVAILABLE] * 2
+    assert call("query", "images", QUERY).generation == 1
+    assert script.calls["Query"] == 3
+
+
+def test_retries_end(call: Stack, script: ScriptedIndex) -> None:
+    """After three attempts the error is the caller's."""
+    script.failures = [UNAVAILABLE] * 9
+    with pytest.raises(RpcError):
+        call("query", "images", QUERY)
+    assert script.calls["Query"] == 3
+
+
+def test_retries_can_be_off(call: Stack, script: ScriptedIndex) -> None:
+    """With `retries=False` a call is made once."""
+    script.failures = [UNAVAILABLE] * 9
+    with pytest.raises(RpcError):
+        call("query", "images", QUERY, settings={"retries": False})
+    assert script.calls["Query"] == 1
+
+
+@pytest.mark.parametrize(
+    "code", [c for c in grpc.StatusCode if c.name not in ("OK", "UNAVAILABLE")]
+)
+def test_only_unavailable_is_retried(
+    script: ScriptedIndex, target: str, code: grpc.StatusCode
+) -> None:
+    """No other code leads to a second attempt."""
+    script.failures = [code] * 9
+    with Client(target) as client, pytest.raises(RpcError) as caught:
+        client.query("images", QUERY)
+    assert caught.value.code is code
+    assert script.calls["Query"] == 1
+
+
+def test_changes_are_not_retried(call: Stack, script: ScriptedIndex) -> None:
+    """DeleteIndex and Build are tried once: a second attempt could do harm."""
+    script.failures = [UNAVAILABLE] * 9
+    with pytest.raises(RpcError):
+        call("delete_index", "images")
+    with pytest.raises(RpcError):
+        call("build", "images", np.ones((2, 2)))
+    assert script.calls == {"DeleteIndex images": 1, "Build": 1}
+
+
+def test_queries_have_a_deadline(call: Stack, script: ScriptedIndex) -> None:
+    """A query has two seconds unless the client or the call says otherwise."""
+    call("query", "images", QUERY)
+    assert 1 < script.seconds_left < 2.5
+    call("query", "images", QUERY, settings={"timeout": 7})
+    assert 6 < script.seconds_left < 7.5
+    call("query", "images", QUERY, timeout=5)
+    assert 4 < script.seconds_left < 5.5
+    for endless in (float("inf"), 1e12):
+        call("query", "images", QUERY, timeout=endless)
+        assert not 0 <= script.seconds_left < 3600
+
+
+def test_deadlines_end_calls(call: Stack, script: ScriptedIndex) -> None:
+    """A server that says nothing costs no more than the deadline."""
+    script.silent = True
+    started = time.monotonic()
+    with pytest.raises(RpcError) as caught:
+        call("query", "images", QUERY, timeout=0.2)
+    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert caught.value.reason == "LATE"
+    assert time.monotonic() - started < 5
+
+
+def test_a_passed_deadline_fails_at_once(call: Stack, script: ScriptedIndex) -> None:
+    """A timeout of zero or less is a deadline that has passed; the server is not asked."""
+    with pytest.raises(RpcError) as caught:
+        call("query", "images", QUERY, timeout=-1)
+    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert caught.value.reason == "LATE"
+    assert script.calls["Query"] == 0
+
+
+def test_request_ids_travel(call: Stack, script: ScriptedIndex) -> None:
+    """A request id goes out as metadata and comes back in an error that has no other."""
+    script.failures = [grpc.StatusCode.INTERNAL]
+    with pytest.raises(RpcError) as caught:
+        call("query", "images", QUERY, request_id="mine-7")
+    assert script.metadata["x-request-id"] == "mine-7"
+    assert caught.value.request_id == "mine-7"
+
+
+def test_nobody_there() -> None:
+    """A server that cannot be reached is UNAVAILABLE, with the address in the message."""
+    with (
+        Client("127.0.0.1:1") as client,
+        pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1") as caught,
+    ):
+        client.query("images", QUERY)
+    assert isinstance(caught.value, RpcError)
+    assert caught.value.code is UNAVAILABLE
+
+
+def test_closed_clients_refuse(target: str) -> None:
+    """After `close` a call says so, and closing again does nothing."""
+    client = Client(target)
+    client.query("images", QUERY)
+    client.close()
+    client.close()
+    with pytest.raises(ClientStateError, match="closed"):
+        client.query("images", QUERY)
+
+
+def _ask_in_child(client: Client, answers: Connection) -> None:
+    try:
+        client.query("images", QUERY)
+    except ClientStateError as error:
+        answers.send(str(error))
+    client.close()
+
+
+def test_forked_children_are_told(target: str) -> None:
+    """A client used in a forked child raises a clear error instead of hanging."""
+    fork = multiprocessing.get_context("fork")
+    answers, writer = fork.Pipe(duplex=False)
+    with Client(target) as client, answers, writer:
+        client.query("images", QUERY)
+        child = fork.Process(target=_ask_in_child, args=(client, writer))
+        child.start()
+        try:
+            assert answers.poll(30), "the child gave no answer"
+            assert "forked" in answers.recv()
+            child.join(30)
+            assert child.exitcode == 0
+        finally:
+            child.kill()
+        assert client.query("images", QUERY).generation == 1
+
+
+def test_async_clients_belong_to_their_loop(target: str) -> None:
+    """A client used in a second event loop raises a clear error."""
+    client = AsyncClient(target)
+    asyncio.run(client.query("images", QUERY))
+    with pytest.raises(ClientStateError, match="event loop"):
+        asyncio.run(client.query("images", QUERY))
+
+
+def test_connections_take_turns(script: ScriptedIndex, target: str) -> None:
+    """Calls of one client go over as many connections as it has channels."""
+    peers = set()
+    with Client(target, channels=3) as client:
+        for _ in range(6):
+            client.query("images", QUERY)
+            peers.add(script.peer)
+    assert len(peers) == 3
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("target", 5),
+        ("target", ""),
+        ("channels", 0),
+        ("channels", "two"),
+        ("timeout", 0),
+        ("timeout", -1),
+        ("timeout", None),
+        ("idle_timeout", float("nan")),
+    ],
+)
+def test_clients_are_checked_when_they_are_made(
+    kind: type[Client] | type[AsyncClient],
+    field: str,
+    value: object,
+) -> None:
+    """A client that could not make a call is refused at once, with what is wrong named."""
+    settings: dict[str, Any] = {"target": "127.0.0.1:1", field: value}
+    with pytest.raises(InvalidArgumentError, match=field) as caught:
+        kind(**settings)
+    assert caught.value.field == field
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("timeout", "2"),
+        ("timeout", float("nan")),
+        ("timeout", True),
+        ("request_id", 5),
+        ("request_id", "für"),
+        ("request_id", "a\nb"),
+    ],
+)
+@pytest.mark.parametrize("method", ["query", "query_stream", "build", "get_index"])
+def test_calls_are_checked_before_they_are_made(
+    call: Stack, script: ScriptedIndex, method: str, field: str, value: object
+) -> None:
+    """A timeout or a request id that gRPC could not take is refused with its name, and not sent."""
+    data: dict[str, list[Any]] = {
+        "query": [QUERY],
+        "query_stream": [[QUERY]],
+        "build": [np.ones((2, 2))],
+    }
+    with pytest.raises(InvalidArgumentError, match=field) as caught:
+        call(method, "images", *data.get(method, []), **{field: value})
+    assert caught.value.field == field
+    assert not script.calls
+
+
+def test_endless_patience(call: Stack) -> None:
+    """An infinite `idle_timeout` is no limit on standing still."""
+    patient = {"idle_timeout": float("inf")}
+    assert call("build", "images", np.ones((2, 2)), settings=patient).generation == 2
+    assert len(call("query_stream", "images", [QUERY] * 3, settings=patient)) == 3
+
+
+def test_both_clients_are_alike() -> None:
+    """AsyncClient has the methods of Client with the same parameters, defaults and types."""
+
+    def methods(kind: type) -> dict[str, list[tuple[str, object, object]]]:
+        return {
+            name: [
+                (p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()
+            ]
+            for name, method in vars(kind).items()
+            if not name.startswith("_") or name == "__init__"
+        }
+
+    assert methods(Client) == methods(AsyncClient)
+
+
+def test_waiting_for_a_server_to_come() -> None:
+    """`wait_until_ready` says that nothing came when its time is over."""
+    with Client("127.0.0.1:1") as client, pytest.raises(RpcError) as caught:
+        client.wait_until_ready(timeout=0.3)
+    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+
+
+def test_waiting_goes_on_until_the_server_serves() -> None:
+    """A server that is up but not ready is waited for, and the wait ends when it says so."""
+    health = HealthServicer()
+    health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+    with ThreadPoolExecutor(4) as threads, ThreadPoolExecutor(1) as waiter:
+        server = grpc.server(threads)
+        add_HealthServicer_to_server(health, server)
+        port = server.add_insecure_port("127.0.0.1:0")
+        with Client(f"127.0.0.1:{port}") as client:
+            # The server starts while the client is waiting for it already.
+            waiting = waiter.submit(client.wait_until_ready, timeout=60)
+            server.start()
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.2)
+            health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+            waiting.result(timeout=60)
+        server.stop(0).wait(60)
+
+
+def test_waiting_for_a_server_without_health(target: str) -> None:
+    """A server that has no health service is an error, not a long wait."""
+    with Client(target) as client, pytest.raises(RpcError) as caught:
+        client.wait_until_ready(timeout=30)
+    assert caught.value.code is grpc.StatusCode.UNIMPLEMENTED

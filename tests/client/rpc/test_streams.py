@@ -1,0 +1,229 @@
+"""Build and QueryStream on both stacks, against a server that reorders, fails and falls silent."""
+
+import asyncio
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
+
+import grpc
+import numpy as np
+import pytest
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client import AsyncClient, Client, Progress, RpcError
+from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_protos import arrays
+from support.both_clients import Stack
+from support.scripted_server import ScriptedIndex
+
+SILENCE = {"idle_timeout": 0.3}
+
+
+def rows(count: int) -> Iterator[VectorsLike]:
+    """Yield queries whose first numbers are 0, 1, ..."""
+    return (np.array([n, 1], np.float32) for n in range(count))
+
+
+@pytest.mark.parametrize("turn_round", [1, 4, 7])
+def test_answers_come_in_order(call: Stack, script: ScriptedIndex, turn_round: int) -> None:
+    """Results follow the order of the queries, whatever the order of the answers."""
+    script.turn_round = turn_round
+    results = call("query_stream", "images", rows(23), k=3)
+    assert [result.ids[0, 0] for result in results] == [10 * n for n in range(23)]
+    assert script.calls["QueryStream"] == 1
+    assert {query.k for query in script.queries} == {3}
+
+
+def test_streams_may_be_empty(call: Stack) -> None:
+    """No queries, no results."""
+    assert call("query_stream", "images", []) == []
+
+
+def test_streams_take_batches(call: Stack) -> None:
+    """An item of several rows gives a result of several rows."""
+    results = call("query_stream", "images", [np.ones((4, 2)), np.ones((1, 2))])
+    assert [len(result.ids) for result in results] == [4, 1]
+
+
+def test_windows_bound_what_is_sent(script: ScriptedIndex, target: str) -> None:
+    """No more queries are drawn than the window has places until a result is taken."""
+    drawn: list[int] = []
+
+    def queries() -> Iterator[VectorsLike]:
+        for n in range(50):
+            drawn.append(n)
+            yield np.array([n, 1], np.float32)
+
+    with Client(target) as client:
+        for taken, _ in enumerate(client.query_stream("images", queries(), in_flight=5), 1):
+            # One more is drawn and waits for its place.
+            assert len(drawn) <= taken + 6
+    assert len(script.queries) == 50
+
+
+def test_a_refused_item_ends_the_stream_in_its_turn(call: Stack, script: ScriptedIndex) -> None:
+    """The results before a refused query come first, then its error, with all its details."""
+    script.turn_round = 3
+    results: list[object] = []
+    with pytest.raises(InvalidArgumentError) as caught:
+        call(
+            "query_stream", "images", [[1.0, 0], [2.0, 0], [-1.0, 0], [4.0, 0]], each=results.append
+        )
+    assert isinstance(caught.value, RpcError)
+    assert caught.value.field_violations == (("k", "no"),)
+    assert len(results) == 2
+
+
+def test_errors_of_the_queries_reach_the_caller(call: Stack) -> None:
+    """What drawing a query raises comes out of the stream, after the results before it."""
+
+    def queries() -> Iterator[VectorsLike]:
+        yield [1.0, 2.0]
+        raise LookupError("no more")
+
+    results: list[object] = []
+    with pytest.raises(LookupError, match="no more"):
+        call("query_stream", "images", queries(), each=results.append)
+    assert len(results) == 1
+    with pytest.raises(InvalidArgumentError, match="queries"):
+        call("query_stream", "images", [np.ones((2, 2, 2))])
+
+
+def test_failed_streams_raise(call: Stack, script: ScriptedIndex) -> None:
+    """A stream that ends with an error raises it."""
+    script.failures = [grpc.StatusCode.NOT_FOUND]
+    with pytest.raises(RpcError) as caught:
+        call("query_stream", "images", rows(3))
+    assert caught.value.code is grpc.StatusCode.NOT_FOUND
+
+
+def test_left_streams_are_cancelled(script: ScriptedIndex, target: str) -> None:
+    """A caller who stops listening cancels the call, and nothing goes on drawing queries."""
+    with Client(target) as client:
+        stream = client.query_stream("images", rows(10**6), in_flight=4)
+        next(stream)
+        stream.close()  # type: ignore[attr-defined]  # it is a generator
+        assert script.cancelled.wait(10)
+        for watchdog in [t for t in threading.enumerate() if t.name == "divgrpc-watchdog"]:
+            # Told to end, it needs a moment of a busy machine to do so.
+            watchdog.join(10)
+            assert not watchdog.is_alive()
+
+
+async def _leave(target: str) -> None:
+    async def queries() -> AsyncIterator[VectorsLike]:
+        for n in range(10**6):
+            yield [float(n), 1.0]
+
+    async with AsyncClient(target) as client:
+        stream = client.query_stream("images", queries(), in_flight=4)
+        async with aclosing(stream) as results:  # type: ignore[type-var]  # it is a generator
+            async for _ in results:
+                break
+
+
+def test_async_queries_may_be_awaited(script: ScriptedIndex, target: str) -> None:
+    """AsyncClient draws from async iterables too, and cancels when it is left."""
+    asyncio.run(_leave(target))
+    assert script.cancelled.wait(10)
+
+
+@pytest.mark.parametrize("method", ["query_stream", "build"])
+def test_silence_has_a_limit(call: Stack, script: ScriptedIndex, method: str) -> None:
+    """A server that stands still ends the call after the idle timeout, without a deadline."""
+    script.silent = True
+    arguments = rows(3) if method == "query_stream" else np.ones((3, 2))
+    started = time.monotonic()
+    with pytest.raises(RpcError, match="nothing moved") as caught:
+        call(method, "images", arguments, settings=SILENCE)
+    assert caught.value.code is grpc.StatusCode.DEADLINE_EXCEEDED
+    assert caught.value.reason == "STALLED"
+    assert time.monotonic() - started < 10
+    assert script.cancelled.wait(10)
+
+
+def test_slow_callers_are_not_silence(call: Stack) -> None:
+    """Time the caller takes over its queries and its results does not count as standing still."""
+
+    def queries() -> Iterator[VectorsLike]:
+        for n in range(3):
+            time.sleep(0.15)  # what is tested: a caller that takes its time
+            yield [float(n), 1.0]
+
+    results = call("query_stream", "images", queries(), settings={"idle_timeout": 0.1})
+    assert len(results) == 3
+
+
+def test_uploads_travel_in_chunks(call: Stack, script: ScriptedIndex) -> None:
+    """Header, chunks of the size the server asks for, commit: and the rows arrive as they are."""
+    vectors = np.random.default_rng(0).normal(size=(1000, 3)).astype(np.float32)
+    ids, categories = np.arange(1000) * 2, np.arange(1000) % 4
+    steps: list[Progress] = []
+    info = call(
+        "build",
+        "images",
+        vectors,
+        ids=ids,
+        categories=categories,
+        n_tables=4,
+        progress=steps.append,
+    )
+    assert (info.name, info.generation) == ("images", 2)
+    header, *chunks, commit = script.upload
+    assert header.header.expected_rows == 1000
+    assert header.header.parameters.n_tables == 4
+    assert not header.header.parameters.HasField("seed")
+    assert commit.commit.rows == 1000
+    sent = [arrays.decode(message.chunk.vectors) for message in chunks]
+    assert all(isinstance(block, np.ndarray) and block.nbytes <= 1024 for block in sent)
+    assert np.array_equal(np.concatenate([np.asarray(block) for block in sent]), vectors)
+    assert [n for message in chunks for n in message.chunk.ids] == ids.tolist()
+    assert [n for message in chunks for n in message.chunk.categories] == categories.tolist()
+    assert not any(message.chunk.subtopics for message in chunks)
+    assert steps[0] == Progress("receiving", 2, 0, None)
+
+
+def test_builds_have_no_deadline(call: Stack, script: ScriptedIndex) -> None:
+    """A build has only the deadline it is given."""
+    call("build", "images", np.ones((2, 2)))
+    assert not 0 <= script.seconds_left < 3600
+    call("build", "images", np.ones((2, 2)), timeout=50)
+    assert 40 < script.seconds_left < 51  # gRPC 1.76 rounds a deadline up
+
+
+def test_progress_may_end_the_build(call: Stack, script: ScriptedIndex) -> None:
+    """What the progress callback raises reaches the caller, and the call is cancelled."""
+
+    def stop(progress: Progress) -> None:
+        raise KeyError(progress.stage)
+
+    with pytest.raises(KeyError, match="receiving"):
+        call("build", "images", np.ones((5000, 3)), progress=stop)
+    assert script.cancelled.wait(10)
+    assert not script.upload[-1].HasField("commit")
+
+
+def test_failed_builds_raise(call: Stack, script: ScriptedIndex) -> None:
+    """A build that the server refuses raises its error."""
+    script.failures = [grpc.StatusCode.ALREADY_EXISTS]
+    with pytest.raises(RpcError) as caught:
+        call("build", "images", np.ones((2, 2)))
+    assert caught.value.code is grpc.StatusCode.ALREADY_EXISTS
+
+
+def test_builds_without_an_end_are_errors(call: Stack, script: ScriptedIndex) -> None:
+    """A stream that ends well but without a result is an error of the server's."""
+    script.forgets = True
+    with pytest.raises(RpcError, match="without a result") as caught:
+        call("build", "images", np.ones((2, 2)))
+    assert caught.value.reason == "BAD_ANSWER"
+
+
+def test_refusals_outlast_the_writes_they_break(call: Stack, script: ScriptedIndex) -> None:
+    """A status that arrives while queries are being written is not lost to a failed write."""
+    for _ in range(20):
+        script.failures = [grpc.StatusCode.NOT_FOUND]
+        with pytest.raises(RpcError) as caught:
+            call("query_stream", "images", [np.ones((100, 50))] * 20)
+        assert caught.value.code is grpc.StatusCode.NOT_FOUND

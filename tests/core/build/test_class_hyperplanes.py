@@ -1,0 +1,329 @@
+"""Hyperplanes learned of the points, and what dense queries of sparse points take by them."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from divgrpc.build import class_hyperplanes as module
+from divgrpc.build.class_hyperplanes import COUNT, group_means, inner_products, normals, separators
+from divgrpc.engine import Engine
+from divgrpc.evaluation import evaluate
+from divgrpc.evaluation.grid import Grid
+from divgrpc.evaluation.label_votes import neighbour_vote
+from divgrpc.index import Index
+from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.search.results import joined
+from divgrpc.storage.generations import Generation
+from divgrpc.storage.manifest import Manifest
+from divgrpc.types import FloatArray, IntArray
+from divgrpc.vectors import SparseRows
+from reference import labels as reference
+
+CLASSES, DIMS = 4, 40
+
+
+def labelled(rows: int, seed: int = 0) -> tuple[FloatArray, IntArray]:
+    """Return unit points (rows, DIMS), mostly zeros, and their categories: a column of each."""
+    rng = np.random.default_rng(seed)
+    classes = rng.integers(0, CLASSES, rows)
+    points = rng.random((rows, DIMS)) * (rng.random((rows, DIMS)) < 0.1)
+    points[np.arange(rows), classes] += 1
+    points /= np.linalg.norm(points, axis=1, keepdims=True)
+    return points.astype(np.float32), classes
+
+
+def sparse_rows(points: FloatArray) -> SparseRows:
+    """Return the same rows, sparse."""
+    return SparseRows.of(sparse.csr_array(points))
+
+
+@settings(deadline=None)
+@given(rows=st.integers(1, 60), seed=st.integers(0, 2**32))
+def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
+    """The dual form finds what the primal one does, a category at a time."""
+    points, classes = labelled(rows, seed)
+    told = np.where(classes[:, np.newaxis] == np.arange(CLASSES), 1.0, -1.0)
+    found = normals(sparse_rows(points), (points @ points.T).astype(np.float64), told)
+    assert found.dtype == np.float32
+    for normal, column in zip(found, told.T, strict=True):
+        np.testing.assert_allclose(normal, reference.ridge_normal(points, column), atol=1e-4)
+
+
+def test_a_category_lies_on_its_side() -> None:
+    """Every normal gives nearly all points of one category more than nearly all others."""
+    points, classes = labelled(3_000)
+    found = separators(sparse_rows(points), classes, 0)
+    assert found.shape == (8 * CLASSES, DIMS)
+    asked = {
+        int(np.bincount(classes[np.argsort(-points @ normal)[:50]]).argmax()) for normal in found
+    }
+    assert asked == set(range(CLASSES))
+    for normal in found:
+        products = points @ normal
+        mine = products[classes == classes[products.argmax()]]
+        others = products[classes != classes[products.argmax()]]
+        assert np.quantile(mine, 0.05) > np.quantile(others, 0.95)
+
+
+def test_the_same_seed_learns_the_same() -> None:
+    """Byte for byte; another seed draws another sample."""
+    points, classes = labelled(3_000)
+    one, same, other = (separators(sparse_rows(points), classes, seed) for seed in (3, 3, 4))
+    assert one.tobytes() == same.tobytes() != other.tobytes()
+
+
+@pytest.mark.parametrize(
+    "classes",
+    [
+        np.full(300, -1),
+        np.full(300, 7),
+        np.arange(300),
+        *(np.repeat([3, 5], [n, 300 - n]) for n in (5, 295)),
+    ],
+    ids=["none", "one", "each its own", "few", "few others"],
+)
+def test_nothing_to_tell_apart(classes: IntArray) -> None:
+    """No categories, one of all points, or too few of each: nothing is learned."""
+    points, _ = labelled(300)
+    assert separators(sparse_rows(points), classes, 0).shape == (0, DIMS)
+
+
+def test_a_sample_has_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of wide rows it is the smaller, and hyperplanes are learned all the same."""
+    points, classes = labelled(1_000)
+    monkeypatch.setattr(module, "_SAMPLED_NUMBERS", 500)
+    sizes: list[int] = []
+
+    def noted(sample: SparseRows) -> Any:  # noqa: ANN401
+        sizes.append(len(sample.values))
+        return inner_products(sample)
+
+    monkeypatch.setattr(module, "inner_products", noted)
+    assert len(separators(sparse_rows(points), classes, 0))
+    assert 0 < sizes[0] < 700
+
+
+def test_points_without_numbers() -> None:
+    """Of rows of zeros nothing is learned, and of some among others nothing breaks."""
+    points, classes = labelled(300)
+    empty = np.zeros_like(points)
+    assert not len(separators(sparse_rows(empty), classes, 0))
+    points[::2] = 0
+    found = separators(sparse_rows(points), classes, 0)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [1e-35, 1e-22, 1e15])
+def test_lengths_change_nothing(length: float) -> None:
+    """However short or long the points are, the same hyperplanes tell them apart."""
+    points, classes = labelled(300)
+    found = separators(sparse_rows(points * np.float32(length)), classes, 0)
+    np.testing.assert_allclose(found, separators(sparse_rows(points), classes, 0), atol=1e-4)
+
+
+@given(rows=st.integers(1, 50), share=st.floats(0, 1), seed=st.integers(0, 2**32))
+def test_products_are_those_of_dense_rows(rows: int, share: float, seed: int) -> None:
+    """Whether few rows hold a column, or all."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((rows, DIMS)) * (
+        rng.random((rows, DIMS)) < share * rng.random(DIMS)
+    )
+    found = inner_products(sparse_rows(points.astype(np.float32)))
+    np.testing.assert_allclose(found, points @ points.T, atol=1e-4)
+
+
+def test_many_categories_and_many_columns() -> None:
+    """There are never more than there is room for."""
+    points, _ = labelled(2_000)
+    classes = np.arange(2_000) % 90
+    assert len(separators(sparse_rows(points), classes, 0)) == COUNT
+    columns = LIMITS["sparse_dims_max"]
+    wide = sparse.csr_array(points)
+    wide = sparse.csr_array((wide.data, wide.indices, wide.indptr), (2_000, columns))
+    found = separators(SparseRows.of(wide), classes, 0)
+    assert found.shape == (4, columns)
+
+
+# Means of groups.
+
+
+def test_means_are_of_neighbours() -> None:
+    """A mean is nearest to points of its group: with four categories as groups, of one category."""
+    points, classes = labelled(3_000)
+    found = group_means(sparse_rows(points), 0)
+    assert found.shape == (COUNT, DIMS)
+    np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
+    assert (found >= 0).all()
+    # A mean of points of all categories alike would have a share of .25.
+    nearest = np.argsort(-(found @ points.T), axis=1)[:, :50]
+    shares = [np.bincount(classes[row]).max() / 50 for row in nearest]
+    assert np.mean(shares) > 0.8
+
+
+@pytest.mark.parametrize("length", [1e-35, 1e-22, 1e15])
+def test_lengths_change_no_mean(length: float) -> None:
+    """However short or long the points are; empty rows are left out, and the seed counts."""
+    points, _ = labelled(300)
+    expected = group_means(sparse_rows(points), 0)
+    assert expected.tobytes() == group_means(sparse_rows(points), 0).tobytes()
+    assert expected.tobytes() != group_means(sparse_rows(points), 1).tobytes()
+    found = group_means(sparse_rows(points * np.float32(length)), 0)
+    np.testing.assert_allclose(found, expected, atol=1e-4)
+    points[::2] = 0
+    # A group of fewer than ten points has none.
+    assert COUNT // 2 < len(group_means(sparse_rows(points), 0)) <= COUNT
+    assert group_means(sparse_rows(np.zeros_like(points)), 0).shape == (0, DIMS)
+
+
+def test_means_of_many_columns() -> None:
+    """There are never more numbers than there is room for."""
+    points = sparse.csr_array(labelled(2_000)[0])
+    columns = LIMITS["sparse_dims_max"]
+    wide = sparse.csr_array((points.data, points.indices, points.indptr), (2_000, columns))
+    assert group_means(SparseRows.of(wide), 0).shape == (4, columns)
+
+
+# What `auto` takes by them.
+
+
+def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build
+    """Return an index of sparse points."""
+    points, classes = labelled(1_000)
+    return Index.build(sparse.csr_array(points), **{"categories": classes, **told})
+
+
+def test_build_asks_with_them_where_there_are_categories() -> None:
+    """Each search is measured, with a reason; without products nothing is."""
+    info = made().info
+    assert info.auto_search_dense in {"exact", "scan", "tables"}
+    assert [cost.search for cost in info.search_costs_dense] == [
+        cost.search for cost in info.search_costs
+    ]
+    (choice,) = (each for each in info.choices if each.parameter == "search_dense")
+    assert choice.value == info.auto_search_dense
+    assert "hyperplanes" in choice.reason
+    assert made(metric="inner_product").info.auto_search_dense
+    points, classes = labelled(1_000)
+    dense = Index.build(points, categories=classes)
+    for index in (made(metric="euclidean"), dense):
+        assert index.info.auto_search_dense is None
+        assert index.info.search_costs_dense == ()
+
+
+def test_build_asks_with_means_where_there_are_no_categories() -> None:
+    """Of too few points there are none, and all queries go by what points find."""
+    info = made(categories=None).info
+    assert info.auto_search_dense in {"exact", "scan", "tables"}
+    (choice,) = (each for each in info.choices if each.parameter == "search_dense")
+    assert choice.reason.startswith(f"by {COUNT} means of points from broad groups: ")
+    points, _ = labelled(39)
+    few = Index.build(sparse.csr_array(points)).info
+    assert few.auto_search_dense is None
+    assert few.search_costs_dense == ()
+
+
+def without_pools(manifest: Manifest, **changes: Any) -> Manifest:  # noqa: ANN401
+    """Return a manifest whose searches are what it says, for any number of candidates."""
+    return replace(manifest, search_costs=(), search_costs_dense=(), **changes)
+
+
+def test_dense_queries_take_what_was_found_for_them() -> None:
+    """And sparse ones of the same rows what was found for those."""
+    index = made()
+    manifest = without_pools(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
+    both = Index(Engine(Generation(manifest, index.engine._arrays)))
+    points, _ = labelled(5, seed=1)
+    assert both.query(points, hash_limit=100).parameters.search == "scan"
+    assert both.query(sparse.csr_array(points), hash_limit=100).parameters.search == "tables"
+    told = QueryParameters(hash_limit=100)
+    assert both.engine.resolve(told).search == "tables"
+    nearest = QueryParameters(hash_limit=100, selector="nearest")
+    by_form = [
+        both.engine.answer_one_by_one(form(points), nearest)[0]
+        for form in (np.array, sparse.csr_array)
+    ]
+    for ids, search in zip(by_form, ("scan", "tables"), strict=True):
+        expected = both.query(points, hash_limit=100, selector="nearest", search=search)  # type: ignore[arg-type]
+        assert ids.tolist() == expected.ids.tolist()
+    assert by_form[0].tolist() != by_form[1].tolist()
+    grid = Grid(selectors=("nearest",), limits=((100, 50),))
+    for form, search in (
+        (np.array, "scan"),
+        (np.ndarray.tolist, "scan"),
+        (sparse.csr_array, "tables"),
+    ):
+        asked = form(points)
+        assert both.engine.resolve(told, asked).search == search
+        rows = evaluate(both, asked, np.arange(5) % CLASSES, grid=grid, folds=0)
+        assert [row.parameters.search for row in rows] == [search]
+    alone = Index(
+        Engine(Generation(replace(manifest, auto_search_dense=None), index.engine._arrays))
+    )
+    assert alone.query(points, hash_limit=100).parameters.search == "tables"
+
+
+def test_dense_rows_that_look_like_points_are_warned_of() -> None:
+    """Where `auto` takes another search for hyperplanes than for points, and only there."""
+    index = made()
+    manifest = without_pools(index.engine.manifest, auto_search="exact", auto_search_dense="scan")
+    both = Index(Engine(Generation(manifest, index.engine._arrays)))
+    points, _ = labelled(5, seed=1)
+
+    def codes(index: Index, queries: Any, **told: Any) -> list[str]:  # noqa: ANN401
+        return [each.code for each in index.query(queries, hash_limit=100, **told).warnings]
+
+    warned = ["DENSE_QUERIES_LIKE_POINTS"]
+    assert codes(both, points) == warned
+    assert codes(both, np.vstack([points, np.ones((1, DIMS))])) == warned
+    assert codes(both, np.ones((2, DIMS))) == []
+    widest = np.arange(DIMS) < index.engine.widest_row
+    assert codes(both, widest[np.newaxis].astype(np.float32)) == warned
+    wanted: dict[str, Any] = {"k": 60, "hash_limit": 100, "max_distance": 0.5}
+    wanted["keep_duplicates"] = True
+    few = both.query(np.vstack([points, points]), **wanted)
+    parts = [both.query(points, **wanted) for _ in range(2)]
+    assert [each.code for each in joined(parts).warnings] == [each.code for each in few.warnings]
+    assert [each.code for each in few.warnings] == [*warned, "FEWER_THAN_K_FOUND"]
+    assert codes(both, sparse.csr_array(points)) == []
+    assert codes(both, points, search="scan") == []
+    assert both.query(points).parameters.search == "exact"  # there are hardly more to hash
+    assert both.query(points).warnings == ()
+    alike = Index(
+        Engine(Generation(replace(manifest, auto_search_dense="exact"), index.engine._arrays))
+    )
+    assert codes(alike, points) == []
+
+
+def test_documents_vote_as_points() -> None:
+    """In dense form too: they are no hyperplanes."""
+    points, classes = labelled(1_000)
+    index = made(labels=sparse.csr_array(np.eye(CLASSES)[classes]))
+    manifest = without_pools(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
+    both = Index(Engine(Generation(manifest, index.engine._arrays)))
+    for documents in (points[:5], sparse.csr_array(points[:5])):
+        found = both.predict_labels(documents, mode="neighbour_vote", hash_limit=100)
+        assert found.parameters.search == "tables"
+    told = QueryParameters(k=10, hash_limit=100, selector="nearest")
+    votes = [
+        neighbour_vote(both, form(points[:50]), np.eye(1_000), top_k=10, parameters=told)
+        for form in (np.array, sparse.csr_array)
+    ]
+    assert votes[0].labels.tobytes() == votes[1].labels.tobytes()
+
+
+def test_a_manifest_keeps_it() -> None:
+    """As text; one of a version before it has none, and opens."""
+    manifest = made().engine.manifest
+    text = manifest.to_json()
+    assert Manifest.from_json(text) == manifest
+    document = json.loads(text)
+    for name in ("auto_search_dense", "search_costs_dense", "crc32", "format", "format_version"):
+        del document[name]
+    older = Manifest.of_section(document)
+    assert older == replace(manifest, auto_search_dense=None, search_costs_dense=())

@@ -1,0 +1,324 @@
+"""Labels in a build: kept in the same generation, reported, refused where they do not fit."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc.build.builder import IndexBuilder
+from divgrpc.errors import IndexDamagedError, InvalidArgumentError
+from divgrpc.evaluation.label_running import evaluate_labels
+from divgrpc.index import Index
+from divgrpc.labels import train
+from divgrpc.labels.build_inputs import LabelPlan
+from divgrpc.metrics.hierarchy import LabelTree
+from divgrpc.parameters import BuildParameters, LabelParameters
+from divgrpc.parameters.predict import PredictParameters
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.manifest import Manifest
+from divgrpc.storage.writers import MemoryStore
+from divgrpc.types import Progress
+
+RNG = np.random.default_rng(3)
+X = RNG.random((30, 8)).astype("f4")
+Y = sparse.csr_array(RNG.random((30, 6)) < 0.4)
+NAMES = ["a", "bé", "", "d", "e", "f"]
+EDGES = [(6, 0), (6, 1), (7, 2), (7, 3), (8, 6), (8, 7), (6, 3)]
+FACTORS, MAP = RNG.standard_normal((6, 3)), RNG.standard_normal((8, 3))
+
+
+def leml(**told: Any) -> Index:  # noqa: ANN401  # what a build is told
+    """Return a small index with everything that labels can have."""
+    given: dict[str, Any] = {"labels": Y, "label_names": NAMES, "hierarchy": EDGES}
+    if told.get("label_model", "leml") == "leml":
+        given |= {"label_model": "leml", "rank": 3, "regularisation": 1.0, "iterations": 2}
+    return Index.build(X, **(given | told))
+
+
+def test_a_generation_keeps_its_labels(tmp_path: Path) -> None:
+    """Kept in a folder and opened again, everything predicts the same bytes."""
+    kept = leml(path=tmp_path / "kept")
+    opened = Index.open(tmp_path / "kept")
+    for mode in ("embedding", "neighbour_vote"):
+        first, second, third = (
+            index.predict_labels(X, mode=mode) for index in (leml(), kept, opened)
+        )
+        assert first.labels.tobytes() == second.labels.tobytes() == third.labels.tobytes()
+        assert first.scores.tobytes() == second.scores.tobytes() == third.scores.tobytes()
+        assert first.names == third.names
+    assert opened.engine.manifest.labels == kept.engine.manifest.labels
+    assert opened.engine.manifest == Manifest.from_json(kept.engine.manifest.to_json())
+
+
+def test_a_generation_describes_its_labels() -> None:
+    """How many, of which rank, trained how; the index over the factors in full."""
+    section = leml().engine.manifest.labels
+    assert section is not None
+    assert (section.label_count, section.rank, section.unit_rows) == (6, 3, True)
+    assert section.parameters == LabelParameters(rank=3, regularisation=1.0, iterations=2)
+    assert len(section.losses) == 2
+    assert section.losses[1] < section.losses[0]
+    assert section.index is not None
+    assert (section.index.rows, section.index.dims) == (6, 3)
+    assert section.index.parameters.metric == "inner_product"
+    assert Index.build(X).engine.manifest.labels is None
+    votes = Index.build(X, labels=Y).engine.manifest.labels
+    assert votes is not None
+    assert (votes.label_count, votes.rank, votes.index) == (6, 0, None)
+
+
+def test_the_factors_are_hashed_as_the_points_are() -> None:
+    """Tables, bits and components are those of the build, as far as factors have columns."""
+    section = leml(
+        hash_family="lsh_sdiv", n_tables=4, n_bits=9, n_components=5
+    ).engine.manifest.labels
+    assert section is not None
+    assert section.index is not None
+    inner = section.index.parameters
+    assert (inner.hash_family, inner.n_tables, inner.n_bits) == ("lsh_sdiv", 4, 9)
+    assert inner.n_components == section.rank == 3
+
+
+@pytest.mark.parametrize(
+    ("told", "tables", "bits"),
+    [({"n_tables": 2, "n_bits": 4}, 1, 3), ({"n_tables": 4}, 1, 3), ({"n_bits": 1}, 3, 1)],
+)
+def test_factors_have_fewer_components_than_points(
+    told: dict[str, int], tables: int, bits: int
+) -> None:
+    """Under pca_hash what the points allow may be more bits than the factors have components."""
+    section = leml(hash_family="pca_hash", **told).engine.manifest.labels
+    assert section is not None
+    assert section.index is not None
+    inner = section.index.parameters
+    assert (inner.n_tables, inner.n_bits) == (tables, bits)
+
+
+def test_the_hierarchy_is_kept_as_a_tree(tmp_path: Path) -> None:
+    """Its dranks are those of the edges; labels that no root reaches are warned of."""
+    leml(path=tmp_path / "kept")
+    labels = Index.open(tmp_path / "kept").engine.labels
+    assert labels is not None
+    assert labels.tree is not None
+    parents, children = np.transpose(EDGES)
+    truth = LabelTree.of_edges(parents, children, 6)
+    lists = RNG.integers(-1, 6, (40, 4))
+    assert labels.tree.drank(lists).tolist() == truth.drank(lists).tolist()
+    codes = [warning.code for warning in leml().engine.manifest.warnings]
+    assert "LABELS_OUTSIDE_HIERARCHY" in codes
+    assert Index.build(X, labels=Y).engine.labels.tree is None  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "label_sets.indices",
+        "feature_map",
+        "label_index.vectors",
+        "label_index.ids",
+        "label_names.bytes",
+    ],
+)
+def test_damage_to_labels_is_noticed(tmp_path: Path, name: str) -> None:
+    """Every array is checked, those of the index in the index too."""
+    leml(path=tmp_path / "kept")
+    path = tmp_path / "kept" / "1" / f"{name}.npy"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(IndexDamagedError):
+        Index.open(tmp_path / "kept")
+    path.unlink()
+    with pytest.raises(IndexDamagedError):
+        Index.open(tmp_path / "kept")
+
+
+def test_an_index_of_an_older_format_opens(tmp_path: Path) -> None:
+    """One that was written before there were labels has none."""
+    shutil.copytree(Path(__file__).parent.parent.parent / "golden" / "stored", tmp_path / "stored")
+    text = json.loads((tmp_path / "stored" / "1" / "manifest.json").read_text())
+    assert text["format_version"] < 4
+    assert Index.open(tmp_path / "stored").engine.labels is None
+
+
+def test_no_labels_leave_no_trace(tmp_path: Path) -> None:
+    """An index without labels has the arrays that it always had."""
+    Index.build(X, path=tmp_path / "plain")
+    names = set(IndexFolder(tmp_path / "plain").open().arrays)
+    assert not [name for name in names if "label" in name or name == "feature_map"]
+
+
+def test_a_training_reports_and_can_be_ended() -> None:
+    """Stages, and an end by raising at any of them; memory is given back by whoever staged."""
+    seen: list[Progress] = []
+    leml(progress=seen.append)
+    stages = list(dict.fromkeys(each.stage for each in seen))
+    assert stages[0] == "receiving"
+    assert "training labels" in stages
+    assert stages.index("training labels") < stages.index("label hashing")
+    assert stages[-1] == "writing"
+
+    class Ended(Exception):  # noqa: N818  # the caller's own
+        pass
+
+    def end(progress: Progress) -> None:
+        if progress.stage == "training labels":
+            raise Ended
+
+    with pytest.raises(Ended):
+        leml(progress=end)
+
+
+def test_an_ended_training_leaves_nothing(tmp_path: Path) -> None:
+    """A build that ends while it trains leaves the folder as it was."""
+
+    def end(progress: Progress) -> None:
+        if progress.stage == "label tuning":
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        leml(path=tmp_path / "root" / "gone", progress=end)
+    assert list((tmp_path / "root").iterdir()) == []
+
+
+def test_blocks_build_what_a_whole_does() -> None:
+    """A builder that takes rows in parts, as a stream brings them, makes the same arrays."""
+    plan = LabelPlan(
+        model="leml", parameters=LabelParameters(rank=3, regularisation=1.0, iterations=2)
+    )
+    builder = IndexBuilder(MemoryStore(), BuildParameters(), labels=plan)
+    for start in range(0, 30, 7):
+        part = slice(start, start + 7)
+        builder.append(X[part], labels=Y[np.arange(30)[part]])
+    parts = builder.build().arrays
+    whole = leml(label_names=None, hierarchy=None).engine._arrays
+    assert set(parts) == set(whole)
+    for name, array in whole.items():
+        assert parts[name].tobytes() == array.tobytes(), name
+
+
+def test_rows_that_are_left_out_take_their_labels_along() -> None:
+    """Where vectors of zeros are skipped, the others keep their own labels."""
+    rows = X.copy()
+    rows[[0, 5]] = 0
+    built = Index.build(rows, labels=Y, zero_vectors="skip")
+    kept = np.delete(np.arange(30), [0, 5])
+    assert built.engine._arrays["label_sets.indices"].tolist() == Y[kept].indices.tolist()
+    found = built.predict_labels(rows[kept], mode="neighbour_vote", neighbours=1, top_k=6)
+    for row, labels in zip(kept, found.labels, strict=True):
+        truth = np.flatnonzero(Y[[row]].toarray()[0]).tolist()
+        assert sorted(labels[labels >= 0].tolist()) == truth
+
+
+def test_a_trained_model_can_be_brought() -> None:
+    """A model trained on the points as an index has them, of unit length, is the one it trains."""
+    inside, parameters = leml(), LabelParameters(rank=3, regularisation=1.0, iterations=2)
+    # Scaled once more, rows differ in their last digits, and singular vectors may turn about.
+    model = train(inside.engine._arrays["vectors"], Y, parameters).model
+    outside = Index.build(X, label_model=model)
+    for name in ("feature_map", "label_offset", "label_index.vectors"):
+        assert inside.engine._arrays[name].tobytes() == outside.engine._arrays[name].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("field", "told"),
+    [
+        ("labels", {"labels": Y[np.arange(29)]}),
+        ("labels", {"labels": np.zeros((30, 6))}),
+        ("labels", {"labels": None}),
+        ("labels", {"labels": "many"}),
+        ("label_model", {"label_model": "best"}),
+        ("label_model", {"label_model": 3}),
+        ("label_model", {"label_model": (FACTORS,)}),
+        ("label_model", {"label_model": (FACTORS, MAP[:7])}),
+        ("label_model", {"label_model": (FACTORS[:5], MAP), "label_names": None}),
+        ("feature_map", {"label_model": (FACTORS, MAP[:, :2])}),
+        ("label_factors", {"label_model": (np.full((6, 3), np.nan), MAP)}),
+        ("label_names", {"label_names": NAMES[:5]}),
+        ("label_names", {"label_names": [1, 2, 3, 4, 5, 6]}),
+        ("label_names", {"label_names": [*NAMES[:5], "\ud800"]}),
+        ("hierarchy", {"hierarchy": [(0, 1), (1, 0)]}),
+        ("hierarchy", {"hierarchy": [0, 1, 2]}),
+        ("hierarchy", {"hierarchy": [(-1, 0)]}),
+        ("hierarchy", {"roots": [99]}),
+        ("hierarchy", {"hierarchy": [(6, 7), (6, 8)]}),
+        ("hierarchy", {"hierarchy": [(6, 2**40)]}),
+        ("labels", {"labels": np.full((30, 6), np.nan)}),
+        ("roots", {"hierarchy": None, "roots": [0]}),
+        ("rank", {"rank": 7}),
+        ("rank", {"rank": 0}),
+        ("regularisation", {"regularisation": 0.0}),
+        ("iterations", {"iterations": 0}),
+        ("rank", {"label_model": None, "rank": 3}),
+        ("inner_iterations", {"label_model": (FACTORS, MAP), "inner_iterations": 10}),
+        ("tolerance", {"label_model": None, "labels": None, "tolerance": 0.1}),
+        ("label_model", {"label_model": (np.zeros((6, 3)), MAP)}),
+    ],
+)
+def test_what_does_not_fit_is_named(tmp_path: Path, field: str, told: dict[str, Any]) -> None:
+    """The field is named, and nothing is left behind."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        leml(path=tmp_path / "root" / "wrong", **told)
+    assert caught.value.field == field
+    assert not (tmp_path / "root").exists() or list((tmp_path / "root").iterdir()) == []
+
+
+def test_labels_come_with_every_row_or_with_none() -> None:
+    """As ids do; and all blocks are of as many labels."""
+    builder = IndexBuilder(MemoryStore(), BuildParameters())
+    builder.append(X[:3], labels=Y[:3])
+    with pytest.raises(InvalidArgumentError, match="every row or with none") as caught:
+        builder.append(X[3:5])
+    assert caught.value.field == "labels"
+    with pytest.raises(InvalidArgumentError, match="must have 6 columns, got 5") as caught:
+        builder.append(X[3:5], labels=np.ones((2, 5)))
+    assert caught.value.field == "labels"
+
+
+def test_factors_of_zeros_are_counted() -> None:
+    """A label that nothing scores is warned of: one brought so, or one that no document has."""
+    factors = FACTORS.copy()
+    factors[[1, 4]] = 0
+    (warning,) = Index.build(X, label_model=(factors, MAP)).info.warnings
+    assert (warning.code, warning.field) == ("ZERO_LABEL_FACTORS", "label_model")
+    assert warning.message.startswith("2 of 6 labels")
+    assert Index.build(X, label_model=(FACTORS, MAP)).info.warnings == ()
+    rare = Y.toarray()
+    rare[:, 2] = 0
+    assert "ZERO_LABEL_FACTORS" in {each.code for each in leml(labels=rare).info.warnings}
+
+
+@pytest.mark.parametrize(
+    ("edges", "message"),
+    [
+        ([(6, label) for label in range(6)], ""),
+        ([(6, label) for label in range(5)], "1 of 6 labels are not reached"),
+        (
+            [(6, 7), (6, 8), (7, 9), (6, 30), *((8, label) for label in range(5))],
+            "roots, and 2 nodes of the hierarchy are neither labels nor parents",
+        ),
+    ],
+)
+def test_nodes_that_lead_nowhere_are_counted(edges: list[tuple[int, int]], message: str) -> None:
+    """Children above the labels that are no parents are in the one warning of a hierarchy."""
+    warnings = [w for w in leml(hierarchy=edges).info.warnings if w.field == "hierarchy"]
+    assert bool(warnings) == bool(message)
+    assert not warnings or message in warnings[0].message
+
+
+def test_a_document_too_long_once_embedded_is_called_by_its_number() -> None:
+    """Before any is labelled, however many there are; so in an evaluation."""
+    index = Index.build(X, labels=Y, label_model=(FACTORS, MAP * 1e10))
+    documents = np.tile(np.abs(X) + 0.1, (20, 1))
+    documents[301] *= 1e8
+    truth = sparse.csr_array(np.tile(Y.toarray(), (20, 1)))
+    with pytest.raises(InvalidArgumentError, match=r"documents row 301\b"):
+        index.engine.check_documents(documents, PredictParameters())
+    with pytest.raises(InvalidArgumentError, match=r"documents row 301\b"):
+        index.predict_labels(documents)
+    with pytest.raises(InvalidArgumentError, match=r"documents row 301\b"):
+        evaluate_labels(index, documents, truth)

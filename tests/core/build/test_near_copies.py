@@ -1,0 +1,180 @@
+"""What Build takes for near-copies: a gap next to the points, or next to nothing."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy import sparse
+
+from core.kernels.test_collapse import DIMS, copies
+from core.kernels.test_greedy import METRICS, Metrics
+from divgrpc.build.near_copies import near_copy_threshold
+from divgrpc.index import Index
+from divgrpc.parameters import BuildParameters
+from divgrpc.types import FloatArray, Metric
+from reference import definitions
+
+Vectors = npt.NDArray[np.floating]
+
+
+def mean_apart(vectors: Vectors) -> float:
+    """Return the mean squared distance of two points, weighted by itself."""
+    rows = vectors.astype(np.float64)
+    apart = np.array([((rows - row) ** 2).sum(axis=1) for row in rows])
+    return float((apart**2).sum() / apart.sum()) if apart.any() else 0.0
+
+
+def threshold(vectors: Vectors, metric: Metric) -> float:
+    """Return the default threshold that Build measures."""
+    if metric == "cosine":
+        vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return near_copy_threshold(
+        vectors.astype(np.float32), BuildParameters(metric=metric), lambda *_: None
+    )
+
+
+def threshold_of_all(vectors: Vectors, metric: Metric) -> float:
+    """Return what `near_copy_threshold` does for so few points that it looks at all of them."""
+    rows = vectors.astype(np.float64)
+    if metric != "euclidean":
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    apart = [sorted(float(((one - other) ** 2).sum()) for other in rows) for one in rows]
+    usual = float(f"{mean_apart(rows) / 20:.3g}")
+    for step in range(60):
+        limit = float(f"{2 * usual / 2 ** (step / 4):.3g}")
+        near = [sum(far <= limit for far in one) for one in apart]
+        wider = [sum(far <= 2 * limit for far in one) for one in apart]
+        pairs = zip(near, wider, strict=True)
+        gaining = sum(two > (1.1 * one if one > 60 else one) for one, two in pairs)
+        clustered = sum(count > 60 for count in near)
+        copied = sum(count > 1 for count in near)
+        if limit > usual and copied < 0.25 * len(rows):
+            continue
+        if gaining <= 0.1 * len(rows) and clustered <= 0.75 * len(rows):
+            break
+    else:
+        limit = 0.0
+    return limit if metric == "euclidean" else 1 - limit / 2
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("seed", range(6))
+def test_the_threshold_is_the_twins(metric: Metrics, seed: int) -> None:
+    """Over copies, points of few dimensions, a cluster of nearly all points, and equal ones."""
+    rng = np.random.default_rng(seed)
+    cases: tuple[Vectors, ...] = (
+        copies(seed, 20, 6, metric=metric),
+        rng.standard_normal((90, 1 + seed)),
+        np.concatenate((copies(seed, 1, 1).repeat(101, axis=0), copies(seed, 9, 1))),
+        np.ones((7, 3)),
+        np.abs(copies(seed, 100, 1)) + 2,
+    )
+    for vectors in cases:
+        expected = threshold_of_all(vectors, metric)
+        assert threshold(vectors.astype(np.float32), metric) == pytest.approx(expected, abs=1e-6)
+
+
+def test_sparse_points_have_the_threshold_of_dense_ones() -> None:
+    """How points are stored says nothing about copies."""
+    vectors = copies(1, 40, 5)
+    dense, stored = Index.build(vectors), Index.build(sparse.csr_array(vectors))
+    assert dense.info.duplicate_threshold == stored.info.duplicate_threshold
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("number", [3, 10, 30])
+def test_copies_have_a_gap_next_to_them(metric: Metrics, number: int) -> None:
+    """The threshold is in it, however many copies there are: all of them are within, no others."""
+    items = definitions.unit(np.random.default_rng(number).standard_normal((60, DIMS)))
+    jitter = np.random.default_rng(0).standard_normal((60 * number, DIMS)) * 0.02
+    vectors = (3 * (items.repeat(number, axis=0) + jitter)).astype(np.float32)
+    index = Index.build(vectors, metric=metric)
+    result = index.query(vectors[::number], selector="greedy", list_collapsed=True)
+    assert result.warnings == ()
+    for row, (hits, first) in enumerate(zip(result, range(0, len(vectors), number), strict=True)):
+        assert {hit.id // number for hit in hits} >= {first // number}
+        assert len({hit.id // number for hit in hits}) == len(hits) == 10
+        assert len(result.collapsed(row, 0)) == number - 1
+
+
+def _healthy(name: str) -> FloatArray:
+    """Return points of which none are copies."""
+    rng = np.random.default_rng(11)
+    points: dict[str, Any] = {
+        "a map": lambda: rng.random((4_000, 2)) + 1,
+        "8 dimensions": lambda: rng.standard_normal((4_000, 8)),
+        "64 dimensions": lambda: rng.standard_normal((2_000, 64)),
+        "10 tight clusters": lambda: (
+            rng.standard_normal((10, 64)).repeat(300, axis=0)
+            + 0.1 * rng.standard_normal((3_000, 64))
+        ),
+        "10 small clusters": lambda: (
+            rng.uniform(-10, 10, (10, 8)).repeat(100, axis=0) + rng.standard_normal((1_000, 8))
+        ),
+        "many lengths": lambda: (
+            rng.standard_normal((3_000, 32)) * np.exp(rng.standard_normal((3_000, 1)))
+        ),
+        "far outliers": lambda: (
+            rng.standard_normal((4_000, 32)) * np.where(np.arange(4_000) < 40, 50, 1)[:, np.newaxis]
+        ),
+        "150 flowers": lambda: np.round(
+            rng.normal([5.8, 3.1, 3.8, 1.2], [0.8, 0.4, 1.8, 0.8], (150, 4)), 1
+        ),
+    }
+    vectors: FloatArray = points[name]().astype(np.float32)
+    return vectors
+
+
+_NAMES = [
+    *("8 dimensions", "64 dimensions", "10 tight clusters", "10 small clusters"),
+    *("many lengths", "far outliers", "150 flowers"),
+]
+_CASES = [(name, metric) for name in _NAMES for metric in METRICS]
+
+
+# Directions from the origin of a map lie on an arc, where 4,000 points are equal to a millionth.
+@pytest.mark.parametrize(("name", "metric"), [*_CASES, ("a map", "euclidean")])
+def test_without_copies_hardly_anything_is_collapsed(name: str, metric: Metrics) -> None:
+    """Answers are as near as those with nothing collapsed, and nothing is said of copies."""
+    vectors = _healthy(name)
+    index = Index.build(vectors, metric=metric)
+    queries = vectors[:: max(1, len(vectors) // 60)]
+    result = index.query(queries, search="exact")
+    plain = index.query(queries, search="exact", keep_duplicates=True)
+    assert result.warnings == ()
+    assert np.median(result.stats.collapsed) <= 5
+    if metric == "euclidean":
+        assert result.scores.mean() <= 1.15 * plain.scores.mean()
+    else:
+        assert result.scores.mean() >= 0.99 * plain.scores.mean()
+
+
+def test_the_default_is_what_build_measured() -> None:
+    """A query that names no threshold has the index's, and one that keeps copies has none."""
+    vectors = copies(2, 300, 1, metric="euclidean") * 100 + 7
+    index = Index.build(vectors, metric="euclidean")
+    result = index.query(vectors[:1])
+    assert result.parameters.duplicate_threshold == index.info.duplicate_threshold
+    assert replace(result.parameters, duplicate_threshold=None) == replace(
+        index.query(vectors[:1], keep_duplicates=True).parameters
+    )
+
+
+@pytest.mark.parametrize("metric", ["cosine", "inner_product"])
+def test_points_in_one_direction_are_not_all_copies(metric: Metrics) -> None:
+    """What all points have in common makes none of them near-copies."""
+    vectors = np.abs(copies(2, 300, 1)) + np.float32(2)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert (vectors @ vectors.T).min() > 0.95
+    index = Index.build(vectors * (3 if metric == "inner_product" else 1), metric=metric)
+    assert not index.query(vectors[:20]).stats.collapsed.any()
+
+
+def test_a_crowd_of_equal_points_does_not_hide_what_copies_are() -> None:
+    """Where nearly all points equal one another, those are copies, and no others."""
+    vectors = np.concatenate((np.repeat(copies(3, 1, 1), 400, axis=0), copies(4, 20, 1)))
+    result = Index.build(vectors).query(vectors[:1])
+    assert len(set(result.ids[0].tolist())) == 10
+    assert (result.ids[0, 1:] >= 400).all()

@@ -1,0 +1,322 @@
+"""Evaluations of labels in process, beside a slow twin of loops over `Index.predict_labels`."""
+
+import math
+import statistics
+from dataclasses import asdict, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.evaluation import label_planning
+from divgrpc.evaluation.folds import deal_folds
+from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.label_planning import RANKS_MAX
+from divgrpc.evaluation.label_running import evaluate_labels
+from divgrpc.evaluation.label_tallying import LABEL_COLUMNS, LABEL_METRICS
+from divgrpc.index import Index
+from divgrpc.metrics import inverse_propensities
+from divgrpc.types import EvaluateLabelRow, LabelResult, Progress
+from reference import metrics as reference
+
+POINTS, ASKED, FEATURES, LABELS, RANK = 60, 17, 10, 24, 5
+RNG = np.random.default_rng(3)
+X = (
+    RNG.random((POINTS + ASKED, FEATURES)) * (RNG.random((POINTS + ASKED, FEATURES)) < 0.5)
+).astype("f4")
+X[:, 0] += 0.1
+Y = (RNG.random((POINTS + ASKED, LABELS)) < 0.12).astype("f4")
+# A document that has no label, one that has all.
+Y[POINTS], Y[POINTS + 1] = 0, 1
+FACTORS = RNG.standard_normal((LABELS, RANK)).astype("f4")
+MAP = RNG.standard_normal((FEATURES, RANK)).astype("f4")
+EDGES = [(24, 25), (24, 26), (24, 27), *((25 + label % 3, label) for label in range(23))]
+GRID = LabelGrid(
+    modes=("embedding", "neighbour_vote"),
+    selectors=("nearest", "greedy", "mmr", "hierarchy"),
+    searches=("scan", "exact"),
+    limits=((None, None), (20, 15)),
+    thresholds=(None, 0.4),
+    diversities=(0.2, 0.8),
+    top_ks=(4,),
+    neighbours=6,
+    seed=2,
+)
+
+
+def built(**told: Any) -> Index:  # noqa: ANN401  # any option's
+    """Build an index of the points with their labels and factors from elsewhere."""
+    with_labels: dict[str, Any] = {
+        "labels": Y[:POINTS],
+        "label_model": (FACTORS, MAP),
+        "hierarchy": EDGES,
+    }
+    return Index.build(X[:POINTS], **(with_labels | told))
+
+
+@pytest.fixture(scope="module")
+def index() -> Index:
+    """Return an index with a hierarchy, which leaves out label 23."""
+    return built()
+
+
+@pytest.fixture(scope="module")
+def rows(index: Index) -> list[EvaluateLabelRow]:
+    """Return the rows of the whole grid."""
+    return evaluated(index, grid=GRID, per_document=True)
+
+
+def evaluated(index: Index, **told: Any) -> list[EvaluateLabelRow]:  # noqa: ANN401  # any option's
+    """Evaluate on the documents that are no points."""
+    return list(evaluate_labels(index, X[POINTS:], Y[POINTS:], **told))
+
+
+def sets_of(result: LabelResult) -> list[list[int]]:
+    """Return the labels of every document."""
+    pairs = zip(result.labels.tolist(), result.counts.tolist(), strict=True)
+    return [labels[:count] for labels, count in pairs]
+
+
+TRUTHS = [set(np.flatnonzero(row).tolist()) for row in Y[POINTS:]]
+
+
+def twin(labels: list[int], truth: set[int]) -> dict[str, float]:
+    """Measure one document, from the definitions."""
+    hits = reference.label_hits(labels, truth)
+    p, r = hits / len(labels) if labels else 0.0, hits / len(truth) if truth else 0.0
+    drank = reference.drank(labels, EDGES, [24])
+    return {
+        "precision": p,
+        "recall": r,
+        "f_score": 2 * p * r / (p + r) if p + r else 0.0,
+        "ndcg": reference.label_ndcg([*labels, -1, -1, -1, -1][:4], truth, 4),
+        "drank": drank,
+        "h_score": 2 * p * drank / (p + drank) if p + drank else 0.0,
+    }
+
+
+def test_rows_are_their_twins(index: Index, rows: list[EvaluateLabelRow]) -> None:
+    """Every metric of every document at every setting is what loops over predictions come to."""
+    settings = GRID.settings()
+    inverse = inverse_propensities(Y[:POINTS].sum(axis=0), POINTS)
+    assert [row.number for row in rows] == list(range(len(rows)))
+    for row, setting in zip(rows, settings, strict=False):
+        result = index.predict_labels(X[POINTS:], **asdict(setting))
+        predicted = sets_of(result)
+        assert (row.search, row.by_fold, row.goal) == (setting.search, (), "h_score")
+        assert row.parameters == result.parameters
+        expected = [twin(*each) for each in zip(predicted, TRUTHS, strict=True)]
+        assert tuple(row.values) == LABEL_COLUMNS
+        for name in LABEL_METRICS:
+            told = [each[name] for each in expected]
+            np.testing.assert_allclose(row.values[name], told, atol=1e-12)
+            assert row.metrics[name].value == pytest.approx(statistics.fmean(told))
+        assert row.values["found"].tolist() == [len(labels) for labels in predicted]
+        assert row.values["scored"].tolist() == result.stats.points_scored.tolist()
+        assert (row.values["microseconds"] > 0).all()
+        for k in range(1, 5):
+            cut = [reference.cut(labels, k) for labels in predicted]
+            hits = [reference.label_hits(*each) for each in zip(cut, TRUTHS, strict=True)]
+            assert row.precision_at[k - 1].value == pytest.approx(statistics.fmean(hits) / k)
+            found = [hit / max(1, len(own)) for hit, own in zip(hits, TRUTHS, strict=True)]
+            assert row.recall_at[k - 1].value == pytest.approx(statistics.fmean(found))
+            ndcg = [reference.label_ndcg(*e, k) for e in zip(predicted, TRUTHS, strict=True)]
+            assert row.ndcg_at[k - 1].value == pytest.approx(statistics.fmean(ndcg))
+            worth = reference.propensity_scored(cut, TRUTHS, inverse, k)
+            assert row.propensity_scored_at[k - 1].value == pytest.approx(worth)
+            assert row.coverage_at[k - 1] == pytest.approx(reference.coverage(cut, TRUTHS))
+
+
+def test_figures_of_a_row(rows: list[EvaluateLabelRow]) -> None:
+    """Intervals hold their means; times, counts and h of means are those of the documents."""
+    for row in rows:
+        curves = (row.precision_at, row.recall_at, row.ndcg_at, row.propensity_scored_at)
+        assert [len(curve) for curve in curves] == [4] * 4
+        for interval in (*row.metrics.values(), *(each for curve in curves for each in curve)):
+            assert interval.low - 1e-12 <= interval.value <= interval.high + 1e-12
+        times, found = row.values["microseconds"], row.values["found"]
+        assert row.microseconds.p50 == pytest.approx(np.percentile(times, 50))
+        assert row.microseconds.p50 <= row.microseconds.p90 <= row.microseconds.p99
+        assert (row.documents, row.empty) == (ASKED, (found == 0).sum())
+        assert row.short == (found < 4).sum()
+        assert row.scored == pytest.approx(row.values["scored"].mean())
+        p, d = (row.values[name].mean() for name in ("precision", "drank"))
+        assert row.h_of_means == pytest.approx(2 * p * d / (p + d))
+    assert any(row.short > row.empty for row in rows)
+    assert any(row.on_front for row in rows)
+
+
+def test_choices_are_by_the_other_folds(rows: list[EvaluateLabelRow]) -> None:
+    """Dial, limits and threshold of a fold have the greatest mean h on the others."""
+    settings = GRID.settings()
+    choices, folds = rows[len(settings) :], deal_folds(np.zeros(ASKED, np.int64))
+    kinds = [(each.mode, each.selector, each.search) for each in settings]
+    assert len(choices) == len(set(kinds)) == 16
+    for choice in choices:
+        told = choice.parameters
+        members = [
+            n for n, kind in enumerate(kinds) if kind == (told.mode, told.selector, choice.search)
+        ]
+        h = np.array([rows[number].values["h_score"] for number in members])
+        for fold, taken in enumerate(choice.by_fold):
+            means = h[:, folds != fold].mean(axis=1)
+            assert taken == members[int(means.argmax())]
+            own = folds == fold
+            for name in LABEL_COLUMNS:
+                assert (choice.values[name][own] == rows[taken].values[name][own]).all()
+        assert told == rows[members[int(h.mean(axis=1).argmax())]].parameters
+        assert not choice.on_front
+
+
+def test_without_a_hierarchy_the_f_score_chooses() -> None:
+    """There is no drank and no h; the rest is there, and choices go by f."""
+    grid = LabelGrid(selectors=("greedy",), thresholds=(None, 0.3), diversities=(0.2, 0.9))
+    found = evaluated(built(hierarchy=None), grid=grid, per_document=True)
+    f = np.array([row.values["f_score"] for row in found[:4]])
+    folds = deal_folds(np.zeros(ASKED, np.int64))
+    assert found[4].by_fold == tuple(
+        int(f[:, folds != fold].mean(axis=1).argmax()) for fold in range(5)
+    )
+    for row in found:
+        assert row.goal == "f_score"
+        assert all(math.isnan(row.metrics[name].value) for name in ("drank", "h_score"))
+        assert math.isnan(row.h_of_means)
+        assert row.metrics["f_score"].value >= 0
+
+
+def test_factors_without_labels_have_no_propensities() -> None:
+    """How frequent labels are is not known of a model that was brought."""
+    (row,) = evaluated(
+        built(labels=None), grid=LabelGrid(selectors=("nearest",)), folds=0, per_document=False
+    )
+    assert row.propensity_scored_at == ()
+    assert row.values == {}
+    assert len(row.precision_at) == 5
+
+
+def test_the_same_bytes_again(index: Index) -> None:
+    """Everything but times is the same in every run, sparse or dense."""
+
+    def told(documents: object) -> list[object]:
+        found = evaluate_labels(index, documents, sparse.csr_array(Y[POINTS:]), grid=GRID)
+        return [(row.metrics, row.ndcg_at, row.coverage_at, row.parameters) for row in found]
+
+    settings = len(GRID.settings())
+    first = told(X[POINTS:])[:settings]
+    assert first == told(X[POINTS:])[:settings]
+    assert first == told(sparse.csr_array(X[POINTS:]))[:settings]
+
+
+@pytest.mark.parametrize("documents", [1, 2])
+def test_few_documents(index: Index, documents: int) -> None:
+    """One document is enough where nothing is chosen, two are for two folds."""
+    asked = slice(POINTS + 1, POINTS + 1 + documents)
+    grid = LabelGrid(selectors=("nearest",), top_ks=(1, 100))
+    folds = documents if documents > 1 else 0
+    found = list(evaluate_labels(index, X[asked], Y[asked], grid=grid, folds=folds))
+    assert len(found) == 2 + 2 * (folds > 0)
+    assert [len(row.precision_at) for row in found[:2]] == [1, 100]
+    assert found[1].short == documents
+
+
+def test_progress_is_told(index: Index) -> None:
+    """It begins at nothing and ends at settings times documents."""
+    told: list[Progress] = []
+    evaluated(index, grid=LabelGrid(selectors=("greedy",)), progress=told.append)
+    assert (told[0].rows_done, told[0].seconds_left) == (0, None)
+    assert (told[-1].rows_done, told[-1].rows_total) == (5 * ASKED, 5 * ASKED)
+
+
+@pytest.mark.parametrize(
+    ("axis", "values"),
+    [
+        ("modes", ["votes"]),
+        ("selectors", ["best"]),
+        ("limits", [(3, None)]),
+        ("limits", [7]),
+        ("thresholds", [math.inf]),
+        ("diversities", [1.1]),
+        ("diversities", []),
+        ("diversities", [None]),
+        ("selectors", ["hierarchy", None]),
+        ("top_ks", [0]),
+        ("top_ks", 5),
+        ("searches", "exact"),
+    ],
+)
+def test_grids_are_checked(axis: str, values: Any) -> None:  # noqa: ANN401  # what is wrong
+    """A wrong value is an error of its axis."""
+    with pytest.raises(InvalidArgumentError) as refused:
+        LabelGrid(**{axis: values})
+    assert refused.value.field == axis
+
+
+def test_settings_are_each_once() -> None:
+    """Plain nearest labels have no dial; top_k is outermost, the dial inmost."""
+    grid = LabelGrid(diversities=(0.1, 0.2), thresholds=(None, 0.5), top_ks=(5, 1))
+    told = [(s.top_k, s.selector, s.threshold, s.diversity) for s in grid.settings()]
+    for_one = [("nearest", None, 0.0), ("nearest", 0.5, 0.0)]
+    for_one += [("greedy", t, d) for t in (None, 0.5) for d in (0.1, 0.2)]
+    assert told == [(k, *each) for k in (5, 1) for each in for_one]
+
+
+def test_what_is_wrong_is_refused_at_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any work, with the field that is to blame."""
+
+    def field(**told: Any) -> str:  # noqa: ANN401  # any option's
+        given = {"documents": X[POINTS:], "labels": Y[POINTS:]} | told
+        with pytest.raises(InvalidArgumentError) as refused:
+            evaluate_labels(index, **given)
+        return refused.value.field
+
+    assert field(documents=X[POINTS:, :-1]) == "documents"
+    assert field(documents=np.zeros((ASKED, FEATURES))) == "documents"
+    assert field(documents=np.full((ASKED, FEATURES), np.nan)) == "documents"
+    assert field(labels=Y[POINTS + 1 :]) == "labels"
+    assert field(labels=Y[POINTS:, :-1]) == "labels"
+    assert field(labels=np.zeros_like(Y[POINTS:])) == "labels"
+    assert field(folds=1) == "folds"
+    assert field(folds=ASKED + 1) == "folds"
+    with monkeypatch.context() as patched:
+        patched.setattr(label_planning, "LABELS_MAX", 5 * ASKED)
+        assert field() == "grid"
+    with monkeypatch.context() as patched:
+        patched.setattr(label_planning, "JUDGED_MAX", 5 * ASKED - 1)
+        assert field() == "grid"
+    assert field(grid=LabelGrid(top_ks=(RANKS_MAX // 2,), diversities=(0.1, 0.2, 0.3))) == "grid"
+    with pytest.raises(UnfitIndexError):
+        evaluate_labels(Index.build(X[:POINTS]), X[POINTS:], Y[POINTS:])
+    with pytest.raises(UnfitIndexError):
+        evaluate_labels(built(label_model=None), X[POINTS:], Y[POINTS:])
+    votes = LabelGrid(modes=("neighbour_vote",))
+    with pytest.raises(UnfitIndexError):
+        evaluate_labels(built(labels=None), X[POINTS:], Y[POINTS:], grid=votes)
+
+
+def test_the_best_threshold_of_each_mode_is_kept() -> None:
+    """That of the choice with the greatest goal; what comes without one has it then."""
+    index = built()
+    grid = replace(GRID, searches=("exact",))
+    found = evaluated(index, grid=grid, set_default=True)
+    plain = evaluated(built(), grid=grid)
+    assert not any(row.is_default for row in plain)
+    for mode in grid.modes:
+        choices = [row for row in plain if row.by_fold and row.parameters.mode == mode]
+        best = max(choices, key=lambda row: row.metrics["h_score"].value)
+        (kept,) = (row for row in found if row.is_default and row.parameters.mode == mode)
+        assert (kept.number, kept.parameters) == (best.number, best.parameters)
+        assert index.engine.defaults.thresholds.get(mode) == kept.parameters.threshold
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{"folds": 0}, {"grid": replace(GRID, top_ks=(3, 4))}, {"grid": LabelGrid()}],
+    ids=["no folds", "two top_ks", "no threshold"],
+)
+def test_a_default_needs_something_to_choose(index: Index, told: dict[str, Any]) -> None:
+    """Folds, one top_k, a threshold."""
+    with pytest.raises(InvalidArgumentError) as refused:
+        evaluated(index, **({"grid": GRID, "set_default": True} | told))
+    assert refused.value.field == "set_default"

@@ -1,0 +1,149 @@
+"""Votes of neighbours, beside their slow twin, at their ends and on real documents."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from benchmarks.documents import precisions, read
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.evaluation.label_votes import neighbour_vote
+from divgrpc.index import Index
+from divgrpc.labels.votes import most_voted
+from divgrpc.parameters import QueryParameters
+from divgrpc.types import IntArray, Metric
+from divgrpc.vectors import SparseRows
+from reference import labels as reference
+
+examples = settings(deadline=None, derandomize=True, max_examples=200)
+EXACT = QueryParameters(k=3, search="exact", diversity=0)
+
+
+def rows_of(sets: list[set[int]], count: int) -> SparseRows:
+    """Return the label matrix of some sets."""
+    matrix = np.zeros((len(sets), count), np.float32)
+    for row, labels in enumerate(sets):
+        matrix[row, sorted(labels)] = 1
+    return SparseRows.of(sparse.csr_array(matrix))
+
+
+@given(
+    st.lists(st.sets(st.integers(0, 5)), min_size=6, max_size=6),
+    st.lists(
+        st.lists(st.tuples(st.integers(0, 5), st.sampled_from([0.25, 0.5, 1.0])), max_size=4),
+        min_size=1,
+        max_size=4,
+    ),
+)
+@examples
+def test_votes_agree_with_their_twin(
+    sets: list[set[int]], lists: list[list[tuple[int, float]]]
+) -> None:
+    """Shares and their order are those of the slow twin, neighbours and labels few or none."""
+    found: IntArray = np.full((len(lists), 4), -1)
+    weights = np.zeros((len(lists), 4), np.float32)
+    for row, pairs in enumerate(lists):
+        for place, (neighbour, weight) in enumerate(pairs):
+            found[row, place], weights[row, place] = neighbour, weight
+    labels, shares = most_voted(found, weights, rows_of(sets, 6), 3)
+    for row, pairs in enumerate(lists):
+        votes = reference.vote([n for n, _ in pairs], [w for _, w in pairs], sets)
+        best = reference.best(votes, 3)
+        assert labels[row].tolist() == best + [-1] * (3 - len(best))
+        assert shares[row, : len(best)].tolist() == pytest.approx([votes[b] for b in best])
+
+
+@pytest.fixture(scope="module")
+def points() -> np.ndarray[tuple[int, ...], np.dtype[np.float32]]:
+    """Return eight points on a quarter of a circle."""
+    angles = np.linspace(0, np.pi / 2, 8)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+
+
+SETS = [{0}, {0}, {0, 1}, {1}, {2}, {2}, set(), {3}]
+
+
+def test_votes_are_weighted_by_nearness(
+    points: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+) -> None:
+    """By cosines, plainly, and by distances: each neighbour's own weight, as a share of all."""
+    labels = rows_of(SETS, 4)
+    cosines = points[0] @ points[:3].T
+    found = neighbour_vote(Index.build(points), points[:1], labels, parameters=EXACT)
+    assert found.labels.tolist() == [[0, 1, -1, -1, -1]]
+    assert found.scores[0, 0] == 1
+    assert found.scores[0, 1] == pytest.approx(cosines[2] / cosines.sum())
+    plain = neighbour_vote(
+        Index.build(points), points[:1], labels, parameters=EXACT, weighted=False, threshold=0.5
+    )
+    assert plain.labels.tolist() == [[0, -1, -1, -1, -1]]
+    squares = ((points[0] - points[:3]) ** 2).sum(axis=1)
+    weights = 1 / (1 + squares / squares.mean())
+    index = Index.build(points, metric="euclidean")
+    far = neighbour_vote(index, points[:1], labels, parameters=EXACT)
+    assert far.scores[0, 1] == pytest.approx(weights[2] / weights.sum(), rel=1e-5)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "inner_product"])
+def test_what_points_away_has_no_vote(metric: Metric) -> None:
+    """A neighbour on the other side weighs nothing, and nobody's vote is not a label."""
+    index = Index.build(np.array([[-1.0, 0]]), metric=metric)
+    found = neighbour_vote(index, np.array([[1.0, 0]]), np.ones((1, 2)), parameters=EXACT)
+    assert found.counts.tolist() == [0]
+
+
+def test_labels_go_by_the_place_of_their_point(
+    points: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+) -> None:
+    """Ids of one's own change nothing, and neither does a batch of several."""
+    index = Index.build(points, ids=np.arange(8)[::-1] * 10)
+    plain = Index.build(points)
+    mine, theirs = (neighbour_vote(i, points, rows_of(SETS, 4)) for i in (index, plain))
+    assert np.array_equal(mine.labels, theirs.labels)
+    alone = [neighbour_vote(plain, point, rows_of(SETS, 4)).scores[0] for point in points]
+    assert np.array_equal(alone, theirs.scores, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("documents", "labels", "top_k", "field"),
+    [
+        (np.zeros((1, 2)), np.ones((8, 3)), 5, "documents"),
+        (np.ones((1, 3)), np.ones((8, 3)), 5, "documents"),
+        (np.empty((0, 2)), np.ones((8, 3)), 5, "documents"),
+        (np.ones((1, 2)), np.ones((7, 3)), 5, "labels"),
+        (np.ones((1, 2)), np.ones((8, 3)), 0, "top_k"),
+    ],
+)
+def test_what_cannot_be_voted_on_is_refused(
+    points: np.ndarray[tuple[int, ...], np.dtype[np.float32]],
+    documents: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    labels: np.ndarray[tuple[int, ...], np.dtype[np.float64]],
+    top_k: int,
+    field: str,
+) -> None:
+    """A document without a direction, labels of other points, no places: named, every one."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        neighbour_vote(Index.build(points), documents, labels, top_k=top_k)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("name", "least"),
+    [("bibtex", [57.4, 33.9, 24.8]), ("delicious", [60.6, 55.4, 51.2])],
+)
+def test_ten_neighbours_vote_as_recorded(data_folder: Path, name: str, least: list[float]) -> None:
+    """Exact and weighted, P@1, P@3 and P@5 are what another program found; hashed, .98 of P@5."""
+    split = read(data_folder, name)
+    kept = np.diff(split.documents.indptr) > 0
+    index = Index.build(split.documents[kept])
+    parameters = QueryParameters(k=10, search="exact", diversity=0)
+    labels = split.labels[kept]
+    exact = neighbour_vote(index, split.asked, labels, parameters=parameters)
+    found = precisions(split, exact.labels)
+    assert all(ours >= theirs for ours, theirs in zip(found, least, strict=True)), found
+    hashed = QueryParameters(k=10, diversity=0)
+    also = neighbour_vote(index, split.asked, labels, parameters=hashed)
+    assert precisions(split, also.labels)[2] >= 0.98 * found[2]

@@ -1,0 +1,309 @@
+"""Evaluations in process, beside a slow twin of loops over `Index.query`."""
+
+import math
+import statistics
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc import Index
+from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.evaluation import COLUMNS, METRICS, Grid, deal_folds, evaluate
+from divgrpc.metrics import judge, measure
+from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.types import EvaluateRow, FloatArray, IntArray, Metric, Progress, QueryDefault
+from reference import metrics as reference
+from reference.metrics import List
+from support.served_index import random_points
+
+N, DIMS, K = 400, 12, 5
+GRID = Grid(
+    selectors=("nearest", "greedy", "mmr"),
+    searches=("scan", "exact"),
+    limits=((None, None), (40, 20)),
+    diversities=(0.2, 0.7),
+    ks=(K,),
+    seed=3,
+)
+METRIC_NAMES: list[Metric] = ["cosine", "euclidean", "inner_product"]
+
+
+def labels(n: int = N) -> tuple[IntArray, IntArray]:
+    """Return categories, some points having none, and sub-topics; category 2 has but one."""
+    categories = np.arange(n) % 4 - 1
+    subtopics = np.where(categories == 2, 7, np.arange(n) // 4 % 3)
+    return categories, subtopics
+
+
+def built(points: object, **options: Any) -> Index:  # noqa: ANN401  # any option's
+    """Build an index with labels, and ids of its own."""
+    categories, subtopics = labels()
+    return Index.build(
+        points,
+        categories=categories,
+        subtopics=subtopics,
+        ids=np.arange(N)[::-1] * 3,
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def index() -> Index:
+    """Return a small index with categories and sub-topics."""
+    return built(random_points(N, dims=DIMS))
+
+
+@pytest.fixture(scope="module")
+def queries() -> FloatArray:
+    """Return queries."""
+    return random_points(14, dims=DIMS, seed=9)
+
+
+ASKED = np.array([0, 1, 2, 1, 0, 0, 1, 2, 1, 0, 1, 0, 1, 0])
+
+
+def twin(
+    index: Index, points: FloatArray, query: FloatArray, category: int, setting: QueryParameters
+) -> dict[str, float]:
+    """Measure one query at one setting, from what `query` answers and the definitions."""
+    categories, subtopics = labels()
+    result = index.query(query, **asdict(setting))
+    ids = result.ids[0].tolist()
+    known = {3 * (N - 1 - row): (categories[row], subtopics[row]) for row in range(N)}
+    one = List(ids, known, {i for i, (own, _) in known.items() if own == category})
+    rows = [N - 1 - i // 3 if i >= 0 else -1 for i in ids]
+    metric = str(index.info.parameters["metric"])
+    near, apart, least = reference.list_distances(points, query, rows, metric)
+    by_name = {
+        name: float(getattr(reference, name)(one))
+        for name in METRICS
+        if hasattr(reference, name) and name != "majority_accuracy"
+    }
+    dial = float(setting.diversity)
+    return by_name | {
+        "majority_accuracy": reference.majority_accuracy(one, category),
+        "query_distance": near,
+        "ilad": apart,
+        "ilmd": least,
+        "objective": (1 - dial) * near - dial * apart if min(ids) >= 0 else math.nan,
+        "found": float(result.counts[0]),
+    }
+
+
+@pytest.mark.parametrize("metric", METRIC_NAMES)
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_rows_are_their_twins(metric: Metric, kind: str, queries: FloatArray) -> None:
+    """Every metric of every query at every setting is what loops over `query` come to."""
+    points = random_points(N, dims=DIMS)
+    points[np.abs(points) < 0.4] = 0
+    held = points if kind == "dense" else sparse.csr_array(points)
+    index = built(held, metric=metric)
+    rows = list(evaluate(index, queries, ASKED, grid=GRID, per_query=True))
+    settings = GRID.settings()
+    assert [row.number for row in rows] == list(range(len(rows)))
+    for row, setting in zip(rows, settings, strict=False):
+        assert (row.search, row.by_fold) == (setting.search, ())
+        assert row.parameters == index.query(queries[:1], **asdict(setting)).parameters
+        expected = [
+            twin(index, points, query, int(category), setting)
+            for query, category in zip(queries, ASKED, strict=True)
+        ]
+        assert list(row.values) == list(COLUMNS)
+        for name in METRICS:
+            told = [each[name] for each in expected]
+            np.testing.assert_allclose(row.values[name], told, atol=1e-4, rtol=1e-4)
+            kept = [value for value in told if not math.isnan(value)]
+            mean = statistics.fmean(kept) if kept else math.nan
+            assert row.metrics[name].value == pytest.approx(mean, abs=1e-4, nan_ok=True)
+        assert row.values["found"].tolist() == [each["found"] for each in expected]
+        assert (row.values["microseconds"] > 0).all()
+
+
+def test_figures_of_a_row(index: Index, queries: FloatArray) -> None:
+    """Intervals hold their means; times, counts and h of means are those of the queries."""
+    for row in evaluate(index, queries, ASKED, grid=GRID, per_query=True):
+        for interval in row.metrics.values():
+            assert interval.low - 1e-12 <= interval.value <= interval.high + 1e-12
+        times = row.values["microseconds"]
+        assert row.microseconds.mean == pytest.approx(times.mean())
+        assert row.microseconds.p50 == pytest.approx(np.percentile(times, 50))
+        assert row.microseconds.p50 <= row.microseconds.p90 <= row.microseconds.p99
+        assert (row.queries, row.empty, row.short) == (len(queries), 0, 0)
+        own = ~np.isnan(row.values["normalised_entropy"])
+        p, d = (row.values[name][own].mean() for name in ("precision", "normalised_entropy"))
+        assert row.h_of_means == pytest.approx(2 * p * d / (p + d))
+
+
+def test_choices_are_by_the_other_folds(index: Index, queries: FloatArray) -> None:
+    """A fold is reported at the setting of its kind with the greatest mean h on the others."""
+    rows = list(evaluate(index, queries, ASKED, grid=GRID, folds=3, per_query=True))
+    settings = GRID.settings()
+    choices = rows[len(settings) :]
+    with_h = ~np.isnan(rows[0].values["h_score"])
+    assert with_h.tolist() == (ASKED != 2).tolist()
+    folds = deal_folds(np.where(with_h, ASKED, -1), 3)
+    assert len(choices) == 6
+    for choice in choices:
+        kind = (choice.parameters.selector, choice.search)
+        own = [n for n, each in enumerate(settings) if (each.selector, each.search) == kind]
+        h = {number: rows[number].values["h_score"] for number in own}
+        for fold, taken in enumerate(choice.by_fold):
+            means = [np.nanmean(h[number][folds != fold]) for number in own]
+            assert taken == own[int(np.argmax(means))]
+        best = own[int(np.argmax([np.nanmean(h[number]) for number in own]))]
+        assert choice.parameters == rows[best].parameters
+        for name in COLUMNS:
+            told = [rows[choice.by_fold[fold]].values[name][q] for q, fold in enumerate(folds)]
+            np.testing.assert_array_equal(choice.values[name], told)
+
+
+def test_the_front_is_of_one_k(index: Index, queries: FloatArray) -> None:
+    """No setting on the front is beaten in h and in time by another of its k."""
+    grid = Grid(searches=("scan", "exact"), diversities=(0.3, 0.8), ks=(3, 8))
+    rows = [row for row in evaluate(index, queries, ASKED, grid=grid) if not row.by_fold]
+    for k in (3, 8):
+        own = [row for row in rows if row.parameters.k == k]
+        h = [row.metrics["h_score"].value for row in own]
+        times = [row.microseconds.p50 for row in own]
+        assert [row.on_front for row in own] == reference.pareto_front(h, times)
+
+
+def test_relevant_ids_are_as_good(index: Index, queries: FloatArray) -> None:
+    """Lists of a category's ids give what the category gives, but for the majority of all."""
+    categories, _ = labels()
+    ids = np.arange(N)[::-1] * 3
+    relevant = [ids[categories == own] for own in ASKED]
+    grid = Grid(ks=(K,))
+    told = list(evaluate(index, queries, ASKED, grid=grid, folds=0))
+    found = list(evaluate(index, queries, relevant=relevant, grid=grid, folds=0))
+    for a, b in zip(told, found, strict=True):
+        for name in set(METRICS) - {"majority_accuracy"}:
+            np.testing.assert_array_equal(a.metrics[name], b.metrics[name])
+
+
+def test_without_subtopics_nothing_is_chosen(queries: FloatArray) -> None:
+    """What does not need sub-topics is measured all the same; h is NaN."""
+    plain = Index.build(random_points(N, dims=DIMS), categories=labels()[0])
+    rows = list(evaluate(plain, queries, ASKED))
+    assert not any(row.by_fold or row.on_front for row in rows)
+    assert all(math.isnan(row.metrics["h_score"].value) for row in rows)
+    assert all(row.metrics["precision"].value > 0 for row in rows)
+
+
+def test_short_and_empty_lists_are_counted(index: Index, queries: FloatArray) -> None:
+    """A k above the number of points leaves lists short."""
+    grid = Grid(selectors=("nearest",), ks=(N + 1,))
+    row = next(iter(evaluate(index, queries, ASKED, grid=grid)))
+    assert (row.short, row.empty) == (len(queries), 0)
+    assert math.isnan(row.metrics["objective"].value)
+
+
+def test_progress_comes_to_the_end(index: Index) -> None:
+    """Progress counts queries once for each setting, and guesses the time once it can."""
+    many, seen = random_points(70, dims=DIMS, seed=2), list[Progress]()
+    list(evaluate(index, many, np.zeros(70, int), progress=seen.append))
+    steps = [n * 70 + s for n in range(6) for s in (0, 64)]
+    assert [each.rows_done for each in seen] == [*steps, 420]
+    assert {each.rows_total for each in seen} == {420}
+    assert seen[0].seconds_left is None
+    assert all((each.seconds_left or 0) > 0 for each in seen[1:-1])
+    assert seen[-1].seconds_left == 0
+
+
+def test_the_best_choice_becomes_the_default(queries: FloatArray) -> None:
+    """The choice with the greatest h by folds is what `query` takes from then on."""
+    own = built(random_points(N, dims=DIMS))
+    rows = list(evaluate(own, queries, ASKED, grid=GRID, set_default=True))
+    choices = [row for row in rows if row.by_fold]
+    (best,) = [row for row in choices if row.is_default]
+    assert best.metrics["h_score"].value == max(c.metrics["h_score"].value for c in choices)
+    setting = GRID.settings()[[row.parameters for row in rows].index(best.parameters)]
+    assert own.default == own.info.query_default
+    assert own.default == QueryDefault(
+        diversity=float(setting.diversity),
+        selector=setting.selector,
+        variant=setting.variant,
+        search=setting.search,
+        hash_limit=setting.hash_limit,
+        candidates_limit=setting.candidates_limit,
+    )
+    used = own.query(queries[:1], k=K).parameters
+    assert (used.selector, used.diversity) == (setting.selector, setting.diversity)
+
+
+BAD: list[tuple[str, dict[str, Any]]] = [
+    ("categories", {"categories": [0]}),
+    ("categories", {"categories": None}),
+    ("categories", {"categories": [0, 99]}),
+    ("categories", {"categories": [0, -1]}),
+    ("categories", {"categories": [0.5, 1]}),
+    ("relevant", {"relevant": [[0], [3]]}),
+    ("relevant", {"categories": None, "relevant": [[0]]}),
+    ("relevant", {"categories": None, "relevant": [[0], []]}),
+    ("relevant", {"categories": None, "relevant": [[0], [1]]}),
+    ("folds", {"folds": 3}),
+    ("folds", {"folds": 1}),
+    ("folds", {"folds": True}),
+    ("folds", {"folds": -2}),
+    ("queries", {"queries": np.zeros((0, DIMS)), "categories": []}),
+    ("queries", {"queries": np.zeros((2, DIMS))}),
+    ("queries", {"queries": np.full((2, DIMS), np.nan)}),
+    ("queries", {"queries": np.ones((2, DIMS + 1))}),
+    ("set_default", {"set_default": True, "folds": 0}),
+    ("set_default", {"set_default": True, "grid": Grid(ks=(3, 5))}),
+]
+
+
+@pytest.mark.parametrize(("field", "given"), BAD)
+def test_what_is_wrong_is_named_before_any_work(
+    index: Index, monkeypatch: pytest.MonkeyPatch, field: str, given: dict[str, Any]
+) -> None:
+    """Whatever is wrong is refused with its field when `evaluate` is called."""
+    monkeypatch.setattr(index.engine, "answer_one_by_one", None)
+    told: dict[str, Any] = {"queries": np.ones((2, DIMS)), "categories": [0, 1], "folds": 2} | given
+    with pytest.raises(InvalidArgumentError) as refused:
+        evaluate(index, told.pop("queries"), **told)
+    assert refused.value.field == field
+
+
+def test_too_much_is_refused(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings times queries have a limit, and so has what comparing results takes."""
+    monkeypatch.setitem(LIMITS, "evaluate_queries_max", 11)
+    with pytest.raises(InvalidArgumentError, match="at most 11") as refused:
+        evaluate(index, np.ones((2, DIMS)), [0, 1], folds=2)
+    assert refused.value.field == "grid"
+    monkeypatch.setitem(LIMITS, "k_candidates_dims_max", 1000)
+    with pytest.raises(InvalidArgumentError) as refused:
+        evaluate(index, np.ones((2, DIMS)), [0, 1], folds=2, grid=Grid(selectors=("nearest",)))
+    assert refused.value.field == "ks"
+
+
+def test_an_index_may_lack_what_is_needed() -> None:
+    """Without categories there is nothing to ask for; without an h nothing to choose."""
+    plain = Index.build(random_points(50, dims=DIMS))
+    with pytest.raises(UnfitIndexError) as unfit:
+        evaluate(plain, np.ones((2, DIMS)), [0, 1], folds=2)
+    assert unfit.value.field == "categories"
+    with pytest.raises(UnfitIndexError) as unfit:
+        evaluate(plain, np.ones((2, DIMS)), relevant=[[1], [2]], folds=2, set_default=True)
+    assert unfit.value.field == "set_default"
+
+
+def test_columns_are_the_metrics_and_more() -> None:
+    """Every metric of `measure` has its column, in its order."""
+    judged = judge(
+        np.array([[0]]),
+        np.array([0]),
+        Index.build(np.eye(3), categories=[0] * 3).engine.topics.labels,
+    )
+    assert tuple(measure(judged)) == METRICS[: len(measure(judged))]
+
+
+def test_a_query_alone(index: Index, queries: FloatArray) -> None:
+    """One vector is one query; without folds nothing is chosen."""
+    rows: list[EvaluateRow] = list(evaluate(index, queries[0], [1], folds=0))
+    assert {row.queries for row in rows} == {1}
+    assert not any(row.by_fold for row in rows)

@@ -1,0 +1,134 @@
+"""Count sketch: what becomes of very many dimensions before they are hashed."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.hashing.count_sketch import FROM_DIMS, SUMS, CountSketch
+from divgrpc.index import Index
+from divgrpc.kernels import projection
+from divgrpc.types import HashFamily, Metric, Search
+from divgrpc.vectors import SparseRows
+from reference import kernels
+from reference.index import check_row, points_of
+from support.mixed_indexes import FAMILIES, METRICS
+
+DIMS = FROM_DIMS + 800
+SEARCHES: list[Search] = ["tables", "scan", "scan_hamming"]
+
+
+def bags(rows: int, dims: int, seed: int) -> sparse.csr_array:
+    """Draw bags of words around a few topics, whose lengths vary by 10."""
+    rng = np.random.default_rng(seed)
+    noise = sparse.random_array((rows, dims), density=0.003, rng=rng, format="csr")
+    topics = sparse.random_array((5, dims), density=0.005, rng=rng, format="csr")
+    chosen = topics[rng.integers(0, 5, rows)]
+    lengths = sparse.diags_array(10 ** rng.uniform(0, 1, rows))
+    return sparse.csr_array(lengths @ (chosen + noise)).astype(np.float32)
+
+
+def test_a_sketch_is_the_sum_that_it_says() -> None:
+    """Blocks of both kinds and both kernels against the twin."""
+    sketch, rows = CountSketch.draw(DIMS, 5), bags(4, DIMS, 1)
+    truth = kernels.sketch(rows.toarray(), sketch.places, SUMS)
+    of_sparse = sketch(SparseRows.of(rows))
+    assert isinstance(of_sparse, SparseRows)
+    assert np.abs(of_sparse.matrix.toarray() - truth).max() < 1e-5
+    assert np.abs(sketch.of_dense(rows.toarray()) - truth).max() < 1e-5
+    one, other = np.full((1, SUMS), np.nan, np.float32), np.full((1, SUMS), np.nan, np.float32)
+    for row, expected in enumerate(truth):
+        projection.sketch_dense(rows.toarray(), row, sketch.places, one)
+        start, stop = rows.indptr[row], rows.indptr[row + 1]
+        projection.sketch_sparse(rows.indices, rows.data, start, stop, sketch.places, other)
+        assert np.abs(one[0] - expected).max() < 1e-5
+        assert one.tobytes() == other.tobytes()
+
+
+def test_dimensions_are_dealt_out_evenly_with_both_signs() -> None:
+    """Each sum gets its share, half of it with either sign, and other seeds deal otherwise."""
+    places = CountSketch.draw(DIMS, 5).places
+    sums = np.where(places >= 0, places, ~places)
+    counts = np.bincount(sums, minlength=SUMS)
+    assert counts.max() - counts.min() <= 1
+    assert abs((places >= 0).mean() - 0.5) < 4 * 0.5 / math.sqrt(DIMS)
+    assert (CountSketch.draw(DIMS, 5).places == places).all()
+    assert (CountSketch.draw(DIMS, 6).places != places).mean() > 0.9
+
+
+def test_products_of_unit_vectors_are_kept_as_promised() -> None:
+    """On the average what they were, with a standard deviation of at most sqrt(2 / 4,096)."""
+    rng = np.random.default_rng(2)
+    one = rng.standard_normal(DIMS)
+    near = one + 0.5 * rng.standard_normal(DIMS)
+    pair = np.array([one / np.linalg.norm(one), near / np.linalg.norm(near)], np.float32)
+    sketches = [CountSketch.draw(DIMS, seed).of_dense(pair) for seed in range(400)]
+    products = np.array([one @ other for one, other in sketches])
+    promised = math.sqrt(2 / SUMS)
+    assert abs(products.mean() - pair[0] @ pair[1]) < 4 * promised / math.sqrt(len(products))
+    assert 0.3 * promised < products.std() < 1.1 * promised
+
+
+def test_fewer_dimensions_are_left_alone() -> None:
+    """Nothing is stored, and rows come back as they are."""
+    rows = np.ones((2, FROM_DIMS - 1), np.float32)
+    sketch = CountSketch.draw(FROM_DIMS - 1, 0)
+    assert sketch(rows) is rows
+    assert sketch.dims == FROM_DIMS - 1
+    plain = Index.build(rows)
+    assert "sketch" not in plain.engine._arrays
+    assert "sketch" not in [choice.parameter for choice in plain.info.choices]
+
+
+def test_info_tells_of_a_sketch() -> None:
+    """What it is and that dimensions are the reason."""
+    index = Index.build(np.ones((2, FROM_DIMS), np.float32))
+    assert index.engine._arrays["sketch"].shape == (FROM_DIMS,)
+    told = next(choice for choice in index.info.choices if choice.parameter == "sketch")
+    assert told.value == str(SUMS)
+    assert "8,193 columns" in told.reason
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_sketched_indexes_answer_as_their_twins_do(family: HashFamily, metric: Metric) -> None:
+    """Dense and sparse points and queries, centred where that is legal."""
+    drawn = bags(152, DIMS, 3)
+    points, asked = drawn[:150], drawn[150:]
+    centred = metric == "euclidean"
+    for given in (points, points.toarray()):
+        index = Index.build(
+            given, metric=metric, hash_family=family, centred=centred, n_components=40
+        )
+        twin = points_of(index)
+        if twin.cells is None:
+            margins = kernels.margins(twin.vectors, twin.hyperplanes, twin.thresholds)
+            near = np.abs(margins) < 1e-5 * np.linalg.norm(twin.vectors, axis=1)[:, np.newaxis]
+            assert (twin.bits == (margins >= 0))[~near].all()
+        for search in SEARCHES:
+            for queries in (asked, asked.toarray()):
+                result = index.query(queries, k=4, search=search, hash_limit=1_000)
+                for row, query in enumerate(asked.toarray()):
+                    check_row(twin, query, result, row)
+
+
+def test_sketched_hashing_finds_what_is_near() -> None:
+    """By code alone, of 2,000 bags, 100 that hold most of the true ten nearest."""
+    points = bags(2_000, DIMS, 6)
+    index = Index.build(points, hash_family="lsh_div")
+    asked = points[:40]
+    truth = index.query(asked, k=10, search="exact", selector="nearest").ids
+    found = index.query(
+        asked, k=100, search="scan", selector="nearest", hash_limit=100, candidates_limit=100
+    ).ids
+    shares = [np.isin(row, others).mean() for row, others in zip(truth, found, strict=True)]
+    assert np.mean(shares) > 0.6
+
+
+def test_more_components_than_sums_are_refused() -> None:
+    """Those of the dimensions that are hashed are as many as there are."""
+    with pytest.raises(InvalidArgumentError, match="4096") as caught:
+        Index.build(np.eye(3, FROM_DIMS, dtype=np.float32), n_components=SUMS + 1)
+    assert caught.value.field == "n_components"

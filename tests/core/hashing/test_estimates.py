@@ -1,0 +1,346 @@
+"""Distances estimated from codes; codes and components of sparse points as of dense ones."""
+
+from typing import get_args
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from divgrpc.hashing import codes as coding
+from divgrpc.hashing import hyperplanes as core
+from divgrpc.hashing.count_sketch import SUMS
+from divgrpc.index import Index
+from divgrpc.kernels import code_scan, projection
+from divgrpc.types import FloatArray, HashFamily, Hyperplanes, Metric
+from divgrpc.vectors import SparseRows
+from reference import definitions, kernels
+from reference.index import dense, points_of
+
+examples = settings(deadline=None, derandomize=True, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+LENGTHY: list[Metric] = ["euclidean", "inner_product"]
+FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash", "cells"]
+Doubles = npt.NDArray[np.float64]
+
+
+def drawn(rows: int, dims: int, seed: int, share: float = 1.0) -> FloatArray:
+    """Draw points whose lengths vary by 100, which store this share of their entries."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((rows, dims)) * 10 ** rng.uniform(0, 2, (rows, 1))
+    points[rng.random(points.shape) >= share] = 0
+    return points.astype(np.float32)
+
+
+def rotation(dims: int, seed: int) -> Doubles:
+    """Return an orthogonal matrix."""
+    return np.linalg.qr(np.random.default_rng(seed).standard_normal((dims, dims)))[0]
+
+
+def estimated(
+    query: FloatArray, points: FloatArray, planes: Doubles, factor: float, depth: int = 1
+) -> Doubles:
+    """Run query and points through projections, codes, scores and the estimate."""
+    count, dims = planes.shape[1], planes.shape[0]
+    margins, words = points @ planes.astype(np.float32), depth * count // 64
+    codes, levels = np.zeros((words, len(points)), np.uint64), coding.levels(margins, depth, count)
+    coding.encode(levels, codes, 0)
+    stretches = coding.stretches(margins, levels, dims / count)
+    terms = coding.pack_terms(np.zeros(len(points), np.float32), factor * stretches)
+    quantised, own = np.empty((5, words), np.uint64), np.empty(count, np.float32)
+    projection.project(query[np.newaxis], 0, planes.astype(np.float32), own)
+    unit, total = projection.quantise(own, quantised)
+    estimates = np.full(len(points), np.nan, np.float32)
+    for at in range(0, len(points), code_scan.BLOCK):
+        run, block = estimates[at : at + code_scan.BLOCK], np.empty(code_scan.BLOCK, np.int32)
+        code_scan.estimate_block(
+            codes, quantised, unit, total, terms, at, np.float32(0), block, run
+        )
+    return estimates.astype(np.float64)
+
+
+# What the estimate promises.
+
+
+@examples
+@given(seed=seeds, dims=st.sampled_from([64, 128, 256]))
+def test_a_point_asked_for_by_itself_is_estimated_without_bias(seed: int, dims: int) -> None:
+    """With a whole rotation the product with oneself is the squared length.
+
+    But for what four bits of a margin lose: half a level each, which is what is allowed.
+    """
+    points = drawn(5, dims, seed)
+    planes = rotation(dims, seed)
+    for row in range(5):
+        squared = definitions.dot(points[row], points[row])
+        own = np.abs(points[row].astype(np.float64) @ planes)
+        stretch = (own**2).sum() / own.sum()
+        lost = 0.5 * own.max() / 7 * dims * stretch
+        found = -estimated(points[row], points, planes, 1)[row]
+        assert abs(found - squared) <= lost + 1e-4 * squared
+        # Half levels mostly cancel.
+        assert abs(found - squared) <= 0.1 * squared
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4])
+@pytest.mark.parametrize("dims", [64, 256])
+def test_the_error_of_an_estimated_product_is_bounded(dims: int, depth: int) -> None:
+    """An error is what is at right angles to the code times what is so of the query (RaBitQ).
+
+    A code's cosine c with its point is about .80 by signs, .94 and .99 by two and four bits, so an
+    error varies by sqrt(1 / c^2 - 1) / sqrt(d) of both lengths: five of those, and a level's of the
+    query, bound all of them.
+    """
+    points, query = drawn(3000, dims, 1), drawn(1, dims, 2)[0]
+    found = -estimated(query, points, rotation(dims, 3), 1, depth)
+    truth = points.astype(np.float64) @ query
+    lengths = np.linalg.norm(points, axis=1) * np.linalg.norm(query)
+    off = (found - truth) / lengths
+    sigma = coding._NOISES[depth] ** 0.5 / dims**0.5
+    own = np.abs(query @ rotation(dims, 3)).max() / 7
+    level = own / 12**0.5 / np.linalg.norm(query)
+    assert np.abs(off).max() < 5 * sigma + 0.02
+    assert abs(off.mean()) < 5 * sigma / len(points) ** 0.5 + 0.01
+    assert 0.7 * sigma < off.std() < 1.3 * np.hypot(sigma, level)
+
+
+def test_estimates_are_written_for_the_run_that_is_asked_for() -> None:
+    """Terms are read from `start` on, and each estimate is its own formula, in float32."""
+    rng = np.random.default_rng(4)
+    terms = coding.pack_terms(*rng.standard_normal((2, 50)).astype(np.float32))
+    scores = rng.integers(-900, 900, 20).astype(np.int32)
+    estimates = np.full(20, np.nan, np.float32)
+    base = np.float32(1.7)
+    code_scan.estimate(scores, np.float32(0.37), 41, terms, 30, base, estimates)
+    products = (2 * scores - 41).astype(np.float32) * np.float32(0.37)
+    offsets, factors = kernels.unpack_terms(terms)[:, 30:]
+    assert estimates.tolist() == ((base + offsets) - products * factors).tolist()
+
+
+def test_an_estimate_that_is_no_number_is_as_far_as_can_be() -> None:
+    """Infinities that take each other away, or terms that are none."""
+    huge = np.full(3, np.inf, np.float32)
+    offsets = np.array([np.inf, np.inf, np.nan], np.float32)
+    terms = coding.pack_terms(offsets, huge)
+    estimates = np.zeros(3, np.float32)
+    one = np.float32(1)
+    code_scan.estimate(np.ones(3, np.int32), one, 0, terms, 0, one, estimates)
+    assert estimates.tolist() == [np.inf] * 3
+
+
+@examples
+@given(seed=seeds, scale=st.sampled_from([1e-30, 1, 1e30]))
+def test_packed_terms_are_right_to_eight_bits(seed: int, scale: float) -> None:
+    """Each is rounded to the nearest, so off by a 256th of itself at most."""
+    drawn_terms = (np.random.default_rng(seed).standard_normal((2, 40)) * scale).astype(np.float32)
+    packed = coding.pack_terms(*drawn_terms)
+    assert packed.dtype == np.uint32
+    off = np.abs(kernels.unpack_terms(packed) - drawn_terms)
+    # Of the least floats there are fewer digits.
+    assert (off <= np.abs(drawn_terms) / 255 + 1e-38).all()
+
+
+@pytest.mark.parametrize("metric", LENGTHY)
+@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "pca_hash"])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("centred", [False, True])
+def test_terms_of_an_index_are_those_of_its_twin(
+    metric: Metric, family: HashFamily, kind: str, centred: bool
+) -> None:
+    """Squared distance from the centre and how far a code is to be stretched, by row."""
+    if centred and metric == "inner_product":
+        return
+    points = drawn(120, 30, 5, 0.4)
+    points[7] = 0
+    index = Index.build(
+        sparse.csr_array(points) if kind == "sparse" else points,
+        metric=metric,
+        hash_family=family,
+        centred=centred,
+        n_components=9,
+    )
+    twin = points_of(index)
+    assert twin.terms is not None
+    spanned = 30 if family == "lsh_div" else 9
+    planes = 9 if family == "pca_hash" else 256
+    own = kernels.margins(points, twin.hyperplanes, twin.thresholds)
+    own[np.abs(own) < 1e-6] = 0
+    factor = 2 if metric == "euclidean" else 1
+    stretched = factor * kernels.scan_terms(own, spanned / planes)
+    assert np.abs(twin.terms[1] - stretched).max() < stretched.max() / 250
+    centre = points.mean(axis=0, dtype=np.float64) if centred else np.zeros(30)
+    offsets = [definitions.distance(point, centre) for point in points]
+    if metric == "inner_product":
+        offsets = [0.0] * 120
+    assert np.abs(twin.terms[0] - offsets).max() <= max(offsets) / 250
+    assert "scan_terms" not in Index.build(points[8:], n_components=9).engine._arrays
+
+
+def check_levels(code: npt.NDArray[np.int64], cut: Doubles, rounding: float) -> None:
+    """Assert that a code (B,) has the levels nearest to its margins, but where rounding decides."""
+    steps = cut / max(0.3352 * np.sqrt((cut**2).mean()), 1e-30)
+    between = np.abs(steps - np.rint(steps)) * np.linalg.norm(cut)
+    clear = between > 1e-3 * np.linalg.norm(cut) + rounding
+    assert (code == kernels.nearest_levels(cut[None], 4)[0])[clear].all()
+
+
+@pytest.mark.parametrize("metric", get_args(Metric))
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("components", [9, 30])
+@pytest.mark.parametrize("hyperplanes", get_args(Hyperplanes))
+def test_terms_in_cells_are_of_the_way_from_the_centre(
+    metric: Metric, kind: str, components: int, hyperplanes: Hyperplanes
+) -> None:
+    """Codes are of a row's margins less its centre's; terms have all that no query is in."""
+    points = drawn(200, 30, 5, 0.4) + 20 * (kind == "dense")
+    points[points.any(axis=1) == 0, 0] = 1
+    index = Index.build(
+        sparse.csr_array(points) if kind == "sparse" else points,
+        metric=metric,
+        hash_family="cells",
+        hyperplanes=hyperplanes,
+        n_components=components,
+    )
+    twin = points_of(index)
+    assert twin.cells is not None
+    assert twin.terms is not None
+    planes, width = twin.hyperplanes.astype(np.float64), twin.cells.centres.shape[1]
+    # Whole blocks of a rotation, past which planes are of zeros.
+    used = np.count_nonzero(planes.any(axis=0))
+    assert used == (64 if hyperplanes == "gaussian" else 64 // components * components)
+    # Products have a fixed origin; distances begin in the middle of the points.
+    mean = twin.vectors.mean(axis=0, dtype=np.float64) * (metric != "inner_product")
+    for centre, square, members in zip(
+        twin.cells.centres, twin.cells.squares, twin.cells.members, strict=True
+    ):
+        place = planes[:, :width] @ centre
+        assert abs(square - place @ place) < 1e-4 * (place @ place + mean @ mean)
+        for row in members:
+            point = twin.vectors[row] - mean
+            way, cut = point - place, (point - place) @ planes
+            code = kernels.odd_levels(twin.bits[[row]], len(cut))[0]
+            check_levels(code[:used], cut[:used], 1e-4 * float(np.linalg.norm(place)))
+            stretch = components / used * (cut**2).sum() / max((cut * code).sum(), 1e-30)
+            shift = stretch * (code * (place @ planes)).sum()
+            wanted = (way @ way + 2 * shift, 2 * stretch)
+            if metric == "inner_product":
+                wanted = (0, stretch)
+            # What rounding may lose, and the signs of what is next to nothing.
+            lost = np.array([place @ place, np.linalg.norm(place)])
+            room = np.abs(wanted) / 200 + 3e-6 * lost
+            assert (np.abs(twin.terms[:, row] - wanted) <= room).all()
+
+
+@pytest.mark.parametrize("metric", get_args(Metric))
+def test_estimates_in_cells_are_near_the_distances(metric: Metric) -> None:
+    """Off by what is at right angles to the code, of the ways from the centre alone (RaBitQ)."""
+    points, queries = drawn(2000, 64, 1) + 50, drawn(5, 64, 2) + 50
+    twin = points_of(Index.build(points, metric=metric, hash_family="cells"))
+    assert twin.cells is not None
+    assert twin.terms is not None
+    # 64 dimensions are hashed with four bits each.
+    sigma = coding._NOISES[4] ** 0.5 / 64**0.5
+    for asked in queries:
+        query = definitions.unit(asked) if metric == "cosine" else asked.astype(np.float64)
+        own = kernels.margins(query, twin.hyperplanes, twin.thresholds)[0]
+        level = np.abs(own).max() / 7
+        mean = twin.vectors.mean(axis=0, dtype=np.float64) * (metric != "inner_product")
+        for cell, (centre, members) in enumerate(
+            zip(twin.cells.centres[:9], twin.cells.members[:9], strict=True)
+        ):
+            place = twin.hyperplanes[:, : len(centre)].astype(np.float64) @ centre
+            bases = [definitions.away(twin, twin.cells, cell, own)] * len(members)
+            bits, terms = twin.bits[members], twin.terms[:, members]
+            found = kernels.estimates(own, bits, terms, bases)
+            for row, guess in zip(members, found, strict=True):
+                way = twin.vectors[row] - mean - place
+                begun = place * (metric != "inner_product")
+                far = np.linalg.norm(query - mean - begun) * np.linalg.norm(way)
+                truth, times = -(query @ twin.vectors[row]), 1
+                if metric != "inner_product":
+                    own_square = ((query - mean) ** 2).sum()
+                    truth, times = ((query - twin.vectors[row]) ** 2).sum() - own_square, 2
+                lost = level * 64**0.5 * np.linalg.norm(way)
+                rounding = (abs(truth) + place @ place + way @ way) / 100
+                assert abs(guess - truth) < times * (5 * sigma * far + lost) + rounding
+
+
+# Sparse points hash as dense ones.
+
+
+@pytest.mark.parametrize("metric", get_args(Metric))
+@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv", "pca_hash"])
+@pytest.mark.parametrize("centred", [False, True])
+def test_sparse_points_have_the_codes_of_dense_ones(
+    metric: Metric, family: HashFamily, centred: bool
+) -> None:
+    """With the hyperplanes that were drawn, but for points within rounding of one."""
+    if centred and metric == "inner_product":
+        return
+    points = drawn(150, 40, 6, 0.3)
+    points[points.any(axis=1) == 0, 0] = 1
+    index = Index.build(
+        sparse.csr_array(points), metric=metric, hash_family=family, centred=centred, n_components=8
+    )
+    twin = points_of(index)
+    margins = kernels.margins(twin.vectors, twin.hyperplanes, twin.thresholds)
+    near = np.abs(margins) < 1e-5 * np.linalg.norm(twin.vectors, axis=1)[:, np.newaxis]
+    assert (twin.bits == (margins >= 0))[~near].all()
+    # A hyperplane of zeros is on nobody's side.
+    assert near.mean() < (0.97 if family == "pca_hash" else 0.01)
+    of_dense = Index.build(
+        points, metric=metric, hash_family=family, centred=centred, n_components=8
+    )
+    if family == "lsh_div":
+        assert (points_of(of_dense).bits == twin.bits).mean() > 0.9999
+    shape = of_dense.engine._arrays["hyperplanes"].shape
+    assert index.engine._arrays["hyperplanes"].shape == shape
+
+
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("dims", [12, 60, 300])
+def test_components_of_sparse_points_span_what_those_of_dense_ones_do(
+    dims: int, centred: bool
+) -> None:
+    """The same subspace, whether sketched or not, and the same axes up to their sign."""
+    rng = np.random.default_rng(7)
+    # Four topics of a few words each, the strongest eight times the weakest, and stray words.
+    topics = np.zeros((4, dims))
+    topics[np.arange(12) % 4, np.arange(12)] = 1 + rng.random(12)
+    mixed = ((0.5 + rng.standard_normal((800, 4))) * 2.0 ** np.arange(4)) @ topics
+    stray = rng.random(mixed.shape) < 0.05
+    mixed[stray] += 0.1 * rng.standard_normal(stray.sum())
+    points = mixed.astype(np.float32)
+    centre = points.mean(axis=0) if centred else np.zeros(dims, np.float32)
+    of_dense = core.principal_components(points, centre, 4, np.random.default_rng(1))
+    rows = SparseRows.of(sparse.csr_array(points))
+    of_sparse = core.principal_components(rows, centre, 4, np.random.default_rng(1))
+    truth = np.linalg.svd(points.astype(np.float64) - centre, full_matrices=False)[2][:4].T
+    for found in (of_dense, of_sparse):
+        assert np.abs(found.T @ found - np.eye(4)).max() < 1e-5
+        assert np.linalg.svd(found.T @ truth)[1].min() > 0.999
+    axes = np.abs((of_dense * of_sparse).sum(axis=0))
+    assert axes.min() > 0.99
+
+
+@pytest.mark.parametrize("hyperplanes", get_args(Hyperplanes))
+def test_components_are_of_sparse_points_never_made_dense(hyperplanes: Hyperplanes) -> None:
+    """48,000 dimensions and more: what is made of them grows with what is stored."""
+    rng = np.random.default_rng(8)
+    points = sparse.random_array((300, 60_000), density=0.001, rng=rng, format="csr")
+    index = Index.build(points.astype(np.float32), n_components=5, hyperplanes=hyperplanes)
+    assert index.engine._arrays["hyperplanes"].shape == (SUMS, 256)
+    assert index.info.nonzeros == len(index.engine._arrays["values"]) <= points.nnz
+    sizes = {array.name: array.bytes for array in index.info.arrays}
+    assert "vectors" not in sizes
+    found = index.query(points[:9], k=1, search="scan", selector="nearest")
+    assert found.ids[:, 0].tolist() == list(range(9))
+
+
+def test_dense_gives_rows_of_any_kind() -> None:
+    """The tests' own helper: a matrix of whatever holds rows."""
+    points = drawn(4, 5, 9, 0.5)
+    for given_as in (points, sparse.csr_array(points), SparseRows.of(sparse.csr_array(points))):
+        assert dense(given_as).tolist() == points.tolist()

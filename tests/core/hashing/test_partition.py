@@ -1,0 +1,270 @@
+"""A learned partition: every point in one cell, and the nearest cells found."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.hashing import codes
+from divgrpc.index import Index
+from divgrpc.kernels import cells
+from divgrpc.search.memory import Scratch
+from divgrpc.types import Metric
+from reference import definitions, kernels
+from reference.index import clustered, points_of
+
+examples = settings(deadline=None, derandomize=True, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+METRICS: list[Metric] = ["cosine", "euclidean", "inner_product"]
+
+
+# In an index.
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("rows", [1, 2, 15, 16, 17, 32, 400])
+@pytest.mark.parametrize("kind", ["many", "twice", "equal"])
+def test_every_point_is_in_exactly_one_cell(metric: Metric, rows: int, kind: str) -> None:
+    """Cells hold every row once, ascending within a cell; equal points share theirs."""
+    points = clustered(rows, 5, rows, duplicates=0.6 if kind == "twice" else 0)
+    if kind == "equal":
+        points[:] = points[0]
+    arrays = Index.build(points, hash_family="cells", metric=metric).engine._arrays
+    starts, places = arrays["cell_starts"], arrays["cell_rows"]
+    assert sorted(places.tolist()) == list(range(rows))
+    assert (starts[0], starts[-1], len(starts)) == (0, rows, len(arrays["cell_centres"]) + 1)
+    for first, last in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True):
+        assert (np.diff(places[first:last]) > 0).all()
+    if kind == "equal":
+        assert np.count_nonzero(np.diff(starts)) == 1
+
+
+def test_cells_are_hashed_with_the_hyperplanes_of_a_build_without() -> None:
+    """Only the codes are other ones: they begin at the centre of a cell."""
+    points = clustered(500, 12, 3)
+    with_cells = Index.build(points, hash_family="cells", metric="euclidean", seed=4)
+    without = Index.build(
+        points, hash_family="lsh_sdiv", n_components=12, metric="euclidean", seed=4
+    )
+    # Four bits of each margin, for which there are as many fewer.
+    theirs = without.engine._arrays["hyperplanes"][:, :64]
+    assert with_cells.engine._arrays["hyperplanes"].shape == (12, 64)
+    assert with_cells.engine._arrays["codes"].shape == without.engine._arrays["codes"].shape
+    assert np.allclose(with_cells.engine._arrays["hyperplanes"][:, :60], theirs[:, :60], atol=1e-6)
+    assert np.allclose(
+        with_cells.engine._arrays["thresholds"],
+        points.mean(axis=0) @ with_cells.engine._arrays["hyperplanes"],
+        atol=1e-4,
+    )
+
+
+@pytest.mark.parametrize("components", [65, 129, 257])
+def test_cells_take_more_components_than_a_code_has_room_for(components: int) -> None:
+    """Fewer bits of each, down to signs of as many products as there are bits."""
+    points = np.random.default_rng(0).standard_normal((400, 300)).astype(np.float32)
+    index = Index.build(points, hash_family="cells", n_components=components)
+    assert index.engine._arrays["codes"].shape == (4, 400)
+    assert index.engine._arrays["hyperplanes"].shape[1] == (128 if components == 65 else 256)
+    found = index.query(points[:50], k=1, search="scan", selector="nearest", hash_limit=40)
+    assert (found.ids[:, 0] == np.arange(50)).mean() > 0.9
+
+
+def test_as_many_components_are_hashed_as_ways_in_cells_vary_along() -> None:
+    """Where clusters lie in few dimensions and their points in all, those of the points count."""
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((4_000, 128)).astype(np.float32)
+    points[:, :10] += 20 * rng.standard_normal((100, 10))[rng.integers(0, 100, 4_000)]
+    for metric in METRICS:
+        index = Index.build(points, hash_family="cells", metric=metric)
+        assert index.info.parameters["n_components"] == 128
+    narrow = points * np.exp(-np.arange(128) / 10).astype(np.float32)
+    assert Index.build(narrow, hash_family="cells").info.parameters["n_components"] == 64
+
+
+# The nearest cells.
+
+
+class Places:
+    """Random cells as the kernel reads them, and a query's projections."""
+
+    def __init__(self, seed: int, *, count: int, width: int, points: int) -> None:
+        rng = np.random.default_rng(seed)
+        self.centres = rng.standard_normal((count, width)).astype(np.float32)
+        self.cell_starts = np.concatenate(
+            ([0], np.sort(rng.integers(0, points + 1, count - 1)), [points])
+        ).astype(np.int64)
+        self.projections = rng.standard_normal(64).astype(np.float32)
+        squares = (self.centres * self.centres).sum(axis=1)
+        # Whatever codes and terms: that they are good is for others to show.
+        self.codes = np.zeros((1, count), np.uint64)
+        drawn = rng.standard_normal((count, 64)).astype(np.float32)
+        codes.encode(drawn, self.codes, 0)
+        self.terms = codes.pack_terms(squares, rng.random(count).astype(np.float32))
+        self.arrays = (
+            self.codes,
+            self.terms,
+            self.centres,
+            squares,
+            self.cell_starts,
+            rng.permutation(points).astype(np.int32),
+            np.empty(0, np.int64),
+        )
+
+    def nearest(self, *, product: bool) -> list[int]:
+        """Return all cells, nearest first."""
+        query = self.projections[: self.centres.shape[1]]
+
+        def away(cell: int) -> float:
+            centre = self.centres[cell]
+            return (
+                -definitions.dot(centre, query) if product else definitions.distance(centre, query)
+            )
+
+        return sorted(range(len(self.centres)), key=lambda cell: (away(cell), cell))
+
+    def room(self) -> tuple[Any, ...]:
+        """Return memory for the kernel to write in."""
+        scratch = Scratch.empty(1, 1, 1, (1, 64))
+        scratch.make_scanning(len(self.centres))
+        scratch.make_cells(len(self.centres))
+        return (scratch.planes, (scratch.scores, *scratch.scanning), *scratch.cells)
+
+    def rank(self, wanted: int, *, product: bool) -> list[int]:
+        """Run the kernel."""
+        room = self.room()
+        count = cells.rank_cells(self.projections, self.arrays, wanted, product, *room)
+        found: list[int] = room[2][:count].tolist()
+        return found
+
+    def choose(self, n_probes: int, at_least: int, *, product: bool) -> tuple[list[int], int]:
+        """Run the kernel; returns the cells taken and how many points are in them."""
+        room = self.room()
+        count, points = cells.choose_cells(
+            self.projections, self.arrays, n_probes, at_least, product, *room
+        )
+        return room[2][:count].tolist(), points
+
+
+drawn_places = st.builds(
+    Places,
+    seed=seeds,
+    count=st.sampled_from([1, 2, 7, 40, 90]),
+    width=st.sampled_from([1, 3, 17, 64]),
+    points=st.sampled_from([1, 30, 400]),
+)
+
+
+@examples
+@given(places=drawn_places, product=st.booleans())
+def test_when_every_cell_is_looked_at_the_nearest_are_found(places: Places, product: bool) -> None:
+    """Where half of the cells or more is asked for, ranking is brute force; all are in no order."""
+    every = places.nearest(product=product)
+    wanted = -(-len(every) // 2)
+    if wanted < len(every):
+        assert places.rank(wanted, product=product) == every[:wanted]
+    for more in (len(every), len(every) + 5):
+        assert sorted(places.rank(more, product=product)) == sorted(every)
+
+
+@examples
+@given(places=drawn_places, product=st.booleans(), wanted=st.integers(1, 6))
+def test_few_cells_are_the_nearest_of_those_looked_at(
+    places: Places, product: bool, wanted: int
+) -> None:
+    """They come in order, each once, and the twin's way through their codes gives the same."""
+    found = places.rank(wanted, product=product)
+    assert len(set(found)) == len(found) == min(wanted, len(places.centres))
+    every = places.nearest(product=product)
+    if len(found) == len(every):
+        return
+    assert found == [cell for cell in every if cell in found]
+    twin = definitions.Cells(
+        centres=places.centres,
+        squares=(places.centres**2).sum(axis=1),
+        bits=kernels.unpack(places.codes),
+        terms=kernels.unpack_terms(places.terms),
+        members=[],
+    )
+    size = len(places.projections)
+    axes: dict[str, Any] = {"hyperplanes": np.eye(size), "thresholds": np.zeros(size)}
+    points = definitions.Points(
+        vectors=np.empty((0, size)),
+        ids=np.empty(0, np.int64),
+        bits=np.empty((0, size), np.bool_),
+        n_tables=0,
+        n_bits=0,
+        metric="inner_product" if product else "cosine",
+        **axes,
+    )
+    assert found == definitions.nearest_cells(points, twin, places.projections, wanted)
+
+
+@examples
+@given(
+    places=drawn_places,
+    product=st.booleans(),
+    n_probes=st.sampled_from([1, 3, 10**6]),
+    share=st.floats(0, 1.2),
+)
+def test_cells_are_taken_until_they_hold_enough(
+    places: Places, product: bool, n_probes: int, share: float
+) -> None:
+    """As many as asked for, then twice as many, and all of them where there are too few points."""
+    total = int(places.cell_starts[-1])
+    at_least = round(share * total)
+    taken, points = places.choose(n_probes, at_least, product=product)
+    sizes = np.diff(places.cell_starts)
+    assert points == sizes[taken].sum()
+    assert points >= at_least or len(taken) == len(places.centres)
+    wanted = min(n_probes, len(places.centres))
+    while sizes[places.rank(wanted, product=product)].sum() < at_least:
+        if wanted == len(places.centres):
+            break
+        wanted = min(2 * wanted, len(places.centres))
+    assert taken == places.rank(wanted, product=product)
+
+
+def test_cells_as_far_go_by_number() -> None:
+    """A query that all centres are equally far from takes them in their order."""
+    places = Places(1, count=9, width=8, points=50)
+    places.projections[:] = 0
+    assert places.rank(99, product=True) == list(range(len(places.centres)))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_enough_probes_see_every_point(metric: Metric) -> None:
+    """A search through all cells is exact, whatever the metric."""
+    points = clustered(600, 8, 2)
+    index = Index.build(points, hash_family="cells", metric=metric)
+    cells_there = len(index.engine._arrays["cell_centres"])
+    asked, twin = clustered(5, 8, 3), points_of(index)
+    options: dict[str, Any] = {"search": "tables", "selector": "nearest", "hash_limit": 0}
+    found = index.query(asked, n_probes=10**6, **options)
+    assert found.parameters.n_probes == cells_there
+    for row, query in enumerate(asked):
+        unit = definitions.unit(query).astype(np.float32) if metric == "cosine" else query
+        nearest = definitions.nearest_rows(twin, unit, range(index.rows))[:10]
+        assert found.ids[row].tolist() == nearest
+    assert (found.stats.buckets_probed == cells_there).all()
+    assert (found.stats.points_scored == index.rows).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("kind", ["gaussian", "far", "plain"])
+def test_codes_in_cells_find_the_nearest_wherever_points_lie(metric: Metric, kind: str) -> None:
+    """Hyperplanes that are no rotation and points far from the origin cost little."""
+    points = clustered(6_000, 32, 5) + (30 if kind == "far" else 0)
+    asked = points[::300] + 0.1
+    planes: Any = "gaussian" if kind == "gaussian" else "orthogonal"
+    index = Index.build(points, hash_family="cells", metric=metric, hyperplanes=planes)
+    options: dict[str, Any] = {"selector": "nearest", "k": 10}
+    exact = index.query(asked, search="exact", **options)
+    for search, told in (
+        ("scan", {"hash_limit": 300}),
+        ("tables", {"hash_limit": 300, "n_probes": 60}),
+    ):
+        found = index.query(asked, search=search, **options, **told)  # type: ignore[arg-type]
+        pairs = zip(found.ids, exact.ids, strict=True)
+        assert np.mean([np.isin(*pair).mean() for pair in pairs]) > 0.9, search

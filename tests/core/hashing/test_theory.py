@@ -1,0 +1,329 @@
+"""What the theory promises of random hyperplanes holds of ours.
+
+Statistical tests have fixed seeds; each is made so that a sound implementation would fail it once
+in a million choices of seeds. `CHANCE` is that probability, shared by the comparisons of a test.
+"""
+
+from math import log, sqrt
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from scipy import stats
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.hashing.hyperplanes import (
+    collision_probability,
+    draw_hyperplanes,
+    principal_components,
+    tables_needed,
+)
+from divgrpc.index import Index
+from divgrpc.parameters import BuildParameters
+from divgrpc.types import FloatArray, HashFamily, Hyperplanes
+from reference import definitions, kernels
+
+CHANCE = 1e-6
+DIMS, COMPONENTS = 24, 8
+DISTANCES = [0.05, 0.3, 1.0, 2.0, 3.0, 3.9]
+Doubles = npt.NDArray[np.float64]
+
+
+def spectrum_points() -> FloatArray:
+    """Draw points whose directions differ in weight, so that they have principal components."""
+    rng = np.random.default_rng(1)
+    points = rng.standard_normal((400, DIMS)) * np.linspace(2, 0.2, DIMS)
+    rotation = np.linalg.qr(rng.standard_normal((DIMS, DIMS)))[0]
+    return definitions.unit(points @ rotation).astype(np.float32)
+
+
+def drawn(
+    family: HashFamily, hyperplanes: Hyperplanes, bits: int, seed: int = 0
+) -> npt.NDArray[np.float64]:
+    """Return hyperplanes (d, bits) of a family for `spectrum_points`."""
+    parameters = BuildParameters(
+        hash_family=family, hyperplanes=hyperplanes, n_components=COMPONENTS, seed=seed
+    )
+    return draw_hyperplanes(parameters, spectrum_points(), np.zeros(DIMS, np.float32), bits).astype(
+        np.float64
+    )
+
+
+def components() -> Doubles:
+    """Return an orthonormal basis (d, c) of the top principal components."""
+    points = spectrum_points().astype(np.float64)
+    return np.asarray(np.linalg.svd(points, full_matrices=False)[2][:COMPONENTS].T)
+
+
+def pair(distance: float, basis: Doubles) -> tuple[Doubles, Doubles]:
+    """Return two unit vectors whose projections onto `basis` have this squared distance."""
+    rng = np.random.default_rng(2)
+    first, other = np.linalg.qr(rng.standard_normal((basis.shape[1], 2)))[0].T
+    cosine = 1 - distance / 2
+    second = cosine * first + sqrt(1 - cosine**2) * other
+    outside = rng.standard_normal((2, DIMS))
+    outside -= outside @ basis @ basis.T
+    return (
+        definitions.unit(basis @ first + 0.3 * outside[0]),
+        definitions.unit(basis @ second + 0.3 * outside[1]),
+    )
+
+
+def whole_space(family: HashFamily) -> Doubles:
+    return np.eye(DIMS) if family == "lsh_div" else components()
+
+
+def differing(planes: Doubles, a: Doubles, b: Doubles) -> npt.NDArray[np.bool_]:
+    return np.not_equal(a @ planes >= 0, b @ planes >= 0)
+
+
+# The probability of a collision.
+
+
+def test_collision_probability_is_eq_5() -> None:
+    """1 - arccos(1 - d/2) / pi: 1 for equal points, a half at right angles, 0 for opposite ones."""
+    for distance in np.linspace(0, 4, 81):
+        expected = kernels.collision_probability(float(distance))
+        assert abs(collision_probability(float(distance)) - expected) < 1e-12
+    assert [collision_probability(d) for d in (0, 2, 4)] == [1, 0.5, 0]
+
+
+@pytest.mark.parametrize("distance", [-0.001, 4.001, float("nan")])
+def test_a_distance_that_cannot_be_is_refused(distance: float) -> None:
+    """Squared distances of unit vectors lie between 0 and 4."""
+    with pytest.raises(InvalidArgumentError, match="distance"):
+        collision_probability(distance)
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
+def test_gaussian_bits_collide_as_eq_5_says(family: HashFamily, distance: float) -> None:
+    """Of independent bits a binomial number agrees, as Eq. 5 has it.
+
+    For lsh_sdiv the distance is that of the projections onto the components.
+    """
+    bits = 20_000
+    a, b = pair(distance, whole_space(family))
+    agreed = bits - int(differing(drawn(family, "gaussian", bits), a, b).sum())
+    law = stats.binom(bits, collision_probability(distance))
+    each = CHANCE / len(DISTANCES) / 4
+    assert law.ppf(each) <= agreed <= law.isf(each)
+
+
+@pytest.mark.parametrize("distance", DISTANCES)
+@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
+def test_orthogonal_bits_collide_as_often(family: HashFamily, distance: float) -> None:
+    """Each orthogonal bit alone has Eq. 5's probability; the blocks are independent."""
+    block = DIMS if family == "lsh_div" else COMPONENTS
+    blocks = 20_000 // block
+    a, b = pair(distance, whole_space(family))
+    differ = differing(drawn(family, "orthogonal", blocks * block), a, b)
+    shares = 1 - differ.reshape(blocks, block).mean(axis=1)
+    error = stats.sem(shares) * stats.norm.isf(CHANCE / len(DISTANCES) / 4)
+    assert abs(shares.mean() - collision_probability(distance)) <= error
+
+
+# Where hyperplanes lie.
+
+
+@pytest.mark.parametrize("hyperplanes", ["orthogonal", "gaussian"])
+@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
+def test_hyperplanes_are_unit_vectors_in_their_space(
+    family: HashFamily, hyperplanes: Hyperplanes
+) -> None:
+    """Every column has length one; those of lsh_sdiv lie in the span of the top components."""
+    planes = drawn(family, hyperplanes, 256)
+    assert np.abs(np.linalg.norm(planes, axis=0) - 1).max() < 1e-6
+    basis = whole_space(family)
+    assert np.abs(planes - basis @ (basis.T @ planes)).max() < 1e-4
+
+
+def test_pca_hash_deals_the_components_to_its_tables() -> None:
+    """Tables take turns from the strongest on; what no table takes follows, then zeros."""
+    vectors, rng = spectrum_points(), np.random.default_rng(0)
+    parameters = BuildParameters(hash_family="pca_hash", n_tables=2, n_bits=3, n_components=8)
+    centre = np.zeros(DIMS, np.float32)
+    planes = draw_hyperplanes(parameters, vectors, centre, 256)
+    top = principal_components(vectors, centre, 8, rng)
+    assert np.abs(planes[:, :8] - top[:, [0, 2, 4, 1, 3, 5, 6, 7]]).max() < 1e-6
+    assert not planes[:, 8:].any()
+
+
+@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
+def test_orthogonal_hyperplanes_are_orthogonal_in_blocks(family: HashFamily) -> None:
+    """As many as there are dimensions, or components, are at right angles to one another."""
+    planes, size = drawn(family, "orthogonal", 256), len(whole_space(family).T)
+    for at in range(0, 256, size):
+        block = planes[:, at : at + size]
+        assert np.abs(block.T @ block - np.eye(block.shape[1])).max() < 1e-5
+
+
+@pytest.mark.parametrize("hyperplanes", ["orthogonal", "gaussian"])
+def test_a_direction_is_as_likely_as_its_opposite(hyperplanes: Hyperplanes) -> None:
+    """Whatever a factorisation's own convention of signs is, none shows in the bits."""
+    draws = 400
+    bits = np.array(
+        [drawn("lsh_div", hyperplanes, DIMS, seed)[[0, 7]] >= 0 for seed in range(draws)]
+    )
+    law, each = stats.binom(draws, 0.5), CHANCE / DIMS / 8
+    set_bits = bits.sum(axis=0)
+    assert set_bits.min() >= law.ppf(each)
+    assert set_bits.max() <= law.isf(each)
+
+
+def test_components_are_taken_around_the_mean_where_hashing_is_centred() -> None:
+    """Centring looks at what differs between the points, not at what they share."""
+    points = definitions.unit(spectrum_points() + 3 * np.eye(DIMS)[0]).astype(np.float32)
+    index = Index.build(points, hash_family="lsh_sdiv", n_components=3, centred=True)
+    centred = points - points.mean(axis=0, dtype=np.float64)
+    basis = np.linalg.svd(centred, full_matrices=False)[2][:3].T
+    planes = index.engine._arrays["hyperplanes"].astype(np.float64)
+    assert np.abs(planes - basis @ (basis.T @ planes)).max() < 1e-4
+
+
+def test_many_dimensions_are_sketched_and_few_are_not() -> None:
+    """Above 2,048 dimensions components come from a randomised method, and are the same ones."""
+    rng = np.random.default_rng(3)
+    basis = np.linalg.qr(rng.standard_normal((2100, 5)))[0]
+    points = rng.standard_normal((300, 5)) * [5, 4, 3, 2, 1] @ basis.T
+    points += 0.001 * rng.standard_normal(points.shape)
+    planes = draw_hyperplanes(
+        BuildParameters(n_components=5),
+        definitions.unit(points).astype(np.float32),
+        np.zeros(2100, np.float32),
+        64,
+    ).astype(np.float64)
+    assert np.abs(planes - basis @ (basis.T @ planes)).max() < 1e-2
+
+
+# The paper's lemma.
+
+
+def equidistant(points: int, distance: float) -> tuple[Doubles, Doubles]:
+    """Return a query and points (m, d) that all have this squared distance to it."""
+    rng = np.random.default_rng(4)
+    query = definitions.unit(rng.standard_normal((1, DIMS)))[0]
+    aside = rng.standard_normal((points, DIMS))
+    aside = definitions.unit(aside - np.outer(aside @ query, query))
+    cosine = 1 - distance / 2
+    return query, cosine * query + sqrt(1 - cosine**2) * aside
+
+
+def largest_deviations(distance: float, points: int, bits: int, draws: int) -> Doubles:
+    """Return how far the share of differing bits lies from its expectation at worst, per draw."""
+    query, others = equidistant(points, distance)
+    expected, worst = 1 - collision_probability(distance), []
+    for seed in range(draws):
+        planes = drawn("lsh_div", "gaussian", bits, seed)
+        shares = ((query @ planes >= 0) != (others @ planes >= 0)).mean(axis=1)
+        worst.append(np.abs(shares - expected).max())
+    return np.array(worst)
+
+
+@pytest.mark.parametrize("distance", [0.5, 2.0])
+@pytest.mark.parametrize("delta", [0.5, 0.1])
+def test_the_lemma_holds_for_all_points_with_the_union_bound(distance: float, delta: float) -> None:
+    """All m points at once stay within sqrt(log(2m/delta) / 2l), but for a share delta of draws."""
+    points, bits, draws = 200, 128, 200
+    bound = sqrt(log(2 * points / delta) / (2 * bits))
+    failures = int((largest_deviations(distance, points, bits, draws) > bound).sum())
+    assert failures <= stats.binom(draws, delta).isf(CHANCE / 4)
+
+
+def test_the_lemma_as_printed_holds_for_one_point_only() -> None:
+    """sqrt(log(2/delta) / 2l) is kept by a single point, and not by 200 at once."""
+    delta, bits, draws = 0.5, 128, 200
+    bound = sqrt(log(2 / delta) / (2 * bits))
+    law = stats.binom(draws, delta)
+    alone = int((largest_deviations(2.0, 1, bits, draws) > bound).sum())
+    together = int((largest_deviations(2.0, 200, bits, draws) > bound).sum())
+    assert alone <= law.isf(CHANCE)
+    assert together > law.isf(CHANCE)
+
+
+@pytest.mark.parametrize("distance", [1.0, 2.0, 3.0])
+def test_orthogonal_hyperplanes_vary_less(distance: float) -> None:
+    """Instead of independence they offer a Hamming distance that varies less around its mean.
+
+    An F test of the variances, over draws of one block.
+    """
+    draws, (a, b) = 1500, pair(distance, np.eye(DIMS))
+    kinds: tuple[Hyperplanes, ...] = ("gaussian", "orthogonal")
+    variances = {}
+    for kind in kinds:
+        counts = [differing(drawn("lsh_div", kind, DIMS, s), a, b).sum() for s in range(draws)]
+        variances[kind] = np.var(counts, ddof=1)
+    ratio = variances["orthogonal"] / variances["gaussian"]
+    assert ratio < stats.f(draws - 1, draws - 1).ppf(CHANCE)
+
+
+# The guarantee of hash tables.
+
+
+@pytest.mark.parametrize("distance", [0.1, 0.5, 1.5])
+@pytest.mark.parametrize("n_bits", [1, 8, 16])
+@pytest.mark.parametrize("failure", [0.5, 0.1, 0.001])
+def test_tables_needed_is_the_least_number(distance: float, n_bits: int, failure: float) -> None:
+    """So many tables fail at most that often, one table fewer fails more often."""
+    tables = tables_needed(distance, n_bits, failure)
+    assert tables == kernels.tables_needed(distance, n_bits, failure)
+    missed = 1 - collision_probability(distance) ** n_bits
+    assert missed**tables <= failure * (1 + 1e-9)
+    assert tables == 1 or missed ** (tables - 1) > failure
+
+
+@pytest.mark.parametrize(
+    ("distance", "failure", "field"),
+    [
+        (4.0, 0.1, "distance"),
+        (5.0, 0.1, "distance"),
+        (1.0, 0.0, "failure_probability"),
+        (1.0, 1.0, "failure_probability"),
+    ],
+)
+def test_a_guarantee_that_cannot_be_is_refused(distance: float, failure: float, field: str) -> None:
+    """Opposite points share no bucket, and no number of tables never fails."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        tables_needed(distance, 8, failure)
+    assert caught.value.field == field
+
+
+def test_equal_points_need_one_table() -> None:
+    """At distance 0 every bit agrees."""
+    assert tables_needed(0.0, 24, 0.001) == 1
+
+
+def test_every_point_within_r_is_found_with_probability_one_minus_delta() -> None:
+    """An index with as many tables as theory asks for misses no point more often than delta.
+
+    Over many seeds; and a point at r itself is missed just as often as theory says.
+    """
+    radius, n_bits, delta, builds = 0.5, 6, 0.1, 80
+    n_tables = tables_needed(radius, n_bits, delta)
+    query, border = equidistant(15, radius)
+    _, nearer = equidistant(15, radius / 3)
+    far = definitions.unit(np.random.default_rng(5).standard_normal((70, DIMS)))
+    missed = np.zeros(30)
+    for seed in range(builds):
+        index = Index.build(
+            np.concatenate([border, nearer, far]),
+            hash_family="lsh_div",
+            hyperplanes="gaussian",
+            n_tables=n_tables,
+            n_bits=n_bits,
+            target_recall=1e-9,
+            seed=seed,
+        )
+        # The least there is to tune to: home buckets alone.
+        assert index.info.n_probes == n_tables
+        found = index.query(
+            query, k=100, search="tables", selector="nearest", hash_limit=0, candidates_limit=0
+        )
+        missed += ~np.isin(np.arange(30), found.ids)
+    law = stats.binom(builds, delta)
+    assert missed.max() <= law.isf(CHANCE / 30)
+    expected = (1 - collision_probability(radius) ** n_bits) ** n_tables
+    exact = stats.binom(builds, expected)
+    each = CHANCE / 15 / 2
+    assert (missed[:15] >= exact.ppf(each)).all()
+    assert (missed[:15] <= exact.isf(each)).all()

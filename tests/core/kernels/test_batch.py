@@ -1,0 +1,300 @@
+"""Rows of a batch that are searched together: to the byte what each gets alone."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
+from unittest.mock import Mock, patch
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.sparse import csr_array
+
+from divgrpc.index import Index
+from divgrpc.kernels import batch
+from divgrpc.kernels.code_scan import BLOCK
+from divgrpc.kernels.exact import BOUND_ROWS
+from divgrpc.parameters import QueryParameters
+from divgrpc.search import searcher as searching
+from divgrpc.types import (
+    FloatArray,
+    HashFamily,
+    Metric,
+    QueryResult,
+    QueryStats,
+    Search,
+)
+from divgrpc.vectors import SparseRows
+from reference.index import same_bytes
+from support.mixed_indexes import METRICS, SAMPLINGS, SELECTIONS, check, drawn, taking
+
+# No block of points is whole.
+ROWS, DIMS = 3 * BLOCK + 77, 12
+# Nor the last rows that are searched together, nor the last of those whose sums are.
+COUNTS = [3, 4, 5, 16, 17, 39]
+LSH: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
+SCANS: list[Search] = ["scan", "scan_hamming"]
+
+Options = dict[str, Any]
+examples = settings(deadline=None, derandomize=True, max_examples=150)
+
+
+@cache
+def built(family: HashFamily, metric: Metric, *, falling: bool = False) -> Index:
+    """Build an index whose ids are in no order; `falling`: long rows come first.
+
+    A tenth of the points is there twice, and half of them are one point: more than are kept.
+    """
+    points = drawn(ROWS, DIMS, 4, metric)
+    points[1::2] = points[1]
+    if falling:
+        points = points[np.argsort(-np.linalg.norm(points, axis=1))]
+    ids = np.random.default_rng(6).permutation(10**6)[:ROWS]
+    tables = None if family == "cells" else 2
+    return Index.build(points, ids=ids, metric=metric, hash_family=family, n_tables=tables)
+
+
+def drawn_queries(count: int, metric: Metric) -> FloatArray:
+    """Draw queries near the points and far from them; one is the point that many are."""
+    rng = np.random.default_rng(count)
+    points = drawn(ROWS, DIMS, 4, metric)
+    asked = points[1 : 1 + count] + 0.1 * rng.standard_normal((count, DIMS))
+    asked[1::2] = rng.standard_normal(asked[1::2].shape)
+    asked[count // 2] = points[1]
+    return asked.astype(np.float32)
+
+
+@contextmanager
+def searched_together() -> Iterator[dict[str, Mock]]:
+    """Search rows together however small an index is; yields the kernels that do so."""
+    names = ("nearest_together", "scan_together")
+    kernels = {name: Mock(wraps=getattr(batch, name)) for name in names}
+    with patch.multiple(searching, _DIMS=0, _VECTORS=0, _CODES=0, _PART=2, **kernels):
+        yield kernels
+
+
+def row_of(result: QueryResult, row: int) -> QueryResult:
+    """Return what a batch of that row alone should give."""
+    columns = ("ids", "scores", "selection_scores", "counts")
+    stats = [getattr(result.stats, each.name)[row : row + 1] for each in fields(QueryStats)]
+    some = {name: getattr(result, name)[row : row + 1] for name in columns}
+    return replace(result, stats=QueryStats(*stats), **some)
+
+
+def compare(
+    index: Index, asked: FloatArray | SparseRows, options: Options
+) -> tuple[QueryResult, list[int]]:
+    """Compare a batch with its rows, statistics too; returns it, and how often kernels were called.
+
+    That is of those that search rows together, the nearest and by code.
+    """
+    with searched_together() as kernels:
+        whole = index.query(asked, **options)
+    for row in range(len(asked)):
+        assert same_bytes(row_of(whole, row), index.query(asked[row : row + 1], **options)), row
+    return whole, [kernel.call_count for kernel in kernels.values()]
+
+
+@examples
+@given(
+    index=st.builds(
+        built, st.sampled_from([*LSH, "cells"]), st.sampled_from(METRICS), falling=st.booleans()
+    ),
+    count=st.sampled_from(COUNTS),
+    options=st.fixed_dictionaries(
+        {
+            "search": st.just("exact"),
+            "selector": st.sampled_from(["nearest", "greedy"]),
+            "max_distance": st.sampled_from([None, 0.3, 5.0]),
+            "keep_duplicates": st.booleans(),
+        }
+    ),
+    limits=st.sampled_from(
+        [(10, None, None), (6, 30, 20), (10, 10, 10), (200, 270, 0), (150, 0, 256)]
+    ),
+)
+def test_exact_rows_together_are_those_alone(
+    index: Index, count: int, options: Options, limits: tuple[int, int | None, int | None]
+) -> None:
+    """Whatever ends a query early, and however many are wanted."""
+    if index.engine._searcher.metric == "inner_product":
+        options["max_distance"] = None
+    options |= dict(zip(("k", "hash_limit", "candidates_limit"), limits, strict=True))
+    _, calls = compare(index, drawn_queries(count, index.engine._searcher.metric), options)
+    # A pool that may grow up to four times keeps too many of so few points.
+    grows = options["selector"] == "greedy" and not options["keep_duplicates"] and not limits[1]
+    assert calls == [0 if grows else -(-count // batch.TOGETHER), 0]
+
+
+@examples
+@given(
+    index=st.builds(built, st.sampled_from(LSH), st.sampled_from(METRICS)),
+    count=st.sampled_from(COUNTS),
+    options=st.fixed_dictionaries(
+        {
+            "search": st.sampled_from(SCANS),
+            "selector": st.sampled_from(["nearest", "greedy"]),
+            "sampling": st.sampled_from(SAMPLINGS),
+            "hash_limit": st.sampled_from([10, 11, 60, 270]),
+            "seed": st.integers(0, 3),
+        }
+    ),
+    sparse=st.booleans(),
+)
+def test_rows_scanned_together_are_those_alone(
+    index: Index, count: int, options: Options, *, sparse: bool
+) -> None:
+    """Where more points tie than there is room for, and where a query is one of those, too."""
+    asked = drawn_queries(count, index.engine._searcher.metric)
+    rows = SparseRows.of(csr_array(asked)) if sparse else asked
+    _, calls = compare(index, rows, options)
+    assert calls == [0, -(-count // batch.TOGETHER)]
+
+
+@pytest.mark.parametrize("search", ["exact", *SCANS])
+@pytest.mark.parametrize("metric", METRICS)
+def test_rows_together_are_those_of_the_twin(metric: Metric, search: Search) -> None:
+    """Every selector that knows rows of a batch."""
+    for selector, variant in SELECTIONS[:5]:
+        asked = drawn_queries(3, metric)
+        options: Options = {"search": search, "selector": selector, "variant": variant}
+        options |= {"k": 6, "hash_limit": 40, "candidates_limit": 25}
+        result, calls = compare(built("lsh_sdiv", metric), asked, options)
+        assert sum(calls) == 1
+        check(built("lsh_sdiv", metric), asked, result)
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        (2, {"search": "exact"}),
+        (3, {"search": "exact", "hash_limit": 0, "candidates_limit": 0}),
+        (3, {"search": "scan", "hash_limit": 0, "candidates_limit": 50}),
+        (3, {"search": "scan", "hash_limit": 3000}),
+        (3, {"search": "tables"}),
+        (3, {"search": "exact", "selector": "max_sum"}),
+    ],
+)
+def test_other_rows_are_searched_one_by_one(asked: int, options: Options) -> None:
+    """Few rows, rows that want most of the points, rows that read few of them."""
+    _, calls = compare(built("lsh_sdiv", "cosine"), drawn_queries(asked, "cosine"), options)
+    assert calls == [0, 0]
+
+
+def test_sparse_rows_are_searched_exactly_one_by_one() -> None:
+    """They are spread out one at a time."""
+    rows = SparseRows.of(csr_array(drawn_queries(5, "cosine")))
+    _, calls = compare(built("lsh_sdiv", "cosine"), rows, {"search": "exact"})
+    assert calls == [0, 0]
+
+
+def test_hashed_points_of_an_exact_search_are_no_nearest_ones() -> None:
+    """Build asks for hashed points, many rows at a time: of an exact search all are hashed."""
+    searcher, asked = built("lsh_sdiv", "cosine").engine._searcher, drawn_queries(5, "cosine")
+    wanted = QueryParameters(search="exact", hash_limit=50).resolve(ROWS, "exact")
+    with searched_together():
+        found = searcher.hashed(asked, wanted)
+    assert [ids.tolist() for ids in found] == [searcher.ids[:50].tolist()] * 5
+
+
+@pytest.mark.parametrize("search", SCANS)
+def test_no_rows_of_cells_or_falling_lengths_are_scanned_together(search: Search) -> None:
+    """Codes of cells lie by cell; where lengths fall a scan ends early."""
+    for index in (built("cells", "cosine"), built("lsh_div", "inner_product", falling=True)):
+        options = {"search": search, "hash_limit": 50}
+        _, calls = compare(index, drawn_queries(5, "cosine"), options)
+        assert calls == [0, 0]
+
+
+@pytest.mark.parametrize("search", ["exact", "scan"])
+def test_rows_are_searched_together_where_there_is_much_to_read(search: Search) -> None:
+    """From so many bytes of vectors on, and of codes."""
+    index = built("lsh_sdiv", "cosine")
+    name, kernel = {"exact": ("_VECTORS", "vectors"), "scan": ("_CODES", "codes")}[search]
+    size = index.engine._arrays[kernel].nbytes
+    for limit, expected in ((size, 0), (size - 1, 1)):
+        with searched_together() as kernels, patch.object(searching, name, limit):
+            index.query(drawn_queries(5, "cosine"), search=search, hash_limit=50)
+        assert sum(each.call_count for each in kernels.values()) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "refused", "taken"),
+    [("_ROWS", 6, 5), ("_DIMS", DIMS + 1, DIMS), ("_PART", ROWS, 2)],
+)
+def test_rows_are_searched_one_by_one_where_that_is_faster(
+    name: str, refused: int, taken: int
+) -> None:
+    """Few of them, in few dimensions, or keeping many of the points."""
+    index = built("lsh_sdiv", "cosine")
+    for value, expected in ((refused, 0), (taken, 1)):
+        with searched_together() as kernels, patch.object(searching, name, value):
+            index.query(drawn_queries(5, "cosine"), search="exact", hash_limit=50)
+        assert kernels["nearest_together"].call_count == expected
+
+
+@pytest.mark.parametrize(("search", "block"), [("exact", BOUND_ROWS), ("scan", BLOCK)])
+def test_what_rows_keep_together_has_a_limit(search: Search, block: int) -> None:
+    """To the byte; whoever keeps more is searched for alone."""
+    index = taking(built("lsh_sdiv", "cosine"), "scan")
+    size = batch.TOGETHER * (2 * 60 + block) * 8
+    for limit, expected in ((size - 1, 0), (size, 1)):
+        with searched_together() as kernels, patch.object(searching, "_ROOM", limit):
+            index.query(drawn_queries(39, "cosine"), search=search, hash_limit=60)
+        assert any(kernel.called for kernel in kernels.values()) == expected
+    rows, distances = index.engine._searcher._local.scratch.together[:2]
+    assert rows.nbytes + distances.nbytes == size
+
+
+def test_the_nearest_of_falling_lengths_are_all_the_candidates_there_are() -> None:
+    """A search that ends early finds k of them; how many more it came across is not told."""
+    index = built("lsh_div", "inner_product", falling=True)
+    options: Options = {"search": "exact", "selector": "nearest", "k": 5}
+    result, _ = compare(index, drawn_queries(5, "inner_product"), options)
+    assert result.stats.candidates.tolist() == [5] * 5
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"search": "exact", "keep_duplicates": True}, batch.TOGETHER),
+        # A pool that may grow keeps too many of so few points.
+        ({"search": "exact"}, 1),
+        ({"search": "exact", "selector": "max_sum"}, 1),
+        ({"search": "exact", "selector": "qp_relax"}, 1),
+        ({"search": "scan", "hash_limit": 60}, 1),
+        ({"search": "tables"}, 1),
+    ],
+)
+def test_an_index_tells_how_many_rows_it_searches_together_exactly(
+    options: Options, expected: int
+) -> None:
+    """So that a server cuts no batch of those into pieces of fewer."""
+    index, asked = built("lsh_sdiv", "cosine"), drawn_queries(5, "cosine")
+    parameters = QueryParameters(**options)
+    with searched_together():
+        assert index.engine.exact_together(asked, parameters) == expected
+        assert index.engine.exact_together(SparseRows.of(csr_array(asked)), parameters) == 1
+    assert index.engine.exact_together(asked, parameters) == 1
+
+
+@pytest.mark.parametrize(("seed", "wanted"), [(3, 100), (4, 270)])
+def test_no_point_is_kept_twice(seed: int, wanted: int) -> None:
+    """What is behind the kept ones is void, and may well be one of them again."""
+    rng = np.random.default_rng(seed)
+    points, asked = (rng.standard_normal((n, DIMS)).astype(np.float32) for n in (ROWS, 64))
+    index = Index.build(points, hash_family="lsh_div", metric="euclidean", n_tables=2)
+    options: Options = {"search": "exact", "selector": "nearest", "hash_limit": wanted}
+    compare(index, asked, options | {"k": min(wanted, 200), "candidates_limit": 0})
+
+
+def test_points_that_tie_are_drawn_from_together_as_alone() -> None:
+    """A query of many equal points: some are drawn, and another seed draws others."""
+    index = built("lsh_sdiv", "cosine")
+    asked = np.repeat(drawn(ROWS, DIMS, 4, "cosine")[1:2], 3, axis=0)
+    options: Options = {"search": "scan", "hash_limit": 200, "selector": "nearest"}
+    first, second = (compare(index, asked, options | {"seed": seed})[0].ids for seed in (1, 2))
+    assert (first != second).any()

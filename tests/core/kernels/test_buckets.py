@@ -1,0 +1,250 @@
+"""Bucket tables: which buckets are looked up, in which order, and what is found there."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.hashing import hyperplanes
+from divgrpc.kernels import buckets
+from divgrpc.parameters import QueryParameters
+from divgrpc.types import EffectiveParameters, Sampling
+from reference import definitions, kernels
+
+examples = settings(deadline=None, derandomize=True, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+WORDS = 2
+NO_IDS = np.empty(0, np.int64)
+
+
+@dataclass
+class Tables:
+    """Random codes in bucket tables, and a query given by its margins."""
+
+    bits: npt.NDArray[np.bool_]
+    margins: npt.NDArray[np.float32]
+    n_tables: int
+    n_bits: int
+    ids: npt.NDArray[np.int64]
+    room: int = 9000
+
+    @classmethod
+    def draw(cls, seed: int, points: int, n_tables: int, n_bits: int, flips: float) -> "Tables":
+        """Let the points' codes differ from the query's in this share of bits."""
+        rng = np.random.default_rng(seed)
+        margins = rng.standard_normal(64 * WORDS).astype(np.float32)
+        bits = (margins >= 0) ^ (rng.random((points, 64 * WORDS)) < flips)
+        ids = rng.permutation(3 * points)[:points].astype(np.int64)
+        return cls(bits, margins, n_tables, n_bits, ids)
+
+    def points(self) -> definitions.Points:
+        """Return the same for the twin: hyperplanes along the axes make a query its margins."""
+        size = 64 * WORDS
+        return definitions.Points(
+            vectors=np.zeros((len(self.bits), size)),
+            ids=self.ids,
+            hyperplanes=np.eye(size),
+            thresholds=np.zeros(size),
+            bits=self.bits,
+            n_tables=self.n_tables,
+            n_bits=self.n_bits,
+        )
+
+    def arrays(self) -> tuple[Any, ...]:
+        """Return the tables as the kernel reads them."""
+        codes = kernels.pack(self.bits)
+        made = [hyperplanes.build_table(codes, t, self.n_bits) for t in range(self.n_tables)]
+        counts = [len(offsets) - 1 for _, offsets, _ in made]
+        return (
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            np.concatenate([keys for keys, _, _ in made]),
+            np.concatenate([offsets for _, offsets, _ in made]),
+            np.array([rows for _, _, rows in made]),
+        )
+
+    def scratch(self) -> tuple[Any, ...]:
+        """Return memory for the kernel to write in, never used before."""
+        heap = tuple(np.empty(self.room, t) for t in (np.float32, np.int32, np.int64, np.int64))
+        shape = (self.n_tables, self.n_bits)
+        return (
+            np.empty(shape, np.int32),
+            np.empty(shape, np.float32),
+            np.empty(self.n_tables, np.int64),
+            heap,
+            np.zeros(len(self.bits), np.uint32),
+            np.zeros(1, np.uint32),
+        )
+
+    def find(
+        self, n_probes: int, at_least: int, wanted: EffectiveParameters, scratch: tuple[Any, ...]
+    ) -> tuple[list[int], int]:
+        """Run the kernel; returns the rows found, ascending, and the number of probes."""
+        rows = np.full(len(self.bits), -1, np.int32)
+        count, probes = buckets.find_tables(
+            kernels.pack((self.margins >= 0)[np.newaxis]),
+            self.margins,
+            self.arrays(),
+            n_probes,
+            at_least,
+            wanted.hash_limit,
+            wanted.sampling == "uniform",
+            self.ids,
+            np.uint64(wanted.seed),
+            scratch,
+            rows,
+        )
+        return sorted(rows[:count].tolist()), probes
+
+
+def wanted(limit: int, sampling: Sampling = "uniform", seed: int = 3) -> EffectiveParameters:
+    """Return parameters with this hash limit, whatever it is."""
+    usual = QueryParameters(search="tables", sampling=sampling, seed=seed).resolve(10**6, "tables")
+    return replace(usual, hash_limit=limit)
+
+
+drawn_tables = st.builds(
+    Tables.draw,
+    seed=seeds,
+    points=st.sampled_from([1, 2, 30, 200]),
+    n_tables=st.integers(1, 8),
+    n_bits=st.integers(1, 7),
+    flips=st.sampled_from([0.0, 0.1, 0.5]),
+)
+
+
+@examples
+@given(
+    tables=drawn_tables,
+    n_probes=st.integers(1, 60),
+    limit=st.sampled_from([0, 1, 5, 40, 1000]),
+    sampling=st.sampled_from(["uniform", "nearest"]),
+)
+def test_find_tables_finds_what_its_twin_finds(
+    tables: Tables, n_probes: int, limit: int, sampling: Sampling
+) -> None:
+    """The same buckets, the same points of them, the same sample of those."""
+    parameters = wanted(limit, sampling)
+    asked = replace(parameters, n_probes=n_probes)
+    twin = definitions.hashed_by_tables(tables.points(), tables.margins, asked)
+    found, probes = tables.find(n_probes, 0, parameters, tables.scratch())
+    assert (found, probes) == (sorted(twin[0]), twin[1])
+
+
+@examples
+@given(
+    seed=seeds,
+    n_bits=st.sampled_from([3, 7, 10]),
+    at_least=st.sampled_from([1, 10, 50, 60]),
+    n_probes=st.sampled_from([1, 4]),
+)
+def test_find_tables_probes_on_until_there_are_enough(
+    seed: int, n_bits: int, at_least: int, n_probes: int
+) -> None:
+    """More buckets are looked up, in the same order, for as long as too few points are found."""
+    tables = Tables.draw(seed, 60, 3, n_bits, 0.5)
+    parameters = replace(wanted(0), n_probes=n_probes)
+    twin = definitions.hashed_by_tables(
+        tables.points(), tables.margins, parameters, at_least=at_least
+    )
+    found, probes = tables.find(n_probes, at_least, parameters, tables.scratch())
+    assert (found, probes) == (sorted(twin[0]), twin[1])
+    assert len(found) >= at_least
+
+
+def test_probing_ends_when_every_bucket_was_looked_up() -> None:
+    """Asked for more probes than there are buckets, it looks up each once and finds all points."""
+    tables = Tables.draw(1, 50, 2, 4, 0.5)
+    found, probes = tables.find(10**6, 10**6, wanted(0), tables.scratch())
+    assert found == list(range(50))
+    assert probes == 2 * 2**4
+
+
+@pytest.mark.parametrize("room", [4, 5, 10, 33])
+def test_a_full_heap_ends_probing(room: int) -> None:
+    """Where the heap has no room for more, what is in it is looked up and no more."""
+    tables = Tables.draw(1, 50, 3, 10, 0.5)
+    tables.room = room
+    scratch = tables.scratch()
+    _, probes = tables.find(10**6, 0, wanted(0), scratch)
+    assert 3 <= probes < 3 * 2**10
+    few, _ = tables.find(2, 0, wanted(0), scratch)
+    tables.room = 9000
+    assert few == tables.find(2, 0, wanted(0), tables.scratch())[0]
+
+
+def test_scratch_can_be_used_again() -> None:
+    """A query leaves nothing behind that the next one sees, even where the epochs wrap around."""
+    tables = Tables.draw(2, 200, 4, 5, 0.3)
+    fresh = tables.find(20, 0, wanted(0), tables.scratch())
+    scratch = tables.scratch()
+    scratch[5][0] = 2**32 - 4
+    for _ in range(8):
+        assert tables.find(20, 0, wanted(0), scratch) == fresh
+    scratch[4][:] = 1
+    scratch[5][0] = 2**32 - 1
+    assert tables.find(20, 0, wanted(0), scratch) == fresh
+
+
+def at_home(tables: Tables) -> list[int]:
+    """Return the rows that share a whole key with the query."""
+    own = tables.margins >= 0
+    return [
+        row
+        for row, code in enumerate(tables.bits)
+        if any(
+            kernels.key(code, t, tables.n_bits) == kernels.key(own, t, tables.n_bits)
+            for t in range(tables.n_tables)
+        )
+    ]
+
+
+def test_home_buckets_come_first() -> None:
+    """The first probes are the buckets of the query's own keys, one per table."""
+    tables = Tables.draw(3, 300, 6, 4, 0.4)
+    assert tables.find(6, 0, wanted(0), tables.scratch()) == (at_home(tables), 6)
+
+
+@pytest.mark.parametrize("kind", ["zero", "equal"])
+@pytest.mark.parametrize("n_tables", [1, 3])
+def test_equal_margins_are_probed_once_each(kind: str, n_tables: int) -> None:
+    """However many probes have one score, each bucket is looked up once, near ones before far."""
+    tables = Tables.draw(4, 64, n_tables, 6, 0.5)
+    tables.margins = np.full(64 * WORDS, 0 if kind == "zero" else 0.5, np.float32)
+    assert tables.find(n_tables, 0, wanted(0), tables.scratch())[0] == at_home(tables)
+    for n_probes in (1, 2, 7, 6 * n_tables, n_tables * 2**6):
+        found, probes = tables.find(n_probes, 0, wanted(0), tables.scratch())
+        asked = replace(wanted(0), n_probes=n_probes)
+        twin = definitions.hashed_by_tables(tables.points(), tables.margins, asked)
+        assert (found, probes) == (sorted(twin[0]), n_probes)
+
+
+@examples
+@given(seed=seeds, n_tables=st.integers(1, 5), n_bits=st.integers(1, 12))
+def test_rank_bits_orders_by_margin(seed: int, n_tables: int, n_bits: int) -> None:
+    """Each table's bits, smallest margin first, with their squares; equals in the order of bits."""
+    rng = np.random.default_rng(seed)
+    margins = rng.integers(-3, 4, 64).astype(np.float32)
+    ranks = np.empty((n_tables, n_bits), np.int32)
+    squares = np.empty((n_tables, n_bits), np.float32)
+    buckets.rank_bits(margins, n_tables, n_bits, ranks, squares)
+    for table in range(n_tables):
+        own = margins[table * n_bits : (table + 1) * n_bits] ** 2
+        assert ranks[table].tolist() == np.argsort(own, kind="stable").tolist()
+        assert squares[table].tolist() == sorted(own.tolist())
+
+
+@pytest.mark.parametrize("n_bits", [2, 9])
+def test_bucket_finds_a_tables_bucket(n_bits: int) -> None:
+    """A key's points lie between two offsets, whether buckets are numbered or listed."""
+    tables = Tables.draw(5, 20, 3, n_bits, 0.5)
+    starts, keys, offsets, rows = tables.arrays()
+    assert (len(keys) > 0) == (n_bits == 9)
+    for table in range(3):
+        truth = kernels.buckets(tables.bits, table, n_bits)
+        for key in range(2**n_bits):
+            first, last = buckets.bucket(table, key, starts, keys, offsets)
+            assert rows[table, first:last].tolist() == truth.get(key, [])

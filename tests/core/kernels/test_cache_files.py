@@ -1,0 +1,361 @@
+"""Where compiled kernels are kept, which of them are believed, and what a process tells of it.
+
+To compile every kernel takes too long for a test: each works on a copy of the folder that this
+suite uses, with a small kernel missing or damaged.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from numba.core import config
+
+import divgrpc
+from divgrpc import compilation, warmup
+from divgrpc.compilation import Compilation
+from divgrpc.kernels import cache_files, jit
+
+# Compiled in a moment, and called from Python when kernels are warmed.
+SMALL = "leml.column_squares"
+_MIX = """
+import numpy as np
+from divgrpc.kernels import cache_files, sampling
+number = int(sampling.mix(np.uint64(1234567)))
+stats = sampling.mix.stats
+hits, misses = sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
+print(number, hits, misses, cache_files.is_warm())
+"""
+_WARM = """
+import sys
+from divgrpc.kernels import cache_files
+from divgrpc.warmup import warm_kernels
+warm_kernels()
+modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
+functions = {id(f): f for m in modules for f in vars(m).values() if hasattr(f, "signatures")}
+print(cache_files.is_warm(), sum(sum(f.stats.cache_misses.values()) for f in functions.values()))
+"""
+
+
+def run(script: str, *arguments: str, **environment: str) -> tuple[str, str]:
+    """Run a script in a process of its own; returns what it prints, and its standard error."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", script, *arguments],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip(), done.stderr
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a copy of all compiled kernels, which this process takes for the folder."""
+    warmup.warm_kernels()
+    copied = tmp_path / cache_files.cache_folder().name
+    shutil.copytree(cache_files.cache_folder(), copied)
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: copied)
+    assert cache_files.is_warm()
+    return copied
+
+
+def file_of(folder: Path, kernel: str) -> Path:
+    """Return the one file of a kernel."""
+    (file,) = folder.glob(f"{kernel}-*.kernel")
+    return file
+
+
+def test_every_decorated_function_is_a_kernel_of_the_list() -> None:
+    """The list is read from the sources: it is what the decorators saw, parts left out."""
+    decorated = {
+        f"{name.removeprefix('divgrpc.kernels.')}.{value.__name__}"
+        for name, module in list(sys.modules.items())
+        if name.startswith("divgrpc.kernels.")
+        for value in vars(module).values()
+        if hasattr(value, "signatures")
+        and value.__module__ == name
+        and "inline" not in value.targetoptions
+    }
+    assert decorated == cache_files.kernel_names()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.unlink(),
+        lambda file: file.write_bytes(file.read_bytes()[:-1]),
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(file.read_bytes()[:-9] + b"?" + file.read_bytes()[-8:]),
+    ],
+    ids=["missing", "half copied", "empty", "one byte changed"],
+)
+def test_the_stamp_is_true(folder: Path, spoil: Callable[[Path], object]) -> None:
+    """Whatever happens to one file, the folder is warm no more, and is not called so again."""
+    promised = (cache_files.read("warm") or b"").decode().split()
+    assert file_of(folder, SMALL).name in promised
+    assert cache_files.mark_warm(promised)
+    spoil(file_of(folder, SMALL))
+    assert not cache_files.is_warm()
+    assert not cache_files.mark_warm(promised)
+
+
+@pytest.mark.parametrize("bytes_kept", [None, 0, 3, -1])
+def test_a_stamp_that_promises_too_little_is_none(folder: Path, bytes_kept: int | None) -> None:
+    """None, an empty one such as earlier versions wrote, and one of which a part was copied."""
+    stamp = (folder / "warm").read_bytes()
+    (folder / "warm").unlink()
+    if bytes_kept is not None:
+        (folder / "warm").write_bytes(stamp[:bytes_kept])
+    assert not cache_files.is_warm()
+    assert not cache_files.mark_warm([])
+
+
+def test_a_kernel_inside_of_others_is_not_missed(folder: Path) -> None:
+    """It was compiled into its callers: without its file nothing has to be compiled."""
+    promised = (cache_files.read("warm") or b"").decode().split()
+    inner = next(file for file in folder.glob("*.kernel") if file.name not in promised)
+    inner.unlink()
+    assert cache_files.is_warm()
+    environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
+    assert run(_WARM, **environment) == ("True 0", "")
+
+
+def test_kernels_are_found_wherever_the_sources_are(folder: Path, tmp_path: Path) -> None:
+    """Another copy of the package, written later, as in a second environment or an image."""
+    package = Path(divgrpc.__file__).parent
+    elsewhere = tmp_path / "elsewhere" / "site-packages"
+    shutil.copytree(package, elsewhere / "divgrpc", ignore=shutil.ignore_patterns("__pycache__"))
+    for source in elsewhere.rglob("*.py"):
+        os.utime(source, (1, 1))
+    script = f"import divgrpc; print(divgrpc.__file__)\n{_WARM}"
+    environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent), "PYTHONPATH": str(elsewhere)}
+    printed, said = run(script, **environment)
+    assert printed.splitlines() == [str(elsewhere / "divgrpc" / "__init__.py"), "True 0"]
+    assert said == ""
+
+
+def test_what_is_damaged_is_compiled_again_and_said_once(folder: Path) -> None:
+    """A kernel that was cut short comes back, and the process that needs it does not compile."""
+    damaged = file_of(folder, SMALL)
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
+    printed, said = run(_WARM, **environment)
+    assert printed == "True 0"
+    assert re.fullmatch(
+        r"divgrpc: compiling kernels, once, about \d+ s\n"
+        r"divgrpc: kernels compiled in \d+ s\n",
+        said,
+    )
+    assert cache_files.is_warm()
+    assert run(_WARM, **environment) == ("True 0", "")
+
+
+def test_two_processes_that_start_at_once_are_safe(folder: Path) -> None:
+    """Both find a kernel missing; both go on when it is there, and the stamp is true."""
+    file_of(folder, SMALL).unlink()
+    outcomes: list[tuple[str, str]] = []
+
+    def start() -> None:
+        outcomes.append(run(_WARM, DIVGRPC_KERNEL_CACHE=str(folder.parent), DIVGRPC_QUIET="1"))
+
+    threads = [threading.Thread(target=start) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == [("True 0", "")] * 2
+    assert cache_files.is_warm()
+
+
+def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None:
+    """Kernels compile in memory where there is no place to keep them, and that is said once."""
+    (tmp_path / "file").write_text("in the way")
+    for place in ("/proc/nowhere", str(tmp_path / "file")):
+        printed, said = run(_MIX, DIVGRPC_KERNEL_CACHE=place)
+        assert (printed, said) == ("6457827717110365317 0 1 False", "")
+        script = "from divgrpc import compilation as c\nc.ensure()\nc.ensure()"
+        _, said = run(script, DIVGRPC_KERNEL_CACHE=place)
+        assert said.count("\n") == 1
+        assert said.startswith("divgrpc: compiled kernels cannot be kept (")
+        assert "DIVGRPC_KERNEL_CACHE names another folder" in said
+
+
+def test_a_folder_that_can_only_be_read_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as that of an image whose server runs as another user."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(cache_files, "_write", refuse)
+    reports: list[Compilation] = []
+    assert compilation.compile_ahead(reports.append)
+    assert reports == []
+    file_of(folder, SMALL).unlink()
+    assert not compilation.compile_ahead(reports.append)
+    (report,) = reports
+    assert report.state == "unkept"
+    assert report.reason.startswith("Read-only file system: ")
+
+
+def test_a_kernel_that_cannot_be_written_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk in the middle: the kernel runs, and this process knows that it is not kept."""
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: tmp_path / "file" / "below")
+    monkeypatch.setattr(jit, "unkept", {})
+    (tmp_path / "file").write_text("in the way")
+    assert jit.kernel(add_one)(2) == 3
+    (kernel,) = jit.unkept
+    assert kernel.endswith(".add_one")
+
+
+def add_one(n: int) -> int:
+    """Be a kernel of a module, as those of benchmarks are."""
+    return n + 1
+
+
+def test_compilers_that_fail_are_said_and_done_without(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reason is their last line; nothing is called warm that is not."""
+    file_of(folder, SMALL).unlink()
+    monkeypatch.setattr(compilation, "_COMMAND", "raise SystemExit('no room')")
+    reports: list[Compilation] = []
+    assert not compilation.compile_ahead(reports.append)
+    states = [report.state for report in reports if report.state != "going on"]
+    assert states == ["begun", "failed"]
+    assert reports[-1].reason == "no room"
+    assert reports[-1].ready == reports[-1].total - 1 == len(cache_files.kernel_names()) - 1
+    assert "no room" in compilation.describe_failure(reports[-1])
+
+
+def test_compilers_of_another_installation_compile_nothing(folder: Path) -> None:
+    """They would write files that nobody here looks for."""
+    script = "from divgrpc.warmup import compile_kernels; compile_kernels('first', '/nowhere')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"another divgrpc is installed than the one that runs\n",
+    )
+    assert cache_files.is_warm(), folder
+
+
+def test_nothing_is_started_where_python_is_built_in(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An application's own program, started again, would not be a compiler."""
+    file_of(folder, SMALL).unlink()
+    monkeypatch.setattr(sys, "executable", "/srv/application")
+    reports: list[Compilation] = []
+    assert not compilation.compile_ahead(reports.append)
+    assert [report.state for report in reports] == ["failed"]
+
+
+def test_kernels_are_kept_apart_by_processor_and_place(tmp_path: Path) -> None:
+    """Another processor has another folder; a named one has the same on every machine."""
+    script = "from divgrpc.kernels import cache_files; print(cache_files.cache_folder())"
+    here, _ = run(script, DIVGRPC_KERNEL_CACHE=str(tmp_path))
+    assert Path(here).parent == tmp_path
+    named = {"DIVGRPC_KERNEL_CACHE": str(tmp_path), "NUMBA_CPU_NAME": "x86-64"}
+    plain, _ = run(script, **named)
+    bare, _ = run(script, **named, NUMBA_CPU_FEATURES="")
+    assert len({here, plain, bare}) == 3
+    home, _ = run(script, DIVGRPC_KERNEL_CACHE="", XDG_CACHE_HOME=str(tmp_path / "home"))
+    assert Path(home).is_absolute()
+
+
+def test_an_edit_of_any_kernel_moves_all_of_them(tmp_path: Path) -> None:
+    """A kernel holds the code of those that it calls: the folder's name is of all of them."""
+    copied = tmp_path / "kernels"
+    shutil.copytree(Path(cache_files.__file__).parent, copied)
+    script = (
+        "import sys; from divgrpc.kernels import cache_files\n"
+        "cache_files.__file__ = sys.argv[1]; print(cache_files.cache_folder().name)"
+    )
+    place, edited = str(copied / "cache_files.py"), copied / "exact.py"
+    before, _ = run(script, place)
+    assert before == cache_files.cache_folder().name
+    edited.write_text(edited.read_text() + "# A word.\n")
+    after, _ = run(script, place)
+    (copied / "more.py").write_text("")
+    assert len({before, after, run(script, place)[0]}) == 3
+
+
+def test_numbas_own_setting_is_left_alone() -> None:
+    """Whoever uses numba beside us keeps their kernels where they did."""
+    before = config.CACHE_DIR
+    jit.kernel(add_one)
+    after = config.CACHE_DIR
+    assert after == before
+
+
+def test_a_compiler_runs_no_file_of_the_folder_it_is_started_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody's numba.py where a server is started is not numba."""
+    (tmp_path / "numba.py").write_text("open('run', 'w')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(compilation, "_COMMAND", "import numba; open('imported', 'w')")
+    with (
+        open(os.devnull, "wb") as nowhere,
+        compilation._compiler("first", nowhere) as process,
+    ):
+        process.wait()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["imported", "numba.py"]
+
+
+@pytest.mark.parametrize(
+    ("state", "line"),
+    [
+        ("begun", r"divgrpc: compiling kernels, once, about \d+ s\n"),
+        ("going on", ""),
+        ("done", r"divgrpc: kernels compiled in 21 s\n"),
+        ("failed", r"divgrpc: kernels could not be compiled ahead \(why\); .*\n"),
+    ],
+)
+def test_a_file_gets_two_lines(
+    state: str, line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody watches a file: it gets no progress, and nothing at all where quiet is asked for."""
+    now = Compilation(state, 60, 117, 21.2, "why")  # type: ignore[arg-type]  # a parameter
+    monkeypatch.delenv("DIVGRPC_QUIET", raising=False)
+    compilation.tell_standard_error(now)
+    assert re.fullmatch(line, capsys.readouterr().err)
+    monkeypatch.setenv("DIVGRPC_QUIET", "1")
+    compilation.tell_standard_error(now)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_terminal_sees_progress(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One line, written over again and again, and a whole line at the end."""
+    monkeypatch.delenv("DIVGRPC_QUIET", raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    compilation.tell_standard_error(Compilation("going on", 60, 117, 9.4))
+    compilation.tell_standard_error(Compilation("done", 117, 117, 21.2))
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert re.search(r"\r\033\[Kdivgrpc: .* about \d+ s: 60 of 117 after 9 s\r\033\[K", said)
+
+
+def test_waiting_for_another_process_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that holds the lock and writes nothing holds up nobody for ever."""
+    file_of(folder, SMALL).unlink()
+    monkeypatch.setattr(compilation, "_STILL_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(compilation, "_locked", lambda _: False)
+    reports: list[Compilation] = []
+    begun = time.monotonic()
+    assert not compilation.compile_ahead(reports.append)
+    assert time.monotonic() - begun < 5
+    assert reports[-1].reason == "another process holds the lock and writes no file"

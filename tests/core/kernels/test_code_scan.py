@@ -1,0 +1,303 @@
+"""Scores of all codes, the largest of them, and seeded draws."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.hashing.codes import pack_terms
+from divgrpc.kernels import code_scan, projection, sampling
+from divgrpc.types import FloatArray
+from reference import kernels
+
+examples = settings(deadline=None, derandomize=True, max_examples=50)
+seeds = st.integers(0, 2**32 - 1)
+EDGES = [1, 2, 63, 64, 65, 127, 128, 1023, 1024, 1025, 2100]
+NO_IDS = np.empty(0, np.int64)
+
+
+def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
+    return np.random.default_rng(seed).random((points, bits)) < 0.5
+
+
+def scratch(points: int) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    groups = -(-points // code_scan.BLOCK) * code_scan.COLUMN
+    return np.full(points, 12345, np.int32), np.full(groups, 12345, np.int32)
+
+
+def group_maxima(scores: npt.NDArray[np.int32]) -> list[int]:
+    blocks = -(-len(scores) // code_scan.BLOCK)
+    padded = np.full(blocks * code_scan.BLOCK, np.iinfo(np.int32).min, np.int32)
+    padded[: len(scores)] = scores
+    maxima = padded.reshape(blocks, code_scan.GROUP, code_scan.COLUMN).max(axis=1)
+    return [int(each) for each in maxima.ravel()]
+
+
+# Scores.
+
+
+@examples
+@given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
+def test_scan_asymmetric_adds_the_levels_of_set_bits(seed: int, words: int, points: int) -> None:
+    """Each point's score is the sum of the query's levels over its set bits."""
+    bits = random_bits(points, 64 * words, seed)
+    margins = np.random.default_rng(seed).standard_normal(64 * words).astype(np.float32)
+    planes, (scores, maxima) = np.empty((5, words), np.uint64), scratch(points)
+    projection.quantise(margins, planes)
+    code_scan.scan_asymmetric(kernels.pack(bits), planes, scores, maxima)
+    levels = kernels.levels(margins)
+    assert scores.tolist() == [kernels.asymmetric_score(code, levels) for code in bits]
+    assert maxima.tolist() == group_maxima(scores)
+
+
+@examples
+@given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
+def test_scan_hamming_counts_differing_bits(seed: int, words: int, points: int) -> None:
+    """Each point's score is minus the Hamming distance of its code to the query's."""
+    bits = random_bits(points + 1, 64 * words, seed)
+    packed, (scores, maxima) = kernels.pack(bits), scratch(points)
+    codes, code = np.ascontiguousarray(packed[:, 1:]), np.ascontiguousarray(packed[:, 0])
+    code_scan.scan_hamming(codes, code, points, scores, maxima)
+    assert scores.tolist() == [-kernels.hamming(other, bits[0]) for other in bits[1:]]
+    assert maxima.tolist() == group_maxima(scores)
+
+
+@examples
+@given(
+    seed=seeds,
+    words=st.integers(1, 5),
+    depth=st.sampled_from([1, 2, 4]),
+    points=st.sampled_from(EDGES),
+    wanted=st.integers(1, 40),
+)
+def test_estimates_of_a_scan_are_those_of_its_scores(
+    seed: int, words: int, depth: int, points: int, wanted: int
+) -> None:
+    """Scanned in one go or score by score: the same estimates, and the least of them are found."""
+    rng = np.random.default_rng(seed)
+    bits, margins = (
+        random_bits(points, 64 * words * depth, seed),
+        rng.standard_normal(64 * words).astype(np.float32),
+    )
+    codes, levels = kernels.pack(bits), kernels.levels(margins)
+    planes, (scores, maxima) = np.empty((5, words * depth), np.uint64), scratch(points)
+    unit, total = projection.quantise(margins, planes)
+    terms = pack_terms(*rng.random((2, points)).astype(np.float32))
+    terms.setflags(write=False)
+    unit = np.float32(unit)
+    code_scan.scan_asymmetric(codes, planes, scores, maxima)
+    assert scores[:9].tolist() == [kernels.asymmetric_score(code, levels) for code in bits[:9]]
+    apart, whole = np.empty((2, points), np.float32)
+    code_scan.estimate(scores, unit, total, terms, 0, np.float32(0), apart)
+    truth = [
+        t - np.float32(np.float32(2 * s - total) * unit) * f
+        for s, t, f in zip(scores, *kernels.unpack_terms(terms), strict=True)
+    ]
+    assert apart.tolist() == np.array(truth, np.float32).tolist()
+    blocks = -(-points // code_scan.BLOCK)
+    minima = np.empty(blocks * code_scan.COLUMN, np.float32)
+    code_scan.scan_estimates(codes, planes, unit, total, terms, points, scores, whole, minima)
+    assert whole.tolist() == apart.tolist()
+    padded = np.full(blocks * code_scan.BLOCK, np.inf, np.float32)
+    padded[:points] = whole
+    columns = padded.reshape(blocks, code_scan.GROUP, code_scan.COLUMN).min(axis=1)
+    assert minima.tolist() == columns.ravel().tolist()
+    wanted, rows = min(wanted, points), np.full(points, -1, np.int32)
+    found = code_scan.take_least(whole, minima, points, wanted, rows)
+    taken = rows[:found].tolist()
+    assert found >= wanted
+    assert len(set(taken)) == found
+    assert whole[:found].tolist() == apart[taken].tolist()
+    assert set(np.flatnonzero(apart <= np.sort(apart)[wanted - 1]).tolist()) <= set(taken)
+
+
+@pytest.mark.parametrize("known", [0, 1, 255, 1024, 1500])
+@pytest.mark.parametrize("stop", [1500, 2100])
+def test_what_is_known_takes_the_place_of_estimates(known: int, stop: int) -> None:
+    """First estimates are replaced, and minima are those of what stands there then."""
+    rng = np.random.default_rng(known)
+    estimates = rng.random(2100).astype(np.float32)
+    minima = np.empty(3 * code_scan.COLUMN, np.float32)
+    distances = -rng.random(known).astype(np.float32)
+    padded = np.full(3 * code_scan.BLOCK, np.inf, np.float32)
+    padded[:stop] = estimates[:stop]
+
+    def columns() -> FloatArray:
+        least = padded.reshape(3, code_scan.GROUP, code_scan.COLUMN).min(axis=1)
+        return np.asarray(least.ravel())
+
+    minima[:] = columns()
+    padded[:known] = distances
+    code_scan.put_known(distances, stop, estimates, minima)
+    assert estimates[:stop].tolist() == padded[:stop].tolist()
+    assert minima.tolist() == columns().tolist()
+
+
+@pytest.mark.parametrize("words", [1, 4, 96])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_scores_reach_their_ends(words: int, sign: int) -> None:
+    """Margins that are all as large as the largest, over full and empty codes, overflow nothing."""
+    bits = np.zeros((2, 64 * words), np.bool_)
+    bits[0] = True
+    margins = np.full(64 * words, sign, np.float32)
+    planes, (scores, maxima) = np.empty((5, words), np.uint64), scratch(2)
+    projection.quantise(margins, planes)
+    code_scan.scan_asymmetric(kernels.pack(bits), planes, scores, maxima)
+    assert scores.tolist() == [sign * 7 * 64 * words, 0]
+    packed = kernels.pack(bits)
+    code_scan.scan_hamming(packed, packed[:, 1].copy(), 2, scores, maxima)
+    assert scores.tolist() == [-64 * words, 0]
+
+
+# The largest.
+
+
+def take(
+    scores: npt.NDArray[np.int32], wanted: int, ids: npt.NDArray[np.int64], *, draw: bool
+) -> tuple[list[int], list[int]]:
+    """Return the rows that are sure and those that tie."""
+    maxima = np.array(group_maxima(scores), np.int32)
+    rows = np.full(len(scores), -1, np.int32)
+    sure, count = code_scan.take_largest(scores, maxima, wanted, rows)
+    if draw:
+        count = sampling.keep_sample(rows, sure, count, wanted - sure, ids, np.uint64(7))
+    return rows[:sure].tolist(), rows[sure:count].tolist()
+
+
+@examples
+@given(
+    seed=seeds,
+    points=st.sampled_from(EDGES),
+    spread=st.sampled_from([0, 1, 3, 40, 5000]),
+    share=st.floats(0, 1),
+)
+def test_take_largest_splits_at_the_boundary(
+    seed: int, points: int, spread: int, share: float
+) -> None:
+    """What scores above the last value is sure, what has the last value ties, all else is out."""
+    scores = np.random.default_rng(seed).integers(-spread, spread + 1, points).astype(np.int32)
+    wanted = max(1, round(share * points))
+    boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
+    sure, tied = take(scores, wanted, NO_IDS, draw=False)
+    assert sorted(sure) == np.flatnonzero(scores > boundary).tolist()
+    assert sorted(tied) == np.flatnonzero(scores == boundary).tolist()
+
+
+@examples
+@given(seed=seeds, points=st.sampled_from(EDGES), spread=st.sampled_from([0, 1, 3, 40]))
+def test_take_largest_draws_among_the_ties(seed: int, points: int, spread: int) -> None:
+    """With a draw there are exactly as many as wanted, the ties those of lowest priority."""
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(-spread, spread + 1, points).astype(np.int32)
+    ids = rng.permutation(10 * points)[:points].astype(np.int64)
+    wanted = int(rng.integers(1, points + 1))
+    boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
+    sure, tied = take(scores, wanted, ids, draw=True)
+    assert sorted(sure) == np.flatnonzero(scores > boundary).tolist()
+    ties = np.flatnonzero(scores == boundary).tolist()
+    lots = sorted(ties, key=lambda row: kernels.priority(7, int(ids[row])))
+    assert sorted(tied) == sorted(lots[: wanted - len(sure)])
+
+
+# Draws.
+
+
+@settings(deadline=None, derandomize=True)
+@given(word=st.integers(0, 2**64 - 1))
+def test_mix_is_splitmix64(word: int) -> None:
+    """The published finaliser, on every word."""
+    assert sampling.mix(np.uint64(word)) == kernels.splitmix64(word)
+
+
+def test_mix_gives_the_published_numbers() -> None:
+    """The generator's first three outputs from the state 1234567."""
+    golden = 0x9E3779B97F4A7C15
+    outputs = [int(sampling.mix(np.uint64(1234567 + i * golden & 2**64 - 1))) for i in range(3)]
+    assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def kept(rows: list[int], wanted: int, ids: npt.NDArray[np.int64], seed: int) -> list[int]:
+    array = np.array(rows, np.int32)
+    end: int = sampling.keep_sample(array, 0, len(rows), wanted, ids, np.uint64(seed))
+    stay: list[int] = array[:end].tolist()
+    return stay
+
+
+@examples
+@given(
+    points=st.integers(0, 200),
+    wanted=st.integers(0, 220),
+    seed=st.integers(0, 2**64 - 1),
+    given_ids=st.booleans(),
+)
+def test_keep_sample_keeps_the_lowest_priorities(
+    points: int, wanted: int, seed: int, given_ids: bool
+) -> None:
+    """Those of lowest priority stay, in the order in which they were."""
+    rng = np.random.default_rng(points)
+    ids = rng.choice(2**62, points, replace=False) if given_ids else np.arange(points)
+    lots = sorted(range(points), key=lambda row: kernels.priority(seed, int(ids[row])))
+    stay = set(lots[:wanted])
+    rows = rng.permutation(points).tolist()
+    result = kept(rows, wanted, ids if given_ids else NO_IDS, seed)
+    assert result == [row for row in rows if row in stay]
+
+
+def test_keep_sample_leaves_what_lies_before() -> None:
+    """Only the part that is named is sampled."""
+    rows = np.arange(100, dtype=np.int32)
+    end = sampling.keep_sample(rows, 60, 100, 5, NO_IDS, np.uint64(1))
+    assert end == 65
+    assert rows[:60].tolist() == list(range(60))
+    assert set(rows[60:65].tolist()) < set(range(60, 100))
+
+
+def test_draws_are_uniform() -> None:
+    """Over many seeds every point stays equally often: chi-squared within 6 sigma."""
+    points, wanted, draws = 40, 10, 4000
+    counts = np.zeros(points)
+    for seed in range(draws):
+        counts[kept(list(range(points)), wanted, NO_IDS, seed)] += 1
+    expected = draws * wanted / points
+    # Without replacement a count varies by (1 - wanted / points) of a binomial's variance.
+    chi_squared = ((counts - expected) ** 2).sum() / (expected * (1 - wanted / points))
+    degrees = points - 1
+    assert abs(chi_squared - degrees) < 6 * np.sqrt(2 * degrees)
+
+
+@examples
+@given(seed=seeds, points=st.sampled_from([1, 63, 64, 65, 300]), held=st.sampled_from([0, 5]))
+def test_what_is_at_most_the_limit_is_appended_with_its_name(
+    seed: int, points: int, held: int
+) -> None:
+    """In its order, ties with the limit too, behind what is there already."""
+    rng = np.random.default_rng(seed)
+    fresh = rng.integers(0, 9, points).astype(np.float32)
+    fresh[rng.random(points) < 0.1] = np.inf
+    names = rng.permutation(points).astype(np.int32)
+    for limit in np.array([-1, 3, np.inf], np.float32):
+        rows, estimates = np.full(points + 5, -7, np.int32), np.full(points + 5, -7, np.float32)
+        count = code_scan.keep_least(fresh, names, limit, held, rows, estimates)
+        inside = fresh <= limit
+        assert count == held + inside.sum()
+        assert rows[held:count].tolist() == names[inside].tolist()
+        assert estimates[held:count].tolist() == fresh[inside].tolist()
+        assert (rows[:held] == -7).all()
+
+
+@examples
+@given(seed=seeds, words=st.sampled_from([1, 4]), zeros=st.sampled_from([0.0, 0.5, 1.0]))
+def test_signs_stand_for_margins_as_levels_of_one(seed: int, words: int, zeros: float) -> None:
+    """At the unit where they have the margins' product with themselves; a zero counts as 1."""
+    rng = np.random.default_rng(seed)
+    margins = rng.standard_normal(64 * words).astype(np.float32)
+    margins[rng.random(len(margins)) < zeros] = 0
+    planes = np.empty((5, words), np.uint64)
+    unit, total = projection.quantise_signs(margins, planes)
+    bits = kernels.unpack(np.ascontiguousarray(planes[:4].T))
+    weights = np.array([1, 2, 4, -8]) @ bits
+    assert weights.tolist() == np.where(margins >= 0, 1, -1).tolist()
+    assert total == weights.sum()
+    size = np.abs(margins).sum()
+    assert np.isclose(unit, (margins**2).sum() / size if size else 0, rtol=1e-4)

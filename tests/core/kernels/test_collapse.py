@@ -1,0 +1,351 @@
+"""Near-copies among the candidates: who is kept, how the pool grows, and what fills up."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from core.kernels.test_greedy import CODES, METRICS, RULES, Case, Metrics, Rule
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.index import Index
+from divgrpc.kernels import exact, greedy, near_copies
+from divgrpc.parameters import QueryParameters
+from divgrpc.search.results import joined
+from divgrpc.types import EffectiveParameters, FloatArray, QueryResult, Selector
+from reference import definitions
+from reference import near_copies as reference_collapse
+from reference.index import check_row, kernel_points, points_of, room_of, same_bytes
+
+examples = settings(deadline=None, derandomize=True, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+DIMS = 24
+SELECTORS: list[Selector] = ["nearest", "greedy", "mmr", "rerank", "dpp", "max_sum"]
+
+
+def copies(
+    seed: int, items: int, most: int, *, metric: Metrics = "cosine", dims: int = DIMS
+) -> FloatArray:
+    """Draw items, each up to `most` times: exactly or with a jitter, a cosine of .999 or so."""
+    rng = np.random.default_rng(seed)
+    centres = definitions.unit(rng.standard_normal((items, dims)))
+    rows = np.repeat(centres, rng.integers(1, most + 1, items), axis=0)
+    jitter = rng.standard_normal(rows.shape) * (rng.random((len(rows), 1)) < 0.7)
+    rows = definitions.unit(rows + 0.005 * jitter)[rng.permutation(len(rows))]
+    if metric != "cosine":
+        rows *= 3
+    return rows.astype(np.float32)
+
+
+def limit_of(metric: Metrics) -> float:
+    """Return a limit that is far from every distance of `copies`."""
+    return {"cosine": 0.02, "euclidean": 0.18, "inner_product": 0.01}[metric]
+
+
+def threshold_of(metric: Metrics) -> float:
+    """Return the same as a request names it."""
+    return limit_of(metric) if metric == "euclidean" else 0.99
+
+
+@examples
+@given(
+    seed=seeds,
+    items=st.integers(1, 12),
+    metric=st.sampled_from(METRICS),
+    dims=st.sampled_from([DIMS, 200]),
+    data=st.data(),
+)
+def test_kept_candidates_are_the_twins(
+    seed: int, items: int, metric: Metrics, dims: int, data: st.DataObject
+) -> None:
+    """Asked for all at once, or one by one in any order, after some were counted or not."""
+    vectors = copies(seed, items, 6, metric=metric, dims=dims)
+    query = np.asarray(definitions.unit(np.random.default_rng(seed).standard_normal(dims)))
+    case = Case(vectors, query.astype(np.float32), metric, data.draw(st.booleans()))
+    near = definitions.nearest_rows(case.points(), case.query, range(len(vectors)))
+    truth = reference_collapse.keep_different(case.points(), near, limit_of(metric))
+    points = kernel_points(vectors, stored_sparse=case.stored_sparse)
+    rows, limit = np.array(near, np.int32), np.float32(limit_of(metric))
+    kept = np.empty(len(rows), np.int64)
+    shared = (points, case.inverses(), rows)
+    scratch = room_of(len(rows), points, marked=data.draw(st.booleans()))
+    count = near_copies.keep_different(*shared, len(rows), limit, scratch, kept)
+    assert rows[kept[:count]].tolist() == truth
+    standing = np.zeros(len(rows), np.int8)
+    for place in data.draw(st.permutations(range(len(rows)))):
+        stays = near_copies.is_kept(*shared, place, limit, standing, scratch)
+        assert stays == (near[place] in truth)
+
+
+@examples
+@given(
+    seed=seeds,
+    items=st.integers(1, 12),
+    rule=st.sampled_from(RULES),
+    metric=st.sampled_from(METRICS),
+    data=st.data(),
+)
+def test_picks_differ_and_each_is_the_best_that_is_kept(
+    seed: int, items: int, rule: Rule, metric: Metrics, data: st.DataObject
+) -> None:
+    """Step by step as the twin values candidates; the counts are the twin's for those picks."""
+    k, pool = data.draw(st.integers(1, 8)), data.draw(st.integers(1, 30))
+    diversity = data.draw(st.sampled_from([0.0, 0.2, 0.5, 1.0]))
+    vectors = copies(seed, items, 6, metric=metric)
+    query = np.asarray(definitions.unit(np.random.default_rng(seed).standard_normal(DIMS)))
+    case, limit = Case(vectors, query.astype(np.float32), metric), limit_of(metric)
+    points = case.points()
+    near = definitions.nearest_rows(points, case.query, range(len(vectors)))
+    wanted = effective(k, diversity, rule)
+    (picks, values), counts = pick(case, near, wanted, min(pool, len(near)))
+    filled, counted, seen = counts
+    kept = reference_collapse.keep_different(points, near[:seen], limit)
+    selected = picks[: len(picks) - filled]
+    assert set(selected) <= set(kept)
+    assert len(selected) == min(k, len(kept))
+    owned = reference_collapse.copies_of(points, near[:seen], selected, limit)
+    assert counted == sum(map(len, owned.values()))
+    # It grew for good reason, and stopped where it had none.
+    assert seen == len(near) or 4 * counted < seen
+    rest = [row for row in near[:seen] if row not in selected]
+    assert picks[len(selected) :] == rest[: k - len(selected)]
+    costs = definitions.costs(points, case.query, kept)
+    if diversity == 0 and rule != "printed":
+        costs = {row: definitions.far(points, case.query, row) for row in kept}
+    for step, row in enumerate(selected):
+        before = selected[:step]
+        steps = {
+            r: definitions.step_value(points, costs[r], r, before, wanted, k=min(k, seen))
+            for r in kept
+            if r not in before
+        }
+        assert abs(steps[row] + values[step]) < 10 * case.room * (1 + step)
+        assert steps[row] <= min(steps.values()) + 10 * case.room * (1 + step)
+
+
+def pick(
+    case: Case, near: list[int], wanted: EffectiveParameters, pool: int
+) -> tuple[tuple[list[int], list[float]], tuple[int, int, int]]:
+    """Run the kernel; returns picks with their values, and what it counted."""
+    points, k = kernel_points(case.vectors), wanted.k
+    rows = np.array(near, np.int32)
+    distances = np.empty(len(rows), np.float32)
+    product = case.metric == "inner_product"
+    square = definitions.dot(case.query, case.query)
+    arguments = (points, case.query[np.newaxis], 0, square, product, rows, len(rows), distances)
+    exact.score_rows(*arguments)
+    picked, gains = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
+    ids = np.empty(0, np.int64)
+    ids.setflags(write=False)
+    bounds = np.empty(0, np.float32)
+    bounds.setflags(write=False)
+    chosen, filled, copies, seen = greedy.pick(
+        points,
+        (ids, case.inverses(), bounds),
+        rows,
+        distances,
+        np.empty(len(rows), np.float32),
+        (pool, len(rows), len(rows)),
+        k,
+        np.float32(1 - wanted.diversity),
+        CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
+        product,
+        np.float32(limit_of(case.metric)),
+        room_of(len(rows), points),
+        (picked, gains),
+    )
+    return (rows[picked[:chosen]].tolist(), gains[:chosen].tolist()), (filled, copies, seen)
+
+
+def effective(k: int, diversity: float, rule: Rule) -> EffectiveParameters:
+    if rule == "mmr":
+        asked = QueryParameters(k=k, diversity=diversity, selector="mmr")
+    else:
+        asked = QueryParameters(k=k, diversity=diversity, variant=rule)
+    return asked.resolve(10**6, "scan")
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_query_gives_the_twins_answer(metric: Metrics, kind: str) -> None:
+    """Every selector, from the hash stage on, where the pool grows and where it cannot."""
+    vectors = copies(3, 30, 9, metric=metric)
+    rows = sparse.csr_array(vectors) if kind == "sparse" else vectors
+    index = Index.build(rows, metric=metric, hash_family="lsh_div")
+    points, queries = points_of(index), copies(4, 4, 1, metric=metric)
+    for selector in SELECTORS:
+        for hash_limit in (40, 0):
+            result = index.query(
+                queries,
+                k=6,
+                diversity=0.4,
+                selector=selector,
+                search="exact",
+                hash_limit=hash_limit,
+                candidates_limit=10,
+                duplicate_threshold=threshold_of(metric),
+            )
+            for number, query in enumerate(queries):
+                check_row(points, query, result, number)
+
+
+def an_index(items: int = 40, most: int = 9) -> tuple[Index, FloatArray]:
+    vectors = copies(7, items, most)
+    return Index.build(vectors, hash_family="lsh_div"), vectors
+
+
+def test_off_is_exactly_off() -> None:
+    """`keep_duplicates`, and no named threshold at diversity 0 or with `nearest`."""
+    index, vectors = an_index()
+    plain = index.query(vectors[:9], selector="nearest", keep_duplicates=True)
+    for options in ({"diversity": 0}, {"selector": "nearest"}):
+        assert index.query(vectors[:9], **options).ids.tolist() == plain.ids.tolist()
+        assert index.query(vectors[:9], **options).parameters.duplicate_threshold is None
+        named = index.query(vectors[:9], **options, duplicate_threshold=0.99)
+        assert named.ids.tolist() != plain.ids.tolist()
+        assert named.ids[:, 0].tolist() == plain.ids[:, 0].tolist()
+    kept = index.query(vectors[:9], keep_duplicates=True)
+    assert not kept.stats.collapsed.any()
+    assert not kept.stats.duplicates.any()
+
+
+def items_of(vectors: FloatArray, ids: npt.NDArray[np.int64]) -> int:
+    """Return how many of the points differ, pair by pair."""
+    cosines = vectors[ids] @ vectors[ids].T
+    return len(ids) - int((np.triu(cosines, 1) > 0.99).any(axis=0).sum())
+
+
+@pytest.mark.parametrize("selector", [*SELECTORS[1:], "qp_relax"])
+def test_ten_copies_of_a_story_come_once(selector: Selector) -> None:
+    """With no option but the selector, every result differs from every other."""
+    index, vectors = an_index(60, 10)
+    result = index.query(vectors[:20], selector=selector)
+    assert all(items_of(vectors, ids) == 10 for ids in result.ids)
+    assert not result.stats.duplicates.any()
+    assert "CANDIDATES_CROWDED" not in {warning.code for warning in result.warnings}
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_near_copies_fill_up_and_a_warning_says_so(selector: Selector) -> None:
+    """Four items are not ten: no answer is shorter for it, and those that differ come first."""
+    index, vectors = an_index(4, 9)
+    result = index.query(vectors[:3], selector=selector, duplicate_threshold=0.99)
+    assert (result.counts == min(10, len(vectors))).all()
+    assert (result.stats.duplicates == result.counts - 4).all()
+    assert all(items_of(vectors, ids[:4]) == 4 for ids in result.ids)
+    (warning,) = (w for w in result.warnings if w.code == "CANDIDATES_CROWDED")
+    assert "3 of 3 rows" in warning.message
+
+
+def test_collapsed_ids_are_the_copies_of_their_result() -> None:
+    """Each candidate that is a near-copy stands once, under a result it is like."""
+    index, vectors = an_index(30, 9)
+    queries = vectors[:5]
+    result = index.query(queries, k=6, list_collapsed=True)
+    plain = index.query(queries, k=6)
+    assert result.ids.tolist() == plain.ids.tolist()
+    assert len(result.collapsed_offsets) == result.ids.size + 1
+    for row, ids in enumerate(result.ids):
+        listed = [result.collapsed(row, place) for place in range(6)]
+        assert sum(map(len, listed)) == result.stats.collapsed[row]
+        assert sum(map(len, listed)) == len(set(np.concatenate(listed).tolist()) - set(ids))
+        for place, copied in enumerate(listed):
+            assert (vectors[copied] @ vectors[ids[place]] > 0.95).all()
+    assert len(plain.collapsed(0, 0)) == 0
+
+
+def test_a_batch_answers_as_its_rows_do() -> None:
+    """To the byte, statistics and lists included."""
+    index, vectors = an_index()
+    for options in ({}, {"list_collapsed": True}, {"selector": "dpp"}):
+        whole = index.query(vectors[:9], **options)
+        alone: list[QueryResult] = [index.query(row, **options) for row in vectors[:9]]
+        assert same_bytes(whole, joined(alone))
+
+
+@pytest.mark.parametrize("metric", ["cosine", "inner_product"])
+@pytest.mark.parametrize("threshold", [1.0001, -1.5])
+def test_a_threshold_is_a_cosine(metric: Metrics, threshold: float) -> None:
+    """What is none is refused with the field named."""
+    index = Index.build(copies(1, 9, 2), metric=metric)
+    with pytest.raises(InvalidArgumentError, match="a cosine") as error:
+        index.query(copies(1, 1, 1), duplicate_threshold=threshold)
+    assert error.value.field == "duplicate_threshold"
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), "near", True])
+def test_a_threshold_is_a_number(value: float) -> None:
+    """NaN, infinity, text and a truth value are refused with the field named."""
+    with pytest.raises(InvalidArgumentError) as error:
+        QueryParameters(duplicate_threshold=value)
+    assert error.value.field == "duplicate_threshold"
+
+
+def test_a_squared_distance_is_not_negative() -> None:
+    """A threshold below 0 is refused under the metric euclidean."""
+    index = Index.build(copies(1, 9, 2), metric="euclidean")
+    with pytest.raises(InvalidArgumentError, match="squared distance") as error:
+        index.query(copies(1, 1, 1), duplicate_threshold=-0.1)
+    assert error.value.field == "duplicate_threshold"
+
+
+def test_one_of_two_is_set() -> None:
+    """A threshold is refused where near-copies are kept."""
+    with pytest.raises(InvalidArgumentError, match="one of the two") as error:
+        QueryParameters(duplicate_threshold=0.9, keep_duplicates=True)
+    assert error.value.field == "duplicate_threshold"
+
+
+def test_a_search_is_repeated_until_k_results_differ() -> None:
+    """With greater limits, twice at most, unless a request names its hash_limit."""
+    rng = np.random.default_rng(5)
+    one = definitions.unit(rng.standard_normal((1, DIMS)))
+    crowd = definitions.unit(
+        np.repeat(one, 3_000, axis=0) + 0.005 * rng.standard_normal((3_000, DIMS))
+    )
+    others = definitions.unit(one + 0.8 * definitions.unit(rng.standard_normal((40, DIMS))))
+    vectors = np.concatenate((crowd, others)).astype(np.float32)
+    index = Index.build(vectors, hash_family="lsh_div", target_recall=0.5)
+    queries = vectors[[0, 3_001]]
+    options: dict[str, Any] = {"search": "exact", "duplicate_threshold": 0.95}
+    result = index.query(queries, **options)
+    points = points_of(index)
+    wide = replace(result.parameters, hash_limit=4 * 800, candidates_limit=4 * 200)
+    check_row(points, queries[0], result, 0, parameters=wide)
+    assert not result.stats.duplicates.any()
+    assert (result.ids[0, 1:] >= 3_000).all()
+    (warning,) = result.warnings
+    assert warning.code == "CANDIDATES_CROWDED"
+    assert "half of the candidates of 2 of 2 rows" in warning.message
+    named = index.query(queries, **options, hash_limit=800)
+    assert named.stats.duplicates[0] == 9
+    assert [warning.code for warning in named.warnings] == ["CANDIDATES_CROWDED"]
+    batch = index.query(queries, **options, list_collapsed=True)
+    assert batch.ids.tolist() == result.ids.tolist()
+    assert len(batch.collapsed(0, 0)) == 2_999
+
+
+@pytest.mark.parametrize("selector", ["greedy", "dpp"])
+def test_no_search_that_is_repeated_exceeds_its_limits(selector: Selector) -> None:
+    """However crowded the candidates, as many are looked at as the selector may compare."""
+    rng = np.random.default_rng(7)
+    crowd = np.repeat(rng.standard_normal((1, DIMS)), 24_000, axis=0)
+    crowd += 0.001 * rng.standard_normal(crowd.shape)
+    vectors = np.concatenate((crowd, rng.standard_normal((6_000, DIMS)))).astype(np.float32)
+    index = Index.build(vectors, n_tables=2)
+    options: dict[str, Any] = {"selector": selector, "k": 50, "diversity": 0.9}
+    most = QueryParameters(selector=selector).most_compared(DIMS)
+    result = index.query(vectors[:1], **options, duplicate_threshold=0.99)
+    assert result.stats.candidates[0] <= most
+    unlimited = index.query(vectors[:1], **options, candidates_limit=0, hash_limit=0)
+    assert unlimited.parameters.duplicate_threshold is None
+    assert [warning.code for warning in unlimited.warnings] == ["NEAR_COPIES_KEPT"]
+    with pytest.raises(InvalidArgumentError, match=f"at most {most} candidates") as error:
+        index.query(
+            vectors[:1], **options, candidates_limit=0, hash_limit=0, duplicate_threshold=0.99
+        )
+    assert error.value.field == "candidates_limit"

@@ -1,0 +1,159 @@
+"""Exact scores of rows, and the nearest of them in a total order."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.kernels import exact as scoring
+from divgrpc.types import FloatArray
+from reference import definitions, kernels
+from reference.index import kernel_points
+
+examples = settings(deadline=None, derandomize=True, max_examples=80)
+seeds = st.integers(0, 2**32 - 1)
+NO_IDS = np.empty(0, np.int64)
+
+Rows = npt.NDArray[np.int32]
+Distances = npt.NDArray[np.float32]
+
+
+KINDS_OF_POINTS = ["dense", "sparse"]
+
+
+def drawn(rows: int, dims: int, seed: int, *, longest: float = 100.0) -> FloatArray:
+    """Draw rows of lengths from 1 to `longest`, half of their entries zero, one row all zeros."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((rows, dims)) * np.geomspace(1, longest, rows)[:, np.newaxis]
+    points[rng.random(points.shape) < 0.5] = 0
+    points[rows // 2] = 0
+    return points.astype(np.float32)
+
+
+def exact(point: FloatArray, query: FloatArray, *, sparse: bool, product: bool) -> np.float32:
+    """Return a distance in the order of the sum that is told."""
+    if not sparse:
+        if product:
+            return -kernels.fixed_order_dot(point, query)
+        return kernels.fixed_order_distance(point, query)
+    (indices,) = np.nonzero(point)
+    dot = kernels.sparse_dot(indices.astype(np.int32), point[indices], query)
+    squares = [definitions.dot(point, point), definitions.dot(query, query)]
+    return np.float32(-dot if product else max(0.0, sum(squares) - 2 * dot))
+
+
+@pytest.mark.parametrize("product", [False, True])
+@pytest.mark.parametrize("kind", KINDS_OF_POINTS)
+@pytest.mark.parametrize("dims", [1, 2, 15, 16, 17, 31, 33, 256])
+def test_score_rows_gives_distances(dims: int, kind: str, product: bool) -> None:
+    """Squared distances or minus products of the named rows, in their order, and no others."""
+    vectors, queries = drawn(30, dims, dims), drawn(3, dims, dims + 1, longest=5)
+    points = kernel_points(vectors, stored_sparse=kind == "sparse")
+    square = definitions.dot(queries[2], queries[2])
+    order = np.random.default_rng(dims).permutation(30).astype(np.int32)
+    every = np.full(30, 9, np.float32)
+    scoring.score_all(points, queries, 2, square, product, every)
+    for count in (0, 1, 4, 5, 30):
+        distances = np.full(30, 9, np.float32)
+        scoring.score_rows(points, queries, 2, square, product, order, count, distances)
+        assert distances[:count].tolist() == every[order[:count]].tolist()
+        assert (distances[count:] == 9).all()
+    truth = [exact(row, queries[2], sparse=kind == "sparse", product=product) for row in vectors]
+    # Sums of squares are told to no order in float64, and may differ in their last digit.
+    least = 1e-7 if kind == "sparse" else 0
+    assert np.abs(every - truth).max() <= least * np.abs(truth).max()
+
+
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([1, 2, 255, 256, 257, 1500]),
+    wanted=st.integers(1, 300),
+    tail=st.sampled_from([0.0, 0.5, 2.0, 60.0]),
+    falling=st.booleans(),
+)
+def test_score_longest_scores_all_that_count(
+    seed: int, count: int, wanted: int, tail: float, falling: bool
+) -> None:
+    """What is left out is farther than the last of the wanted, which come out as of all rows."""
+    rng = np.random.default_rng(seed)
+    lengths = (1 + np.arange(count)) ** -tail
+    vectors = np.rint(rng.standard_normal((count, 9)) * 3) * lengths[:, np.newaxis]
+    vectors = vectors.astype(np.float32)
+    if falling:
+        order = np.argsort(-np.linalg.norm(vectors.astype(np.float64), axis=1), kind="stable")
+        vectors = vectors[order]
+    vectors.setflags(write=False)
+    target = rng.standard_normal((2, 9)).astype(np.float32)
+    # Twice the same query, and one of zeros: everything ties.
+    target[1] = 0 if seed % 7 == 0 else target[1]
+    wanted = min(wanted, count)
+    every, some = np.full((2, count), np.nan, np.float32)
+    points = kernel_points(vectors, stored_sparse=False)
+    scoring.score_all(points, target, 1, 0.0, True, every)
+    bounds = kernels.length_bounds(vectors, scoring.BOUND_ROWS)
+    bounds.setflags(write=False)
+    scored = scoring.score_longest(vectors, target, 1, bounds, wanted, some)
+    assert scored >= wanted
+    assert some[:scored].tolist() == every[:scored].tolist()
+    if scored < count:
+        assert every[scored:].min() > np.sort(every)[wanted - 1]
+
+
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([1, 255, 256, 257, 1500, 9000]),
+    wanted=st.integers(1, 200),
+    tail=st.sampled_from([0.0, 0.5, 2.0]),
+)
+def test_reach_leaves_out_what_cannot_count(
+    seed: int, count: int, wanted: int, tail: float
+) -> None:
+    """As many rows as the twin keeps, and none beyond is as near as the last of the wanted."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((count, 9)) * ((1 + np.arange(count)) ** -tail)[:, np.newaxis]
+    order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
+    vectors = vectors[order].astype(np.float32)
+    vectors.setflags(write=False)
+    target, wanted = rng.standard_normal((1, 9)).astype(np.float32), min(wanted, count)
+    bounds = kernels.length_bounds(vectors, scoring.BOUND_ROWS)
+    bounds.setflags(write=False)
+    distances = np.full(count, np.nan, np.float32)
+    stop, scored = scoring.reach(vectors, target, 0, bounds, wanted, distances)
+    if scoring.worth_looking(bounds, wanted, count):
+        assert (stop, scored) == kernels.reach(vectors, target[0], bounds, wanted)
+    every = -(vectors @ target[0])
+    assert scored >= wanted
+    assert distances[:scored] == pytest.approx(every[:scored], rel=1e-4, abs=1e-5)
+    assert np.isnan(distances[scored:]).all()
+    assert (every[stop:] > np.sort(every)[wanted - 1]).all()
+
+
+def test_score_longest_ends_where_lengths_fall() -> None:
+    """Ten long rows before short ones are all that is looked at, up to the end of a block."""
+    vectors = np.full((2000, 4), 1e-3, np.float32)
+    vectors[:10] = np.arange(10, 0, -1)[:, np.newaxis]
+    vectors.setflags(write=False)
+    bounds = kernels.length_bounds(vectors, scoring.BOUND_ROWS)
+    bounds.setflags(write=False)
+    target, distances = np.ones((1, 4), np.float32), np.empty(2000, np.float32)
+    assert scoring.score_longest(vectors, target, 0, bounds, 5, distances) == scoring.BOUND_ROWS
+    assert scoring.score_longest(vectors, target, 0, bounds, 11, distances) == 2000
+
+
+@pytest.mark.parametrize("length", [1.0, 1e3, 1e9])
+def test_sparse_points_a_rounding_apart_are_told_apart(length: float) -> None:
+    """A squared distance from lengths and products keeps what float32 would lose to them."""
+    rng = np.random.default_rng(5)
+    point = (length * rng.standard_normal((1, 40))).astype(np.float32)
+    near = np.nextafter(point, np.float32(np.inf))
+    vectors = np.concatenate((point, near, 1.0001 * point)).astype(np.float32)
+    distances = np.empty(3, np.float32)
+    square = definitions.dot(point[0], point[0])
+    points = kernel_points(vectors, stored_sparse=True)
+    scoring.score_all(points, point, 0, square, False, distances)
+    truth = [definitions.distance(row, point[0]) for row in vectors]
+    assert np.abs(distances - truth).max() < 1e-14 * square
+    assert distances[0] <= distances[1] < distances[2]

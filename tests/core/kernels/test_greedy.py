@@ -1,0 +1,341 @@
+"""Greedy selection in its three readings, and MMR, step by step."""
+
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.kernels import exact, greedy, near_copies
+from divgrpc.parameters import QueryParameters
+from divgrpc.types import EffectiveParameters
+from reference import definitions, kernels, objectives
+from reference.index import kernel_points, room_of
+
+examples = settings(deadline=None, derandomize=True, max_examples=60)
+seeds = st.integers(0, 2**32 - 1)
+Rule = Literal["corrected", "printed", "marginal", "mmr"]
+RULES: list[Rule] = ["corrected", "printed", "marginal", "mmr"]
+CODES = {
+    "corrected": greedy.CORRECTED,
+    "printed": greedy.PRINTED,
+    "marginal": greedy.MARGINAL,
+    "mmr": greedy.MMR,
+}
+Metrics = Literal["cosine", "euclidean", "inner_product"]
+METRICS: list[Metrics] = ["cosine", "euclidean", "inner_product"]
+Vectors = npt.NDArray[np.float32]
+# How far float32 may be from the truth, per metric: lengths are 1, or up to a hundred, or scaled.
+ROOM = {"cosine": 1e-6, "euclidean": 1e-2, "inner_product": 1e-5}
+
+
+@dataclass
+class Case:
+    """Points and a query, unit vectors under cosine; row numbers are ids."""
+
+    vectors: Vectors
+    query: Vectors
+    metric: Metrics = "cosine"
+    stored_sparse: bool = False
+
+    @classmethod
+    def draw(
+        cls,
+        seed: int,
+        count: int,
+        dims: int,
+        duplicates: float = 0.0,
+        metric: Metrics = "cosine",
+        *,
+        stored_sparse: bool = False,
+    ) -> "Case":
+        """Draw points, this share of them twice; their lengths differ by 100 but under cosine."""
+        rng = np.random.default_rng(seed)
+        vectors = definitions.unit(rng.standard_normal((count, dims)))
+        again = rng.random(count) < duplicates
+        vectors[again] = vectors[rng.integers(0, max(1, count), again.sum())]
+        query = definitions.unit(rng.standard_normal((1, dims)))[0]
+        if metric != "cosine":
+            vectors *= 10 ** rng.uniform(0, 2, (count, 1))
+            query *= 10
+        return cls(vectors.astype(np.float32), query.astype(np.float32), metric, stored_sparse)
+
+    @property
+    def room(self) -> float:
+        """How far a value may be from the twin's."""
+        return ROOM[self.metric]
+
+    def points(self) -> definitions.Points:
+        """Return the same for the twin, which selects and does not hash."""
+        return definitions.Points(
+            vectors=self.vectors,
+            ids=np.arange(len(self.vectors)),
+            hyperplanes=np.empty((self.vectors.shape[1], 0)),
+            thresholds=np.empty(0),
+            bits=np.empty((len(self.vectors), 0), np.bool_),
+            n_tables=0,
+            n_bits=0,
+            metric=self.metric,
+        )
+
+    def inverses(self) -> Vectors:
+        """Return inverse lengths where the metric is the product, 0 for what has no direction."""
+        long = np.linalg.norm(self.vectors.astype(np.float64), axis=1)
+        kept = long[: len(long) if self.metric == "inner_product" else 0]
+        inverses = np.zeros(len(kept), np.float32)
+        np.divide(1, kept, out=inverses, where=kept > 0, casting="same_kind")
+        inverses.setflags(write=False)
+        return inverses
+
+    def costs(self, points: tuple[Any, ...], order: npt.NDArray[np.int32]) -> Vectors:
+        """Return what the candidates cost, as an index computes it."""
+        costs, square = np.empty(len(order), np.float32), definitions.dot(self.query, self.query)
+        product, target = self.metric == "inner_product", self.query[np.newaxis]
+        exact.score_rows(points, target, 0, square, product, order, len(order), costs)
+        if product and len(order):
+            greedy.scale_costs(costs.copy(), len(order), len(order) - 1, costs)
+        return costs
+
+    def select(
+        self, wanted: EffectiveParameters, rows: list[int], *, marked: bool = False
+    ) -> tuple[list[int], list[float]]:
+        """Run the kernel over these candidate rows, nearest first, as an index does."""
+        order = np.array(definitions.nearest_rows(self.points(), self.query, rows), np.int32)
+        count, k = len(order), wanted.k
+        points = kernel_points(self.vectors, stored_sparse=self.stored_sparse)
+        picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
+        room = room_of(count, points, marked=marked)
+        chosen, copies = greedy.greedy(
+            points,
+            self.inverses(),
+            order,
+            self.costs(points, order),
+            count,
+            k,
+            np.float32(1 - wanted.diversity),
+            CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
+            near_copies.OFF,
+            room,
+            np.zeros(0, np.int8),
+            picked,
+            values,
+        )
+        assert (chosen, copies) == (min(k, count), 0)
+        assert (picked[chosen:] == -1).all()
+        assert not room[1].any()
+        assert not room[3].any()
+        return order[picked[:chosen]].tolist(), values[:chosen].tolist()
+
+
+def parameters(k: int, diversity: float, rule: Rule) -> EffectiveParameters:
+    if rule == "mmr":
+        wanted = QueryParameters(k=k, diversity=diversity, selector="mmr")
+    else:
+        wanted = QueryParameters(k=k, diversity=diversity, variant=rule)
+    return wanted.resolve(10**6, "scan")
+
+
+def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> None:
+    """Check that each pick is the best there is at its step, as the twin values them."""
+    picks, values = case.select(wanted, rows)
+    assert len(set(picks)) == len(picks)
+    points, k = case.points(), min(wanted.k, len(rows))
+    costs = definitions.costs(points, case.query, rows)
+    for step, (pick, value) in enumerate(zip(picks, values, strict=True)):
+        left = [row for row in rows if row not in picks[:step]]
+        truth = {
+            row: definitions.step_value(points, costs[row], row, picks[:step], wanted, k=k)
+            for row in left
+        }
+        # Float32 sums of `step` distances.
+        room = case.room * (1 + step)
+        assert truth[pick] <= min(truth.values()) + room
+        assert abs(-value - truth[pick]) <= room
+
+
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([1, 2, 5, 40]),
+    dims=st.sampled_from([1, 2, 15, 16, 17, 33]),
+    duplicates=st.sampled_from([0.0, 0.5]),
+    k=st.sampled_from([1, 2, 3, 10, 50]),
+    diversity=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]),
+    rule=st.sampled_from(RULES),
+    metric=st.sampled_from(METRICS),
+    stored_sparse=st.booleans(),
+)
+def test_every_step_takes_the_best(  # noqa: PLR0917  # one argument per thing that varies
+    seed: int,
+    count: int,
+    dims: int,
+    duplicates: float,
+    k: int,
+    diversity: float,
+    rule: Rule,
+    metric: Metrics,
+    stored_sparse: bool,
+) -> None:
+    """Each pick minimises its rule's formula over what is left, and the value is reported."""
+    case = Case.draw(seed, count, dims, duplicates, metric, stored_sparse=stored_sparse)
+    check_steps(case, parameters(k, diversity, rule), list(range(count)))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("diversity", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("stored_sparse", [False, True])
+def test_greedy_picks_what_its_twin_picks(
+    rule: Rule, diversity: float, metric: Metrics, stored_sparse: bool
+) -> None:
+    """On points in general position the picks are the same, one by one."""
+    for seed in range(3):
+        case = Case.draw(seed, 60, 24, 0, metric, stored_sparse=stored_sparse)
+        wanted = parameters(12, diversity, rule)
+        picks, _ = case.select(wanted, list(range(60)))
+        twin = definitions.greedy(case.points(), case.query, range(60), wanted)
+        assert picks == [row for row, _ in twin]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_equals_go_by_distance_and_then_by_id(rule: Rule) -> None:
+    """On a lattice, where all sums are exact and ties abound, the picks are the twin's."""
+    corners = np.array(list(product((-0.5, 0.5), repeat=4)) * 2, np.float32)
+    case = Case(corners, corners[5])
+    for diversity, k in product((0.0, 0.5, 1.0), (1, 2, 3)):
+        wanted = parameters(k, diversity, rule)
+        if rule == "printed" and k == 3:
+            continue  # a third of a sum is not exact
+        picks, _ = case.select(wanted, list(range(32)))
+        twin = definitions.greedy(case.points(), case.query, range(32), wanted)
+        assert picks == [row for row, _ in twin]
+
+
+@pytest.mark.parametrize("rule", ["corrected", "marginal", "mmr"])
+def test_without_diversity_greedy_is_nearest_neighbours(rule: Rule) -> None:
+    """At 0 the picks are the nearest, their values minus the distances, to the last bit."""
+    case = Case.draw(1, 50, 33, duplicates=0.3)
+    picks, values = case.select(parameters(20, 0.0, rule), list(range(50)))
+    nearest = definitions.nearest_rows(case.points(), case.query, range(50))[:20]
+    assert picks == nearest
+    distances = [kernels.fixed_order_distance(case.vectors[row], case.query) for row in nearest]
+    assert values == [-float(distance) for distance in distances]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_with_diversity_alone_the_query_has_no_say_but_in_ties(rule: Rule) -> None:
+    """At 1 the first pick is the nearest, and the others are as far apart as they come."""
+    case = Case.draw(2, 40, 17)
+    picks, _ = case.select(parameters(2, 1.0, rule), list(range(40)))
+    assert picks[0] == definitions.nearest_rows(case.points(), case.query, range(40))[0]
+    apart = [definitions.distance(case.vectors[picks[0]], other) for other in case.vectors]
+    assert picks[1] == int(np.argmax(apart))
+
+
+@examples
+@given(seed=seeds, diversity=st.floats(0.01, 0.99), k=st.integers(2, 8))
+def test_marginal_takes_the_greatest_decrease_of_the_objective(
+    seed: int, diversity: float, k: int
+) -> None:
+    """Up to a constant, a pick's value is what it takes from J, recomputed from scratch.
+
+    J of the k chosen is lambda/k times the sum of distances to the query, minus (1-lambda) times
+    2/(k(k-1)) times the sum over pairs. Adding r to S changes k J by lambda d(q,r) minus
+    2(1-lambda)/(k-1) times the sum of d(r,s): the rule's formula.
+    """
+    case = Case.draw(seed, 30, 12)
+    picks, values = case.select(parameters(k, diversity, "marginal"), list(range(30)))
+
+    def scaled_objective(rows: list[int]) -> float:
+        near = sum(definitions.distance(case.query, case.vectors[row]) for row in rows)
+        pairs = sum(
+            definitions.distance(case.vectors[a], case.vectors[b])
+            for a in rows
+            for b in rows
+            if a < b
+        )
+        return (1 - diversity) * near - 2 * diversity / (k - 1) * pairs
+
+    for step in range(k):
+        before, after = picks[:step], picks[: step + 1]
+        decrease = scaled_objective(before) - scaled_objective(after)
+        assert abs(values[step] - decrease) < 1e-5
+        best = max(
+            scaled_objective(before) - scaled_objective([*before, row])
+            for row in range(30)
+            if row not in before
+        )
+        assert decrease >= best - 1e-5
+    whole = objectives.objective(case.query, case.vectors[picks], diversity)
+    assert abs(scaled_objective(picks) / k - whole) < 1e-9
+
+
+def test_marginal_ends_lower_than_corrected_on_average() -> None:
+    """Over many queries the greedy of J ends at a lower J than Algorithm 1, and both below NN."""
+    ends: dict[str, list[float]] = {"corrected": [], "marginal": [], "nearest": []}
+    for seed in range(40):
+        case = Case.draw(seed, 80, 8)
+        for variant in ("corrected", "marginal"):
+            picks, _ = case.select(parameters(10, 0.3, variant), list(range(80)))
+            ends[variant].append(objectives.objective(case.query, case.vectors[picks], 0.3))
+        nearest = definitions.nearest_rows(case.points(), case.query, range(80))[:10]
+        ends["nearest"].append(objectives.objective(case.query, case.vectors[nearest], 0.3))
+    means = {name: float(np.mean(values)) for name, values in ends.items()}
+    assert means["marginal"] < means["corrected"] < means["nearest"]
+    assert objectives.gap_closed(means["marginal"], means["nearest"], means["marginal"]) == 1
+    assert 0 < objectives.gap_closed(means["corrected"], means["nearest"], means["marginal"]) < 1
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("rule", RULES)
+def test_marks_of_columns_change_no_pick(rule: Rule, metric: Metrics) -> None:
+    """Sparse candidates are compared by the columns of a pick, or by all, with one result."""
+    case = Case.draw(11, 50, 30, 0.1, metric, stored_sparse=True)
+    wanted = parameters(8, 0.4, rule)
+    assert case.select(wanted, list(range(50)), marked=True) == case.select(wanted, list(range(50)))
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rows", [[], [7], [3, 9]])
+def test_few_candidates_are_all_picked(rule: Rule, rows: list[int]) -> None:
+    """With fewer candidates than k, none included, each is picked once."""
+    case = Case.draw(5, 12, 16)
+    picks, _ = case.select(parameters(5, 0.4, rule), rows)
+    assert sorted(picks) == rows
+    check_steps(case, parameters(5, 0.4, rule), rows)
+
+
+def test_k_of_one_is_the_nearest() -> None:
+    """The marginal weight has k - 1 below the line; one pick has no other to differ from."""
+    case = Case.draw(7, 20, 8)
+    nearest = definitions.nearest_rows(case.points(), case.query, range(20))[0]
+    for rule in RULES:
+        assert case.select(parameters(1, 0.7, rule), list(range(20)))[0] == [nearest]
+
+
+@examples
+@given(values=st.lists(st.floats(-(2.0**100), 2.0**100, width=32), min_size=1), equal=st.booleans())
+def test_scale_costs_go_from_nearest_to_farthest(values: list[float], equal: bool) -> None:
+    """0 for the nearest, 1 for the farthest, in proportion between; equal ones all cost 0."""
+    distances = np.sort(np.array(values[:1] * len(values) if equal else values, np.float32))
+    costs = np.full(len(values) + 1, 9, np.float32)
+    greedy.scale_costs(distances, len(values), len(values) - 1, costs)
+    low, width = float(distances[0]), float(distances[-1]) - float(distances[0])
+    truth = [(float(d) - low) / width if width else 0.0 for d in distances]
+    assert np.abs(costs[:-1] - truth).max() < 1e-6
+    assert (costs[0], costs[-1]) == (0, 9)
+    if width:
+        assert costs[-2] == 1
+
+
+def test_points_without_direction_are_as_far_apart_as_can_be_told() -> None:
+    """Under the product a zero vector has cosine 0 to all others and to itself: 1 apart."""
+    for stored_sparse in (False, True):
+        case = Case.draw(8, 12, 9, 0, "inner_product", stored_sparse=stored_sparse)
+        case.vectors[[2, 5]] = 0
+        for rule in RULES:
+            check_steps(case, parameters(12, 0.6, rule), list(range(12)))

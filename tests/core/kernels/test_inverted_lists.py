@@ -1,0 +1,185 @@
+"""Lists of the points that hold a column: what they say is never wrong, and nothing is lost."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from divgrpc.build import encoder
+from divgrpc.build.encoder import COMMON
+from divgrpc.engine import Engine
+from divgrpc.index import Index
+from divgrpc.kernels import exact, inverted_lists, normalise
+from divgrpc.kernels.registers import INDEX
+from divgrpc.kernels.sparse import mark, sparse_square
+from divgrpc.storage.generations import Generation
+from divgrpc.types import FloatArray, Metric
+from reference import kernels
+
+# As similar as some of the nearest points are to one another, and most are not.
+NEAR: dict[Metric, float] = {"cosine": 0.3, "euclidean": 12.0, "inner_product": 0.2}
+examples = settings(deadline=None, derandomize=True, max_examples=80)
+seeds = st.integers(0, 2**32 - 1)
+counts = st.sampled_from([1, 2, 5, 40, 300])
+
+
+def drawn(seed: int, count: int, dims: int, spread: float) -> FloatArray:
+    """Draw rows of some words, the first in nearly all rows; one of zeros, and one there twice."""
+    rng = np.random.default_rng(seed)
+    words = rng.random((count, dims)) < 1 / (1 + 0.3 * np.arange(dims))
+    rows = words * rng.standard_normal((count, dims)) * 10 ** (spread * rng.random((count, 1)))
+    rows[count // 2] = 0
+    rows[-1] = rows[0]
+    return rows.astype(np.float32)
+
+
+def parts(rows: FloatArray) -> tuple[Any, ...]:
+    """Return indptr, indices and values as kernels take them."""
+    matrix = sparse.csr_array(rows)
+    found = (
+        matrix.indptr.astype(np.int64),
+        matrix.indices.astype(np.int32),
+        matrix.data.astype(np.float32),
+    )
+    for each in found:
+        each.setflags(write=False)
+    return found
+
+
+def listed(rows: FloatArray, share: float = COMMON) -> tuple[Any, ...]:
+    """Return the lists of all columns but the common ones, made row by row."""
+    indptr, indices, values = parts(rows)
+    holders = np.zeros(rows.shape[1], np.int64)
+    inverted_lists.count_holders(indices, holders)
+    common = holders > share * len(rows)
+    starts = np.concatenate(([0], np.cumsum(np.where(common, 0, holders))))
+    ends = np.where(common, -1, starts[:-1])
+    where, held = np.empty(starts[-1], np.int32), np.empty(starts[-1], np.float32)
+    lengths = np.empty(len(rows), np.float32)
+    for row in range(len(rows)):
+        first, last = indptr[row], indptr[row + 1]
+        alone = (np.array([0, last - first]), indices[first:last], values[first:last])
+        inverted_lists.fill_lists(*alone, row, ends, where, held, lengths[row : row + 1])
+    return starts, where, held, lengths
+
+
+@examples
+@given(seed=seeds, count=counts, dims=st.integers(1, 30), share=st.sampled_from([0.0, 0.2, 1.0]))
+def test_lists_hold_what_rows_hold(seed: int, count: int, dims: int, share: float) -> None:
+    """Each rare column's rows and numbers, ascending; lengths are no less than they are."""
+    rows = drawn(seed, count, dims, 2)
+    starts, where, held, lengths = listed(rows, share)
+    wanted, least = kernels.rare_lists(rows, share)
+    for column, each in enumerate(wanted):
+        own = slice(starts[column], starts[column + 1])
+        assert list(zip(where[own].tolist(), held[own].tolist(), strict=True)) == each
+    assert (lengths >= least).all()
+    assert lengths == pytest.approx(least, rel=1e-5)
+
+
+@examples
+@given(
+    seed=seeds,
+    count=counts,
+    dims=st.integers(1, 30),
+    spread=st.sampled_from([0.0, 2.0, -30.0]),
+    share=st.sampled_from([0.0, 0.2, 1.0]),
+    wanted=st.integers(1, 300),
+    product=st.booleans(),
+    marked=st.booleans(),
+)
+def test_the_nearest_are_among_those_that_lists_leave(  # noqa: PLR0917  # one for each that varies
+    seed: int,
+    count: int,
+    dims: int,
+    spread: float,
+    share: float,
+    wanted: int,
+    product: bool,
+    marked: bool,
+) -> None:
+    """No point is nearer than said, as near as the last wanted all are there, to the last bit."""
+    rows, wanted = drawn(seed, count, dims, spread), min(wanted, count)
+    target = drawn(seed + 1, 4, dims, 0)[:1]
+    squares = np.empty(count)
+    normalise.squares_sparse(*(parts(rows)[i] for i in (0, 2)), squares)
+    points = (target[:0], *parts(rows), squares)
+    indptr, indices, values = parts(target)
+    queries = (target[:0], indptr, indices, values)
+    marks = np.zeros(-(-dims // 64) if marked else 0, np.uint64)
+    if marked:
+        mark(indices, 0, len(indices), marks)
+    square = sparse_square(indices, values, 0, len(indices), dims)
+    lists = listed(rows, share)
+    guesses, sums = np.empty((2, count), np.float32)
+    inverted_lists.add_lists(squares, lists, queries, 0, square, product, guesses, sums)
+    truth = np.empty(count, np.float32)
+    exact.score_all(points, target, 0, square, product, truth)
+    assert (sums <= truth).all()
+    twin = np.array(kernels.least_distances(rows, target[0], share, product=product))
+    long = float(np.abs(rows).sum(axis=1).max() + np.abs(target).sum()) ** 2
+    assert np.abs(sums - twin).max() <= 1e-4 * long + 1e-40
+    room = (target[0], target, target[0], marks)
+    found, far = np.full(count, -1, np.int32), np.full(count, np.nan, np.float32)
+    some = inverted_lists.score_listed(
+        points, lists, queries, 0, room, square, product, wanted, (found, far, sums)
+    )
+    assert wanted <= some <= count
+    assert len(set(found[:some].tolist())) == some
+    assert far[:some].tobytes() == truth[found[:some]].tobytes()
+    near = np.flatnonzero(truth <= np.sort(truth)[wanted - 1])
+    assert set(near.tolist()) <= set(found[:some].tolist())
+
+
+@pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
+@pytest.mark.parametrize("selector", ["nearest", "greedy"])
+@pytest.mark.parametrize("collapse", [False, True])
+def test_an_exact_search_by_lists_answers_as_one_by_rows(
+    metric: Metric, selector: str, collapse: bool
+) -> None:
+    """Sparse queries go by lists, the same spread out by rows: the same bytes, of fewer points."""
+    rows = drawn(3, 2_000, 400, 0.5)[: 2_000 // 2]
+    index = Index.build(sparse.csr_array(rows), metric=metric)
+    queries = sparse.csr_array(drawn(4, 8, 400, 0)[:3] * (np.arange(400) > 20))
+    options: dict[str, Any] = {"search": "exact", "selector": selector, "k": 5}
+    if collapse:
+        # The candidates may grow to four times as many, which is as many as lists are read for.
+        options |= {"duplicate_threshold": NEAR[metric], "candidates_limit": 8}
+    else:
+        options |= {"keep_duplicates": True, "candidates_limit": 30}
+    by_lists = index.query(queries, **options)
+    lists = {slot.name for slot in INDEX["postings"]}
+    others = {name: array for name, array in index.engine._arrays.items() if name not in lists}
+    by_rows = Index(Engine(Generation(index.engine._manifest, others))).query(queries, **options)
+    assert by_lists.ids.tobytes() == by_rows.ids.tobytes()
+    assert by_lists.scores.tobytes() == by_rows.scores.tobytes()
+    assert by_lists.selection_scores.tobytes() == by_rows.selection_scores.tobytes()
+    assert (by_rows.stats.points_scored == 1_000).all()
+    assert (by_lists.stats.points_scored < 1_000).all()
+    for column in ("candidates", "collapsed", "duplicates"):
+        mine, its = getattr(by_lists.stats, column), getattr(by_rows.stats, column)
+        assert mine.tolist() == its.tolist()
+    assert by_lists.stats.collapsed.any() == collapse
+
+
+def test_a_query_of_common_columns_goes_by_rows() -> None:
+    """Lists that hold most of what there is spare nothing."""
+    rows = drawn(5, 1_000, 50, 0)
+    index = Index.build(sparse.csr_array(rows[:500]))
+    found = index.query(sparse.csr_array(np.ones((1, 50))), search="exact", candidates_limit=30)
+    assert found.stats.points_scored.tolist() == [500]
+
+
+def test_of_very_many_points_no_lists_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One more than the most, and an exact search goes by rows."""
+    rows = sparse.csr_array(drawn(6, 300, 60, 0)[:100])
+    assert "posting_rows" in Index.build(rows).engine._arrays
+    monkeypatch.setattr(encoder, "LISTED_MOST", 99)
+    index = Index.build(rows)
+    assert not {"posting_starts", "posting_rows", "posting_values"} & index.engine._arrays.keys()
+    found = index.query(rows[:2], search="exact", candidates_limit=10)
+    assert found.ids[:, 0].tolist() == [0, 1]
+    assert found.stats.points_scored.tolist() == [100, 100]

@@ -1,0 +1,182 @@
+"""A partition is learned from points, and points find their cells in it."""
+
+from collections.abc import Callable
+from math import inf
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.hashing import partition as partitions
+from divgrpc.kernels import kmeans
+from divgrpc.types import FloatArray
+from reference import definitions
+from reference.index import clustered
+
+examples = settings(deadline=None, derandomize=True, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+
+
+@examples
+@given(
+    seed=seeds,
+    rows=st.sampled_from([1, 2, 16, 17, 300]),
+    width=st.sampled_from([1, 2, 9]),
+    wanted=st.sampled_from([1, 2, 5, 40, 300]),
+    duplicates=st.sampled_from([0.0, 0.7]),
+)
+def test_learning_gives_at_most_the_cells_wanted(
+    seed: int, rows: int, width: int, wanted: int, duplicates: float
+) -> None:
+    """Coarse cells have at least one cell each, in runs, and centres are finite."""
+    sample = clustered(rows, width, seed, duplicates)
+    made = partitions.learn(sample, min(wanted, rows), np.random.default_rng(seed))
+    assert made.width == width
+    assert made.coarse.dtype == made.centres.dtype == np.float32
+    assert (made.starts[0], made.starts[-1]) == (0, len(made.centres))
+    assert (np.diff(made.starts) >= 1).all()
+    assert 1 <= len(made.centres) <= max(wanted + len(made.coarse), 1)
+    assert np.isfinite(made.coarse).all()
+    assert np.isfinite(made.centres).all()
+    assert (made.assign(sample) < len(made.centres)).all()
+
+
+@examples
+@given(seed=seeds, rows=st.sampled_from([1, 2, 16, 17, 300]), width=st.sampled_from([1, 9]))
+def test_a_point_goes_to_the_nearest_cell_of_the_coarse_ones_near(
+    seed: int, rows: int, width: int
+) -> None:
+    """Whatever the company it comes in; within rounding the nearest, looked for one by one."""
+    points = clustered(rows, width, seed, 0.2)
+    made = partitions.learn(points, max(1, rows // 4), np.random.default_rng(seed))
+    found = made.assign(points)
+    assert found.dtype == np.int32
+    for row, cell in enumerate(found.tolist()):
+        tops = [definitions.distance(points[row], centre) for centre in made.coarse]
+        edge = sorted(tops)[: kmeans.LOOKED][-1]
+        near = [top for top, far in enumerate(tops) if far < edge + 1e-4]
+        top = int(np.searchsorted(made.starts, cell, side="right")) - 1
+        assert top in near
+        sure = [top for top in near if tops[top] < edge - 1e-4]
+        inside = [c for top in sure for c in range(made.starts[top], made.starts[top + 1])]
+        best = min(
+            (definitions.distance(points[row], made.centres[c]) for c in inside), default=inf
+        )
+        assert definitions.distance(points[row], made.centres[cell]) < best + 1e-4
+
+
+def test_cells_gather_what_lies_together() -> None:
+    """Points lie much nearer to the centre of their cell than to the middle of all."""
+    points = clustered(2000, 6, 1)
+    made = partitions.learn(points, 40, np.random.default_rng(0))
+    within = ((points - made.centres[made.assign(points)]) ** 2).sum(axis=1).mean()
+    assert within < 0.3 * ((points - points.mean(axis=0)) ** 2).sum(axis=1).mean()
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "cells_wanted"),
+    [(1, 200, 1), (15, 200, 1), (32, 200, 2), (10_000, 200, 400), (10**6, 256, 4000)],
+)
+def test_cells_are_four_per_root_of_the_points(rows: int, width: int, cells_wanted: int) -> None:
+    """At most one per sixteen points; and the sample is never larger than the points."""
+    assert partitions.cell_count(rows, width) == cells_wanted
+    assert 1 <= partitions.sample_size(rows, width) <= rows
+    assert partitions.cell_count(2**31 - 1, 256) * 256 <= 2**22
+    assert partitions.sample_size(2**31 - 1, 256) * 256 <= 2**24
+
+
+def test_many_centres_are_met_by_few_points_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held of products is bounded however many cells a coarse one has; cells stay."""
+    held: list[tuple[int, int]] = []
+
+    def watched(kernel: Callable[..., None]) -> Callable[..., None]:
+        def take(products: FloatArray, *rest: object) -> None:
+            held.append(products.shape)
+            kernel(products, *rest)
+
+        return take
+
+    for name in ("take_nearest", "take_nearest_of", "take_several"):
+        monkeypatch.setattr(kmeans, name, watched(getattr(kmeans, name)))
+    points = whole(np.random.default_rng(0), 300, 3)
+    made = partitions.learn(points, 40, np.random.default_rng(0))
+    rounded = partitions.Partition(np.rint(made.coarse), made.starts, np.rint(made.centres))
+    cells, nearest = rounded.assign(points), partitions._nearest(points, rounded.centres)
+    held.clear()
+    monkeypatch.setattr(partitions, "_PRODUCTS_AT_ONCE", 50)
+    assert partitions._rows_at_once(40) == partitions._rows_at_once(100) == 1
+    assert (rounded.assign(points) == cells).all()
+    assert (partitions._nearest(points, rounded.centres) == nearest).all()
+    assert held
+    assert all(rows == 1 or centres * rows <= 50 for centres, rows in held)
+
+
+def whole(rng: np.random.Generator, rows: int, width: int) -> FloatArray:
+    """Draw small whole numbers, of which sums are exact and many are alike."""
+    return rng.integers(-3, 4, (rows, width)).astype(np.float32)
+
+
+@examples
+@given(
+    seed=seeds,
+    rows=st.integers(1, 40),
+    width=st.sampled_from([1, 2, 17]),
+    count=st.integers(1, 30),
+)
+def test_points_go_to_the_nearest_centre_and_add_up_there(
+    seed: int, rows: int, width: int, count: int
+) -> None:
+    """Ties go to the lower number."""
+    rng = np.random.default_rng(seed)
+    points, centres = whole(rng, rows, width), whole(rng, count, width)
+    numbers = partitions._nearest(points, centres)
+    for point, number in zip(points, numbers.tolist(), strict=True):
+        distances = [definitions.distance(point, centre) for centre in centres]
+        assert number == distances.index(min(distances))
+    sums, sizes = np.full((count, width), 9, np.float32), np.full(count, 9, np.int64)
+    kmeans.add_up(points, numbers, sums, sizes)
+    for number in range(count):
+        assert sums[number].tolist() == points[numbers == number].sum(axis=0).tolist()
+        assert sizes[number] == (numbers == number).sum()
+
+
+@examples
+@given(seed=seeds, points=st.integers(0, 40), count=st.integers(0, 30))
+def test_several_nearest_come_in_order_and_are_grouped(seed: int, points: int, count: int) -> None:
+    """As sorting all of them has it, ties by number; -1 where there are fewer centres."""
+    rng = np.random.default_rng(seed)
+    products, halves = whole(rng, count, points), whole(rng, count, 1)[:, 0]
+    shape = (kmeans.LOOKED, points)
+    numbers, gains = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
+    kmeans.take_several(products, halves, numbers, gains)
+    for point in range(points):
+        every = (products[:, point] - halves).tolist()
+        order = sorted(range(count), key=lambda c: (-every[c], c))[: kmeans.LOOKED]
+        missing = kmeans.LOOKED - len(order)
+        assert numbers[:, point].tolist() == [*order, *[-1] * missing]
+        assert gains[:, point].tolist() == [*(every[c] for c in order), *[-np.inf] * missing]
+    starts, grouped = kmeans.group(numbers, count)
+    assert (starts[0], starts[-1], len(starts)) == (0, len(grouped), count + 1)
+    for number in range(count):
+        own = grouped[starts[number] : starts[number + 1]].tolist()
+        assert own == [point for place in numbers for point in np.flatnonzero(place == number)]
+
+
+@examples
+@given(seed=seeds, points=st.integers(1, 20), count=st.integers(1, 9), some=st.integers(0, 9))
+def test_some_points_change_to_a_nearer_centre(
+    seed: int, points: int, count: int, some: int
+) -> None:
+    """Those that are nearer already, or as near, stay; and so do all others."""
+    rng = np.random.default_rng(seed)
+    few = np.sort(rng.choice(points, min(some, points), replace=False)).astype(np.int32)
+    products, halves = whole(rng, count, len(few)), whole(rng, count, 1)[:, 0]
+    numbers, gains = rng.integers(0, 5, points, np.int32), whole(rng, points, 1)[:, 0]
+    wanted = list(zip(numbers.tolist(), gains.tolist(), strict=True))
+    for at, point in enumerate(few.tolist()):
+        every = (products[:, at] - halves).tolist()
+        if max(every) > wanted[point][1]:
+            wanted[point] = (100 + every.index(max(every)), max(every))
+    kmeans.take_nearest_of(products, halves, 100, few, numbers, gains)
+    assert list(zip(numbers.tolist(), gains.tolist(), strict=True)) == wanted

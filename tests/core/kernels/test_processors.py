@@ -1,0 +1,226 @@
+"""Kernels compiled for wide registers, narrow ones and the narrowest: the same bytes.
+
+Sums over rows, which alone are written in lanes, are compiled for each kind of processor. All
+kernels, which take the better part of a minute, are compiled once more for the narrowest: what has
+neither AVX, fused multiplication nor a population count answers as this machine does. DIVGRPC_
+PROCESSORS names others in its place, as `make processors` does. numpy and its BLAS then keep to the
+instructions of that processor too.
+"""
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from llvmlite import binding
+from scipy import sparse
+
+from divgrpc.index import Index
+from divgrpc.types import FloatArray, HashFamily, Metric
+
+# Two strides of four blocks, a block, and six more: every part of a row's sum.
+ROWS, DIMS, QUERIES = 400, 150, 12
+FAMILIES: list[HashFamily] = ["lsh_sdiv", "cells"]
+# What a processor must have to run the kernels, and the registers that they are to use.
+PROCESSORS = {
+    "skylake-avx512": ("avx512vl", "zmm"),
+    "haswell": ("avx2", "ymm"),
+    "x86-64": ("sse2", "xmm"),
+}
+# What a processor has, and the instructions by which numpy and its BLAS know it: x86-64-v2 is that
+# of 2008, x86-64-v3 that of 2013, with AVX2 and fused multiplication.
+OLDER = {
+    "x86-64": ("sse2", "Prescott", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"),
+    "x86-64-v2": ("sse4.2", "Nehalem", "X86_V3 X86_V4 AVX512_ICL AVX512_SPR"),
+    "x86-64-v3": ("avx2", "Haswell", "X86_V4 AVX512_ICL AVX512_SPR"),
+}
+ASKED = os.environ.get("DIVGRPC_PROCESSORS", "x86-64").split()
+
+_ANSWER_EVERYTHING = """
+import hashlib, itertools, sys
+from pathlib import Path
+import numpy as np
+from scipy import sparse
+from divgrpc.index import Index
+
+asked = np.load(sys.argv[2])
+SEARCHES = ("tables", "scan", "scan_hamming", "exact", "auto")
+RULES = [("nearest", "corrected"), ("greedy", "corrected"), ("greedy", "marginal")]
+RULES += [("mmr", "printed"), ("rerank", "printed"), ("max_sum", "printed"), ("dpp", "printed")]
+RULES += [("qp_relax", "printed"), ("qp_relax", "corrected")]
+for folder in sorted(Path(sys.argv[1]).iterdir()):
+    index = Index.open(folder)
+    for given, search in itertools.product((np.array, sparse.csr_array), SEARCHES):
+        told = hashlib.sha256()
+        for selector, variant in RULES:
+            found = index.query(
+                given(asked), k=9, search=search, selector=selector, variant=variant,
+                hash_limit=60, candidates_limit=40, sampling="nearest",
+            )
+            for column in (found.ids, found.scores, found.selection_scores, found.counts):
+                told.update(column.tobytes())
+            told.update(found.stats.points_hashed.tobytes() + found.stats.buckets_probed.tobytes())
+        print(folder.name, given.__name__, search, told.hexdigest())
+"""
+
+_CHOOSE = """
+import hashlib, json
+import numpy as np
+from divgrpc.index import Index
+
+rng = np.random.default_rng(0)
+fall = np.exp(-np.arange(96) / 30)
+centres = rng.standard_normal((60, 96)) * fall
+points = centres[rng.integers(0, 60, 6_000)] + 0.5 * rng.standard_normal((6_000, 96)) * fall
+for family in ("auto", "lsh_sdiv", "pca_hash", "cells"):
+    components = 24 if family == "lsh_sdiv" else None
+    index = Index.build(points, hash_family=family, n_components=components)
+    taken = [
+        index.query(points[:1], k=5, candidates_limit=size).parameters
+        for size in (10, 50, 200, 1_000)
+    ]
+    print(json.dumps({
+        "family": index.info.parameters["hash_family"],
+        "auto": [(used.search, used.hash_limit) for used in taken],
+        "recalls": [pool.recall for cost in index.info.search_costs for pool in cost.pools],
+        "planes": hashlib.sha256(index.engine._arrays["hyperplanes"].tobytes()).hexdigest(),
+    }))
+"""
+
+_SUM_ROWS = """
+import hashlib
+import numba, numpy as np
+from divgrpc.kernels.vector_sums import gathered_dot, row_distance, row_distances, row_dot, row_dots
+
+@numba.njit
+def sums(left, right, order):
+    several = row_dots(left, (0, 1, 2), right, 1) + row_distances(left, (2, 1, 0), right, 1)
+    alone = row_dot(left, 0, right, 0), row_distance(left, 0, right, 0)
+    return several + alone, gathered_dot(order, left[0], 0, len(order), 0, right, 0)
+
+told = hashlib.sha256()
+for cols in range(1, 200):
+    rng = np.random.default_rng(cols)
+    left, right = rng.standard_normal((2, 3, cols)).astype(np.float32)
+    told.update(np.hstack(sums(left, right, rng.permutation(cols).astype(np.int32))).tobytes())
+(assembly,) = sums.inspect_asm().values()
+print(next(register for register in ("zmm", "ymm", "xmm") if register in assembly))
+print(told.hexdigest())
+"""
+
+
+def drawn(rows: int, seed: int) -> FloatArray:
+    """Draw points around a few centres, of lengths that vary by 100, half of their entries zero."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((8, DIMS))[rng.integers(0, 8, rows)]
+    points = (points + rng.standard_normal((rows, DIMS))) * 10 ** rng.uniform(0, 2, (rows, 1))
+    points[rng.random(points.shape) < 0.5] = 0
+    return points.astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder of indexes, one of each metric, kind of points and way to partition them."""
+    folder = tmp_path_factory.mktemp("processors")
+    for family in FAMILIES:
+        for metric in get_args(Metric):
+            for kind, made in (("dense", np.array), ("sparse", sparse.csr_array)):
+                name = f"{family}-{metric}-{kind}".replace("_", "-")
+                path = folder / "indexes" / name
+                Index.build(made(drawn(ROWS, 1)), hash_family=family, metric=metric, path=path)
+    np.save(folder / "queries.npy", drawn(QUERIES, 2))
+    return folder
+
+
+def run(script: str, *arguments: Path, **environment: str) -> list[str]:
+    """Return the lines that a script prints in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *map(str, arguments)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def run_as(processor: str | None, script: str, *arguments: Path) -> list[str]:
+    """Return what a script prints whose kernels are compiled for a processor, or for this one."""
+    compiled: dict[str, str] = {}
+    if processor is not None:
+        compiled = {"NUMBA_CPU_NAME": processor, "NUMBA_CPU_FEATURES": ""}
+    if processor in OLDER:
+        _, blas, without = OLDER[processor]
+        compiled |= {"OPENBLAS_CORETYPE": blas, "NPY_DISABLE_CPU_FEATURES": without}
+    return run(script, *arguments, **compiled)
+
+
+@pytest.fixture(scope="module")
+def own_sums() -> list[str]:
+    """Return this machine's registers, and its sums' digest."""
+    return run_as(None, _SUM_ROWS)
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_sums_have_the_same_bytes_in_registers_of_every_width(
+    own_sums: list[str], processor: str
+) -> None:
+    """AVX-512, AVX2 and SSE: products, distances and gathered products, bit for bit."""
+    needed, registers = PROCESSORS[processor]
+    if not binding.get_host_cpu_features().get(needed):
+        pytest.skip(f"this machine has no {needed}")
+    told = run_as(processor, _SUM_ROWS)
+    assert told == [registers, *own_sums[1:]]
+
+
+def answers(stored: Path, processor: str | None) -> list[str]:
+    """Return a line with a digest for each index, search and kind of queries."""
+    places = stored / "indexes", stored / "queries.npy"
+    return run_as(processor, _ANSWER_EVERYTHING, *places)
+
+
+@pytest.fixture(scope="module")
+def own_answers(stored: Path) -> list[str]:
+    """Return what this machine answers."""
+    return answers(stored, None)
+
+
+@pytest.fixture(scope="module", params=ASKED)
+def older_answers(stored: Path, request: pytest.FixtureRequest) -> list[str]:
+    """Return what the kernels of an older processor answer; they are compiled meanwhile."""
+    if not binding.get_host_cpu_features().get(OLDER[request.param][0]):
+        pytest.skip(f"this machine is older than {request.param}")
+    return answers(stored, request.param)
+
+
+def test_an_older_processor_answers_as_this_one(
+    own_answers: list[str], older_answers: list[str]
+) -> None:
+    """Every search, metric, selector and kind of vectors, bit for bit."""
+    assert len(older_answers) == 12 * 2 * 5
+    # Searches often agree, and a query is the same dense or sparse; indexes all differ.
+    assert len({line.split()[-1] for line in older_answers}) > 24
+    assert older_answers == own_answers
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the BLAS kernels are those of x86")
+def test_auto_chooses_alike_with_the_linear_algebra_of_another_processor() -> None:
+    """Directions differ in their last digits and recalls hardly, which changes no choice here."""
+    older, newer = (
+        [json.loads(line) for line in run(_CHOOSE, OPENBLAS_CORETYPE=blas)]
+        for blas in ("Prescott", "Nehalem")
+    )
+    assert {build["family"] for build in older} > {"lsh_sdiv", "pca_hash", "cells"}
+    assert [build["planes"] for build in older] != [build["planes"] for build in newer]
+    for one, other in zip(older, newer, strict=True):
+        assert one["family"] == other["family"]
+        assert one["auto"] == other["auto"]
+        assert one["recalls"] == pytest.approx(other["recalls"], abs=0.005)
+    searches = {search for build in older for search, _ in build["auto"]}
+    assert searches >= {"exact", "scan", "tables"}

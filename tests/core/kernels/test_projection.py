@@ -1,0 +1,270 @@
+"""From vectors to unit vectors, codes, quantised margins, keys and buckets."""
+
+from math import floor, log2
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.hashing import codes as coding
+from divgrpc.hashing import hyperplanes as core
+from divgrpc.kernels import normalise, projection
+from divgrpc.parameters import BuildParameters
+from reference import definitions, kernels
+
+DIMS = [1, 2, 15, 16, 17, 31, 33, 256]
+examples = settings(deadline=None, derandomize=True, max_examples=50)
+seeds = st.integers(0, 2**32 - 1)
+
+
+def normal(shape: tuple[int, ...], seed: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
+    return np.random.default_rng(seed).random((points, bits)) < 0.5
+
+
+# Unit vectors.
+
+
+@examples
+@given(seed=seeds, dims=st.sampled_from(DIMS), scale=st.integers(-37, 37))
+def test_normalise_gives_unit_rows(seed: int, dims: int, scale: int) -> None:
+    """Rows keep their direction and get length one, whatever float32 size they had."""
+    rows = normal((5, dims), seed) * np.float32(10.0**scale)
+    expected = definitions.unit(rows)
+    assert normalise.normalise(rows) == (-1, -1)
+    # Below 1e-38 float32 itself has fewer digits, which were gone before.
+    assert np.abs(rows - expected).max() < 3e-7
+
+
+@pytest.mark.parametrize("dims", DIMS)
+def test_normalise_gives_a_row_the_same_bytes_in_any_company(dims: int) -> None:
+    """A row alone and in a batch becomes the same unit row, to the last bit."""
+    rows = normal((9, dims), 3)
+    together = rows.copy()
+    normalise.normalise(together)
+    for i in range(len(rows)):
+        alone = rows[i : i + 1].copy()
+        normalise.normalise(alone)
+        assert alone.tobytes() == together[i : i + 1].tobytes()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dims", DIMS)
+def test_normalise_names_the_first_bad_row_and_the_first_of_zeros(dims: int, bad: float) -> None:
+    """What cannot be a direction is told by its row, wherever in the row it stands."""
+    for at in {0, dims // 2, dims - 1}:
+        rows = normal((8, dims), 4)
+        rows[2] = 0
+        rows[5] = 0
+        rows[3, at] = bad
+        rows[7, at] = bad
+        assert normalise.normalise(rows) == (3, 2)
+        assert (rows[[2, 5]] == 0).all()
+
+
+@pytest.mark.parametrize("value", [1e-45, 1e-38, 3.4e38])
+@pytest.mark.parametrize("dims", DIMS)
+def test_normalise_reaches_the_ends_of_float32(dims: int, value: float) -> None:
+    """The smallest and the largest numbers have a direction too."""
+    rows = np.full((1, dims), value, np.float32)
+    assert normalise.normalise(rows) == (-1, -1)
+    assert np.abs(rows * np.sqrt(dims) - 1).max() < 1e-6
+
+
+# Codes.
+
+
+@examples
+@given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 6))
+def test_project_gives_the_margins(seed: int, dims: int, words: int) -> None:
+    """A margin is the product with the hyperplane; thresholds are taken off by the caller."""
+    queries, planes = normal((3, dims), seed), normal((dims, 64 * words), seed + 1)
+    out = np.empty(64 * words, np.float32)
+    projection.project(queries, 1, planes, out)
+    expected = kernels.margins(queries[1], planes, np.zeros(64 * words))[0]
+    assert np.abs(out - expected).max() < 1e-5 * (dims + 1)
+
+
+@examples
+@given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 3), share=st.floats(0, 1))
+def test_project_sparse_gives_the_bytes_of_the_dense_row(
+    seed: int, dims: int, words: int, share: float
+) -> None:
+    """What is not stored adds nothing: a sparse query has the margins of itself made dense."""
+    rng = np.random.default_rng(seed)
+    query, planes = normal((1, dims), seed), normal((dims, 64 * words), seed + 1)
+    query[0, rng.random(dims) < share] = 0
+    (indices,) = np.nonzero(query[0])
+    values = np.concatenate((normal((2,), 1), query[0, indices], normal((1,), 2)))
+    places = np.concatenate(([0, 0], indices, [dims - 1])).astype(np.int32)
+    dense, sparse = np.empty(64 * words, np.float32), np.full(64 * words, 9, np.float32)
+    projection.project(query, 0, planes, dense)
+    projection.project_sparse(places, values, 2, 2 + len(indices), planes, sparse)
+    assert sparse.tobytes() == dense.tobytes()
+
+
+@pytest.mark.parametrize("dims", DIMS)
+def test_project_adds_from_first_dimension_to_last(dims: int) -> None:
+    """The order of the sum is fixed, so a margin has the same bytes on any machine."""
+    queries, planes = normal((1, dims), 1), normal((dims, 64), 2)
+    out = np.empty(64, np.float32)
+    projection.project(queries, 0, planes, out)
+    sums = np.zeros(64, np.float32)
+    for value, plane in zip(queries[0], planes, strict=True):
+        sums += value * plane
+    assert out.tobytes() == sums.tobytes()
+
+
+@examples
+@given(seed=seeds, words=st.integers(1, 6))
+def test_sign_code_packs_signs(seed: int, words: int) -> None:
+    """Bit b is bit b % 64 of word b // 64, set where the margin is not negative."""
+    margins = normal((64 * words,), seed)
+    margins[:: words + 1] = 0
+    margins[1 :: words + 2] = -0.0
+    code = np.empty(words, np.uint64)
+    projection.sign_code(margins, code)
+    assert code.tolist() == kernels.pack((margins >= 0)[np.newaxis])[:, 0].tolist()
+
+
+@examples
+@given(seed=seeds, dims=st.sampled_from(DIMS), points=st.sampled_from([1, 2, 65, 300]))
+def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int) -> None:
+    """A stored bit is the sign of the margin, except within rounding of the hyperplane."""
+    vectors = definitions.unit(normal((points, dims), seed)).astype(np.float32)
+    planes, thresholds = normal((dims, 128), seed + 1), normal((128,), seed + 2)
+    codes = np.zeros((2, points + 4), np.uint64)
+    coding.encode(vectors @ planes - thresholds, codes, 3)
+    margins = kernels.margins(vectors, planes, thresholds)
+    bits = kernels.unpack(codes[:, 3:-1])
+    assert (bits == (margins >= 0))[np.abs(margins) > 1e-5].all()
+    assert (codes[:, :3] == 0).all()
+    assert (codes[:, -1] == 0).all()
+
+
+@examples
+@given(seed=seeds, words=st.integers(1, 6), kind=st.sampled_from(["normal", "zero", "equal"]))
+def test_quantise_gives_fifteen_levels(seed: int, words: int, kind: str) -> None:
+    """The four planes hold a margin's share of the largest, -7 to 7, in two's complement."""
+    margins = normal((64 * words,), seed)
+    if kind != "normal":
+        margins = np.sign(margins) * np.float32(0 if kind == "zero" else 0.25)
+    planes = np.empty((5, words), np.uint64)
+    unit, total = projection.quantise(margins, planes)
+    assert (planes[4] == 0).all()
+    bits = [kernels.unpack(plane[:, np.newaxis])[0] for plane in planes]
+    levels = bits[0] + 2 * bits[1] + 4 * bits[2].astype(int) - 8 * bits[3].astype(int)
+    assert levels.tolist() == kernels.levels(margins)
+    assert total == levels.sum()
+    # Half a level is the most that rounding takes.
+    assert np.abs(levels * unit - margins).max() <= 0.51 * unit
+
+
+@examples
+@given(seed=seeds, groups=st.integers(1, 2), depth=st.sampled_from([2, 4]))
+def test_planes_are_repeated_for_the_weightier_bits(seed: int, groups: int, depth: int) -> None:
+    """Each run of words has the planes of the first, and twice its weight."""
+    margins = normal((64 * groups,), seed)
+    alone, planes = np.empty((5, groups), np.uint64), np.empty((5, groups * depth), np.uint64)
+    for quantise in (projection.quantise, projection.quantise_signs):
+        unit, total = quantise(margins, alone)
+        assert quantise(margins, planes) == (unit, total * (2**depth - 1))
+        assert (planes[:4] == np.tile(alone[:4], depth)).all()
+        assert (planes[4] == np.repeat(np.arange(depth), groups)).all()
+
+
+# Keys and buckets.
+
+
+@examples
+@given(seed=seeds, start=st.integers(0, 168), bits=st.integers(1, 24), points=st.integers(1, 70))
+def test_table_keys_are_runs_of_bits(seed: int, start: int, bits: int, points: int) -> None:
+    """Bit j of a key is bit start + j of the code, across the end of a word too."""
+    codes = random_bits(points, 192, seed)
+    words, keys = kernels.pack(codes), np.empty(points, np.uint32)
+    projection.table_keys(words, start, bits, keys)
+    expected = [kernels.key(code[start:], 0, bits) for code in codes]
+    assert keys.tolist() == expected
+    assert [projection.key_of(words, row, start, bits) for row in range(points)] == expected
+
+
+@examples
+@given(
+    seed=seeds,
+    n_bits=st.integers(1, 24),
+    points=st.sampled_from([1, 2, 3, 50, 300]),
+    table=st.integers(0, 3),
+    shared=st.booleans(),
+)
+def test_tables_hold_every_point_in_its_bucket(
+    seed: int, n_bits: int, points: int, table: int, shared: bool
+) -> None:
+    """Buckets are those of the codes, rows ascending, by key where that is short, else listed."""
+    bits = random_bits(points, 128, seed)
+    if shared:
+        bits[:] = bits[0]
+    keys, offsets, rows = core.build_table(kernels.pack(bits), table, n_bits)
+    assert (len(keys) > 0) == (2**n_bits > 4 * points)
+    numbered = keys.tolist() if len(keys) else range(2**n_bits)
+    assert sorted(numbered) == list(numbered)
+    assert len(offsets) == len(numbered) + 1
+    found = {
+        key: rows[offsets[b] : offsets[b + 1]].tolist()
+        for b, key in enumerate(numbered)
+        if offsets[b] < offsets[b + 1]
+    }
+    assert found == kernels.buckets(bits, table, n_bits)
+    assert offsets[0] == 0
+    assert offsets[-1] == points
+
+
+# Defaults.
+
+
+@pytest.mark.parametrize("rows", [1, 2, 511, 512, 1023, 1024, 10**6, 2**20, 2**25, 2**31 - 1])
+def test_defaults_follow_the_number_of_points(rows: int) -> None:
+    """floor(log2 n) - 1 bits, 8 to 24; ten tables; up to 200 components."""
+    filled = core.fill_defaults(BuildParameters(), rows, 256)
+    assert filled.n_bits == max(8, min(24, floor(log2(rows)) - 1))
+    assert (filled.n_tables, filled.n_components) == (10, 200)
+    assert core.fill_defaults(BuildParameters(), rows, 3).n_components == 3
+
+
+@pytest.mark.parametrize(
+    ("n_tables", "n_bits", "bits"),
+    [(10, 8, 256), (1, 1, 256), (16, 16, 256), (11, 24, 320), (256, 24, 6144), (256, 2, 512)],
+)
+def test_codes_are_whole_words_that_hold_every_key(n_tables: int, n_bits: int, bits: int) -> None:
+    """256 bits, or what the keys need in words of 64."""
+    assert core.code_bits(BuildParameters(n_tables=n_tables, n_bits=n_bits)) == bits
+
+
+@pytest.mark.parametrize(("components", "bits"), [(1, 256), (256, 256), (257, 320), (700, 704)])
+def test_codes_of_pca_hash_hold_every_component(components: int, bits: int) -> None:
+    """A component is a bit, in a table or not."""
+    filled = core.fill_defaults(
+        BuildParameters(hash_family="pca_hash", n_components=components), 10_000, 1_000
+    )
+    assert core.code_bits(filled) == bits
+
+
+@pytest.mark.parametrize(
+    ("rows", "dims", "n_tables", "n_bits"),
+    [(50_000, 256, 10, 14), (50_000, 64, 4, 14), (50_000, 5, 1, 5), (10, 1, 1, 1)],
+)
+def test_pca_hash_has_as_many_tables_as_its_components_fill(
+    rows: int, dims: int, n_tables: int, n_bits: int
+) -> None:
+    """No component serves twice: fewer tables, then fewer bits, where there are too few."""
+    filled = core.fill_defaults(BuildParameters(hash_family="pca_hash"), rows, dims)
+    assert (filled.n_tables, filled.n_bits) == (n_tables, n_bits)
+    with pytest.raises(InvalidArgumentError, match="n_tables"):
+        core.fill_defaults(
+            BuildParameters(hash_family="pca_hash", n_tables=41, n_bits=5), rows, 200
+        )

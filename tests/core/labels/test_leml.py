@@ -1,0 +1,333 @@
+"""LEML: its loss, its solutions, its steps, and what training makes of it."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.labels import leml, matrices, model_selection, training
+from divgrpc.labels.leml import Alternation
+from divgrpc.labels.matrices import Products
+from divgrpc.labels.model import as_documents, as_labels
+from divgrpc.labels.model_selection import RANK_MOST, REGULARISATIONS
+from divgrpc.labels.training import TrainedLabels, train
+from divgrpc.parameters import LIMITS, LabelParameters
+from divgrpc.types import Progress, TrainingProgress
+from divgrpc.vectors import SparseRows
+from reference import labels as reference
+from reference.definitions import Floats
+from support.labelled_documents import widened
+
+examples = settings(deadline=None, derandomize=True, max_examples=40)
+
+
+def made(
+    n: int, d: int, count: int, seed: int, density: float = 0.3
+) -> tuple[sparse.csr_array, sparse.csr_array]:
+    """Return documents whose labels follow from their features, and the labels."""
+    rng = np.random.default_rng(seed)
+    documents = (rng.random((n, d)) < density) * rng.random((n, d))
+    scores = documents @ rng.standard_normal((d, 3)) @ rng.standard_normal((3, count))
+    labels = scores >= np.quantile(scores, 0.8)
+    labels[rng.integers(n), rng.integers(count)] = True
+    return sparse.csr_array(documents, dtype=np.float32), sparse.csr_array(labels)
+
+
+def begun(
+    both: tuple[sparse.csr_array, sparse.csr_array], rank: int, weight: float, inner: int = 30
+) -> tuple[Alternation, Floats, Floats]:
+    """Return a training that has just begun, and X and Y spread out."""
+    documents, labels = as_documents(both[0]), as_labels(both[1])
+    assert isinstance(documents, SparseRows)
+    operators = Products(documents, labels)
+    first = leml.start(operators, rank, np.random.default_rng(0), lambda _: None)
+    dense = (documents.matrix.toarray(), labels.matrix.toarray())
+    return Alternation(operators, first, weight, inner), *dense
+
+
+def iterated(training: Alternation, times: int) -> list[float]:
+    """Return the losses of some iterations."""
+    return [training.iterate(lambda _: None) for _ in range(times)]
+
+
+@given(
+    st.integers(4, 40),
+    st.integers(1, 20),
+    st.integers(1, 12),
+    st.integers(0, 99),
+    st.sampled_from([0.1, 1.0, 10.0]),
+)
+@examples
+def test_loss_falls_and_is_what_it_says(
+    n: int, d: int, count: int, seed: int, weight: float
+) -> None:
+    """No iteration raises the loss, which is that of the definition, whatever the shapes."""
+    rank = max(1, min(n, d, count) // 2)
+    training, x, y = begun(made(n, d, count, seed), rank, weight, inner=4)
+    losses = iterated(training, 6)
+    assert all(b <= a * (1 + 1e-5) for a, b in pairwise(losses))
+    told = reference.leml_loss(x, y, training.feature_map, training.label_factors, weight)
+    assert losses[-1] == pytest.approx(told, rel=1e-4)
+
+
+@given(st.integers(6, 30), st.integers(2, 12), st.integers(2, 8), st.integers(0, 99))
+@examples
+def test_both_solves_are_exact(n: int, d: int, count: int, seed: int) -> None:
+    """With inner iterations enough, both factors are those of the dense closed forms."""
+    rank, weight = min(d, count, 3), 0.7
+    training, x, y = begun(made(n, d, count, seed), rank, weight, inner=200)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(leml, "_REDUCTION", 0.0)
+        for _ in range(2):
+            scales = training._part_columns()
+            training._solve_columns(slice(0, rank), scales, lambda _: None)
+            wanted = reference.solve_features(x, y, training.label_factors, weight)
+            assert np.allclose(wanted, training.feature_map, atol=1e-3)
+            training._solve_labels()
+            exact = reference.solve_labels(x, y, training.feature_map, weight)
+            assert np.allclose(exact, training.label_factors, atol=1e-3)
+
+
+def test_training_ends_where_the_gradient_is_nothing() -> None:
+    """After many iterations neither factor can be bettered by a small step."""
+    training, x, y = begun(made(60, 12, 8, 1), 4, 0.5, inner=50)
+    iterated(training, 300)
+    v, h = training.feature_map.astype(float), training.label_factors.astype(float)
+    rest = x @ v @ h.T - y
+    by_features = x.T @ rest @ h + 0.5 * v
+    by_labels = rest.T @ (x @ v) + 0.5 * h
+    scale = np.abs(x.T @ y @ h).max()
+    assert np.abs(by_features).max() < 1e-3 * scale
+    assert np.abs(by_labels).max() < 1e-3 * scale
+
+
+def test_first_factors_are_singular_vectors() -> None:
+    """Where labels are few the start spans the leading right singular vectors of X'Y exactly."""
+    documents, labels = made(80, 30, 9, 2)
+    training, x, y = begun((documents, labels), 4, 1.0)
+    right = np.linalg.svd(x.T @ y)[2][:4].T
+    assert np.allclose(np.abs(right.T @ training.label_factors), np.eye(4), atol=1e-3)
+
+
+def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At full rank the first iteration's features, times the labels they began with, are ridge."""
+    monkeypatch.setattr(leml, "_REDUCTION", 0.0)
+    both = made(80, 15, 6, 3)
+    training, x, y = begun(both, 6, 2.0, inner=100)
+    training._solve_columns(slice(0, 6), training._part_columns(), lambda _: None)
+    ridge = np.linalg.solve(x.T @ x + 2.0 * np.eye(16), x.T @ y)
+    assert np.allclose(training.feature_map @ training.label_factors.T, ridge, atol=1e-3)
+
+
+@pytest.mark.parametrize("dense", [False, True])
+def test_moments_kept_and_applied_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, *, dense: bool
+) -> None:
+    """Whether X'X is kept or applied, from sparse or dense rows, in one block or many columns.
+
+    Conjugate gradients usually end at a hundredth of the residual of a whole block of columns: a
+    block of one column takes another number of steps, and which number depends on the rounding of
+    the processor. Here every solve goes on to the rounding of float32, so that both ways solve the
+    same systems and differ by rounding alone.
+    """
+    monkeypatch.setattr(leml, "_REDUCTION", 0.0)
+    documents, labels = made(70, 9, 8, 4)
+    given: object = documents.toarray() if dense else documents
+    parameters = LabelParameters(rank=4, regularisation=1, iterations=3, inner_iterations=100)
+    kept = train(given, labels, parameters)
+    monkeypatch.setattr(matrices, "_MOMENT_COLUMNS", 0)
+    monkeypatch.setattr(matrices, "_BLOCK_VALUES", 7)
+    monkeypatch.setattr(leml, "_BLOCK_FLOATS", 1)
+    applied = train(given, labels, parameters)
+    assert scores_of(applied, documents) == pytest.approx(scores_of(kept, documents), abs=1e-4)
+    assert applied.losses == pytest.approx(kept.losses, rel=1e-5)
+
+
+def scores_of(trained: TrainedLabels, documents: object) -> npt.NDArray[np.float32]:
+    """Return every score of every label."""
+    model = trained.model
+    return np.asarray(model.embed(documents) @ model.label_factors.T)
+
+
+def test_a_seed_gives_the_same_bytes() -> None:
+    """Twice the same training is the same to the last bit, and says the same of itself."""
+    both = made(120, 25, 14, 5)
+    one, other = (train(*both, LabelParameters(seed=7)) for _ in range(2))
+    for name in ("label_factors", "feature_map", "offset"):
+        assert getattr(one.model, name).tobytes() == getattr(other.model, name).tobytes()
+    assert (one.parameters, one.trials, one.losses) == (
+        other.parameters,
+        other.trials,
+        other.losses,
+    )
+
+
+def test_parameters_left_open_are_chosen_and_the_others_kept() -> None:
+    """The choice is the best trial, and nothing that was given is tried otherwise."""
+    both = made(150, 30, 20, 6)
+    trained = train(*both)
+    chosen = trained.parameters
+    assert chosen.rank is not None
+    assert chosen.rank <= RANK_MOST
+    assert chosen.regularisation in REGULARISATIONS
+    best = max(trial.score for trial in trained.trials)
+    of_chosen = [
+        trial.score
+        for trial in trained.trials
+        if (trial.rank, trial.regularisation) == (chosen.rank, chosen.regularisation)
+    ]
+    assert of_chosen == [best]
+    fixed = train(*both, LabelParameters(rank=5, iterations=3))
+    assert (fixed.parameters.rank, fixed.parameters.iterations) == (5, 3)
+    assert {(t.rank, t.iterations) for t in fixed.trials} == {(5, 3)}
+    assert train(*both, LabelParameters(rank=5, iterations=3, regularisation=2)).trials == ()
+
+
+def test_rows_held_out_have_no_say_in_the_features() -> None:
+    """A sample is trained on the features that it has; others are left alone."""
+    documents, labels = made(100, 40, 6, 7, density=0.05)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_selection, "_TRAINED_MOST", 20)
+        patch.setattr(model_selection, "_HELD_OUT_MOST", 9)
+        trained = train(documents, labels)
+    assert trained.model.dims == 40
+    assert trained.trials
+
+
+def test_labels_and_features_nobody_has_change_nothing() -> None:
+    """They take no part: the same numbers come out for the others, and zeros for them."""
+    documents, labels = made(90, 25, 14, 12)
+    plain = train(documents, labels)
+    columns, ids = np.arange(25) * 700 + 3, np.arange(14) * 700
+    wide = train(widened(documents, columns, 25 * 700), widened(labels, ids, 14 * 700))
+    assert wide.trials == plain.trials
+    for spaced, own, places in (
+        (wide.model.label_factors, plain.model.label_factors, ids),
+        (wide.model.feature_map, plain.model.feature_map, columns),
+    ):
+        assert spaced[places].tobytes() == own.tobytes()
+        assert np.count_nonzero(spaced.any(axis=1)) == len(places)
+
+
+def test_what_a_model_costs_goes_by_the_labels_that_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No step of a training sees a label that nobody has."""
+    seen = []
+
+    class Seen(Products):
+        def __init__(self, *both: Any) -> None:  # noqa: ANN401  # X and Y
+            super().__init__(*both)
+            seen.append(self.shape[1:])
+
+    for module in (model_selection, training):
+        monkeypatch.setattr(module, "Products", Seen)
+    documents, labels = made(90, 25, 14, 12)
+    train(documents, widened(labels, np.arange(14) * 100_000, 2_000_000))
+    assert set(seen) == {(26, 14)}
+
+
+def test_factors_too_large_to_keep_are_not_trained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kept are all columns and labels, used or not, the constant too; refused before any work."""
+    monkeypatch.setitem(LIMITS, "label_factor_numbers_max", 100)
+    monkeypatch.setattr(training, "choose", None)
+    for d, count in ((25, 3), (3, 26)):
+        with pytest.raises(InvalidArgumentError, match=f"at most 3 with {d} col") as caught:
+            train(np.ones((30, d)), np.ones((30, count)), LabelParameters(rank=4))
+        assert caught.value.field == "rank"
+
+
+@pytest.mark.parametrize("width", [3, 6, 9, 4_000])
+def test_the_rank_goes_by_what_is_there(width: int) -> None:
+    """A rank above what was given is refused with the counts of what is in use."""
+    rng = np.random.default_rng(2)
+    x = widened(sparse.csr_array(rng.random((30, 3)) + 0.1), np.arange(3) * width // 3, width)
+    y = sparse.csr_array(rng.random((30, 50)) < 0.3)
+    train(x, y, LabelParameters(rank=4))
+    with pytest.raises(InvalidArgumentError, match=r"30 documents, 4 features .* and 50 labels"):
+        train(x, y, LabelParameters(rank=5))
+
+
+def test_progress_is_told_and_may_end_it() -> None:
+    """Both stages are told, the loss and what is left too, and raising ends the training."""
+    both, seen = made(100, 20, 10, 8), list[Progress]()
+    train(*both, LabelParameters(tolerance=0), seen.append)
+    assert [step.stage for step in seen if step.stage == "choosing"]
+    training = [step for step in seen if isinstance(step, TrainingProgress)]
+    training = [step for step in training if step.stage == "training"]
+    assert training[0].loss is None
+    assert training[-1].loss is not None
+    assert training[-1].rows_done == training[-1].rows_total
+    done = [step.rows_done for step in training]
+    assert done == sorted(done)
+    assert all((step.seconds_left or 0) >= 0 for step in training)
+
+    class Enough(Exception):  # noqa: N818  # not an error
+        pass
+
+    def stop(step: Progress) -> None:
+        if step.stage == "training" and step.rows_done:
+            raise Enough
+
+    with pytest.raises(Enough):
+        train(*both, on_progress=stop)
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 1, 5), (2, 7, 1), (30, 2, 2)])
+def test_the_smallest_data_are_learned(shape: tuple[int, int, int]) -> None:
+    """One document, one feature or one label is enough, and a document without features goes."""
+    documents = np.ones(shape[:2], np.float32)
+    documents[-1] = 0
+    labels = np.ones((shape[0], shape[2]))
+    trained = train(documents, labels)
+    assert np.isfinite(trained.model.label_factors).all()
+    assert trained.model.predict(documents).counts.tolist() == [min(5, shape[2])] * shape[0]
+
+
+@pytest.mark.parametrize(
+    ("documents", "labels", "parameters", "field"),
+    [
+        (np.ones((3, 2)), np.ones((2, 2)), LabelParameters(), "labels"),
+        (np.ones((3, 2)), np.zeros((3, 2)), LabelParameters(), "labels"),
+        (np.ones((3, 2)), "labels", LabelParameters(), "labels"),
+        (np.ones((3, 2)), np.full((3, 2), np.nan), LabelParameters(), "labels"),
+        (np.ones((3, 2)), np.full((3, 2), np.inf), LabelParameters(), "labels"),
+        (np.full((3, 2), np.nan), np.ones((3, 2)), LabelParameters(), "documents"),
+        (np.ones((3, 2)), np.ones((3, 9)), LabelParameters(rank=4), "rank"),
+        (np.ones((3, 2)), np.ones((3, 2)), LabelParameters(regularisation=1e12), "regularisation"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused(
+    documents: npt.NDArray[np.float64], labels: object, parameters: LabelParameters, field: str
+) -> None:
+    """The field at fault is named before anything is computed."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        train(documents, labels, parameters)
+    assert caught.value.field == field
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"rank": 0},
+        {"regularisation": 0},
+        {"regularisation": float("nan")},
+        {"regularisation": 1e39},
+        {"regularisation": 1.1e12},
+        {"iterations": 0},
+        {"inner_iterations": 1.5},
+        {"tolerance": 1},
+        {"seed": -1},
+    ],
+)
+def test_wrong_parameters_are_refused(wrong: dict[str, Any]) -> None:
+    """Every parameter is checked where it is given, and named."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        LabelParameters(**wrong)
+    assert caught.value.field == next(iter(wrong))

@@ -1,0 +1,144 @@
+"""Distances within result lists, and the objective J, beside their slow twins."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.metrics import distances, list_distances, objective
+from divgrpc.types import FloatArray, IntArray, Metric
+from reference import metrics as reference
+
+examples = settings(deadline=None, derandomize=True, max_examples=100)
+METRICS: list[Metric] = ["cosine", "euclidean", "inner_product"]
+
+
+@pytest.fixture(scope="module")
+def base() -> FloatArray:
+    """Return 40 unit rows of 7 dimensions."""
+    rows = np.random.default_rng(5).standard_normal((40, 7)).astype(np.float32)
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows
+
+
+@examples
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    metric=st.sampled_from(METRICS),
+    stored_sparse=st.booleans(),
+    asked_sparse=st.booleans(),
+    k=st.integers(1, 8),
+)
+def test_distances_are_their_twins(
+    seed: int, metric: Metric, stored_sparse: bool, asked_sparse: bool, k: int
+) -> None:
+    """Pair by pair, with duplicates, zero vectors, lengths that differ by 100 and empty places."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((9, 5)) * rng.choice([0.1, 1, 10], (9, 1))
+    points *= rng.random(points.shape) < 0.7
+    points[1] = points[0]
+    queries = rng.standard_normal((3, 5))
+    rows = rng.integers(-1, 9, (3, k))
+    held = sparse.csr_array(points) if stored_sparse else points
+    asked = sparse.csr_array(queries) if asked_sparse else queries
+    found = list_distances(held, asked, rows, metric)
+    for number, (query, own) in enumerate(zip(queries, rows, strict=True)):
+        values = (found.to_query[number], found.mean[number], found.least[number])
+        expected = reference.list_distances(points, query, own, metric)
+        np.testing.assert_allclose(values, expected, atol=1e-9)
+        assert not found.least[number] < 0
+        near, apart = expected[0], expected[1] if k > 1 else 0.0
+        value = 0.7 * near - 0.3 * apart if min(own) >= 0 else math.nan
+        np.testing.assert_allclose(objective(found, 0.3)[number], value, atol=1e-9)
+        assert found.found[number] == (own >= 0).sum()
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_lists_are_measured_in_parts(
+    kind: str, base: FloatArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However little is held at a time, long lists and many come out the same."""
+    rng = np.random.default_rng(0)
+    rows, queries = rng.integers(-1, 40, (30, 17)), rng.standard_normal((30, 7))
+    points = base if kind == "dense" else sparse.csr_array(base)
+    whole = list_distances(points, queries, rows)
+    monkeypatch.setattr(distances, "_NUMBERS", 20)
+    monkeypatch.setattr(distances, "_SPARSE_ROWS", 3)
+    monkeypatch.setattr(distances, "_MULTIPLICATIONS", 250)
+    monkeypatch.setattr(distances, "_SPARSE_PRODUCTS", 40)
+    parts = list_distances(points, queries, rows)
+    for name in ("to_query", "mean", "least", "found"):
+        np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_long_lists_are_measured_step_by_step(kind: str) -> None:
+    """Between two pauses no more is multiplied than takes some milliseconds."""
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((900, 256), dtype=np.float32)
+    points = base if kind == "dense" else sparse.csr_array(base * (base > 1.5))
+    rows = np.stack([rng.permutation(900) for _ in range(2)])
+    steps = distances.list_distances_stepwise(points, points[:2], rows, "cosine")
+    pauses = sum(1 for _ in steps)
+    products = 2 * 900 * 900
+    assert pauses >= products * 256 / 2**26 if kind == "dense" else pauses >= products / 2**17
+
+
+def test_objective_is_the_mean_over_points_less_the_mean_over_pairs(base: FloatArray) -> None:
+    """J is what its definition says, and at the ends of the dial one of its parts."""
+    rows = np.array([[3, 8, 12], [5, 6, 7]])
+    found = list_distances(base, base[:2], rows)
+    near, apart, _ = np.array(
+        [reference.list_distances(base, base[i], rows[i], "euclidean") for i in (0, 1)]
+    ).T
+    assert objective(found, 0.3) == pytest.approx(0.7 * near - 0.3 * apart, rel=1e-5)
+    assert objective(found, 0) == pytest.approx(near, rel=1e-5)
+    assert objective(found, 1) == pytest.approx(-apart, rel=1e-5)
+
+
+def test_a_short_list_has_no_objective(base: FloatArray) -> None:
+    """Where results are missing J does not apply; the distances of those found do."""
+    found = list_distances(base, base[:2], np.array([[3, -1, 4], [1, 2, 3]]))
+    assert np.isnan(objective(found, 0.3)).tolist() == [True, False]
+    assert found.mean[0] == found.least[0] > 0
+
+
+def test_one_result_has_no_pair(base: FloatArray) -> None:
+    """For k = 1 the objective is the distance to the query alone, and no list has a diversity."""
+    found = list_distances(base, base[:1], np.array([[3]]))
+    assert objective(found, 0.3) == pytest.approx(0.7 * found.to_query)
+    assert math.isnan(found.mean[0])
+    assert math.isnan(found.least[0])
+
+
+def test_an_empty_list_has_no_distances(base: FloatArray) -> None:
+    """No result, no distance; no query, no list."""
+    found = list_distances(base, base[:1], np.array([[-1, -1]]))
+    assert np.isnan([found.to_query, found.mean, found.least]).all()
+    assert list_distances(base, base[:0], np.empty((0, 2), np.int64)).mean.shape == (0,)
+
+
+def test_products_have_no_objective(base: FloatArray) -> None:
+    """Under `inner_product` the distance to the query hangs on the candidates, so J is NaN."""
+    found = list_distances(base, base[:1], np.array([[3, 4]]), "inner_product")
+    assert np.isnan(objective(found, 0.3)).all()
+    assert 0 <= found.mean[0] <= 2
+
+
+@pytest.mark.parametrize("diversity", [-0.1, 1.1, math.nan])
+def test_the_dial_has_ends(base: FloatArray, diversity: float) -> None:
+    """A diversity outside 0 to 1 is refused."""
+    found = list_distances(base, base[:1], np.array([[3, 4]]))
+    with pytest.raises(InvalidArgumentError, match="diversity"):
+        objective(found, diversity)
+
+
+@pytest.mark.parametrize("rows", [np.array([1, 2]), np.empty((1, 0), int), np.ones((2, 2), int)])
+def test_lists_are_one_row_a_query(base: FloatArray, rows: IntArray) -> None:
+    """Anything but (queries, k) with k from 1 up is refused."""
+    with pytest.raises(InvalidArgumentError, match="rows must be"):
+        list_distances(base, base[:1], rows)

@@ -1,0 +1,203 @@
+"""drank: the worked examples, the ends, any graph beside the slow twin, and a real thesaurus."""
+
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.metrics import JudgedLabels, LabelTree, measure_labels
+from divgrpc.types import IntArray
+from reference import metrics as reference
+
+examples = settings(deadline=None, derandomize=True, max_examples=200)
+
+# The tree of the worked examples: leaves below A1 are x, below A2 y, elsewhere z.
+ABOVE = {
+    "A": "root",
+    "B": "root",
+    "C": "root",
+    "A1": "A",
+    "A2": "A",
+    "A3": "A",
+    "B1": "B",
+    "C1": "C",
+    **dict.fromkeys(("x1", "x2", "x3"), "A1"),
+    **dict.fromkeys(("y1",), "A2"),
+    **dict.fromkeys(("z1",), "A3"),
+    **dict.fromkeys(("b1", "b2"), "B1"),
+    **dict.fromkeys(("c1",), "C1"),
+}
+
+
+def numbered(above: dict[str, str]) -> tuple[LabelTree, dict[str, int]]:
+    """Return the tree of named nodes, all of them labels, and the number of each name."""
+    names = {name: number for number, name in enumerate(sorted({*above, *above.values()}))}
+    edges = [(names[parent], names[child]) for child, parent in above.items()]
+    parents, children = zip(*edges, strict=True)
+    return LabelTree.of_edges(parents, children, len(names)), names
+
+
+def drank(above: dict[str, str], labels: str) -> float:
+    """Return the drank of named labels."""
+    tree, names = numbered(above)
+    return float(tree.drank([[names[label] for label in labels.split()]])[0])
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("x1 x2 x3", Fraction(0)),
+        ("x1 x2 y1", Fraction(1, 6)),
+        ("x1 y1 z1", Fraction(1, 3)),
+        ("x1 x2 y1 b1", Fraction(5, 9)),
+        ("x1 y1 b1", Fraction(2, 3)),
+        ("x1 b1 c1", Fraction(1)),
+    ],
+)
+def test_worked_examples(labels: str, expected: Fraction) -> None:
+    """The six sets of the notes, in exact fractions."""
+    assert drank(ABOVE, labels) == pytest.approx(float(expected), abs=1e-12)
+
+
+def test_a_shallow_label_is_padded() -> None:
+    """A leaf right below A goes on by a dummy: with x1 and b1 that is 1/3 + 1/2 of 2/3."""
+    assert drank(ABOVE | {"y": "A"}, "x1 y b1") == pytest.approx(2 / 3)
+
+
+def test_a_label_above_another_is_padded_too() -> None:
+    """A and x1 below it are two labels that meet at A."""
+    assert drank(ABOVE, "A x1") == pytest.approx(1 / 3)
+    assert drank(ABOVE, "A A1 x1") == pytest.approx(1 / 6)
+    assert drank(ABOVE, "root x1") == 1
+
+
+@pytest.mark.parametrize("labels", [[], [-1, -1], [4], [4, 4, -1], [4, 99, -5]])
+def test_fewer_than_two_labels_have_none(labels: list[int]) -> None:
+    """Nothing, one label, one label again, and one among unknown ones: 0."""
+    tree, _ = numbered(ABOVE)
+    assert tree.drank(np.array([labels], np.int64)).tolist() == [0]
+
+
+def test_one_level_knows_no_difference() -> None:
+    """Where all labels hang under the root any two differ as much as can be."""
+    tree = LabelTree.of_edges([3, 3, 3], [0, 1, 2], 3)
+    assert tree.height == 1
+    assert tree.drank([[0, 1, 2], [1, 1, -1], [2, 0, -1]]).tolist() == [1, 0, 1]
+
+
+def test_a_label_alone_has_no_height() -> None:
+    """A hierarchy whose only label is its root has nothing to measure."""
+    tree = LabelTree.of_edges([], [], 1, roots=[0])
+    assert tree.height == 0
+    assert tree.drank([[0, -1]]).tolist() == [0]
+
+
+def test_graphs_are_pruned_by_breadth() -> None:
+    """The level of the first visit counts, then the smallest parent; cycles and loops go."""
+    edges = [(6, 3), (6, 5), (5, 2), (3, 2), (2, 0), (3, 0), (0, 6), (0, 0), (5, 1), (5, 1), (2, 5)]
+    parents, children = zip(*edges, strict=True)
+    tree = LabelTree.of_edges(parents, children, 3, roots=[6])
+    # Label 2 is reached from 3 and 5; label 0 from 3, not from 2 a level below; 4 is nowhere.
+    assert tree.parents.tolist() == [3, 5, 3, 6, -1, 6, -1]
+    assert tree.depths.tolist() == [2, 2, 2, 1, -1, 1, 0]
+    again = LabelTree.of_edges(parents[::-1], children[::-1], 3, roots=[6])
+    assert np.array_equal(tree.parents, again.parents)
+    assert tree.height == 2
+
+
+def test_several_roots_hang_under_one() -> None:
+    """Labels below different roots meet at the added one alone."""
+    tree = LabelTree.of_edges([4, 4, 5, 5], [0, 1, 2, 3], 4)
+    assert tree.height == 2
+    assert tree.drank([[0, 1], [0, 2]]).tolist() == [0, 1]
+
+
+def test_unknown_labels_are_left_out_and_listed() -> None:
+    """A label that no root reaches, or that no node is, changes nothing."""
+    tree = LabelTree.of_edges([4, 4, 2], [0, 1, 3], 4, roots=[4])
+    assert tree.unknown.tolist() == [2, 3]
+    assert tree.drank([[0, 1, 2, 3, 77]]).tolist() == tree.drank([[0, 1]]).tolist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("parents", "children", "roots", "message"),
+    [
+        ([0, 1], [1, 0], None, "every node has a parent"),
+        ([0], [1, 2], None, "as many parents as children"),
+        ([0], [-1], None, "from 0 up"),
+        ([0.5], [1], None, "whole numbers"),
+        ([0], [1], [], "a root"),
+        ([0], [1], [7], "roots from 0 to 2"),
+        (range(300), range(1, 301), None, "at most 255 levels"),
+    ],
+)
+def test_wrong_hierarchies_are_refused(
+    parents: list[int], children: list[int], roots: list[int] | None, message: str
+) -> None:
+    """What is no graph, or has nowhere to begin, is an error that names the hierarchy."""
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
+        LabelTree.of_edges(parents, children, 3, roots)
+    assert caught.value.field == "hierarchy"
+
+
+nodes = st.integers(0, 7)
+
+
+@given(
+    st.lists(st.tuples(nodes, nodes), max_size=20),
+    st.lists(nodes, min_size=1, max_size=2, unique=True),
+    st.lists(st.lists(st.integers(-1, 9), min_size=5, max_size=5), min_size=1, max_size=4),
+)
+@examples
+def test_any_graph_agrees_with_the_twin(
+    edges: list[tuple[int, int]], roots: list[int], sets: list[list[int]]
+) -> None:
+    """Tree and drank of any graph are those of the slow twin, between 0 and 1."""
+    parents, children = ([pair[end] for pair in edges] for end in (0, 1))
+    tree = LabelTree.of_edges(
+        np.array(parents, np.int64), np.array(children, np.int64), 8, roots=roots
+    )
+    expected = reference.bfs_tree(edges, roots)
+    assert {n: p for n, p in enumerate(tree.parents) if tree.depths[n] >= 0} == expected
+    found = tree.drank(sets)
+    assert found.tolist() == pytest.approx([reference.drank(s, edges, roots) for s in sets])
+    assert ((found >= 0) & (found <= 1 + 1e-12)).all()
+
+
+def test_h_joins_precision_and_drank() -> None:
+    """H is each document's harmonic mean of the two, drank being that of all that was predicted."""
+    tree, names = numbered(ABOVE)
+    labels: IntArray = np.array([[names["x1"], names["b1"]], [names["x1"], names["x2"]]])
+
+    class Truth:
+        indptr = np.array([0, 1, 3])
+        indices = np.array([names["x1"], names["x1"], names["x2"]])
+        shape = (2, len(names))
+
+    measured = measure_labels(JudgedLabels.of(labels, Truth()), tree.drank)
+    assert measured["drank"].tolist() == [1, 0]
+    assert measured["h_score"].tolist() == pytest.approx([2 / 3, 0])
+
+
+def test_a_cyclic_thesaurus_is_a_tree_afterwards(data_folder: Path) -> None:
+    """EuroVoc with its related pairs, both ways: all labels stay known, and drank tells apart."""
+    with np.load(data_folder / "eurovoc_hierarchy.npz", allow_pickle=False) as file:
+        a, b, count, root = (file[n] for n in ("related_a", "related_b", "n_labels", "root"))
+        parents = np.concatenate([file["edge_parent"], a, b])
+        children = np.concatenate([file["edge_child"], b, a])
+    tree = LabelTree.of_edges(parents, children, int(count), roots=[int(root)])
+    plain = LabelTree.of_edges(parents[: -2 * len(a)], children[: -2 * len(a)], int(count))
+    assert len(tree.unknown) == 0
+    assert (tree.depths <= plain.depths).all()
+    # Some nodes are nearer to the root by way of what is related to them.
+    assert (tree.depths < plain.depths).any()
+    siblings = np.flatnonzero(tree.parents[: int(count)] == tree.parents[0])[:5]
+    assert tree.depths[siblings].max() == tree.depths[siblings].min()
+    rng = np.random.default_rng(0)
+    values = tree.drank(rng.integers(int(count), size=(1_000, 5)))
+    assert 0.8 < values.mean() < 1
+    assert tree.drank(siblings[None])[0] < values.min()

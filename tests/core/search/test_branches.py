@@ -1,0 +1,261 @@
+"""Labels picked by the hierarchy: beside the twin, at every end, in both modes, and refused."""
+
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.label_running import evaluate_labels
+from divgrpc.index import Index
+from divgrpc.labels import prediction
+from divgrpc.metrics import LabelTree
+from divgrpc.parameters.predict import PredictParameters
+from divgrpc.search.branches import Branches
+from divgrpc.types import LabelResult, Mode, Selector
+from reference import labels as reference_labels
+from reference.metrics import bfs_tree
+from support import labelled_documents
+
+examples = settings(deadline=None, derandomize=True, max_examples=150)
+X = labelled_documents.documents()
+ASKED = labelled_documents.documents(40, seed=1)
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+
+@pytest.fixture(scope="module")
+def index() -> Index:
+    """Return an index with labels, a model and a hierarchy that leaves out some labels."""
+    return Index.build(X, **labelled_documents.everything())
+
+
+def columns(result: LabelResult) -> list[bytes]:
+    """Return an answer's bytes."""
+    arrays = (result.labels, result.scores, result.selection_scores, result.counts)
+    return [array.tobytes() for array in arrays]
+
+
+def branches_of(edges: list[tuple[int, int]], labels: int, roots: list[int] | None) -> Branches:
+    """Return the branches of a graph as an index keeps them."""
+    above, below = np.array(edges).reshape(-1, 2).T
+    tree = LabelTree.of_edges(above, below, labels, roots)
+    return Branches.of(tree.parents.astype(np.int32), tree.depths.astype(np.int32), labels)
+
+
+def pick(
+    tree: Branches, scores: list[tuple[int, float]], k: int, diversity: float
+) -> list[tuple[int, float]]:
+    """Pick of one row of labels with scores, best first."""
+    labels = np.array([[label for label, _ in scores]])
+    worth = np.array([[score for _, score in scores]], np.float32)
+    found = tree.pick(labels, worth, np.array([len(scores)], np.uint32), k, diversity)
+    count = int(found.counts[0])
+    assert found.labels[0, count:].tolist() == [-1] * (k - count)
+    assert np.isnan(found.values[0, count:]).all()
+    assert np.isnan(found.scores[0, count:]).all()
+    assert found.scores[0, :count].tolist() == [
+        np.float32(dict(scores)[label]) for label in found.labels[0, :count]
+    ]
+    return list(zip(found.labels[0, :count].tolist(), found.values[0, :count], strict=True))
+
+
+@examples
+@given(st.integers(0, 2**32 - 1), st.sampled_from([1e-6, 0.05, 0.3, 0.7, 1.0]), st.booleans())
+def test_picks_agree_with_their_twin(seed: int, diversity: float, several: bool) -> None:
+    """Graphs with several parents, cycles and labels above labels; equal scores, labels unknown."""
+    rng = np.random.default_rng(seed)
+    labels, nodes = int(rng.integers(1, 25)), 40
+    # Most edges lead to a larger node, some back; a root may itself be a label.
+    edges = [tuple(sorted(rng.choice(nodes, 2, replace=False).tolist())) for _ in range(60)]
+    edges += [(child, parent) for parent, child in edges[:5]]
+    order = rng.permutation(nodes)
+    edges = [(int(order[a]), int(order[b])) for a, b in edges]
+    roots = [int(order[0]), int(order[1])][: 1 + several]
+    tree = branches_of(edges, labels, roots)
+    parents = bfs_tree(edges, roots)
+    chosen = rng.permutation(labels)[: rng.integers(1, labels + 1)]
+    worth = np.sort(rng.integers(0, 6, len(chosen)).astype(np.float32))[::-1]
+    scores = [(int(label), float(score)) for label, score in zip(chosen, worth, strict=True)]
+    k = int(rng.integers(1, 8))
+    truth = reference_labels.pick_apart(scores, parents, labels, k, diversity)
+    found = pick(tree, scores, k, diversity)
+    assert [label for label, _ in found] == [label for label, _ in truth]
+    assert [value for _, value in found] == [np.float32(value) for _, value in truth]
+
+
+# Two genera of two species under one root: 0 and 1 are siblings, 2 is in the other genus.
+SPECIES = [(4, 5), (4, 6), (5, 0), (5, 1), (6, 2), (6, 3)]
+
+
+def test_a_label_of_another_branch_is_picked_before_a_better_sibling() -> None:
+    """By hand: at 0.3 the sibling is worth .7 * .9, the other genus .7 * .5 + .3."""
+    tree = branches_of(SPECIES, 4, None)
+    scores = [(0, 1.0), (1, 0.9), (2, 0.5), (3, 0.0)]
+    found = pick(tree, scores, 2, 0.3)
+    assert [label for label, _ in found] == [0, 2]
+    assert [float(value) for _, value in found] == pytest.approx([0.7, 0.65])
+    assert [label for label, _ in pick(tree, scores, 2, 0.2)] == [0, 1]
+
+
+def test_a_label_that_no_root_reaches_gains_nothing() -> None:
+    """It is picked by its score alone, and keeps no other label from being picked."""
+    tree = branches_of(SPECIES[:-1], 4, None)
+    # 3 hangs nowhere: of equal scores the label of the other genus is taken first.
+    scores = [(0, 1.0), (3, 0.5), (2, 0.5), (1, 0.0)]
+    assert [label for label, _ in pick(tree, scores, 3, 0.1)] == [0, 2, 3]
+    best = [(3, 1.0), (0, 0.9), (1, 0.8), (2, 0.0)]
+    found = pick(tree, best, 3, 0.5)
+    assert [label for label, _ in found] == [3, 0, 2]
+    assert float(found[1][1]) == pytest.approx(0.5 * 0.9 + 0.5)
+
+
+def test_a_label_that_is_the_root_is_a_branch_of_its_own() -> None:
+    """As in drank: it meets every other label at the root, which is on no level."""
+    edges = [(0, 1), (0, 2), (1, 3), (1, 4)]
+    tree = branches_of(edges, 5, [0])
+    scores = [(3, 1.0), (4, 0.9), (0, 0.8), (2, 0.0)]
+    assert [label for label, _ in pick(tree, scores, 2, 0.3)] == [3, 0]
+    parents, children = np.array(edges).T
+    told = LabelTree.of_edges(parents, children, 5, [0]).drank(np.array([[3, 0], [3, 4]]))
+    assert told.tolist() == [1.0, 0.0]
+
+
+def test_of_several_parents_the_tree_of_drank_has_one() -> None:
+    """A label with two parents hangs under the smaller, so the other parent's child is far."""
+    edges = [(4, 5), (4, 6), (5, 0), (6, 0), (5, 1), (6, 2)]
+    scores = [(0, 1.0), (1, 0.6), (2, 0.5)]
+    assert [label for label, _ in pick(branches_of(edges, 3, [4]), scores, 2, 0.5)] == [0, 2]
+
+
+def test_one_level_has_nothing_to_tell_labels_apart() -> None:
+    """Where all labels hang under the root, or are roots, the best ones are picked."""
+    scores = [(1, 1.0), (0, 0.5), (2, 0.0)]
+    for edges, roots in (([(3, 0), (3, 1), (3, 2)], [3]), ([(0, 3), (1, 3), (2, 3)], [0, 1, 2])):
+        found = pick(branches_of(edges, 3, roots), scores, 3, 1.0)
+        assert [label for label, _ in found] == [1, 0, 2]
+
+
+# Predictions.
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_at_zero_it_gives_the_best_labels(index: Index, mode: Mode) -> None:
+    """Byte for byte what `nearest` gives."""
+    plain = index.predict_labels(ASKED, mode=mode, diversity=0, selector="nearest")
+    found = index.predict_labels(ASKED, mode=mode, diversity=0, selector="hierarchy")
+    assert columns(found) == columns(plain)
+    assert found.parameters.selector == "hierarchy"
+
+
+@pytest.mark.parametrize("threshold", [None, 0.2])
+@pytest.mark.parametrize("diversity", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize("mode", MODES)
+def test_predictions_are_picked_of_the_best_labels(
+    index: Index, mode: Mode, diversity: float, threshold: float | None
+) -> None:
+    """Of the 50 best by product, or of most votes of greedy neighbours, as the twin picks."""
+    told: dict[str, Any] = {"mode": mode, "search": "exact", "threshold": threshold}
+    dial = 0.0 if mode == "embedding" else diversity
+    every = index.predict_labels(ASKED, top_k=50, diversity=dial, selector="greedy", **told)
+    found = index.predict_labels(ASKED, diversity=diversity, selector="hierarchy", **told)
+    parents = bfs_tree([tuple(edge) for edge in labelled_documents.edges().tolist()], [130, 131])
+    for row, count in enumerate(every.counts):
+        assert found.counts[row] == min(count, 5)
+        if not count:
+            continue
+        pairs = zip(every.labels[row, :count].tolist(), every.scores[row].tolist(), strict=False)
+        scores = list(pairs)
+        truth = reference_labels.pick_apart(
+            scores, parents, labelled_documents.LABELS, 5, diversity
+        )
+        picked = found.labels[row, : len(truth)].tolist()
+        assert picked == [label for label, _ in truth]
+        assert found.scores[row, : len(truth)].tolist() == [dict(scores)[each] for each in picked]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_batch_gives_what_its_documents_give(
+    index: Index, mode: Mode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One at a time, together, or some at a time: the same bytes."""
+    whole = columns(index.predict_labels(ASKED, mode=mode, diversity=0.4))
+    alone = [
+        columns(index.predict_labels(ASKED[[row]], mode=mode, diversity=0.4)) for row in range(40)
+    ]
+    assert [b"".join(parts) for parts in zip(*alone, strict=True)] == whole
+    monkeypatch.setattr(prediction, "CANDIDATES_AT_ONCE", 150)
+    assert columns(index.predict_labels(ASKED, mode=mode, diversity=0.4)) == whole
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_dial_raises_drank(index: Index, mode: Mode) -> None:
+    """From 0 through the default to the other end."""
+    assert index.engine.labels is not None
+    assert index.engine.labels.tree is not None
+    drank = [
+        index.engine.labels.tree.drank(
+            index.predict_labels(ASKED, mode=mode, diversity=dial).labels
+        ).mean()
+        for dial in (0, None, 0.5, 1)
+    ]
+    assert drank == sorted(drank)
+    assert drank[0] < drank[1] < drank[2]
+
+
+def test_defaults_depend_on_mode_and_hierarchy(index: Index) -> None:
+    """What is not named is filled in, and told; what is named is taken."""
+    bare = Index.build(
+        X, labels=labelled_documents.labels_of(X), label_model=labelled_documents.factors()
+    )
+    cases: list[tuple[Index, Mode, str, float]] = [
+        (index, "embedding", "hierarchy", 0.05),
+        (index, "neighbour_vote", "hierarchy", 0.3),
+        (bare, "embedding", "greedy", 0.0),
+        (bare, "neighbour_vote", "greedy", 0.3),
+    ]
+    for built, mode, selector, diversity in cases:
+        used = built.predict_labels(ASKED, mode=mode).parameters
+        assert (used.selector, used.diversity) == (selector, diversity)
+        used = built.predict_labels(ASKED, mode=mode, diversity=0.2, selector="mmr").parameters
+        assert (used.selector, used.diversity) == ("mmr", 0.2)
+    used = index.predict_labels(ASKED, selector="greedy").parameters
+    assert (used.selector, used.diversity) == ("greedy", 0.0)
+    assert PredictParameters().filled(hierarchy=True).diversity == 0.05
+
+
+def test_more_labels_than_candidates(index: Index) -> None:
+    """As many come as there are, and a warning says so."""
+    found = index.predict_labels(ASKED, top_k=200, diversity=0.5)
+    assert found.counts.tolist() == [labelled_documents.LABELS] * 40
+    assert [warning.code for warning in found.warnings] == ["FEWER_THAN_TOP_K_LABELS"]
+    found = index.predict_labels(ASKED, top_k=7, candidates_limit=7, hash_limit=7, search="scan")
+    assert next(warning.code for warning in found.warnings) == "HASH_LIMIT_EQUALS_K"
+    none = index.predict_labels(ASKED, threshold=1e9)
+    assert none.counts.tolist() == [0] * 40
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("diversity", [0.0, 0.5, None])
+def test_an_index_without_a_hierarchy_refuses_it(mode: Mode, diversity: float | None) -> None:
+    """The selector is named, whatever the dial; Query knows no such selector."""
+    bare = Index.build(
+        X, labels=labelled_documents.labels_of(X), label_model=labelled_documents.factors()
+    )
+    with pytest.raises(UnfitIndexError, match="needs a hierarchy") as caught:
+        bare.predict_labels(ASKED, mode=mode, diversity=diversity, selector="hierarchy")
+    assert caught.value.field == "selector"
+    grid = LabelGrid(modes=(mode,), selectors=("hierarchy",))
+    with pytest.raises(UnfitIndexError) as caught:
+        evaluate_labels(bare, ASKED, labelled_documents.labels_of(ASKED), grid=grid)
+    assert caught.value.field == "selector"
+    selector: Any = "hierarchy"
+    with pytest.raises(InvalidArgumentError) as refused:
+        bare.query(X[:1], selector=selector)
+    assert refused.value.field == "selector"
+    assert "hierarchy" not in get_args(Selector)

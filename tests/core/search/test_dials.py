@@ -1,0 +1,322 @@
+"""Dials that are chosen for each query: the twin's choice, the bound, the reasons, bad input."""
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from core.kernels.test_greedy import CODES, METRICS, RULES, Case, Metrics, Rule, parameters
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.evaluation import Grid
+from divgrpc.index import Index
+from divgrpc.kernels import dials
+from divgrpc.parameters import DIAL_STEPS, QueryParameters
+from divgrpc.search.dials import METRICS as METRIC_NUMBERS
+from divgrpc.types import FloatArray, QueryResult, Selector
+from reference import definitions, objectives
+from reference.index import kernel_points, room_of, same_bytes
+
+examples = settings(deadline=None, derandomize=True, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+SELECTORS: list[Selector] = ["greedy", "mmr", "rerank", "qp_relax", "dpp", "max_sum"]
+LEAVING_NOTHING: list[Rule] = [rule for rule in RULES if rule != "printed"]
+
+
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([1, 2, 5, 40]),
+    dims=st.sampled_from([1, 2, 17]),
+    duplicates=st.sampled_from([0.0, 0.5]),
+    k=st.sampled_from([1, 2, 3, 10, 40]),
+    bound=st.sampled_from([0.0, 0.01, 0.05, 0.3, 1.0]),
+    rule=st.sampled_from(LEAVING_NOTHING),
+    metric=st.sampled_from(METRICS),
+    stored_sparse=st.booleans(),
+)
+def test_the_kernel_takes_the_greatest_dial_within_the_bound(  # noqa: PLR0917  # one per thing that varies
+    seed: int,
+    count: int,
+    dims: int,
+    duplicates: float,
+    k: int,
+    bound: float,
+    rule: Rule,
+    metric: Metrics,
+    stored_sparse: bool,
+) -> None:
+    """Its picks are those of the greedy kernel there, and every greater dial loses more."""
+    k = min(k, count)
+    case = Case.draw(seed, count, dims, duplicates, metric, stored_sparse=stored_sparse)
+    order = np.array(definitions.nearest_rows(case.points(), case.query, range(count)), np.int32)
+    distances = _distances(case, order)
+    step, picks, values = _pick_within(case, order, distances, k, bound, rule)
+    relevances = _relevances(distances, metric)
+    places = {row: place for place, row in enumerate(order.tolist())}
+    for tried in range(step, dials.STEPS + 1):
+        if tried == 0:
+            truth, gains = order[:k].tolist(), (-distances[:k]).tolist()
+        else:
+            truth, gains = case.select(parameters(k, tried / dials.STEPS, rule), order.tolist())
+        lost = objectives.loss(relevances, [places[row] for row in truth])
+        if tried == step:
+            assert picks == truth
+            assert values == gains
+            assert lost <= bound + 1e-12
+        else:
+            assert lost > bound - 1e-12
+
+
+def _distances(case: Case, order: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    """Return how far candidates are, as an index computes it; of products minus the product."""
+    from divgrpc.kernels import exact
+
+    distances, square = np.empty(len(order), np.float32), definitions.dot(case.query, case.query)
+    points = kernel_points(case.vectors, stored_sparse=case.stored_sparse)
+    told = (points, case.query[np.newaxis], 0, square, case.metric == "inner_product")
+    exact.score_rows(*told, order, len(order), distances)
+    return distances
+
+
+def _relevances(distances: npt.NDArray[np.float32], metric: Metrics) -> list[float]:
+    if metric == "cosine":
+        relevances = np.float32(1) - distances / np.float32(2)
+    else:
+        relevances = distances if metric == "euclidean" else -distances
+    return [float(relevance) for relevance in relevances]
+
+
+def _pick_within(  # noqa: PLR0917  # what a selector takes
+    case: Case,
+    order: npt.NDArray[np.int32],
+    distances: npt.NDArray[np.float32],
+    k: int,
+    bound: float,
+    rule: Rule,
+) -> tuple[int, list[int], list[float]]:
+    points, count = kernel_points(case.vectors, stored_sparse=case.stored_sparse), len(order)
+    candidates = (points, case.inverses(), order, distances, case.costs(points, order))
+    picked, gains = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
+    told = (CODES[rule], METRIC_NUMBERS[case.metric], room_of(count, points))
+    step = dials.pick_within(candidates, count, k, bound, *told, picked, gains)
+    return step, order[picked].tolist(), gains.tolist()
+
+
+def fall_off_step(
+    distances: FloatArray,
+    k: int,
+    factor: float,
+    metric: Metrics,
+    *,
+    vectors: FloatArray | None = None,
+    limit: float = -1,
+) -> int:
+    """Return the step for candidates at these distances, collapsed where they have `vectors`."""
+    count = len(distances)
+    points = kernel_points(np.zeros((count, 1), np.float32) if vectors is None else vectors)
+    candidates = (points, np.empty(0, np.float32), np.arange(count, dtype=np.int32), distances)
+    rest = (np.float32(limit), room_of(count, points), factor, METRIC_NUMBERS[metric])
+    return int(dials.fall_off_step(candidates, count, k, *rest))
+
+
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([2, 5, 40]),
+    k=st.sampled_from([1, 2, 5]),
+    factor=st.sampled_from([0.01, 0.5, 3.0]),
+    metric=st.sampled_from(METRICS),
+)
+def test_the_automatic_dial_is_the_twins(
+    seed: int, count: int, k: int, factor: float, metric: Metrics
+) -> None:
+    """It goes by the share of the best one's lead that the k nearest keep."""
+    distances = np.sort(np.random.default_rng(seed).uniform(0, 4, count).astype(np.float32))
+    k = min(k, count)
+    step = fall_off_step(distances, k, factor, metric)
+    truth = objectives.automatic_dial(_relevances(distances, metric), k, factor)
+    assert abs(step / dials.STEPS - truth) <= 0.5 / dials.STEPS + 1e-9
+
+
+def test_the_automatic_dial_of_equals_is_the_greatest() -> None:
+    """Where no candidate stands out the k nearest keep all there is."""
+    step = fall_off_step(np.full(9, 0.5, np.float32), 3, 1.0, "cosine")
+    assert step == dials.STEPS // 2
+    assert dials.STEPS == DIAL_STEPS
+
+
+@examples
+@given(seed=seeds, k=st.integers(1, 12), factor=st.sampled_from([0.1, 0.5, 3.0]))
+def test_near_copies_do_not_pass_for_a_choice(seed: int, k: int, factor: float) -> None:
+    """The k nearest are those of candidates that differ; the average has all candidates."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.standard_normal((8, 4)).repeat(rng.integers(1, 5, 8), axis=0).astype(np.float32)
+    far = np.square(vectors).sum(axis=1)
+    order = np.argsort(far, kind="stable")
+    vectors, distances = vectors[order], far[order].astype(np.float32)
+    k = min(k, len(distances))
+    step = fall_off_step(distances, k, factor, "euclidean", vectors=vectors, limit=1e-9)
+    values = -distances.astype(np.float64)
+    _, first = np.unique(vectors, axis=0, return_index=True)
+    nearest = values[np.sort(first)][:k].mean()
+    lead = values[0] - values.mean()
+    odds = max(0.0, factor * (nearest - values.mean()) / lead) if lead else factor
+    assert abs(step / dials.STEPS - odds / (1 + odds)) <= 0.5 / dials.STEPS + 1e-6
+
+
+POINTS = np.random.default_rng(5).standard_normal((400, 12)).astype(np.float32)
+QUERIES = np.random.default_rng(6).standard_normal((4, 12)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def indexes() -> dict[tuple[str, bool], Index]:
+    """Return an index of each metric, dense and sparse."""
+    return {
+        (metric, stored): Index.build(
+            sparse.csr_array(POINTS) if stored else POINTS, metric=metric, hash_family="lsh_div"
+        )
+        for metric, stored in itertools.product(METRICS, (False, True))
+    }
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("stored_sparse", [False, True])
+@pytest.mark.parametrize("told", [{"diversity": "auto"}, {"lose_at_most": 0.1}])
+def test_an_answer_is_that_of_its_dials(
+    indexes: dict[tuple[str, bool], Index],
+    selector: Selector,
+    metric: Metrics,
+    stored_sparse: bool,
+    told: dict[str, Any],
+) -> None:
+    """Asked row by row at the dial that it got, and all rows at once or one at a time."""
+    index = indexes[metric, stored_sparse]
+    asked: dict[str, Any] = {"selector": selector, "k": 5, "candidates_limit": 40}
+    found = index.query(QUERIES, **asked, **told)
+    assert not found.parameters.has_fixed_dial
+    assert found.parameters.diversity == 0
+    for row, dial in enumerate(found.diversities.tolist()):
+        alone = index.query(QUERIES[row], **asked, **told)
+        assert same_bytes(alone, _row(found, row))
+        assert alone.diversities.tolist() == [dial]
+        if dial > 0:
+            fixed = index.query(QUERIES[row], **asked, diversity=dial)
+            assert fixed.ids.tobytes() == alone.ids.tobytes()
+            assert fixed.selection_scores.tobytes() == alone.selection_scores.tobytes()
+        if "lose_at_most" in told:
+            assert _loss(index, QUERIES[row], found, row) <= 0.1 + 1e-9
+            assert found.dial_reasons[row] == "loss_bound"
+        else:
+            assert found.dial_reasons[row] == "fall_off"
+
+
+def _row(found: QueryResult, row: int) -> QueryResult:
+    stats = replace(
+        found.stats,
+        **{
+            name: getattr(found.stats, name)[row : row + 1]
+            for name in found.stats.__dataclass_fields__
+        },
+    )
+    columns = ("ids", "scores", "selection_scores", "counts", "duality_gaps", "diversities")
+    parts: dict[str, Any] = {name: getattr(found, name)[row : row + 1] for name in columns}
+    return replace(found, stats=stats, **parts)
+
+
+def _loss(index: Index, query: npt.NDArray[np.float32], found: QueryResult, row: int) -> float:
+    """Return what an answer loses over the 40 candidates, by plain nearest neighbours."""
+    near = index.query(query, k=40, candidates_limit=40, selector="nearest")
+    places = [near.ids[0].tolist().index(each) for each in found.ids[row].tolist()]
+    return objectives.loss(near.scores[0].tolist(), places)
+
+
+def test_bounds_at_both_ends_and_too_few_candidates(
+    indexes: dict[tuple[str, bool], Index],
+) -> None:
+    """A bound of 0 gives the nearest, one result is the nearest at any dial, k have no dial."""
+    index = indexes["cosine", False]
+    nothing = index.query(QUERIES, lose_at_most=0, k=5)
+    nearest = index.query(QUERIES, diversity=0, k=5)
+    assert [sorted(ids) for ids in nothing.ids.tolist()] == [
+        sorted(ids) for ids in nearest.ids.tolist()
+    ]
+    for told in ({"diversity": "auto"}, {"lose_at_most": 1.0}):
+        few = index.query(QUERIES, k=40, candidates_limit=40, keep_duplicates=True, **told)
+        assert few.diversities.tolist() == [0.0] * 4
+        assert few.dial_reasons.tolist() == ["no_choice"] * 4
+    alone = index.query(QUERIES, k=1, lose_at_most=0.0)
+    assert alone.diversities.tolist() == [1.0] * 4
+    assert alone.dial_reasons.tolist() == ["within_bound"] * 4
+
+
+def test_candidates_that_are_all_as_relevant_have_nothing_to_lose() -> None:
+    """Points around a query at the same distance: the dial is 1, and the reason says why."""
+    index = Index.build(np.eye(8, dtype=np.float32), hash_family="lsh_div", n_bits=2)
+    found = index.query(np.ones(8, np.float32), k=3, lose_at_most=0.0, search="exact")
+    assert found.diversities.tolist() == [1.0]
+    assert found.dial_reasons.tolist() == ["equal_relevance"]
+
+
+def test_near_copies_are_no_candidates() -> None:
+    """Twenty copies of each point: the answer holds one of each, and the dial is as without."""
+    rng = np.random.default_rng(3)
+    points = np.asarray(definitions.unit(rng.standard_normal((30, 16))), np.float32)
+    told: dict[str, Any] = {"k": 5, "lose_at_most": 0.2, "search": "exact"}
+    copies = Index.build(np.repeat(points, 5, axis=0), hash_family="lsh_div")
+    plain = Index.build(points, hash_family="lsh_div")
+    query = points[0] + 0.3 * points[1]
+    many = copies.query(query, **told, candidates_limit=150)
+    few = plain.query(query, **told, candidates_limit=30)
+    assert (many.ids[0] // 5).tolist() == few.ids[0].tolist()
+    assert many.diversities.tolist() == few.diversities.tolist()
+
+
+@pytest.mark.parametrize(
+    ("told", "field"),
+    [
+        ({"lose_at_most": -0.01}, "lose_at_most"),
+        ({"lose_at_most": 1.01}, "lose_at_most"),
+        ({"lose_at_most": float("nan")}, "lose_at_most"),
+        ({"lose_at_most": "0.1"}, "lose_at_most"),
+        ({"lose_at_most": 0.1, "diversity": 0.3}, "lose_at_most"),
+        ({"lose_at_most": 0.1, "diversity": "auto"}, "lose_at_most"),
+        ({"lose_at_most": 0.1, "selector": "nearest"}, "lose_at_most"),
+        ({"lose_at_most": 0.1, "variant": "printed"}, "lose_at_most"),
+        ({"diversity": "auto", "selector": "nearest"}, "diversity"),
+        ({"diversity": "high"}, "diversity"),
+    ],
+)
+def test_bad_dials_are_refused(
+    indexes: dict[tuple[str, bool], Index], told: dict[str, Any], field: str
+) -> None:
+    """The error names the field."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        indexes["cosine", False].query(QUERIES, **told)
+    assert caught.value.field == field
+
+
+def test_a_bound_counts_its_dials_against_the_limit() -> None:
+    """Picking at 32 dials may take 32 times as long, so there may be fewer candidates."""
+    told: dict[str, Any] = {"k": 1_000, "candidates_limit": 50_000}
+    QueryParameters(**told).resolve(10**6, "scan")
+    with pytest.raises(InvalidArgumentError, match="k times the candidates"):
+        QueryParameters(**told, lose_at_most=0.1).resolve(10**6, "scan")
+
+
+def test_evaluations_and_labels_have_fixed_dials(
+    indexes: dict[tuple[str, bool], Index],
+) -> None:
+    """Both refuse the word, and name the field."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        Grid(diversities=("auto",))  # type: ignore[arg-type]  # what is refused
+    assert caught.value.field == "diversities"
+    with pytest.raises(InvalidArgumentError) as caught:
+        indexes["cosine", False].predict_labels(QUERIES, diversity="auto")  # type: ignore[arg-type]  # what is refused
+    assert caught.value.field == "diversity"

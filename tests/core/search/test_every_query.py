@@ -1,0 +1,215 @@
+"""Every family, metric, search, selector, sampling and kind of vectors, against the twin."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from divgrpc.index import Index
+from divgrpc.types import HashFamily, Metric, Points, Search
+from reference.index import check_row, same_bytes
+from support.mixed_indexes import (
+    DIMS,
+    FAMILIES,
+    KINDS,
+    METRICS,
+    ROWS,
+    SAMPLINGS,
+    SEARCHES,
+    SELECTIONS,
+    an_index,
+    check,
+    drawn,
+    queries,
+    stored_as,
+    taking,
+    twin_of,
+)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_query_gives_the_twins_answer(
+    family: HashFamily, metric: Metric, kind: Points, search: Search
+) -> None:
+    """Every selector; samplings, and dense queries and sparse ones, in turn: ids, scores, counts.
+
+    Over all metrics and kinds of points each selector meets both samplings with both kinds.
+    """
+    index, asked = an_index(family, metric, kind), queries(3, metric)
+    for number, (selector, variant) in enumerate(SELECTIONS):
+        result = index.query(
+            stored_as(asked, KINDS[(number + KINDS.index(kind)) % 2]),
+            k=6,
+            diversity=0.35,
+            selector=selector,
+            variant=variant,
+            search=search,
+            hash_limit=40,
+            candidates_limit=25,
+            sampling=SAMPLINGS[(number + METRICS.index(metric)) % 2],
+            seed=11,
+        )
+        check(index, asked, result)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", ["cosine", "euclidean"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_centred_hashing_gives_the_twins_answer(
+    family: HashFamily, metric: Metric, kind: Points, search: Search
+) -> None:
+    """Hashing around the mean of the points moves thresholds and estimates, not answers."""
+    index, asked = an_index(family, metric, kind, centred=True), queries(3, metric)
+    mean = twin_of(index).vectors.mean(axis=0, dtype=np.float64)
+    expected = mean @ index.engine._arrays["hyperplanes"].astype(np.float64)
+    assert np.abs(index.engine._arrays["thresholds"] - expected).max() < 1e-6 * (
+        1 + np.abs(mean).max()
+    )
+    result = index.query(asked, k=5, search=search, hash_limit=30, candidates_limit=20)
+    check(index, asked, result)
+
+
+@pytest.mark.parametrize("search", [*SEARCHES, "auto"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_query_is_the_same_dense_or_sparse(
+    family: HashFamily, metric: Metric, kind: Points, search: Search
+) -> None:
+    """What is not stored is zero: to the last bit, but where cosine first makes unit rows."""
+    index, asked = an_index(family, metric, kind), queries(9, metric)
+    if metric == "cosine":
+        # Signs over a power of two are of length one already, however that is summed.
+        rng = np.random.default_rng(2)
+        asked = np.where(np.arange(DIMS) < 16, rng.choice([-0.25, 0.25], (9, DIMS)), 0)
+        asked = asked.astype(np.float32)
+    for selector, variant in SELECTIONS:
+        options: dict[str, Any] = {"k": 7, "search": search, "hash_limit": 50, "selector": selector}
+        if search == "tables":
+            # Probes are tuned for each kind of query.
+            options["n_probes"] = index.info.n_probes
+        dense, sparse = (
+            index.query(stored_as(asked, given), variant=variant, **options)
+            for given in ("dense", "sparse")
+        )
+        if dense.parameters == sparse.parameters:
+            assert same_bytes(dense, sparse)
+            continue
+        # Lists of points help sparse queries of sparse points alone, so `auto` may take another
+        # search for each, and nothing else.
+        assert (search, kind) == ("auto", "sparse")
+        searched = {name: getattr(dense.parameters, name) for name in ("search", "n_probes")}
+        assert replace(sparse.parameters, **searched) == dense.parameters
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_exact_answer_is_the_same_for_dense_points_and_sparse_ones(
+    family: HashFamily, metric: Metric
+) -> None:
+    """How points are stored moves scores in float32's last digits and changes no result."""
+    asked = queries(9, metric)
+    dense, sparse = (
+        an_index(family, metric, kind).query(asked, search="exact", k=10) for kind in KINDS
+    )
+    assert dense.ids.tolist() == sparse.ids.tolist()
+    assert np.allclose(dense.scores, sparse.scores, rtol=1e-5, atol=1e-4)
+    assert np.allclose(dense.selection_scores, sparse.selection_scores, rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", [*FAMILIES, "auto"])
+@pytest.mark.parametrize("rows", [1, 2, 17])
+def test_small_indexes_answer_like_their_twins(
+    rows: int, family: HashFamily, metric: Metric, kind: Points
+) -> None:
+    """One point, two, a few, with k above them all: every search, and all are found."""
+    points = drawn(rows, DIMS, rows, metric)
+    index = Index.build(stored_as(points, kind), hash_family=family, metric=metric)
+    assert index.info.parameters["hash_family"] != "auto"
+    asked = queries(2, metric)
+    for search in SEARCHES:
+        result = index.query(asked, k=30, search=search, diversity=0.4)
+        for row, query in enumerate(asked):
+            check_row(twin_of(index), query, result, row)
+        # Buckets of so few points hold hardly any; cells are all looked at.
+        missed = search == "tables" and rows > 1 and index.info.parameters["hash_family"] != "cells"
+        codes = ["TARGET_RECALL_MISSED"] * missed + ["FEWER_THAN_K_POINTS"]
+        assert [w.code for w in result.warnings] == codes
+    complete = index.query(asked, k=30)
+    assert (complete.counts == rows).all()
+    assert sorted(complete.ids[0, :rows].tolist()) == list(range(rows))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_batch_gives_the_bytes_of_its_rows_alone(
+    family: HashFamily, metric: Metric, kind: Points
+) -> None:
+    """Whatever a row is batched with, sparse or dense, and asked twice: the same bytes."""
+    index, asked = an_index(family, metric, kind), queries(12, metric)
+    for search in [*SEARCHES, "auto"]:
+        for given in KINDS:
+            options: dict[str, Any] = {"k": 5, "search": search, "hash_limit": 50}
+            whole = index.query(stored_as(asked, given), **options)
+            again = index.query(stored_as(asked, given), **options)
+            assert same_bytes(whole, again)
+            for row in range(12):
+                alone = index.query(stored_as(asked[row : row + 1], given), **options)
+                for column in ("ids", "scores", "selection_scores", "counts"):
+                    mine = getattr(whole, column)[row : row + 1]
+                    assert getattr(alone, column).tobytes() == mine.tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_seed_gives_one_index(family: HashFamily, metric: Metric, kind: Points) -> None:
+    """Two builds have the same bytes in every array; another seed draws others."""
+    points = stored_as(drawn(300, 10, 2, metric), kind)
+
+    def arrays(seed: int) -> dict[str, bytes]:
+        index = Index.build(points, metric=metric, hash_family=family, n_components=7, seed=seed)
+        return {name: array.tobytes() for name, array in index.engine._arrays.items()}
+
+    first, other = arrays(5), arrays(6)
+    assert arrays(5) == first
+    if family != "pca_hash":
+        assert other["hyperplanes"] != first["hyperplanes"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_auto_finds_enough_where_what_is_probed_holds_too_few(
+    family: HashFamily, metric: Metric, kind: Points
+) -> None:
+    """Auto looks on, in the same order, then scans: k and all candidates are found."""
+    index = taking(an_index(family, metric, kind), "tables")
+    far = -queries(3, metric)
+    limits: dict[str, Any] = {"hash_limit": 220, "candidates_limit": 180}
+    options: dict[str, Any] = {"k": 150, "n_probes": 1, **limits}
+    few = index.query(far, search="tables", selector="nearest", **options)
+    assert (few.counts < 150).any()
+    assert [w.code for w in few.warnings] == ["FEWER_THAN_K_FOUND"]
+    enough = index.query(far, selector="nearest", **options)
+    assert enough.parameters.search == "tables"
+    assert (enough.counts == 150).all()
+    assert (enough.stats.points_hashed >= 180).all()
+    assert enough.warnings == ()
+    check(index, far, enough, at_least=180)
+
+
+def test_all_indexes_are_over_the_same_points() -> None:
+    """The comparisons above are of what they say."""
+    for metric in METRICS:
+        dense, sparse = (twin_of(an_index("lsh_div", metric, kind)).vectors for kind in KINDS)
+        assert dense.shape == (ROWS, DIMS)
+        assert np.abs(dense - sparse).max() < 1e-6

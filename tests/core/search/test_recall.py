@@ -1,0 +1,107 @@
+"""How many of the true nearest are found, where lengths vary by 100, by every family and metric."""
+
+from functools import cache
+from typing import get_args
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc.index import Index
+from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Points, Search
+from support.mixed_indexes import stored_as
+
+ROWS, DIMS, QUERIES, K = 6_000, 48, 100, 10
+KINDS: tuple[Points, ...] = get_args(Points)
+# As much of the target as a sample of Build's own points may promise too much.
+SLACK = 0.05
+
+
+@cache
+def drawn(rows: int, seed: int, kind: Points) -> FloatArray | sparse.csr_array:
+    """Draw points around thirty centres, which are the same for every seed."""
+    rng = np.random.default_rng(seed)
+    centres = np.random.default_rng(99).standard_normal((30, DIMS))
+    points = centres[rng.integers(0, 30, rows)] + 0.6 * rng.standard_normal((rows, DIMS))
+    points *= 10 ** rng.uniform(0, 2, (rows, 1))
+    if kind == "sparse":
+        points[rng.random(points.shape) < 0.7] = 0
+    return stored_as(points.astype(np.float32), kind)
+
+
+@cache
+def an_index(family: HashFamily, metric: Metric, kind: Points) -> Index:
+    return Index.build(drawn(ROWS, 1, kind), hash_family=family, metric=metric)
+
+
+@cache
+def truth(metric: Metric, kind: Points) -> IntArray:
+    """Return the nearest by a product of matrices, which shares no code with the index."""
+    points, asked = (drawn(rows, seed, kind) for rows, seed in ((ROWS, 1), (QUERIES, 2)))
+    wide, queries = (sparse.csr_array(m).toarray().astype(np.float64) for m in (points, asked))
+    products = queries @ wide.T
+    squares = (wide**2).sum(axis=1)
+    if metric == "cosine":
+        products /= np.sqrt(squares)
+    if metric == "euclidean":
+        products -= squares / 2
+    nearest: IntArray = np.argsort(-products, axis=1)[:, :K]
+    return nearest
+
+
+def recall(index: Index, search: Search, metric: Metric, kind: Points) -> float:
+    found = index.query(drawn(QUERIES, 2, kind), k=K, search=search, selector="nearest")
+    pairs = zip(truth(metric, kind), found.ids, strict=True)
+    return float(np.mean([np.isin(wanted, ids).mean() for wanted, ids in pairs]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("metric", get_args(Metric))
+@pytest.mark.parametrize("family", get_args(HashFamily))
+def test_recall_is_what_was_asked_for(family: HashFamily, metric: Metric, kind: Points) -> None:
+    """At default limits `auto` finds the target of nine tenths, nearly; a scan nearly all.
+
+    The queries are new ones. Exact search finds all but ties that rounding decides.
+    """
+    index = an_index(family, metric, kind)
+    assert recall(index, "exact", metric, kind) > 0.999
+    assert recall(index, "scan", metric, kind) >= 0.97
+    assert recall(index, "auto", metric, kind) >= 0.9 - SLACK
+    costs = {cost.search: cost.recall for cost in index.info.search_costs}
+    assert costs[index.info.auto_search] >= 0.9
+    # What Build measured of tables or cells holds for others, as far as 64 points can tell.
+    assert recall(index, "tables", metric, kind) >= costs["tables"] - 3 * SLACK
+
+
+@pytest.mark.parametrize("metric", get_args(Metric))
+def test_cells_find_more_where_more_is_asked_for(metric: Metric) -> None:
+    """A higher target takes more cells and finds more of the nearest."""
+    points = drawn(ROWS, 1, "dense")
+    low, high = (
+        Index.build(points, hash_family="cells", metric=metric, target_recall=target)
+        for target in (0.5, 0.99)
+    )
+    assert low.info.n_probes < high.info.n_probes
+    # Even few cells hold nearly all of the ten nearest, but not of the 200 that a selector sees.
+    queries = drawn(QUERIES, 2, "dense")
+    found = []
+    for index in (low, high):
+        near, exact = (
+            index.query(queries, k=200, candidates_limit=200, search=search, selector="nearest").ids
+            for search in ("tables", "exact")
+        )
+        pairs = zip(exact, near, strict=True)
+        found.append(np.mean([np.isin(wanted, ids).mean() for wanted, ids in pairs]))
+    assert found[0] < found[1]
+    assert found[1] >= 0.99 - SLACK
+    assert recall(high, "tables", metric, "dense") >= 0.99 - SLACK
+
+
+@pytest.mark.parametrize(("offset", "spread"), [(1_000, 0.1), (10_000, 1)])
+def test_recall_is_measured_far_from_the_origin_too(offset: float, spread: float) -> None:
+    """Differences that products in float32 would lose are what the neighbours are told by."""
+    rng = np.random.default_rng(5)
+    points = (offset + spread * rng.standard_normal((3_000, 32))).astype(np.float32)
+    index = Index.build(points, metric="euclidean", hash_family="lsh_div", centred=True)
+    told = {cost.search: cost.recall for cost in index.info.search_costs}
+    assert told["scan"] > 0.95

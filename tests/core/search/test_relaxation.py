@@ -1,0 +1,233 @@
+"""The paper's Eq. 3: shares against scipy's solver, selections against every one there is."""
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.kernels.test_greedy import METRICS, Case, Metrics
+from core.search.test_selectors import candidates_of
+from divgrpc.index import Index
+from divgrpc.kernels import greedy, qp
+from divgrpc.search import relaxation
+from divgrpc.search.relaxation import Candidates, Relaxed, exchange, relax, round_up
+from reference import definitions, selectors
+
+examples = settings(deadline=None, derandomize=True, max_examples=40)
+seeds = st.integers(0, 2**32 - 1)
+Numbers = npt.NDArray[np.float64]
+
+
+def problem(case: Case) -> tuple[Candidates, Numbers, Numbers]:
+    """Return all points of a case as candidates, their costs and the distances of all pairs."""
+    among = candidates_of(case)
+    costs = among.costs
+    if case.metric == "inner_product":
+        costs = np.empty_like(among.costs)
+        greedy.scale_costs(among.costs, len(among), len(among) - 1, costs)
+    rows = among.rows.tolist()
+    points = case.points()
+    known = definitions.costs(points, case.query, rows)
+    apart = [[0.0 if a == b else definitions.apart(points, a, b) for b in rows] for a in rows]
+    return among.priced(costs), np.array([known[row] for row in rows]), np.array(apart)
+
+
+def check_shares(relaxed: Relaxed, k: int) -> None:
+    """Check that shares are within bounds, exactly, and that there are k in all."""
+    assert ((relaxed.shares >= 0) & (relaxed.shares <= 1)).all()
+    assert abs(relaxed.shares.sum() - k) < 1e-9 * k
+
+
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([2, 3, 8, 20]),
+    dims=st.sampled_from([1, 3, 17]),
+    duplicates=st.sampled_from([0.0, 0.5]),
+    k=st.sampled_from([1, 2, 4, 20]),
+    diversity=st.sampled_from([0.01, 0.1, 0.5, 0.9, 1.0]),
+    printed=st.booleans(),
+    metric=st.sampled_from(METRICS),
+    stored_sparse=st.booleans(),
+)
+def test_shares_are_as_good_as_a_general_solvers(  # noqa: PLR0917  # one argument per thing that varies
+    seed: int,
+    count: int,
+    dims: int,
+    duplicates: float,
+    k: int,
+    diversity: float,
+    printed: bool,
+    metric: Metrics,
+    stored_sparse: bool,
+) -> None:
+    """Eq. 1 is above scipy's optimum by no more than the gap, and the gap is small."""
+    case = Case.draw(seed, count, dims, duplicates, metric, stored_sparse=stored_sparse)
+    among, costs, apart = problem(case)
+    k, beta = min(k, count), 1.0 if printed else diversity
+    relaxed = relax(among, k, 1 - diversity, beta)
+    check_shares(relaxed, k)
+    assert relaxed.gap <= relaxation.TOLERANCE
+    prices = (1 - diversity) * costs
+    found = selectors.eq_1(prices, apart, relaxed.shares, beta)
+    best = selectors.relaxed(prices, apart, k, beta)
+    least = selectors.eq_1(prices, apart, best, beta)
+    # Of all corners none is worse than this by definition of the range.
+    most = max(
+        selectors.eq_1(prices, apart, corner, beta) for corner in corners(count, k, seed, costs)
+    )
+    room = case.room * k * k + 1e-7 * abs(least)
+    assert least - room <= found <= least + relaxation.TOLERANCE * max(most - found, 0) + room
+
+
+def corners(count: int, k: int, seed: int, costs: Numbers) -> list[Numbers]:
+    """Return some selections: the nearest, the farthest, and a few hundred at random."""
+    rng = np.random.default_rng(seed)
+    orders = [np.argsort(costs), np.argsort(-costs), *(rng.permutation(count) for _ in range(300))]
+    found = np.zeros((len(orders), count))
+    for corner, order in zip(found, orders, strict=True):
+        corner[order[:k]] = 1
+    return list(found)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("stored_sparse", [False, True])
+@pytest.mark.parametrize("printed", [False, True])
+def test_selections_against_every_one_there_is(
+    metric: Metrics,
+    stored_sparse: bool,
+    printed: bool,
+) -> None:
+    """Of 11 points 4: none beats the shares; exchanges end near the best, the paper's farther."""
+    closed: dict[str, list[float]] = {"top_k": [], "exchange": []}
+    for seed, diversity in product(range(8), (0.05, 0.2, 0.6)):
+        case = Case.draw(seed, 11, 6, 0, metric, stored_sparse=stored_sparse)
+        among, costs, apart = problem(case)
+        relevance, beta = 1 - diversity, 1.0 if printed else diversity
+        relaxed = relax(among, 4, relevance, beta)
+        prices = relevance * costs
+        _, best = selectors.best_selection(prices, apart, 4, beta)
+        floor = selectors.eq_1(prices, apart, relaxed.shares, beta)
+        nearest = selectors.eq_1(prices, apart, (np.arange(11) < 4).astype(np.float64), beta)
+        assert best >= floor - 2e-3 * abs(nearest - floor) - 1e-3 * case.room
+        places = {"top_k": round_up(relaxed.shares, 4)}
+        support = np.flatnonzero(relaxed.shares)
+        start = np.searchsorted(support, places["top_k"])
+        places["exchange"] = support[exchange(among.of(support), start, relevance, beta)]
+        for name, chosen in places.items():
+            shares = np.zeros(11)
+            shares[chosen] = 1
+            assert shares.sum() == 4
+            value = selectors.eq_1(prices, apart, shares, beta)
+            assert value >= best - case.room
+            closed[name].append((nearest - value) / (nearest - best) if nearest > best else 1.0)
+    worse = np.array(closed["top_k"]) > np.array(closed["exchange"]) + 1e-3
+    assert not worse.any()
+    assert np.mean(closed["exchange"]) > 0.9
+    assert np.mean(closed["exchange"]) > np.mean(closed["top_k"])
+
+
+def test_the_printed_objective_is_that_of_another_dial() -> None:
+    """Eq. 3 without (1 - lambda) is Eq. 1 at lambda / (1 + lambda): the same shares."""
+    case = Case.draw(1, 30, 8)
+    among, _, _ = problem(case)
+    printed = relax(among, 5, 0.7, 1.0)
+    other = relax(among, 5, 0.7 / 1.7, 1 / 1.7)
+    assert np.abs(printed.shares - other.shares).max() < 1e-6
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("stored_sparse", [False, True])
+def test_working_candidates_are_enough(
+    monkeypatch: pytest.MonkeyPatch,
+    metric: Metrics,
+    stored_sparse: bool,
+) -> None:
+    """Begun with few that work, none joining but a few, or rows forgotten: as good to the gap."""
+    case = Case.draw(3, 300, 20, 0.2, metric, stored_sparse=stored_sparse)
+    among, costs, apart = problem(case)
+    values = []
+    for start, joining, kept in ((300, 64, 1 << 20), (12, 3, 1 << 20), (300, 64, 2), (12, 3, 2)):
+        monkeypatch.setattr(relaxation, "_START", start)
+        monkeypatch.setattr(relaxation, "_JOINING", joining)
+        monkeypatch.setattr(relaxation, "_KEPT", kept)
+        relaxed = relax(among, 6, 0.7, 0.3)
+        check_shares(relaxed, 6)
+        assert relaxed.gap <= relaxation.TOLERANCE
+        values.append(selectors.eq_1(0.7 * costs, apart, relaxed.shares, 0.3))
+    nearest = selectors.eq_1(0.7 * costs, apart, (np.arange(300) < 6).astype(np.float64), 0.3)
+    assert max(values) - min(values) <= 2e-3 * (nearest - min(values)) + case.room
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_equal_points_have_nothing_to_trade(metric: Metrics) -> None:
+    """Where all selections are alike the gap is none."""
+    case = Case.draw(1, 1, 5, 0, metric)
+    case.vectors = np.repeat(case.vectors, 40, axis=0)
+    relaxed = relax(problem(case)[0], 4, 0.5, 0.5)
+    assert relaxed.gap == 0
+    check_shares(relaxed, 4)
+
+
+@examples
+@given(values=st.lists(st.floats(-1e6, 1e6, width=32), min_size=1), data=st.data())
+def test_take_least_takes_the_first_of_the_least(values: list[float], data: Any) -> None:  # noqa: ANN401  # hypothesis' own
+    """As many as wanted, their sum, and of equals the first."""
+    k = data.draw(st.integers(1, len(values)))
+    given_values, chosen = np.array(values), np.empty(len(values))
+    total = qp.take_least(given_values, k, np.empty(len(values), np.float32), chosen)
+    truth = sorted(range(len(values)), key=lambda i: (values[i], i))[:k]
+    assert np.flatnonzero(chosen).tolist() == sorted(truth)
+    assert total == pytest.approx(sum(values[i] for i in truth), rel=1e-12, abs=1e-6)
+
+
+@examples
+@given(seed=seeds, metric=st.sampled_from(METRICS), stored_sparse=st.booleans())
+def test_means_are_by_share(
+    seed: int,
+    metric: Metrics,
+    stored_sparse: bool,
+) -> None:
+    """The mean is that of points, or of directions, and sums of products are what they say."""
+    case = Case.draw(seed, 9, 17, 0, metric, stored_sparse=stored_sparse)
+    among = candidates_of(case)
+    shares = np.array([1, 0, 0.25, 0, 0.75, 0, 1, 0, 0])
+    found = qp.mean_of(among.points, among.inverses, among.rows, 9, shares, 3)
+    rows = case.vectors[among.rows].astype(np.float64)
+    if metric == "inner_product":
+        rows = definitions.unit(rows)
+    assert np.abs(found[0] - shares @ rows / 3).max() < case.room
+    assert qp.sum_of_products(shares, shares) == 1 + 0.0625 + 0.5625 + 1
+
+
+def test_a_query_says_how_it_was_rounded_and_how_sure_it_is() -> None:
+    """Both roundings, by their shares; one gap per row, and none with other selectors."""
+    points = np.random.default_rng(0).standard_normal((400, 12)).astype(np.float32)
+    index = Index.build(points)
+    whole: dict[str, Any] = {"k": 8, "search": "exact", "hash_limit": 0, "candidates_limit": 0}
+    best = index.query(points[:3], selector="qp_relax", **whole)
+    paper = index.query(points[:3], selector="qp_relax", rounding="top_k", **whole)
+    assert (best.parameters.rounding, paper.parameters.rounding) == ("exchange", "top_k")
+    assert best.duality_gaps.tobytes() == paper.duality_gaps.tobytes()
+    assert best.duality_gaps.shape == (3,)
+    assert (best.duality_gaps <= relaxation.TOLERANCE).all()
+    assert (best.selection_scores.sum(axis=1) <= paper.selection_scores.sum(axis=1) + 1e-6).all()
+    unit = definitions.unit(points)
+    for row in range(3):
+        values = [
+            0.7 * sum(definitions.distance(unit[row], unit[i]) for i in found.ids[row])
+            - 0.3
+            * sum(
+                definitions.distance(unit[i], unit[j]) for i, j in product(found.ids[row], repeat=2)
+            )
+            for found in (best, paper)
+        ]
+        assert values[0] <= values[1] + 1e-9
+    assert (
+        index.query(points[:3], selector="qp_relax", diversity=0).duality_gaps.tolist() == [0] * 3
+    )
+    assert index.query(points[:3]).duality_gaps.shape == (0,)

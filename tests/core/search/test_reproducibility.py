@@ -1,0 +1,213 @@
+"""Same points, parameters and seed: same index; same request: same bytes."""
+
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from divgrpc.build.builder import IndexBuilder
+from divgrpc.engine import Engine
+from divgrpc.index import Index
+from divgrpc.parameters import BuildParameters
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.storage.writers import MemoryStore
+from divgrpc.types import FloatArray, HashFamily, Hyperplanes, QueryResult, Search, Variant
+from reference.index import same_bytes
+
+ROWS, DIMS = 500, 31
+SEARCHES: list[Search] = ["auto", "tables", "scan", "scan_hamming", "exact"]
+VARIANTS: list[Variant] = ["corrected", "printed", "marginal"]
+
+
+def normal(rows: int, seed: int, dims: int = DIMS) -> FloatArray:
+    return np.random.default_rng(seed).standard_normal((rows, dims)).astype(np.float32)
+
+
+@cache
+def shared_index() -> Index:
+    return Index.build(normal(ROWS, 1), n_tables=4, n_components=12)
+
+
+def columns(result: QueryResult, row: int) -> list[bytes]:
+    """Return the bytes of one row of a result."""
+    return [
+        result.ids[row].tobytes(),
+        result.scores[row].tobytes(),
+        result.selection_scores[row].tobytes(),
+        result.counts[row].tobytes(),
+        result.stats.points_hashed[row].tobytes(),
+        result.stats.buckets_probed[row].tobytes(),
+        result.stats.points_scored[row].tobytes(),
+        result.stats.candidates[row].tobytes(),
+    ]
+
+
+def arrays_of(index: Index) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in index.engine._arrays.items()}
+
+
+# Queries.
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_batch_gives_the_bytes_of_its_rows_alone(search: Search, variant: Variant) -> None:
+    """Batches of 1 to 64 rows, in any order, answer each row as if it were alone."""
+    index, asked = shared_index(), normal(64, 2)
+    options = {"k": 7, "hash_limit": 60, "candidates_limit": 40}
+
+    def ask(rows: npt.NDArray[np.int64]) -> QueryResult:
+        return index.query(asked[rows], variant=variant, search=search, **options)  # type: ignore[arg-type]
+
+    alone = [columns(ask(np.array([row])), 0) for row in range(64)]
+    for size in range(1, 65):
+        rows = np.random.default_rng(size).permutation(64)[:size]
+        result = ask(rows)
+        assert [columns(result, at) for at in range(size)] == [alone[row] for row in rows]
+
+
+def test_threads_give_the_bytes_of_one_thread() -> None:
+    """Any number of threads may ask one index at once."""
+    index, asked = shared_index(), normal(64, 3)
+    requests = [(s, v, n) for s in SEARCHES for v in VARIANTS for n in (1, 3, 64)]
+
+    def ask(request: tuple[Search, Variant, int]) -> QueryResult:
+        search, variant, rows = request
+        return index.query(asked[:rows], search=search, variant=variant, hash_limit=50, k=5)
+
+    in_turn = [ask(request) for request in requests]
+    with ThreadPoolExecutor(8) as pool:
+        at_once = list(pool.map(ask, requests * 4))
+    assert all(same_bytes(a, b) for a, b in zip(in_turn * 4, at_once, strict=True))
+
+
+def test_a_query_leaves_its_arguments_alone() -> None:
+    """Neither the points nor the queries of a caller are changed, and no copy of them kept."""
+    points, asked = normal(50, 4), 3 * normal(3, 5)
+    points_before, asked_before = points.copy(), asked.copy()
+    index = Index.build(points)
+    first = index.query(asked)
+    assert points.tobytes() == points_before.tobytes()
+    assert asked.tobytes() == asked_before.tobytes()
+    points[:] = 1
+    assert same_bytes(index.query(asked), first)
+
+
+@pytest.mark.parametrize("kind", ["float64", "float16", "list", "fortran", "strided", "one row"])
+def test_any_form_of_numbers_gives_the_same_answer(kind: str) -> None:
+    """Queries may be lists, of other types, or lie otherwise in memory."""
+    asked = normal(4, 6).astype(np.float16).astype(np.float32)
+    wide = np.zeros((4, 3 * DIMS), np.float32)
+    wide[:, ::3] = asked
+    forms: dict[str, npt.ArrayLike] = {
+        "float64": asked.astype(np.float64),
+        "float16": asked.astype(np.float16),
+        "list": asked.tolist(),
+        "fortran": np.asfortranarray(asked),
+        "strided": wide[:, ::3],
+        "one row": asked,
+    }
+    expected = shared_index().query(asked)
+    assert same_bytes(shared_index().query(forms[kind]), expected)
+    alone = shared_index().query(asked[2])
+    assert columns(alone, 0) == columns(expected, 2)
+
+
+def test_the_length_of_a_query_does_not_matter() -> None:
+    """Under cosine a query is its direction; powers of two change not one bit."""
+    asked = normal(5, 7)
+    assert same_bytes(shared_index().query(asked * 4096), shared_index().query(asked))
+
+
+# Builds.
+
+
+@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
+@pytest.mark.parametrize("hyperplanes", ["orthogonal", "gaussian"])
+@pytest.mark.parametrize("centred", [False, True])
+def test_a_seed_gives_one_index(
+    family: HashFamily, hyperplanes: Hyperplanes, centred: bool
+) -> None:
+    """Two builds with one seed have the same bytes in every array; another seed has others."""
+
+    def build(seed: int) -> Index:
+        return Index.build(
+            normal(300, 1),
+            hash_family=family,
+            hyperplanes=hyperplanes,
+            centred=centred,
+            n_components=7,
+            seed=seed,
+        )
+
+    first, second, other = build(5), build(5), build(2**64 - 1)
+    assert arrays_of(first) == arrays_of(second)
+    assert first.info.n_probes == second.info.n_probes
+    assert arrays_of(first)["hyperplanes"] != arrays_of(other)["hyperplanes"]
+    assert arrays_of(first)["vectors"] == arrays_of(other)["vectors"]
+
+
+@pytest.mark.parametrize("labelled", [False, True])
+def test_memory_folder_and_reopened_are_one_index(tmp_path: Path, labelled: bool) -> None:
+    """An index in memory, kept in a folder, or opened from it, has the same arrays and answers."""
+    labels: dict[str, npt.ArrayLike] = {}
+    if labelled:
+        labels = {"ids": np.arange(ROWS)[::-1] * 10**9, "categories": np.arange(ROWS) % 5}
+    in_memory = Index.build(normal(ROWS, 1), **labels)  # type: ignore[arg-type]
+    kept = Index.build(normal(ROWS, 1), path=tmp_path / "it", **labels)  # type: ignore[arg-type]
+    opened, generation = Index.open(tmp_path / "it"), Index.open(tmp_path / "it" / "1")
+    for other in (kept, opened, generation):
+        assert arrays_of(other) == arrays_of(in_memory)
+        assert other.info.name == "it"
+        assert other.info.parameters == in_memory.info.parameters
+        assert other.info.arrays == in_memory.info.arrays
+        assert (other.rows, other.dims, other.generation) == (ROWS, DIMS, 1)
+    assert opened.info == kept.info == IndexFolder(tmp_path / "it").read_info()
+    for search in SEARCHES[1:]:
+        answers = [i.query(normal(9, 2), search=search) for i in (in_memory, kept, opened)]
+        assert all(same_bytes(answer, answers[0]) for answer in answers)
+
+
+@pytest.mark.parametrize("block", [1, 7, 299, 300])
+def test_blocks_of_any_size_make_one_index(block: int) -> None:
+    """However an upload is cut, the index is the same."""
+    points, categories = normal(300, 1), np.arange(300) % 3
+    whole = Index.build(points, categories=categories)
+    builder = IndexBuilder(MemoryStore(), BuildParameters())
+    for at in range(0, 300, block):
+        part = slice(at, at + block)
+        builder.append(points[part], categories=categories[part])
+    assert arrays_of(Index(Engine(builder.build()))) == arrays_of(whole)
+
+
+def test_where_points_lie_makes_no_difference() -> None:
+    """Points in another order, with their ids, give the same ids: draws and ties go by id."""
+    points = normal(300, 1)
+    points[200:] = points[100:200]
+    ids = np.random.default_rng(2).permutation(10**5)[:300] * 10**13
+    order = np.random.default_rng(3).permutation(300)
+    one = Index.build(points, ids=ids, hash_family="lsh_div", n_tables=4)
+    two = Index.build(points[order], ids=ids[order], hash_family="lsh_div", n_tables=4)
+    for search in ("scan", "scan_hamming", "exact"):
+        options = {"search": search, "hash_limit": 50, "candidates_limit": 30}
+        a, b = (index.query(normal(30, 4), **options) for index in (one, two))  # type: ignore[arg-type]
+        assert a.ids.tolist() == b.ids.tolist()
+        assert a.scores.tobytes() == b.scores.tobytes()
+
+
+def test_an_old_generation_answers_after_it_is_replaced_and_deleted(tmp_path: Path) -> None:
+    """A reader keeps what it opened until it lets go."""
+    folder, asked = tmp_path / "points", normal(5, 9)
+    old = Index.build(normal(200, 1), path=folder)
+    opened, before = Index.open(folder), old.query(asked, search="tables")
+    new = Index.build(normal(100, 2, dims=7), path=folder, replace=True)
+    assert (old.generation, new.generation) == (1, 2)
+    assert Index.open(folder).rows == 100
+    IndexFolder(folder).delete()
+    for index in (old, opened):
+        assert same_bytes(index.query(asked, search="tables"), before)
+        assert index.query(asked).generation == 1
+    assert new.query(normal(5, 9, dims=7)).generation == 2

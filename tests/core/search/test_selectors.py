@@ -1,0 +1,230 @@
+"""`rerank`, `max_sum` and `dpp` against their twins, and what they promise."""
+
+import math
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from core.kernels.test_greedy import METRICS, Case, Metrics
+from divgrpc.kernels import exact, max_sum_dpp, pairwise
+from divgrpc.parameters import QueryParameters
+from divgrpc.search.relaxation import Candidates
+from divgrpc.search.selectors import Picks, select
+from divgrpc.types import EffectiveParameters, Selector
+from reference import definitions, selectors
+from reference.index import kernel_points, room_of
+
+examples = settings(deadline=None, derandomize=True, max_examples=60)
+seeds = st.integers(0, 2**32 - 1)
+SELECTORS: list[Selector] = ["rerank", "max_sum", "dpp"]
+
+
+def candidates_of(case: Case) -> Candidates:
+    """Return all points of a case, nearest first, with their distances."""
+    count = len(case.vectors)
+    order = np.array(definitions.nearest_rows(case.points(), case.query, range(count)), np.int32)
+    points = kernel_points(case.vectors, stored_sparse=case.stored_sparse)
+    distances, square = np.empty(count, np.float32), definitions.dot(case.query, case.query)
+    product, target = case.metric == "inner_product", case.query[np.newaxis]
+    exact.score_rows(points, target, 0, square, product, order, count, distances)
+    return Candidates(points, case.inverses(), order, distances, room_of(count, points))
+
+
+def parameters(k: int, diversity: float, selector: Selector) -> EffectiveParameters:
+    return QueryParameters(k=k, diversity=diversity, selector=selector).resolve(10**6, "scan")
+
+
+def picked(case: Case, wanted: EffectiveParameters) -> tuple[Any, Picks]:
+    """Return the rows that were picked, and all that is said of them."""
+    among = candidates_of(case)
+    picks = select(among, wanted, case.metric)
+    assert not among.scratch[1].any()
+    return among.rows[picks.places].tolist(), picks
+
+
+def value_of(case: Case, wanted: EffectiveParameters, before: list[int], row: int) -> float:
+    """Return what the twin says of picking a row after others; it computes all picks anew."""
+    near = definitions.nearest_rows(case.points(), case.query, range(len(case.vectors)))
+    k, relevance = min(wanted.k, len(near)), 1 - wanted.diversity
+    if wanted.selector == "dpp":
+        costs, alike = selectors.likeness(case.points(), case.query, near)
+        at = {r: i for i, r in enumerate(near)}
+        volume: list[int] = []
+        for other in [*before, row]:
+            grown = [*volume, at[other]]
+            whole = np.linalg.det(alike[np.ix_(grown, grown)])
+            left = max(whole / np.linalg.det(alike[np.ix_(volume, volume)]), 1e-5)
+            volume = grown if left > 1e-5 else volume
+        return relevance * costs[row] - (1 - relevance) * math.log(left)
+    if wanted.selector == "rerank":
+        relevance = 0.0
+    costs = selectors.lengths(case.points(), case.query, near)
+    weight = 2 * (1 - relevance) / (k - 1) if k > 1 else 0.0
+    return relevance / 2 * costs[row] - weight * sum(
+        selectors.length(case.points(), row, other) for other in before
+    )
+
+
+@examples
+@given(
+    seed=seeds,
+    count=st.sampled_from([1, 2, 5, 25]),
+    dims=st.sampled_from([1, 2, 15, 16, 33]),
+    duplicates=st.sampled_from([0.0, 0.5]),
+    k=st.sampled_from([1, 2, 3, 8, 40]),
+    diversity=st.sampled_from([0.01, 0.1, 0.3, 0.5, 0.9, 1.0]),
+    selector=st.sampled_from(SELECTORS),
+    metric=st.sampled_from(METRICS),
+    stored_sparse=st.booleans(),
+)
+def test_every_step_takes_the_best(  # noqa: PLR0917  # one argument per thing that varies
+    seed: int,
+    count: int,
+    dims: int,
+    duplicates: float,
+    k: int,
+    diversity: float,
+    selector: Selector,
+    metric: Metrics,
+    stored_sparse: bool,
+) -> None:
+    """Each pick minimises its formula over what is left, and the value is reported."""
+    case = Case.draw(seed, count, dims, duplicates, metric, stored_sparse=stored_sparse)
+    wanted = parameters(k, diversity, selector)
+    rows, picks = picked(case, wanted)
+    assert len(set(rows)) == len(rows) == min(k, count)
+    near = definitions.nearest_rows(case.points(), case.query, range(count))
+    if selector == "rerank":
+        near = near[: len(rows) + int(diversity * (count - len(rows)))]
+    for step, (row, value) in enumerate(zip(rows, picks.values.tolist(), strict=True)):
+        truth = {r: value_of(case, wanted, rows[:step], r) for r in near if r not in rows[:step]}
+        # The logarithm of what is hardly left is unsure, and the root of what is hardly a distance.
+        room = case.room * (1 + step) + (0.02 if selector == "dpp" else 1e-3 * case.room**0.5)
+        assert truth[row] <= min(truth.values()) + room
+        assert abs(-value - truth[row]) <= room
+
+
+@pytest.mark.parametrize("selector", SELECTORS)
+@pytest.mark.parametrize("diversity", [0.05, 0.3, 1.0])
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("stored_sparse", [False, True])
+def test_the_picks_are_the_twins(
+    selector: Selector, diversity: float, metric: Metrics, stored_sparse: bool
+) -> None:
+    """On points in general position the picks are the same, one by one."""
+    for seed in range(3):
+        case = Case.draw(seed, 40, 24, 0, metric, stored_sparse=stored_sparse)
+        wanted = parameters(9, diversity, selector)
+        twin = selectors.select(case.points(), case.query, range(40), wanted)
+        assert picked(case, wanted)[0] == [row for row, _ in twin]
+
+
+@examples
+@given(seed=seeds, diversity=st.floats(0.01, 1), k=st.integers(2, 5))
+@pytest.mark.parametrize("metric", METRICS)
+def test_max_sum_reaches_half_of_the_best(
+    metric: Metrics, seed: int, diversity: float, k: int
+) -> None:
+    """No selection has more than twice the relevance and distances of the greedy one."""
+    case = Case.draw(seed, 9, 3, 0.3, metric)
+    chosen, _ = picked(case, parameters(k, diversity, "max_sum"))
+    near, relevance = list(range(9)), 1 - diversity
+    best = max(
+        selectors.spread_sum(case.points(), case.query, near, rows, relevance)
+        for rows in combinations(near, k)
+    )
+    found = selectors.spread_sum(case.points(), case.query, near, chosen, relevance)
+    assert 2 * found >= best * (1 - 1e-5)
+
+
+@examples
+@given(seed=seeds)
+@pytest.mark.parametrize("metric", METRICS)
+def test_roots_of_distances_keep_the_triangle_inequality(metric: Metrics, seed: int) -> None:
+    """Going round is never shorter, zero vectors included: what the guarantee rests on."""
+    case = Case.draw(seed, 8, 3, 0.3, metric)
+    case.vectors[2] = 0 if metric != "cosine" else case.vectors[3]
+    points = case.points()
+    far = {(a, b): selectors.length(points, a, b) for a, b in combinations(range(8), 2)}
+    for a, b, c in combinations(range(8), 3):
+        sides = sorted((far[a, b], far[b, c], far[a, c]))
+        assert sides[2] <= (sides[0] + sides[1]) * (1 + 1e-6) + 1e-6
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("stored_sparse", [False, True])
+def test_dpp_leaves_copies_for_last(metric: Metrics, stored_sparse: bool) -> None:
+    """Where relevance has no say all that differ come first, then copies, nearest first."""
+    case = Case.draw(4, 12, 20, 0, metric, stored_sparse=stored_sparse)
+    case.vectors[6:] = case.vectors[:6]
+    rows, picks = picked(case, parameters(12, 1.0, "dpp"))
+    assert sorted(row % 6 for row in rows[:6]) == list(range(6))
+    near = definitions.nearest_rows(case.points(), case.query, range(12))
+    assert rows[6:] == [row for row in near if row in rows[6:]]
+    assert np.allclose(picks.values[6:], math.log(max_sum_dpp.LEAST))
+    assert np.isfinite(picks.values).all()
+
+
+def test_dpp_goes_on_where_the_space_is_full() -> None:
+    """In three dimensions three unit vectors hold all the volume; ten come back all the same."""
+    rows, picks = picked(Case.draw(1, 30, 3), parameters(10, 0.5, "dpp"))
+    assert len(set(rows)) == 10
+    # Close to relevance alone once nothing is left.
+    assert (np.diff(picks.values[4:]) <= 1e-3).all()
+
+
+def test_rerank_sees_more_as_the_dial_turns() -> None:
+    """The shortlist goes from the k nearest to all candidates."""
+    case = Case.draw(2, 50, 9)
+    near = definitions.nearest_rows(case.points(), case.query, range(50))
+    for diversity, length in ((0.01, 10), (0.25, 20), (0.5, 30), (1.0, 50)):
+        rows, _ = picked(case, parameters(10, diversity, "rerank"))
+        assert rows[0] == near[0]
+        assert set(rows) <= set(near[:length])
+        assert max(near.index(row) for row in rows) >= length - 10
+
+
+@pytest.mark.parametrize("selector", [*SELECTORS, "qp_relax"])
+def test_no_candidates_give_no_picks(selector: Selector) -> None:
+    """Nothing to choose from is no fault."""
+    case = Case.draw(3, 0, 4)
+    rows, picks = picked(case, parameters(3, 0.5, selector))
+    assert rows == picks.values.tolist() == []
+
+
+@examples
+@given(
+    seed=seeds,
+    metric=st.sampled_from(METRICS),
+    stored_sparse=st.booleans(),
+)
+def test_far_from_is_how_far_apart_points_are(
+    seed: int, metric: Metrics, stored_sparse: bool
+) -> None:
+    """Every distance from a candidate is the twin's, and from itself none."""
+    case = Case.draw(seed, 12, 17, 0.3, metric, stored_sparse=stored_sparse)
+    among = candidates_of(case)
+    far, shared = np.full(13, 9, np.float32), (among.points, among.inverses, among.rows, 12)
+    for pick in (0, 7):
+        pairwise.far_from(*shared, pick, among.scratch, far)
+        row = int(among.rows[pick])
+        truth = [definitions.apart(case.points(), row, int(other)) for other in among.rows]
+        truth[pick] = 0
+        assert np.abs(far[:12] - truth).max() < case.room
+        assert (far[pick], far[12]) == (0, 9)
+        alone = [pairwise.how_far(*shared[:2], row, other) for other in among.rows.tolist()]
+        assert np.abs(np.delete(np.subtract(far[:12], alone), pick)).max() < case.room
+
+
+@examples
+@given(number=st.floats(1e-5, 2.0**60))
+def test_logarithms_are_those_of_the_library(number: float) -> None:
+    """To the last digits, and none of one."""
+    assert math.isclose(
+        max_sum_dpp.logarithm(number), math.log(number), rel_tol=1e-15, abs_tol=3e-16
+    )
+    assert max_sum_dpp.logarithm(1.0) == 0

@@ -1,0 +1,149 @@
+"""Files of an index that are changed, short or missing are noticed, and are no dead end."""
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+
+from divgrpc.errors import IndexDamagedError, OtherFormatError
+from divgrpc.index import Index
+from divgrpc.storage.generations import IndexFolder, sweep
+from divgrpc.storage.manifest import FORMAT_VERSION, Manifest
+from support.small_index import publish, vectors
+
+
+def flip(path: Path, position: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def refused(folder: Path) -> None:
+    with pytest.raises(IndexDamagedError) as caught:
+        IndexFolder(folder).open()
+    assert str(folder.parent) not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["vectors", "codes"])
+def test_a_flipped_bit_in_an_array_is_noticed(folder: Path, name: str) -> None:
+    """Every byte of an array file, header and data, is checked when an index is opened."""
+    path = folder / "1" / f"{name}.npy"
+    whole = path.read_bytes()
+    for position in range(len(whole)):
+        flip(path, position, bit=position % 8)
+        refused(folder)
+        path.write_bytes(whole)
+    IndexFolder(folder).open()
+
+
+def test_a_flipped_bit_in_the_manifest_is_noticed(folder: Path) -> None:
+    """Every byte of a manifest is checked, digits included, which still parse."""
+    path = folder / "1" / "manifest.json"
+    whole = path.read_bytes()
+    truth = json.loads(whole)
+    for position in range(len(whole)):
+        flip(path, position, bit=position % 7)
+        with contextlib.suppress(ValueError):
+            if json.loads(path.read_bytes()) == truth:
+                continue  # between two words; nothing is said differently
+        with pytest.raises((IndexDamagedError, OtherFormatError)):
+            IndexFolder(folder).open()
+    path.write_bytes(whole)
+    IndexFolder(folder).open()
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "codes.npy", "manifest.json"])
+@pytest.mark.parametrize("length", [0, 7, 64, -2])
+def test_a_truncated_file_is_noticed(folder: Path, name: str, length: int) -> None:
+    """A file that is short, by one byte or to nothing, is damage and no crash."""
+    path = folder / "1" / name
+    path.write_bytes(path.read_bytes()[:length])
+    refused(folder)
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "codes.npy", "manifest.json", "."])
+def test_a_missing_file_is_noticed(folder: Path, name: str) -> None:
+    """A generation that the pointer names and that is not whole is damage."""
+    target = folder / "1" / name
+    shutil.rmtree(target) if target.is_dir() else target.unlink()
+    refused(folder)
+
+
+@pytest.mark.parametrize("text", ["", "one", "1.5", "-1", "../other", "1\n2\n", "\ufffd", "9"])
+def test_a_damaged_pointer_is_noticed(folder: Path, text: str) -> None:
+    """A pointer that names no generation is damage, whatever it says."""
+    (folder / "CURRENT").write_text(text)
+    refused(folder)
+
+
+@pytest.mark.parametrize("name", ["CURRENT", "1/manifest.json", "1/vectors.npy"])
+def test_a_folder_in_place_of_a_file_is_damage(folder: Path, name: str) -> None:
+    """What cannot be read is damage of this index, and no other's sweep stops at it."""
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    refused(folder)
+    assert sweep(folder.parent) == []
+
+
+INFINITE = '{"format": "divgrpc-index", "format_version": 1e999}'
+NESTED = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "{}", '{"format": 1}', "\x00", INFINITE, NESTED]
+)
+def test_a_manifest_of_anything_else_is_damage(folder: Path, text: str) -> None:
+    """What is not a manifest is said to be damaged."""
+    (folder / "1" / "manifest.json").write_text(text)
+    refused(folder)
+
+
+def test_a_newer_format_is_named(folder: Path) -> None:
+    """An index of a later version is not damaged: it is newer than this version reads."""
+    path = folder / "1" / "manifest.json"
+    later = {"format": "divgrpc-index", "format_version": FORMAT_VERSION + 1, "new": "things"}
+    path.write_text(json.dumps(later))
+    with pytest.raises(OtherFormatError, match=f"up to {FORMAT_VERSION}"):
+        IndexFolder(folder).read_info()
+    with pytest.raises(OtherFormatError):
+        IndexFolder(folder).open()
+
+
+def test_an_older_format_opens_unless_its_arrays_were_other_ones(tmp_path: Path) -> None:
+    """Cells and terms of a scan are read as format 5 has them, and refused before it."""
+    points = np.random.default_rng(0).standard_normal((40, 8))
+    kinds: list[tuple[str, dict[str, Any], bool]] = [
+        ("tables", {"hash_family": "lsh_div"}, True),
+        ("cells", {"hash_family": "cells"}, False),
+        ("terms", {"hash_family": "lsh_div", "metric": "euclidean"}, False),
+    ]
+    for name, asked, opens in kinds:
+        Index.build(points, path=tmp_path / name, **asked)
+        path = tmp_path / name / "1" / "manifest.json"
+        manifest = Manifest.from_json(path.read_bytes())
+        with mock.patch("divgrpc.storage.manifest.FORMAT_VERSION", 4):
+            path.write_text(manifest.to_json())
+        if opens:
+            assert Index.open(tmp_path / name).rows == 40
+        else:
+            with pytest.raises(OtherFormatError, match=r"format 4.*build it again"):
+                Index.open(tmp_path / name)
+
+
+def test_a_damaged_index_can_be_replaced_and_deleted(folder: Path) -> None:
+    """Damage is no dead end: a new build takes the place, or the index goes."""
+    flip(folder / "1" / "vectors.npy", -1)
+    (folder / "1" / "manifest.json").write_text("{")
+    assert publish(folder, 2.0, replace=True) == 2
+    assert IndexFolder(folder).open().arrays["vectors"].tolist() == vectors(2.0).tolist()
+    (folder / "CURRENT").write_text("nothing")
+    assert publish(folder, 3.0, replace=True) == 3
+    (folder / "3" / "manifest.json").unlink()
+    (folder / "CURRENT").write_text("nothing")
+    assert IndexFolder(folder).delete() == 3
+    assert list(folder.parent.iterdir()) == []

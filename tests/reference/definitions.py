@@ -1,0 +1,352 @@
+"""Slow, obvious twins of what the core does fast; the tests compare the two.
+
+Written from the definitions, in float64 and plain Python, and never optimised: what cannot be
+wrong here can be trusted against what is fast there. Two things are taken from an index and not
+computed again, because the definitions leave them open: the hyperplanes it drew, and the codes it
+stored (a point within rounding of a hyperplane may fall on either side).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.types import EffectiveParameters, Metric
+from reference.kernels import (
+    asymmetric_score,
+    buckets,
+    estimates,
+    hamming,
+    levels,
+    margins,
+    needed,
+    priority,
+    probes,
+    reach,
+    split,
+)
+
+Floats = npt.NDArray[np.floating[Any]]
+Ints = npt.NDArray[np.integer[Any]]
+Bits = npt.NDArray[np.bool_]
+
+# Cells whose centres are looked at, for each that is taken.
+CHOICE = 2
+
+
+@dataclass(frozen=True)
+class Cells:
+    """A partition: `members` holds each cell's rows.
+
+    `centres` (C, m) say how often a centre has each of the first m hyperplanes, `squares` (C,) are
+    their squared lengths; `bits` (C, B) and `terms` (2, C) are theirs as those of points are.
+    """
+
+    centres: Floats
+    squares: Floats
+    bits: Bits
+    terms: Floats
+    members: list[list[int]]
+
+
+@dataclass(frozen=True)
+class Points:
+    """An index as the twins see it, dense whatever it is.
+
+    `vectors` (n, d), unit rows under cosine; `ids` (n,); `hyperplanes` (d, code_bits), one per
+    column; `thresholds` (code_bits,); `bits` (n, code_bits) the stored codes, by row. Table t's key
+    is made of the `n_bits` bits from t * n_bits on. `terms` (2, n) make distances of scores, where
+    codes alone do not; in cells a code is of what leads from the centre to the point.
+    """
+
+    vectors: Floats
+    ids: Ints
+    hyperplanes: Floats
+    thresholds: Floats
+    bits: Bits
+    n_tables: int
+    n_bits: int
+    metric: Metric = "cosine"
+    terms: Floats | None = None
+    cells: Cells | None = None
+    bounds: npt.NDArray[np.float32] | None = None
+
+
+# Vectors.
+
+
+def unit(vectors: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return the rows at length one."""
+    rows = np.asarray(vectors, np.float64)
+    return np.asarray(rows / np.sqrt((rows**2).sum(axis=-1, keepdims=True)))
+
+
+def distance(a: Floats, b: Floats) -> float:
+    """Return the squared distance."""
+    return float(((a.astype(np.float64) - b.astype(np.float64)) ** 2).sum())
+
+
+def dot(a: Floats, b: Floats) -> float:
+    """Return the inner product."""
+    return float(np.dot(a.astype(np.float64), b.astype(np.float64)))
+
+
+def cosine(a: Floats, b: Floats) -> float:
+    """Return the cosine, 0 where one of the two has no direction."""
+    length = (dot(a, a) * dot(b, b)) ** 0.5
+    return dot(a, b) / length if length > 0 else 0.0
+
+
+# Metrics.
+
+
+def far(points: Points, query: Floats, row: int) -> float:
+    """Return how far a point is from the query: less is better, whatever the metric."""
+    if points.metric == "inner_product":
+        return -dot(query, points.vectors[row])
+    return distance(query, points.vectors[row])
+
+
+def score(points: Points, query: Floats, row: int) -> float:
+    """Return the relevance in the metric's own direction."""
+    if points.metric == "euclidean":
+        return distance(query, points.vectors[row])
+    return dot(query, points.vectors[row])
+
+
+def apart(points: Points, row: int, other: int) -> float:
+    """Return how different two points are."""
+    a, b = points.vectors[row], points.vectors[other]
+    return 1 - cosine(a, b) if points.metric == "inner_product" else distance(a, b)
+
+
+def costs(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float]:
+    """Return what taking each candidate costs: its distance, or of products the share.
+
+    A product has no scale of its own, so 0 is the best of the candidates and 1 the worst.
+    """
+    distances = {row: far(points, query, row) for row in rows}
+    if points.metric != "inner_product" or not rows:
+        return distances
+    low, high = min(distances.values()), max(distances.values())
+    return {row: (d - low) / (high - low) if high > low else 0.0 for row, d in distances.items()}
+
+
+# Searching: which points are hashed.
+
+
+def draw(points: Points, rows: Iterable[int], count: int, seed: int) -> list[int]:
+    """Return the `count` of the rows that the draw keeps."""
+    return sorted(rows, key=lambda row: priority(seed, int(points.ids[row])))[:count]
+
+
+def hashed_by_tables(
+    points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
+) -> tuple[list[int], int]:
+    """Return the rows found in the first `n_probes` buckets, and how many were looked up.
+
+    Where these hold fewer than `at_least` points, more are looked up.
+    """
+    query_margins = margins(query, points.hyperplanes, points.thresholds)[0]
+    tables = [buckets(points.bits, t, points.n_bits) for t in range(points.n_tables)]
+    limit, seed = parameters.hash_limit, parameters.seed
+    found: list[int] = []
+    looked_up = 0
+    for table, bucket in probes(query_margins, points.n_tables, points.n_bits):
+        if looked_up >= parameters.n_probes and len(found) >= at_least:
+            break
+        looked_up += 1
+        new = [row for row in tables[table].get(bucket, []) if row not in found]
+        if parameters.sampling == "nearest" and limit and len(found) + len(new) >= limit:
+            return found + draw(points, new, limit - len(found), seed), looked_up
+        found += new
+    return (draw(points, found, limit, seed) if limit else found), looked_up
+
+
+def scores(points: Points, query: Floats) -> list[int]:
+    """Return every code's asymmetric score."""
+    query_levels = levels(margins(query, points.hyperplanes, points.thresholds)[0])
+    return [asymmetric_score(code, query_levels) for code in points.bits]
+
+
+def lowest(
+    points: Points, worse: Mapping[int, float] | Sequence[float], rows: Iterable[int], count: int
+) -> list[int]:
+    """Return the `count` rows of least value, ties by id."""
+    return sorted(rows, key=lambda row: (worse[row], int(points.ids[row])))[:count]
+
+
+def hashed_by_scan(points: Points, query: Floats, parameters: EffectiveParameters) -> list[int]:
+    """Return the rows whose codes are best; ties at the last value as `sampling` says."""
+    wanted = needed(parameters, len(points.vectors))
+    stop, scored = reach(points.vectors, query, points.bounds, wanted)
+    rows = range(stop)
+    limit = parameters.hash_limit or stop
+    if limit >= stop:
+        return list(rows)
+    if points.cells is not None:
+        every = range(len(points.cells.centres))
+        return best_in_cells(points, points.cells, every, query, parameters)
+    if parameters.search == "scan_hamming":
+        own = margins(query, points.hyperplanes, points.thresholds)[0] >= 0
+        worse = [hamming(code, own) for code in points.bits]
+    elif points.terms is not None:
+        own_margins = margins(query, points.hyperplanes, points.thresholds)[0]
+        guesses = estimates(own_margins, points.bits, points.terms, [0.0] * len(points.bits))
+        guesses[:scored] = [far(points, query, row) for row in range(scored)]
+        return lowest(points, guesses, rows, limit)
+    else:
+        worse = [-found for found in scores(points, query)]
+    inside, tied = split(worse, rows, limit)
+    if parameters.sampling == "uniform":
+        return inside + draw(points, tied, limit - len(inside), parameters.seed)
+    return inside + nearest_rows(points, query, tied)[: limit - len(inside)]
+
+
+# Cells.
+
+
+def away(points: Points, cells: Cells, cell: int, query_margins: Floats) -> float:
+    """Return how far a cell's centre is, up to what all have alike."""
+    centre = cells.centres[cell]
+    product = dot(centre, query_margins[: len(centre)])
+    return -product if points.metric == "inner_product" else cells.squares[cell] - 2 * product
+
+
+def nearest_cells(points: Points, cells: Cells, query: Floats, wanted: int) -> list[int]:
+    """Return the numbers of the `wanted` nearest cells, in order, of those that are looked at."""
+    own = margins(query, points.hyperplanes, points.thresholds)[0]
+    numbers, enough = list(range(len(cells.centres))), CHOICE * wanted
+    if enough < len(numbers):
+        guesses = estimates(own, cells.bits, cells.terms, [0.0] * len(numbers))
+        numbers = sorted(numbers, key=lambda cell: (guesses[cell], cell))[:enough]
+    return sorted(numbers, key=lambda cell: (away(points, cells, cell, own), cell))[:wanted]
+
+
+def best_in_cells(
+    points: Points,
+    cells: Cells,
+    taken: Sequence[int],
+    query: Floats,
+    parameters: EffectiveParameters,
+) -> list[int]:
+    """Return the rows with the least estimates, `hash_limit` of those in the cells."""
+    own = margins(query, points.hyperplanes, points.thresholds)[0]
+    rows = [row for cell in taken for row in cells.members[cell]]
+    bases = [away(points, cells, cell, own) for cell in taken for _ in cells.members[cell]]
+    assert points.terms is not None
+    signs = parameters.search == "scan_hamming"
+    guesses = estimates(own, points.bits[rows], points.terms[:, rows], bases, signs=signs)
+    by_row = dict(zip(rows, guesses, strict=True))
+    return lowest(points, by_row, rows, parameters.hash_limit)
+
+
+def hashed_by_cells(
+    points: Points,
+    cells: Cells,
+    query: Floats,
+    parameters: EffectiveParameters,
+    *,
+    at_least: int = 0,
+) -> tuple[list[int], int]:
+    """Return the rows of the nearest `n_probes` cells, and how many cells were taken.
+
+    Twice as many are taken until they hold `at_least` points. Of too many points those stay whose
+    codes are best.
+    """
+    wanted = min(parameters.n_probes, len(cells.centres))
+    while True:
+        taken = nearest_cells(points, cells, query, wanted)
+        found = [row for cell in taken for row in cells.members[cell]]
+        if len(found) >= at_least or len(taken) == len(cells.centres):
+            break
+        wanted = min(2 * wanted, len(cells.centres))
+    if not 0 < parameters.hash_limit < len(found):
+        return found, len(taken)
+    return best_in_cells(points, cells, taken, query, parameters), len(taken)
+
+
+def nearest_rows(points: Points, query: Floats, rows: Iterable[int]) -> list[int]:
+    """Return the rows by distance to the query, then by id."""
+    return sorted(rows, key=lambda row: (far(points, query, row), int(points.ids[row])))
+
+
+def hashed(
+    points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
+) -> tuple[list[int], int]:
+    """Return the rows that the hash stage hands on, and how many buckets or cells were looked up.
+
+    Tables that find too few give way to a scan.
+    """
+    if parameters.search == "exact":
+        every = nearest_rows(points, query, range(len(points.vectors)))
+        return every[: parameters.hash_limit or None], 0
+    probed = 0
+    if parameters.search == "tables":
+        if points.cells is not None:
+            return hashed_by_cells(points, points.cells, query, parameters, at_least=at_least)
+        found, probed = hashed_by_tables(points, query, parameters, at_least=at_least)
+        if len(found) >= at_least:
+            return found, probed
+    return hashed_by_scan(points, query, parameters), probed
+
+
+def candidates(
+    points: Points, query: Floats, rows: Iterable[int], parameters: EffectiveParameters
+) -> list[int]:
+    """Return the nearest of the hashed rows, by distance and then id."""
+    most = parameters.max_distance
+    near = [r for r in rows if most is None or far(points, query, r) <= most]
+    return nearest_rows(points, query, near)[: parameters.candidates_limit or None]
+
+
+# Selection.
+
+
+def step_value(
+    points: Points,
+    cost: float,
+    row: int,
+    picked: Sequence[int],
+    parameters: EffectiveParameters,
+    *,
+    k: int,
+) -> float:
+    """Return what a selector minimises, for one candidate row when these of `k` rows are picked."""
+    relevance = 1 - parameters.diversity
+    if parameters.selector == "mmr":
+        least = min((apart(points, row, other) for other in picked), default=0.0)
+        return relevance * cost - (1 - relevance) * least
+    total = sum(apart(points, row, other) for other in picked)
+    if parameters.variant == "corrected":
+        return relevance * cost - (1 - relevance) * (total / len(picked) if picked else 0.0)
+    if parameters.variant == "printed":
+        return relevance * cost - total / (len(picked) + 1)
+    pairs = 2 * (1 - relevance) / (k - 1) if k > 1 else 0.0
+    return relevance * cost - pairs * total
+
+
+def greedy(
+    points: Points,
+    query: Floats,
+    rows: Sequence[int],
+    parameters: EffectiveParameters,
+    *,
+    candidates: int | None = None,
+) -> list[tuple[int, float]]:
+    """Return the picked rows and the value each had when it was picked.
+
+    `candidates` is how many there were before near-copies were collapsed.
+    """
+    picked: list[tuple[int, float]] = []
+    remaining, cost = nearest_rows(points, query, rows), costs(points, query, rows)
+    k = min(parameters.k, candidates or len(remaining))
+    while len(picked) < min(k, len(rows)):
+        so_far = [row for row, _ in picked]
+        values = [step_value(points, cost[r], r, so_far, parameters, k=k) for r in remaining]
+        # The first of equals: `remaining` lies in the order of distance and id.
+        best = values.index(min(values))
+        picked.append((remaining.pop(best), values[best]))
+    return picked

@@ -1,0 +1,212 @@
+"""An index as the twins see it, answers compared with theirs, and points as kernels take them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+from divgrpc.index import Index
+from divgrpc.types import EffectiveParameters, FloatArray, IntArray, QueryResult, QueryStats
+from divgrpc.vectors import SparseRows
+from reference import definitions, kernels, near_copies
+
+
+def dense(rows: object) -> FloatArray:
+    """Return rows of any kind as a matrix (n, d)."""
+    if isinstance(rows, SparseRows):
+        rows = rows.matrix
+    matrix: FloatArray = rows.toarray() if hasattr(rows, "toarray") else np.atleast_2d(rows)  # type: ignore[call-overload]
+    return matrix.astype(np.float32)
+
+
+def points_of(index: Index, columns: IntArray | None = None) -> definitions.Points:
+    """Return what the twins need of an index; of some columns, where all others are empty."""
+    arrays, parameters = index.engine._arrays, index.engine._manifest.parameters
+    codes, packed = arrays["codes"], arrays.get("scan_terms")
+    terms = None if packed is None else kernels.unpack_terms(packed)
+    cells = None
+    if "cell_rows" in arrays and terms is not None:
+        places = arrays["cell_rows"]
+        # Codes and terms lie cell by cell; the twin's go by row.
+        at = np.argsort(places)
+        codes, terms = codes[:, at], terms[:, at]
+        cells = definitions.Cells(
+            centres=arrays["cell_centres"],
+            squares=arrays["cell_squares"],
+            bits=kernels.unpack(arrays["cell_codes"]),
+            terms=kernels.unpack_terms(arrays["cell_terms"]),
+            members=[
+                places[cell.start : cell.stop].tolist() for cell in ranges(arrays["cell_starts"])
+            ],
+        )
+    rows = index.engine._searcher.points
+    if columns is not None:
+        assert isinstance(rows, SparseRows)
+        rows = SparseRows.of(sparse.csr_array(rows.matrix[:, columns]))
+    return definitions.Points(
+        vectors=dense(rows),
+        ids=arrays.get("ids", np.arange(index.rows)),
+        hyperplanes=_unsketched(arrays, columns),
+        thresholds=arrays["thresholds"],
+        bits=kernels.unpack(codes),
+        n_tables=parameters.n_tables or 0,
+        n_bits=parameters.n_bits or 0,
+        metric=parameters.metric,
+        terms=terms,
+        cells=cells,
+        bounds=arrays.get("length_bounds") if cells is None else None,
+    )
+
+
+def _unsketched(arrays: Mapping[str, npt.NDArray[Any]], columns: IntArray | None) -> FloatArray:
+    """Return the hyperplanes (d, B) over all dimensions: that of a sum, or less it, for each."""
+    planes: FloatArray = arrays["hyperplanes"]
+    if "sketch" not in arrays:
+        return planes if columns is None else planes[columns]
+    places = arrays["sketch"] if columns is None else arrays["sketch"][columns]
+    return np.array([planes[s] if s >= 0 else -planes[~s] for s in places])
+
+
+def ranges(starts: npt.NDArray[np.integer[Any]]) -> list[range]:
+    """Return from where to where each part goes."""
+    return [range(a, b) for a, b in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)]
+
+
+def check_row(
+    points: definitions.Points,
+    query: npt.ArrayLike,
+    result: QueryResult,
+    row: int,
+    *,
+    parameters: EffectiveParameters | None = None,
+    at_least: int = 0,
+) -> None:
+    """Compare one row of a result with the twin's answer to it."""
+    parameters = parameters or result.parameters
+    asked = np.asarray(query, np.float32)
+    if points.metric == "cosine":
+        asked = definitions.unit(asked).astype(np.float32)
+    if parameters.selector == "qp_relax":
+        # What it picks is for test_relaxing.py to check; here it is that it picked at all.
+        parameters = replace(parameters, selector="nearest")
+    truth = near_copies.answer(points, asked, parameters, at_least=at_least)
+    count = int(result.counts[row])
+    assert count == len(truth.ids)
+    assert (result.ids[row, count:] == -1).all()
+    room = 1e-6 * scale(points, asked)
+    if result.parameters.selector == "qp_relax":
+        check_relaxed(points, asked, result, row, truth.candidates)
+    else:
+        assert result.ids[row, :count].tolist() == truth.ids
+        assert np.abs(result.scores[row, :count] - truth.scores).max(initial=0) < room
+        off = np.abs(result.selection_scores[row, :count] - truth.selection_scores)
+        # The logarithm of a small determinant is less sure.
+        unsure = 100 if parameters.selector == "dpp" else 1
+        assert off.max(initial=0) < unsure * room * (1 + count)
+    assert np.isnan(result.scores[row, count:]).all()
+    assert np.isnan(result.selection_scores[row, count:]).all()
+    check_stats(points, result, row, truth, parameters)
+
+
+def check_stats(
+    points: definitions.Points,
+    result: QueryResult,
+    row: int,
+    truth: near_copies.Answer,
+    parameters: EffectiveParameters,
+) -> None:
+    """Compare the counts of one row of a result with those of the twin's answer."""
+    assert result.stats.points_hashed[row] == len(truth.hashed)
+    if result.parameters.selector != "qp_relax" or parameters.duplicate_threshold is None:
+        assert result.stats.candidates[row] == len(truth.candidates)
+        assert result.stats.collapsed[row] == truth.collapsed
+        assert result.stats.duplicates[row] == truth.duplicates
+    if parameters.search == "exact":
+        assert result.stats.points_scored[row] == len(points.vectors)
+    elif parameters.sampling == "uniform":
+        assert result.stats.points_scored[row] == len(truth.hashed)
+    assert result.stats.buckets_probed[row] == truth.probed
+
+
+def check_relaxed(
+    points: definitions.Points,
+    query: FloatArray,
+    result: QueryResult,
+    row: int,
+    candidates: Sequence[int],
+) -> None:
+    """Check that shares of candidates were rounded: in their order, none twice, gap reached."""
+    count = int(result.counts[row])
+    ids = {int(points.ids[r]): r for r in candidates}
+    picks = [ids[i] for i in result.ids[row, :count].tolist()]
+    assert len(set(picks)) == count
+    scores = [definitions.score(points, query, r) for r in picks]
+    assert np.allclose(result.scores[row, :count], scores, atol=1e-6 * scale(points, query))
+    if result.parameters.diversity > 0 or result.parameters.variant == "printed":
+        shares = result.selection_scores[row, :count]
+        assert ((shares >= 0) & (shares <= 1)).all()
+        assert (np.diff(shares) <= 0).all()
+    assert 0 <= result.duality_gaps[row] <= 1e-3
+
+
+def scale(points: definitions.Points, query: FloatArray) -> float:
+    """Return how large distances can be, which is what float32 leaves a millionth of."""
+    if points.metric == "cosine":
+        return 1.0
+    longest = max(definitions.dot(v, v) for v in points.vectors) ** 0.5
+    return float(max(1.0, (longest + definitions.dot(query, query) ** 0.5) ** 2))
+
+
+def same_bytes(a: QueryResult, b: QueryResult) -> bool:
+    """Tell whether two results are the same to the last bit, statistics included."""
+    columns = ["ids", "scores", "selection_scores", "counts", "duality_gaps"]
+    columns += ["collapsed_ids", "collapsed_offsets"]
+    stats = tuple(field.name for field in fields(QueryStats))
+    return all(getattr(a, c).tobytes() == getattr(b, c).tobytes() for c in columns) and all(
+        getattr(a.stats, s).tobytes() == getattr(b.stats, s).tobytes() for s in stats
+    )
+
+
+def kernel_points(vectors: FloatArray, *, stored_sparse: bool = False) -> tuple[Any, ...]:
+    """Return points as kernels take them, read-only as those of an index.
+
+    A kernel is compiled once for arrays that can be written and once more for those that cannot.
+    """
+    matrix = sparse.csr_array(vectors)
+    squares = (matrix.astype(np.float64) ** 2).sum(axis=1)
+    arrays: tuple[npt.NDArray[Any], ...] = (
+        np.empty((0, vectors.shape[1]), np.float32) if stored_sparse else vectors.copy(),
+        matrix.indptr.astype(np.int64),
+        matrix.indices.astype(np.int32),
+        matrix.data.astype(np.float32),
+        np.asarray(squares, np.float64),
+    )
+    if not stored_sparse:
+        arrays = (arrays[0], *(array[:0].copy() for array in arrays[1:]))
+    for array in arrays:
+        array.setflags(write=False)
+    return arrays
+
+
+def room_of(count: int, points: tuple[Any, ...], *, marked: bool = False) -> tuple[Any, ...]:
+    """Return what selectors of `count` candidates write into, with marks of columns or without."""
+    dims, is_sparse = points[0].shape[1], len(points[1]) > 0
+    return (
+        np.empty(count, np.float32),
+        np.zeros((1, dims), np.float32),
+        np.empty(count, np.float32),
+        np.zeros(-(-dims // 64) if is_sparse and marked else 0, np.uint64),
+    )
+
+
+def clustered(rows: int, width: int, seed: int, duplicates: float = 0.0) -> FloatArray:
+    """Draw points around a few centres, this share of them twice."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((7, width))
+    points = centres[rng.integers(0, 7, rows)] + 0.5 * rng.standard_normal((rows, width))
+    again = rng.random(rows) < duplicates
+    points[again] = points[rng.integers(0, max(1, rows), again.sum())]
+    return points.astype(np.float32)

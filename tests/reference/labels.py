@@ -1,0 +1,140 @@
+"""Slow, obvious twins of `divgrpc.labels`: everything dense, from the definitions."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+import numpy.typing as npt
+
+from divgrpc.types import IntArray
+from reference.definitions import Floats
+
+
+def leml_loss(x: Floats, y: Floats, v: Floats, h: Floats, weight: float) -> float:
+    """Return half the squared error and half the weighted squares of both factors."""
+    rest = x.astype(float) @ v.astype(float) @ h.astype(float).T - y
+    return float((rest**2).sum() + weight * ((v**2).sum() + (h**2).sum())) / 2
+
+
+def solve_labels(x: Floats, y: Floats, v: Floats, weight: float) -> Floats:
+    """Return the label factors that are best for a feature map."""
+    a = x.astype(float) @ v.astype(float)
+    return np.asarray(np.linalg.solve(a.T @ a + weight * np.eye(a.shape[1]), a.T @ y).T)
+
+
+def solve_features(x: Floats, y: Floats, h: Floats, weight: float) -> Floats:
+    """Return the feature map that is best for label factors: one system of d times r unknowns."""
+    x, h = x.astype(float), h.astype(float)
+    system = np.kron(x.T @ x, h.T @ h)
+    system += weight * np.eye(len(system))
+    solved = np.linalg.solve(system, (x.T @ y @ h).ravel())
+    return np.asarray(solved.reshape(x.shape[1], h.shape[1]))
+
+
+def embed(x: Floats, v: Floats, offset: Floats, *, unit: bool) -> Floats:
+    """Return what stands for one document, feature by feature."""
+    x = x.astype(float)
+    if unit:
+        x = x / (x**2).sum() ** 0.5
+    embedded = offset.astype(float)
+    for feature in np.flatnonzero(x):
+        embedded = embedded + x[feature] * v[feature].astype(float)
+    return np.asarray(embedded)
+
+
+def best(scores: Mapping[int, float], count: int) -> list[int]:
+    """Return the labels of the greatest scores, of equals the smaller."""
+    return sorted(scores, key=lambda label: (-scores[label], label))[:count]
+
+
+def vote(
+    neighbours: Sequence[int], weights: Sequence[float], labels: Sequence[set[int]]
+) -> dict[int, float]:
+    """Return each label's share of the votes, from what every neighbour weighs."""
+    votes: dict[int, float] = defaultdict(float)
+    for row, weight in zip(neighbours, weights, strict=True):
+        for label in labels[row]:
+            votes[label] += weight
+    total = sum(weights)
+    return {label: value / total for label, value in votes.items() if value > 0}
+
+
+def sparse_product(
+    indptr: IntArray, indices: npt.NDArray[np.int32], values: Floats, columns: Floats
+) -> Floats:
+    """Return sparse rows times columns in float32, value by value in their order."""
+    product = np.zeros((len(indptr) - 1, columns.shape[1]), np.float32)
+    for row in range(len(product)):
+        for at in range(indptr[row], indptr[row + 1]):
+            product[row] += values[at] * columns[indices[at]]
+    return product
+
+
+def column_sums(a: Floats, b: Floats) -> Floats:
+    """Return the product of each column of one with that of the other, row by row in float64."""
+    sums = np.zeros(a.shape[1])
+    for mine, other in zip(a.astype(float), b.astype(float), strict=True):
+        sums += mine * other
+    return sums
+
+
+def ridge_normal(x: Floats, told: Floats) -> Floats:
+    """Return the unit normal of a ridge regression, in as many unknowns as there are columns."""
+    x = x.astype(float)
+    weight = (x**2).sum() / len(x)
+    found = np.linalg.solve(x.T @ x + weight * np.eye(x.shape[1]), x.T @ told)
+    return np.asarray(found / np.linalg.norm(found))
+
+
+def pick_apart(
+    scores: Sequence[tuple[int, float]],
+    parents: Mapping[int, int],
+    label_count: int,
+    k: int,
+    diversity: float,
+) -> list[tuple[int, float]]:
+    """Return labels and values that `hierarchy` picks of (label, score), best first.
+
+    `parents` has every node that a root reaches, a root's being -1. Paths of all labels are drawn
+    out to one length, and a label gains the level factors of the levels on which its ancestor is
+    none of the picked labels'.
+    """
+    paths = {label: _path(label, parents) for label in parents if label < label_count}
+    height = max((len(path) - 1 for path in paths.values()), default=0)
+    for label, path in paths.items():
+        path += [("below", label, level) for level in range(len(path), height + 1)]
+    best, worst = scores[0][1], scores[-1][1]
+    picked: list[tuple[int, float]] = []
+    for _ in range(min(k, len(scores))):
+        values = {}
+        for label, score in scores:
+            share = (score - worst) / (best - worst) if best > worst else 1.0
+            before = [paths[other] for other, _ in picked if other in paths]
+            gain = Fraction(0)
+            if picked and label in paths:
+                gain = Fraction(1)
+                if height > 1:
+                    gain = sum(
+                        (
+                            Fraction(2 * (height - level), height * (height - 1))
+                            for level in range(1, height + 1)
+                            if paths[label][level] not in [path[level] for path in before]
+                        ),
+                        Fraction(0),
+                    )
+            values[label] = (1 - diversity) * share + diversity * float(gain)
+        left = [label for label, _ in scores if label not in dict(picked)]
+        chosen = max(left, key=lambda label: (values[label], -left.index(label)))
+        picked.append((chosen, values[chosen]))
+    return picked
+
+
+def _path(node: int, parents: Mapping[int, int]) -> list[object]:
+    """Return the nodes from the root down; where there are several they hang under one more."""
+    path: list[object] = []
+    while node >= 0:
+        path.insert(0, node)
+        node = parents[node]
+    several = list(parents.values()).count(-1) > 1
+    return ["root", *path] if several else path

@@ -1,0 +1,113 @@
+"""Slow twins of answers from end to end, and of how near-copies are collapsed in them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from divgrpc.types import EffectiveParameters
+from reference.definitions import Floats, Points, apart, candidates, far, greedy, hashed, score
+from reference.selectors import select
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a query row gets: picks in order, the hashed points and the candidates it had."""
+
+    ids: list[int]
+    scores: list[float]
+    selection_scores: list[float]
+    hashed: list[int]
+    candidates: list[int]
+    probed: int
+    collapsed: int = 0
+    duplicates: int = 0
+
+
+def copy_limit(points: Points, threshold: float) -> float:
+    """Return how far apart near-copies are at most, as `apart` measures it."""
+    if points.metric == "euclidean":
+        return threshold
+    return (1 - threshold) * (2 if points.metric == "cosine" else 1) + 1e-6
+
+
+def keep_different(points: Points, near: Sequence[int], limit: float) -> list[int]:
+    """Return the candidates, nearest first, that are within the limit of no kept one before."""
+    kept: list[int] = []
+    for row in near:
+        if all(apart(points, row, other) > limit for other in kept):
+            kept.append(row)
+    return kept
+
+
+def copies_of(
+    points: Points, near: Sequence[int], picks: Sequence[int], limit: float
+) -> dict[int, list[int]]:
+    """Return the candidates that are near-copies of each pick; each is of the first it is like."""
+    copies: dict[int, list[int]] = {pick: [] for pick in picks}
+    for row in near:
+        like = [pick for pick in picks if apart(points, row, pick) <= limit]
+        if like and row not in copies:
+            copies[like[0]].append(row)
+    return copies
+
+
+def select_different(
+    points: Points, query: Floats, near: Sequence[int], parameters: EffectiveParameters
+) -> tuple[list[tuple[int, float]], int, int, int]:
+    """Return picks that differ with their values, the pool, its copies of them, and the rest.
+
+    `near` is as far as the pool may grow. The rest are near-copies that fill up, nearest first.
+    """
+    assert parameters.duplicate_threshold is not None
+    limit = copy_limit(points, parameters.duplicate_threshold)
+    plain = is_plain(parameters)
+    pool = min(parameters.candidates_limit or len(near), len(near))
+    while True:
+        kept = keep_different(points, near[:pool], limit)
+        if plain:
+            picked = [(row, far(points, query, row)) for row in kept[: parameters.k]]
+        elif parameters.selector in {"greedy", "mmr"}:
+            picked = greedy(points, query, kept, parameters, candidates=pool)
+        else:
+            picked = select(points, query, kept, parameters)
+        picks = [row for row, _ in picked]
+        copies = sum(map(len, copies_of(points, near[:pool], picks, limit).values()))
+        if pool == len(near) or 4 * copies < pool:
+            break
+        pool = min(2 * pool, len(near))
+    rest = [row for row in near[:pool] if row not in picks][: parameters.k - len(picks)]
+    picked += [(row, far(points, query, row)) for row in rest]
+    return picked, pool, copies, len(rest)
+
+
+def is_plain(parameters: EffectiveParameters) -> bool:
+    """Tell whether relevance alone decides."""
+    printed = parameters.selector == "greedy" and parameters.variant == "printed"
+    return parameters.selector == "nearest" or (parameters.diversity == 0 and not printed)
+
+
+def answer(
+    points: Points, query: Floats, parameters: EffectiveParameters, *, at_least: int = 0
+) -> Answer:
+    """Answer one query row from end to end."""
+    found, probed = hashed(points, query, parameters, at_least=at_least)
+    seen = candidates(points, query, found, parameters)
+    copies = duplicates = 0
+    if parameters.duplicate_threshold is not None:
+        widest = replace(parameters, candidates_limit=4 * parameters.candidates_limit)
+        near = candidates(points, query, found, widest)
+        picked, pool, copies, duplicates = select_different(points, query, near, parameters)
+        seen = near[:pool]
+    elif is_plain(parameters):
+        picked = [(row, far(points, query, row)) for row in seen[: parameters.k]]
+    else:
+        picked = select(points, query, seen, parameters)
+    return Answer(
+        ids=[int(points.ids[row]) for row, _ in picked],
+        scores=[score(points, query, row) for row, _ in picked],
+        selection_scores=[-value for _, value in picked],
+        hashed=found,
+        candidates=seen,
+        probed=probed,
+        collapsed=copies,
+        duplicates=duplicates,
+    )

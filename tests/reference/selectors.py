@@ -1,0 +1,147 @@
+"""Slow, obvious twins of the selectors that `divgrpc.search.selectors` has, from their formulas."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+
+import numpy as np
+import numpy.typing as npt
+from scipy import optimize
+
+from divgrpc.types import EffectiveParameters
+from reference import definitions
+from reference.definitions import Floats, Points
+
+# What a candidate must have left not to count as a copy of what was picked.
+LEAST = 1e-5
+Shares = npt.NDArray[np.float64]
+
+
+def select(
+    points: Points, query: Floats, rows: Sequence[int], parameters: EffectiveParameters
+) -> list[tuple[int, float]]:
+    """Return the picked rows and the value each had, less is better; not for `qp_relax`."""
+    near = definitions.nearest_rows(points, query, rows)
+    k = min(parameters.k, len(near))
+    if parameters.selector == "rerank":
+        length = k + int(parameters.diversity * (len(near) - k))
+        alone = replace(parameters, selector="max_sum", diversity=1.0)
+        return select(points, query, near[:length], alone)
+    if parameters.selector == "dpp":
+        return dpp(points, query, near, k, 1 - parameters.diversity)
+    if parameters.selector == "max_sum":
+        return max_sum(points, query, near, k, 1 - parameters.diversity)
+    return definitions.greedy(points, query, rows, parameters)
+
+
+def length(points: Points, row: int, other: int) -> float:
+    """Return the root of how different two points are, which rounding may leave below zero."""
+    return math.sqrt(max(0.0, definitions.apart(points, row, other)))
+
+
+def lengths(points: Points, query: Floats, rows: Sequence[int]) -> dict[int, float]:
+    """Return what candidates cost as lengths: roots of squared distances."""
+    costs = definitions.costs(points, query, rows)
+    return costs if points.metric == "inner_product" else {r: c**0.5 for r, c in costs.items()}
+
+
+def max_sum(
+    points: Points, query: Floats, near: Sequence[int], k: int, relevance: float
+) -> list[tuple[int, float]]:
+    """Pick by the greedy of Borodin, Lee and Ye."""
+    costs = lengths(points, query, near)
+    weight = 2 * (1 - relevance) / (k - 1) if k > 1 else 0.0
+    picked: list[tuple[int, float]] = []
+    for _ in range(k):
+        values = {
+            row: relevance / 2 * costs[row]
+            - weight * sum(length(points, row, other) for other, _ in picked)
+            for row in near
+            if row not in dict(picked)
+        }
+        picked.append(min(values.items(), key=lambda item: item[1]))
+    return picked
+
+
+def likeness(
+    points: Points, query: Floats, rows: Sequence[int]
+) -> tuple[dict[int, float], npt.NDArray[np.float64]]:
+    """Return what candidates cost a determinantal point process, and how alike they are."""
+    costs = definitions.costs(points, query, rows)
+    apart = np.array(
+        [[0.0 if a == b else definitions.apart(points, a, b) for b in rows] for a in rows]
+    )
+    if points.metric == "cosine":
+        return costs, 1 - apart / 2
+    if points.metric == "inner_product":
+        return costs, 1 - apart
+    mean = sum(costs.values()) / len(costs) or 1.0
+    return {row: cost / mean for row, cost in costs.items()}, 1 / (1 + apart / mean)
+
+
+def dpp(
+    points: Points, query: Floats, near: Sequence[int], k: int, relevance: float
+) -> list[tuple[int, float]]:
+    """Pick by determinants, each computed anew; what adds no volume is left out of them."""
+    costs, alike = likeness(points, query, near)
+    volume: list[int] = []
+    picked: list[tuple[int, float]] = []
+    for _ in range(k):
+        before = np.linalg.det(alike[np.ix_(volume, volume)])
+        left = {
+            i: np.linalg.det(alike[np.ix_([*volume, i], [*volume, i])]) / before
+            for i, row in enumerate(near)
+            if row not in dict(picked)
+        }
+        values = {
+            i: relevance * costs[near[i]] - (1 - relevance) * math.log(max(share, LEAST))
+            for i, share in left.items()
+        }
+        best = min(values, key=lambda i: values[i])
+        picked.append((near[best], values[best]))
+        if left[best] > LEAST:
+            volume.append(best)
+    return picked
+
+
+def spread_sum(
+    points: Points, query: Floats, near: Sequence[int], chosen: Sequence[int], relevance: float
+) -> float:
+    """Return what `max_sum` maximises, relevance counted from the farthest candidate on."""
+    costs, k = lengths(points, query, near), len(chosen)
+    pairs = sum(length(points, a, b) for a, b in combinations(chosen, 2))
+    worth = sum(max(costs.values()) - costs[row] for row in chosen)
+    return relevance * worth + (2 * (1 - relevance) / (k - 1) * pairs if k > 1 else 0.0)
+
+
+def eq_1(prices: Shares, apart: Shares, shares: Shares, beta: float) -> float:
+    """Return the paper's Eq. 1: `prices` are lambda times costs, `apart` (m, m) distances."""
+    return float(prices @ shares - beta * shares @ apart @ shares)
+
+
+def relaxed(prices: Shares, apart: Shares, k: int, beta: float) -> Shares:
+    """Minimise Eq. 1 over shares from 0 to 1 of sum k with a general solver, scipy's."""
+    scale = float(np.abs(prices).max() + 2 * beta * k * np.abs(apart).max()) or 1.0
+    found = optimize.minimize(
+        lambda a: eq_1(prices, apart, a, beta) / scale,
+        np.full(len(prices), k / len(prices)),
+        jac=lambda a: (prices - 2 * beta * apart @ a) / scale,
+        method="SLSQP",
+        bounds=[(0, 1)] * len(prices),
+        constraints={"type": "eq", "fun": lambda a: a.sum() - k, "jac": np.ones_like},
+        options={"ftol": 1e-14, "maxiter": 2000},
+    )
+    return np.asarray(found.x)
+
+
+def best_selection(prices: Shares, apart: Shares, k: int, beta: float) -> tuple[list[int], float]:
+    """Return the selection of least Eq. 1, every one tried, and its value."""
+
+    def value(chosen: Sequence[int]) -> float:
+        shares = np.zeros(len(prices))
+        shares[list(chosen)] = 1
+        return eq_1(prices, apart, shares, beta)
+
+    best = min(combinations(range(len(prices)), k), key=value)
+    return list(best), value(best)

@@ -1,0 +1,94 @@
+"""Which status each error gets, and what the caller may see of a fault."""
+
+import errno
+from typing import Any
+
+import pytest
+from google.protobuf.message import DecodeError
+from google.rpc import code_pb2
+from grpc import StatusCode
+
+from divgrpc import errors
+from divgrpc_protos.arrays import MatrixError
+from divgrpc_server.codec import statuses
+from support.status_details import details_of_status
+
+
+class Heard:
+    """A log that keeps what it was told."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def error(self, event: str, **values: object) -> None:
+        """Keep an event."""
+        self.events.append({"event": event, **values})
+
+
+def subclasses(kind: type[errors.DivgrpcError]) -> list[type[errors.DivgrpcError]]:
+    """Return a class and all below it."""
+    return [kind, *(below for child in kind.__subclasses__() for below in subclasses(child))]
+
+
+CORE = [kind for kind in subclasses(errors.DivgrpcError) if kind.__module__ == "divgrpc.errors"]
+
+
+@pytest.mark.parametrize("kind", CORE, ids=lambda kind: kind.__name__)
+def test_every_error_of_the_core_has_a_status(kind: type[errors.DivgrpcError]) -> None:
+    """Each is in the table itself, or it would pass for its parent without anybody saying so."""
+    assert kind in statuses.TABLE
+
+
+def test_an_error_carries_its_details() -> None:
+    """ErrorInfo always, BadRequest with the field, RetryInfo where waiting helps."""
+    heard = Heard()
+    status = statuses.explain(errors.InvalidArgumentError("k", "k must be 1"), "id-1", heard)
+    details = details_of_status(StatusCode.INVALID_ARGUMENT, status)
+    assert status.code == code_pb2.INVALID_ARGUMENT
+    assert (details.reason, details.domain, details.fields) == (
+        "INVALID_ARGUMENT",
+        "divgrpc",
+        ("k",),
+    )
+    assert details.metadata == {"request_id": "id-1"}
+    waiting = statuses.explain(statuses.QueueFullError("full"), "id-2", heard)
+    assert details_of_status(StatusCode.RESOURCE_EXHAUSTED, waiting).retry_after == 0.1
+    assert heard.events == []
+
+
+def test_a_long_message_is_cut() -> None:
+    """Trailers have a limit, so messages do too."""
+    status = statuses.explain(errors.InvalidArgumentError("k", "x" * 100_000), "id", Heard())
+    assert len(status.SerializeToString()) < 8_000
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (DecodeError("bytes"), code_pb2.INVALID_ARGUMENT),
+        (MatrixError("dense.data", "short"), code_pb2.INVALID_ARGUMENT),
+        (MemoryError(), code_pb2.RESOURCE_EXHAUSTED),
+        (OSError(errno.EMFILE, "files"), code_pb2.RESOURCE_EXHAUSTED),
+        (OSError(errno.ENOSPC, "disk"), code_pb2.RESOURCE_EXHAUSTED),
+        (errors.DivgrpcError("a new kind"), code_pb2.INTERNAL),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
+)
+def test_errors_that_are_not_ours_but_expected(error: Exception, code: int) -> None:
+    """What the machine or a caller may cause is no fault of ours, and not logged as one."""
+    heard = Heard()
+    assert statuses.explain(error, "id", heard).code == code
+    assert heard.events == []
+
+
+def test_a_fault_is_logged_and_not_shown() -> None:
+    """The caller gets an id and no text; the log has the id and the whole error."""
+    heard = Heard()
+    fault = ValueError("secret /path/to/file")
+    status = statuses.explain(fault, "request-9", heard)
+    assert status.code == code_pb2.INTERNAL
+    assert b"secret" not in status.SerializeToString()
+    (event,) = heard.events
+    assert event["exc_info"] is fault
+    assert event["request_id"] == "request-9"
+    assert event["error_id"] in status.message

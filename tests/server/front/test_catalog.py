@@ -1,0 +1,79 @@
+"""What a front says of indexes whose files are anything but indexes."""
+
+import asyncio
+import errno
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from divgrpc import Index
+from divgrpc.errors import DivgrpcError, IndexDamagedError
+from divgrpc.storage.generations import IndexFolder
+from divgrpc.types import IndexInfo
+from divgrpc_protos.v1 import index_pb2
+from divgrpc_server.codec.statuses import OutOfMemoryError
+from divgrpc_server.config import Config
+from divgrpc_server.front.catalog import Catalog
+from support.served_index import random_points
+
+
+def folder_for_manifest(index: Path) -> None:
+    """Put a folder where the manifest was."""
+    (index / "1" / "manifest.json").unlink()
+    (index / "1" / "manifest.json").mkdir()
+
+
+def folder_for_pointer(index: Path) -> None:
+    """Put a folder where the pointer was."""
+    (index / "CURRENT").unlink()
+    (index / "CURRENT").mkdir()
+
+
+ASKED = index_pb2.GetIndexRequest(index="bad").SerializeToString()
+DAMAGES = {"manifest": folder_for_manifest, "pointer": folder_for_pointer}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=list(DAMAGES))
+def test_one_bad_index_hides_no_other(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    """It is listed with a warning beside the sound one, and is DATA_LOSS by itself."""
+    Index.build(random_points(50), path=tmp_path / "sound")
+    shutil.copytree(tmp_path / "sound", tmp_path / "bad")
+    damage(tmp_path / "bad")
+    catalog = Catalog(Config(), tmp_path, cast("Any", None), lambda: True, lambda: (1, 1))
+    answer = asyncio.run(catalog.list_indexes(b""))
+    listed = index_pb2.ListIndexesResponse.FromString(answer).indexes
+    assert [(info.name, info.rows) for info in listed] == [("bad", 0), ("sound", 50)]
+    assert listed[0].warnings[0].code == "INDEX_DAMAGED"
+    with pytest.raises(IndexDamagedError):
+        asyncio.run(catalog.get_index(ASKED))
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [
+        (PermissionError(), IndexDamagedError),
+        (OverflowError(), IndexDamagedError),
+        (RecursionError(), IndexDamagedError),
+        (OSError(errno.EMFILE, ""), OutOfMemoryError),
+        (MemoryError(), OutOfMemoryError),
+    ],
+)
+def test_whatever_reading_one_raises(
+    error: Exception, meaning: type[DivgrpcError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is a fault of the index's files, unless the machine has run out of something."""
+
+    def fail(_: IndexFolder) -> IndexInfo:
+        raise error
+
+    monkeypatch.setattr(IndexFolder, "read_info", fail)
+    monkeypatch.setattr("divgrpc_server.front.catalog.list_indexes", lambda _: ["bad"])
+    catalog = Catalog(Config(), Path("/nowhere"), cast("Any", None), lambda: True, lambda: (1, 1))
+    with pytest.raises(meaning):
+        asyncio.run(catalog.get_index(ASKED))
+    answer = asyncio.run(catalog.list_indexes(b""))
+    (info,) = index_pb2.ListIndexesResponse.FromString(answer).indexes
+    assert (info.name, info.warnings[0].code) == ("bad", meaning.reason)

@@ -1,0 +1,236 @@
+"""How calls end: what a caller sees of a fault, and what the access log has of every end."""
+
+import asyncio
+import json
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import grpc
+import pytest
+from google.rpc import status_pb2
+from grpc import aio
+from structlog.testing import capture_logs
+
+from divgrpc.storage.generations import POINTER
+from divgrpc_protos.v1 import index_pb2
+from divgrpc_server.config import Config
+from divgrpc_server.front.catalog import Catalog
+from divgrpc_server.front.evaluations import Evaluations
+from divgrpc_server.front.jobs import Builds
+from divgrpc_server.front.pool import Pool
+from divgrpc_server.front.service import Service
+from divgrpc_server.ipc import control
+from divgrpc_server.logging import logs
+from divgrpc_server.logging.logs import AccessLog
+from support.status_details import Details, details_of_status
+
+TEXT = "secret /path/to/somewhere"
+CONFIG = Config(log_level="error")
+
+
+class Context:
+    """As much of gRPC's context as a handler uses, for one call with one message `b""`."""
+
+    def __init__(self, metadata: tuple[tuple[str, str], ...] = (), remaining: float = 10) -> None:
+        self._metadata = metadata
+        self._remaining = remaining
+        self._messages: list[object] = [b"", aio.EOF]
+        self.ended: Details | None = None
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        """Return what the caller sent besides the message."""
+        return self._metadata
+
+    def time_remaining(self) -> float:
+        """Return the seconds to the deadline."""
+        return self._remaining
+
+    def peer(self) -> str:
+        """Return who calls."""
+        return "ipv4:127.0.0.1:1"
+
+    async def read(self) -> object:
+        """Return the next message."""
+        return self._messages.pop(0)
+
+    async def write(self, message: bytes) -> None:
+        """Take a message."""
+
+    async def abort(self, code: grpc.StatusCode, _: str, trailers: Any) -> None:  # noqa: ANN401
+        """End the call."""
+        self.ended = details_of_status(code, status_pb2.Status.FromString(trailers[0][1]))
+        raise aio.AbortError
+
+
+async def fail(*_: object, **__: object) -> Any:  # noqa: ANN401  # whatever it stands in for
+    """Fail as no code of ours is meant to."""
+    raise KeyError(TEXT)
+
+
+def fail_at_once(*_: object, **__: object) -> Any:  # noqa: ANN401  # as above
+    """Fail without being awaited."""
+    raise KeyError(TEXT)
+
+
+class CallDetails(NamedTuple):
+    """What gRPC asks a service for a handler with."""
+
+    method: str
+    invocation_metadata: None = None
+
+
+def build_header(index: str, **parameters: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # fields
+    """Return the message that opens a build."""
+    header = index_pb2.BuildHeader(index=index, parameters=index_pb2.BuildParameters(**parameters))
+    return index_pb2.BuildRequest(header=header)
+
+
+class Parts:
+    """A service and its parts, any of which a test may break."""
+
+    def __init__(self, access: AccessLog | None = None) -> None:
+        log = logs.configure(CONFIG, "test")
+        self.pool = Pool(
+            CONFIG, log, report=lambda _: None, changed=lambda: None, stamp=lambda _: None
+        )
+        self.catalog = Catalog(
+            CONFIG, Path("/nowhere"), self.pool, lambda: True, lambda: (117, 117)
+        )
+        self.builds = Builds(CONFIG, None, self.pool, Path("/nowhere"))  # type: ignore[arg-type]  # no supervisor
+        self.service = Service(
+            CONFIG,
+            self.pool,
+            self.catalog,
+            self.builds,
+            Evaluations(Path("/nowhere"), self.pool),
+            access=access or AccessLog(CONFIG),
+            log=log,
+        )
+
+    async def call(self, method: str, context: Context) -> object:
+        """Call a method with an empty message."""
+        details: Any = CallDetails(f"/divgrpc.v1.DiverseIndex/{method}")
+        handler = self.service.handler().service(details)
+        assert handler is not None
+        function: Any = handler.unary_unary or handler.stream_stream
+        try:
+            return await function(b"", context)
+        finally:
+            self.pool.close()
+
+
+BROKEN: dict[str, Callable[[Parts], None]] = {
+    "Query": lambda parts: setattr(parts.pool, "answer", fail),
+    "QueryStream": lambda parts: setattr(parts.pool, "submit", fail_at_once),
+    "GetServerInfo": lambda parts: setattr(parts.catalog, "_kernels_ready", fail_at_once),
+    "Build": lambda parts: setattr(parts.builds, "relay", fail),
+}
+
+
+class Reading(Context):
+    """A call whose caller sends one message, or None for none in time."""
+
+    def __init__(self, message: bytes | None) -> None:
+        super().__init__()
+        self._message = message
+
+    async def read(self) -> object:
+        """Return the message."""
+        if self._message is None:
+            await asyncio.Event().wait()
+        return self._message or b""
+
+
+@pytest.mark.parametrize(
+    ("header", "reason"),
+    [
+        (index_pb2.BuildRequest(), "INVALID_ARGUMENT"),
+        (index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=1)), "INVALID_ARGUMENT"),
+        (build_header(index="NO NAME"), "INVALID_ARGUMENT"),
+        (build_header(index="x", target_recall=7), "INVALID_ARGUMENT"),
+        (build_header(index="there"), "INDEX_EXISTS"),
+        (None, "LATE"),
+    ],
+)
+def test_a_wrong_header_is_refused_before_a_builder_starts(
+    tmp_path: Path, header: index_pb2.BuildRequest | None, reason: str
+) -> None:
+    """No builder is asked for where the header says that the build must fail."""
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / POINTER).write_text("1\n")
+
+    async def scene() -> Details | None:
+        parts = Parts()
+        parts.builds._root = tmp_path
+        parts.builds._config = replace(CONFIG, upload_idle=0.05)
+        setattr(parts.builds, "_start", fail)  # noqa: B010  # mypy: a method
+        context = Reading(None if header is None else header.SerializeToString())
+        with pytest.raises(aio.AbortError):
+            await parts.call("Build", context)
+        return context.ended
+
+    ended = asyncio.run(scene())
+    assert ended is not None
+    assert ended.reason == reason
+
+
+@pytest.mark.parametrize("method", BROKEN)
+def test_a_fault_is_internal_and_has_an_id(method: str) -> None:
+    """INTERNAL with an error id that the log has too; no text of the fault."""
+
+    async def scene() -> tuple[Details, list[Any]]:
+        parts, context = Parts(), Context()
+        BROKEN[method](parts)
+        with capture_logs() as events, pytest.raises(aio.AbortError):
+            await parts.call(method, context)
+        assert context.ended is not None
+        return context.ended, list(events)
+
+    details, events = asyncio.run(scene())
+    assert (details.code, details.reason) == (grpc.StatusCode.INTERNAL, "FAULT")
+    assert TEXT not in str(details)
+    (event,) = events
+    assert event["error_id"] == details.metadata["error_id"]
+    assert event["error_id"] in details.message
+    assert isinstance(event["exc_info"], KeyError)
+
+
+@pytest.mark.parametrize(("remaining", "code"), [(5.0, "CANCELLED"), (0.0, "DEADLINE_EXCEEDED")])
+def test_a_caller_who_leaves_is_noted(remaining: float, code: str) -> None:
+    """Being cancelled is passed on to gRPC, and has its line in the access log."""
+
+    async def scene() -> str:
+        reading, writing = os.pipe()
+        access = AccessLog(Config(log_format="json"), descriptor=writing)
+        parts = Parts(access)
+        metadata = (("x-request-id", "leaver"),)
+        call = asyncio.ensure_future(parts.call("Query", Context(metadata, remaining)))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        access.close()
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            return pipe.read()
+
+    (line,) = map(json.loads, asyncio.run(scene()).splitlines())
+    assert (line["method"], line["code"], line["request_id"]) == ("Query", code, "leaver")
+
+
+def test_a_builder_whose_caller_left_is_let_go() -> None:
+    """It finds its link closed."""
+
+    async def scene() -> bytes:
+        parts = Parts()
+        ours, theirs = socket.socketpair()
+        parts.builds.hear(control.Message("builder", 7), ours.detach())
+        parts.pool.close()
+        with theirs:
+            return theirs.recv(1)
+
+    assert asyncio.run(scene()) == b""

@@ -1,0 +1,290 @@
+"""How servers start, what they share, and how they end, in good order or not."""
+
+import fcntl
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from divgrpc import Index
+from divgrpc.errors import UnavailableError
+from divgrpc.kernels import cache_files
+from divgrpc_client import Client
+from divgrpc_protos.arrays import encode_dense
+from divgrpc_protos.v1 import index_pb2, query_pb2
+from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from support.manual_uploads import Held, chunk
+from support.running_server import STOP_SECONDS, RunningServer, alive, eventually
+from support.served_index import DIMS, random_points
+
+QUERY = query_pb2.QueryRequest(index="kept", queries=encode_dense(np.ones((1, DIMS), np.float32)))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """Return a data folder with an index `kept`."""
+    Index.build(random_points(100), path=tmp_path / "data" / "kept")
+    return tmp_path / "data"
+
+
+def everybody(server: RunningServer) -> list[int]:
+    """Return the ids of all processes of a server."""
+    roles = [server.pids(role) for role in ("front", "worker", "builder")]
+    return [server.process.pid, *(pid for pids in roles for pid in pids)]
+
+
+def run_to_its_end(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Run a server that should not come up."""
+    return subprocess.run(
+        [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0", *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def embedded_folders(server: RunningServer) -> list[Path]:
+    """Return the folder of a server without a data directory, as its log gives it."""
+    words = server.log.replace('"', " ").split()
+    return [Path(word) for word in words if "/divgrpc-" in word]
+
+
+def test_roles_are_in_the_command_line(tmp_path: Path, data: Path) -> None:
+    """`ps` tells fronts, workers and builders apart; as many run as were asked for."""
+    arguments = ("--data-dir", str(data), "--workers", "2", "--fronts", "2")
+    with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
+        assert (len(server.pids("front")), len(server.pids("worker"))) == (2, 2)
+        held = Held(DiverseIndexStub(channel), "other")
+        assert len(server.pids("builder")) == 1
+        held.call.cancel()
+
+
+def test_health_says_how_many_kernels_are_compiled(tmp_path: Path, data: Path) -> None:
+    """Check is NOT_SERVING meanwhile, with two numbers in its trailers, as GetServerInfo has them.
+
+    Another process seems to compile: this test, which holds the lock and writes one file.
+    """
+    folder = tmp_path / "cache" / cache_files.cache_folder().name
+    folder.mkdir(parents=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    target = f"127.0.0.1:{port}"
+    arguments = ("--data-dir", str(data), "--listen", target)
+    environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
+    with (folder / "lock").open("ab") as lock, grpc.insecure_channel(target) as channel:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        server = RunningServer(tmp_path, *arguments, environment=environment)
+        health = health_pb2_grpc.HealthStub(channel)
+
+        def trailers() -> dict[str, str]:
+            answer, call = health.Check.with_call(
+                health_pb2.HealthCheckRequest(), timeout=30, wait_for_ready=True
+            )
+            assert answer.status == health_pb2.HealthCheckResponse.NOT_SERVING
+            return {key: str(value) for key, value in call.trailing_metadata()}
+
+        total = str(len(cache_files.kernel_names()))
+        expected = {"divgrpc-kernels-compiled": "0", "divgrpc-kernels-total": total}
+        try:
+            eventually(lambda: trailers().items() >= expected.items(), 60)
+            name = min(cache_files.kernel_names())
+            (folder / cache_files.file_name(name, "any")).touch()
+            expected["divgrpc-kernels-compiled"] = "1"
+            eventually(lambda: trailers().items() >= expected.items())
+            info = DiverseIndexStub(channel).GetServerInfo(
+                index_pb2.GetServerInfoRequest(), timeout=10
+            )
+            assert (info.kernels_compiled, info.kernels_total) == (1, int(total))
+        finally:
+            server.stop()
+
+
+def test_fronts_share_the_port(tmp_path: Path, data: Path) -> None:
+    """Calls go on when a front is killed, through the other and then through its successor."""
+    arguments = ("--data-dir", str(data), "--workers", "1", "--fronts", "2")
+    with RunningServer(tmp_path, *arguments) as server:
+        workers = server.pids("worker")
+        killed = server.kill("front")
+        eventually(lambda: len(server.pids("front")) == 2 and killed not in server.pids("front"))
+        for _ in range(8):
+            with Client(server.target, timeout=30) as client:
+                assert client.query("kept", np.ones(DIMS)).counts[0] == 10
+        assert server.pids("worker") == workers
+
+
+def test_a_killed_front_is_replaced(tmp_path: Path, data: Path) -> None:
+    """The only front comes back on the same port, healthy, with the same workers."""
+    with (
+        RunningServer(tmp_path, "--data-dir", str(data)) as server,
+        Client(server.target, timeout=30) as client,
+    ):
+        workers = server.pids("worker")
+        server.kill("front")
+        client.wait_until_ready(timeout=30)
+        assert client.query("kept", np.ones(DIMS)).generation == 1
+        assert server.pids("worker") == workers
+
+
+def test_sigterm_lets_calls_finish(tmp_path: Path, data: Path) -> None:
+    """NOT_SERVING at once, calls under way are answered, later ones refused, exit code 0."""
+    arguments = ("--data-dir", str(data), "--workers", "1")
+    with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
+        stub, health = DiverseIndexStub(channel), health_pb2_grpc.HealthStub(channel)
+        watch = health.Watch(health_pb2.HealthCheckRequest(), timeout=60)
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        (worker,) = server.pids("worker")
+        os.kill(worker, signal.SIGSTOP)
+        call = stub.Query.future(QUERY, timeout=60)
+        stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=10)
+        server.terminate()
+        assert next(watch).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        with pytest.raises(grpc.RpcError) as caught, server.channel() as late:
+            DiverseIndexStub(late).Query(QUERY, timeout=10)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        os.kill(worker, signal.SIGCONT)
+        assert len(call.result().ids) == 10
+        watch.cancel()
+        assert server.process.wait(STOP_SECONDS) == 0
+
+
+def test_grace_ends(tmp_path: Path, data: Path) -> None:
+    """Calls that outlast the grace are ended; so are builds and workers that hang."""
+    arguments = ("--data-dir", str(data), "--workers", "1", "--grace", "0.2")
+    with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
+        stub = DiverseIndexStub(channel)
+        held = Held(stub, "unfinished")
+        held.send(chunk(np.ones((3, DIMS))))
+        os.kill(server.pids("worker")[0], signal.SIGSTOP)
+        call = stub.Query.future(QUERY, timeout=60)
+        stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=10)
+        everyone = everybody(server)
+        server.terminate()
+        with pytest.raises(grpc.RpcError):
+            call.result()
+        with pytest.raises(grpc.RpcError):
+            list(held.call)
+        assert server.process.wait(STOP_SECONDS) == 0
+        assert not any(map(alive, everyone))
+    assert set(os.listdir(data)) == {".lock", "kept"}
+
+
+def test_a_stream_ends_when_the_server_does(tmp_path: Path, data: Path) -> None:
+    """An idle QueryStream does not hold up the end: it is told UNAVAILABLE."""
+    with (
+        RunningServer(tmp_path, "--data-dir", str(data), "--grace", "30") as server,
+        server.channel() as channel,
+    ):
+        held = open_stream(DiverseIndexStub(channel))
+        server.terminate()
+        with pytest.raises(grpc.RpcError) as caught:
+            next(held)
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert server.process.wait(STOP_SECONDS) == 0
+
+
+def open_stream(stub: DiverseIndexStub) -> Iterator[query_pb2.QueryStreamResponse]:
+    """Return a QueryStream that has answered one query and says no more."""
+    steps: queue.SimpleQueue[query_pb2.QueryStreamRequest] = queue.SimpleQueue()
+    steps.put(query_pb2.QueryStreamRequest(correlation_id=1, query=QUERY))
+    call = stub.QueryStream(iter(steps.get, None), timeout=60)
+    assert next(call).correlation_id == 1
+    return call
+
+
+def test_a_killed_supervisor_leaves_nobody(tmp_path: Path, data: Path) -> None:
+    """All children go, stopped ones too; the port is free, and the next start cleans up."""
+    arguments = ("--data-dir", str(data), "--workers", "2")
+    with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
+        held = Held(DiverseIndexStub(channel), "unfinished")
+        held.send(chunk(np.ones((3, DIMS))))
+        everyone = everybody(server)
+        os.kill(server.pids("worker")[0], signal.SIGSTOP)
+        server.process.kill()
+        eventually(lambda: not any(map(alive, everyone)), 2)
+        port = int(server.target.rpartition(":")[2])
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+    with RunningServer(tmp_path, *arguments) as server, Client(server.target, timeout=30) as client:
+        assert set(os.listdir(data)) == {".lock", "kept"}
+        assert client.query("kept", np.ones(DIMS)).generation == 1
+
+
+def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
+    """Without a data directory it says so, serves, and leaves nothing behind."""
+    with RunningServer(tmp_path) as server, Client(server.target, timeout=30) as client:
+        assert "memory only" in server.log
+        assert not client.server_info().durable
+        client.build("kept", random_points(50))
+        assert client.query("kept", np.ones(DIMS)).generation == 1
+        (folder,) = embedded_folders(server)
+        assert folder.is_dir()
+        assert server.stop() == 0
+        assert not folder.exists()
+
+
+def test_a_killed_embedded_server_is_swept(tmp_path: Path) -> None:
+    """What it leaves in memory goes at the next start; a server that lives keeps its own."""
+    with RunningServer(tmp_path) as killed:
+        (left,) = embedded_folders(killed)
+        killed.process.kill()
+        killed.process.wait()
+        assert left.is_dir()
+    second, third = tmp_path / "second", tmp_path / "third"
+    second.mkdir()
+    third.mkdir()
+    with RunningServer(second) as living:
+        assert not left.exists()
+        with RunningServer(third):
+            (folder,) = embedded_folders(living)
+            assert folder.is_dir()
+
+
+def test_one_server_per_data_folder(tmp_path: Path, data: Path) -> None:
+    """A second server on the same folder, or the same port, does not start."""
+    with RunningServer(tmp_path, "--data-dir", str(data)) as server:
+        second = run_to_its_end("--data-dir", str(data))
+        assert second.returncode == 1
+        assert "another server" in second.stderr
+        same_port = run_to_its_end("--listen", server.target)
+        assert same_port.returncode == 1
+        assert "cannot listen" in same_port.stderr
+
+
+def test_children_that_never_come_up(tmp_path: Path) -> None:
+    """A start that cannot succeed ends, says so, and leaves nothing running."""
+    broken = tmp_path / "broken" / "numba"
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise ImportError('no compiler here')\n")
+    failed = run_to_its_end(PYTHONPATH=str(broken.parent))
+    assert failed.returncode == 1
+    assert "giving up" in failed.stderr
+    assert "no compiler here" in failed.stderr
+    assert "serving" not in failed.stdout
+
+
+def test_a_ready_file_holds_the_address(tmp_path: Path) -> None:
+    """Programs that cannot read the output find the address in a file."""
+    ready = tmp_path / "ready"
+    with RunningServer(tmp_path, "--ready-file", str(ready)) as server:
+        assert ready.read_text() == f"{server.target}\n"
+
+
+def test_unavailable_once_it_is_gone(tmp_path: Path) -> None:
+    """Calls to a server that has ended are UNAVAILABLE."""
+    with RunningServer(tmp_path) as server, Client(server.target, retries=False) as client:
+        server.stop()
+        with pytest.raises(UnavailableError):
+            client.list_indexes()

@@ -1,0 +1,377 @@
+"""A worker without a process around it: its loop runs in a thread, fronts are played by hand."""
+
+import math
+import os
+import select
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.rpc import code_pb2
+
+from divgrpc import Index
+from divgrpc.build.builder import IndexBuilder
+from divgrpc.evaluation import COLUMNS, Grid, evaluate
+from divgrpc.parameters import BuildParameters
+from divgrpc.storage.generations import Generation, open_generation, staging
+from divgrpc.types import QueryDefault, QueryResult
+from divgrpc_protos.arrays import encode_dense
+from divgrpc_protos.v1 import evaluate_pb2, query_pb2
+from divgrpc_server.codec import results
+from divgrpc_server.codec.evaluate import Head, unpack_measured, unpack_plan
+from divgrpc_server.config import Config
+from divgrpc_server.ipc import control
+from divgrpc_server.ipc import packets as frames
+from divgrpc_server.ipc.build_frames import Whole
+from divgrpc_server.ipc.packets import Op, Outcome, Request
+from divgrpc_server.logging import logs
+from divgrpc_server.worker import __main__ as worker
+from divgrpc_server.worker import index_cache
+from support.fake_front import Front, code_of
+from support.served_index import DIMS, random_points
+
+FOREVER = math.inf
+
+
+@pytest.fixture
+def channel(tmp_path: Path) -> Iterator[control.Channel]:
+    """Run a worker on an index `small`, and yield the supervisor's end of its channel."""
+    Index.build(random_points(300), path=tmp_path / "small")
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    config = Config(log_level="error")
+    me = control.Self(control.Channel(theirs), config, tmp_path, 1)
+    thread = threading.Thread(target=worker.Worker(me, logs.configure(config, "worker")).run)
+    thread.start()
+    supervisor = control.Channel(ours)
+    yield supervisor
+    supervisor.close()
+    thread.join(20)
+    assert not thread.is_alive()
+    theirs.close()
+
+
+@pytest.fixture
+def front(channel: control.Channel) -> Iterator[Front]:
+    """Return a front of the worker, after a first query that opened the index."""
+    one = Front(channel)
+    one.send(query(0))
+    one.hear_until(0)
+    yield one
+    one.link.close()
+
+
+def query(
+    number: int, rows: int = 1, *, index: str = "small", deadline: float = FOREVER, k: int = 10
+) -> Request:
+    """Return a request."""
+    message = query_pb2.QueryRequest(
+        index=index, queries=encode_dense(random_points(rows, seed=number)), k=k
+    )
+    return Request(number, deadline, Op.QUERY, "tag", message.SerializeToString())
+
+
+def test_a_packet_is_answered_together(front: Front) -> None:
+    """Its answers come back in order, and with them its credit."""
+    front.send(query(1), query(2, index="nobody"), query(3))
+    packet = front.hear_credit()
+    assert (packet.small, packet.large) == (1, 0)
+    assert [reply.id for reply in packet.replies] == [1, 2, 3]
+    assert code_of(packet.replies[1]) == code_pb2.NOT_FOUND
+
+
+def test_small_queries_pass_a_batch(front: Front) -> None:
+    """A large batch is answered in pieces, and what comes meanwhile goes first."""
+    front.send(query(1, 10_000))
+    front.send(query(2))
+    front.send(query(3), query(4))
+    assert front.hear_until(1) == [2, 3, 4, 1]
+
+
+def test_a_request_that_lost_its_file_is_answered(front: Front) -> None:
+    """The worker says that it is out of descriptors, and gives the credit back."""
+    front.link.send(frames.pack_request(query(1, 10_000), in_memfd=True))
+    packet = front.hear()
+    assert code_of(packet.replies[0]) == code_pb2.RESOURCE_EXHAUSTED
+    assert (packet.small, packet.large) == (0, 1)
+
+
+def test_a_file_cut_short_is_found(front: Front, tmp_path: Path) -> None:
+    """When told to look, a worker lets go of an index it could not read without dying."""
+    assert generation(front, 1) == 1
+    front.send(Request(0, FOREVER, Op.RECHECK, "", b"small"))
+    front.send(Request(0, FOREVER, Op.RECHECK, "", b"nobody"))
+    assert generation(front, 2) == 1
+    os.truncate(tmp_path / "small" / "1" / "vectors.npy", 4096)
+    front.send(Request(0, FOREVER, Op.RECHECK, "", b"small"))
+    front.send(query(3))
+    assert code_of(front.answer()) == code_pb2.DATA_LOSS
+
+
+def test_a_withdrawn_batch_stops(front: Front) -> None:
+    """Nobody hears of it again, and its credit comes back at once."""
+    front.send(query(1, 10_000))
+    front.send(query(2))
+    assert [reply.id for reply in front.hear_credit().replies] == [2]
+    front.send(Request(1, 0.0, Op.CANCEL, "", b""))
+    packet = front.hear()
+    assert (packet.large, packet.replies) == (1, [])
+    front.send(query(3))
+    assert front.hear_until(3) == [3]
+
+
+def test_what_was_withdrawn_before_it_was_begun(front: Front) -> None:
+    """It is not answered, and its packet's credit comes back."""
+    front.send(query(1, 2_000))
+    front.send(query(2), query(3))
+    front.send(Request(3, 0.0, Op.CANCEL, "", b""))
+    front.send(query(4))
+    assert front.hear_until(1)[-1] == 1
+
+
+def test_what_is_late_is_not_begun(front: Front) -> None:
+    """A deadline that has passed is DEADLINE_EXCEEDED without work; in a batch, between pieces."""
+    front.send(query(1, deadline=time.monotonic() - 1))
+    assert code_of(front.answer()) == code_pb2.DEADLINE_EXCEEDED
+    front.send(query(2, 10_000, deadline=time.monotonic() + 0.05))
+    assert code_of(front.answer()) == code_pb2.DEADLINE_EXCEEDED
+
+
+def test_credits_come_back_exactly_once(front: Front) -> None:
+    """As many as were spent, whatever became of the requests."""
+    front.send(query(1), query(2, 40))
+    front.send(query(3, 3_000))
+    front.send(query(4, index="nobody"))
+    small = large = lent = 0
+    answered: set[int] = set()
+    while len(answered) < 4 or (small, large) != (2, 1):
+        packet = front.hear()
+        small, large, lent = small + packet.small, large + packet.large, lent + packet.lent
+        answered |= {reply.id for reply in packet.replies}
+    assert answered == {1, 2, 3, 4}
+    assert lent == 0
+    front.send(query(5))
+    assert front.hear().small == 1
+
+
+def test_the_next_batch_may_come_before_the_last_piece(front: Front) -> None:
+    """A credit is lent before a batch's answer, and taken back with the batch's own."""
+    front.send(query(1, 3_000))
+    packet = front.hear()
+    assert packet == (0, 0, [], 1)
+    front.send(query(2, 3_000))
+    front.send(query(3))
+    packets = [front.hear()]
+    while sum(packet.large for packet in packets) < 2:
+        packets.append(front.hear())
+    assert [reply.id for packet in packets for reply in packet.replies] == [1, 3, 2]
+    assert [(packet.large, packet.lent) for packet in packets if packet.large or packet.lent] == [
+        (1, -1),
+        (0, 1),
+        (1, -1),
+    ]
+
+
+def test_what_was_lent_is_taken_back_where_a_last_piece_fails(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller hears why, and the batch's credit comes back with it."""
+
+    def fail(_: QueryResult) -> bytes:
+        raise MemoryError
+
+    monkeypatch.setattr(results, "pack_result", fail)
+    front.send(query(1, 3_000))
+    assert front.hear().lent == 1
+    packet = front.hear_credit()
+    assert code_of(packet.replies[0]) == code_pb2.RESOURCE_EXHAUSTED
+    assert (packet.large, packet.lent) == (1, -1)
+
+
+def test_an_answer_may_be_large(front: Front) -> None:
+    """One that no packet holds comes in a memory file."""
+    front.send(query(1, 60, k=300))
+    reply = front.answer()
+    assert len(reply.payload) > frames.PACKET_BYTES
+    assert len(query_pb2.QueryResponse.FromString(reply.payload).ids) == 60 * 300
+
+
+def test_fronts_are_served_in_turn(channel: control.Channel, front: Front) -> None:
+    """A second front is answered while the first has a batch under way, and outlives it."""
+    second = Front(channel)
+    front.send(query(1, 10_000))
+    second.send(query(2))
+    assert second.hear_until(2) == [2]
+    front.link.close()
+    second.send(query(3))
+    assert second.hear_until(3) == [3]
+    second.link.close()
+
+
+def test_a_new_generation_answers_at_once(front: Front, tmp_path: Path) -> None:
+    """Once the pointer has moved, no answer is of the old generation, prepared or not."""
+    assert generation(front, 1) == 1
+    Index.build(np.eye(DIMS, dtype=np.float32), path=tmp_path / "small", replace=True)
+    assert generation(front, 2) == 2
+    front.send(Request(0, FOREVER, Op.REFRESH, "", b"small"))
+    assert generation(front, 3) == 2
+
+
+def test_a_prepared_generation_is_the_one_that_serves(front: Front, tmp_path: Path) -> None:
+    """It is opened before it serves, and not taken for another of the same number."""
+    with pytest.raises(InterruptedError):
+        build_prepared(front, tmp_path, 10, publish=False)
+    assert generation(front, 11) == 1
+    build_prepared(front, tmp_path, 20, publish=True)
+    assert generation(front, 21) == 2
+    front.send(query(30, k=50))
+    served = query_pb2.QueryResponse.FromString(front.answer().payload)
+    core = Index.open(tmp_path / "small").query(random_points(1, seed=30), k=50)
+    assert list(served.ids) == core.ids[0, :40].tolist()
+
+
+def test_a_generation_that_takes_long_to_open(
+    front: Front, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The front hears signs of life until it is open, and queries are answered meanwhile."""
+    go_on = threading.Event()
+
+    def open_slowly(folder: Path) -> Generation:
+        assert go_on.wait(20)
+        return open_generation(folder)
+
+    monkeypatch.setattr(index_cache, "open_generation", open_slowly)
+    front.send(Request(1, FOREVER, Op.PREPARE, "", Whole("small", "staged").pack()))
+    assert generation(front, 2) == 1
+    readable, _, _ = select.select([front.link.fileno()], [], [], 10)
+    assert readable
+    assert bytes(front.link.receive()[0]) == frames.pack_credits(0, 0)
+    go_on.set()
+    assert front.hear_until(1) == [1]
+
+
+def work(number: int, op: Op, *, generation: int = 0, rows: int = 20, ks: int = 5) -> Request:
+    """Return a plan or a piece of evaluation 9, on the index `labelled`."""
+    message = evaluate_pb2.EvaluateRequest(
+        index="labelled",
+        queries=encode_dense(random_points(rows, seed=4)),
+        categories=np.arange(rows) % 2,
+        selectors=[query_pb2.SELECTOR_NEAREST],
+        ks=[ks],
+        folds=0,
+    )
+    return Request(number, FOREVER, op, "tag", Head(9, generation).pack(message))
+
+
+@pytest.fixture
+def labelled(tmp_path: Path) -> Index:
+    """Build an index with categories beside the other."""
+    categories = np.arange(200) % 2
+    return Index.build(random_points(200), categories=categories, path=tmp_path / "labelled")
+
+
+def test_an_evaluation_inside_a_worker(front: Front, labelled: Index) -> None:
+    """A plan, then a piece: each is answered once, and no credit moves."""
+    front.send(work(1, Op.PLAN))
+    packet = front.hear()
+    assert (packet.small, packet.large) == (0, 0)
+    plan = unpack_plan(packet.replies[0].payload)
+    assert (plan.generation, len(plan.resolved), plan.chooses) == (1, 1, False)
+    front.send(work(2, Op.PIECE, generation=1))
+    packet = front.hear()
+    assert (packet.small, packet.large) == (0, 0)
+    measured = unpack_measured(packet.replies[0].payload)
+    (row,) = evaluate(
+        labelled,
+        random_points(20, seed=4),
+        np.arange(20) % 2,
+        grid=Grid(selectors=("nearest",), ks=(5,)),
+        folds=0,
+        per_query=True,
+    )
+    for name in set(COLUMNS) - {"microseconds"}:
+        np.testing.assert_array_equal(measured[COLUMNS.index(name)], row.values[name])
+    front.send(work(3, Op.PLAN, ks=0))
+    assert code_of(front.answer()) == code_pb2.INVALID_ARGUMENT
+
+
+def test_an_evaluation_keeps_its_generation(front: Front, labelled: Index, tmp_path: Path) -> None:
+    """Until it is over; afterwards, or with nothing kept, a piece of it is refused."""
+    assert labelled.generation == 1
+    front.send(work(1, Op.PLAN))
+    front.hear_until(1)
+    Index.build(
+        random_points(200), categories=[0, 1] * 100, path=tmp_path / "labelled", replace=True
+    )
+    front.send(work(2, Op.PIECE, generation=1))
+    assert front.answer().outcome == Outcome.ANSWER
+    front.send(Request(0, FOREVER, Op.RELEASE, "", (9).to_bytes(8, "little")))
+    front.send(work(3, Op.PIECE, generation=1))
+    assert code_of(front.answer()) == code_pb2.ABORTED
+
+
+@pytest.mark.usefixtures("labelled")
+def test_a_withdrawn_piece_is_answered_with_nothing(front: Front) -> None:
+    """A front counts the pieces it has here, so it hears when one is gone."""
+    front.send(work(1, Op.PIECE, generation=1, rows=5_000))
+    front.send(query(2))
+    front.send(Request(1, 0.0, Op.CANCEL, "", b""))
+    replies: dict[int, bytes] = {}
+    while len(replies) < 2:
+        replies |= {reply.id: reply.payload for reply in front.hear().replies}
+    assert replies[1] == b""
+    assert replies[2]
+
+
+@pytest.mark.usefixtures("labelled")
+def test_a_piece_that_lost_its_file(front: Front) -> None:
+    """It is answered, and no credit comes back that was never spent."""
+    front.link.send(frames.pack_request(work(1, Op.PIECE, rows=5_000), in_memfd=True))
+    packet = front.hear()
+    assert code_of(packet.replies[0]) == code_pb2.RESOURCE_EXHAUSTED
+    assert (packet.small, packet.large) == (0, 0)
+
+
+def test_a_default_holds_from_the_next_query_on(front: Front, tmp_path: Path) -> None:
+    """It is taken without opening the index anew, and a damaged one is told."""
+    default = QueryDefault(diversity=0.9, selector="mmr", variant="corrected", search="exact")
+    index = Index.open(tmp_path / "small")
+    index.set_default(default)
+    front.send(query(1))
+    used = query_pb2.QueryResponse.FromString(front.answer().payload).parameters
+    assert (used.selector, used.diversity) == (query_pb2.SELECTOR_MMR, 0.9)
+    index.set_default(None)
+    front.send(query(2))
+    used = query_pb2.QueryResponse.FromString(front.answer().payload).parameters
+    assert used.selector == query_pb2.SELECTOR_GREEDY
+    index.set_default(default)
+    path = tmp_path / "small" / "1.default.json"
+    path.write_text(path.read_text().replace("0.9", "0.8"))
+    front.send(query(3))
+    assert code_of(front.answer()) == code_pb2.DATA_LOSS
+
+
+def build_prepared(front: Front, root: Path, number: int, *, publish: bool) -> None:
+    """Build `small` anew, having a worker open it first; raises where it is not to serve."""
+
+    def prepare(folder: Path) -> None:
+        whole = Whole("small", folder.name).pack()
+        front.send(Request(number, FOREVER, Op.PREPARE, "", whole))
+        assert front.hear_until(number) == [number]
+        if not publish:
+            raise InterruptedError
+
+    with staging(root / "small", replace=True) as stage:
+        stage.on_whole = prepare
+        builder = IndexBuilder(stage, BuildParameters(), name="small")
+        builder.append(random_points(40, seed=number))
+        builder.finish()
+
+
+def generation(front: Front, number: int) -> int:
+    """Return the generation that answers."""
+    front.send(query(number))
+    return query_pb2.QueryResponse.FromString(front.answer().payload).generation

@@ -1,0 +1,101 @@
+"""What a worker does first, and what it says at its start: nothing is answered here."""
+
+import math
+import socket
+from pathlib import Path
+
+import pytest
+from structlog.testing import capture_logs
+
+from divgrpc import compilation
+from divgrpc.compilation import Compilation
+from divgrpc.kernels import cache_files
+from divgrpc_server.config import Config
+from divgrpc_server.ipc import control, packets
+from divgrpc_server.ipc.packets import Op, Request
+from divgrpc_server.logging import logs
+from divgrpc_server.worker import __main__ as worker
+from divgrpc_server.worker import kernel_progress
+from support.fake_front import Front
+
+
+def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that has come is read, and a round begins the large one and answers the small one."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    me = control.Self(control.Channel(theirs), Config(log_level="error"), tmp_path, 1)
+    one = worker.Worker(me, logs.configure(me.config, "worker"))
+    order: list[int | str] = []
+
+    def serve(_: worker.Front, packet: list[Request]) -> bool:
+        order.append(packet[0].id)
+        return len(packet[0].payload) > packets.SMALL_MAX
+
+    def piece(*_: object) -> None:
+        order.append("piece")
+        monkeypatch.setattr(one, "_take_in", lambda: False)
+
+    monkeypatch.setattr(one, "_serve_packet", serve)
+    monkeypatch.setattr(one, "_serve_piece", piece)
+    with ours, theirs:
+        front = Front(control.Channel(ours))
+        for number, size in ((1, 100_000), (2, 100), (3, 100)):
+            front.send(Request(number, math.inf, Op.QUERY, "tag", bytes(size)))
+        one._batches.append(())  # type: ignore[arg-type]  # of which a piece is due
+        one.run()
+        front.link.close()
+    assert order == [1, 2, "piece"]
+
+
+_BEGUN = Compilation("begun", 2, 117, 0.0)
+_HALF = Compilation("going on", 60, 117, 9.0)
+_SOON_AFTER = Compilation("going on", 61, 117, 9.1)
+_DONE = Compilation("done", 117, 117, 21.0)
+
+
+@pytest.mark.parametrize(
+    ("states", "logged", "counts"),
+    [
+        ([], ["kernels are warm"], []),
+        (
+            [_BEGUN, _HALF, _SOON_AFTER, _DONE],
+            ["compiling kernels, once", "compiling kernels", "compiled", "kernels are warm"],
+            [2, 60, 117],
+        ),
+        (
+            [Compilation("unkept", 0, 117, 0.0, "Read-only file system")],
+            ["cannot be kept (Read-only file system)", "kernels are warm"],
+            [0],
+        ),
+    ],
+    ids=["warm", "first start", "unwritable"],
+)
+def test_a_worker_tells_how_far_the_kernels_are(
+    monkeypatch: pytest.MonkeyPatch,
+    states: list[Compilation],
+    logged: list[str],
+    counts: list[int],
+) -> None:
+    """The log and the supervisor hear of it; where all kernels exist, of nothing but that."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    reports: list[compilation.Report] = []
+    monkeypatch.setattr(compilation, "report_to", reports.append)
+
+    def warm_kernels() -> None:
+        for state in states:
+            reports[0](state)
+
+    monkeypatch.setattr(kernel_progress, "warm_kernels", warm_kernels)
+    log = logs.configure(Config(), "worker")
+    with ours, theirs, capture_logs() as events:
+        kernel_progress.warm(control.Channel(theirs), log)
+        theirs.close()
+        heard = []
+        while (received := control.Channel(ours).receive()) is not None:
+            heard.append(received[0])
+    assert len(events) == len(logged)
+    assert all(word in event["event"] for word, event in zip(logged, events, strict=True))
+    total = len(cache_files.kernel_names())
+    assert [message.number for message in heard] == [*counts, total]
+    assert {message.kind for message in heard} == {"kernels"}

@@ -1,0 +1,122 @@
+"""Indexes of every family, metric and kind of points over one set of points, and their twins."""
+
+from dataclasses import replace
+from functools import cache
+from typing import get_args
+
+import numpy as np
+from scipy import sparse
+
+from divgrpc.engine import Engine
+from divgrpc.index import Index
+from divgrpc.storage.generations import Generation
+from divgrpc.types import (
+    FloatArray,
+    HashFamily,
+    Metric,
+    Points,
+    QueryResult,
+    Sampling,
+    Search,
+    Selector,
+    Variant,
+)
+from reference import definitions
+from reference.index import check_row, points_of
+
+ROWS, DIMS = 240, 20
+FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash", "cells"]
+METRICS: tuple[Metric, ...] = get_args(Metric)
+KINDS: tuple[Points, ...] = get_args(Points)
+SEARCHES: list[Search] = ["tables", "scan", "scan_hamming", "exact"]
+SAMPLINGS: tuple[Sampling, ...] = get_args(Sampling)
+SELECTIONS: list[tuple[Selector, Variant]] = [
+    ("nearest", "corrected"),
+    ("greedy", "corrected"),
+    ("greedy", "printed"),
+    ("greedy", "marginal"),
+    ("mmr", "corrected"),
+    ("rerank", "corrected"),
+    ("max_sum", "corrected"),
+    ("dpp", "corrected"),
+    ("qp_relax", "corrected"),
+    ("qp_relax", "printed"),
+]
+
+
+def drawn(rows: int, dims: int, seed: int, metric: Metric) -> FloatArray:
+    """Draw points around a few centres, a tenth of them twice, a third of their entries zero.
+
+    But under cosine their lengths vary by 100, and two of them are zero.
+    """
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((6, dims))
+    points = centres[rng.integers(0, 6, rows)] + 0.7 * rng.standard_normal((rows, dims))
+    points[rng.random(points.shape) < 0.35] = 0
+    points[:, 0] += 0.1
+    if metric != "cosine":
+        points *= 10 ** rng.uniform(0, 2, (rows, 1)) / dims**0.5
+        points[rng.integers(0, rows, 2)] = 0
+    again = rng.random(rows) < 0.1
+    points[again] = points[rng.integers(0, rows, again.sum())]
+    return points.astype(np.float32)
+
+
+def stored_as(points: FloatArray, kind: Points) -> FloatArray | sparse.csr_array:
+    """Return the points as they are to be given."""
+    return sparse.csr_array(points) if kind == "sparse" else points
+
+
+@cache
+def an_index(family: HashFamily, metric: Metric, kind: Points, *, centred: bool = False) -> Index:
+    """Build an index over the same points as all others of the metric."""
+    # pca_hash has one bit per component and no more; cells have no tables.
+    n_tables, n_bits = {"pca_hash": (2, 4), "cells": (None, None)}.get(family, (5, 6))
+    return Index.build(
+        stored_as(drawn(ROWS, DIMS, 1, metric), kind),
+        ids=np.random.default_rng(5).permutation(10**6)[:ROWS],
+        metric=metric,
+        hash_family=family,
+        centred=centred,
+        n_tables=n_tables,
+        n_bits=n_bits,
+        n_components=8,
+        target_recall=0.4,
+        seed=3,
+    )
+
+
+@cache
+def twin_of(index: Index) -> definitions.Points:
+    """Return what the twins need of the index."""
+    return points_of(index)
+
+
+def queries(count: int, metric: Metric) -> FloatArray:
+    """Return queries of all kinds: near the points, far from them, and points themselves."""
+    rng = np.random.default_rng(9)
+    points = drawn(ROWS, DIMS, 1, metric)
+    points = points[points.any(axis=1)]
+    asked = points[:count] * (1 + 0.3 * rng.standard_normal((count, DIMS)))
+    asked[1::3] = 3 * rng.standard_normal(asked[1::3].shape)
+    asked[2::3] = points[count : count + len(asked[2::3])]
+    return asked.astype(np.float32)
+
+
+def check(index: Index, asked: FloatArray, result: QueryResult, *, at_least: int = 0) -> None:
+    """Compare every row with the twin's answer to it."""
+    for row, query in enumerate(asked):
+        check_row(twin_of(index), query, result, row, at_least=at_least)
+
+
+def taking(index: Index, search: Search) -> Index:
+    """Return the index with this as what Build found to be best, for queries of both kinds."""
+    # Without what was measured for each number of candidates.
+    manifest = replace(
+        index.engine._manifest,
+        auto_search=search,
+        auto_search_dense=None,
+        search_costs=(),
+        search_costs_dense=(),
+    )
+    return Index(Engine(Generation(manifest, index.engine._arrays), "points"))
