@@ -7,7 +7,6 @@ kept, it compiles what it needs itself.
 """
 
 import contextlib
-import fcntl
 import os
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import IO, Final, Literal
 
 from divgrpc.kernels import cache_files
+from divgrpc.platforms import count_cores, lock_exclusively
 from divgrpc.unused_kernels import mark_used, remove_unused
 
 # With two cores a cold start on an idle machine took 31 s. One compiler alone took 45 s of CPU.
@@ -57,7 +57,7 @@ Report = Callable[[Compilation], None]
 
 def expected_seconds() -> int:
     """Return about how long it takes on an idle machine with as many cores."""
-    return _SECONDS_ALONE if len(os.sched_getaffinity(0)) < 2 else _SECONDS_TOGETHER
+    return _SECONDS_ALONE if count_cores() < 2 else _SECONDS_TOGETHER
 
 
 def tell_standard_error(now: Compilation) -> None:
@@ -177,12 +177,9 @@ def _compile_in_turn(tick: Callable[[], None]) -> str:
 def _locked(lock: IO[bytes]) -> bool:
     """Take the lock if it is free; file systems without locks let everybody in, which is safe."""
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return lock_exclusively(lock)
     except OSError:
         return True
-    return True
 
 
 def _patience(tick: Callable[[], None]) -> Iterator[None]:
@@ -198,7 +195,7 @@ def _patience(tick: Callable[[], None]) -> Iterator[None]:
 
 def _compile_apart(tick: Callable[[], None]) -> str:
     """Run the compilers to their end; returns what went wrong, nothing where all kernels exist."""
-    cores = len(os.sched_getaffinity(0))
+    cores = count_cores()
     with tempfile.TemporaryFile() as complaints, contextlib.ExitStack() as ending:
         try:
             compilers = [ending.enter_context(_compiler(e, complaints)) for e in _ENDS[:cores]]

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Final, TypeVar
 
+from divgrpc.platforms import count_cores
+
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-# So many items wait for each core: behind more of them another build's would wait long.
-_AHEAD: Final = 4
+# More queued items for each core would keep another build waiting.
+_QUEUED_ITEMS_PER_CORE: Final = 4
 _here = threading.local()
 
 
@@ -21,7 +23,7 @@ def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> It
     None of the work goes on behind its end, however it ends. What asks for all cores in the midst
     of such work gets its own alone: the others are busy.
     """
-    cores = len(os.sched_getaffinity(0))
+    cores = count_cores()
     if min(cores, len(items)) < 2 or hasattr(_here, "busy"):
         yield from map(work, items)
         return
@@ -29,7 +31,7 @@ def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> It
     try:
         for item in items:
             begun.append(_pool(os.getpid(), cores).submit(work, item))
-            if len(begun) > _AHEAD * cores:
+            if len(begun) > _QUEUED_ITEMS_PER_CORE * cores:
                 yield begun.popleft().result()
         while begun:
             yield begun.popleft().result()

@@ -4,14 +4,11 @@
 """
 
 import contextlib
-import ctypes
 import gc
-import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 from scipy import sparse
@@ -25,6 +22,7 @@ from divgrpc.kernels import cache_files, jit
 from divgrpc.labels import train
 from divgrpc.labels.prediction import embed
 from divgrpc.parameters import BuildParameters, LabelParameters
+from divgrpc.platforms import end_with_parent
 from divgrpc.search.branches import Branches
 from divgrpc.search.compilation import compile_beside, compile_together
 from divgrpc.search.selectors import ONE_BY_ONE
@@ -32,8 +30,6 @@ from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray
 from divgrpc.unused_kernels import remove_unused
 from divgrpc.vectors import SparseRows, as_rows
-
-_PR_SET_PDEATHSIG: Final = 1
 
 
 def warm_kernels() -> None:
@@ -101,7 +97,7 @@ def compile_kernels(end: str, folder: str) -> None:
     on standard error, where they would be elsewhere or cannot be kept.
     """
     # Nobody waits for the files any more once that process has died.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     if folder != str(cache_files.cache_folder()):
         raise SystemExit("another divgrpc is installed than the one that runs")
     compilation.leave_to_others()

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import IndexDamagedError, StorageFullError
+from divgrpc.platforms import reserve, sync_data
 
 HEADER_BYTES: Final = 128
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
@@ -119,7 +120,7 @@ class ArrayFile:
         if self._unsynced >= _SYNC_BYTES:
             # A little at a time: all at the end, a large upload would seem to stand still.
             with room_reported():
-                os.fdatasync(self._file.fileno())
+                sync_data(self._file.fileno())
             self._unsynced = 0
 
     def fill(self, rows: int) -> Array:
@@ -158,7 +159,7 @@ class ArrayFile:
 
     def _reserve(self, size: int) -> None:
         with room_reported():
-            os.posix_fallocate(self._file.fileno(), 0, size)
+            reserve(self._file.fileno(), size)
         self._reserved_bytes = size
 
     def _write_header(self) -> None:

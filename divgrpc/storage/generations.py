@@ -19,7 +19,6 @@ begins again.
 """
 
 import contextlib
-import fcntl
 import os
 import secrets
 import shutil
@@ -40,6 +39,7 @@ from divgrpc.errors import (
     StorageInUseError,
 )
 from divgrpc.parameters import INDEX_NAME
+from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import (
     Array,
     ArrayEntry,
@@ -320,10 +320,8 @@ def lock_root(root: Path) -> Iterator[None]:
     """Hold `root` for this process; raises `StorageInUseError` where another one does."""
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("ab") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise StorageInUseError("another server keeps its indexes in this folder") from None
+        if not lock_exclusively(file):
+            raise StorageInUseError("another server keeps its indexes in this folder")
         yield
 
 
@@ -335,11 +333,9 @@ def _build_lock(folder: Path) -> Iterator[None]:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
             raise IndexNotFoundError(f"there is no index {folder.name!r}") from None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock_exclusively(descriptor):
             os.close(descriptor)
-            raise BuildUnderWayError(f"a build of index {folder.name!r} is under way") from None
+            raise BuildUnderWayError(f"a build of index {folder.name!r} is under way")
         # The holder before us may have unlinked the file that we opened: then our lock is of
         # nothing that a newcomer would see.
         with contextlib.suppress(FileNotFoundError):
