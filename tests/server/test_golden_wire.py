@@ -1,8 +1,8 @@
-"""Recorded requests, byte for byte, and what a server answered them with.
+"""Recorded requests of every method, byte for byte, and the server's recorded answers.
 
-They hold a change of the code to the same bytes on the wire. The indexes are those of
-`core.test_golden_families`. Methods whose answers hold times or come from a build are left to tests
-of their own. Run as a script, this file records all of it anew:
+They hold a change of the code to the same bytes on the wire. `golden_requests` makes the requests;
+`UNSTEADY` lists the only fields that are cleared before answers are compared. Run as a script, this
+file records all of it anew; review its changes before you commit them:
 
     PYTHONPATH=tests .venv/bin/python tests/server/test_golden_wire.py
 """
@@ -10,73 +10,161 @@ of their own. Run as a script, this file records all of it anew:
 import json
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 import grpc
-import numpy as np
 import pytest
+from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
-from core.storage.test_golden_families import points
-from divgrpc_protos.v1 import index_pb2, predict_pb2, query_pb2, vectors_pb2
-from support import raw_calls
-from support.running_server import RunningServer
+import raw
+from divgrpc_protos.v1 import diverse_index_pb2, index_pb2
+from golden_requests import SERVED, calls
+from running import RunningServer, eventually
 
 _GOLDEN: Final = Path(__file__).parent.parent / "golden"
 _RECORD: Final = _GOLDEN / "wire.json"
-_INDEXES: Final = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")
-# What each call is named by; its request and its answer are recorded.
-Calls = dict[str, tuple[str, bytes]]
+_METHODS: Final = diverse_index_pb2.DESCRIPTOR.services_by_name["DiverseIndex"].methods_by_name
+_PACKAGE: Final = "divgrpc.v1."
+_TIMES: Final = {
+    f"row.microseconds.{name}": "a measured time" for name in ("mean", "p50", "p90", "p99")
+}
+_EVALUATION: Final = {
+    **_TIMES,
+    "row.values[microseconds].values": "measured times",
+    "row.on_front": "a comparison of measured times",
+    "progress.seconds_left": "an estimate from the clock",
+}
+# By method: the fields that differ between runs or machines, each with the reason. A name in
+# brackets picks the elements of a repeated field that have this name.
+UNSTEADY: Final = {
+    "Evaluate": _EVALUATION,
+    "EvaluateLabels": _EVALUATION,
+    "QueryStream": {
+        "error.message": "a text for people, free to change",
+        "error.details": "they hold a random request id and the text",
+    },
+    "GetServerInfo": {
+        "version": "the release under test",
+        "versions": "the installed libraries",
+        "kernels_compiled": "depends on the kernels cached before the start",
+        "kernels_total": "depends on the kernels cached before the start",
+    },
+}
+# Fields that no recorded call has, each with the reason.
+_NOT_RECORDED: Final = {
+    "EvaluateTimes": "cleared",
+    "EvaluateRow.on_front": "cleared",
+    "EvaluateLabelRow.on_front": "cleared",
+    "EvaluateProgress.seconds_left": "cleared",
+    "GetServerInfoResponse.version": "cleared",
+    "GetServerInfoResponse.versions": "cleared",
+    "GetServerInfoResponse.kernels_compiled": "cleared",
+    "GetServerInfoResponse.kernels_total": "cleared",
+    "BuildResponse.progress": "left out",
+    "BuildProgress": "left out",
+    "EvaluateRow.empty": "a query of a golden index always has a result",
+    "LabelPlan.parameters": "the numbers of a training differ between processors",
+    "LABEL_MODEL_LEML": "the numbers of a training differ between processors",
+}
 
 
-def requests() -> Calls:
-    """Return requests by name, each with its method."""
-    rows = points()[:2]
-    dense = vectors_pb2.Vectors(
-        dense=vectors_pb2.DenseMatrix(rows=2, cols=9, values=rows.ravel().tolist())
-    )
-    sparse = vectors_pb2.Vectors(
-        sparse=vectors_pb2.CsrMatrix(
-            rows=2,
-            cols=9,
-            indptr=np.array([0, 2, 5], "<i8").tobytes(),
-            indices=np.array([1, 7, 0, 3, 8], "<u4").tobytes(),
-            data=np.array([0.5, -1, 2, 0.25, 1], "<f4").tobytes(),
-        )
-    )
-    plain: dict[str, Any] = {"k": 4, "list_collapsed": True}
-    calls: dict[str, tuple[str, Message]] = {
-        f"query {name}": ("Query", query_pb2.QueryRequest(index=name, queries=dense, **plain))
-        for name in _INDEXES
-    }
-    calls["query sparse with sparse rows"] = (
-        "Query",
-        query_pb2.QueryRequest(index="sparse", queries=sparse, diversity_auto=True),
-    )
-    calls["query with a bound"] = (
-        "Query",
-        query_pb2.QueryRequest(index="cells", queries=dense, lose_at_most=0.1, hash_limit=40),
-    )
-    calls["predict"] = (
-        "PredictLabels",
-        predict_pb2.PredictLabelsRequest(index="labels", documents=dense, top_k=3),
-    )
-    for name in _INDEXES:
-        calls[f"describe {name}"] = ("GetIndex", index_pb2.GetIndexRequest(index=name))
+def unsteady(method: str) -> bool:
+    """Tell whether answers of a method have fields to clear or events to leave out."""
+    return method in UNSTEADY or method == "Build"
+
+
+def clear(message: Message, path: str) -> None:
+    """Clear the field at a path of `UNSTEADY`."""
+    first, _, rest = path.partition(".")
+    name, _, element = first.rstrip("]").partition("[")
+    if not rest:
+        message.ClearField(name)
+        return
+    child = getattr(message, name)
+    for part in [child] if isinstance(child, Message) else child:
+        present = part is not child or message.HasField(name)
+        if present and element in {"", getattr(part, "name", "")}:
+            clear(part, rest)
+
+
+def is_interim(method: str, message: Any) -> bool:  # noqa: ANN401  # a message with a oneof
+    """Tell whether an event reports progress before the end, which depends on the clock."""
+    if method == "Build":
+        return bool(message.HasField("progress"))
+    if not method.startswith("Evaluate") or not message.HasField("progress"):
+        return False
+    return bool(message.progress.queries_done < message.progress.queries_total)
+
+
+def steady(method: str, answers: Iterable[bytes]) -> list[str]:
+    """Return answers in hexadecimal, without what differs between runs or machines.
+
+    A stream of queries is answered in any order; its answers are sorted by correlation id.
+    """
+    if not unsteady(method):
+        return [answer.hex() for answer in answers]
+    kept: list[str] = []
+    for answer in answers:
+        message = answer_class(method).FromString(answer)
+        if is_interim(method, message):
+            continue
+        for path in UNSTEADY.get(method, ()):
+            clear(message, path)
+        kept.append(message.SerializeToString(deterministic=True).hex())
+    # The last progress may be told twice.
+    kept = list(dict.fromkeys(kept))
+    return sorted(kept) if method == "QueryStream" else kept
+
+
+def answer_class(method: str) -> type[Message]:
+    return GetMessageClass(_METHODS[method].output_type)
+
+
+def request_class(method: str) -> type[Message]:
+    return GetMessageClass(_METHODS[method].input_type)
+
+
+def call(channel: grpc.Channel, method: str, requests: list[bytes]) -> list[bytes]:
+    """Call a method with bytes and return all its answers."""
+    if _METHODS[method].client_streaming:
+        return list(raw.stream(channel, method, iter(requests)))
+    (request,) = requests
+    if _METHODS[method].server_streaming:
+        return list(raw.unary_stream(channel, method)(request, timeout=30))
+    return [raw.unary(channel, method)(request, timeout=30)]
+
+
+def written() -> dict[str, tuple[str, list[str]]]:
+    """Return the method and the requests of each call, in hexadecimal."""
     return {
-        name: (method, message.SerializeToString(deterministic=True))
-        for name, (method, message) in calls.items()
+        name: (method, [part.SerializeToString(deterministic=True).hex() for part in requests])
+        for name, (method, requests) in calls().items()
     }
 
 
 @cache
-def recorded() -> dict[str, list[str]]:
-    record: dict[str, list[str]] = json.loads(_RECORD.read_text())
+def recorded() -> dict[str, list[Any]]:
+    record: dict[str, list[Any]] = json.loads(_RECORD.read_text())
     return record
+
+
+@contextmanager
+def _serving(folder: Path) -> Iterator[grpc.Channel]:
+    """Serve copies of the golden indexes with one worker, ready from the first call."""
+    for name, golden in SERVED.items():
+        shutil.copytree(_GOLDEN / "families" / golden, folder / "data" / name)
+    running = RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "1")
+    with running as server, server.channel() as channel:
+        describe = raw.unary(channel, "GetServerInfo")
+        state = index_pb2.GetServerInfoResponse.FromString
+        eventually(lambda: state(describe(b"", timeout=30)).kernels_ready, seconds=100)
+        yield channel
 
 
 @pytest.fixture(scope="module")
@@ -86,37 +174,80 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
         yield channel
 
 
-@contextmanager
-def _serving(folder: Path) -> Iterator[grpc.Channel]:
-    for name in _INDEXES:
-        shutil.copytree(_GOLDEN / "families" / name, folder / "data" / name)
-    running = RunningServer(folder, "--data-dir", str(folder / "data"))
-    with running as server, server.channel() as channel:
-        yield channel
-
-
 @pytest.mark.parametrize("name", recorded())
 def test_a_recorded_request_gets_the_recorded_bytes(golden: grpc.Channel, name: str) -> None:
-    """The same request bytes get the same answer bytes."""
-    method, request, answer = recorded()[name]
-    assert raw_calls.unary(golden, method)(bytes.fromhex(request), timeout=30).hex() == answer
+    """The same request bytes get the same answer bytes, but for the fields in `UNSTEADY`."""
+    method, requests, answers = recorded()[name]
+    given = call(golden, method, [bytes.fromhex(request) for request in requests])
+    assert steady(method, given) == answers
 
 
 def test_requests_have_the_bytes_that_were_recorded() -> None:
-    """What the generated code writes is what it wrote, and no recorded call is left over."""
-    written = {name: [method, request.hex()] for name, (method, request) in requests().items()}
-    assert written == {name: call[:2] for name, call in recorded().items()}
+    """The generated code writes the recorded bytes, and no recorded call is left over."""
+    record = {name: (method, requests) for name, (method, requests, _) in recorded().items()}
+    assert written() == record
+
+
+def test_every_method_is_recorded() -> None:
+    """The service has no method without a recorded call."""
+    assert {method for method, _, _ in recorded().values()} == set(_METHODS)
+
+
+def declared_in(kind: Descriptor, seen: set[str]) -> set[str]:
+    """Return the names of all fields and enum values of a message and of the messages in it."""
+    if kind.full_name in seen or not kind.full_name.startswith(_PACKAGE):
+        return set()
+    seen.add(kind.full_name)
+    names = set()
+    for field in kind.fields:
+        names.add(field.full_name.removeprefix(_PACKAGE))
+        if field.enum_type:
+            names |= {value.name for value in field.enum_type.values if value.number}
+        if field.message_type and not field.message_type.GetOptions().map_entry:
+            names |= declared_in(field.message_type, seen)
+    return names
+
+
+def present_in(message: Message) -> set[str]:
+    """Return the names of the fields and enum values in a message and in the messages in it."""
+    names: set[str] = set()
+    for field, value in message.ListFields():
+        names.add(field.full_name.removeprefix(_PACKAGE))
+        if field.enum_type:
+            numbers = [value] if isinstance(value, int) else value
+            names |= {field.enum_type.values_by_number[number].name for number in numbers}
+        if field.message_type and not field.message_type.GetOptions().map_entry:
+            parts = [value] if isinstance(value, Message) else value
+            names = names.union(*map(present_in, parts))
+    return names
+
+
+def test_every_field_and_enum_value_is_recorded() -> None:
+    """Each is set in a recorded request or answer, unless `_NOT_RECORDED` says why it is not."""
+    present, declared = set[str](), set[str]()
+    for described in _METHODS.values():
+        for message in (described.input_type, described.output_type):
+            declared |= declared_in(message, set())
+    for method, requests, answers in recorded().values():
+        for kind, parts in ((request_class(method), requests), (answer_class(method), answers)):
+            present = present.union(*(present_in(kind.FromString(part)) for part in _bytes(parts)))
+    missing = {name for name in declared - present if name.split(".")[0] not in _NOT_RECORDED}
+    assert missing == {name for name in _NOT_RECORDED if "." in name}
 
 
 def record() -> None:
     """Write all requests and answers anew."""
     with tempfile.TemporaryDirectory() as folder, _serving(Path(folder)) as channel:
         answers = {
-            name: [method, request.hex(), raw_calls.unary(channel, method)(request).hex()]
-            for name, (method, request) in requests().items()
+            name: [method, requests, steady(method, call(channel, method, _bytes(requests)))]
+            for name, (method, requests) in written().items()
         }
     lines = [f" {json.dumps(name)}: {json.dumps(answers[name])}" for name in sorted(answers)]
     _RECORD.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def _bytes(texts: list[str]) -> list[bytes]:
+    return [bytes.fromhex(text) for text in texts]
 
 
 if __name__ == "__main__":

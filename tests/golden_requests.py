@@ -1,0 +1,348 @@
+"""Requests of every method for `server/test_golden_wire.py`, on the indexes of `golden/families`.
+
+A request that changes an index has an index of its own, whose name begins with `a_`, so that the
+order of the calls changes no answer. No list of indexes asked for here begins that early.
+"""
+
+from typing import Any, Final
+
+import numpy as np
+from google.protobuf.message import Message
+
+from core.test_golden_families import labelling, points
+from divgrpc_protos.v1 import (
+    evaluate_labels_pb2,
+    evaluate_pb2,
+    index_pb2,
+    labels_pb2,
+    predict_pb2,
+    query_pb2,
+    vectors_pb2,
+)
+
+# The indexes of a server under test, each with the golden index that it is a copy of.
+SERVED: Final = {
+    **{name: name for name in ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")},
+    **{name: name for name in ("topics", "sparse_topics", "factors")},
+    "a_default": "topics",
+    "a_deleted": "cells",
+    "a_thresholds": "labels",
+}
+_QUERIED: Final = ("lsh_div", "lsh_sdiv", "pca_hash", "cells", "sparse", "labels")
+_STORED: Final = (*_QUERIED, "topics", "sparse_topics", "factors")
+_DTYPES: Final = {"<f4": vectors_pb2.DTYPE_FLOAT32, "<f2": vectors_pb2.DTYPE_FLOAT16}
+# The method of each call and its requests, by the call's name.
+Calls = dict[str, tuple[str, list[Message]]]
+
+
+def calls() -> Calls:
+    """Return the calls of every method."""
+    return {
+        **_queries(),
+        **_query_fields(),
+        **_query_stream(),
+        **_predictions(),
+        **_evaluations(),
+        **_label_evaluations(),
+        **_builds(),
+        **_lookups(),
+    }
+
+
+def _dense(rows: int) -> vectors_pb2.Vectors:
+    """Return the first points, as numbers."""
+    values = points()[:rows].ravel().tolist()
+    return vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(rows=rows, cols=9, values=values))
+
+
+def _raw(start: int, stop: int, dtype: str = "<f4") -> vectors_pb2.DenseMatrix:
+    """Return some points, as bytes of single or half precision."""
+    data = points()[start:stop].astype(dtype).tobytes()
+    return vectors_pb2.DenseMatrix(rows=stop - start, cols=9, data=data, dtype=_DTYPES[dtype])
+
+
+def _sparse(dtype: str | None = None) -> vectors_pb2.CsrMatrix:
+    """Return two sparse rows, by default in single precision without saying so."""
+    return vectors_pb2.CsrMatrix(
+        dtype=_DTYPES[dtype] if dtype else vectors_pb2.DTYPE_UNSPECIFIED,
+        rows=2,
+        cols=9,
+        indptr=np.array([0, 2, 5], "<i8").tobytes(),
+        indices=np.array([1, 7, 0, 3, 8], "<u4").tobytes(),
+        data=np.array([0.5, -1, 2, 0.25, 1], dtype or "<f4").tobytes(),
+    )
+
+
+def _query(index: str, **fields: Any) -> query_pb2.QueryRequest:  # noqa: ANN401  # a message's types
+    fields.setdefault("queries", _dense(2))
+    return query_pb2.QueryRequest(index=index, **fields)
+
+
+def _queries() -> Calls:
+    queries = {name: _query(name, k=4, list_collapsed=True) for name in _QUERIED}
+    queries["sparse with sparse rows"] = _query(
+        "sparse", queries=vectors_pb2.Vectors(sparse=_sparse()), diversity_auto=True
+    )
+    bounded = _query("cells", lose_at_most=0.1, hash_limit=40)
+    calls: Calls = {f"query {name}": ("Query", [query]) for name, query in queries.items()}
+    return {**calls, "query with a bound": ("Query", [bounded])}
+
+
+def _query_fields() -> Calls:
+    """Return queries with the fields that `_queries` leaves out."""
+    half = vectors_pb2.Vectors(dense=_raw(0, 2, "<f2"))
+    half_sparse = vectors_pb2.Vectors(sparse=_sparse("<f2"))
+    zero = vectors_pb2.Vectors(dense=vectors_pb2.DenseMatrix(rows=1, cols=9, values=[0.0] * 9))
+    every: dict[str, Any] = {
+        "k": 3,
+        "diversity": 0.4,
+        "selector": query_pb2.SELECTOR_QP_RELAX,
+        "variant": query_pb2.VARIANT_CORRECTED,
+        "search": query_pb2.SEARCH_TABLES,
+        "hash_limit": 50,
+        "candidates_limit": 20,
+        "max_distance": 3.5,
+        "sampling": query_pb2.SAMPLING_NEAREST,
+        "seed": 7,
+        "rounding": query_pb2.ROUNDING_TOP_K,
+        "n_probes": 12,
+        "duplicate_threshold": 0.95,
+        "list_collapsed": True,
+    }
+    queries = {
+        "every field": _query("lsh_sdiv", **every),
+        "epsilon": _query("pca_hash", k=2, epsilon=0.5, keep_duplicates=True, queries=half),
+        "half precision": _query("sparse", queries=half_sparse),
+        "a stored default": _query("topics", k=4),
+        "few candidates": _query("cells", k=5, hash_limit=5, candidates_limit=5),
+        "no distance": _query("lsh_div", max_distance=1e-9),
+        "all losses": _query("lsh_sdiv", k=2, lose_at_most=1.0),
+        "all points": _query("lsh_sdiv", k=80, lose_at_most=0.5, hash_limit=0, candidates_limit=0),
+        "equal scores": _query("pca_hash", k=3, lose_at_most=0.5, queries=zero),
+        **_query_words(),
+    }
+    return {f"query {name}": ("Query", [query]) for name, query in queries.items()}
+
+
+def _query_words() -> dict[str, query_pb2.QueryRequest]:
+    """Return queries of every selector and variant, and between them every search and sampling."""
+    plain: dict[str, Any] = {"k": 5, "diversity": 0.5, "hash_limit": 30}
+    queries = {}
+    searches, samplings = query_pb2.Search.values()[1:], query_pb2.Sampling.values()[1:]
+    for selector in query_pb2.Selector.values()[1:8]:
+        search = searches[selector % len(searches)]
+        sampling = samplings[selector % len(samplings)]
+        queries[query_pb2.Selector.Name(selector)] = _query(
+            "lsh_div", selector=selector, search=search, sampling=sampling, **plain
+        )
+    for variant in query_pb2.Variant.values()[1:]:
+        queries[query_pb2.Variant.Name(variant)] = _query("lsh_sdiv", variant=variant, **plain)
+    return queries
+
+
+def _query_stream() -> Calls:
+    """Return a stream of queries, one of which is refused."""
+    queries = [_query("cells", k=2), _query("nobody"), _query("labels", k=3, diversity=0.0)]
+    stream: list[Message] = [
+        query_pb2.QueryStreamRequest(correlation_id=5 + number, query=query)
+        for number, query in enumerate(queries)
+    ]
+    return {"query stream": ("QueryStream", stream)}
+
+
+def _predictions() -> Calls:
+    votes = predict_pb2.PREDICTION_MODE_NEIGHBOUR_VOTE
+    several: dict[str, dict[str, Any]] = {
+        "predict": {"index": "labels", "top_k": 3},
+        "predict with every field of the embedding": {
+            "index": "labels",
+            "top_k": 2,
+            "threshold": -0.5,
+            "diversity": 0.2,
+            "seed": 4,
+            "selector": query_pb2.SELECTOR_MMR,
+            "search": query_pb2.SEARCH_SCAN,
+            "hash_limit": 6,
+            "candidates_limit": 5,
+            "mode": predict_pb2.PREDICTION_MODE_EMBEDDING,
+        },
+        "predict by votes": {"index": "labels", "mode": votes},
+        "predict by plain votes": {
+            "index": "labels",
+            "mode": votes,
+            "neighbours": 7,
+            "vote": predict_pb2.VOTE_PLAIN,
+            "top_k": 6,
+            "selector": query_pb2.SELECTOR_HIERARCHY,
+            "diversity": 0.3,
+        },
+        "predict by factors": {"index": "factors", "top_k": 6},
+    }
+    return {
+        name: ("PredictLabels", [predict_pb2.PredictLabelsRequest(documents=_dense(2), **fields)])
+        for name, fields in several.items()
+    }
+
+
+def _evaluations() -> Calls:
+    grid: dict[str, Any] = {
+        "index": "a_default",
+        "queries": _dense(8),
+        "categories": [0, 1, 2, 3] * 2,
+        "selectors": [query_pb2.SELECTOR_NEAREST, query_pb2.SELECTOR_QP_RELAX],
+        "variants": [query_pb2.VARIANT_CORRECTED],
+        "searches": [query_pb2.SEARCH_TABLES],
+        "limits": [evaluate_pb2.EvaluateLimits(hash_limit=40, candidates_limit=20)],
+        "diversities": [0.4],
+        "roundings": query_pb2.Rounding.values()[1:],
+        "ks": [4],
+        "seed": 3,
+        "folds": 2,
+        "set_default": True,
+        "per_query": True,
+        "keep_duplicates": True,
+    }
+    relevant = [evaluate_pb2.RelevantIds(ids=[553 - 7 * row, 0]) for row in range(3)]
+    plain = evaluate_pb2.EvaluateRequest(
+        index="sparse", queries=_dense(3), relevant=relevant, diversities=[0.5], ks=[90], folds=0
+    )
+    return {
+        "evaluate": ("Evaluate", [evaluate_pb2.EvaluateRequest(**grid)]),
+        "evaluate relevant ids": ("Evaluate", [plain]),
+    }
+
+
+def _label_sets(start: int, stop: int) -> labels_pb2.LabelSets:
+    """Return the labels of some points."""
+    rows = labelling()["labels"][start:stop]
+    offsets = np.concatenate(([0], rows.sum(axis=1).cumsum()))
+    ids = rows.nonzero()[1].tolist()
+    return labels_pb2.LabelSets(label_count=6, offsets=offsets.astype(int).tolist(), ids=ids)
+
+
+def _label_evaluations() -> Calls:
+    grid: dict[str, Any] = {
+        "index": "a_thresholds",
+        "documents": _dense(8),
+        "labels": _label_sets(0, 8),
+        "modes": predict_pb2.PredictionMode.values()[1:2],
+        "selectors": [query_pb2.SELECTOR_GREEDY],
+        "searches": [query_pb2.SEARCH_EXACT],
+        "limits": [evaluate_pb2.EvaluateLimits(hash_limit=40, candidates_limit=20)],
+        "thresholds": [evaluate_labels_pb2.EvaluateThreshold(threshold=0.2)],
+        "diversities": [0.2, 0.8],
+        "top_ks": [4],
+        "neighbours": 6,
+        "vote": predict_pb2.VOTE_PLAIN,
+        "seed": 3,
+        "folds": 2,
+        "set_default": True,
+        "per_document": True,
+    }
+    votes = evaluate_labels_pb2.EvaluateLabelsRequest(
+        index="labels",
+        documents=_dense(3),
+        labels=_label_sets(0, 3),
+        modes=[predict_pb2.PREDICTION_MODE_NEIGHBOUR_VOTE],
+        selectors=[query_pb2.SELECTOR_HIERARCHY],
+        thresholds=[evaluate_labels_pb2.EvaluateThreshold(threshold=0.9)],
+        diversities=[0.3],
+        folds=0,
+    )
+    return {
+        "evaluate labels": ("EvaluateLabels", [evaluate_labels_pb2.EvaluateLabelsRequest(**grid)]),
+        "evaluate labels by votes": ("EvaluateLabels", [votes]),
+    }
+
+
+def _label_chunk() -> labels_pb2.LabelChunk:
+    """Return label factors, names and a hierarchy of six labels."""
+    rng = np.random.default_rng(25)
+    factors, features = (
+        vectors_pb2.DenseMatrix(rows=rows, cols=2, values=rng.standard_normal(2 * rows).tolist())
+        for rows in (6, 9)
+    )
+    told = labelling()
+    parents, children = told["hierarchy"].T.tolist()
+    return labels_pb2.LabelChunk(
+        label_factors=factors,
+        feature_map=features,
+        label_names=labels_pb2.LabelNames(values=told["label_names"]),
+        hierarchy=labels_pb2.Hierarchy(parents=parents, children=children, roots=[6, 7]),
+    )
+
+
+def _columns(start: int, stop: int) -> dict[str, Any]:
+    """Return the ids, categories, sub-topics and labels of some points."""
+    rows = np.arange(start, stop)
+    return {
+        "ids": (rows * 3).tolist(),
+        "categories": (rows % 4 - 1).tolist(),
+        "subtopics": (rows % 3).tolist(),
+        "labels": _label_sets(start, stop),
+    }
+
+
+def _builds() -> Calls:
+    plan = labels_pb2.LabelPlan(
+        model=labels_pb2.LABEL_MODEL_FACTORS, offset=[0.5, -0.25], unit_rows=True
+    )
+    parameters = index_pb2.BuildParameters(
+        metric=index_pb2.METRIC_EUCLIDEAN,
+        hash_family=index_pb2.HASH_FAMILY_LSH_DIV,
+        hyperplanes=index_pb2.HYPERPLANES_GAUSSIAN,
+        centred=True,
+        n_tables=3,
+        n_bits=8,
+        n_components=9,
+        target_recall=0.8,
+        zero_vectors=index_pb2.ZERO_VECTORS_REJECT,
+        seed=11,
+    )
+    header: dict[str, Any] = {"parameters": parameters, "replace": True}
+    chunks = [
+        index_pb2.BuildChunk(vectors=vectors_pb2.Vectors(dense=_raw(*part)), **_columns(*part))
+        for part in ((0, 30), (30, 80))
+    ]
+    stream: list[Message] = [
+        index_pb2.BuildRequest(
+            header=index_pb2.BuildHeader(index="a_built", labels=plan, expected_rows=80, **header)
+        ),
+        index_pb2.BuildRequest(label_chunk=_label_chunk()),
+        *(index_pb2.BuildRequest(chunk=chunk) for chunk in chunks),
+        index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=80)),
+    ]
+    once = index_pb2.BuildOnceRequest(
+        index="a_built_once",
+        vectors=_dense(80),
+        label_plan=plan,
+        label_chunk=_label_chunk(),
+        **header,
+        **_columns(0, 80),
+    )
+    small = index_pb2.BuildOnceRequest(
+        index="a_built_small",
+        vectors=vectors_pb2.Vectors(sparse=_sparse()),
+        parameters=index_pb2.BuildParameters(hash_family=index_pb2.HASH_FAMILY_AUTO),
+    )
+    return {
+        "build": ("Build", stream),
+        "build once": ("BuildOnce", [once]),
+        "build two rows once": ("BuildOnce", [small]),
+    }
+
+
+def _lookups() -> Calls:
+    calls: Calls = {
+        f"describe {name}": ("GetIndex", [index_pb2.GetIndexRequest(index=name)])
+        for name in _STORED
+    }
+    page = index_pb2.ListIndexesRequest(page_size=2, page_token="cells")  # noqa: S106  # no secret
+    rest = index_pb2.ListIndexesRequest(page_token="pca_hash")  # noqa: S106  # no secret
+    return {
+        **calls,
+        "list a page": ("ListIndexes", [page]),
+        "list the last page": ("ListIndexes", [rest]),
+        "delete": ("DeleteIndex", [index_pb2.DeleteIndexRequest(index="a_deleted")]),
+        "describe the server": ("GetServerInfo", [index_pb2.GetServerInfoRequest()]),
+    }
