@@ -283,11 +283,9 @@ def _columns(start: int, stop: int) -> dict[str, Any]:
     }
 
 
-def _builds() -> Calls:
-    plan = labels_pb2.LabelPlan(
-        model=labels_pb2.LABEL_MODEL_FACTORS, offset=[0.5, -0.25], unit_rows=True
-    )
-    parameters = index_pb2.BuildParameters(
+def _build_parameters() -> index_pb2.BuildParameters:
+    """Return parameters with every field set."""
+    return index_pb2.BuildParameters(
         metric=index_pb2.METRIC_EUCLIDEAN,
         hash_family=index_pb2.HASH_FAMILY_LSH_DIV,
         hyperplanes=index_pb2.HYPERPLANES_GAUSSIAN,
@@ -299,7 +297,13 @@ def _builds() -> Calls:
         zero_vectors=index_pb2.ZERO_VECTORS_REJECT,
         seed=11,
     )
-    header: dict[str, Any] = {"parameters": parameters, "replace": True}
+
+
+def _builds() -> Calls:
+    plan = labels_pb2.LabelPlan(
+        model=labels_pb2.LABEL_MODEL_FACTORS, offset=[0.5, -0.25], unit_rows=True
+    )
+    header: dict[str, Any] = {"parameters": _build_parameters(), "replace": True}
     chunks = [
         index_pb2.BuildChunk(vectors=vectors_pb2.Vectors(dense=_raw(*part)), **_columns(*part))
         for part in ((0, 30), (30, 80))
