@@ -1,6 +1,7 @@
 """Recorded requests of every method, byte for byte, and the server's recorded answers.
 
-They hold a change of the code to the same bytes on the wire. `golden_requests` makes the requests.
+They hold a change of the code to the same bytes on the wire.
+`support.golden_requests` makes the requests.
 Answers are compared without the fields in `UNSTEADY`, and with those in `_ROUNDED` rounded; all
 other bytes must be the same. Run as a script, this file records all of it anew; review its changes
 before you commit them:
@@ -23,10 +24,10 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-import raw
 from divgrpc_protos.v1 import diverse_index_pb2, index_pb2
-from golden_requests import SERVED, calls
-from running import RunningServer, eventually
+from support import raw_calls
+from support.golden_requests import SERVED, calls
+from support.running_server import RunningServer, eventually
 
 _GOLDEN: Final = Path(__file__).parent.parent / "golden"
 _RECORD: Final = _GOLDEN / "wire.json"
@@ -148,11 +149,11 @@ def request_class(method: str) -> type[Message]:
 def call(channel: grpc.Channel, method: str, requests: list[bytes]) -> list[bytes]:
     """Call a method with bytes and return all its answers."""
     if _METHODS[method].client_streaming:
-        return list(raw.stream(channel, method, iter(requests)))
+        return list(raw_calls.stream(channel, method, iter(requests)))
     (request,) = requests
     if _METHODS[method].server_streaming:
-        return list(raw.unary_stream(channel, method)(request, timeout=30))
-    return [raw.unary(channel, method)(request, timeout=30)]
+        return list(raw_calls.unary_stream(channel, method)(request, timeout=30))
+    return [raw_calls.unary(channel, method)(request, timeout=30)]
 
 
 def written() -> dict[str, tuple[str, list[str]]]:
@@ -176,7 +177,7 @@ def _serving(folder: Path) -> Iterator[grpc.Channel]:
         shutil.copytree(_GOLDEN / "families" / golden, folder / "data" / name)
     running = RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "1")
     with running as server, server.channel() as channel:
-        describe = raw.unary(channel, "GetServerInfo")
+        describe = raw_calls.unary(channel, "GetServerInfo")
         state = index_pb2.GetServerInfoResponse.FromString
         eventually(lambda: state(describe(b"", timeout=30)).kernels_ready, seconds=100)
         yield channel

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from google.protobuf.message import Message
 
-from core.test_golden_families import labelling, points
+from core.storage.test_golden_families import labelling, points
 from divgrpc_protos.v1 import (
     evaluate_labels_pb2,
     evaluate_pb2,
