@@ -10,6 +10,7 @@ The compiled engine loads at the first use of `Index`, so that `divgrpc.types` a
 
 from typing import TYPE_CHECKING, Any
 
+from divgrpc import former_paths
 from divgrpc.errors import DivgrpcError
 from divgrpc.types import IndexInfo, QueryResult
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["DivgrpcError", "Index", "IndexInfo", "QueryResult", "__version__"]
 
 __version__ = "0.1.0"
+
+former_paths.install()
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attributes have no common type

@@ -35,6 +35,8 @@ _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc.evaluation.grid": ("Grid", "Limits"),
     "divgrpc.evaluation.label_grid": ("LabelGrid",),
     "divgrpc.evaluation.label_running": ("evaluate_labels",),
+    "divgrpc.evaluation.label_thresholds": ("ChosenThreshold", "choose_threshold"),
+    "divgrpc.evaluation.label_votes": ("neighbour_vote",),
     "divgrpc.index": ("Index",),
     "divgrpc.label_parameters": ("DEFAULT_NEIGHBOURS", "DEFAULT_TOP_K", "PredictParameters"),
     "divgrpc.label_plans": ("LabelModelLike", "LabelPlan", "Labelling"),
