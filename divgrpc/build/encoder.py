@@ -1,7 +1,7 @@
 """From points to everything that finds them: hyperplanes, codes, tables or cells.
 
-Points pass through memory in blocks; what comes of them is created in the store and filled in
-place, so that a staged build holds a few blocks of private memory for each core, whatever its size.
+Points pass through memory in blocks. Arrays are created in the store and filled in place, so that a
+staged build holds a few blocks of private memory for each core, whatever the number of points.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,9 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
-from divgrpc.hashing import codes as coding
-from divgrpc.hashing import hyperplanes as hashing
-from divgrpc.hashing import partition as cells
+from divgrpc.hashing import codes, hyperplanes, partition
 from divgrpc.hashing.count_sketch import CountSketch
 from divgrpc.kernels import inverted_lists, normalise
 from divgrpc.kernels.exact import BOUND_ROWS
@@ -27,37 +25,44 @@ from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, mean_width, release_rows, take
 
 Report = Callable[[str, int, int], None]
-# Numbers that a core has at a time: 2 MiB of projections are still cached when they become signs.
-_MARGINS_AT_ONCE: Final = 2**19
-_NUMBERS_AT_ONCE: Final = 2**20
-_FEW_DIMS: Final = 512  # one BLAS thread is enough
-# Sizes of the sample that gives the mean and the spread of the points.
-_SOME_NUMBERS: Final = 1 << 22
-_SOME_LEAST: Final = 256
-_OTHERS: Final = 256
-_LOOKED_AT: Final = 1 << 13
+# Block sizes of one core. 2 MiB of margins are still in its cache when they become bits.
+_BLOCK_MARGINS: Final = 2**19
+_BLOCK_NUMBERS: Final = 2**20
+# Up to this many dimensions one BLAS thread draws hyperplanes as fast as two.
+_ONE_THREAD_DIMS_MAX: Final = 512
+# The sample of points that gives the centre and the spread: 2**22 numbers, 256 rows at least.
+_SAMPLE_NUMBERS: Final = 1 << 22
+_SAMPLE_ROWS_MIN: Final = 256
+# The spread is measured on 8,192 rows of the sample, each against 256 others.
+_SPREAD_ROWS_MAX: Final = 1 << 13
+_SPREAD_ANCHORS: Final = 256
 # More sparse points get no inverted lists, which take nearly as much memory as the points.
-LISTED_MOST: Final = 2**18
-# The share of the points from which on a column that they hold is common.
-COMMON: Final = 0.6
+LISTED_ROWS_MAX: Final = 2**18
+# A column is common, and gets no list, if more than this share of the points hold it.
+COMMON_COLUMN_SHARE: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """The arrays made of the points, by name, and the parameters with every default filled in."""
+    """Arrays by name, parameters with every default filled in, and the bits of a code."""
 
     arrays: dict[str, Array]
     parameters: BuildParameters
     code_bits: int
 
 
-def encode_points(store: Arrays, asked: BuildParameters, points: Rows, report: Report) -> Encoded:
-    """Make all arrays but the points and their labels; `report` gets stage, rows done, rows."""
+def encode_points(store: Arrays, request: BuildParameters, points: Rows, report: Report) -> Encoded:
+    """Make every array of a generation but the points, their ids and their labels.
+
+    `points` (n, d) float32, dense or sparse, are checked and normalised. `report` is called with
+    the stage, the rows that are done, and `n`. Raises `InvalidArgumentError` for parameters that
+    do not fit the points.
+    """
     rows, dims = points.shape
-    parameters = hashing.fill_defaults(asked, rows, dims)
+    parameters = hyperplanes.fill_defaults(request, rows, dims)
     encoder = _Encoder(store, parameters, points, report)
     encoder.measure()
-    encoder.draw(fit=asked.n_components is None)
+    encoder.draw(fit=request.n_components is None)
     if parameters.hash_family == "cells":
         encoder.hash_into_cells()
     else:
@@ -67,21 +72,22 @@ def encode_points(store: Arrays, asked: BuildParameters, points: Rows, report: R
 
 
 class _Cells:
-    """A partition, and what leads to its centres; hashing puts each row's cell into `numbers` (n,).
+    """A learned partition, with its centres as weights of hyperplanes.
 
-    A centre is the sum of the first hyperplanes times `weights` (C, m); `margins` (C, B) are its
-    own on all of them, `squares` (C,) its squared length.
+    A centre is the sum of the first m hyperplanes times `weights` (C, m) float32. `margins` (C, B)
+    float32 are the products of the centres with all hyperplanes, `squares` (C,) float32 their
+    squared lengths. Hashing writes the cell of every row into `numbers` (n,) int32.
     """
 
-    def __init__(self, partition: cells.Partition, hyperplanes: FloatArray, rows: int) -> None:
-        self.partition = partition
-        planes = hyperplanes.astype(np.float64)
-        turned = planes[:, : partition.width].T @ planes
+    def __init__(self, learned: partition.Partition, planes: FloatArray, rows: int) -> None:
+        self.partition = learned
+        planes64 = planes.astype(np.float64)
+        products = planes64[:, : learned.width].T @ planes64
         # The identity for orthogonal hyperplanes, but not for others.
-        gram = turned[:, : partition.width]
-        weights = partition.centres @ np.linalg.pinv(gram, hermitian=True)
+        gram = products[:, : learned.width]
+        weights = learned.centres @ np.linalg.pinv(gram, hermitian=True)
         self.weights = weights.astype(np.float32)
-        self.margins = (weights @ turned).astype(np.float32)
+        self.margins = (weights @ products).astype(np.float32)
         self.squares = np.einsum("ij,ij->i", weights @ gram, weights).astype(np.float32)
         self.numbers = np.empty(rows, np.int32)
 
@@ -92,8 +98,8 @@ class _Encoder:
     ) -> None:
         self.arrays: dict[str, Array] = {}
         self.parameters = parameters
-        self.bits = hashing.code_bits(parameters)
-        self._planes = self.bits // hashing.code_depth(parameters)
+        self.bits = hyperplanes.code_bits(parameters)
+        self._planes = self.bits // hyperplanes.code_depth(parameters)
         self._store = store
         self._points = points
         self._rows, self._dims = points.shape
@@ -107,32 +113,32 @@ class _Encoder:
 
     @cached_property
     def _used(self) -> int:
-        """How many hyperplanes are not of zeros, which hash nothing."""
+        """How many hyperplanes are not zero; a zero hyperplane hashes nothing."""
         return int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))
 
     def measure(self) -> None:
-        """Keep what sparse points and products are compared with: squared and inverse lengths."""
+        """Store squared lengths of sparse points, and inverse lengths for inner products."""
         if isinstance(self._points, SparseRows):
             squares = self._create("squares", np.float64, (self._rows,))
             normalise.squares_sparse(self._points.indptr, self._points.values, squares)
-            if self._rows <= LISTED_MOST:
-                self._list_holders()
+            if self._rows <= LISTED_ROWS_MAX:
+                self._store_inverted_lists()
         if self.parameters.metric == "inner_product":
             inverses = self._create("inverse_lengths", np.float32, (self._rows,))
             for start, block in self._blocks():
-                long = lengths(block)
-                # A point of length zero has no direction, and is as far from all as can be told.
+                block_lengths = lengths(block)
+                # A point of length zero has no direction; its inverse stays 0.
                 part = inverses[start : start + len(block)]
-                np.divide(1, long, out=part, where=long > 0)
+                np.divide(1, block_lengths, out=part, where=block_lengths > 0)
             if not isinstance(self._points, SparseRows):
-                self._bound_lengths(self._points)
+                self._store_length_bounds(self._points)
 
-    def _list_holders(self) -> None:
-        """List the points that hold each rare column: see `kernels.postings.score_listed`."""
+    def _store_inverted_lists(self) -> None:
+        """List the points that hold each rare column: see `kernels.inverted_lists`."""
         holders = np.zeros(self._dims, np.int64)
         for _, block in self._sparse_blocks():
             inverted_lists.count_holders(block.indices, holders)
-        common = holders > COMMON * self._rows
+        common = holders > COMMON_COLUMN_SHARE * self._rows
         starts = np.concatenate(([0], np.cumsum(np.where(common, 0, holders))))
         self._put("posting_starts", starts)
         rows = self._create("posting_rows", np.int32, (int(starts[-1]),))
@@ -145,8 +151,8 @@ class _Encoder:
                 block.indptr, block.indices, block.values, start, ends, rows, values, part
             )
 
-    def _bound_lengths(self, points: FloatArray) -> None:
-        """Keep how long rows are at most from one place on: see `kernels.scoring.score_longest`."""
+    def _store_length_bounds(self, points: FloatArray) -> None:
+        """Store the greatest length from every block on: see `kernels.exact.score_longest`."""
         longest = []
         for start in range(0, self._rows, BOUND_ROWS):
             block = points[start : start + BOUND_ROWS].astype(np.float64)
@@ -156,122 +162,124 @@ class _Encoder:
         self._put("length_bounds", np.nextafter(falling, np.float32(np.inf)))
 
     def draw(self, *, fit: bool) -> None:
-        """Draw the hyperplanes; with `fit` those of cells lie in as many components as fit best."""
+        """Draw the hyperplanes; with `fit`, cells get the number of components that fits best."""
         self._report("components", 0, self._rows)
         if self.parameters.centred:
             self._centre = self._mean()
         if self.parameters.hash_family == "cells":
-            self._look_at_some(fit=fit)
+            self._fit_to_sample(fit=fit)
         # In few dimensions, and on sparse rows, threads of BLAS would mostly wait for one another.
-        little = isinstance(self._points, SparseRows) or self._dims <= _FEW_DIMS
-        threads = 1 if little else None
-        with threadpool_limits(threads, user_api="blas"):
-            hyperplanes = hashing.draw_hyperplanes(
+        one_thread = isinstance(self._points, SparseRows) or self._dims <= _ONE_THREAD_DIMS_MAX
+        with threadpool_limits(1 if one_thread else None, user_api="blas"):
+            planes = hyperplanes.draw_hyperplanes(
                 self.parameters, self._points, self._centre, self._planes, self._sketch
             )
-        self._put("hyperplanes", hyperplanes)
-        self._put("thresholds", self._sketch.of_dense(self._centre) @ hyperplanes)
+        self._put("hyperplanes", planes)
+        self._put("thresholds", self._sketch.of_dense(self._centre) @ planes)
         if len(self._sketch.places):
             self._put("sketch", self._sketch.places)
         self._release()
 
-    def _look_at_some(self, *, fit: bool) -> None:
-        """Take the centre of some points, and with `fit` the number of components, for cells."""
-        count = min(self._rows, max(_SOME_LEAST, _SOME_NUMBERS // self._dims))
+    def _fit_to_sample(self, *, fit: bool) -> None:
+        """Take the centre from a sample of the points, and with `fit` the number of components."""
+        count = min(self._rows, max(_SAMPLE_ROWS_MIN, _SAMPLE_NUMBERS // self._dims))
         rng = np.random.default_rng((self.parameters.seed, 3))
-        some = take(self._points, np.sort(rng.choice(self._rows, count, replace=False)))
+        sample = take(self._points, np.sort(rng.choice(self._rows, count, replace=False)))
         if not self.parameters.centred and self.parameters.metric != "inner_product":
-            # Distances are the same from wherever margins are measured, and a query's four bits are
-            # spent on what tells points apart.
-            self._centre = (_sum(some, self._dims) / count).astype(np.float32)
-        if fit and not isinstance(some, SparseRows) and self._dims <= hashing.GRAM_DIMS:
-            fitting = coding.fitting_components(_spread(some - self._centre), self.bits)
-            self.parameters = replace(self.parameters, n_components=fitting)
-            self._planes = self.bits // hashing.code_depth(self.parameters)
+            # A shift changes no distance. Around the centre the four bits of a query's projections
+            # resolve the differences between points, not their common part.
+            self._centre = (_sum(sample, self._dims) / count).astype(np.float32)
+        if fit and not isinstance(sample, SparseRows) and self._dims <= hyperplanes.GRAM_DIMS:
+            n_components = codes.fitting_components(_spread(sample - self._centre), self.bits)
+            self.parameters = replace(self.parameters, n_components=n_components)
+            self._planes = self.bits // hyperplanes.code_depth(self.parameters)
 
-    def hash(self, found: "_Cells | None" = None) -> None:
-        """Write codes and scan terms, row by row, and which of the cells each row is in.
+    def hash(self, cells: "_Cells | None" = None) -> None:
+        """Write the codes and scan terms of all rows; with `cells`, the cell of each row too.
 
-        In a cell, codes are of what leads from its centre to the point.
+        In a cell the code of a point is that of its difference from the cell's centre.
         """
-        self._create("codes", np.uint64, (self.bits // hashing.WORD, self._rows))
-        if found or self.parameters.metric != "cosine":
+        self._create("codes", np.uint64, (self.bits // hyperplanes.WORD, self._rows))
+        if cells or self.parameters.metric != "cosine":
             self._create("scan_terms", np.uint32, (self._rows,))
-        numbers = _NUMBERS_AT_ONCE // mean_width(self._points)
-        at_once = max(1, min(block_rows(self._points), numbers, _MARGINS_AT_ONCE // self._planes))
-        starts = range(0, self._rows, at_once)
+        rows_in_cache = min(
+            _BLOCK_NUMBERS // mean_width(self._points), _BLOCK_MARGINS // self._planes
+        )
+        block = max(1, min(block_rows(self._points), rows_in_cache))
+        starts = range(0, self._rows, block)
 
-        def hash_some(start: int) -> None:
-            self._hash_some(start, self._points[start : start + at_once], found)
+        def hash_block(start: int) -> None:
+            self._hash_block(start, self._points[start : start + block], cells)
 
         self._report("hashing", 0, self._rows)
-        held, most = 0, block_rows(self._points)
-        # A library's threads wait for one another more than these do.
+        rows_held, rows_held_max = 0, block_rows(self._points)
+        # One BLAS thread in each of our threads: threads of BLAS would wait for one another.
         with threadpool_limits(1, user_api="blas"):
-            for start, _ in zip(starts, on_all_cores(hash_some, starts), strict=True):
-                held += at_once
-                # Pages that other cores are at work on come back: not after every few rows.
-                if held >= most and start + at_once < self._rows:
-                    held = 0
+            for start, _ in zip(starts, on_all_cores(hash_block, starts), strict=True):
+                rows_held += block
+                # Released pages that other cores still read are mapped again, so release seldom.
+                if rows_held >= rows_held_max and start + block < self._rows:
+                    rows_held = 0
                     self._release()
-                    self._report("hashing", start + at_once, self._rows)
+                    self._report("hashing", start + block, self._rows)
         self._release()
         self._report("hashing", self._rows, self._rows)
 
-    def _hash_some(self, first: int, rows: Rows, found: "_Cells | None") -> None:
-        """Write codes and terms of rows from `first` on, and the cells that they are in."""
+    def _hash_block(self, first: int, rows: Rows, cells: "_Cells | None") -> None:
+        """Write the codes, terms and cells of the rows from `first` on."""
         margins = self._margins(rows)
         stop, terms = first + len(rows), self.arrays.get("scan_terms")
-        if found and terms is not None:
-            numbers = found.partition.assign(margins[:, : found.partition.width])
-            found.numbers[first:stop] = numbers
-            codes, terms[first:stop] = self._cell_terms(rows, margins, found, numbers)
-            coding.encode(codes, self.arrays["codes"], first)
+        if cells and terms is not None:
+            numbers = cells.partition.assign(margins[:, : cells.partition.width])
+            cells.numbers[first:stop] = numbers
+            levels, terms[first:stop] = self._cell_terms(rows, margins, cells, numbers)
+            codes.encode(levels, self.arrays["codes"], first)
             return
         if terms is not None:
             terms[first:stop] = self._terms(rows, margins)
-        coding.encode(margins, self.arrays["codes"], first)
+        codes.encode(margins, self.arrays["codes"], first)
 
     def hash_into_cells(self) -> None:
-        """Learn a partition, then hash, and bring codes into the order of the cells."""
+        """Learn a partition, hash the points, and sort the codes by cell."""
         self._report("cells", 0, self._rows)
-        width = min(hashing.dimensions_spanned(self.parameters, self._sketch.dims), self._planes)
+        spanned = hyperplanes.dimensions_spanned(self.parameters, self._sketch.dims)
+        width = min(spanned, self._planes)
         rng = np.random.default_rng((self.parameters.seed, 2))
-        count = cells.sample_size(self._rows, width)
-        chosen = np.sort(rng.choice(self._rows, count, replace=False))
-        at_once = block_rows(self._points)
+        count = partition.sample_size(self._rows, width)
+        rows = np.sort(rng.choice(self._rows, count, replace=False))
+        block = block_rows(self._points)
 
         def project(start: int) -> FloatArray:
-            return self._margins(take(self._points, chosen[start : start + at_once]))[:, :width]
+            return self._margins(take(self._points, rows[start : start + block]))[:, :width]
 
         with threadpool_limits(1, user_api="blas"):
-            sample = np.concatenate(list(on_all_cores(project, range(0, count, at_once))))
-            partition = cells.learn(sample, cells.cell_count(self._rows, width), rng)
-        found = _Cells(partition, self.arrays["hyperplanes"], self._rows)
-        self.hash(found)
+            sample = np.concatenate(list(on_all_cores(project, range(0, count, block))))
+            learned = partition.learn(sample, partition.cell_count(self._rows, width), rng)
+        cells = _Cells(learned, self.arrays["hyperplanes"], self._rows)
+        self.hash(cells)
         self._report("cells", self._rows, self._rows)
-        order = np.argsort(found.numbers, kind="stable").astype(np.int32)
-        for line in (self.arrays["scan_terms"], *self.arrays["codes"]):
-            line[:] = line[order]
+        order = np.argsort(cells.numbers, kind="stable").astype(np.int32)
+        for column in (self.arrays["scan_terms"], *self.arrays["codes"]):
+            column[:] = column[order]
         self._release()
-        sizes = np.bincount(found.numbers, minlength=len(partition.centres))
-        self._put_centres(found)
+        sizes = np.bincount(cells.numbers, minlength=len(learned.centres))
+        self._store_centres(cells)
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
         self._put("cell_rows", order)
 
-    def _put_centres(self, found: _Cells) -> None:
-        """Put what ranks cells: the centres, and codes and terms of what leads to them."""
-        # What all centres have alike changes no order of theirs.
-        margins = found.margins - found.margins.mean(axis=0)
-        codes = self._create("cell_codes", np.uint64, (self.bits // hashing.WORD, len(margins)))
-        found_codes = coding.levels(margins, self._depth, self._used)
-        coding.encode(found_codes, codes, 0)
-        stretch = self._stretches(margins, found_codes)
+    def _store_centres(self, cells: _Cells) -> None:
+        """Store the centres, and the codes and terms by which a query ranks them."""
+        # The mean of the centres moves all their distances alike, so it changes no ranking.
+        margins = cells.margins - cells.margins.mean(axis=0)
+        words = (self.bits // hyperplanes.WORD, len(margins))
+        levels = codes.levels(margins, self._depth, self._used)
+        codes.encode(levels, self._create("cell_codes", np.uint64, words), 0)
+        stretch = self._stretches(margins, levels)
         product = self.parameters.metric == "inner_product"
-        offsets, factors = (0 * stretch, stretch) if product else (found.squares, 2 * stretch)
-        self._put("cell_terms", coding.pack_terms(offsets, factors))
-        self._put("cell_centres", found.weights)
-        self._put("cell_squares", found.squares)
+        offsets, factors = (0 * stretch, stretch) if product else (cells.squares, 2 * stretch)
+        self._put("cell_terms", codes.pack_terms(offsets, factors))
+        self._put("cell_centres", cells.weights)
+        self._put("cell_squares", cells.squares)
 
     def fill_tables(self) -> None:
         """Sort the rows of every table into buckets."""
@@ -280,7 +288,7 @@ class _Encoder:
         keys, offsets, starts = [], [], [0]
         self._report("tables", 0, self._rows)
         for table in range(n_tables):
-            table_keys, table_offsets, entries[table] = hashing.build_table(
+            table_keys, table_offsets, entries[table] = hyperplanes.build_table(
                 self.arrays["codes"], table, n_bits
             )
             keys.append(table_keys)
@@ -293,10 +301,10 @@ class _Encoder:
         self._put("table_starts", np.array(starts, np.int64))
 
     def _blocks(self) -> Iterator[tuple[int, Rows]]:
-        """Yield where blocks begin and their rows; no more than a block of pages is held."""
-        at_once = block_rows(self._points)
-        for start in range(0, self._rows, at_once):
-            yield start, self._points[start : start + at_once]
+        """Yield the first row of every block, and the block; one block of pages is held."""
+        rows = block_rows(self._points)
+        for start in range(0, self._rows, rows):
+            yield start, self._points[start : start + rows]
             self._release()
 
     def _sparse_blocks(self) -> Iterator[tuple[int, SparseRows]]:
@@ -316,36 +324,36 @@ class _Encoder:
             projected -= thresholds
         return projected
 
-    def _stretches(self, margins: FloatArray, codes: FloatArray) -> npt.NDArray[np.floating]:
-        spanned = hashing.dimensions_spanned(self.parameters, self._sketch.dims) / self._used
-        return coding.stretches(margins, codes, spanned)
+    def _stretches(self, margins: FloatArray, levels: FloatArray) -> npt.NDArray[np.floating]:
+        spanned = hyperplanes.dimensions_spanned(self.parameters, self._sketch.dims) / self._used
+        return codes.stretches(margins, levels, spanned)
 
     def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.uint32]:
-        stretch = self._stretches(margins, coding.levels(margins, 1, self._used))
+        stretch = self._stretches(margins, codes.levels(margins, 1, self._used))
         if self.parameters.metric == "inner_product":
-            return coding.pack_terms(np.zeros(len(block), np.float32), stretch)
-        return coding.pack_terms(self._centred_squares(block), 2 * stretch)
+            return codes.pack_terms(np.zeros(len(block), np.float32), stretch)
+        return codes.pack_terms(self._centred_squares(block), 2 * stretch)
 
     def _cell_terms(
-        self, block: Rows, margins: FloatArray, found: _Cells, numbers: npt.NDArray[np.int32]
+        self, block: Rows, margins: FloatArray, cells: _Cells, numbers: npt.NDArray[np.int32]
     ) -> tuple[FloatArray, npt.NDArray[np.uint32]]:
-        """Take the centres of the rows' cells off `margins` (m, B) in place; return codes, terms.
+        """Subtract the cells' centres from `margins` (m, B) in place; return levels and terms.
 
-        With a centre c and a stretched code b, a distance |q - x|^2 is
-        |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), where (q - c) b stands for the last product: what
-        has no query in it is the first term. A product q x is q c + q (x - c), of which q b stands
-        for the last: c may be much longer than q.
+        With a centre c and a stretched code b, the squared distance |q - x|^2 is
+        |q - c|^2 + |x - c|^2 - 2 (q - c)(x - c), and (q - c) b approximates the last product. The
+        part without q is the first term. A product q x is q c + q (x - c), and q b approximates the
+        second part. The length of c may exceed the length of q by far.
         """
-        weights, centre_margins = found.weights[numbers], found.margins[numbers]
+        weights, centre_margins = cells.weights[numbers], cells.margins[numbers]
         along = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)
         margins -= centre_margins
-        codes = coding.levels(margins, self._depth, self._used)
-        stretch = self._stretches(margins, codes)
+        levels = codes.levels(margins, self._depth, self._used)
+        stretch = self._stretches(margins, levels)
         if self.parameters.metric == "inner_product":
-            return codes, coding.pack_terms(np.zeros(len(block), np.float32), stretch)
-        shift = stretch * np.einsum("ij,ij->i", codes, centre_margins)
-        apart = self._centred_squares(block) - 2 * along + found.squares[numbers]
-        return codes, coding.pack_terms(np.maximum(apart, 0) + 2 * shift, 2 * stretch)
+            return levels, codes.pack_terms(np.zeros(len(block), np.float32), stretch)
+        shift = stretch * np.einsum("ij,ij->i", levels, centre_margins)
+        squares = self._centred_squares(block) - 2 * along + cells.squares[numbers]
+        return levels, codes.pack_terms(np.maximum(squares, 0) + 2 * shift, 2 * stretch)
 
     def _centred_squares(self, block: Rows) -> FloatArray:
         """Return the squared distance of each row from the centre."""
@@ -370,7 +378,7 @@ class _Encoder:
         self._create(name, array.dtype, array.shape)[...] = array
 
     def _put_joined(self, name: str, parts: list[Array]) -> None:
-        """Put one-dimensional arrays end to end; joined in memory they would be there twice."""
+        """Store one-dimensional arrays end to end, without a joined copy in memory."""
         whole = self._create(name, parts[0].dtype, (sum(map(len, parts)),))
         start = 0
         for part in parts:
@@ -379,18 +387,19 @@ class _Encoder:
 
 
 def _spread(points: FloatArray) -> FloatArray:
-    """Return how much ways to points from others near them vary, (d,), by principal component.
+    """Return the variance of differences between near points by principal component, (d,).
 
-    They stand for the ways from centres of cells, which there are none of yet.
+    The differences stand for those between points and the centres of cells, which are not learned
+    yet.
     """
     axes = np.linalg.eigh((points.T @ points).astype(np.float64))[1][:, ::-1]
-    turned = points[:: -(-len(points) // _LOOKED_AT)] @ axes.astype(np.float32)
-    others = turned[:: max(1, len(turned) // _OTHERS)]
-    near = (turned @ others.T - np.square(others).sum(axis=1) / 2).argmax(axis=1)
-    ways = np.square(turned - others[near])
-    far = ways.sum(axis=1)
-    # Some lie where none of the others do.
-    return np.asarray(ways[far <= np.median(far)].mean(axis=0))
+    projected = points[:: -(-len(points) // _SPREAD_ROWS_MAX)] @ axes.astype(np.float32)
+    anchors = projected[:: max(1, len(projected) // _SPREAD_ANCHORS)]
+    nearest = (projected @ anchors.T - np.square(anchors).sum(axis=1) / 2).argmax(axis=1)
+    squares = np.square(projected - anchors[nearest])
+    distances = squares.sum(axis=1)
+    # The farther half is left out, because many of its points have no anchor near them.
+    return np.asarray(squares[distances <= np.median(distances)].mean(axis=0))
 
 
 def _sum(rows: Rows, dims: int) -> npt.NDArray[np.float64]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from divgrpc.build.assembly import assemble
 from divgrpc.build.encoder import Report
-from divgrpc.build.sample import SAMPLE
+from divgrpc.build.sample import SAMPLE_QUERIES
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels import LabelModel, train
 from divgrpc.labels.build_inputs import LabelPlan
@@ -180,7 +180,9 @@ class LabelBuilder:
         part.append("ids", order)
         inner = _over_factors(asked, model.rank)
         rng = np.random.default_rng((asked.seed, 3))
-        rows = np.sort(rng.choice(len(documents), min(SAMPLE, len(documents)), replace=False))
+        rows = np.sort(
+            rng.choice(len(documents), min(SAMPLE_QUERIES, len(documents)), replace=False)
+        )
         sample = embed(documents[rows], model.feature_map, model.offset, unit=model.unit_rows)
         manifest = assemble(
             part,

@@ -1,8 +1,8 @@
-"""Queries that Build asks itself, and what they should find.
+"""The queries on which Build tunes and measures, and their true nearest points.
 
-Half of the queries are points, each left out of its own neighbours. The others lie halfway between
-a point and another near it, so that what holds for the sample holds for queries that are not
-indexed. Of every three queries one serves to tune and two to measure.
+Half of the queries are points, and a point does not count among its own neighbours. The others lie
+halfway between a point and a near one, so that results on the sample hold for queries that are not
+indexed. One query in three tunes, the other two measure.
 """
 
 from collections.abc import Callable
@@ -19,26 +19,25 @@ from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows,
 
 Report = Callable[[int, int], None]
 
-# Queries of a sample: a third of them tune, the others measure.
-SAMPLE = 192
-_TUNING = 3
-# Past the last number of candidates that is measured, points that may tie with it.
-_TIES = 100
-_NOBODY = -1
-# A query lies between a point and the nearest of this many others.
+# Queries of a sample; every third tunes, the others measure.
+SAMPLE_QUERIES = 192
+_TUNING_PERIOD = 3
+# Neighbours fetched beyond the largest pool, because they may tie with its last candidate.
+_TIES_MAX = 100
+_NO_ROW = -1
+# A query lies between a point and the nearest of this many other points.
 _PARTNERS = 256
-# Points whose products with the query differ by no larger share are equally near: rounding.
-_EQUAL = 1e-6
+# Points are equally near if their products with the query differ by this share or less (rounding).
+_TIE_TOLERANCE = 1e-6
 
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Queries and their nearest rows `truth` (m, t), nearest first, with `gains` (m, t) float32.
+    """Queries and their nearest rows `truth` (m, t) int64, nearest first.
 
-    `between` (m,): which of the queries lie between points.
-
-    A gain is larger for nearer points: the product, or under `euclidean` half the squared distance
-    from the nearest possible, negated, up to a constant per query.
+    `gains` (m, t) float32 are larger for nearer points: the product, or under `euclidean` half the
+    negated squared distance, up to a constant per query. `between` (m,) bool marks the queries that
+    lie between points.
     """
 
     queries: Rows
@@ -56,35 +55,37 @@ class Sample:
         *,
         queries: Rows | None = None,
     ) -> "Sample":
-        """Draw queries and find the `most` nearest of each, and what ties.
+        """Draw queries, and find the `most` nearest rows of each and those that tie with the last.
 
-        `queries` are drawn from, where they are known; without them points are.
+        Queries are drawn from `queries` (m, d) if given, or else made from the points.
         """
         points = searcher.points
         rng = np.random.default_rng((seed, 1))
         source = points if queries is None else queries
-        rows = rng.choice(len(source), min(SAMPLE, len(source)), replace=False)
-        own = np.full(len(rows), _NOBODY)
+        rows = rng.choice(len(source), min(SAMPLE_QUERIES, len(source)), replace=False)
+        # The row of a query that is a point, which is no neighbour of its own.
+        excluded = np.full(len(rows), _NO_ROW)
         if queries is None:
             order = np.argsort(rows)
-            asked = take(points, rows[order])[np.argsort(order)]
-            own = np.where(np.arange(len(rows)) % (2 * _TUNING) < _TUNING, rows, _NOBODY)
-            asked = _moved_halfway(asked, rows, moved=own == _NOBODY, searcher=searcher, seed=seed)
+            drawn = take(points, rows[order])[np.argsort(order)]
+            is_point = np.arange(len(rows)) % (2 * _TUNING_PERIOD) < _TUNING_PERIOD
+            excluded = np.where(is_point, rows, _NO_ROW)
+            drawn = _move_halfway(drawn, rows, moved=~is_point, searcher=searcher, seed=seed)
         else:
-            asked = queries[rows]
-        wanted = min(most + _TIES + 1, len(points))
-        truth, gains = nearest_rows(points, asked, wanted, searcher.metric, report)
-        gains = np.where(truth == own[:, np.newaxis], -np.inf, gains)
+            drawn = queries[rows]
+        count = min(most + _TIES_MAX + 1, len(points))
+        truth, gains = nearest_rows(points, drawn, count, searcher.metric, report)
+        gains = np.where(truth == excluded[:, np.newaxis], -np.inf, gains)
         order = np.lexsort((truth, -gains), axis=1)
-        if (own != _NOBODY).any():
-            # A point's own row is now the last.
-            order = order[:, : max(0, wanted - 1)]
+        if (excluded != _NO_ROW).any():
+            # The excluded row is now the last.
+            order = order[:, : max(0, count - 1)]
         searcher.release()
         return cls(
-            asked,
+            drawn,
             np.take_along_axis(truth, order, axis=1),
             np.take_along_axis(gains, order, axis=1),
-            own == _NOBODY,
+            excluded == _NO_ROW,
         )
 
     def __len__(self) -> int:
@@ -93,18 +94,18 @@ class Sample:
 
     @property
     def parts(self) -> tuple[IntArray, IntArray]:
-        """The numbers of the queries that tune, and of those that measure; one query does both."""
+        """The numbers of the queries that tune and that measure; a single query does both."""
         numbers = np.arange(len(self))
         if len(self) == 1:
             return numbers, numbers
-        return numbers[::_TUNING], numbers[numbers % _TUNING != 0]
+        return numbers[::_TUNING_PERIOD], numbers[numbers % _TUNING_PERIOD != 0]
 
     def shares(
         self, number: int, hashed: npt.NDArray[np.bool_], sizes: tuple[int, ...]
     ) -> npt.NDArray[np.float64]:
-        """Return the shares of the nearest that are `hashed` (n,), for each of `sizes`.
+        """Return the share of the nearest `size` points that are `hashed` (n,), for all `sizes`.
 
-        Points as near as the last that counts may stand for it. 1 where there are no points.
+        A point that ties with the last of them may replace it. The share of no points is 1.
         """
         truth, gains = self.truth[number], self.gains[number]
         shares = np.ones(len(sizes))
@@ -113,36 +114,36 @@ class Sample:
             count = min(size, len(truth))
             if count:
                 last = gains[count - 1]
-                ties = int(np.count_nonzero(gains >= last - _EQUAL * abs(last)))
+                ties = int(np.count_nonzero(gains >= last - _TIE_TOLERANCE * abs(last)))
                 shares[place] = min(hits[ties], count) / count
         return shares
 
 
-def _moved_halfway(
-    asked: Rows, rows: IntArray, *, moved: npt.NDArray[np.bool_], searcher: Searcher, seed: int
+def _move_halfway(
+    queries: Rows, rows: IntArray, *, moved: npt.NDArray[np.bool_], searcher: Searcher, seed: int
 ) -> Rows:
-    """Return `asked`, the points `rows`, those that are `moved` halfway to another near them."""
+    """Return `queries`, the points `rows`; those that are `moved` go halfway to a near point."""
     points, metric = searcher.points, searcher.metric
     rng = np.random.default_rng((seed, 4))
     others = np.sort(rng.choice(len(points), min(_PARTNERS, len(points)), replace=False))
     near = take(points, others)
-    products = _products(asked, near)
+    products = _products(queries, near)
     if metric == "euclidean":
         products = products - np.square(lengths(near)) / 2
     products = np.where(rows[:, np.newaxis] == others, -np.inf, products)
     partner = products.argmax(axis=1)
     best = products[np.arange(len(rows)), partner]
-    # Opposite points have nothing between them.
+    # Opposite directions have no direction between them.
     moved = moved & (np.isfinite(best) if metric == "euclidean" else best > 0)
     share = np.where(moved, 0.5, 0.0).astype(np.float32)[:, np.newaxis]
-    if isinstance(asked, SparseRows) and isinstance(near, SparseRows):
-        halfway = asked.matrix.multiply(1 - share) + near.matrix[partner].multiply(share)
+    if isinstance(queries, SparseRows) and isinstance(near, SparseRows):
+        halfway = queries.matrix.multiply(1 - share) + near.matrix[partner].multiply(share)
         sums = SparseRows.of(sparse.csr_array(halfway, dtype=np.float32))
         if metric != "cosine":
             return sums
         scale = np.repeat(lengths(sums), np.diff(sums.indptr))
         return SparseRows(sums.indptr, sums.indices, sums.values / scale, sums.dims)
-    between = (1 - share) * np.asarray(asked) + share * np.asarray(near)[partner]
+    between = (1 - share) * np.asarray(queries) + share * np.asarray(near)[partner]
     if metric == "cosine":
         scale = np.where(moved, lengths(between), np.float32(1))
         between /= scale[:, np.newaxis]
@@ -166,25 +167,25 @@ def nearest_rows(
 ) -> tuple[IntArray, FloatArray]:
     """Return rows and gains of the `count` nearest points to each query, (nq, count), unordered.
 
-    `angular`: the nearest are those of the greatest cosine, under `inner_product` too.
+    With `angular` the nearest have the greatest cosine, under `inner_product` too.
     """
-    centre, back = _other_side(points, queries, metric)
+    centre, factor = _right_factor(points, queries, metric)
     scaled = angular and metric == "inner_product"
     rows = np.empty((len(queries), 0), np.int64)
     gains = np.empty((len(queries), 0), np.float32)
-    at_once = max(count, block_rows(points))
-    for start in range(0, len(points), at_once):
-        block = points[start : start + at_once]
+    rows_in_block = max(count, block_rows(points))
+    for start in range(0, len(points), rows_in_block):
+        block = points[start : start + rows_in_block]
         if not isinstance(block, SparseRows) and centre.any():
             block = block - centre
-        products = (block @ back).T
+        products = (block @ factor).T
         if scaled:
             size = lengths(block)
             products = np.divide(products, size, out=np.zeros_like(products), where=size > 0)
         if metric == "euclidean":
-            # Half a squared distance, less what all points have alike.
+            # Half the negated squared distance, without the part that all points share.
             products = products - np.square(lengths(block)) / 2
-        # Past the first block few points are as near to any query as those it has.
+        # After the first block few points come nearer to any query than its best so far.
         least = gains.min(axis=1, initial=np.inf if gains.shape[1] == count else -np.inf)
         near = np.flatnonzero((products >= least[:, np.newaxis]).any(axis=0))
         numbers = np.broadcast_to(start + near, (len(products), len(near)))
@@ -198,16 +199,16 @@ def nearest_rows(
     return rows, gains
 
 
-def _other_side(points: Rows, queries: Rows, metric: Metric) -> tuple[FloatArray, Any]:
-    """Return what to take from points, and what to multiply them by then."""
+def _right_factor(points: Rows, queries: Rows, metric: Metric) -> tuple[FloatArray, Any]:
+    """Return the vector to subtract from points, and the matrix to multiply them by."""
     centre = np.zeros(points.shape[1], np.float32)
     if isinstance(queries, SparseRows):
-        # Never spread out: a sample of wide rows would be a gigabyte.
+        # Kept sparse, because a dense sample of wide rows would take a gigabyte.
         return centre, sparse.csr_array(queries.matrix.T)
     if isinstance(points, SparseRows):
         return centre, np.ascontiguousarray(queries.T)
     if metric == "euclidean":
-        # Far from the origin the differences between products would be lost in rounding.
+        # Far from the origin rounding would hide the differences between products.
         centre = queries.mean(axis=0)
         return centre, (queries - centre).T
     return centre, queries.T

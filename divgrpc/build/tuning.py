@@ -1,4 +1,4 @@
-"""What a build measures on its own points: how many probes, and what every search finds.
+"""Measurements of a build on its own points: the number of probes, and the recall of searches.
 
 A third of a sample of queries (`divgrpc.build.sample`) tunes hash limits and probes. The others
 measure. Recall is the share of the true nearest candidates among the hashed points. It is measured
@@ -26,40 +26,41 @@ from divgrpc.vectors import Rows, SparseRows
 
 _Shares = npt.NDArray[np.float64]
 
-_QUERIES_AT_ONCE: Final = 16
-# As many queries measure a search that `auto` does not take.
-_FEW: Final = 32
-# Above so many points queries run one at a time: each holds pages of the points.
-_LARGE: Final = 1_000_000
-_ROWS_AT_ONCE: Final = 1 << 20
-# The next number of probes to try, as a multiple of the last.
-_STEP: Final = 2
-# More probes are hopeless in three cases: they are so many times the best number; they find less
-# than this share of the best recall; they look at this share of the points, where a scan is faster.
-_HOPELESS: Final = 4
-_LESS: Final = 0.9
-_MOST_LOOKED_AT: Final = 0.3
-# Standard errors between a mean and the lower end of its interval, 95 % of them on one side.
-_ERRORS: Final = 1.645
-# The queries that measure may find less than those that tune. Then so many greater limits and these
-# multiples of the probes are tried, where the recall is at most this far below the target.
-_NEXT_LIMITS: Final = 4
-_PROBE_FACTORS: Final = (1.0, 1.5, 2.2)
-_NEARLY: Final = 0.1
-# A scan that ends early first looks at so many rows for each candidate: see `scoring.reach`.
-_LONG_ROWS: Final = 8
-# For more candidates than the default, at least so many quarters of them are hashed.
-_FEWEST_QUARTERS: Final = 5
+# Queries in one batch: at most 16, and at most 2**20 rows of marks for all of them.
+_BATCH_QUERIES_MAX: Final = 16
+_BATCH_MARKS_MAX: Final = 1 << 20
+# Queries that measure a search which `auto` never takes.
+_UNUSED_SEARCH_QUERIES: Final = 32
+# Above this number of points queries run one at a time, because each holds pages of the points.
+_PARALLEL_ROWS_MAX: Final = 1_000_000
+# The next number of probes to try is twice the last.
+_PROBES_GROWTH: Final = 2
+# Stop after trying 4 x the best number of probes so far, when recall drops below 90 % of the best,
+# or when a search looks at 30 % of the points, where a scan is faster.
+_PROBES_OVER_BEST_MAX: Final = 4
+_RECALL_OF_BEST_MIN: Final = 0.9
+_SHARE_OF_POINTS_MAX: Final = 0.3
+# Standard errors from a mean to the lower end of its one-sided 95 % interval.
+_STANDARD_ERRORS: Final = 1.645
+# The queries that measure may find less than those that tune. If their recall is at most 0.1 below
+# the target, the next 4 hash limits and these multiples of the probes are tried.
+_RETRIED_LIMITS: Final = 4
+_RETRIED_PROBE_FACTORS: Final = (1.0, 1.5, 2.2)
+_RETRIED_RECALL_GAP_MAX: Final = 0.1
+# A scan that may end early scores this many rows per candidate first: see `kernels.exact.reach`.
+_FIRST_ROWS_PER_CANDIDATE: Final = 8
+# With more candidates than the default, the hash limit is at least 5/4 of their number.
+_LARGE_POOL_QUARTERS_MIN: Final = 5
 # Hash limits to try, in quarters of the default.
-_QUARTERS: Final = (4, 5, 6, 8, 10, 12, 16)
+_LIMIT_QUARTERS: Final = (4, 5, 6, 8, 10, 12, 16)
 _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact")
 
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What a build measured; `n_probes` and `auto_search` are for a default query.
+    """Results of tuning; `n_probes` and `auto_search` are for a query with default parameters.
 
-    `n_queries` counts the queries of the sample: a third tuned, two thirds measured.
+    `n_queries` counts the queries of the sample. A third of them tune, two thirds measure.
     """
 
     n_probes: int
@@ -79,12 +80,13 @@ def tune(
 ) -> Tuned:
     """Tune the probes and measure every search, for each number of candidates.
 
-    `queries` are a sample of the queries to come; without them points serve as queries. `report`
-    gets rows done and rows in all, 0 for unknown, often enough to show life.
+    `queries` (m, d) are a sample of future queries; without them points serve as queries. `report`
+    is called with the rows that are done and the rows in all (0 if unknown) at least once for every
+    batch of queries. `target_recall` is in (0, 1].
 
-    Hash limits: the least with which a scan reaches `target_recall`, up to four times the default;
-    where none does, the default. Probes: about the fewest that reach it; where none do, the number
-    with the best recall.
+    The hash limit is the least with which a scan reaches `target_recall`, up to four times the
+    default. If none reaches it, the limit is the default. The number of probes is about the least
+    that reaches it. If none reaches it, it is the number with the best recall.
     """
     sample = Sample.draw(searcher, seed, max(POOLS), report, queries=queries)
     measurement = _Measurement(searcher, shape, sample, report, of_points=queries is None)
@@ -102,12 +104,12 @@ def tune(
 
 
 def lower_bound(shares: _Shares) -> _Shares:
-    """Return the lower ends of the one-sided 95 % intervals of the means of columns (m, s)."""
+    """Return the lower ends of one-sided 95 % intervals of the means of the columns of (m, s)."""
     mean = shares.mean(axis=0)
     if len(shares) < 2:
         return np.asarray(mean)
     spread = shares.std(axis=0, ddof=1) / np.sqrt(len(shares))
-    return np.asarray(np.maximum(0.0, mean - _ERRORS * spread))
+    return np.asarray(np.maximum(0.0, mean - _STANDARD_ERRORS * spread))
 
 
 class _Measurement:
@@ -141,8 +143,8 @@ class _Measurement:
         for place in range(len(POOLS)):
             self._limits[place] = self._tune_limit(place, target_recall)
         probes = self._tune_probes(target_recall)
-        # `auto` never takes scan_hamming for points, so that a few queries measure it.
-        few = held_out if self.sought == "labels" else held_out[:_FEW]
+        # `auto` never takes scan_hamming for points, so a few queries measure it.
+        few = held_out if self.sought == "labels" else held_out[:_UNUSED_SEARCH_QUERIES]
         pools = {
             "exact": self._exact(held_out),
             "scan": self._scan("scan", held_out),
@@ -159,20 +161,20 @@ class _Measurement:
         return SearchCost(search, default.recall, round(price / 1_000, 1), pools)
 
     def _exact(self, numbers: IntArray) -> list[PoolCost]:
-        """Count what exact searches read: all points, or less by lists or by falling lengths."""
+        """Count what exact searches read: all points, or fewer with inverted lists or lengths."""
         costs: list[PoolCost] = []
         for pool in POOLS:
             queries = self._sample.queries[numbers]
             entries = self._searcher.entries_listed(queries, min(pool, self._rows))
             scored = np.full(len(numbers), float(self._rows))
             if entries.any() or self._searcher.ends_early:
-                # The picks do not matter, but the selector `nearest` would look for fewer.
+                # The picks do not matter, but the selector `nearest` would need fewer candidates.
                 query = QueryParameters(k=1, candidates_limit=pool, search="exact")
                 plan = self._searcher.plan(query.resolve(self._rows, "exact", 1, self.sought))
                 scored = self._searcher.answer(queries, plan).stats[2].astype(float)
             counts = (float(scored.mean()), 0.0, 0.0, float(entries.mean()))
             costs.append(self._pool(len(costs), 0, 1.0, counts))
-        self._tell()
+        self._report_life()
         return costs
 
     def _scan(self, search: Search, numbers: IntArray) -> list[PoolCost]:
@@ -182,8 +184,8 @@ class _Measurement:
             recall = self._bound(self._scan_shares(search, place, numbers), numbers)[place]
             scored = min(self._limits[place], self._rows)
             if self._searcher.ends_early and not self._shape.cells:
-                # Rows that are too short are left out, as in an exact search.
-                scored += _LONG_ROWS * pool
+                # As in an exact search, rows too short to be among the best are skipped.
+                scored += _FIRST_ROWS_PER_CANDIDATE * pool
             counts = (scored, self._rows + lists, lists, 0)
             costs.append(self._pool(place, 0, recall, counts))
         return costs
@@ -196,27 +198,26 @@ class _Measurement:
     def _tables(self, place: int, n_probes: int, target: float) -> PoolCost:
         """Measure tables or cells with the tuned probes for one pool.
 
-        Where the queries that measure find a little less than those that tune, more probes are
-        tried.
+        More probes are tried if the queries that measure find a little less than those that tune.
         """
         _, numbers = self._sample.parts
-        for factor in _PROBE_FACTORS:
+        for factor in _RETRIED_PROBE_FACTORS:
             probes = min(self._searcher.max_probes, math.ceil(factor * n_probes))
             shares, hashed = self._recall("tables", probes, self._limits[place], numbers)
             recall = float(self._bound(shares, numbers)[place])
-            if recall < target - _NEARLY or reaches(recall, target):
+            if recall < target - _RETRIED_RECALL_GAP_MAX or reaches(recall, target):
                 break
         n_probes, scored = probes, float(hashed.mean())
         if self._shape.cells:
             sizes = self._searcher.cell_sizes.astype(float)
-            # Most points lie in large cells, and so do most queries.
+            # A large cell holds more points, and so it is probed by more queries.
             points = min(self._rows, n_probes * (sizes**2).sum() / sizes.sum())
             return self._pool(place, n_probes, recall, (scored, points + len(sizes), n_probes, 0))
-        _, looked = self._recall("tables", n_probes, 0, numbers[:_QUERIES_AT_ONCE])
+        _, looked = self._recall("tables", n_probes, 0, numbers[:_BATCH_QUERIES_MAX])
         return self._pool(place, n_probes, recall, (scored, 0, n_probes, float(looked.mean())))
 
     def _bound(self, shares: _Shares, numbers: IntArray) -> _Shares:
-        """Return the lesser of the lower bounds for points and for queries between points."""
+        """Return the smaller of two lower bounds: for points, and for queries between points."""
         between = self._sample.between[numbers]
         kinds = [shares[kind] for kind in (between, ~between) if kind.any()]
         return np.asarray(np.min([lower_bound(kind) for kind in kinds], axis=0))
@@ -224,7 +225,7 @@ class _Measurement:
     def _pool(
         self, place: int, n_probes: int, recall: float, counts: tuple[float, float, float, float]
     ) -> PoolCost:
-        """Return the figures of a pool; `counts` are points, codes, lists and entries."""
+        """Return the cost of a pool; `counts` are points, codes, lists and list entries."""
         scored, codes, lists, entries = (round(float(count), 1) for count in counts)
         return PoolCost(
             candidates=POOLS[place],
@@ -238,12 +239,12 @@ class _Measurement:
         )
 
     def _tune_limit(self, place: int, target: float) -> int:
-        """Return the least limit with which a scan reaches the target, the default where none does.
+        """Return the least limit with which a scan reaches the target, or else the default.
 
-        Where the queries that measure find less than those that tune, the next limits are tried.
+        The next limits are tried if the queries that measure find less than those that tune.
         """
         default = self._limits[place]
-        limits = [default * quarters // 4 for quarters in _QUARTERS]
+        limits = [default * quarters // 4 for quarters in _LIMIT_QUARTERS]
         tuning, held_out = self._sample.parts
 
         def reached(limit: int, numbers: IntArray = tuning) -> bool:
@@ -252,21 +253,21 @@ class _Measurement:
             shares = self._recall("scan", 0, limit, numbers)[0]
             return reaches(float(self._bound(shares, numbers)[place]), target)
 
-        # The first usually does, and past the last none will.
+        # The first limit usually suffices. If the last one does not, none does.
         first = 0
         if not reached(default):
             if not reached(limits[-1]):
                 return default
             first = bisect.bisect_left(limits, True, lo=1, hi=len(limits) - 1, key=reached)
-        choices = limits[first : first + _NEXT_LIMITS]
+        choices = limits[first : first + _RETRIED_LIMITS]
         return next((limit for limit in choices if reached(limit, held_out)), limits[first])
 
     def _tune_probes(self, target: float) -> list[int]:
-        """Return the probes for each pool, by the queries that tune.
+        """Return the number of probes for each pool, measured by the queries that tune.
 
-        Numbers of probes are tried one after another without a hash limit, so that one search
-        serves every pool. In tables a limit then keeps a random part of the points. In cells it
-        keeps the points with the nearest codes, which loses no more than a scan of all codes does.
+        Searches run without a hash limit, so that one search serves every pool. In tables a limit
+        would keep a random part of the points. In cells it would keep the points with the nearest
+        codes, which loses no more than a scan of all codes.
         """
         tuning, _ = self._sample.parts
         lost = np.zeros((len(tuning), len(POOLS)))
@@ -285,17 +286,17 @@ class _Measurement:
             bounds, means = self._bound(shares, tuning), shares.mean(axis=0)
             for curve, bound, mean in zip(curves, bounds.tolist(), means.tolist(), strict=True):
                 curve.add(probes, bound, mean)
-            enough = probes == most or looked.mean() > _MOST_LOOKED_AT * self._rows
+            enough = probes == most or looked.mean() > _SHARE_OF_POINTS_MAX * self._rows
             if enough or all(curve.choice for curve in curves):
                 return [curve.choice or curve.best[1] for curve in curves]
-            probes = min(most, max(probes + 1, _STEP * probes))
+            probes = min(most, max(probes + 1, _PROBES_GROWTH * probes))
 
     def _recall(
         self, search: Search, n_probes: int, hash_limit: int, numbers: IntArray
     ) -> tuple[_Shares, _Shares]:
-        """Return the shares (m, s) of the nearest that queries hash, and how many they hash (m,).
+        """Return the recall of every query and pool (m, s), and its number of hashed points (m,).
 
-        A `hash_limit` of 0 is none.
+        A `hash_limit` of 0 means no limit.
         """
         key = (search, n_probes, hash_limit, int(numbers.sum()))
         if key not in self._recalls:
@@ -307,12 +308,12 @@ class _Measurement:
     ) -> tuple[_Shares, _Shares]:
         query = QueryParameters(search=search, n_probes=n_probes or None, hash_limit=hash_limit)
         effective = query.resolve(self._rows, "exact", 1, self.sought)
-        # Every thread has memory that grows with the points, and every query holds pages of them.
-        large = self._rows > _LARGE
-        at_once = 1 if large else max(1, min(_QUERIES_AT_ONCE, _ROWS_AT_ONCE // self._rows))
+        # The memory of a thread grows with the points, and every query holds pages of them.
+        large = self._rows > _PARALLEL_ROWS_MAX
+        batch = 1 if large else max(1, min(_BATCH_QUERIES_MAX, _BATCH_MARKS_MAX // self._rows))
 
         def shares(start: int) -> list[tuple[_Shares, int]]:
-            part = numbers[start : start + at_once]
+            part = numbers[start : start + batch]
             hashed = self._searcher.hashed(self._sample.queries[part], effective)
             self._searcher.release()
             marks, results = np.zeros(self._rows, np.bool_), []
@@ -322,32 +323,33 @@ class _Measurement:
                 marks[rows] = False
             return results
 
-        parts: Sequence[int] = range(0, len(numbers), at_once)
+        parts: Sequence[int] = range(0, len(numbers), batch)
         results: list[tuple[_Shares, int]] = []
         for part in map(shares, parts) if large else on_all_cores(shares, parts):
             results += part
-            self._tell()
+            self._report_life()
         recalls, counts = zip(*results, strict=True)
         return np.stack(recalls), np.array(counts, float)
 
     def _default_limit(self, pool: int) -> int:
-        """Return how many points to hash at least: four times the pool, fewer for a large one.
+        """Return the hash limit to begin with: four times the pool, less for a large pool.
 
-        Only high dials have a large pool, and their last candidates matter little.
+        Only high dials have a large pool, and its last candidates change few picks.
         """
         if pool > POOLS[self.default_place]:
-            return max(_FEWEST_QUARTERS * pool // 4, self._limits[self.default_place])
+            return max(_LARGE_POOL_QUARTERS_MIN * pool // 4, self._limits[self.default_place])
         query = QueryParameters(candidates_limit=pool)
         return query.resolve(self._rows, "scan", 1, self.sought).hash_limit
 
-    def _tell(self) -> None:
+    def _report_life(self) -> None:
         self._report(self._rows, 0)
 
 
 class _Curve:
-    """Recalls of rising numbers of probes, until one is enough or more are hopeless.
+    """Recalls of rising numbers of probes, until one suffices or more cannot help.
 
-    `choice`: the probes to take, 0 as yet; `best`: the greatest mean, and its probes.
+    `choice` is the number of probes to take, 0 until it is known. `best` is the greatest mean
+    recall and its number of probes.
     """
 
     def __init__(self, target: float) -> None:
@@ -357,7 +359,7 @@ class _Curve:
         self.choice = 0
 
     def add(self, probes: int, bound: float, mean: float) -> None:
-        """Take the lower bound and the mean of the recall of so many probes."""
+        """Add the lower bound and the mean of the recall with this number of probes."""
         if self.choice:
             return
         few, below = self._before
@@ -365,11 +367,11 @@ class _Curve:
         if bound >= self._target:
             self.choice = probes
             if few and below < bound:
-                # On a line over the logarithm of the probes.
+                # Recall is interpolated linearly over the logarithm of the probes.
                 share = (self._target - below) / (bound - below)
                 self.choice = min(probes, max(few + 1, math.ceil(few * (probes / few) ** share)))
         elif mean > greatest:
             self.best = (mean, probes)
-        elif probes >= _HOPELESS * at or mean < _LESS * greatest:
+        elif probes >= _PROBES_OVER_BEST_MAX * at or mean < _RECALL_OF_BEST_MIN * greatest:
             self.choice = at
         self._before = (probes, bound)

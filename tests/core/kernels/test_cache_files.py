@@ -38,7 +38,7 @@ from divgrpc.kernels import cache_files
 from divgrpc.warmup import warm_kernels
 warm_kernels()
 modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
-functions = {id(f): f for m in modules for f in vars(m).values() if hasattr(f, "signatures")}
+functions = {id(f): f for m in modules for f in vars(m).values() if hasattr(f, "nopython_signatures")}
 print(cache_files.is_warm(), sum(sum(f.stats.cache_misses.values()) for f in functions.values()))
 """
 
@@ -80,7 +80,7 @@ def test_every_decorated_function_is_a_kernel_of_the_list() -> None:
         for name, module in list(sys.modules.items())
         if name.startswith("divgrpc.kernels.")
         for value in vars(module).values()
-        if hasattr(value, "signatures")
+        if hasattr(value, "nopython_signatures")
         and value.__module__ == name
         and "inline" not in value.targetoptions
     }

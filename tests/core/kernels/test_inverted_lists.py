@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from divgrpc.build import encoder
-from divgrpc.build.encoder import COMMON
+from divgrpc.build.encoder import COMMON_COLUMN_SHARE
 from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.kernels import exact, inverted_lists, normalise
@@ -49,7 +49,7 @@ def parts(rows: FloatArray) -> tuple[Any, ...]:
     return found
 
 
-def listed(rows: FloatArray, share: float = COMMON) -> tuple[Any, ...]:
+def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> tuple[Any, ...]:
     """Return the lists of all columns but the common ones, made row by row."""
     indptr, indices, values = parts(rows)
     holders = np.zeros(rows.shape[1], np.int64)
@@ -177,7 +177,7 @@ def test_of_very_many_points_no_lists_are_kept(monkeypatch: pytest.MonkeyPatch) 
     """One more than the most, and an exact search goes by rows."""
     rows = sparse.csr_array(drawn(6, 300, 60, 0)[:100])
     assert "posting_rows" in Index.build(rows).engine._arrays
-    monkeypatch.setattr(encoder, "LISTED_MOST", 99)
+    monkeypatch.setattr(encoder, "LISTED_ROWS_MAX", 99)
     index = Index.build(rows)
     assert not {"posting_starts", "posting_rows", "posting_values"} & index.engine._arrays.keys()
     found = index.query(rows[:2], search="exact", candidates_limit=10)
