@@ -1,4 +1,4 @@
-"""python -m benchmarks [RUN] [--json FILE]: measure, print, keep.
+"""python -m benchmarks [RUN] [--json FILE] [--record FILE]: measure, print, keep.
 
 Without a name of a run all are made but `large`, which takes an hour. `--help` after a name lists
 that run's options. Figures are only as quiet as the machine: the record has its load average.
@@ -6,6 +6,7 @@ that run's options. Figures are only as quiet as the machine: the record has its
 
 import argparse
 import json
+import sys
 from pathlib import Path
 
 from benchmarks import (
@@ -26,6 +27,7 @@ from benchmarks import (
     overload,
     peers,
     quality,
+    records,
     relaxing,
     selectors,
     service,
@@ -34,7 +36,7 @@ from benchmarks import (
     training,
     wire,
 )
-from benchmarks.tables import facts, show
+from benchmarks.tables import DRAWN, facts, show
 
 _RUNS = {
     "quality": quality,
@@ -62,21 +64,30 @@ _RUNS = {
     "training": training,
 }
 _LONG = {"large"}
+_RECORD_HELP = (
+    "write the table that the run prints as a record; the second goes to FILE-2, and so on"
+)
 
 
 def main() -> None:
     """Run what the command line names."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
+    parser.add_argument("--record", type=Path, metavar="FILE", help=_RECORD_HELP)
     names = parser.add_subparsers(dest="run", metavar="RUN")
     for name, run in _RUNS.items():
-        summary = (run.__doc__ or "").splitlines()[0]
+        summary = (run.__doc__ or "").splitlines()[0].rstrip(".")
         options = names.add_parser(name, help=summary, description=run.__doc__)
         options.add_argument(
             "--json", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="as above"
         )
+        options.add_argument(
+            "--record", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="as above"
+        )
         run.add_arguments(options)
     arguments = parser.parse_args()
+    if arguments.record and not arguments.run:
+        parser.error("--record needs the name of a run")
 
     record = environment.record()
     show(facts(record))
@@ -87,6 +98,9 @@ def main() -> None:
         results[name] = _RUNS[name].run(told)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=2) + "\n")
+    if arguments.record:
+        title = (_RUNS[arguments.run].__doc__ or "").splitlines()[0].rstrip(".")
+        records.write(arguments.record, title, sys.argv[1:], record, DRAWN)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,20 @@
-"""Plain tables for a terminal; their Markdown form goes into the README as it is."""
+"""Plain tables for a terminal, in Markdown; a run can also write them as records."""
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Table:
+    """Column heads, and rows of cells."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+# Every table of this process, in the order in which they were drawn.
+DRAWN: list[Table] = []
 
 
 def show(text: str = "") -> None:
@@ -12,6 +25,7 @@ def show(text: str = "") -> None:
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a Markdown table whose columns line up; the first is words, the others numbers."""
+    DRAWN.append(Table(tuple(heads), tuple(map(tuple, rows))))
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
 
     def line(cells: Sequence[str]) -> str:

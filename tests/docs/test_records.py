@@ -1,0 +1,155 @@
+"""Benchmark records are well-formed, used, and printed by commands that exist."""
+
+import importlib.util
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from benchmarks import __main__ as benchmarks_main
+from benchmarks import environment
+from benchmarks.records import command, write
+from benchmarks.tables import Table
+
+ROOT = Path(__file__).parent.parent.parent
+RECORDS = sorted((ROOT / "docs/records").glob("*.json"))
+PAGES = sorted((ROOT / "docs/pages").rglob("*.md"))
+FIELDS = {
+    "title": "T",
+    "command": 'make bench ARGS="start"',
+    "commit": "1234567",
+    "date": "2026-01-02",
+    "machine": "M & N",
+    "notes": ["busy"],
+    "columns": ["name", "us", "note"],
+    "rows": [["a|b", "1,000", "x"], ["c", "", "y"]],
+}
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def _hook() -> ModuleType:
+    """Load docs/records.py as MkDocs does: by its path."""
+    spec = importlib.util.spec_from_file_location("docs_records", ROOT / "docs/records.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+hook = _hook()
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["git", *arguments],  # noqa: S607
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_records_are_well_formed(path: Path) -> None:
+    """A record has a title, a day, a machine and at least one row, and every cell is text."""
+    record = hook.load(path)
+    assert record.title
+    assert record.machine
+    assert record.rows
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d", record.date)
+    assert re.fullmatch(r"[0-9a-f]{7,40}( with changes)?", record.commit)
+    assert all(isinstance(cell, str) for row in (record.columns, *record.rows) for cell in row)
+
+
+def test_record_commits_exist() -> None:
+    """Every record names a commit of the history."""
+    if _git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("this clone has no full history")
+    commits = {hook.load(path).commit.split()[0] for path in RECORDS}
+    missing = [c for c in commits if _git("cat-file", "-e", f"{c}^{{commit}}").returncode]
+    assert not missing
+
+
+@pytest.mark.parametrize("path", RECORDS, ids=lambda path: path.stem)
+def test_record_commands_exist(path: Path) -> None:
+    """A command is a target of the Makefile; `make bench` names one of its runs."""
+    make, target, *rest = shlex.split(hook.load(path).command)
+    assert make == "make"
+    assert target in TARGETS
+    if target == "bench":
+        assert shlex.split(rest[0].removeprefix("ARGS="))[0] in benchmarks_main._RUNS
+
+
+def test_every_record_is_used_once() -> None:
+    """Every marker of a page names a record, and every record stands on one page."""
+    markers = Counter(name for page in PAGES for name in hook.MARKER.findall(page.read_text()))
+    assert markers == Counter(path.stem for path in RECORDS)
+
+
+def test_markers_are_on_lines_of_their_own() -> None:
+    """A marker that the hook would miss is an error."""
+    for page in PAGES:
+        text = re.sub(r"`[^`\n]*`", "", page.read_text())
+        assert text.count("{{") == len(hook.MARKER.findall(text)), page.name
+
+
+def test_a_marker_becomes_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page gets the table, numbers right, and a caption with everything else."""
+    monkeypatch.setattr(hook, "FOLDER", tmp_path)
+    (tmp_path / "one.json").write_text(json.dumps(FIELDS))
+    page = hook.on_page_markdown("before\n\n{{ record one }}\n\nafter\n")
+    assert page.splitlines() == [
+        "before",
+        "",
+        "| name | us | note |",
+        "| --- | --: | --- |",
+        "| a\\|b | 1,000 | x |",
+        "| c |  | y |",
+        "",
+        '<p class="record-caption"><code>make bench ARGS=&quot;start&quot;</code> · '
+        "commit <code>1234567</code> · M &amp; N · 2026-01-02 · busy</p>",
+        "",
+        "after",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rows": [["a"]]}, "row 1 has 1 cells, expected 2"),
+        ({"extra": 1}, "missing or unknown fields: extra"),
+    ],
+)
+def test_bad_records_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    """The error names the file and what is wrong with it."""
+    fields = FIELDS | {"columns": ["a", "b"], "rows": [["1", "2"]]} | change
+    (tmp_path / "bad.json").write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match=f"bad.json: {message}"):
+        hook.load(tmp_path / "bad.json")
+
+
+def test_a_run_writes_a_record_per_table(tmp_path: Path) -> None:
+    """Each table of a run gets a file of its own, which the hook reads back."""
+    tables = [Table(("a", "b"), (("1", "|"),)), Table(("c",), (("2",), ("3",)))]
+    words = ["start", "--rounds", "1", "--record", "docs/records/start.json"]
+    paths = write(tmp_path / "start.json", "Time to start", words, environment.record(), tables)
+    assert [path.name for path in paths] == ["start.json", "start-2.json"]
+    for path, table in zip(paths, tables, strict=True):
+        record = hook.load(path)
+        assert Table(record.columns, record.rows) == table
+        assert record.command == 'make bench ARGS="start --rounds 1"'
+        assert record.title == "Time to start"
+
+
+def test_commands_leave_out_files_to_write() -> None:
+    """The command of a record measures; it does not overwrite files."""
+    words = ["--json", "a.json", "peers", "--faiss", "faiss IVF", "--record=b.json"]
+    assert command(words) == "make bench ARGS=\"peers --faiss 'faiss IVF'\""
