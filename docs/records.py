@@ -1,7 +1,7 @@
 """Turn benchmark records into tables: a hook of MkDocs.
 
 Enable it in docs/mkdocs.yml with ``hooks: [records.py]``, and add ``records`` and ``records.py`` to
-``watch``.
+``watch``. The hook adds its style sheet; it needs the Markdown extensions tables and md_in_html.
 
 A line ``{{ record NAME }}`` in a page becomes the table of docs/records/NAME.json and a caption
 with the command that printed the table, the commit, the machine and the date. The caption has the
@@ -16,10 +16,17 @@ import re
 from dataclasses import dataclass
 from dataclasses import fields as dataclass_fields
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
 
 FOLDER = Path(__file__).parent / "records"
 MARKER = re.compile(r"^\{\{ record ([a-z0-9-]+) \}\}$", re.MULTILINE)
-_NUMBER = re.compile(r"[-+<>=\u2212 ]*[\d.,]+([eE][-+]?\d+)?\s*(%|x|ms|us|s|MB)?!?")
+STYLE = "assets/records.css"
+# Words that may stand in a cell of numbers.
+_UNITS = re.compile(r"\b(h|of|to|x|s|ms|us|MB|e)\b|(?<=\d)e(?=[-+]?\d)")
+_MOST_ROWS_SHOWN = 45
 
 
 @dataclass(frozen=True)
@@ -55,11 +62,21 @@ def load(path: Path) -> Record:
 
 
 def render(record: Record) -> str:
-    """Return the Markdown table of a record, followed by its caption."""
+    """Return the Markdown table of a record and its caption; a long table is folded."""
     cells = zip(*record.rows, strict=True)
     rules = ["--:" if _is_numeric(column) else "---" for column in cells]
     lines = [_line(record.columns), _line(["---", *rules[1:]]), *map(_line, record.rows)]
-    return "\n".join(lines) + "\n\n" + _caption(record)
+    table = "\n".join(lines)
+    if len(record.rows) > _MOST_ROWS_SHOWN:
+        summary = f"<summary>{html.escape(record.title)}: {len(record.rows)} rows</summary>"
+        table = f'<details markdown="1">{summary}\n\n{table}\n\n</details>'
+    return f'<div class="record" markdown="1">\n\n{table}\n\n{_caption(record)}\n\n</div>'
+
+
+def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
+    """Add the style sheet of records to every page."""
+    config.extra_css.append(STYLE)
+    return config
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
@@ -72,8 +89,9 @@ def _line(cells: tuple[str, ...] | list[str]) -> str:
 
 
 def _is_numeric(column: tuple[str, ...]) -> bool:
-    """Whether every cell is a number or empty, ignoring Markdown's stars."""
-    return all(not cell or _NUMBER.fullmatch(cell.strip("*")) for cell in column)
+    """Whether every cell is empty or has digits and, beside units, no letters."""
+    texts = [_UNITS.sub("", cell) for cell in column if cell]
+    return all(re.search(r"\d", text) and not re.search(r"[A-Za-z]", text) for text in texts)
 
 
 def _caption(record: Record) -> str:

@@ -1,5 +1,6 @@
 """Benchmark records are well-formed, used, and printed by commands that exist."""
 
+import dataclasses
 import importlib.util
 import json
 import re
@@ -106,19 +107,26 @@ def test_a_marker_becomes_a_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(hook, "FOLDER", tmp_path)
     (tmp_path / "one.json").write_text(json.dumps(FIELDS))
     page = hook.on_page_markdown("before\n\n{{ record one }}\n\nafter\n")
-    assert page.splitlines() == [
+    assert [line for line in page.splitlines() if line] == [
         "before",
-        "",
+        '<div class="record" markdown="1">',
         "| name | us | note |",
         "| --- | --: | --- |",
         "| a\\|b | 1,000 | x |",
         "| c |  | y |",
-        "",
         '<p class="record-caption"><code>make bench ARGS=&quot;start&quot;</code> · '
         "commit <code>1234567</code> · M &amp; N · 2026-01-02 · busy</p>",
-        "",
+        "</div>",
         "after",
     ]
+
+
+def test_long_tables_are_folded() -> None:
+    """A table of more than 45 rows is shown on demand, under its title."""
+    rows = tuple((str(number),) for number in range(46))
+    record = hook.Record("T", "c", "1234567", "2026-01-02", "M", (), ("n",), rows)
+    assert "<summary>T: 46 rows</summary>" in hook.render(record)
+    assert "<summary>" not in hook.render(dataclasses.replace(record, rows=rows[:45]))
 
 
 @pytest.mark.parametrize(
