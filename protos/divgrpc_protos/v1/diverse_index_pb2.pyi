@@ -4,23 +4,23 @@ isort:skip_file
 The service: search whose results are near the query and different from one another.
 
 Errors. Every error carries google.rpc.Status details: an ErrorInfo (domain "divgrpc", a stable
-`reason`, and `request_id` in its metadata), and a BadRequest that names the field where one is
-to blame. The codes a caller meets:
+`reason`, and `request_id` in its metadata), and a BadRequest if one field is at fault. The
+codes:
 
-  INVALID_ARGUMENT    the request is wrong whatever the server's state; BadRequest says where
-  NOT_FOUND           no index of that name
-  ALREADY_EXISTS      Build or BuildOnce of a name in use without `replace`
-  ABORTED             another Build of the same name is under way, or the index was replaced
-  FAILED_PRECONDITION the index lacks what this needs, or is of a newer format
-  RESOURCE_EXHAUSTED  a limit, a full queue or a full disk; RetryInfo where waiting helps
-  DEADLINE_EXCEEDED   the caller's deadline, or an upload that stood still
-  UNAVAILABLE         no worker is up, or the server is going down; retry
+  INVALID_ARGUMENT    the request is wrong in any state of the server; BadRequest names the field
+  NOT_FOUND           there is no index of this name
+  ALREADY_EXISTS      Build or BuildOnce of an existing name without `replace`
+  ABORTED             another Build of this name is running, or the index was replaced
+  FAILED_PRECONDITION the index lacks something that the call needs, or has a newer format
+  RESOURCE_EXHAUSTED  a limit, a full queue or a full disk; RetryInfo if waiting helps
+  DEADLINE_EXCEEDED   the caller's deadline passed, or an upload made no progress
+  UNAVAILABLE         no worker is up, or the server is shutting down; retry
   DATA_LOSS           the index on disk is damaged
-  UNIMPLEMENTED       declared here, not there yet
-  INTERNAL            a fault of ours; the message has an id to look for in the logs
+  UNIMPLEMENTED       the method is declared here but not implemented
+  INTERNAL            a fault of the server; the message has an id that the logs repeat
 
-Message size: 4 MiB, gRPC's own default, in both directions. The reason for a larger one is
-MESSAGE_TOO_LARGE; above 16 MiB gRPC itself refuses it, without details.
+Messages have at most 4 MiB in both directions, which is gRPC's default. A larger one ends with
+the reason MESSAGE_TOO_LARGE. Above 16 MiB gRPC itself refuses it, without details.
 """
 
 import google.protobuf.descriptor

@@ -30,7 +30,7 @@ if _version_not_supported:
 
 
 class DiverseIndexStub(object):
-    """Named indexes: build them, ask them, look after them.
+    """Builds, queries, evaluates, lists and deletes named indexes.
     """
 
     def __init__(self, channel):
@@ -97,22 +97,23 @@ class DiverseIndexStub(object):
 
 
 class DiverseIndexServicer(object):
-    """Named indexes: build them, ask them, look after them.
+    """Builds, queries, evaluates, lists and deletes named indexes.
     """
 
     def Build(self, request_iterator, context):
-        """Builds a generation of an index from streamed rows and serves it once it is whole. The caller
-        sends a header, chunks, a commit; the server answers accepted, progress, done. A build that is
-        cancelled, abandoned or late leaves nothing behind, and the generation before goes on serving.
+        """Builds a generation of an index from streamed rows, and serves it when it is complete. The
+        caller sends a header, chunks and a commit. The server answers accepted, progress and done. A
+        build that is cancelled, abandoned or late leaves nothing behind, and the previous generation
+        keeps serving.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BuildOnce(self, request, context):
-        """Builds an index from one message, for sets that fit it: a call that every language and tool can
-        make. It ends as Build does, once the index serves; give it a deadline of a minute. A call that is
-        cancelled or late leaves nothing behind. A larger message is RESOURCE_EXHAUSTED: use Build.
+        """Builds an index from one message, which every language and tool can send. It returns when the
+        index serves; a deadline of one minute suffices. A call that is cancelled or late leaves
+        nothing behind. Points that do not fit one message are RESOURCE_EXHAUSTED: use Build.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -126,59 +127,60 @@ class DiverseIndexServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def QueryStream(self, request_iterator, context):
-        """The same, pipelined on one call: cheaper per query than unary calls.
+        """Answers many queries on one call, which costs less per query than unary calls.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def PredictLabels(self, request, context):
-        """Gives documents diverse labels, of those that the index was built with. Safe to retry.
+        """Predicts diverse labels for documents. The index must have labels. Safe to retry.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Evaluate(self, request, context):
-        """Measures what diversity costs and gains on the caller's own queries: every setting of a grid,
-        and the best by cross-validation, which can become the default for Query. Nothing is done
-        before all is checked; cancelling the call ends the work. Small queries do not wait for it.
+        """Measures relevance, diversity and time of every setting of a grid on the caller's queries, and
+        chooses settings by cross-validation. A choice can become the index's default for Query. All
+        arguments are checked before work begins. Cancelling the call ends the work. Small queries do
+        not wait for it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def EvaluateLabels(self, request, context):
-        """The same of predicted labels, on documents whose labels are known; the thresholds that are best
-        can become those of the index.
+        """Measures predicted labels in the same way, on documents whose labels are known. The best
+        thresholds can become the index's defaults for PredictLabels.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetIndex(self, request, context):
-        """Says what an index is and what Build made of it.
+        """Describes an index: its parameters, and what Build chose and measured.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListIndexes(self, request, context):
-        """Names and describes the indexes, a page at a time.
+        """Describes all indexes, one page per call.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteIndex(self, request, context):
-        """Removes an index. Calls under way finish on the generation they began with.
+        """Removes an index. Calls that are running finish on the generation they began with.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetServerInfo(self, request, context):
-        """Says what the server allows, what it runs on and whether it is ready.
+        """Describes the server: its limits, its versions, and whether it is ready.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -251,7 +253,7 @@ def add_DiverseIndexServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class DiverseIndex(object):
-    """Named indexes: build them, ask them, look after them.
+    """Builds, queries, evaluates, lists and deletes named indexes.
     """
 
     @staticmethod

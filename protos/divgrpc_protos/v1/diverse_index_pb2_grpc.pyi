@@ -4,23 +4,23 @@ isort:skip_file
 The service: search whose results are near the query and different from one another.
 
 Errors. Every error carries google.rpc.Status details: an ErrorInfo (domain "divgrpc", a stable
-`reason`, and `request_id` in its metadata), and a BadRequest that names the field where one is
-to blame. The codes a caller meets:
+`reason`, and `request_id` in its metadata), and a BadRequest if one field is at fault. The
+codes:
 
-  INVALID_ARGUMENT    the request is wrong whatever the server's state; BadRequest says where
-  NOT_FOUND           no index of that name
-  ALREADY_EXISTS      Build or BuildOnce of a name in use without `replace`
-  ABORTED             another Build of the same name is under way, or the index was replaced
-  FAILED_PRECONDITION the index lacks what this needs, or is of a newer format
-  RESOURCE_EXHAUSTED  a limit, a full queue or a full disk; RetryInfo where waiting helps
-  DEADLINE_EXCEEDED   the caller's deadline, or an upload that stood still
-  UNAVAILABLE         no worker is up, or the server is going down; retry
+  INVALID_ARGUMENT    the request is wrong in any state of the server; BadRequest names the field
+  NOT_FOUND           there is no index of this name
+  ALREADY_EXISTS      Build or BuildOnce of an existing name without `replace`
+  ABORTED             another Build of this name is running, or the index was replaced
+  FAILED_PRECONDITION the index lacks something that the call needs, or has a newer format
+  RESOURCE_EXHAUSTED  a limit, a full queue or a full disk; RetryInfo if waiting helps
+  DEADLINE_EXCEEDED   the caller's deadline passed, or an upload made no progress
+  UNAVAILABLE         no worker is up, or the server is shutting down; retry
   DATA_LOSS           the index on disk is damaged
-  UNIMPLEMENTED       declared here, not there yet
-  INTERNAL            a fault of ours; the message has an id to look for in the logs
+  UNIMPLEMENTED       the method is declared here but not implemented
+  INTERNAL            a fault of the server; the message has an id that the logs repeat
 
-Message size: 4 MiB, gRPC's own default, in both directions. The reason for a larger one is
-MESSAGE_TOO_LARGE; above 16 MiB gRPC itself refuses it, without details.
+Messages have at most 4 MiB in both directions, which is gRPC's default. A larger one ends with
+the reason MESSAGE_TOO_LARGE. Above 16 MiB gRPC itself refuses it, without details.
 """
 
 import abc
@@ -226,7 +226,7 @@ _DiverseIndexGetServerInfoType = typing_extensions.TypeVar(
 )
 
 class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuildOnceType, _DiverseIndexQueryType, _DiverseIndexQueryStreamType, _DiverseIndexPredictLabelsType, _DiverseIndexEvaluateType, _DiverseIndexEvaluateLabelsType, _DiverseIndexGetIndexType, _DiverseIndexListIndexesType, _DiverseIndexDeleteIndexType, _DiverseIndexGetServerInfoType]):
-    """Named indexes: build them, ask them, look after them."""
+    """Builds, queries, evaluates, lists and deletes named indexes."""
 
     @typing.overload
     def __init__(self: DiverseIndexStub[
@@ -325,48 +325,50 @@ class DiverseIndexStub(typing.Generic[_DiverseIndexBuildType, _DiverseIndexBuild
     ], channel: grpc.aio.Channel) -> None: ...
 
     Build: _DiverseIndexBuildType
-    """Builds a generation of an index from streamed rows and serves it once it is whole. The caller
-    sends a header, chunks, a commit; the server answers accepted, progress, done. A build that is
-    cancelled, abandoned or late leaves nothing behind, and the generation before goes on serving.
+    """Builds a generation of an index from streamed rows, and serves it when it is complete. The
+    caller sends a header, chunks and a commit. The server answers accepted, progress and done. A
+    build that is cancelled, abandoned or late leaves nothing behind, and the previous generation
+    keeps serving.
     """
 
     BuildOnce: _DiverseIndexBuildOnceType
-    """Builds an index from one message, for sets that fit it: a call that every language and tool can
-    make. It ends as Build does, once the index serves; give it a deadline of a minute. A call that is
-    cancelled or late leaves nothing behind. A larger message is RESOURCE_EXHAUSTED: use Build.
+    """Builds an index from one message, which every language and tool can send. It returns when the
+    index serves; a deadline of one minute suffices. A call that is cancelled or late leaves
+    nothing behind. Points that do not fit one message are RESOURCE_EXHAUSTED: use Build.
     """
 
     Query: _DiverseIndexQueryType
     """Answers a batch of one or more rows. Safe to retry."""
 
     QueryStream: _DiverseIndexQueryStreamType
-    """The same, pipelined on one call: cheaper per query than unary calls."""
+    """Answers many queries on one call, which costs less per query than unary calls."""
 
     PredictLabels: _DiverseIndexPredictLabelsType
-    """Gives documents diverse labels, of those that the index was built with. Safe to retry."""
+    """Predicts diverse labels for documents. The index must have labels. Safe to retry."""
 
     Evaluate: _DiverseIndexEvaluateType
-    """Measures what diversity costs and gains on the caller's own queries: every setting of a grid,
-    and the best by cross-validation, which can become the default for Query. Nothing is done
-    before all is checked; cancelling the call ends the work. Small queries do not wait for it.
+    """Measures relevance, diversity and time of every setting of a grid on the caller's queries, and
+    chooses settings by cross-validation. A choice can become the index's default for Query. All
+    arguments are checked before work begins. Cancelling the call ends the work. Small queries do
+    not wait for it.
     """
 
     EvaluateLabels: _DiverseIndexEvaluateLabelsType
-    """The same of predicted labels, on documents whose labels are known; the thresholds that are best
-    can become those of the index.
+    """Measures predicted labels in the same way, on documents whose labels are known. The best
+    thresholds can become the index's defaults for PredictLabels.
     """
 
     GetIndex: _DiverseIndexGetIndexType
-    """Says what an index is and what Build made of it."""
+    """Describes an index: its parameters, and what Build chose and measured."""
 
     ListIndexes: _DiverseIndexListIndexesType
-    """Names and describes the indexes, a page at a time."""
+    """Describes all indexes, one page per call."""
 
     DeleteIndex: _DiverseIndexDeleteIndexType
-    """Removes an index. Calls under way finish on the generation they began with."""
+    """Removes an index. Calls that are running finish on the generation they began with."""
 
     GetServerInfo: _DiverseIndexGetServerInfoType
-    """Says what the server allows, what it runs on and whether it is ready."""
+    """Describes the server: its limits, its versions, and whether it is ready."""
 
 DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
     grpc.aio.StreamStreamMultiCallable[
@@ -416,7 +418,7 @@ DiverseIndexAsyncStub: typing_extensions.TypeAlias = DiverseIndexStub[
 ]
 
 class DiverseIndexServicer(metaclass=abc.ABCMeta):
-    """Named indexes: build them, ask them, look after them."""
+    """Builds, queries, evaluates, lists and deletes named indexes."""
 
     @abc.abstractmethod
     def Build(
@@ -424,9 +426,10 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[divgrpc_protos.v1.index_pb2.BuildRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.index_pb2.BuildResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.index_pb2.BuildResponse]]:
-        """Builds a generation of an index from streamed rows and serves it once it is whole. The caller
-        sends a header, chunks, a commit; the server answers accepted, progress, done. A build that is
-        cancelled, abandoned or late leaves nothing behind, and the generation before goes on serving.
+        """Builds a generation of an index from streamed rows, and serves it when it is complete. The
+        caller sends a header, chunks and a commit. The server answers accepted, progress and done. A
+        build that is cancelled, abandoned or late leaves nothing behind, and the previous generation
+        keeps serving.
         """
 
     @abc.abstractmethod
@@ -435,9 +438,9 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.index_pb2.BuildOnceRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.index_pb2.BuildOnceResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.BuildOnceResponse]]:
-        """Builds an index from one message, for sets that fit it: a call that every language and tool can
-        make. It ends as Build does, once the index serves; give it a deadline of a minute. A call that is
-        cancelled or late leaves nothing behind. A larger message is RESOURCE_EXHAUSTED: use Build.
+        """Builds an index from one message, which every language and tool can send. It returns when the
+        index serves; a deadline of one minute suffices. A call that is cancelled or late leaves
+        nothing behind. Points that do not fit one message are RESOURCE_EXHAUSTED: use Build.
         """
 
     @abc.abstractmethod
@@ -454,7 +457,7 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[divgrpc_protos.v1.query_pb2.QueryStreamRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.query_pb2.QueryStreamResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.query_pb2.QueryStreamResponse]]:
-        """The same, pipelined on one call: cheaper per query than unary calls."""
+        """Answers many queries on one call, which costs less per query than unary calls."""
 
     @abc.abstractmethod
     def PredictLabels(
@@ -462,7 +465,7 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.predict_pb2.PredictLabelsRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.predict_pb2.PredictLabelsResponse, collections.abc.Awaitable[divgrpc_protos.v1.predict_pb2.PredictLabelsResponse]]:
-        """Gives documents diverse labels, of those that the index was built with. Safe to retry."""
+        """Predicts diverse labels for documents. The index must have labels. Safe to retry."""
 
     @abc.abstractmethod
     def Evaluate(
@@ -470,9 +473,10 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.evaluate_pb2.EvaluateRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.evaluate_pb2.EvaluateResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.evaluate_pb2.EvaluateResponse]]:
-        """Measures what diversity costs and gains on the caller's own queries: every setting of a grid,
-        and the best by cross-validation, which can become the default for Query. Nothing is done
-        before all is checked; cancelling the call ends the work. Small queries do not wait for it.
+        """Measures relevance, diversity and time of every setting of a grid on the caller's queries, and
+        chooses settings by cross-validation. A choice can become the index's default for Query. All
+        arguments are checked before work begins. Cancelling the call ends the work. Small queries do
+        not wait for it.
         """
 
     @abc.abstractmethod
@@ -481,8 +485,8 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse], collections.abc.AsyncIterator[divgrpc_protos.v1.evaluate_labels_pb2.EvaluateLabelsResponse]]:
-        """The same of predicted labels, on documents whose labels are known; the thresholds that are best
-        can become those of the index.
+        """Measures predicted labels in the same way, on documents whose labels are known. The best
+        thresholds can become the index's defaults for PredictLabels.
         """
 
     @abc.abstractmethod
@@ -491,7 +495,7 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.index_pb2.GetIndexRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.index_pb2.GetIndexResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.GetIndexResponse]]:
-        """Says what an index is and what Build made of it."""
+        """Describes an index: its parameters, and what Build chose and measured."""
 
     @abc.abstractmethod
     def ListIndexes(
@@ -499,7 +503,7 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.index_pb2.ListIndexesRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.index_pb2.ListIndexesResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.ListIndexesResponse]]:
-        """Names and describes the indexes, a page at a time."""
+        """Describes all indexes, one page per call."""
 
     @abc.abstractmethod
     def DeleteIndex(
@@ -507,7 +511,7 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.index_pb2.DeleteIndexRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.index_pb2.DeleteIndexResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.DeleteIndexResponse]]:
-        """Removes an index. Calls under way finish on the generation they began with."""
+        """Removes an index. Calls that are running finish on the generation they began with."""
 
     @abc.abstractmethod
     def GetServerInfo(
@@ -515,6 +519,6 @@ class DiverseIndexServicer(metaclass=abc.ABCMeta):
         request: divgrpc_protos.v1.index_pb2.GetServerInfoRequest,
         context: _ServicerContext,
     ) -> typing.Union[divgrpc_protos.v1.index_pb2.GetServerInfoResponse, collections.abc.Awaitable[divgrpc_protos.v1.index_pb2.GetServerInfoResponse]]:
-        """Says what the server allows, what it runs on and whether it is ready."""
+        """Describes the server: its limits, its versions, and whether it is ready."""
 
 def add_DiverseIndexServicer_to_server(servicer: DiverseIndexServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
