@@ -12,14 +12,17 @@ from google.rpc import code_pb2
 
 from divgrpc.errors import DivgrpcError
 from divgrpc.evaluation import Grid
-
-# Modules without a public path, all in one place.
 from divgrpc.evaluation.label_grid import LabelGrid
-from divgrpc.label_parameters import PredictParameters
-from divgrpc.label_plans import Labelling
-from divgrpc.parameters import LIMITS, BuildParameters, LabelParameters, QueryParameters
+from divgrpc.labels.build_inputs import Labelling
+from divgrpc.parameters import (
+    LIMITS,
+    BuildParameters,
+    LabelParameters,
+    PredictParameters,
+    QueryParameters,
+)
+from divgrpc_server.codec.statuses import TABLE
 from divgrpc_server.config import ENVIRONMENT_PREFIX, Config
-from divgrpc_server.statuses import TABLE
 
 ROOT = Path(__file__).parents[2]
 GUIDE = ROOT / "docs" / "pages" / "guide"
