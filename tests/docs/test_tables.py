@@ -10,6 +10,7 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from google.rpc import code_pb2
 
+from divgrpc import errors
 from divgrpc.errors import DivgrpcError
 from divgrpc.evaluation import Grid
 from divgrpc.evaluation.label_grid import LabelGrid
@@ -141,14 +142,16 @@ def test_grids_equal_the_code(page: str, kind: Any) -> None:  # noqa: ANN401
 
 
 def test_options_of_the_server_equal_the_code() -> None:
-    """Every option of the server has a row with its variable, its default and its values."""
+    """Every option of the server has a row with its default and its values."""
     rows = _by_name("configuration.md", "Options", "option")
+    assert f"`{ENVIRONMENT_PREFIX}DATA_DIR`" in _section(
+        "configuration.md", "Three ways to set an option"
+    )
     fields = {f"--{f.name.replace('_', '-')}": f for f in dataclasses.fields(Config)}
     rows = {name: row for name, row in rows.items() if not name.startswith("--no-")}
     assert set(rows) == set(fields)
     for option, field in fields.items():
         row, limits = rows[option], field.metadata
-        assert row["environment"] == f"`{ENVIRONMENT_PREFIX}{field.name.upper()}`"
         # The default of workers depends on the machine.
         if option != "--workers":
             assert row["default"].strip("`") == (_as_text(field.default) or "none"), option
@@ -183,10 +186,18 @@ def test_reasons_equal_the_code() -> None:
     for kind in _classes(DivgrpcError):
         meaning = next(TABLE[parent] for parent in kind.__mro__ if parent in TABLE)
         wait = "" if meaning.retry_after is None else f"{meaning.retry_after:g}"
-        expected[kind.reason] = (f"`{code_pb2.Code.Name(meaning.code)}`", wait)
-    first, _ = _tables("errors.md", "Reasons")
+        expected[kind.reason] = (code_pb2.Code.Name(meaning.code), wait)
+    first, _, _ = _tables("errors.md", "Reasons")
     rows = {row["reason"].strip("`"): (row["status"], row["wait, s"]) for row in first}
     assert rows == expected
+
+
+def test_classes_of_errors_equal_the_code() -> None:
+    """The public classes of errors have rows with their reasons."""
+    *_, last = _tables("errors.md", "Reasons")
+    rows = {row["class"].strip("`"): row["reason"].strip("`") for row in last}
+    classes = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    assert rows == {k.__name__: k.reason for k in classes if issubclass(k, DivgrpcError)}
 
 
 def test_warnings_equal_the_contract() -> None:
