@@ -38,7 +38,8 @@ from divgrpc.kernels import cache_files
 from divgrpc.warmup import warm_kernels
 warm_kernels()
 modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
-functions = {id(f): f for m in modules for f in vars(m).values() if hasattr(f, "nopython_signatures")}
+values = [value for module in modules for value in vars(module).values()]
+functions = {id(f): f for f in values if hasattr(f, "nopython_signatures")}
 print(cache_files.is_warm(), sum(sum(f.stats.cache_misses.values()) for f in functions.values()))
 """
 

@@ -22,7 +22,8 @@ from divgrpc.warmup import warm_kernels
 
 def compiled():
     modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
-    functions = {id(f): f for m in modules for f in vars(m).values() if hasattr(f, "nopython_signatures")}
+    values = [value for module in modules for value in vars(module).values()]
+    functions = {id(f): f for f in values if hasattr(f, "nopython_signatures")}
     return {f.__name__: len(f.signatures) for f in functions.values()}
 
 warm_kernels()
@@ -64,7 +65,8 @@ from divgrpc.warmup import compile_other_end, warm_kernels
 
 def asked(of):
     modules = [module for name, module in sys.modules.items() if name.startswith("divgrpc")]
-    functions = {id(f): f for m in modules for f in vars(m).values() if hasattr(f, "nopython_signatures")}
+    values = [value for module in modules for value in vars(module).values()]
+    functions = {id(f): f for f in values if hasattr(f, "nopython_signatures")}
     return sum(sum(getattr(f.stats, of).values()) for f in functions.values())
 
 if sys.argv[1:]:
