@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 test processors bench bench-large bench-labels lint types imports proto lock clean
+.PHONY: help demo table1 table2 test test-fast dist processors bench bench-large bench-labels lint types imports proto lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -63,6 +63,18 @@ table2: .venv/ready  ## its Table 2, of labels, in the same way
 test: .venv/ready .venv/node/ready  ## run the whole suite
 	$(BIN)/divgrpc warm
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --max-worker-restart 0
+
+# Unit tests: no server, no build of more than a few hundred points, nothing compiled anew.
+UNITS := $(addprefix tests/,core/kernels core/hashing core/metrics core/parameters core/test_hits.py \
+    core/test_vectors.py server/codec server/ipc server/logging client/messages client/formats)
+COMPILING := $(addprefix tests/core/kernels/test_,cache_files.py jit.py processors.py)
+test-fast: .venv/ready  ## run the unit tests alone, about a minute
+	$(BIN)/divgrpc warm
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(UNITS) $(COMPILING:%=--ignore=%)
+
+dist: .venv/ready    ## make a wheel and a source distribution in dist/
+	rm -rf dist
+	$(BIN)/hatchling build -d dist
 
 processors: .venv/ready  ## compile the kernels for older processors: the same answers, byte for byte
 	NUMBA_CPU_NAME=x86-64-v2 NUMBA_CPU_FEATURES= $(BIN)/divgrpc warm
