@@ -1,13 +1,16 @@
-"""What callers send as the core takes it: queries and documents, and the rows of an upload.
+"""Requests as the core takes them: queries, documents, and the rows of an upload.
 
-Used by workers and builders; `divgrpc.vectors` brings the compiler with it. Errors name the field
-as the .proto spells it, such as ``queries.sparse.indices``.
+Workers and builders use it; `divgrpc.vectors` imports the compiler. Errors name the field as the
+.proto spells it, such as ``queries.sparse.indices``.
 """
 
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import (
@@ -18,96 +21,32 @@ from divgrpc.parameters import (
     named_over_default,
 )
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.types import Auto, QueryDefault
+from divgrpc.types import QueryDefault
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
 from divgrpc_protos.v1 import predict_pb2, query_pb2, vectors_pb2
 from divgrpc_server.codec.results import parse_matrix, word
 
-_QUERY: Final = query_pb2.QueryRequest.DESCRIPTOR
-_NUMBERS: Final = (
-    "k",
-    "diversity",
-    "hash_limit",
-    "epsilon",
-    "candidates_limit",
-    "max_distance",
-    "seed",
-    "n_probes",
-    "duplicate_threshold",
-    "list_collapsed",
-    "keep_duplicates",
-    "lose_at_most",
-)
-_WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
+# Names and values of the fields that a request sets.
+Named = tuple[tuple[str, Any], ...]
+
+_NO_PARAMETERS: Final = frozenset(("index", "queries", "documents"))
 _ONE_DIAL: Final = (
     "diversity, diversity_auto and lose_at_most are three ways to set the dial: set one of them"
 )
 
-_PREDICT: Final = predict_pb2.PredictLabelsRequest.DESCRIPTOR
-_PREDICT_NUMBERS: Final = (
-    "top_k",
-    "threshold",
-    "diversity",
-    "hash_limit",
-    "candidates_limit",
-    "neighbours",
-    "seed",
-)
-_PREDICT_WORDS: Final = ("selector", "search", "mode", "vote")
-
 
 class Query(NamedTuple):
-    """A query as the core takes it; `named` are the parameters that its caller named."""
+    """A query as the core takes it; `named` are the parameters that the request sets."""
 
     name: str
     queries: Rows
     parameters: QueryParameters
-    named: tuple[tuple[str, Any], ...]
+    named: Named
 
     def over(self, default: QueryDefault | None) -> QueryParameters:
-        """Return the parameters on an index that has a default for what is not named."""
+        """Return the parameters; the index's default gives those that the request leaves out."""
         return self.parameters if default is None else _over(self.named, default)
-
-
-def parse_query(request: query_pb2.QueryRequest) -> Query:
-    """Return what a QueryRequest asks for.
-
-    Raises `InvalidArgumentError` with the field named.
-    """
-    parameters, named = _parameters(
-        (
-            request.k if request.HasField("k") else None,
-            _dial(request),
-            request.hash_limit if request.HasField("hash_limit") else None,
-            request.epsilon if request.HasField("epsilon") else None,
-            request.candidates_limit if request.HasField("candidates_limit") else None,
-            request.max_distance if request.HasField("max_distance") else None,
-            request.seed if request.HasField("seed") else None,
-            request.n_probes if request.HasField("n_probes") else None,
-            request.duplicate_threshold if request.HasField("duplicate_threshold") else None,
-            request.list_collapsed or None,
-            request.keep_duplicates or None,
-            request.lose_at_most if request.HasField("lose_at_most") else None,
-        ),
-        (request.selector, request.variant, request.search, request.sampling, request.rounding),
-    )
-    check_index_name(request.index)
-    return Query(request.index, _asked_rows("queries", request.queries), parameters, named)
-
-
-def _dial(request: query_pb2.QueryRequest) -> float | Auto | None:
-    """Return the `diversity` of a request; raises where the request sets the dial twice."""
-    if not request.diversity_auto:
-        return request.diversity if request.HasField("diversity") else None
-    if request.HasField("diversity") or request.HasField("lose_at_most"):
-        raise InvalidArgumentError("diversity_auto", _ONE_DIAL)
-    if request.selector == query_pb2.SELECTOR_NEAREST:
-        raise InvalidArgumentError(
-            "diversity_auto",
-            "diversity_auto does not go with selector nearest, which has no dial",
-        )
-    return "auto"
 
 
 class Prediction(NamedTuple):
@@ -118,24 +57,74 @@ class Prediction(NamedTuple):
     parameters: PredictParameters
 
 
-def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:
-    """Return what a PredictLabelsRequest asks for; raises as `parse_query` does."""
-    given = {name: getattr(request, name) for name in _PREDICT_NUMBERS if request.HasField(name)}
-    for name in _PREDICT_WORDS:
-        given[name] = word(_PREDICT, name, getattr(request, name))
-    parameters = _predict_parameters(
-        tuple((name, value) for name, value in given.items() if value is not None)
-    )
+def parse_query(request: query_pb2.QueryRequest) -> Query:
+    """Return the query of a QueryRequest.
+
+    Raises `InvalidArgumentError` with the field named.
+    """
+    parameters, named = _query_parameters(_set_fields(request))
     check_index_name(request.index)
-    return Prediction(request.index, _asked_rows("documents", request.documents), parameters)
+    return Query(request.index, _parse_rows("queries", request.queries), parameters, named)
+
+
+def parse_prediction(request: predict_pb2.PredictLabelsRequest) -> Prediction:
+    """Return the prediction of a PredictLabelsRequest; raises as `parse_query` does."""
+    parameters = _predict_parameters(_set_fields(request))
+    check_index_name(request.index)
+    return Prediction(request.index, _parse_rows("documents", request.documents), parameters)
+
+
+def _set_fields(request: Message) -> Named:
+    """Return the parameters that a request sets."""
+    set_fields = request.ListFields()
+    return tuple([(f.name, value) for f, value in set_fields if f.name not in _NO_PARAMETERS])
+
+
+# Most calls of a service have the same few parameters. To check these takes as long as to parse the
+# message.
+@lru_cache(maxsize=1024)
+def _query_parameters(fields: Named) -> tuple[QueryParameters, Named]:
+    """Return the parameters, and which of them the request sets; false counts as unset."""
+    values = _with_words(query_pb2.QueryRequest.DESCRIPTOR, fields)
+    named = {name: value for name, value in values.items() if value is not False}
+    if named.pop("diversity_auto", False):
+        _check_auto(named)
+        named["diversity"] = "auto"
+    check_one_dial(named)
+    return QueryParameters(**named), tuple(named.items())
 
 
 @lru_cache(maxsize=1024)
-def _predict_parameters(named: tuple[tuple[str, Any], ...]) -> PredictParameters:
-    return PredictParameters(**dict(named))
+def _predict_parameters(fields: Named) -> PredictParameters:
+    return PredictParameters(**_with_words(predict_pb2.PredictLabelsRequest.DESCRIPTOR, fields))
 
 
-def _asked_rows(field: str, vectors: vectors_pb2.Vectors) -> Rows:
+@lru_cache(maxsize=1024)
+def _over(named: Named, default: QueryDefault) -> QueryParameters:
+    return QueryParameters(**named_over_default(dict(named), default))
+
+
+def _with_words(message: Descriptor, fields: Named) -> dict[str, Any]:
+    """Return the fields with words for enums; raises `InvalidArgumentError` for unknown ones."""
+    types = message.fields_by_name
+    return {
+        name: value if types[name].enum_type is None else word(message, name, value)
+        for name, value in fields
+    }
+
+
+def _check_auto(named: Mapping[str, object]) -> None:
+    """Raise where a request sets `diversity_auto` and what does not go with it."""
+    if "diversity" in named or "lose_at_most" in named:
+        raise InvalidArgumentError("diversity_auto", _ONE_DIAL)
+    if named.get("selector") == "nearest":
+        raise InvalidArgumentError(
+            "diversity_auto",
+            "diversity_auto does not go with selector nearest, which has no dial",
+        )
+
+
+def _parse_rows(field: str, vectors: vectors_pb2.Vectors) -> Rows:
     rows = parse_vectors(field, vectors)
     if not len(rows):
         raise InvalidArgumentError(field, f"{field} must hold at least one row, got 0")
@@ -146,30 +135,10 @@ def _asked_rows(field: str, vectors: vectors_pb2.Vectors) -> Rows:
     return rows
 
 
-# The same few settings come with nearly every call of a service, and checking them costs as much as
-# parsing the message.
-@lru_cache(maxsize=1024)
-def _parameters(
-    numbers: tuple[float | Auto | None, ...], choices: tuple[int, ...]
-) -> tuple[QueryParameters, tuple[tuple[str, Any], ...]]:
-    """Return the parameters, and those named; arguments are in the order of the tables of names."""
-    given: dict[str, Any] = dict(zip(_NUMBERS, numbers, strict=True))
-    for name, value in zip(_WORDS, choices, strict=True):
-        given[name] = word(_QUERY, name, value)
-    named = {name: value for name, value in given.items() if value is not None}
-    check_one_dial(named)
-    return QueryParameters(**named), tuple(named.items())
-
-
-@lru_cache(maxsize=1024)
-def _over(named: tuple[tuple[str, Any], ...], default: QueryDefault) -> QueryParameters:
-    return QueryParameters(**named_over_default(dict(named), default))
-
-
 def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
-    """Return the rows as (rows, d) float32 or as `SparseRows`; errors name the field below `field`.
+    """Return the rows as (rows, dims) float32 or as `SparseRows`; errors name a field of `field`.
 
-    Sparse rows are never spread out: a message of 4 MiB may stand for gigabytes.
+    Sparse rows stay sparse: a message of 4 MiB may stand for gigabytes of zeros.
     """
     matrix = parse_matrix(field, vectors)
     if not isinstance(matrix, arrays.Csr):
@@ -179,7 +148,7 @@ def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
             f"{field}.sparse.cols",
             f"{field}.sparse.cols must be at most {LIMITS['sparse_dims_max']}, got {matrix.cols}",
         )
-    # The kernels know writable arrays alone, and a message's bytes are not.
+    # The kernels are compiled for writable arrays, and the bytes of a message are read-only.
     return SparseRows(
         np.array(matrix.indptr, np.int64),
         matrix.indices.astype(np.int32),

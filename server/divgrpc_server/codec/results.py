@@ -1,14 +1,12 @@
-"""Results of the core to messages; arrays, and the parameters of a build, from them.
+"""Results of the core to messages; arrays, and the parameters of a build, from messages.
 
-Used wherever protobuf is spoken: by workers, builders, and fronts for what they answer themselves,
-so it loads nothing that computes. What queries ask and the rows that come: see `requests`.
+Workers and builders use it, and fronts for what they answer themselves. It imports nothing that
+computes. `requests` parses queries and rows.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from functools import lru_cache
 from itertools import accumulate, chain
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,40 +19,15 @@ from divgrpc.types import (
     EffectiveLabelParameters,
     EffectiveParameters,
     IndexInfo,
-    LabelInfo,
     LabelResult,
     Progress,
-    QueryDefault,
     QueryResult,
-    QueryStats,
-    SearchCost,
-    TrainingProgress,
-    WarningInfo,
 )
-from divgrpc_protos import arrays, words
+from divgrpc_protos import arrays, records, words
 from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2, vectors_pb2
 from divgrpc_server.codec.statuses import ReplyTooLargeError
 
-_BUILD: Final = index_pb2.BuildParameters.DESCRIPTOR
-_RESPONSE: Final = query_pb2.QueryResponse.DESCRIPTOR
-_EFFECTIVE: Final = query_pb2.EffectiveParameters.DESCRIPTOR
-_INFO: Final = index_pb2.IndexInfo.DESCRIPTOR
-_DEFAULT: Final = index_pb2.QueryDefault.DESCRIPTOR
-_COST: Final = query_pb2.SearchCost.DESCRIPTOR
-_LABELS: Final = labels_pb2.LabelInfo.DESCRIPTOR
-_PREDICTED: Final = predict_pb2.EffectiveLabelParameters.DESCRIPTOR
-_EFFECTIVE_WORDS: Final = ("selector", "variant", "search", "sampling", "rounding")
-_PREDICTED_WORDS: Final = ("mode", "vote", "selector", "search")
-_DEFAULT_WORDS: Final = ("selector", "variant", "search", "rounding")
-_BUILD_WORDS: Final = ("metric", "hash_family", "hyperplanes", "zero_vectors")
-_BUILD_NUMBERS: Final = (
-    "centred",
-    "n_tables",
-    "n_bits",
-    "n_components",
-    "target_recall",
-    "seed",
-)
+_DIAL_REASONS: Final = query_pb2.QueryResponse.DESCRIPTOR.fields_by_name["dial_reasons"]
 # A hit is at least a byte of its id and two floats.
 _HIT_BYTES_MIN: Final = 9
 
@@ -91,12 +64,10 @@ def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameter
 
     Raises `InvalidArgumentError` with the field named.
     """
-    given: dict[str, Any] = {
-        name: word(_BUILD, name, getattr(message, name)) for name in _BUILD_WORDS
-    }
-    for name in _BUILD_NUMBERS:
-        given[name] = getattr(message, name) if message.HasField(name) else None
-    return BuildParameters(**{name: value for name, value in given.items() if value is not None})
+    try:
+        return BuildParameters(**records.set_values(message))
+    except records.UnknownWordError as error:
+        raise InvalidArgumentError(error.field, str(error)) from None
 
 
 def pack_result(result: QueryResult) -> bytes:
@@ -109,7 +80,7 @@ def pack_result(result: QueryResult) -> bytes:
         ids=ids,
         scores=scores,
         selection_scores=selection_scores,
-        stats=_stats(result.stats),
+        stats=records.to_message(result.stats, query_pb2.QueryStats),
         parameters=effective(result.parameters),
         duality_gaps=result.duality_gaps.tolist(),
     )
@@ -120,7 +91,9 @@ def pack_result(result: QueryResult) -> bytes:
         response.collapsed_ids.extend(result.collapsed_ids.tolist())
         response.collapsed_offsets.extend(_offsets_of_hits(result))
     if result.warnings:
-        response.warnings.extend(_warning(warning) for warning in result.warnings)
+        response.warnings.extend(
+            records.to_message(warning, query_pb2.WarningInfo) for warning in result.warnings
+        )
     return response.SerializeToString()
 
 
@@ -136,9 +109,11 @@ def pack_labels(result: LabelResult) -> bytes:
         labels=labels,
         scores=scores,
         selection_scores=selection_scores,
-        stats=_stats(result.stats),
+        stats=records.to_message(result.stats, query_pb2.QueryStats),
         parameters=effective_of_labels(result.parameters),
-        warnings=[_warning(warning) for warning in result.warnings],
+        warnings=[
+            records.to_message(warning, query_pb2.WarningInfo) for warning in result.warnings
+        ],
     )
     if result.names:
         response.names.values.extend(chain.from_iterable(result.names))
@@ -157,7 +132,7 @@ def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], 
 
 
 def _reasons(reasons: npt.NDArray[np.str_]) -> list[Any]:
-    return [_number(_RESPONSE, "dial_reasons", reason) for reason in reasons.tolist()]
+    return [words.to_enum(_DIAL_REASONS, reason) for reason in reasons.tolist()]
 
 
 def _offsets_of_hits(result: QueryResult) -> list[int]:
@@ -167,26 +142,12 @@ def _offsets_of_hits(result: QueryResult) -> list[int]:
     return [0, *accumulate(copies[filled].tolist())]
 
 
-def _stats(stats: QueryStats) -> query_pb2.QueryStats:
-    return query_pb2.QueryStats(
-        points_hashed=stats.points_hashed.tolist(),
-        buckets_probed=stats.buckets_probed.tolist(),
-        points_scored=stats.points_scored.tolist(),
-        candidates=stats.candidates.tolist(),
-        collapsed=stats.collapsed.tolist(),
-        duplicates=stats.duplicates.tolist(),
-    )
-
-
 @lru_cache(maxsize=1024)
 def effective_of_labels(
     parameters: EffectiveLabelParameters,
 ) -> predict_pb2.EffectiveLabelParameters:
-    """Return the parameters labels were predicted with."""
-    told = asdict(parameters)
-    for name in _PREDICTED_WORDS:
-        told[name] = _number(_PREDICTED, name, told[name])
-    return predict_pb2.EffectiveLabelParameters(**told)
+    """Return the parameters of a prediction as a message that the caller must not change."""
+    return records.to_message(parameters, predict_pb2.EffectiveLabelParameters)
 
 
 def pack_stream_answer(correlation_id: int, response: bytes) -> bytes:
@@ -208,129 +169,18 @@ def _varint(number: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
-    """Return the parameters a request was answered with as a message, not to be changed."""
-    message = query_pb2.EffectiveParameters(
-        k=parameters.k,
-        diversity=parameters.diversity,
-        hash_limit=parameters.hash_limit,
-        candidates_limit=parameters.candidates_limit,
-        max_distance=parameters.max_distance,
-        seed=parameters.seed,
-        n_probes=parameters.n_probes,
-        duplicate_threshold=parameters.duplicate_threshold,
-        list_collapsed=parameters.list_collapsed,
-        diversity_auto=parameters.diversity_auto,
-        lose_at_most=parameters.lose_at_most,
-    )
-    for name in _EFFECTIVE_WORDS:
-        setattr(
-            message, name, words.to_enum(_EFFECTIVE.fields_by_name[name], getattr(parameters, name))
-        )
-    return message
+    """Return the parameters of an answer as a message that the caller must not change."""
+    return records.to_message(parameters, query_pb2.EffectiveParameters)
 
 
 def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
     """Return an index's description as a message."""
-    message = index_pb2.IndexInfo(
-        name=info.name,
-        generation=info.generation,
-        rows=info.rows,
-        dims=info.dims,
-        parameters=_build_parameters(info.parameters),
-        code_bits=info.code_bits,
-        n_probes=info.n_probes,
-        auto_search=_number(_INFO, "auto_search", info.auto_search),
-        search_costs=_costs(info.search_costs),
-        has_categories=info.has_categories,
-        has_subtopics=info.has_subtopics,
-        arrays=[
-            index_pb2.ArrayInfo(
-                name=array.name, dtype=array.dtype, shape=array.shape, bytes=array.bytes
-            )
-            for array in info.arrays
-        ],
-        points=_number(_INFO, "points", info.points),
-        nonzeros=info.nonzeros,
-        choices=[
-            index_pb2.Choice(parameter=choice.parameter, value=choice.value, reason=choice.reason)
-            for choice in info.choices
-        ],
-        warnings=[_warning(warning) for warning in info.warnings],
-        query_default=_query_default(info.query_default),
-        labels=_label_info(info.labels),
-        search_costs_dense=_costs(info.search_costs_dense),
-        duplicate_threshold=info.duplicate_threshold,
-    )
-    if info.auto_search_dense is not None:
-        message.auto_search_dense = _number(_INFO, "auto_search_dense", info.auto_search_dense)
-    return message
-
-
-def _costs(costs: Sequence[SearchCost]) -> list[query_pb2.SearchCost]:
-    return [
-        query_pb2.SearchCost(
-            search=_number(_COST, "search", cost.search),
-            recall=cost.recall,
-            microseconds=cost.microseconds,
-            pools=[query_pb2.PoolCost(**asdict(pool)) for pool in cost.pools],
-        )
-        for cost in costs
-    ]
-
-
-def _label_info(info: LabelInfo | None) -> labels_pb2.LabelInfo | None:
-    if info is None:
-        return None
-    message = labels_pb2.LabelInfo(
-        label_count=info.label_count,
-        rank=info.rank,
-        has_label_sets=info.has_label_sets,
-        has_names=info.has_names,
-        has_hierarchy=info.has_hierarchy,
-        losses=info.losses,
-        search_costs=_costs(info.search_costs),
-        thresholds=cast(Mapping[str, float], info.thresholds),
-    )
-    if info.parameters is not None:
-        for name, value in info.parameters.items():
-            setattr(message.parameters, name, value)
-    if info.auto_search is not None:
-        message.auto_search = _number(_LABELS, "auto_search", info.auto_search)
-    return message
-
-
-def _query_default(default: QueryDefault | None) -> index_pb2.QueryDefault | None:
-    if default is None:
-        return None
-    told = asdict(default)
-    for name in _DEFAULT_WORDS:
-        told[name] = _number(_DEFAULT, name, told[name])
-    return index_pb2.QueryDefault(**told)
+    return records.to_message(info, index_pb2.IndexInfo)
 
 
 def pack_progress(progress: Progress) -> index_pb2.BuildProgress:
-    """Return how far a build has come as a message."""
-    return index_pb2.BuildProgress(
-        stage=progress.stage,
-        rows_done=progress.rows_done,
-        rows_total=progress.rows_total,
-        seconds_left=progress.seconds_left,
-        loss=progress.loss if isinstance(progress, TrainingProgress) else None,
-    )
-
-
-def _build_parameters(parameters: Mapping[str, object]) -> index_pb2.BuildParameters:
-    message = index_pb2.BuildParameters()
-    for name, value in parameters.items():
-        if isinstance(value, str):
-            setattr(message, name, words.to_enum(_BUILD.fields_by_name[name], value))
-        elif value is not None:
-            setattr(message, name, value)
-    return message
-
-
-def _warning(warning: WarningInfo) -> query_pb2.WarningInfo:
-    return query_pb2.WarningInfo(code=warning.code, message=warning.message, field=warning.field)
+    """Return the progress of a build as a message."""
+    return records.to_message(progress, index_pb2.BuildProgress)
 
 
 def word(message: Descriptor, name: str, value: int) -> str | None:
@@ -340,14 +190,10 @@ def word(message: Descriptor, name: str, value: int) -> str | None:
     """
     if value == 0:
         return None
-    found = words.to_word(message.fields_by_name[name], value)
-    if found is None:
-        raise InvalidArgumentError(name, f"{name} has no value {value}")
-    return found
-
-
-def _number(message: Descriptor, name: str, word: str) -> Any:  # noqa: ANN401  # any enum's type
-    return words.to_enum(message.fields_by_name[name], word)
+    try:
+        return records.word_of(message.fields_by_name[name], value)
+    except records.UnknownWordError as error:
+        raise InvalidArgumentError(name, str(error)) from None
 
 
 def check_reply_size(rows: int, k: int) -> None:
