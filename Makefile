@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 test test-fast dist processors bench bench-large bench-labels lint types imports proto lock clean
+.PHONY: help demo table1 table2 test test-fast dist processors bench bench-large bench-labels lint types imports proto sync-client lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -130,6 +130,9 @@ PROTOC = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I p
 proto: .venv/ready   ## regenerate the code made from the .proto files
 	$(PROTOC) --python_out=$(OUT) --mypy_out=quiet:$(OUT) $(MESSAGES)
 	$(PROTOC) --grpc_python_out=$(OUT) --mypy_grpc_out=quiet:$(OUT) $(SERVICES)
+
+sync-client: .venv/ready   ## make the sync client from the async one
+	$(BIN)/python client/sync_client.py
 
 # The second and the third lock hold parts of the first, at the same versions. --unsafe-package is
 # the word of pip-compile for what is left out.

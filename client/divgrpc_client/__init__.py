@@ -1,12 +1,15 @@
-"""The caller: `Client` and `AsyncClient`, their errors and results.
+"""The client: `Client` and `AsyncClient`, their errors and results.
 
     from divgrpc_client import Client
     with Client("localhost:50051") as client:
         client.build("images", vectors)
         result = client.query("images", queries, k=10, diversity=0.3)
 
-It loads grpc, protobuf and numpy; neither numba nor scipy.
+Lives here: both clients, and the command line in `cli`. May import grpc, protobuf, numpy, and the
+core's types, parameters, errors and metrics. May not import numba or scipy.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from divgrpc.errors import DivgrpcError
 from divgrpc.types import (
@@ -17,10 +20,12 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
-from divgrpc_client.async_client import AsyncClient
 from divgrpc_client.client import Client
 from divgrpc_client.messages.responses import ServerInfo
 from divgrpc_client.rpc.errors import ClientStateError, RpcError
+
+if TYPE_CHECKING:
+    from divgrpc_client.async_client import AsyncClient
 
 __all__ = [
     "AsyncClient",
@@ -36,3 +41,13 @@ __all__ = [
     "RpcError",
     "ServerInfo",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # what a module's attribute may be
+    """Import `AsyncClient` at its first use: asyncio and grpc.aio take as long as numpy."""
+    if name != "AsyncClient":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from divgrpc_client.async_client import AsyncClient
+
+    globals()[name] = AsyncClient
+    return AsyncClient

@@ -1,20 +1,17 @@
-"""The client on grpc's sync stack: safe to share between threads, not across a fork.
+"""The client on grpc.
 
-Everything but the waiting is shared with `divgrpc_client.async_client`: what a call sends
-(`requests`, `batches`, `pipelines`, `uploads`), what comes of it (`responses`), how it fails
-(`calls`).
+Made by `make sync-client`; do not edit.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar, Unpack
+from typing import Self, Unpack
 
 import grpc
 import numpy.typing as npt
 
 from divgrpc.evaluation import FOLDS
-from divgrpc.search.results import ResultT
 from divgrpc.types import (
     EvaluateLabelRow,
     EvaluateRow,
@@ -23,10 +20,10 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
-from divgrpc_client import streams
+from divgrpc_client import calls
 from divgrpc_client.messages import arguments, responses
 from divgrpc_client.messages import upload as uploads
-from divgrpc_client.messages.batches import Batch, PredictBatch, QueryBatch
+from divgrpc_client.messages.batches import PredictBatch, QueryBatch
 from divgrpc_client.messages.evaluate import Evaluation
 from divgrpc_client.messages.evaluate_labels import LabelEvaluation
 from divgrpc_client.messages.labels import ModelLike
@@ -45,41 +42,29 @@ from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc import health
 from divgrpc_client.rpc.call import Call
 from divgrpc_client.rpc.channels import ChannelOption, Pool, Settings
+from divgrpc_client.rpc.sync_stack import Connection, connect
 from divgrpc_protos.v1 import index_pb2
-from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
-
-
-class _Connection(NamedTuple):
-    channel: grpc.Channel
-    stub: DiverseIndexStub
-    watch: "grpc.UnaryStreamMultiCallable[bytes, bytes]"
-
-
-def _connect(settings: Settings) -> _Connection:
-    options = settings.channel_options()
-    if settings.credentials is None:
-        channel = grpc.insecure_channel(settings.target, options)
-    else:
-        channel = grpc.secure_channel(settings.target, settings.credentials, options)
-    return _Connection(channel, DiverseIndexStub(channel), channel.unary_stream(health.WATCH))
 
 
 class Client:
-    """Asks a divgrpc server at `target`, such as ``"localhost:50051"``.
+    """Calls a divgrpc server, from any thread.
 
-    It connects at the first call. `timeout` is in seconds, the deadline of calls that are given
-    none (Build, QueryStream and Evaluate have none); `idle_timeout` is how long one of those may
-    stand still. Read-only calls are retried when the server is unavailable, unless
-    `retries` is False. `channels` is the number of connections that calls take turns on: several
-    fronts of one server are reached only by several. `credentials` make the channels secure;
-    `options` are gRPC's own channel arguments.
+    target: the server's host:port, such as "localhost:50051".
+    channels: number of connections, used in turn. One connection reaches one front process of the
+        server, so several are needed to reach several.
+    timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. Build, QueryStream
+        and evaluations have no deadline.
+    idle_timeout: seconds without a message until Build, QueryStream or an evaluation fails with
+        DEADLINE_EXCEEDED.
+    retries: repeat calls that only read if the server is unavailable, up to three attempts.
+    credentials: `grpc.ssl_channel_credentials(...)` for TLS, as a proxy may need it. Default: no
+        TLS, as divgrpc-server speaks none.
+    options: channel arguments of gRPC, as pairs of name and value; they override ours.
 
-    Every method raises `RpcError` when its call fails, `InvalidArgumentError` for arguments that
-    cannot be sent, and `ClientStateError` after `close` or in a forked child. Every method takes a
-    `timeout` for this call (infinity for none) and a `request_id` that the server's log will show.
+    It connects at the first call. Every method raises `RpcError` if its call fails,
+    `InvalidArgumentError` with the field named if an argument cannot be sent, and
+    `ClientStateError` after `close` or in a forked child. Server errors that the core knows are
+    also that class: `except IndexNotFoundError` works here as it does in process.
     """
 
     def __init__(
@@ -96,7 +81,7 @@ class Client:
         self._target = target
         self._timeout = arguments.duration("timeout", timeout)
         self._idle_timeout = arguments.duration("idle_timeout", idle_timeout)
-        self._pool = Pool(Settings(target, channels, retries, credentials, options), _connect)
+        self._pool = Pool(Settings(target, channels, retries, credentials, options), connect)
 
     def __enter__(self) -> Self:
         return self
@@ -110,7 +95,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; calls under way end as cancelled, later ones are refused."""
+        """Close the connections. Calls that run end as cancelled; later ones are refused."""
         for connection in self._pool.close():
             connection.channel.close()
 
@@ -134,18 +119,28 @@ class Client:
         request_id: str | None = None,
         **options: Unpack[BuildOptions],
     ) -> IndexInfo:
-        """Build an index on the server and return what became of it; it serves from then on.
+        """Build an index on the server, which serves it from then on, and return its description.
 
-        `vectors` (rows, dims) may be any array, memory-mapped or not, or a sparse matrix of
-        scipy's; rows travel in chunks as float32, or as float16 if they are. `ids` (rows,) are 0
-        or above and unique, by default 0, 1, ...; `categories` and `subtopics` (rows,) are -1 for
-        none. `labels` (rows, L): what is not 0 is a label of the row's; `label_model` is "leml", to
-        train one, or a pair of label factors (L, r) and feature map (dims, r); `label_names` (L,);
-        `hierarchy` (m, 2) are edges from parent to child, from the `roots` down, nodes below L
-        being the labels. An index of that name is replaced only with `replace`. `progress` is
-        called as the build goes on. If it raises, or the call is interrupted, the build is
-        cancelled and nothing is left behind. There is no deadline, only the limit on standing
-        still.
+        name: 1 to 63 of a-z, 0-9, _ and -; begins with a letter or digit.
+        vectors: (rows, dims) numbers: an array, memory-mapped or not, or a sparse matrix of scipy.
+            Rows travel in chunks, as float16 if they are float16, otherwise as float32.
+        ids: (rows,) unique whole numbers from 0; results name points by them. Default: 0 to rows-1.
+        categories, subtopics: (rows,) whole numbers, -1 for none, by which Evaluate judges results.
+        labels: (rows, L), dense or sparse: a number other than 0 gives the row that label.
+        label_model: "leml" trains a model that predicts labels; or a pair of label factors (L, r)
+            and feature map (dims, r); or a `divgrpc.labels.LabelModel`. Default: none, and
+            neighbours vote.
+        label_names: (L,) texts of at most 1,024 bytes.
+        hierarchy: (m, 2) edges from parent to child. Nodes below L are the labels.
+        roots: the nodes where the hierarchy begins.
+        replace: replace an index of this name. Otherwise its name raises `IndexExistsError`.
+        progress: called with `divgrpc.types.Progress` as the build goes on. If it raises, the build
+            is cancelled.
+        timeout: seconds for the whole build. Default: no deadline, but see idle_timeout.
+        request_id: printable ASCII that the server's log shows with this call.
+
+        A build that fails, or is interrupted, leaves nothing behind. It may raise
+        `IndexExistsError`, `BuildUnderWayError`, `StorageFullError` and `UnsupportedError`.
         """
         upload = uploads.upload(
             name,
@@ -162,8 +157,8 @@ class Client:
             replace=replace,
         )
         call = Call("Build", self._target, timeout=timeout, request_id=request_id)
-        stub = self._pool.take().stub
-        return streams.build(stub, call, upload, progress, self._idle_timeout)
+        stub = self._connection().stub
+        return calls.build(stub, call, upload, progress, self._idle_timeout)
 
     @spelled_out
     def query(
@@ -175,15 +170,20 @@ class Client:
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
     ) -> QueryResult:
-        """Return, for each row of `queries`, `k` results near it and different from one another.
+        """Return `k` results for each row of `queries`, near it and different from one another.
 
-        `queries` is (rows, dims), or (dims,) for one row, dense or sparse whatever the index is. A
-        batch too large for one message travels in several and comes back as one result, of one
-        generation.
+        name: the index.
+        queries: (rows, dims), or (dims,) for one row, dense or sparse, whatever the index holds.
+        timeout: seconds for the whole call. Default: that of the client.
+        request_id: printable ASCII that the server's log shows with this call.
+
+        Rows that do not fit one message travel in several. The result is one result, of one
+        generation. Raises `IndexNotFoundError`, and `RpcError` with ABORTED if the index is
+        replaced again and again meanwhile.
         """
         call = self._call("Query", timeout, request_id)
         batch = QueryBatch(name, queries, options)
-        return _ask_all(call, self._pool.take().stub.Query, batch)
+        return calls.ask_all(call, self._connection().stub.Query, batch)
 
     @spelled_out
     def predict_labels(
@@ -195,14 +195,19 @@ class Client:
         request_id: str | None = None,
         **options: Unpack[PredictOptions],
     ) -> LabelResult:
-        """Return, for each of `documents`, `top_k` labels that suit it and differ from one another.
+        """Return `top_k` labels for each of `documents`, fitting and different from one another.
 
-        `documents` are what `query` takes as queries, and travel in the same way. The index must
-        have been built with labels.
+        name: the index, which must have been built with labels.
+        documents: (rows, dims), or (dims,) for one document, dense or sparse.
+        timeout: seconds for the whole call. Default: that of the client.
+        request_id: printable ASCII that the server's log shows with this call.
+
+        Documents travel as the rows of `query` do. Raises `IndexNotFoundError`, and
+        `UnfitIndexError` if the index lacks the labels, model or hierarchy that the options need.
         """
         call = self._call("PredictLabels", timeout, request_id)
         batch = PredictBatch(name, documents, options)
-        return _ask_all(call, self._pool.take().stub.PredictLabels, batch)
+        return calls.ask_all(call, self._connection().stub.PredictLabels, batch)
 
     @spelled_out
     def query_stream(
@@ -215,17 +220,21 @@ class Client:
         request_id: str | None = None,
         **options: Unpack[QueryOptions],
     ) -> Iterator[QueryResult]:
-        """Return the result of each item of `queries`, in their order, over one stream.
+        """Yield the result of each item of `queries`, in their order, over one stream.
 
-        An item is what `query` takes, as much as fits one message. Items are drawn on another
-        thread, and at most `in_flight` of them are on the way at a time. One that fails raises its
-        error in its turn and ends the stream. There is no deadline, only the limit on standing
-        still.
+        name: the index.
+        queries: items that `query` takes, each small enough for one message (4 MiB).
+        in_flight: number of items, 1 or more, that may wait for their results at a time.
+        timeout: seconds for the whole stream. Default: no deadline, but see idle_timeout.
+        request_id: printable ASCII that the server's log shows with this call.
+
+        gRPC takes items from `queries` elsewhere than in the caller's own code. An item that fails
+        raises its error in its turn, and ends the stream.
         """
         call = Call("QueryStream", self._target, timeout=timeout, request_id=request_id)
         pipeline = Pipeline(name, options, in_flight)
-        stub = self._pool.take().stub
-        return streams.query(stub, call, pipeline, queries, self._idle_timeout)
+        stub = self._connection().stub
+        return calls.query(stub, call, pipeline, queries, self._idle_timeout)
 
     @spelled_out
     def evaluate(
@@ -243,23 +252,30 @@ class Client:
         request_id: str | None = None,
         **options: Unpack[GridOptions],
     ) -> Iterator[EvaluateRow]:
-        """Return what each setting of a grid reaches on `queries` (rows, dims), as rows of a table.
+        """Yield what each setting of a grid reaches on `queries`, as rows of a table.
 
-        Relevant are the points of a query's category, `categories` (rows,), or those whose ids
-        `relevant` lists for it. Settings come in the grid's order, k first, then a row for each
-        choice by `folds` among them, 0 for none: those have `by_fold`. With `set_default` the best
-        choice becomes the index's default for Query. With `per_query` rows have the numbers of
-        every query. `progress` is called as it goes on. Queries too large for one message travel in
-        several, and cannot set a default. Whoever stops asking for rows ends the call. There is no
-        deadline, only the limit on standing still.
+        name: the index.
+        queries: (rows, dims), dense or sparse.
+        categories: (rows,) whole numbers; points of a query's category are relevant to it.
+        relevant: for each row, the ids of the points that are relevant; instead of categories.
+        folds: number of folds by which the best setting of each k is chosen; 0 chooses none.
+        set_default: make the best choice the index's default for Query. Not for queries that do not
+            fit one message.
+        per_query: add the numbers of every query to the rows.
+        progress: called with `divgrpc.types.Progress` as the evaluation goes on.
+        timeout: seconds for the whole evaluation. Default: no deadline, but see idle_timeout.
+        request_id: printable ASCII that the server's log shows with this call.
+
+        Rows come in the grid's order, k first, then a row for each choice, which has `by_fold`. The
+        evaluation ends when the caller stops to iterate. Raises `IndexNotFoundError`, and
+        `UnfitIndexError` if categories are given and the index has none.
         """
         rest = {"folds": folds, "set_default": set_default, "per_query": per_query}
-        evaluation = Evaluation(
-            name, queries, categories, options, rest, relevant=relevant, progress=progress
-        )
+        data = (name, queries, categories)
+        evaluation = Evaluation(*data, options, rest, relevant=relevant, progress=progress)
         call = Call("Evaluate", self._target, timeout=timeout, request_id=request_id)
-        method = self._pool.take().stub.Evaluate
-        return streams.evaluate(method, call, evaluation, self._idle_timeout)
+        method = self._connection().stub.Evaluate
+        return calls.evaluate(method, call, evaluation, self._idle_timeout)
 
     @spelled_out
     def evaluate_labels(
@@ -276,111 +292,109 @@ class Client:
         request_id: str | None = None,
         **options: Unpack[LabelGridOptions],
     ) -> Iterator[EvaluateLabelRow]:
-        """Return what each setting of a prediction reaches on `documents` (rows, dims).
+        """Yield what each setting of a grid of predictions reaches on `documents`, as rows.
 
-        What is not 0 in `labels` (rows, L) is a true label. All as in `evaluate`, but `set_default`
-        keeps the threshold of the best choice of each mode, and with `per_document` rows have the
-        numbers and the labels of every document.
+        name: the index, which must have been built with labels.
+        documents: (rows, dims), dense or sparse.
+        labels: (rows, L), dense or sparse: a number other than 0 is a true label of the row.
+        folds: number of folds by which the best setting is chosen; 0 chooses none.
+        set_default: keep the threshold of the best choice of each mode with the index.
+        per_document: add the numbers and the labels of every document to the rows.
+        progress: called with `divgrpc.types.Progress` as the evaluation goes on.
+        timeout: seconds for the whole evaluation. Default: no deadline, but see idle_timeout.
+        request_id: printable ASCII that the server's log shows with this call.
+
+        Rows come in the grid's order, then a row for each choice, which has `by_fold`. Raises
+        `IndexNotFoundError` and `UnfitIndexError`.
         """
         rest = {"folds": folds, "set_default": set_default, "per_document": per_document}
         evaluation = LabelEvaluation(name, documents, labels, options, rest, progress=progress)
         call = Call("EvaluateLabels", self._target, timeout=timeout, request_id=request_id)
-        method = self._pool.take().stub.EvaluateLabels
-        return streams.evaluate(method, call, evaluation, self._idle_timeout)
+        method = self._connection().stub.EvaluateLabels
+        return calls.evaluate(method, call, evaluation, self._idle_timeout)
 
     def get_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None
     ) -> IndexInfo:
-        """Return what an index is: its parameters, what Build chose and measured, its arrays."""
+        """Return an index's parameters, what Build chose and measured, and its arrays.
+
+        name: the index.
+        timeout: seconds for the whole call. Default: that of the client.
+        request_id: printable ASCII that the server's log shows with this call.
+
+        Raises `IndexNotFoundError`.
+        """
         call = self._call("GetIndex", timeout, request_id)
         request = build_message(index_pb2.GetIndexRequest, {"index": name})
-        response = _ask(call, self._pool.take().stub.GetIndex, request)
+        response = calls.ask(call, self._connection().stub.GetIndex, request)
         return responses.index_info(response.index)
 
     def list_indexes(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> tuple[IndexInfo, ...]:
-        """Return all indexes in the order of their names."""
+        """Return the descriptions of all indexes, in the order of their names.
+
+        timeout: seconds for all pages together. Default: that of the client.
+        request_id: printable ASCII that the server's log shows with this call.
+        """
         call = self._call("ListIndexes", timeout, request_id)
-        method = self._pool.take().stub.ListIndexes
-        found: list[IndexInfo] = []
+        method = self._connection().stub.ListIndexes
+        indexes: list[IndexInfo] = []
         request: index_pb2.ListIndexesRequest | None = index_pb2.ListIndexesRequest()
         while request is not None:
-            response = _ask(call, method, request)
-            found.extend(map(responses.index_info, response.indexes))
+            response = calls.ask(call, method, request)
+            indexes.extend(map(responses.index_info, response.indexes))
             request = next_page(response)
-        return tuple(found)
+        return tuple(indexes)
 
     def delete_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None
     ) -> int:
-        """Delete an index and return the generation that served last.
+        """Delete an index and return the number of its last generation.
 
-        Queries under way finish on it.
+        name: the index.
+        timeout: seconds for the whole call. Default: that of the client.
+        request_id: printable ASCII that the server's log shows with this call.
+
+        Queries that run finish on that generation. Raises `IndexNotFoundError` and
+        `BuildUnderWayError`.
         """
         call = self._call("DeleteIndex", timeout, request_id)
         request = build_message(index_pb2.DeleteIndexRequest, {"index": name})
-        return _ask(call, self._pool.take().stub.DeleteIndex, request).generation
+        response = calls.ask(call, self._connection().stub.DeleteIndex, request)
+        return response.generation
 
     def server_info(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> ServerInfo:
-        """Return what the server says of itself: version, workers, limits."""
+        """Return the server's version, workers, limits and the state of its kernels.
+
+        timeout: seconds for the whole call. Default: that of the client.
+        request_id: printable ASCII that the server's log shows with this call.
+        """
         call = self._call("GetServerInfo", timeout, request_id)
-        request = index_pb2.GetServerInfoRequest()
-        return responses.server_info(_ask(call, self._pool.take().stub.GetServerInfo, request))
+        method, request = self._connection().stub.GetServerInfo, index_pb2.GetServerInfoRequest()
+        return responses.server_info(calls.ask(call, method, request))
 
     def wait_until_ready(
         self, *, timeout: float | None = 30.0, request_id: str | None = None
     ) -> None:
-        """Wait until the server answers queries, whether or not it has been started yet.
+        """Wait until the server answers queries; it need not be started yet.
 
-        Raises `RpcError` with `DEADLINE_EXCEEDED` where that takes longer than `timeout`.
+        timeout: seconds to wait; None waits for ever.
+        request_id: printable ASCII that the server's log shows with this call.
+
+        Raises `RpcError` with DEADLINE_EXCEEDED after `timeout`.
         """
         call = Call("Watch", self._target, timeout=timeout, request_id=request_id)
-        while not self._serving(call):
+        while not calls.becomes_ready(call, self._connection().watch):
             time.sleep(health.PAUSE_SECONDS)
 
-    def _serving(self, call: Call) -> bool:
-        # False: the server went away while it was watched, or before it was ready.
-        watch = self._pool.take().watch(
-            health.WATCH_REQUEST,
-            timeout=call.seconds_left(),
-            metadata=call.metadata,
-            wait_for_ready=True,
-        )
-        try:
-            return health.SERVING in watch
-        except grpc.RpcError as error:
-            if error.code() is grpc.StatusCode.UNAVAILABLE:
-                return False
-            raise call.failed(error) from error
-        finally:
-            watch.cancel()
+    def _connection(self) -> Connection:
+        connection = self._pool.take()
+        connection.check_owner()
+        return connection
 
     def _call(self, method: str, timeout: float | None, request_id: str | None) -> Call:
         seconds = self._timeout if timeout is None else timeout
         return Call(method, self._target, timeout=seconds, request_id=request_id)
-
-
-def _ask(
-    call: Call, method: "grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]", request: RequestT
-) -> ResponseT:
-    try:
-        return method(request, timeout=call.seconds_left(), metadata=call.metadata)
-    except grpc.RpcError as error:
-        raise call.failed(error) from error
-
-
-def _ask_all(
-    call: Call,
-    method: "grpc.UnaryUnaryMultiCallable[RequestT, ResponseT]",
-    batch: Batch[RequestT, ResponseT, ResultT],
-) -> ResultT:
-    """Ask the parts of a batch until one generation has answered them all."""
-    while (request := batch.next_request()) is not None:
-        batch.accept(_ask(call, method, request))
-    result = batch.result()
-    if result is None:
-        raise call.unsettled()
-    return result

@@ -72,6 +72,10 @@ class RpcError(core.DivgrpcError):
         return rpc_error, (self.failure,)
 
 
+class StallError(Exception):
+    """Nothing moved on a stream for too long; the clients turn it into an `RpcError`."""
+
+
 class ClientStateError(core.DivgrpcError):
     """The client was closed, or belongs to another process or event loop."""
 

@@ -1,57 +1,111 @@
-"""Build, QueryStream and evaluations on grpc's sync stack.
+"""Each kind of call on grpc: one message, a batch, an upload, streams.
 
-gRPC draws the requests on a thread of its own while the caller's thread reads the responses. The
-two meet in a queue (Build's chunks wait for `accepted`) or a semaphore (a stream's window); both
-are let go at the end, so that the drawing thread never outlives its call.
+Made by `make sync-client`; do not edit.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
-from queue import SimpleQueue
+from typing import TYPE_CHECKING, TypeVar
 
 import grpc
 from google.rpc.status_pb2 import Status
 
+from divgrpc.search.results import ResultT
 from divgrpc.types import IndexInfo, Progress, QueryResult
+from divgrpc_client.messages.batches import Batch
 from divgrpc_client.messages.evaluation_parts import EvaluationParts, RequestT, ResponseT, RowT
 from divgrpc_client.messages.pipelines import Pipeline
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.rpc import health
 from divgrpc_client.rpc.call import Call
-from divgrpc_client.rpc.feeds import Feed
-from divgrpc_client.rpc.stalls import StallError, Watchdog
+from divgrpc_client.rpc.errors import StallError
+from divgrpc_client.rpc.sync_stack import Feed, FirstStatus, Handoff, Watchdog, Window, iterate
 from divgrpc_protos.v1 import index_pb2, query_pb2
-from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+
+if TYPE_CHECKING:
+    from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+
+
+MessageT = TypeVar("MessageT")
+AnswerT = TypeVar("AnswerT")
+
+
+def ask(
+    call: Call, method: "grpc.UnaryUnaryMultiCallable[MessageT, AnswerT]", request: MessageT
+) -> AnswerT:
+    """Send one message and return the answer."""
+    try:
+        return method(request, timeout=call.seconds_left(), metadata=call.metadata)
+    except grpc.RpcError as error:
+        raise call.failed(error) from error
+
+
+def ask_all(
+    call: Call,
+    method: "grpc.UnaryUnaryMultiCallable[MessageT, AnswerT]",
+    batch: Batch[MessageT, AnswerT, ResultT],
+) -> ResultT:
+    """Ask the parts of a batch until one generation has answered them all."""
+    while (request := batch.next_request()) is not None:
+        batch.accept(ask(call, method, request))
+    result = batch.result()
+    if result is None:
+        raise call.unsettled()
+    return result
+
+
+def becomes_ready(call: Call, watch: "grpc.UnaryStreamMultiCallable[bytes, bytes]") -> bool:
+    """Watch the server's health; False if the server goes away before it is ready."""
+    statuses = watch(
+        health.WATCH_REQUEST,
+        timeout=call.seconds_left(),
+        metadata=call.metadata,
+        wait_for_ready=True,
+    )
+    try:
+        for status in statuses:
+            if status == health.SERVING:
+                return True
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            raise call.failed(error) from error
+    finally:
+        statuses.cancel()
+    return False
 
 
 def build(
-    stub: DiverseIndexStub,
+    stub: "DiverseIndexStub",
     call: Call,
     upload: Upload,
     progress: Callable[[Progress], object] | None,
     idle_timeout: float,
 ) -> IndexInfo:
-    """Send an upload, tell of its progress, and return the index."""
-    accepted: SimpleQueue[int] = SimpleQueue()
+    """Send an upload, report its progress, and return the index.
+
+    The rows wait for the server's `accepted`, which says how large a chunk may be.
+    """
+    chunk_size = Handoff[int]()
 
     def messages() -> Iterator[index_pb2.BuildRequest]:
         yield upload.header
-        if chunk_bytes := accepted.get():
+        if chunk_bytes := chunk_size.get():
             yield from upload.chunks(chunk_bytes)
 
-    events = BuildEvents(accepted.put, progress)
+    events = BuildEvents(chunk_size.put, progress)
     with Watchdog(idle_timeout, lambda: True) as watchdog:
         feed = Feed(messages(), watchdog.touch)
         rpc = stub.Build(iter(feed), timeout=call.seconds_left(), metadata=call.metadata)
+        status = FirstStatus(rpc)
         try:
             for response in watchdog.watched(rpc):
                 events.take(response)
         except StallError as stall:
             raise call.stalled(idle_timeout) from stall
         except grpc.RpcError as error:
-            raise feed.failure or call.failed(error) from error
+            raise feed.failure or call.failed(status.of(error)) from error
         finally:
-            accepted.put(0)
+            chunk_size.put(0)
             rpc.cancel()
     if events.info is None:
         raise feed.failure or call.broken("the build ended without a result")
@@ -59,26 +113,27 @@ def build(
 
 
 def query(
-    stub: DiverseIndexStub,
+    stub: "DiverseIndexStub",
     call: Call,
     pipeline: Pipeline,
     queries: Iterable[VectorsLike],
     idle_timeout: float,
 ) -> Iterator[QueryResult]:
     """Send queries as the window allows, and yield their results in order."""
-    window = threading.Semaphore(pipeline.in_flight)
-    over = threading.Event()
+    window = Window(pipeline.in_flight)
+    has_ended = False
 
     def messages() -> Iterator[query_pb2.QueryStreamRequest]:
-        for item in queries:
+        for item in iterate(queries):
             window.acquire()
-            if over.is_set():
+            if has_ended:
                 return
             yield pipeline.request(item)
 
     with Watchdog(idle_timeout, lambda: pipeline.due) as watchdog:
         feed = Feed(messages(), watchdog.touch)
         rpc = stub.QueryStream(iter(feed), timeout=call.seconds_left(), metadata=call.metadata)
+        status = FirstStatus(rpc)
         try:
             for response in watchdog.watched(rpc):
                 for outcome in pipeline.accept(response):
@@ -89,9 +144,9 @@ def query(
         except StallError as stall:
             raise call.stalled(idle_timeout) from stall
         except grpc.RpcError as error:
-            raise feed.failure or call.failed(error) from error
+            raise feed.failure or call.failed(status.of(error)) from error
         finally:
-            over.set()
+            has_ended = True
             window.release()
             rpc.cancel()
     if feed.failure or pipeline.unanswered:
@@ -104,13 +159,17 @@ def evaluate(
     evaluation: EvaluationParts[RequestT, ResponseT, RowT],
     idle_timeout: float,
 ) -> Iterator[RowT]:
-    """Send what is evaluated, tell of progress, and yield rows; who stops asking ends the call."""
+    """Send an evaluation, report its progress, and yield its rows.
+
+    The call ends when the caller stops to iterate.
+    """
     for message in evaluation.messages():
         with Watchdog(idle_timeout, lambda: True) as watchdog:
             rpc = method(message, timeout=call.seconds_left(), metadata=call.metadata)
             try:
                 for response in watchdog.watched(rpc):
-                    yield from evaluation.take(response)
+                    for row in evaluation.take(response):
+                        yield row
             except StallError as stall:
                 raise call.stalled(idle_timeout) from stall
             except grpc.RpcError as error:
@@ -119,4 +178,5 @@ def evaluate(
                 rpc.cancel()
         if evaluation.is_torn:
             raise call.unsettled()
-    yield from evaluation.rows()
+    for row in evaluation.rows():
+        yield row

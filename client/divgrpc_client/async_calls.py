@@ -1,0 +1,187 @@
+"""Each kind of call on grpc.aio: one message, a batch, an upload, streams.
+
+`make sync-client` makes `divgrpc_client.calls` from this file.
+"""
+
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+import grpc
+from google.rpc.status_pb2 import Status
+
+from divgrpc.search.results import ResultT
+from divgrpc.types import IndexInfo, Progress, QueryResult
+from divgrpc_client.messages.batches import Batch
+from divgrpc_client.messages.evaluation_parts import EvaluationParts, RequestT, ResponseT, RowT
+from divgrpc_client.messages.pipelines import Pipeline
+from divgrpc_client.messages.upload import BuildEvents, Upload
+from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.rpc import health
+from divgrpc_client.rpc.async_stack import Feed, FirstStatus, Handoff, Watchdog, Window, iterate
+from divgrpc_client.rpc.call import Call
+from divgrpc_client.rpc.errors import StallError
+from divgrpc_protos.v1 import index_pb2, query_pb2
+
+if TYPE_CHECKING:
+    import grpc.aio
+
+    from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexAsyncStub
+
+
+MessageT = TypeVar("MessageT")
+AnswerT = TypeVar("AnswerT")
+
+
+async def ask(
+    call: Call, method: "grpc.aio.UnaryUnaryMultiCallable[MessageT, AnswerT]", request: MessageT
+) -> AnswerT:
+    """Send one message and return the answer."""
+    try:
+        return await method(request, timeout=call.seconds_left(), metadata=call.metadata)
+    except grpc.RpcError as error:
+        raise call.failed(error) from error
+
+
+async def ask_all(
+    call: Call,
+    method: "grpc.aio.UnaryUnaryMultiCallable[MessageT, AnswerT]",
+    batch: Batch[MessageT, AnswerT, ResultT],
+) -> ResultT:
+    """Ask the parts of a batch until one generation has answered them all."""
+    while (request := batch.next_request()) is not None:
+        batch.accept(await ask(call, method, request))
+    result = batch.result()
+    if result is None:
+        raise call.unsettled()
+    return result
+
+
+async def becomes_ready(
+    call: Call, watch: "grpc.aio.UnaryStreamMultiCallable[bytes, bytes]"
+) -> bool:
+    """Watch the server's health; False if the server goes away before it is ready."""
+    statuses = watch(
+        health.WATCH_REQUEST,
+        timeout=call.seconds_left(),
+        metadata=call.metadata,
+        wait_for_ready=True,
+    )
+    try:
+        async for status in statuses:
+            if status == health.SERVING:
+                return True
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.UNAVAILABLE:
+            raise call.failed(error) from error
+    finally:
+        statuses.cancel()
+    return False
+
+
+async def build(
+    stub: "DiverseIndexAsyncStub",
+    call: Call,
+    upload: Upload,
+    progress: Callable[[Progress], object] | None,
+    idle_timeout: float,
+) -> IndexInfo:
+    """Send an upload, report its progress, and return the index.
+
+    The rows wait for the server's `accepted`, which says how large a chunk may be.
+    """
+    chunk_size = Handoff[int]()
+
+    async def messages() -> AsyncIterator[index_pb2.BuildRequest]:
+        yield upload.header
+        if chunk_bytes := await chunk_size.get():
+            for chunk in upload.chunks(chunk_bytes):
+                yield chunk
+
+    events = BuildEvents(chunk_size.put, progress)
+    async with Watchdog(idle_timeout, lambda: True) as watchdog:
+        feed = Feed(messages(), watchdog.touch)
+        rpc = stub.Build(aiter(feed), timeout=call.seconds_left(), metadata=call.metadata)
+        status = FirstStatus(rpc)
+        try:
+            async for response in watchdog.watched(rpc):
+                events.take(response)
+        except StallError as stall:
+            raise call.stalled(idle_timeout) from stall
+        except grpc.RpcError as error:
+            raise feed.failure or call.failed(status.of(error)) from error
+        finally:
+            chunk_size.put(0)
+            rpc.cancel()
+    if events.info is None:
+        raise feed.failure or call.broken("the build ended without a result")
+    return events.info
+
+
+async def query(
+    stub: "DiverseIndexAsyncStub",
+    call: Call,
+    pipeline: Pipeline,
+    queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
+    idle_timeout: float,
+) -> AsyncIterator[QueryResult]:
+    """Send queries as the window allows, and yield their results in order."""
+    window = Window(pipeline.in_flight)
+    has_ended = False
+
+    async def messages() -> AsyncIterator[query_pb2.QueryStreamRequest]:
+        async for item in iterate(queries):
+            await window.acquire()
+            if has_ended:
+                return
+            yield pipeline.request(item)
+
+    async with Watchdog(idle_timeout, lambda: pipeline.due) as watchdog:
+        feed = Feed(messages(), watchdog.touch)
+        rpc = stub.QueryStream(aiter(feed), timeout=call.seconds_left(), metadata=call.metadata)
+        status = FirstStatus(rpc)
+        try:
+            async for response in watchdog.watched(rpc):
+                for outcome in pipeline.accept(response):
+                    window.release()
+                    if isinstance(outcome, Status):
+                        raise call.refused(outcome)
+                    yield outcome
+        except StallError as stall:
+            raise call.stalled(idle_timeout) from stall
+        except grpc.RpcError as error:
+            raise feed.failure or call.failed(status.of(error)) from error
+        finally:
+            has_ended = True
+            window.release()
+            rpc.cancel()
+    if feed.failure or pipeline.unanswered:
+        raise feed.failure or call.broken("the stream ended before every query was answered")
+
+
+async def evaluate(
+    method: "grpc.aio.UnaryStreamMultiCallable[RequestT, ResponseT]",
+    call: Call,
+    evaluation: EvaluationParts[RequestT, ResponseT, RowT],
+    idle_timeout: float,
+) -> AsyncIterator[RowT]:
+    """Send an evaluation, report its progress, and yield its rows.
+
+    The call ends when the caller stops to iterate.
+    """
+    for message in evaluation.messages():
+        async with Watchdog(idle_timeout, lambda: True) as watchdog:
+            rpc = method(message, timeout=call.seconds_left(), metadata=call.metadata)
+            try:
+                async for response in watchdog.watched(rpc):
+                    for row in evaluation.take(response):
+                        yield row
+            except StallError as stall:
+                raise call.stalled(idle_timeout) from stall
+            except grpc.RpcError as error:
+                raise call.failed(error, evaluation.has_begun) from error
+            finally:
+                rpc.cancel()
+        if evaluation.is_torn:
+            raise call.unsettled()
+    for row in evaluation.rows():
+        yield row
