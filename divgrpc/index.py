@@ -1,12 +1,11 @@
 """The façade: build, open, query. The file to read first; `divgrpc.engine` does the work."""
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
 from types import MethodType
-from typing import Any, Final, ParamSpec, Self, Unpack, cast, get_type_hints
+from typing import Any, Final, Self, Unpack, cast, get_type_hints
 
 import numpy.typing as npt
 
@@ -14,61 +13,34 @@ from divgrpc.build.builder import IndexBuilder
 from divgrpc.engine import Engine
 from divgrpc.labels.build_inputs import Labelling, LabelModelLike, LabelPlan
 from divgrpc.parameters import (
-    DEFAULT_DIVERSITY,
-    DEFAULT_VARIANT,
     BuildParameters,
     LabelParameters,
     MetricWord,
+    PredictOptions,
+    PredictParameters,
+    QueryOptions,
     QueryParameters,
     as_metric,
     check_one_dial,
     named_over_default,
 )
-from divgrpc.parameters.predict import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
-from divgrpc.parameters.signatures import spell_out
-from divgrpc.parameters.suggestions import refuse_unknown, suggesting, taken_by
+from divgrpc.parameters.signatures import spell_out, spell_out_options
+from divgrpc.parameters.suggestions import refuse_unknown, taken_by
 from divgrpc.storage.writers import store_at
 from divgrpc.types import (
-    Auto,
     HashFamily,
     Hyperplanes,
     IndexInfo,
     LabelResult,
-    LabelSelector,
     Mode,
     Progress,
     QueryDefault,
     QueryResult,
-    Rounding,
-    Sampling,
-    Search,
-    Selector,
-    Variant,
-    Vote,
     ZeroVectors,
 )
 from divgrpc.vectors import RowsLike
 
-P = ParamSpec("P")
-
 _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelParameters)}
-
-
-def _over_default(method: Callable[P, QueryResult]) -> Callable[P, QueryResult]:
-    """Take from the index's default the parameters that the caller does not name."""
-
-    @functools.wraps(method)
-    def query(*args: P.args, **named: P.kwargs) -> QueryResult:
-        index = cast("Index", args[0])
-        check_one_dial(named)
-        options: Any = named_over_default(named, index.default)
-        try:
-            return method(*args, **options)
-        except TypeError:
-            refuse_unknown("query", named, taken_by(method))
-            raise
-
-    return query
 
 
 def _of(table: Any, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401  # a dataclass
@@ -179,109 +151,32 @@ class Index:
         """
         return cls(Engine.open(path))
 
-    @_over_default
-    def query(
-        self,
-        queries: RowsLike,
-        *,
-        k: int = 10,
-        diversity: float | Auto = DEFAULT_DIVERSITY,
-        selector: Selector = "greedy",
-        variant: Variant = DEFAULT_VARIANT,
-        search: Search = "auto",
-        hash_limit: int | None = None,
-        epsilon: float | None = None,
-        candidates_limit: int | None = None,
-        max_distance: float | None = None,
-        sampling: Sampling = "uniform",
-        seed: int = 0,
-        rounding: Rounding = "exchange",
-        n_probes: int | None = None,
-        duplicate_threshold: float | None = None,
-        keep_duplicates: bool = False,
-        list_collapsed: bool = False,
-        lose_at_most: float | None = None,
-    ) -> QueryResult:
-        """Return `k` diverse results for each row of `queries`.
+    def query(self, queries: RowsLike, **options: Unpack[QueryOptions]) -> QueryResult:
+        """Return `k` results for each row of `queries`, near it and different from one another.
 
-        queries: (nq, d) or one vector (d,), dense or sparse, 10,000 rows at most.
-        k: 1 to 10,000 results a row.
-        diversity: from 0, plain nearest neighbours, to 1, diversity alone; the paper's lambda is
-            1 - diversity. "auto" chooses for each query by how relevance falls among candidates.
-        selector: what picks k of the candidates.
-        variant: which reading of the paper's Algorithm 1 greedy and qp_relax follow.
-        search: how points are found before they are scored exactly; auto is what Build measured to
-            be cheapest.
-        hash_limit: most points that are scored, at least k; 0 is no limit. Default: 4 max(200, 10
-            k) or 1.25 candidates_limit, whichever is more, and more where Build tuned so; 4
-            candidates_limit where that is named or points are sparse.
-        epsilon: above 0, gives hash_limit as ceil(2 n^(1 / (1 + epsilon))), the paper's rule.
-        candidates_limit: how many of the nearest points the selector sees, at least k; 0 is no
-            limit. Default: max(200, 10 k), times 25 diversity^2 where that is above 1, at most
-            times 4.25.
-        max_distance: drops points at a greater squared distance (cosine: of unit vectors, 0 to 4);
-            not with inner_product.
-        sampling: which points stay where the search finds more than hash_limit allows.
-        seed: of the draws; the same call and seed give the same answer.
-        rounding: how the shares of qp_relax become k results.
-        n_probes: how many buckets, or cells, the search tables looks at. Default: as Build tuned.
-        duplicate_threshold: collapses candidates at least this similar to a better one: a cosine
-            from -1 to 1, or under euclidean a squared distance at most. Default: what Build
-            measured, `info.duplicate_threshold`; none for plain nearest neighbours.
-        keep_duplicates: collapses nothing.
-        list_collapsed: lists the near-copies that each result stands for.
-        lose_at_most: in place of diversity, takes for each query the greatest dial whose answer
-            loses at most this share of relevance, 0 to 1.
+        queries: (nq, dims) or one vector (dims,), dense or sparse, 10,000 rows at most.
 
-        Parameters that are not named come from the index's `default`, where it has one. Raises
+        The index's `default`, if it has one, gives the parameters that the call leaves out. Raises
         `InvalidArgumentError` with the field named.
         """
-        parameters = QueryParameters(**_of(QueryParameters, locals()))
+        refuse_unknown("query", options, QueryOptions.__annotations__, ("queries",))
+        check_one_dial(options)
+        parameters = QueryParameters(**named_over_default(options, self.default))
         return self._engine.answer(queries, parameters)
 
-    @suggesting
-    def predict_labels(
-        self,
-        documents: RowsLike,
-        *,
-        top_k: int = DEFAULT_TOP_K,
-        threshold: float | None = None,
-        diversity: float | None = None,
-        selector: LabelSelector | None = None,
-        search: Search = "auto",
-        hash_limit: int | None = None,
-        candidates_limit: int | None = None,
-        mode: Mode = "embedding",
-        neighbours: int = DEFAULT_NEIGHBOURS,
-        vote: Vote = "weighted",
-        seed: int = 0,
-    ) -> LabelResult:
-        """Return `top_k` diverse labels for each of `documents`.
+    def predict_labels(self, documents: RowsLike, **options: Unpack[PredictOptions]) -> LabelResult:
+        """Return `top_k` labels for each of `documents`, fitting and different from one another.
 
-        documents: (nq, d) or one vector (d,), dense or sparse.
-        top_k: 1 to 10,000 labels a document at most.
-        threshold: the least score, or share of the votes. Default: as `set_threshold` set it;
-            minus infinity is none.
-        diversity: from 0, the labels of the best scores, to 1, diversity alone. Default: 0.3 in
-            neighbour_vote; in embedding 0.05 with the selector hierarchy, and 0 with others.
-        selector: what picks among the candidates. Default: "hierarchy" where the index has one,
-            which trades a label's score against its distance in the hierarchy; else "greedy".
-        search: how labels, or in the mode neighbour_vote neighbours, are found.
-        hash_limit: most labels that are scored; 0 is no limit.
-        candidates_limit: how many of the best labels the selector sees; 0 is no limit.
-        mode: "embedding" searches among the factors of a label model; in "neighbour_vote" similar
-            documents vote.
-        neighbours: 1 to 1,000 voters, in neighbour_vote.
-        vote: whether nearer neighbours weigh more, in neighbour_vote.
-        seed: of the draws; the same call and seed give the same answer.
+        documents: (nq, dims) or one vector (dims,), dense or sparse, 10,000 rows at most.
 
-        Raises `InvalidArgumentError` with the field named, and `UnfitIndexError` where the index
-        was built without a label model, in the mode `neighbour_vote` without labels, or for the
+        Raises `InvalidArgumentError` with the field named, and `UnfitIndexError` if the index was
+        built without a label model, in the mode `neighbour_vote` without labels, or for the
         selector `hierarchy` without a hierarchy.
         """
-        parameters = PredictParameters(**_of(PredictParameters, locals()))
-        kept = self._engine.defaults.thresholds
-        return self._engine.predict(documents, parameters.with_threshold(kept))
+        refuse_unknown("predict_labels", options, PredictOptions.__annotations__, ("documents",))
+        parameters = PredictParameters(**options)
+        thresholds = self._engine.defaults.thresholds
+        return self._engine.predict(documents, parameters.with_threshold(thresholds))
 
     @property
     def info(self) -> IndexInfo:
@@ -343,5 +238,6 @@ _LABELLING: Final = [
     for name, kind in get_type_hints(Labelling).items()
 ]
 spell_out(cast(MethodType, Index.build).__func__, _NAMES, _LABELLING)
-for _method in (Index.query, Index.predict_labels, Index.set_threshold):
-    spell_out(_method, _NAMES)
+spell_out(Index.set_threshold, _NAMES)
+spell_out_options(Index.query, (QueryParameters,), _NAMES)
+spell_out_options(Index.predict_labels, (PredictParameters,), _NAMES)

@@ -6,6 +6,7 @@ package.
 """
 
 from divgrpc.parameters.build import (
+    BuildOptions,
     BuildParameters,
     LabelParameters,
     MetricWord,
@@ -17,15 +18,19 @@ from divgrpc.parameters.limits import (
     SEED_MAX,
     check_index_name,
 )
-from divgrpc.parameters.predict import (
-    PredictParameters,
-)
+from divgrpc.parameters.predict import PredictOptions, PredictParameters
 from divgrpc.parameters.query import (
-    CODE_BITS,
     DEFAULT_DIVERSITY,
-    DEFAULT_DUPLICATE_COSINE,
     DEFAULT_K,
     DEFAULT_VARIANT,
+    QueryOptions,
+    QueryParameters,
+    check_one_dial,
+    named_over_default,
+)
+from divgrpc.parameters.resolution import (
+    CODE_BITS,
+    DEFAULT_DUPLICATE_COSINE,
     DIAL_STEPS,
     MOST_CANDIDATES_GROWTH,
     POOL_GROWTH,
@@ -33,9 +38,6 @@ from divgrpc.parameters.query import (
     RELAX_PASSES,
     SEARCH_GROWTH,
     SEARCHES_AGAIN,
-    QueryParameters,
-    check_one_dial,
-    named_over_default,
 )
 
 __all__ = [
@@ -54,10 +56,13 @@ __all__ = [
     "SEARCHES_AGAIN",
     "SEARCH_GROWTH",
     "SEED_MAX",
+    "BuildOptions",
     "BuildParameters",
     "LabelParameters",
     "MetricWord",
+    "PredictOptions",
     "PredictParameters",
+    "QueryOptions",
     "QueryParameters",
     "as_metric",
     "check_index_name",

@@ -1,7 +1,7 @@
 """The parameters of a build: of the points, of their hashes and of a label model."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, cast, get_args
+from typing import Literal, TypeAlias, TypedDict, cast, get_args
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters.checks import check_choice, check_integer, check_number
@@ -20,13 +20,43 @@ def as_metric(word: MetricWord) -> Metric:
     return cast(Metric, ours)
 
 
+class BuildOptions(TypedDict, total=False):
+    """The fields of `BuildParameters` and `LabelParameters`, as keyword arguments."""
+
+    metric: MetricWord
+    hash_family: HashFamily
+    hyperplanes: Hyperplanes
+    centred: bool
+    n_tables: int | None
+    n_bits: int | None
+    n_components: int | None
+    target_recall: float
+    zero_vectors: ZeroVectors
+    seed: int
+    rank: int | None
+    regularisation: float | None
+    iterations: int | None
+    inner_iterations: int
+    tolerance: float
+
+
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildParameters:
-    """How an index is built; None means that Build chooses by the number of points and dimensions.
+    """How an index is built. None means that Build chooses by the number of points and dimensions.
 
-    The .proto's `BuildParameters` says what each field does, in the same words. `metric` also takes
-    the words of `as_metric`.
+    metric: Distance measure; l2 means euclidean, ip and dot mean inner_product.
+    hash_family: How to cut space into buckets or cells; auto lets Build choose.
+    hyperplanes: How to draw random directions.
+    centred: Hash around the mean of the points; not with inner_product.
+    n_tables: Number of tables of buckets, 1 to 256; not with cells.
+    n_bits: Number of bits in the key of a bucket, 1 to 24; not with cells.
+    n_components: Number of principal components to draw directions or learn cells in. At most the
+        number of dimensions.
+    target_recall: Share of the nearest points that a query's candidates must hold. Above 0 and at
+        most 1; auto keeps to it.
+    zero_vectors: Refuse or leave out zero vectors, under cosine.
+    seed: Seed of random draws; the same seed gives the same arrays.
     """
 
     metric: Metric = "cosine"
@@ -79,12 +109,14 @@ class BuildParameters:
 @with_suggestions
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelParameters:
-    """How a label model is trained; None means chosen on rows held out of the training.
+    """How the label model leml is trained. None means a value chosen on rows held out.
 
-    `rank` r: numbers that stand for a document or a label; `regularisation`: the weight of the
-    squares of both factors; `iterations`: how often each factor is solved for, at most;
-    `inner_iterations`: steps of conjugate gradients each time, at most; `tolerance`: training ends
-    where an iteration lowers the loss by less than this share of it.
+    rank: How many numbers each label has, 1 to 4,096; the default is chosen on rows held out.
+    regularisation: Weight of the squares of the factors, above 0; the default is chosen likewise.
+    iterations: Most iterations of the training, 1 to 1,000; the default is chosen likewise.
+    inner_iterations: Most steps of conjugate gradients in each iteration, 1 to 1,000.
+    tolerance: End the training if the loss falls by a smaller share, 0 to below 1.
+    seed: Seed of random draws; the same seed gives the same model.
     """
 
     rank: int | None = None

@@ -1,10 +1,10 @@
-"""What PredictLabels can be told: the parameters, their defaults; loads nothing that computes."""
+"""The parameters of a prediction of labels: names, defaults, ranges and explanations."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Final, Self, get_args
+from typing import Final, Self, TypedDict, get_args
 
 from divgrpc.errors import UnfitIndexError
 from divgrpc.parameters.checks import check_choice, check_integer, check_number
@@ -30,24 +30,48 @@ _PLAIN_DIAL: Final = 0.0
 _VOTE_DIAL: Final = 0.3
 
 
+class PredictOptions(TypedDict, total=False):
+    """The fields of `PredictParameters`, as keyword arguments."""
+
+    top_k: int
+    threshold: float | None
+    diversity: float | None
+    selector: LabelSelector | None
+    search: Search
+    hash_limit: int | None
+    candidates_limit: int | None
+    mode: Mode
+    neighbours: int
+    vote: Vote
+    seed: int
+
+
 @with_suggestions
 @dataclass(frozen=True, kw_only=True)
 class PredictParameters:
-    """How labels are predicted; None means a default that depends on the index.
+    """How labels are predicted. None means a default that depends on the index.
 
-    `top_k` labels at most, of at least the score `threshold`: None takes what is kept with the
-    index (`Index.set_threshold`), if anything is, and minus infinity none, whatever is kept. In the
-    mode `embedding` the other parameters are those of a query for labels; in `neighbour_vote` those
-    of a query for so many `neighbours`, each of which has a `vote`, and the `top_k` labels of most
-    votes are the answer.
+    In the mode `embedding` labels are found as a query finds points. In `neighbour_vote` a query
+    finds `neighbours`, each votes for its labels, and the labels of most votes are the candidates.
 
     The selector `hierarchy` trades a label's score against its distance in the hierarchy from the
-    labels picked before (`divgrpc.search.branches`). It needs an index that has a hierarchy, and is
-    the default there. Elsewhere the default is `greedy`. In `neighbour_vote` it also finds the
-    neighbours by `greedy`, at the same dial, and picks among the max(50, 10 * top_k) labels of most
-    votes. The default of `diversity` is 0.3 in `neighbour_vote`; in `embedding` it is 0.05 with
-    `hierarchy` and 0 with other selectors. At 0 the best labels are the answer, whatever the
-    selector.
+    labels picked before (`divgrpc.search.branches`). In `neighbour_vote` it finds the neighbours by
+    `greedy`, at the same dial, and picks among the max(50, 10 * top_k) labels of most votes. At
+    diversity 0 the best labels are the answer, whatever the selector.
+
+    top_k: Most labels for each document, 1 to 10,000.
+    threshold: Leave out labels of a lower score, or share of the votes; -inf leaves out none; the
+        default is what the index keeps (`Index.set_threshold`).
+    diversity: Balance of score and diversity, 0 to 1: 0 returns the best labels, 1 ignores scores;
+        the default is .3 for votes, else .05 by hierarchy or 0.
+    selector: How to pick labels; the default is hierarchy if the index has one, else greedy.
+    search: How to find labels, or neighbours.
+    hash_limit: Most labels to score, at least top_k; 0 is no limit.
+    candidates_limit: Number of best labels that the selector sees, at least top_k; 0 is no limit.
+    mode: Search among label factors, or let neighbours vote.
+    neighbours: Number of neighbours that vote, in neighbour_vote, 1 to 1,000.
+    vote: How to weight neighbours' votes, in neighbour_vote.
+    seed: Seed of random draws; the same seed gives the same answer.
     """
 
     top_k: int = DEFAULT_TOP_K

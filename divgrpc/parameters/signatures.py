@@ -1,17 +1,41 @@
-"""Signatures as a person reads them: the names of types in place of what the names stand for.
+"""Signatures and docstrings of methods whose options are the fields of dataclasses.
 
-Python prints `npt.ArrayLike` as eight types and every choice as the list of its words, so that the
-signature of a build fills a screen.
+A method takes `**options: Unpack[Options]`, which type checkers and editors read.
+`spell_out_options` lets `help` and tab completion show each option with its type, its default and
+its explanation. The explanations are those in the docstrings of the dataclasses: lines of a name, a
+colon and a text, with further lines indented.
+
+Types are shown by their names. Python would print `npt.ArrayLike` as eight types, and every choice
+as the list of its words.
 """
 
 import inspect
+import re
+import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Final, Literal, Union, get_args, get_origin
+from typing import (
+    Any,
+    Final,
+    Literal,
+    ParamSpec,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import numpy.typing as npt
 
 from divgrpc import types
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+# A line such as "name: text" or "name, other: text", and the indented lines after it.
+_EXPLANATION: Final = re.compile(r"^(\w[\w, ]*): (.*(?:\n +.*)*)", re.MULTILINE)
 
 
 class _Name(str):
@@ -74,3 +98,47 @@ def spell_out(
     method.__signature__ = signature.replace(  # type: ignore[attr-defined]  # inspect reads it
         parameters=parameters, return_annotation=returned
     )
+
+
+def defaults_of(*tables: type) -> dict[str, Any]:
+    """Return the fields of dataclasses and their defaults."""
+    return {field.name: field.default for table in tables for field in fields(table)}
+
+
+def explanations_of(*tables: type) -> dict[str, str]:
+    """Return the explanations in the docstrings of classes by name, each in one line."""
+    texts: dict[str, str] = {}
+    for table in tables:
+        for match in _EXPLANATION.finditer(inspect.getdoc(table) or ""):
+            text = " ".join(match[2].split())
+            texts |= dict.fromkeys(match[1].split(", "), text)
+    return texts
+
+
+def spell_out_options(
+    method: Callable[P, R], tables: Iterable[type], names: Mapping[Any, str]
+) -> Callable[P, R]:
+    """Give a method the signature and the docstring of its `**options`, and return it.
+
+    tables: dataclasses, whose fields are the options, and classes with explanations.
+    names: names of types in annotations, beside the choices of `divgrpc.types`.
+    """
+    defaults = defaults_of(*filter(is_dataclass, tables))
+    texts = explanations_of(*tables)
+    *_, options = inspect.signature(method).parameters.values()
+    hints = get_type_hints(get_args(options.annotation)[0])
+    kind = inspect.Parameter.KEYWORD_ONLY
+    parameters = [
+        inspect.Parameter(name, kind, default=defaults[name], annotation=hint)
+        for name, hint in hints.items()
+    ]
+    spell_out(method, names, parameters)
+    lines = [_paragraph(name, texts.get(name, ""), defaults[name]) for name in hints]
+    method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", *lines])
+    return method
+
+
+def _paragraph(name: str, text: str, default: object) -> str:
+    """Return the lines of a docstring on an option."""
+    text = text if default is None else f"{text} Default: {default!r}."
+    return textwrap.fill(f"{name}: {text}", width=96, subsequent_indent="    ")

@@ -148,7 +148,7 @@ def add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, 
         flags = [f"--{name.replace('_', '-')}"]
         if len(name) == 1:
             flags.insert(0, f"-{name}")
-        text = f"{sentence.removesuffix('.')}{_default(defaults[name])}."
+        text = f"{first_sentence(sentence).removesuffix('.')}{_default(defaults[name])}."
         how: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": text}
         if kind is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **how)
