@@ -9,7 +9,7 @@ Lives here: both clients, and the command line in `cli`. May import grpc, protob
 core's types, parameters, errors and metrics. May not import numba or scipy.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from divgrpc.errors import DivgrpcError
 from divgrpc.types import (
@@ -20,12 +20,12 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
-from divgrpc_client.client import Client
-from divgrpc_client.messages.responses import ServerInfo
-from divgrpc_client.rpc.errors import ClientStateError, RpcError
 
 if TYPE_CHECKING:
     from divgrpc_client.async_client import AsyncClient
+    from divgrpc_client.client import Client
+    from divgrpc_client.messages.responses import ServerInfo
+    from divgrpc_client.rpc.errors import ClientStateError, RpcError
 
 __all__ = [
     "AsyncClient",
@@ -43,11 +43,25 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  # what a module's attribute may be
-    """Import `AsyncClient` at its first use: asyncio and grpc.aio take as long as numpy."""
-    if name != "AsyncClient":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from divgrpc_client.async_client import AsyncClient
+# Names that are imported at their first use: gRPC and protobuf take as long to import as numpy.
+_HOMES: Final = {
+    "AsyncClient": "async_client",
+    "Client": "client",
+    "ClientStateError": "rpc.errors",
+    "RpcError": "rpc.errors",
+    "ServerInfo": "messages.responses",
+}
 
-    globals()[name] = AsyncClient
-    return AsyncClient
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # what a module's attribute may be
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
