@@ -1,5 +1,5 @@
-"""Builds: from rows to a generation, and everything that a build measures and chooses.
+"""Builds: from rows to a generation, with all measurements and choices on the way.
 
-Lives here: the builder, the encoder, tuning and the choice of a hash family. May import hashing,
+Lives here: the builder, the encoder, tuning, and the choice of a hash family. May import hashing,
 search, labels, parameters and storage. May not import the engine or `divgrpc.Index`.
 """

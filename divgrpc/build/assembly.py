@@ -1,7 +1,7 @@
-"""From points in a store to everything that finds them, and to what the manifest says of it.
+"""From points in a store to a searchable index: choose a family, encode, tune, describe.
 
-An index is assembled once over its points and, where it has a label model, once more over the label
-factors: the same steps in another part of the store.
+A build assembles the index of its points. If it has a label model, it also assembles an index of
+the label factors: the same steps in another part of the store.
 """
 
 from collections.abc import Callable
@@ -11,14 +11,14 @@ from functools import partial
 import numpy as np
 
 from divgrpc.build.class_hyperplanes import dense_queries
-from divgrpc.build.encoder import Report, encode_points
-from divgrpc.build.explanations import choices, dense_choice
-from divgrpc.build.families import choose_family
+from divgrpc.build.encoder import Encoded, Report, encode_points
+from divgrpc.build.families import Family, choose_family
 from divgrpc.build.near_copies import near_copy_threshold
 from divgrpc.build.tuning import Tuned, tune
+from divgrpc.hashing.count_sketch import FROM_DIMS, SUMS
 from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import readable
-from divgrpc.search.costs import Shape
+from divgrpc.search.costs import AUTO, CLEARLY_CHEAPER, Shape, reaches
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.writers import Arrays
@@ -28,35 +28,36 @@ from divgrpc.vectors import Rows, SparseRows
 
 def assemble(
     store: Arrays,
-    settings: BuildParameters,
+    request: BuildParameters,
     points: Rows,
     *,
     report: Report,
     queries: Rows | None = None,
     categories: IntArray | None = None,
 ) -> Manifest:
-    """Encode `points` (n, d), tune, and return what came of it: no number and no arrays yet.
+    """Encode `points` (n, d), tune, and return the manifest without its number and its arrays.
 
-    `queries` are a sample of what will be asked, where the points are label factors; `categories`
-    (n,) are those of the points. `report` gets stage, rows done and rows in all.
+    `queries` (m, d) are a sample of future queries; without them points serve as queries.
+    `categories` (n,) belong to the points. `report` is called with the stage, the rows that are
+    done, and the rows in all. Raises `InvalidArgumentError` for parameters that do not fit the
+    points.
     """
-    family = choose_family(settings, points, queries)
-    encoded = encode_points(store, replace(settings, hash_family=family.family), points, report)
+    family = choose_family(request, points, queries)
+    encoded = encode_points(store, replace(request, hash_family=family.family), points, report)
     parameters = encoded.parameters
     report("tuning", 0, len(points))
     rows, dims = points.shape
     stored = len(points.values) if isinstance(points, SparseRows) else None
     searcher = Searcher(readable(encoded.arrays, points), parameters, dims)
     shape = Shape.of(parameters, rows, dims, stored)
-    tell = partial(report, "tuning")
-    tuned = tune(searcher, shape, parameters.target_recall, parameters.seed, tell, queries=queries)
-    dense, chosen_dense = _tuned_dense(searcher, shape, parameters, categories, tell)
-    chosen = choices(settings, family, encoded, tuned, points.shape) + chosen_dense
+    tick = partial(report, "tuning")
+    tuned = tune(searcher, shape, parameters.target_recall, parameters.seed, tick, queries=queries)
+    dense, dense_choices = _tune_for_dense(searcher, shape, parameters, categories, tick)
     return Manifest(
         generation=0,
         rows=rows,
         dims=dims,
-        points="sparse" if isinstance(points, SparseRows) else "dense",
+        points="dense" if stored is None else "sparse",
         nonzeros=rows * dims if stored is None else stored,
         widest_row=_widest(points),
         parameters=parameters,
@@ -66,34 +67,98 @@ def assemble(
         search_costs=tuned.search_costs,
         auto_search_dense=dense.auto_search if dense else None,
         search_costs_dense=dense.search_costs if dense else (),
-        duplicate_threshold=near_copy_threshold(points, parameters, lambda *_: tell(rows, 0)),
-        choices=chosen,
+        duplicate_threshold=near_copy_threshold(points, parameters, lambda *_: tick(rows, 0)),
+        choices=_choices(request, family, encoded, tuned, points.shape) + dense_choices,
         warnings=(),
         arrays={},
     )
 
 
 def _widest(points: Rows) -> int:
-    """Return the most numbers that a row stores."""
+    """Return the greatest number of values that a row stores."""
     return int(np.diff(points.indptr).max()) if isinstance(points, SparseRows) else points.shape[1]
 
 
-def _tuned_dense(
+def _tune_for_dense(
     searcher: Searcher,
     shape: Shape,
     parameters: BuildParameters,
     categories: IntArray | None,
-    tell: Callable[[int, int], None],
+    tick: Callable[[int, int], None],
 ) -> tuple[Tuned | None, tuple[Choice, ...]]:
-    """Tune for dense queries, where points are sparse and some can be made; return also why."""
+    """Tune sparse points for dense queries; return the results and what was chosen.
+
+    Nothing is tuned for dense points, or if no dense queries can be made from the points.
+    """
     points = searcher.points
-    # A hyperplane asks for the largest products, which no distance says.
+    # A dense query of sparse points is a hyperplane. It looks for the largest products, which
+    # distances do not rank.
     if not isinstance(points, SparseRows) or parameters.metric == "euclidean":
         return None, ()
     target, seed = parameters.target_recall, parameters.seed
     queries, origin = dense_queries(points, categories, seed)
     if not len(queries):
         return None, ()
-    tell(0, len(points))
-    tuned = tune(searcher, shape, target, seed, tell, queries=queries)
-    return tuned, (dense_choice(tuned, target, origin),)
+    tick(0, len(points))
+    tuned = tune(searcher, shape, target, seed, tick, queries=queries)
+    choice = _search_choice(tuned, target)
+    reason = f"by {tuned.n_queries} {origin}: {choice.reason}"
+    return tuned, (replace(choice, parameter="search_dense", reason=reason),)
+
+
+def _choices(
+    request: BuildParameters, family: Family, encoded: Encoded, tuned: Tuned, shape: tuple[int, int]
+) -> tuple[Choice, ...]:
+    """Return what the `request` left to Build, with values and reasons; `shape` is (n, d)."""
+    (rows, dims), parameters = shape, encoded.parameters
+    cells = parameters.hash_family == "cells"
+    choices = []
+    if request.hash_family == "auto":
+        choices.append(Choice("hash_family", parameters.hash_family, family.reason))
+    if "sketch" in encoded.arrays:
+        reason = f"sums that {dims:,} columns are hashed by, as all above {FROM_DIMS - 1:,} are"
+        choices.append(Choice("sketch", str(SUMS), reason))
+    if request.n_components is None and parameters.hash_family != "lsh_div":
+        every = parameters.n_components == dims
+        reason = "all dimensions" if every else f"the strongest of {dims:,}"
+        choices.append(Choice("n_components", str(parameters.n_components), reason))
+    if cells:
+        count = len(encoded.arrays["cell_centres"])
+        reason = f"about four times the square root of {rows:,} points, one per sixteen at most"
+        choices.append(Choice("cells", str(count), reason))
+    else:
+        if request.n_bits is None:
+            reason = f"buckets of two to four points on average, of {rows:,}; 8 to 24 bits"
+            choices.append(Choice("n_bits", str(parameters.n_bits), reason))
+        if request.n_tables is None:
+            choices.append(
+                Choice("n_tables", str(parameters.n_tables), "the default, room allowing")
+            )
+    probed = "cells" if cells else "buckets"
+    choices.append(_probes_choice(tuned, parameters.target_recall, probed))
+    choices.append(_search_choice(tuned, parameters.target_recall))
+    return tuple(choices)
+
+
+def _probes_choice(tuned: Tuned, target: float, probed: str) -> Choice:
+    pools = next(cost.pools for cost in tuned.search_costs if cost.search == "tables")
+    pool = next(pool for pool in pools if pool.n_probes == tuned.n_probes)
+    reason = f"the {probed} that find most of the nearest {pool.candidates}, {pool.recall:.3f}"
+    if reaches(pool.recall, target):
+        reason = f"{probed} enough to find {target:g} of the nearest {pool.candidates}"
+    others = ", ".join(f"{pool.n_probes} for {pool.candidates:,}" for pool in pools)
+    return Choice("n_probes", str(tuned.n_probes), f"{reason}; by candidates: {others}")
+
+
+def _search_choice(tuned: Tuned, target: float) -> Choice:
+    by_search = {cost.search: cost for cost in tuned.search_costs}
+    costs = ", ".join(
+        f"{search} finds {by_search[search].recall:.3f} at {by_search[search].microseconds:.0f} us"
+        for search in AUTO
+    )
+    reason = (
+        f"auto starts with {AUTO[0]}, and moves on to {', then to '.join(AUTO[1:])}, where that "
+        f"finds {target:g} of the candidates of a default query at less than {CLEARLY_CHEAPER:g} "
+        f"of the price: {costs} by counted work"
+    )
+    return Choice("search", tuned.auto_search, reason)

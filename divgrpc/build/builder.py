@@ -1,7 +1,7 @@
-"""Builds a generation: rows come in blocks, then everything else is computed from them.
+"""The builder: it takes rows in blocks, and then makes a generation of them.
 
-Only the rows pass through memory while they arrive; they go straight to the store, as unit vectors
-under cosine. `build` encodes them (`divgrpc.build.encoder`), tunes, and publishes.
+Blocks go straight to the store, as unit vectors under cosine, so that memory holds one block at a
+time. `build` then assembles the index (`divgrpc.build.assembly`) and publishes it.
 """
 
 import time
@@ -30,7 +30,12 @@ _COLUMN_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": n
 
 
 class IndexBuilder:
-    """Takes rows, then builds; `name` is the index's, for the description that `finish` returns."""
+    """Takes rows with `append` or `append_all`, then builds with `build` or `finish`.
+
+    `expected_rows` reserves space and makes progress a share of the whole. `name` is the name of
+    the index in the `IndexInfo` that `finish` returns. `labels` is the plan for a label model.
+    Raises `LimitExceededError` if more rows are expected than an index may hold.
+    """
 
     def __init__(
         self,
@@ -53,9 +58,9 @@ class IndexBuilder:
         self._dims: int | None = None
         self._sparse = False
         self._nonzeros = 0
-        self._rows_given = 0
+        self._rows_received = 0
         self._rows_skipped = 0
-        self._stage_begun = time.monotonic()
+        self._stage_start = time.monotonic()
 
     def append(
         self,
@@ -65,40 +70,36 @@ class IndexBuilder:
         subtopics: object = None,
         labels: object = None,
     ) -> None:
-        """Add rows: `vectors` (m, d), and of each kind one per row, in every call or in none.
+        """Add the rows `vectors` (m, d), dense or sparse, converted to float32.
 
-        `labels` (m, L), sparse or dense: what is not 0 is a label of the row's. Raises
-        `InvalidArgumentError` naming the field and, for a bad vector, its row in the upload.
+        `ids`, `categories` and `subtopics` are (m,) integers. `labels` (m, L) is dense or sparse; a
+        row has label j if column j is not 0. A column comes with every call or with none. Raises
+        `InvalidArgumentError` with the field and, for a bad vector, its row in the upload;
+        `LimitExceededError` for too many rows.
         """
         block = as_rows("vectors", vectors, self._dims, single=False)
         if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
             now, before = ("dense", "sparse") if self._sparse else ("sparse", "dense")
             raise InvalidArgumentError("vectors", f"vectors must not be {now} after {before}")
-        given = {"ids": ids, "categories": categories, "subtopics": subtopics}
-        columns = {
-            name: _column(name, values, len(block))
-            for name, values in given.items()
-            if values is not None
-        }
+        columns: dict[str, Array] = _columns(len(block), ids, categories, subtopics)
         label_sets = None if labels is None else self._labels.check(labels, len(block))
         kinds = frozenset(columns) | ({"labels"} if label_sets is not None else set())
         if self._dims is None:
             self._begin(block, kinds)
         if kinds != self._kinds:
-            odd = sorted(kinds ^ self._kinds)[0]
-            raise InvalidArgumentError(odd, f"{odd} must come with every row or with none")
-        if self._rows_given + len(block) > LIMITS["rows_max"]:
-            raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
+            name = sorted(kinds ^ self._kinds)[0]
+            raise InvalidArgumentError(name, f"{name} must come with every row or with none")
+        _check_row_count(self._rows_received + len(block))
         if "ids" not in columns and self._stores_ids:
-            columns["ids"] = np.arange(self._rows_given, self._rows_given + len(block))
-        kept = self._prepare(block)
-        self._append_points(block[kept])
+            columns["ids"] = np.arange(self._rows_received, self._rows_received + len(block))
+        mask = self._prepare(block)
+        self._append_points(block[mask])
         for name, values in columns.items():
-            self._store.append(name, values[kept])
+            self._store.append(name, values[mask])
         if label_sets is not None:
-            self._labels.append(label_sets[kept])
-        self._rows_given += len(block)
-        self._report("receiving", self._rows_given, self._expected_rows)
+            self._labels.append(label_sets[mask])
+        self._rows_received += len(block)
+        self._report("receiving", self._rows_received, self._expected_rows)
 
     def append_all(
         self,
@@ -108,20 +109,16 @@ class IndexBuilder:
         subtopics: object = None,
         labels: object = None,
     ) -> None:
-        """Add the rows of a whole matrix, block by block: no more than one is copied at a time."""
+        """Add the rows of a whole matrix, as `append` does, but with one block copied at a time."""
         if hasattr(vectors, "tocsr") or isinstance(vectors, SparseRows):
-            # Whole rows are checked: a part of what is malformed may look well formed.
+            # The whole matrix is checked, because a block of a malformed one may look well formed.
             vectors = as_rows("vectors", vectors, None, single=False)
         if not isinstance(vectors, np.ndarray | SparseRows) or len(vectors.shape) != 2:
             self.append(vectors, ids, categories, subtopics, labels)
             return
         self._expect(len(vectors))
-        given = (("ids", ids), ("categories", categories), ("subtopics", subtopics))
-        columns: dict[str, Array | SparseRows] = {
-            name: _column(name, values, len(vectors))
-            for name, values in given
-            if values is not None
-        }
+        columns: dict[str, Array | SparseRows] = {}
+        columns |= _columns(len(vectors), ids, categories, subtopics)
         if labels is not None:
             columns["labels"] = self._labels.check(labels, len(vectors))
         for start in range(0, max(1, len(vectors)), _BLOCK_ROWS):
@@ -129,35 +126,33 @@ class IndexBuilder:
             self.append(vectors[block], **{name: values[block] for name, values in columns.items()})
 
     def finish(self) -> IndexInfo:
-        """Build, publish, and return what came of it."""
+        """Build, publish, and return the description of the index."""
         return self.build().manifest.info(self._name)
 
     def build(self) -> Generation:
-        """Build and publish; raises `InvalidArgumentError` where there are no rows or equal ids."""
-        if self._rows_given == self._rows_skipped:
+        """Build and publish; raises `InvalidArgumentError` if there are no rows or equal ids."""
+        if self._rows_received == self._rows_skipped:
             raise InvalidArgumentError("vectors", "vectors must have at least one row that is kept")
         points = self._read_points()
         self._check_unique()
-        # What cannot be is said before the work begins.
-        self._labels.agree(points.shape[1])
+        # Labels that contradict each other are refused before the long work begins.
+        self._labels.count_labels(points.shape[1])
         categories = self._store.read("categories") if "categories" in self._kinds else None
-        made = assemble(
+        manifest = assemble(
             self._store, self._parameters, points, report=self._report, categories=categories
         )
-        warnings = self._skipped() + made.warnings
         section = self._labels.build(points, self._parameters, self._report)
-        warnings += self._labels.warnings
+        warnings = self._skip_warnings() + self._labels.warnings
         self._report("writing", len(points), len(points))
-        return self._store.publish(replace(made, warnings=warnings, labels=section))
+        return self._store.publish(replace(manifest, warnings=warnings, labels=section))
 
     def _expect(self, rows: int) -> None:
-        if rows > LIMITS["rows_max"]:
-            raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
+        _check_row_count(rows)
         self._expected_rows = rows
 
     @property
     def _stores_ids(self) -> bool:
-        # Rows that are left out leave holes in the numbering.
+        # Skipped rows leave holes in the numbering.
         return "ids" in self._kinds or self._parameters.zero_vectors == "skip"
 
     def _begin(self, block: Rows, kinds: frozenset[str]) -> None:
@@ -169,7 +164,7 @@ class IndexBuilder:
             raise InvalidArgumentError(
                 "vectors", f"{kind}vectors must have 1 to {LIMITS[limit]} columns, got {dims}"
             )
-        # Refuse what the parameters ask of the dimensions before rows are sent.
+        # Parameters that do not fit the dimensions are refused before more rows are sent.
         hyperplanes.fill_defaults(self._parameters, 1, dims)
         self._dims, self._kinds, self._sparse = dims, kinds, isinstance(block, SparseRows)
         if self._sparse:
@@ -203,32 +198,32 @@ class IndexBuilder:
         )
 
     def _prepare(self, block: Rows) -> npt.NDArray[np.bool_] | slice:
-        """Make rows in place what the metric works on and return which stay."""
-        zero = prepare("vectors", block, self._parameters.metric, first_row=self._rows_given)
+        """Prepare the rows in place for the metric; return which rows are not skipped."""
+        zero = prepare("vectors", block, self._parameters.metric, first_row=self._rows_received)
         if zero < 0:
             return slice(None)
         if self._parameters.zero_vectors == "reject":
             raise InvalidArgumentError(
                 "vectors",
-                f"vectors row {self._rows_given + zero} is all zeros, which has no direction; "
+                f"vectors row {self._rows_received + zero} is all zeros, which has no direction; "
                 'zero_vectors="skip" leaves such rows out',
             )
         if isinstance(block, SparseRows):
-            kept = np.diff(np.concatenate(([0], np.cumsum(block.values != 0)))[block.indptr]) > 0
+            mask = np.diff(np.concatenate(([0], np.cumsum(block.values != 0)))[block.indptr]) > 0
         else:
-            kept = np.asarray(block.any(axis=1))
-        self._rows_skipped += int(len(block) - kept.sum())
-        return kept
+            mask = np.asarray(block.any(axis=1))
+        self._rows_skipped += int(len(block) - mask.sum())
+        return mask
 
     def _check_unique(self) -> None:
         if "ids" not in self._kinds:
             return
         ids = np.sort(self._store.read("ids"))
-        twice = np.flatnonzero(ids[1:] == ids[:-1])
-        if len(twice):
-            raise InvalidArgumentError("ids", f"ids must be unique, {ids[twice[0]]} occurs twice")
+        equal = np.flatnonzero(ids[1:] == ids[:-1])
+        if len(equal):
+            raise InvalidArgumentError("ids", f"ids must be unique, {ids[equal[0]]} occurs twice")
 
-    def _skipped(self) -> tuple[WarningInfo, ...]:
+    def _skip_warnings(self) -> tuple[WarningInfo, ...]:
         if not self._rows_skipped:
             return ()
         sentence = f"{self._rows_skipped} vectors of length zero were left out"
@@ -236,23 +231,36 @@ class IndexBuilder:
 
     def _report(self, stage: str, done: int, total: int) -> None:
         if done == 0:
-            self._stage_begun = time.monotonic()
+            self._stage_start = time.monotonic()
         if self._on_progress is None:
             return
         seconds_left = None
         if 0 < done <= total:
-            spent = time.monotonic() - self._stage_begun
-            seconds_left = spent * (total - done) / done
+            elapsed = time.monotonic() - self._stage_start
+            seconds_left = elapsed * (total - done) / done
         self._on_progress(Progress(stage, done, total, seconds_left))
+
+
+def _check_row_count(rows: int) -> None:
+    if rows > LIMITS["rows_max"]:
+        raise LimitExceededError(f"an index holds at most {LIMITS['rows_max']} rows")
+
+
+def _columns(rows: int, ids: object, categories: object, subtopics: object) -> dict[str, Array]:
+    """Return the columns that are not None, checked, by name."""
+    columns = {"ids": ids, "categories": categories, "subtopics": subtopics}
+    return {
+        name: _column(name, values, rows) for name, values in columns.items() if values is not None
+    }
 
 
 def _column(name: str, values: object, rows: int) -> Array:
     try:
-        given = np.asarray(values)
+        numbers = np.asarray(values)
         with np.errstate(invalid="ignore"):
-            # What has no whole number becomes one that is not equal to it.
-            block = given.astype(_COLUMN_DTYPES[name], copy=False)
-        whole = bool((block == given).all())
+            # A number that is not whole, or out of range, becomes one that differs from it.
+            block = numbers.astype(_COLUMN_DTYPES[name], copy=False)
+        whole = bool((block == numbers).all())
     except (TypeError, ValueError, OverflowError):
         raise InvalidArgumentError(name, f"{name} must be whole numbers") from None
     if block.shape != (rows,):

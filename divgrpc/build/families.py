@@ -1,8 +1,8 @@
-"""Which hash family `auto` becomes: by trials on some of the points.
+"""The choice of a hash family under `auto`, by trials on a sample of the points.
 
-A trial of `lsh_div` and `lsh_sdiv` measures the recall of a scan of their codes. From
-`CELLS_FROM_ROWS` points on a partition is worth its build. There a trial of `cells` measures the
-recall of a quarter of the cells.
+From `CELLS_FROM_ROWS` points on, a partition may be worth its build: a trial measures the recall of
+a quarter of its cells. Otherwise trials of `lsh_div` and `lsh_sdiv` measure the recall of a scan of
+their codes.
 """
 
 from dataclasses import dataclass, replace
@@ -21,34 +21,34 @@ from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import HashFamily, Search
 from divgrpc.vectors import Rows, mean_width, take
 
-# A trial has at most so many points, which hold at most so many numbers.
-_TRIAL_ROWS: Final = 4_096
-_TRIAL_NUMBERS: Final = 1 << 21
-# Candidates of a default query, and how many times as many points are hashed. A trial has fewer of
-# both, as it has fewer points.
-_CANDIDATES: Final = 200
-_LEAST_CANDIDATES: Final = 10
-_HASHED: Final = 4
-# Fewer points get no trial: an exact search is as fast as any.
-_FEWEST_ROWS: Final = 2_000
-# A family goes before another where its recall is greater by more.
-_BETTER: Final = 0.005
-# `auto` becomes cells where this share of them holds as many of the nearest as the target says.
+# A trial has at most 4,096 points and at most 2**21 stored numbers.
+_TRIAL_ROWS_MAX: Final = 4_096
+_TRIAL_NUMBERS_MAX: Final = 1 << 21
+# A default query has 200 candidates. A trial has the same share of its fewer points, at least 10,
+# and hashes 4 points per candidate.
+_DEFAULT_CANDIDATES: Final = 200
+_CANDIDATES_MIN: Final = 10
+_HASHED_PER_CANDIDATE: Final = 4
+# Fewer points get no trial, because an exact search of them is as fast as any.
+_TRIED_ROWS_MIN: Final = 2_000
+# A recall is better if it is greater by more than this.
+_RECALL_MARGIN: Final = 0.005
+# The share of the cells that a trial of `cells` looks at.
 _CELLS_SHARE: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The family, and a sentence that says why; empty where the caller named the family."""
+    """A hash family, and the reason for it in words; empty if the caller named the family."""
 
     family: HashFamily
     reason: str = ""
 
 
 def choose_family(parameters: BuildParameters, points: Rows, queries: Rows | None) -> Family:
-    """Return the family to build, by trials where the parameters say `auto`.
+    """Return the family to build `points` (n, d) with; `auto` is decided by trials.
 
-    `queries` are a sample of the queries to come; without them points serve as queries.
+    `queries` (m, d) are a sample of future queries; without them points serve as queries.
     """
     if parameters.hash_family != "auto":
         return Family(parameters.hash_family)
@@ -57,17 +57,17 @@ def choose_family(parameters: BuildParameters, points: Rows, queries: Rows | Non
     cells_fit = parameters.n_tables is None and parameters.n_bits is None
     if rows >= CELLS_FROM_ROWS and cells_fit:
         share = trial.recall("cells", "tables")
-        if share >= min(parameters.target_recall, 1 - _BETTER):
+        if share >= min(parameters.target_recall, 1 - _RECALL_MARGIN):
             return Family(
                 "cells",
                 f"of {trial.rows:,} points a quarter of the cells holds {share:.3f} of the nearest",
             )
     components = parameters.n_components or MAX_COMPONENTS
-    if components >= dims_after(dims) or rows < _FEWEST_ROWS:
-        why = "all dimensions are hashed" if rows >= _FEWEST_ROWS else f"only {rows:,} points"
+    if components >= dims_after(dims) or rows < _TRIED_ROWS_MIN:
+        why = "all dimensions are hashed" if rows >= _TRIED_ROWS_MIN else f"only {rows:,} points"
         return Family("lsh_div", f"{why}, where components have nothing to add")
     plain, inside = (trial.recall(family, "scan") for family in ("lsh_div", "lsh_sdiv"))
-    family: HashFamily = "lsh_sdiv" if inside > plain + _BETTER else "lsh_div"
+    family: HashFamily = "lsh_sdiv" if inside > plain + _RECALL_MARGIN else "lsh_div"
     return Family(
         family,
         f"of {trial.rows:,} points a scan finds {plain:.3f} of the nearest with lsh_div, "
@@ -76,25 +76,25 @@ def choose_family(parameters: BuildParameters, points: Rows, queries: Rows | Non
 
 
 class _Trial:
-    """Small indexes of some of the points, which all answer the same queries."""
+    """Small indexes of the same points, one per family, that answer the same queries."""
 
     def __init__(self, parameters: BuildParameters, points: Rows, queries: Rows | None) -> None:
-        count = max(_LEAST_CANDIDATES, _TRIAL_NUMBERS // mean_width(points))
-        self.rows = min(len(points), _TRIAL_ROWS, count)
+        count = max(_CANDIDATES_MIN, _TRIAL_NUMBERS_MAX // mean_width(points))
+        self.rows = min(len(points), _TRIAL_ROWS_MAX, count)
         rng = np.random.default_rng((parameters.seed, 5))
         chosen = np.sort(rng.choice(len(points), self.rows, replace=False))
         self._points = take(points, chosen)
         self._parameters = parameters
         self._queries = queries
         # The same share of the points as in the whole index.
-        share = _CANDIDATES * self.rows // len(points)
-        self._candidates = max(min(_LEAST_CANDIDATES, self.rows), share)
+        share = _DEFAULT_CANDIDATES * self.rows // len(points)
+        self._candidates = max(min(_CANDIDATES_MIN, self.rows), share)
         self._sample: Sample | None = None
 
     def recall(self, family: HashFamily, search: Search) -> float:
-        """Return the mean share of the nearest that a search hashes, in a small index of its own.
+        """Build a small index and return its recall: the mean share of the nearest points hashed.
 
-        A search of cells looks at a quarter of them, with no hash limit.
+        A search of cells looks at a quarter of them, without a hash limit.
         """
         parameters = replace(self._parameters, hash_family=family)
         encoded = encode_points(MemoryStore(), parameters, self._points, lambda *_: None)
@@ -103,7 +103,7 @@ class _Trial:
         if self._sample is None:
             seed, most = parameters.seed, self._candidates
             self._sample = Sample.draw(searcher, seed, most, lambda *_: None, queries=self._queries)
-        limit = 0 if family == "cells" else _HASHED * self._candidates
+        limit = 0 if family == "cells" else _HASHED_PER_CANDIDATE * self._candidates
         if limit >= self.rows:
             return 1.0
         query = QueryParameters(

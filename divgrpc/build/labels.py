@@ -1,14 +1,14 @@
-"""What a build does about labels: their rows are kept, a model trained, its factors indexed.
+"""The labels of a build: it stores them, trains a model, and indexes the label factors.
 
-    label_sets.indptr, .indices     which labels every point has, compressed sparse rows
-    feature_map, label_offset       what embeds a document (see `divgrpc.labels.model`)
-    label_index.*                   an index of its own over the label factors, under inner_product
-    label_names.bytes, .ends        UTF-8, one name after the other, and where each ends
+    label_sets.indptr, .indices     the labels of every point, compressed sparse rows
+    feature_map, label_offset       the embedding of documents: see `divgrpc.labels.model`
+    label_index.*                   an index of the label factors, under inner_product
+    label_names.bytes, .ends        UTF-8 names, one after the other, and the end of each
     label_tree.parents, .depths     the hierarchy as a tree, -1 for none
 
-The label factors are the points of the inner index, which is told what the outer one is of hashes,
-tables and seed. They lie by falling length with their labels as ids, so that an exact search ends
-early where a few are long (`kernels.scoring.score_longest`).
+The points of the inner index are the label factors. It has the hashes, tables and seed of the outer
+index. The factors are sorted by falling length, with their labels as ids, so that an exact search
+can end early if a few are long (`divgrpc.kernels.exact.score_longest`).
 """
 
 from collections.abc import Callable
@@ -33,13 +33,17 @@ from divgrpc.types import Progress, WarningInfo
 from divgrpc.vectors import Rows, SparseRows, as_rows, prepare
 
 _BLOCK_ROWS: Final = 8_192
-# Of the ten labels of largest products: what is missed is a prediction lost.
-_TARGET_RECALL: Final = 0.98
+# The recall that a search for labels has at least, because a label that it misses is never
+# predicted.
+_TARGET_RECALL_MIN: Final = 0.98
 _STAGES: Final = {"choosing": "choosing label parameters", "training": "training labels"}
 
 
 class LabelBuilder:
-    """Takes rows of labels as the points come, then builds what predicts them."""
+    """Takes the labels of points block by block, then builds the arrays that predict labels.
+
+    `warnings` are those of the build, complete when `build` returns.
+    """
 
     def __init__(
         self, store: Arrays, plan: LabelPlan, on_progress: Callable[[Progress], None] | None
@@ -52,20 +56,20 @@ class LabelBuilder:
         self.warnings: tuple[WarningInfo, ...] = ()
 
     def check(self, labels: object, rows: int) -> SparseRows:
-        """Return a block of labels (rows, L), sparse or dense: what is not 0 is a label.
+        """Return `labels` (rows, L), sparse or dense, as sparse rows; a number but 0 is a label.
 
         Raises `InvalidArgumentError` with the field `labels`.
         """
-        given = as_rows("labels", labels, self._label_count)
-        if len(given) != rows:
+        block = as_rows("labels", labels, self._label_count)
+        if len(block) != rows:
             raise InvalidArgumentError(
-                "labels", f"labels must have one row per vector, {rows}, got {len(given)}"
+                "labels", f"labels must have one row per vector, {rows}, got {len(block)}"
             )
-        _check_count("labels", given.shape[1])
-        return label_rows(given)
+        _check_label_count("labels", block.shape[1])
+        return label_rows(block)
 
     def append(self, block: SparseRows) -> None:
-        """Keep the labels of the points that are kept."""
+        """Store the labels of the next points."""
         if self._label_count is None:
             self._label_count = block.dims
             self._store.begin("label_sets.indptr", np.int64, ())
@@ -75,13 +79,19 @@ class LabelBuilder:
         self._store.append("label_sets.indices", block.indices)
         self._stored += len(block.indices)
 
-    def build(self, documents: Rows, asked: BuildParameters, report: Report) -> LabelSection | None:
-        """Train or take the model over all points, and index it; None where nothing was given."""
-        count = self.agree(documents.shape[1])
+    def build(
+        self, documents: Rows, request: BuildParameters, report: Report
+    ) -> LabelSection | None:
+        """Train a model on `documents` (n, d), or use the one of the plan, and index it.
+
+        Returns None if the build has no labels. `report` is called with the stage, the rows that
+        are done, and the rows in all.
+        """
+        count = self.count_labels(documents.shape[1])
         if count is None:
             return None
-        self._keep_names()
-        self._keep_tree(count)
+        self._store_names()
+        self._store_tree(count)
         section = LabelSection(label_count=count)
         model = self._plan.model
         if isinstance(model, str):
@@ -91,17 +101,18 @@ class LabelBuilder:
                 np.ones(self._stored, np.float32),
                 count,
             )
-            trained = train(documents, sets, self._plan.parameters, self._tell)
+            trained = train(documents, sets, self._plan.parameters, self._relay)
             model = trained.model
             section = replace(section, parameters=trained.parameters, losses=trained.losses)
         if model is None:
             return section
-        return self._index(section, model, documents, asked, report)
+        return self._index(section, model, documents, request, report)
 
-    def agree(self, dims: int) -> int | None:
-        """Return the number of labels, on which all that was given agrees; None for nothing.
+    def count_labels(self, dims: int) -> int | None:
+        """Return the number of labels, None if the build has no labels.
 
-        Raises `InvalidArgumentError` with the field named where it does not.
+        Raises `InvalidArgumentError` with the field if the labels, the model and the names have
+        different numbers of labels, or if the model does not embed `dims` dimensions.
         """
         model, names = self._plan.model, self._plan.names
         if self._label_count is None and self._plan.is_empty:
@@ -121,25 +132,25 @@ class LabelBuilder:
         }
         known = {field: count for field, count in counts.items() if count is not None}
         for field, count in known.items():
-            _check_count(field, count)
+            _check_label_count(field, count)
         if not known or list(known) == ["label_names"]:
             raise InvalidArgumentError("labels", "labels must come with every row or with none")
-        first = next(iter(known.values()))
+        first, label_count = next(iter(known.items()))
         for field, count in known.items():
-            if count != first:
+            if count != label_count:
                 raise InvalidArgumentError(
-                    field, f"{field} must be of {first} labels as what else is given, got {count}"
+                    field, f"{field} must have {label_count} labels like {first}, got {count}"
                 )
-        return first
+        return label_count
 
-    def _keep_names(self) -> None:
+    def _store_names(self) -> None:
         if self._plan.names is None:
             return
         texts = [name.encode() for name in self._plan.names]
         self._put("label_names.bytes", np.frombuffer(b"".join(texts), np.uint8))
         self._put("label_names.ends", np.cumsum([len(text) for text in texts], dtype=np.int64))
 
-    def _keep_tree(self, count: int) -> None:
+    def _store_tree(self, count: int) -> None:
         tree = self._plan.tree(count)
         if tree is None:
             return
@@ -153,24 +164,28 @@ class LabelBuilder:
         parents, children = np.asarray(self._plan.hierarchy).T
         ends = int((np.setdiff1d(children, parents) >= count).sum())
         if unknown or ends:
-            of_labels = f"{unknown} of {count} labels are not reached from the hierarchy's roots"
-            of_nodes = f"{ends} nodes of the hierarchy are neither labels nor parents"
-            sentence = ", and ".join([of_labels] * bool(unknown) + [of_nodes] * bool(ends))
-            self.warnings += (WarningInfo("LABELS_OUTSIDE_HIERARCHY", sentence, "hierarchy"),)
+            parts = []
+            if unknown:
+                parts.append(
+                    f"{unknown} of {count} labels are not reached from the hierarchy's roots"
+                )
+            if ends:
+                parts.append(f"{ends} nodes of the hierarchy are neither labels nor parents")
+            self._warn("LABELS_OUTSIDE_HIERARCHY", ", and ".join(parts), "hierarchy")
 
     def _index(
         self,
         section: LabelSection,
         model: LabelModel,
         documents: Rows,
-        asked: BuildParameters,
+        request: BuildParameters,
         report: Report,
     ) -> LabelSection:
         self._put("feature_map", model.feature_map)
         self._put("label_offset", model.offset)
         part, factors = Part(self._store, INDEX), model.label_factors
         prepare("label_factors", factors, "inner_product")
-        self._warn_of_zeros(int((~factors.any(axis=1)).sum()), model.label_count)
+        self._check_zeros(int((~factors.any(axis=1)).sum()), model.label_count)
         lengths = np.sqrt(np.einsum("ij,ij->i", factors, factors, dtype=np.float64))
         order = np.argsort(-lengths, kind="stable")
         part.begin("vectors", np.float32, (model.rank,), len(order))
@@ -178,8 +193,8 @@ class LabelBuilder:
             part.append("vectors", factors[order[start : start + _BLOCK_ROWS]])
         part.begin("ids", np.int64, (), len(order))
         part.append("ids", order)
-        inner = _over_factors(asked, model.rank)
-        rng = np.random.default_rng((asked.seed, 3))
+        inner = _factor_parameters(request, model.rank)
+        rng = np.random.default_rng((request.seed, 3))
         rows = np.sort(
             rng.choice(len(documents), min(SAMPLE_QUERIES, len(documents)), replace=False)
         )
@@ -193,47 +208,50 @@ class LabelBuilder:
         )
         return replace(section, rank=model.rank, unit_rows=model.unit_rows, index=manifest)
 
-    def _warn_of_zeros(self, zeros: int, count: int) -> None:
-        """Refuse label factors that are all zeros, warn where some labels' are."""
+    def _check_zeros(self, zeros: int, count: int) -> None:
+        """Refuse label factors that are all zeros; warn if those of some labels are."""
         if zeros == count:
             raise InvalidArgumentError(
                 "label_model", "label_model must have label factors that are not all zeros"
             )
         if zeros:
             sentence = f"{zeros} of {count} labels have factors of zeros: no document scores them"
-            self.warnings += (WarningInfo("ZERO_LABEL_FACTORS", sentence, "label_model"),)
+            self._warn("ZERO_LABEL_FACTORS", sentence, "label_model")
+
+    def _warn(self, code: str, sentence: str, field: str) -> None:
+        self.warnings += (WarningInfo(code, sentence, field),)
 
     def _put(self, name: str, array: Array) -> None:
         self._store.begin(name, array.dtype, array.shape[1:], len(array))
         self._store.append(name, array)
 
-    def _tell(self, progress: Progress) -> None:
+    def _relay(self, progress: Progress) -> None:
         if self._on_progress is not None:
             self._on_progress(replace(progress, stage=_STAGES[progress.stage]))
 
 
-def _over_factors(asked: BuildParameters, rank: int) -> BuildParameters:
-    """Return how the label factors are indexed: as the points are, as far as `rank` columns go."""
-    components = min(asked.n_components or rank, rank)
-    n_tables, n_bits = asked.n_tables, asked.n_bits
-    if asked.hash_family == "pca_hash":
+def _factor_parameters(request: BuildParameters, rank: int) -> BuildParameters:
+    """Return the parameters of the label index: those of the request, fitted to `rank` columns."""
+    components = min(request.n_components or rank, rank)
+    n_tables, n_bits = request.n_tables, request.n_bits
+    if request.hash_family == "pca_hash":
         # A component is one bit of one table.
         n_bits = min(n_bits, components) if n_bits else None
         n_tables = n_tables if (n_tables or 1) * (n_bits or 1) <= components else None
     return BuildParameters(
         metric="inner_product",
-        hash_family=asked.hash_family,
-        hyperplanes=asked.hyperplanes,
+        hash_family=request.hash_family,
+        hyperplanes=request.hyperplanes,
         n_tables=n_tables,
         n_bits=n_bits,
-        n_components=components if asked.n_components else None,
-        target_recall=max(asked.target_recall, _TARGET_RECALL),
-        seed=asked.seed,
+        n_components=components if request.n_components else None,
+        target_recall=max(request.target_recall, _TARGET_RECALL_MIN),
+        seed=request.seed,
     )
 
 
-def _check_count(field: str, count: int) -> None:
+def _check_label_count(field: str, count: int) -> None:
     if not 1 <= count <= LIMITS["labels_max"]:
         raise InvalidArgumentError(
-            field, f"{field} must be of 1 to {LIMITS['labels_max']} labels, got {count}"
+            field, f"{field} must have 1 to {LIMITS['labels_max']} labels, got {count}"
         )

@@ -1,15 +1,16 @@
 """The default `duplicate_threshold`, measured by Build.
 
-No fixed distance will do. Copies of one text may lie farther apart than points that have nothing to
-do with each other in another index, as on a map, or in a tight cluster. What sets near-copies apart
-is a gap: next to a point lie its copies, then for a while nothing, then the other points. So the
-limit is a squared distance T such that few points have a neighbour between T and 2 T. Where
-neighbours lie at all distances, such a limit is so small that hardly a point has a neighbour within
-it. A group of more than 60 points is no group of copies but a cluster, and most points must not be
-in clusters.
+No fixed distance will do. Copies of one text may lie farther apart than unrelated points of another
+index, such as points on a map or in a tight cluster. A gap marks near-copies: the copies of a point
+lie next to it, then there is nothing for a while, then the other points begin. The threshold is
+therefore a squared distance T such that few points have a neighbour between T and 2 T. If
+neighbours lie at all distances, T becomes so small that hardly any point has a neighbour within it.
+A point with more than 60 neighbours within T lies in a cluster, not among copies. Most points must
+not lie in clusters.
 
-The usual limit is a twentieth of the mean squared distance of two points: a cosine of 0.95 where
-points lie in all directions. Where copies are many and the gap lies farther out, it is twice that.
+T is usually a twentieth of the mean squared distance of two points. If points lie in all
+directions, this is a cosine of 0.95. If there are many copies and the gap lies farther out, T may
+be twice that.
 """
 
 from collections.abc import Callable
@@ -22,24 +23,24 @@ from divgrpc.build.sample import nearest_rows
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.vectors import Rows, SparseRows, take
 
-# Points whose neighbours are counted, and points whose distances say how far apart two are.
-_POINTS: Final = 256
-_SPREAD_POINTS: Final = 500
-# The share of the points that may have a neighbour between T and 2 T.
-_GAINING: Final = 0.1
-# Neighbours of a point within T that make it one of a cluster, and the share of such points.
-_CLUSTER: Final = 60
-_CLUSTERED: Final = 0.75
-# Points in a cluster have too many neighbours to count. They are counted in a sample of all points,
-# and such a point has neighbours between T and 2 T if 2 T holds this many times as many as T.
-_COUNTED: Final = 4_096
-_GROWTH: Final = 1.1
-# Limits that are tried: so many for each halving of the largest, and so many halvings.
-_STEPS: Final = 4
+# Neighbours are counted for 256 points. The mean distance is that of 500 points.
+_SAMPLE_ROWS: Final = 256
+_SPREAD_ROWS: Final = 500
+# At most this share of the points may have a neighbour between T and 2 T.
+_GAP_SHARE_MAX: Final = 0.1
+# A point with more than 60 neighbours within T lies in a cluster; at most 75 % of the points may.
+_COPIES_MAX: Final = 60
+_CLUSTER_SHARE_MAX: Final = 0.75
+# A point in a cluster has too many neighbours to count, so they are counted among 4,096 points.
+# It has neighbours between T and 2 T if 2 T holds over 1.1 times as many as T.
+_COUNTED_ROWS: Final = 4_096
+_CLUSTER_GROWTH_MAX: Final = 1.1
+# Thresholds to try: 4 for each halving of the greatest, which is halved 15 times.
+_STEPS_PER_HALVING: Final = 4
 _HALVINGS: Final = 15
-# A limit may be so many times the usual one where this share of the points has a near-copy.
-_LARGEST: Final = 2
-_COPIED: Final = 0.25
+# T may be twice the usual threshold if at least 25 % of the points have a near-copy.
+_OVER_USUAL_MAX: Final = 2
+_COPIED_SHARE_MIN: Final = 0.25
 
 Distances = npt.NDArray[np.float64]
 
@@ -47,87 +48,93 @@ Distances = npt.NDArray[np.float64]
 def near_copy_threshold(
     points: Rows, parameters: BuildParameters, report: Callable[[int, int], None]
 ) -> float:
-    """Return the default `duplicate_threshold`: a cosine, under `euclidean` a squared distance.
+    """Return the default `duplicate_threshold`: a cosine, or a squared distance for `euclidean`.
 
-    `points` (n, d) are unit rows under `cosine`.
+    `points` (n, d) are unit rows under `cosine`. `report` is called with the rows that are done and
+    the rows in all.
     """
     metric, angular = parameters.metric, parameters.metric != "euclidean"
     rng = np.random.default_rng((parameters.seed, 5))
-    spread = _spread(_drawn(points, _SPREAD_POINTS, rng), angular=angular)
-    # Few digits: the last ones depend on the order of a sum.
-    usual = limit = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * spread:.3g}")
+    spread = _spread(_draw(points, _SPREAD_ROWS, rng), angular=angular)
+    # Three digits, because the last ones depend on the order of a sum.
+    usual = threshold = float(f"{(1 - DEFAULT_DUPLICATE_COSINE) * spread:.3g}")
     if usual:
-        sample = _drawn(points, _POINTS, rng)
-        count = min(_CLUSTER + 1, len(points))
+        sample = _draw(points, _SAMPLE_ROWS, rng)
+        count = min(_COPIES_MAX + 1, len(points))
         neighbours, _ = nearest_rows(points, sample, count, metric, report, angular=angular)
-        far = _distances(points, sample, neighbours, angular=angular)
-        others = _between(sample, _drawn(points, _COUNTED, rng), angular=angular)
-        limit = _limit(far, others, usual)
-    return limit if not angular else 1 - limit / 2
+        near = _distances(points, sample, neighbours, angular=angular)
+        others = _between(sample, _draw(points, _COUNTED_ROWS, rng), angular=angular)
+        threshold = _threshold(near, others, usual)
+    return threshold if not angular else 1 - threshold / 2
 
 
-def _limit(far: Distances, others: Distances, usual: float) -> float:
-    """Return the largest limit with a gap above it; 0 where there is none.
+def _threshold(near: Distances, others: Distances, usual: float) -> float:
+    """Return the greatest squared distance with a gap above it, 0 if there is none.
 
-    `far` (m, c): squared distances of points from themselves and their nearest neighbours; `others`
-    (m, o) from some of all points.
+    `near` (m, c) are squared distances from m points to themselves and their nearest neighbours,
+    `others` (m, o) from the same points to a sample of all points.
     """
-    for step in range(_STEPS * _HALVINGS):
-        limit = float(f"{_LARGEST * usual * 2 ** (-step / _STEPS):.3g}")
-        # Every point is near itself.
-        near, wider = _within(far, limit), _within(far, 2 * limit)
-        in_cluster = near > _CLUSTER
-        more = _within(others, 2 * limit) > _GROWTH * _within(others, limit)
-        gaining = np.where(in_cluster, more, wider > near)
-        enough = limit <= usual or (near > 1).mean() >= _COPIED
-        if gaining.mean() <= _GAINING and enough and in_cluster.mean() <= _CLUSTERED:
-            return limit
+    for step in range(_STEPS_PER_HALVING * _HALVINGS):
+        threshold = float(f"{_OVER_USUAL_MAX * usual * 2 ** (-step / _STEPS_PER_HALVING):.3g}")
+        # Each point counts as one neighbour of itself.
+        inner, outer = _count_within(near, threshold), _count_within(near, 2 * threshold)
+        in_cluster = inner > _COPIES_MAX
+        inner_others = _count_within(others, threshold)
+        cluster_grows = _count_within(others, 2 * threshold) > _CLUSTER_GROWTH_MAX * inner_others
+        fills_gap = np.where(in_cluster, cluster_grows, outer > inner)
+        allowed = threshold <= usual or (inner > 1).mean() >= _COPIED_SHARE_MIN
+        clustered = in_cluster.mean() > _CLUSTER_SHARE_MAX
+        if fills_gap.mean() <= _GAP_SHARE_MAX and allowed and not clustered:
+            return threshold
     return 0.0
 
 
-def _within(far: Distances, limit: float) -> npt.NDArray[np.intp]:
-    """Return how many distances of each row are at most the limit."""
-    return np.asarray(np.count_nonzero(far <= limit, axis=1))
+def _count_within(distances: Distances, threshold: float) -> npt.NDArray[np.intp]:
+    """Return how many distances of each row are at most `threshold`."""
+    return np.asarray(np.count_nonzero(distances <= threshold, axis=1))
 
 
-def _drawn(points: Rows, most: int, rng: np.random.Generator) -> Rows:
-    return take(points, np.sort(rng.choice(len(points), min(most, len(points)), replace=False)))
+def _draw(points: Rows, count: int, rng: np.random.Generator) -> Rows:
+    return take(points, np.sort(rng.choice(len(points), min(count, len(points)), replace=False)))
 
 
 def _spread(rows: Rows, *, angular: bool) -> float:
-    """Return the mean squared distance of two rows, 0 where all are equal.
+    """Return the mean squared distance of two rows, 0 if all rows are equal.
 
-    It is weighted by itself, so that near-copies count little, however many there are.
+    Each distance is weighted by itself, so that near-copies count little.
     """
-    far = _between(rows, rows, angular=angular)
-    return float((far * far).sum() / far.sum()) if far.any() else 0.0
+    distances = _between(rows, rows, angular=angular)
+    if not distances.any():
+        return 0.0
+    return float((distances * distances).sum() / distances.sum())
 
 
 def _distances(
     points: Rows, sample: Rows, neighbours: npt.NDArray[np.integer], *, angular: bool
 ) -> Distances:
-    """Return the squared distances (m, c) of each row of the sample from its neighbours (m, c)."""
-    result = np.empty(neighbours.shape)
+    """Return squared distances (m, c) from the rows of `sample` to their `neighbours` (m, c)."""
+    distances = np.empty(neighbours.shape)
     for number, places in enumerate(neighbours):
         row = sample[number : number + 1]
-        result[number] = _between(row, take(points, places), angular=angular)[0]
-    return result
+        distances[number] = _between(row, take(points, places), angular=angular)[0]
+    return distances
 
 
 def _between(left: Rows, right: Rows, *, angular: bool) -> Distances:
-    """Return the squared distances of all rows from all rows; `angular`: of them as unit rows."""
+    """Return the squared distances of all pairs of rows, scaled to unit length if `angular`."""
     if isinstance(left, SparseRows) and isinstance(right, SparseRows):
-        matrix, other = left.matrix.astype(np.float64), right.matrix.astype(np.float64)
-        products = np.asarray((matrix @ other.T).toarray())
-        squares = np.asarray(matrix.multiply(matrix).sum(axis=1))
-        others = np.asarray(other.multiply(other).sum(axis=1))
+        sparse_left, sparse_right = (rows.matrix.astype(np.float64) for rows in (left, right))
+        products = np.asarray((sparse_left @ sparse_right.T).toarray())
+        left_squares = np.asarray(sparse_left.multiply(sparse_left).sum(axis=1))
+        right_squares = np.asarray(sparse_right.multiply(sparse_right).sum(axis=1))
     else:
-        one, many = np.asarray(left, np.float64), np.asarray(right, np.float64)
-        products = one @ many.T
-        squares, others = np.square(one).sum(axis=1), np.square(many).sum(axis=1)
-    squares, others = squares.reshape(-1, 1), others.reshape(1, -1)
+        dense_left, dense_right = np.asarray(left, np.float64), np.asarray(right, np.float64)
+        products = dense_left @ dense_right.T
+        left_squares = np.square(dense_left).sum(axis=1)
+        right_squares = np.square(dense_right).sum(axis=1)
+    left_squares, right_squares = left_squares.reshape(-1, 1), right_squares.reshape(1, -1)
     if not angular:
-        return np.asarray(np.maximum(0.0, squares + others - 2 * products), np.float64)
-    sizes = np.sqrt(squares * others)
+        return np.asarray(np.maximum(0.0, left_squares + right_squares - 2 * products), np.float64)
+    sizes = np.sqrt(left_squares * right_squares)
     cosines = np.divide(products, sizes, out=np.zeros_like(products), where=sizes > 0)
     return np.asarray(np.maximum(0.0, 2 - 2 * cosines), np.float64)

@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from divgrpc.build import class_hyperplanes as module
-from divgrpc.build.class_hyperplanes import COUNT, group_means, inner_products, normals, separators
+from divgrpc.build.class_hyperplanes import (
+    QUERIES_MAX,
+    class_hyperplanes,
+    group_means,
+    inner_products,
+    normals,
+)
 from divgrpc.engine import Engine
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
@@ -58,7 +64,7 @@ def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
 def test_a_category_lies_on_its_side() -> None:
     """Every normal gives nearly all points of one category more than nearly all others."""
     points, classes = labelled(3_000)
-    found = separators(sparse_rows(points), classes, 0)
+    found = class_hyperplanes(sparse_rows(points), classes, 0)
     assert found.shape == (8 * CLASSES, DIMS)
     asked = {
         int(np.bincount(classes[np.argsort(-points @ normal)[:50]]).argmax()) for normal in found
@@ -74,7 +80,7 @@ def test_a_category_lies_on_its_side() -> None:
 def test_the_same_seed_learns_the_same() -> None:
     """Byte for byte; another seed draws another sample."""
     points, classes = labelled(3_000)
-    one, same, other = (separators(sparse_rows(points), classes, seed) for seed in (3, 3, 4))
+    one, same, other = (class_hyperplanes(sparse_rows(points), classes, seed) for seed in (3, 3, 4))
     assert one.tobytes() == same.tobytes() != other.tobytes()
 
 
@@ -91,13 +97,13 @@ def test_the_same_seed_learns_the_same() -> None:
 def test_nothing_to_tell_apart(classes: IntArray) -> None:
     """No categories, one of all points, or too few of each: nothing is learned."""
     points, _ = labelled(300)
-    assert separators(sparse_rows(points), classes, 0).shape == (0, DIMS)
+    assert class_hyperplanes(sparse_rows(points), classes, 0).shape == (0, DIMS)
 
 
 def test_a_sample_has_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of wide rows it is the smaller, and hyperplanes are learned all the same."""
     points, classes = labelled(1_000)
-    monkeypatch.setattr(module, "_SAMPLED_NUMBERS", 500)
+    monkeypatch.setattr(module, "_SAMPLE_NUMBERS_MAX", 500)
     sizes: list[int] = []
 
     def noted(sample: SparseRows) -> Any:  # noqa: ANN401
@@ -105,7 +111,7 @@ def test_a_sample_has_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatc
         return inner_products(sample)
 
     monkeypatch.setattr(module, "inner_products", noted)
-    assert len(separators(sparse_rows(points), classes, 0))
+    assert len(class_hyperplanes(sparse_rows(points), classes, 0))
     assert 0 < sizes[0] < 700
 
 
@@ -113,9 +119,9 @@ def test_points_without_numbers() -> None:
     """Of rows of zeros nothing is learned, and of some among others nothing breaks."""
     points, classes = labelled(300)
     empty = np.zeros_like(points)
-    assert not len(separators(sparse_rows(empty), classes, 0))
+    assert not len(class_hyperplanes(sparse_rows(empty), classes, 0))
     points[::2] = 0
-    found = separators(sparse_rows(points), classes, 0)
+    found = class_hyperplanes(sparse_rows(points), classes, 0)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
 
 
@@ -123,8 +129,8 @@ def test_points_without_numbers() -> None:
 def test_lengths_change_nothing(length: float) -> None:
     """However short or long the points are, the same hyperplanes tell them apart."""
     points, classes = labelled(300)
-    found = separators(sparse_rows(points * np.float32(length)), classes, 0)
-    np.testing.assert_allclose(found, separators(sparse_rows(points), classes, 0), atol=1e-4)
+    found = class_hyperplanes(sparse_rows(points * np.float32(length)), classes, 0)
+    np.testing.assert_allclose(found, class_hyperplanes(sparse_rows(points), classes, 0), atol=1e-4)
 
 
 @given(rows=st.integers(1, 50), share=st.floats(0, 1), seed=st.integers(0, 2**32))
@@ -142,11 +148,11 @@ def test_many_categories_and_many_columns() -> None:
     """There are never more than there is room for."""
     points, _ = labelled(2_000)
     classes = np.arange(2_000) % 90
-    assert len(separators(sparse_rows(points), classes, 0)) == COUNT
+    assert len(class_hyperplanes(sparse_rows(points), classes, 0)) == QUERIES_MAX
     columns = LIMITS["sparse_dims_max"]
     wide = sparse.csr_array(points)
     wide = sparse.csr_array((wide.data, wide.indices, wide.indptr), (2_000, columns))
-    found = separators(SparseRows.of(wide), classes, 0)
+    found = class_hyperplanes(SparseRows.of(wide), classes, 0)
     assert found.shape == (4, columns)
 
 
@@ -157,7 +163,7 @@ def test_means_are_of_neighbours() -> None:
     """A mean is nearest to points of its group: with four categories as groups, of one category."""
     points, classes = labelled(3_000)
     found = group_means(sparse_rows(points), 0)
-    assert found.shape == (COUNT, DIMS)
+    assert found.shape == (QUERIES_MAX, DIMS)
     np.testing.assert_allclose(np.linalg.norm(found, axis=1), 1, rtol=1e-6)
     assert (found >= 0).all()
     # A mean of points of all categories alike would have a share of .25.
@@ -177,7 +183,7 @@ def test_lengths_change_no_mean(length: float) -> None:
     np.testing.assert_allclose(found, expected, atol=1e-4)
     points[::2] = 0
     # A group of fewer than ten points has none.
-    assert COUNT // 2 < len(group_means(sparse_rows(points), 0)) <= COUNT
+    assert QUERIES_MAX // 2 < len(group_means(sparse_rows(points), 0)) <= QUERIES_MAX
     assert group_means(sparse_rows(np.zeros_like(points)), 0).shape == (0, DIMS)
 
 
@@ -221,7 +227,7 @@ def test_build_asks_with_means_where_there_are_no_categories() -> None:
     info = made(categories=None).info
     assert info.auto_search_dense in {"exact", "scan", "tables"}
     (choice,) = (each for each in info.choices if each.parameter == "search_dense")
-    assert choice.reason.startswith(f"by {COUNT} means of points from broad groups: ")
+    assert choice.reason.startswith(f"by {QUERIES_MAX} means of points from broad groups: ")
     points, _ = labelled(39)
     few = Index.build(sparse.csr_array(points)).info
     assert few.auto_search_dense is None
