@@ -1,9 +1,9 @@
-"""One array, one standard `.npy` file that any tool can open.
+"""Array files: each array is one standard `.npy` file that any tool can open.
 
-A file begins with a header of exactly `HEADER_BYTES`, so that it can be written first with no rows
-and once more when their number is known; data follow at a fixed offset. Space is reserved before
-data are written: a full disk is then an error of a call, never a SIGBUS in a mapping. The checksum
-is the CRC-32 of the data without the header, kept up while rows arrive.
+The header has exactly `HEADER_BYTES`, so the data begin at a fixed offset. The header is written
+twice: first without rows, and again when their number is known. Disk space is reserved before data
+are written through a mapping. A full disk is then an error of a call, not a SIGBUS. The checksum is
+the CRC-32 of the data without the header. It is updated while rows arrive.
 """
 
 import contextlib
@@ -24,11 +24,12 @@ from divgrpc.platforms import reserve, sync_data
 
 HEADER_BYTES: Final = 128
 _MAGIC: Final = b"\x93NUMPY\x01\x00"
-_NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOT_THE_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_BLOCK_BYTES: Final = 1 << 24
-# Room that is made ahead of rows that are announced; in memory-backed folders it is memory.
-_AHEAD_BYTES: Final = 1 << 26
+_DISK_FULL_ERRORS: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+# The process lacks descriptors or memory; the files may be sound.
+_PROCESS_ERRORS: Final = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+_CHECKSUM_BLOCK_BYTES: Final = 1 << 24
+# Space reserved ahead of expected rows. In memory-backed folders it takes memory, so it is limited.
+_RESERVE_AHEAD_BYTES: Final = 1 << 26
 _SYNC_BYTES: Final = 1 << 28
 
 Array = npt.NDArray[Any]
@@ -36,7 +37,7 @@ Array = npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class ArrayEntry:
-    """What the manifest says of one array; `crc32` is of its data."""
+    """One array in the manifest; `crc32` is the checksum of its data."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -44,40 +45,40 @@ class ArrayEntry:
 
     @property
     def bytes(self) -> int:
-        """Size of the data."""
+        """Size of the data in bytes, without the header."""
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
 @contextlib.contextmanager
-def room_reported() -> Iterator[None]:
-    """Turn the operating system's word for a full disk into `StorageFullError`."""
+def full_disk_errors() -> Iterator[None]:
+    """Turn errors of the operating system about a full disk into `StorageFullError`."""
     try:
         yield
     except OSError as error:
-        if error.errno in _NO_ROOM:
+        if error.errno in _DISK_FULL_ERRORS:
             raise StorageFullError("no room left to store the index") from error
         raise
 
 
 @contextlib.contextmanager
-def damage_reported(what: str) -> Iterator[None]:
-    """Turn what the operating system says of files that cannot be read into `IndexDamagedError`.
+def damage_errors(subject: str) -> Iterator[None]:
+    """Turn errors of the operating system about unreadable files into `IndexDamagedError`.
 
-    That a file is missing is for the caller to judge. A process that is out of descriptors or
-    memory says nothing of the files: that passes.
+    `subject` begins the message. A missing file is left to the caller. Errors of the process, such
+    as too few descriptors or too little memory, pass unchanged.
     """
     try:
         yield
     except (FileNotFoundError, NotADirectoryError):
         raise
     except OSError as error:
-        if error.errno in _NOT_THE_FILES:
+        if error.errno in _PROCESS_ERRORS:
             raise
-        raise IndexDamagedError(f"{what} cannot be read") from error
+        raise IndexDamagedError(f"{subject} cannot be read") from error
 
 
 class ArrayFile:
-    """An array being written: rows are appended, or the whole is created and filled in place."""
+    """An array file that is being written: by appending rows, or in place after `fill`."""
 
     def __init__(self, path: Path, dtype: npt.DTypeLike, row_shape: tuple[int, ...]) -> None:
         self._path = path
@@ -92,10 +93,10 @@ class ArrayFile:
         self._file.seek(HEADER_BYTES)
 
     def expect(self, rows: int) -> None:
-        """Prepare for `rows` rows in all.
+        """Announce `rows` rows in all; raises `StorageFullError` if the disk has no room for them.
 
-        Refused where there is no room for them. What is announced and never sent must cost
-        nothing, so room is made a stretch at a time as rows arrive.
+        Space is reserved piece by piece as rows arrive, so that rows that never arrive cost
+        nothing.
         """
         file_system = os.fstatvfs(self._file.fileno())
         if self._bytes(rows) > file_system.f_bavail * file_system.f_frsize:
@@ -103,7 +104,7 @@ class ArrayFile:
         self._expected_bytes = HEADER_BYTES + self._bytes(rows)
 
     def append(self, block: Array) -> None:
-        """Write `block`, (rows, *row_shape), behind what is there."""
+        """Append `block`, (rows, *row_shape)."""
         data = np.ascontiguousarray(block, self._dtype)
         if data.shape[1:] != self._row_shape:
             raise ValueError(f"rows of shape {data.shape[1:]} in an array of {self._row_shape}")
@@ -111,20 +112,20 @@ class ArrayFile:
         self._crc = zlib.crc32(view, self._crc)
         end = HEADER_BYTES + self._bytes(self._rows + len(data))
         if self._reserved_bytes < end < self._expected_bytes:
-            self._reserve(min(self._expected_bytes, end + _AHEAD_BYTES))
-        with room_reported():
+            self._reserve(min(self._expected_bytes, end + _RESERVE_AHEAD_BYTES))
+        with full_disk_errors():
             while view:
                 view = view[self._file.write(view) :]
         self._rows += len(data)
         self._unsynced += data.nbytes
         if self._unsynced >= _SYNC_BYTES:
-            # A little at a time: all at the end, a large upload would seem to stand still.
-            with room_reported():
+            # A sync of the whole file at the end would make a large upload seem to hang.
+            with full_disk_errors():
                 sync_data(self._file.fileno())
             self._unsynced = 0
 
     def fill(self, rows: int) -> Array:
-        """Return the array with `rows` rows as writable memory backed by the file."""
+        """Return the array with `rows` rows, writable and backed by the file."""
         self._reserve(HEADER_BYTES + max(1, self._bytes(rows)))
         self._rows = rows
         self._write_header()
@@ -132,17 +133,17 @@ class ArrayFile:
         return self._mapped
 
     def read(self) -> Array:
-        """Return what is written so far, read-only, backed by the file."""
+        """Return the rows appended so far, read-only and backed by the file."""
         return map_array(self._path, self._dtype, (self._rows, *self._row_shape), "r")
 
     def close(self) -> ArrayEntry:
-        """Write the final header, cut what was reserved and not used, sync."""
+        """Write the final header, free unused space, sync, and return the manifest's entry."""
         if self._mapped is not None:
             self._crc = checksum(self._mapped)
             self._mapped = None
         shape = (self._rows, *self._row_shape)
         entry = ArrayEntry(self._dtype.name, shape, self._crc)
-        with room_reported():
+        with full_disk_errors():
             self._write_header()
             self._file.truncate(HEADER_BYTES + entry.bytes)
             os.fsync(self._file.fileno())
@@ -150,7 +151,7 @@ class ArrayFile:
         return entry
 
     def discard(self) -> None:
-        """Close without caring for what was written."""
+        """Close without finishing the file."""
         self._mapped = None
         self._file.close()
 
@@ -158,13 +159,13 @@ class ArrayFile:
         return rows * int(np.prod(self._row_shape, dtype=np.int64)) * self._dtype.itemsize
 
     def _reserve(self, size: int) -> None:
-        with room_reported():
+        with full_disk_errors():
             reserve(self._file.fileno(), size)
         self._reserved_bytes = size
 
     def _write_header(self) -> None:
         header = _header(self._dtype, (self._rows, *self._row_shape))
-        with room_reported():
+        with full_disk_errors():
             os.pwrite(self._file.fileno(), header, 0)
 
 
@@ -174,7 +175,7 @@ def map_array(
     """Map the data of a file; an array without elements is plain memory."""
     if 0 in shape:
         empty = np.empty(shape, dtype)
-        # As read-only as a mapping: to a compiled kernel the difference is one of type.
+        # Read-only like a mapping, because a compiled kernel takes that for a type of its own.
         empty.setflags(write=mode != "r")
         return empty
     mapped = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)
@@ -184,18 +185,18 @@ def map_array(
 def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     """Map a finished array read-only.
 
-    Length and header are always compared with `entry`, the checksum where `verify` says so. Raises
-    `IndexDamagedError`.
+    Length and header are always compared with `entry`, and the checksum if `verify` is true. Raises
+    `IndexDamagedError` if they differ or if the file is missing.
     """
     try:
-        with damage_reported(f"array {path.stem}"), path.open("rb") as file:
-            found = file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size
+        with damage_errors(f"array {path.stem}"), path.open("rb") as file:
+            header, size = file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size
     except (FileNotFoundError, NotADirectoryError):
         raise IndexDamagedError(f"array {path.stem} is missing") from None
     dtype = np.dtype(entry.dtype).newbyteorder("<")
-    # Compared as bytes and never parsed: a header that differs anywhere is not ours.
-    if found != (_header(dtype, entry.shape), HEADER_BYTES + entry.bytes):
-        raise IndexDamagedError(f"array {path.stem} is not what the manifest says")
+    # The header is compared as bytes and never parsed, so that no change of it goes unnoticed.
+    if (header, size) != (_header(dtype, entry.shape), HEADER_BYTES + entry.bytes):
+        raise IndexDamagedError(f"array {path.stem} does not match the manifest")
     array = map_array(path, dtype, entry.shape, "r")
     if verify and checksum(array) != entry.crc32:
         raise IndexDamagedError(f"array {path.stem} does not match its checksum")
@@ -225,16 +226,16 @@ def release(array: Array) -> None:
 def checksum(array: Array) -> int:
     """Return the CRC-32 of a C-contiguous array's bytes."""
     view, crc = _bytes_of(array), 0
-    for start in range(0, len(view), _BLOCK_BYTES):
-        crc = zlib.crc32(view[start : start + _BLOCK_BYTES], crc)
+    for start in range(0, len(view), _CHECKSUM_BLOCK_BYTES):
+        crc = zlib.crc32(view[start : start + _CHECKSUM_BLOCK_BYTES], crc)
         release(array)
     return crc
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     fields = {"descr": dtype.str, "fortran_order": False, "shape": shape}
-    room = HEADER_BYTES - len(_MAGIC) - 2
-    return _MAGIC + room.to_bytes(2, "little") + repr(fields).ljust(room - 1).encode() + b"\n"
+    length = HEADER_BYTES - len(_MAGIC) - 2
+    return _MAGIC + length.to_bytes(2, "little") + repr(fields).ljust(length - 1).encode() + b"\n"
 
 
 def _bytes_of(array: Array) -> memoryview:

@@ -1,11 +1,10 @@
-"""What is taken where the caller names nothing: kept beside a generation, never inside it.
+"""The file of a generation's defaults: parameters for calls that leave them out.
 
     <root>/<name>/7.default.json       the defaults of generation 7, replaced by a rename
 
-For Query they are a `QueryDefault`, for PredictLabels thresholds.
-
-It belongs to one build of the points: it names the checksum of that build's manifest, and a new
-generation begins without one. Like the manifest it carries its own checksum.
+It holds a `QueryDefault` for Query and thresholds for PredictLabels. It lies beside the folder of
+the generation, which never changes. It holds the checksum of that generation's manifest, and a new
+generation begins without defaults. Like the manifest it holds its own checksum.
 """
 
 import json
@@ -19,7 +18,7 @@ from typing import Any, Final, get_args
 
 from divgrpc.errors import DivgrpcError, IndexDamagedError
 from divgrpc.parameters import QueryParameters
-from divgrpc.storage.arrays import damage_reported, room_reported
+from divgrpc.storage.arrays import damage_errors, full_disk_errors
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import Defaults, Mode, QueryDefault
 
@@ -28,36 +27,39 @@ _REMEDY: Final = f"without its file, <generation>{SUFFIX}, the built-in defaults
 
 
 def default_path(generation: Path) -> Path:
-    """Return where the default of a generation's folder is kept."""
+    """Return the path of the defaults of a generation's folder."""
     return generation.with_name(generation.name + SUFFIX)
 
 
-def changed(defaults: Defaults, changes: Mapping[str, Any]) -> Defaults:
-    """Return defaults with some fields changed; of `thresholds` those named, where None is none."""
+def updated(defaults: Defaults, changes: Mapping[str, Any]) -> Defaults:
+    """Return `defaults` with the fields of `changes`.
+
+    Thresholds are merged by mode, and a threshold of None removes the one of its mode.
+    """
     if "thresholds" in changes:
         merged = {**defaults.thresholds, **changes["thresholds"]}
-        known = {mode: least for mode, least in merged.items() if least is not None}
-        changes = {**changes, "thresholds": known}
+        thresholds = {mode: value for mode, value in merged.items() if value is not None}
+        changes = {**changes, "thresholds": thresholds}
     return replace(defaults, **changes)
 
 
 def read_defaults(generation: Path, manifest: Manifest) -> Defaults:
-    """Return the defaults of a generation, empty where it has none; raises `IndexDamagedError`."""
+    """Return the defaults of a generation, empty if it has none; raises `IndexDamagedError`."""
     try:
-        with damage_reported("the default"):
+        with damage_errors("the default"):
             text = default_path(generation).read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         return Defaults()
     try:
         document = json.loads(text)
-        whole = document.pop("crc32") == _checksum(document)
-        defaults, build = _defaults_of(document), document["manifest"]
+        intact = document.pop("crc32") == _checksum(document)
+        defaults, build = _parse(document), document["manifest"]
     except (ValueError, KeyError, TypeError, AttributeError, DivgrpcError) as error:
         raise IndexDamagedError(f"the defaults cannot be read; {_REMEDY}") from error
-    if not whole:
+    if not intact:
         raise IndexDamagedError(f"the default does not match its checksum; {_REMEDY}")
-    # One of another build, left by a crash between two renames, is nobody's.
-    return defaults if build == _build_of(manifest) else Defaults()
+    # A crash between two renames may leave the defaults of another build. They do not apply.
+    return defaults if build == _build_checksum(manifest) else Defaults()
 
 
 def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> None:
@@ -66,13 +68,13 @@ def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> 
     if defaults == Defaults():
         path.unlink(missing_ok=True)
         return
-    document: dict[str, Any] = {"manifest": _build_of(manifest)}
+    document: dict[str, Any] = {"manifest": _build_checksum(manifest)}
     if defaults.query is not None:
         document["default"] = asdict(defaults.query)
     if defaults.thresholds:
         document["thresholds"] = dict(defaults.thresholds)
     new = path.with_name(path.name + ".new")
-    with room_reported(), new.open("w", encoding="utf-8") as file:
+    with full_disk_errors(), new.open("w", encoding="utf-8") as file:
         file.write(json.dumps(document | {"crc32": _checksum(document)}, indent=1) + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -80,12 +82,12 @@ def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> 
 
 
 def is_default(name: str) -> bool:
-    """Tell whether a file in an index's folder is a default, whole or not."""
+    """Return whether a file in an index's folder holds defaults, finished or not."""
     return name.removesuffix(".new").endswith(SUFFIX)
 
 
-def _defaults_of(document: dict[str, Any]) -> Defaults:
-    """Return what a file says; what no call takes is damage too, and raises."""
+def _parse(document: dict[str, Any]) -> Defaults:
+    """Return the defaults of a document; raises an error for values that no call accepts."""
     query = None
     if "default" in document:
         query = QueryDefault(**document["default"])
@@ -97,7 +99,7 @@ def _defaults_of(document: dict[str, Any]) -> Defaults:
     return Defaults(query, thresholds)
 
 
-def _build_of(manifest: Manifest) -> int:
+def _build_checksum(manifest: Manifest) -> int:
     return zlib.crc32(manifest.to_json().encode())
 
 

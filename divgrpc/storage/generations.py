@@ -1,20 +1,20 @@
-"""How indexes are kept: immutable generations, staged, synced, renamed.
+"""Folders of indexes: immutable generations, staged, synced, renamed.
 
-Theory of operation. An index is a folder; beside it, hidden, stand what builds need:
+Theory of operation. An index is a folder. The files that a build needs are hidden beside it:
 
-    <root>/<name>/CURRENT              the number of the generation that serves
+    <root>/<name>/CURRENT              the number of the current generation
     <root>/<name>/<number>/            manifest.json and one .npy file per array, never changed
-    <root>/<name>/<number>.default.json  what is taken there unsaid (`divgrpc.storage.defaults`)
-    <root>/.<name>.staging-<random>/   a generation being written
-    <root>/.<name>.lock                held (flock) by whoever builds or deletes
+    <root>/<name>/<number>.default.json  defaults of calls (`divgrpc.storage.defaults`)
+    <root>/.<name>.staging-<random>/   a generation that is being written
+    <root>/.<name>.lock                locked (flock) while a process builds or deletes the index
 
-A build writes to its staging folder, syncs, renames it to the next number, then replaces CURRENT by
-a rename: before that rename the old generation serves, after it the new one, and a crash at any
-moment leaves one of the two. What a crash leaves besides (stagings, numbers above CURRENT) belongs
-to nobody once the lock is free, and `sweep` removes it.
+A build writes to its staging folder and syncs it. It renames the folder to the next number, and
+then replaces CURRENT by a rename. The old generation is current before that rename, the new one
+after it, and a crash at any moment leaves one of the two. A crash may also leave staging folders
+and numbers above CURRENT. Once the lock is free, no build uses them, and `sweep` removes them.
 
 Readers take no lock. They read CURRENT and map that generation. A mapping keeps its pages after its
-files are unlinked, so old generations are removed at once. A reader that finds CURRENT replaced
+files are unlinked, so old generations are removed at once. If CURRENT changes meanwhile, the reader
 begins again.
 """
 
@@ -44,15 +44,15 @@ from divgrpc.storage.arrays import (
     Array,
     ArrayEntry,
     ArrayFile,
-    damage_reported,
+    damage_errors,
+    full_disk_errors,
     open_array,
-    room_reported,
 )
 from divgrpc.storage.defaults import (
-    changed,
     default_path,
     is_default,
     read_defaults,
+    updated,
     write_defaults,
 )
 from divgrpc.storage.manifest import Manifest
@@ -60,7 +60,7 @@ from divgrpc.types import Defaults, IndexInfo
 
 POINTER: Final = "CURRENT"
 MANIFEST: Final = "manifest.json"
-_OPEN_ATTEMPTS: Final = 10
+_READ_ATTEMPTS_MAX: Final = 10
 _T = TypeVar("_T")
 
 
@@ -78,16 +78,12 @@ class IndexFolder:
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path).absolute()
-        # A text, because `pointer_stamp` is taken for every query and joining a path costs more.
+        self.name = self.path.name
+        # A string, because every query calls `pointer_stamp`, and a `Path` would be slower.
         self._pointer = str(self.path / POINTER)
 
-    @property
-    def name(self) -> str:
-        """The index's name."""
-        return self.path.name
-
     def pointer_stamp(self) -> tuple[int, int] | None:
-        """Return something that changes with every publish, or None where there is no index."""
+        """Return a value that changes with every publish, or None if there is no index."""
         try:
             status = os.stat(self._pointer)
         except (FileNotFoundError, NotADirectoryError):
@@ -97,9 +93,12 @@ class IndexFolder:
         return status.st_ino, status.st_mtime_ns
 
     def current(self) -> int:
-        """Return the generation that serves."""
+        """Return the number of the current generation.
+
+        Raises `IndexNotFoundError` and `IndexDamagedError`.
+        """
         try:
-            with damage_reported(f"the pointer of index {self.name!r}"):
+            with damage_errors(f"the pointer of index {self.name!r}"):
                 return int((self.path / POINTER).read_text())
         except (FileNotFoundError, NotADirectoryError):
             raise IndexNotFoundError(f"there is no index {self.name!r}") from None
@@ -107,37 +106,36 @@ class IndexFolder:
             raise IndexDamagedError(f"the pointer of index {self.name!r} is damaged") from error
 
     def read_info(self) -> IndexInfo:
-        """Return what the manifest of the current generation says."""
+        """Return the description of the current generation, from its manifest and defaults."""
 
         def read(folder: Path) -> IndexInfo:
             manifest = read_manifest(folder)
             return manifest.info(self.name, read_defaults(folder, manifest))
 
-        return self._of_current(read)
+        return self._read_current(read)
 
     def open(self, *, verify: bool = True) -> Generation:
         """Map the current generation; `verify` compares every checksum."""
-        return self._of_current(lambda folder: open_generation(folder, verify=verify))
+        return self._read_current(lambda folder: open_generation(folder, verify=verify))
 
     def set_defaults(self, manifest: Manifest, **changes: Any) -> Defaults:  # noqa: ANN401  # fields
-        """Set some of the `Defaults`, what is taken where the caller names nothing; returns all.
+        """Set fields of the `Defaults` of the generation with this `manifest`; return all fields.
 
-        `manifest` is that of the generation it is for. Every reader sees it at once: the pointer's
-        stamp changes. Raises `IndexChangedError` where another generation serves, and
-        `BuildUnderWayError`.
+        Every reader sees them at once, because the pointer's stamp changes. Raises
+        `IndexChangedError` if another generation is current, and `BuildUnderWayError`.
         """
         with _build_lock(self.path):
             generation = self.path / str(self.current())
             if read_manifest(generation) != manifest:
                 raise IndexChangedError(f"index {self.name!r} was replaced meanwhile")
-            defaults = changed(read_defaults(generation, manifest), changes)
+            defaults = updated(read_defaults(generation, manifest), changes)
             write_defaults(generation, manifest, defaults)
             _sync_folder(self.path)
             os.utime(self._pointer, ns=(time.time_ns(), time.time_ns()))
         return defaults
 
     def delete(self) -> int:
-        """Remove the index, damaged or not, and return the generation that served last."""
+        """Remove the index, damaged or not, and return the number of its current generation."""
         with _build_lock(self.path):
             try:
                 number = self.current()
@@ -147,38 +145,42 @@ class IndexFolder:
             shutil.rmtree(self.path)
         return number
 
-    def _of_current(self, read: Callable[[Path], _T]) -> _T:
-        """Read the current generation, and once more where the pointer moved meanwhile.
+    def _read_current(self, read: Callable[[Path], _T]) -> _T:
+        """Call `read` with the current folder, and again if the pointer changed meanwhile.
 
-        The number alone would not tell: an index that is deleted and built anew begins at 1 again.
+        The number alone would not show the change, because an index that is deleted and built
+        again begins at 1.
         """
-        for attempts_left in reversed(range(_OPEN_ATTEMPTS)):
+        for attempts_left in reversed(range(_READ_ATTEMPTS_MAX)):
             stamp = self.pointer_stamp()
             try:
-                found = read(self.path / str(self.current()))
+                value = read(self.path / str(self.current()))
             except (IndexDamagedError, FileNotFoundError):
-                if not attempts_left or self._still(stamp):
+                if not attempts_left or self._is_unchanged(stamp):
                     raise
             else:
-                if not attempts_left or self._still(stamp):
-                    return found
+                if not attempts_left or self._is_unchanged(stamp):
+                    return value
         raise AssertionError("unreachable")
 
-    def _still(self, stamp: tuple[int, int] | None) -> bool:
+    def _is_unchanged(self, stamp: tuple[int, int] | None) -> bool:
         return stamp is not None and stamp == self.pointer_stamp()
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a generation's folder."""
+    """Read the manifest in a generation's folder; raises `IndexDamagedError`."""
     try:
-        with damage_reported("the manifest"):
+        with damage_errors("the manifest"):
             return Manifest.from_json((folder / MANIFEST).read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise IndexDamagedError("the manifest is missing") from None
 
 
 def open_generation(folder: Path, *, verify: bool = True) -> Generation:
-    """Map the arrays of a generation's folder, each compared with the manifest."""
+    """Map the arrays of a generation's folder and compare them with the manifest.
+
+    `verify` compares checksums too. Raises `IndexDamagedError` and `OtherFormatError`.
+    """
     manifest = read_manifest(folder)
     arrays = {
         name: open_array(folder / f"{name}.npy", entry, verify=verify)
@@ -197,35 +199,31 @@ def list_indexes(root: Path) -> list[str]:
 
 
 class Staging:
-    """A generation being written; made by `staging`, which removes it unless it is published."""
+    """A generation that is being written. `staging` creates it, and removes it if unpublished."""
 
     def __init__(self, folder: Path) -> None:
         self._target = folder
-        self._folder = folder.parent / f".{folder.name}.staging-{secrets.token_hex(8)}"
+        # Everything in the staging folder is removed with it, unless it is published.
+        self.folder = folder.parent / f".{folder.name}.staging-{secrets.token_hex(8)}"
         self._open: dict[str, ArrayFile] = {}
         self._entries: dict[str, ArrayEntry] = {}
         self.generation: Generation | None = None
-        # Called with the folder once it is whole, before it serves: readers may open it already.
-        # What it raises ends the build.
+        # Called with the complete folder before it becomes current, so that readers can open it
+        # early. An error that it raises ends the build.
         self.on_whole: Callable[[Path], None] | None = None
-        self._folder.mkdir(parents=True)
-
-    @property
-    def folder(self) -> Path:
-        """Where it is written; all that is there goes with it, unless it is published."""
-        return self._folder
+        self.folder.mkdir(parents=True)
 
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
     ) -> None:
-        """Open an array for `append`; raises `StorageFullError` where `rows` rows find no room."""
-        file = ArrayFile(self._folder / f"{name}.npy", dtype, row_shape)
+        """Open an array for `append`; raises `StorageFullError` if `rows` rows do not fit."""
+        file = ArrayFile(self.folder / f"{name}.npy", dtype, row_shape)
         self._open[name] = file
         if rows:
             file.expect(rows)
 
     def append(self, name: str, block: Array) -> None:
-        """Add rows to an array that was begun."""
+        """Append rows to an array that `begin` opened."""
         self._open[name].append(block)
 
     def read(self, name: str) -> Array:
@@ -233,32 +231,32 @@ class Staging:
         return self._open[name].read()
 
     def create(self, name: str, dtype: npt.DTypeLike, shape: tuple[int, ...]) -> Array:
-        """Return a new array of this shape as writable memory backed by its file."""
+        """Return a new array of this shape, writable and backed by its file."""
         self.begin(name, dtype, shape[1:])
         return self._open[name].fill(shape[0])
 
     def seal(self, name: str) -> None:
-        """Finish one array; nothing is written to it after this."""
+        """Finish one array, which cannot be written afterwards."""
         self._entries[name] = self._open.pop(name).close()
 
     def publish(self, manifest: Manifest) -> Generation:
-        """Make this the generation that serves; `manifest` gets its number and its arrays."""
+        """Make this the current generation; `manifest` gets its number and its arrays."""
         for name in list(self._open):
             self.seal(name)
         number = 1 + max(_numbers(self._target), default=0)
         manifest = replace(manifest, generation=number, arrays=dict(self._entries))
-        _write_synced(self._folder / MANIFEST, manifest.to_json())
-        _sync_folder(self._folder)
+        _write_synced(self.folder / MANIFEST, manifest.to_json())
+        _sync_folder(self.folder)
         if self.on_whole is not None:
-            self.on_whole(self._folder)
+            self.on_whole(self.folder)
         self._target.mkdir(exist_ok=True)
         final = self._target / str(number)
-        os.rename(self._folder, final)
+        os.rename(self.folder, final)
         _sync_folder(self._target)
         pointer = self._target / f"{POINTER}.new"
         _write_synced(pointer, f"{number}\n")
-        # The file system's own clock ticks every few milliseconds and inodes are used again: this
-        # is what makes every pointer's stamp its own.
+        # A time in nanoseconds makes the stamp unique. The clock of the file system ticks every few
+        # milliseconds, and inodes are used again.
         os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
         os.rename(pointer, self._target / POINTER)
         _sync_folder(self._target)
@@ -268,27 +266,28 @@ class Staging:
         return self.generation
 
     def discard(self) -> None:
-        """Remove what was written; does nothing after `publish`."""
+        """Remove the staging folder; does nothing after `publish`."""
         for file in self._open.values():
             file.discard()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
-    """Hold the build lock of an index folder and yield a place to write its next generation.
+    """Hold the build lock of an index folder, and yield the `Staging` of its next generation.
 
-    Raises `BuildUnderWayError` where another build holds the lock and `IndexExistsError` where the
-    index is there and `replace` is false. What is not published when the block ends is removed.
+    Raises `BuildUnderWayError` if another build holds the lock, and `IndexExistsError` if the index
+    exists and `replace` is false. A generation that is not published when the block ends is
+    removed.
     """
     folder = Path(folder).absolute()
-    with room_reported():
+    with full_disk_errors():
         folder.parent.mkdir(parents=True, exist_ok=True)
     with _build_lock(folder):
         if not replace and (folder / POINTER).exists():
             raise IndexExistsError(f"index {folder.name!r} exists; set replace=True to replace it")
         _sweep_locked(folder)
-        with room_reported():
+        with full_disk_errors():
             stage = Staging(folder)
         try:
             yield stage
@@ -297,18 +296,15 @@ def staging(folder: Path, *, replace: bool) -> Iterator[Staging]:
 
 
 def sweep(root: Path) -> list[str]:
-    """Remove what dead builds left below `root`; returns the names of the indexes concerned."""
-    hidden = {
-        entry.name[1:].split(".")[0] for entry in os.scandir(root) if entry.name.startswith(".")
-    }
-    folders = {
-        entry.name
+    """Remove the files that dead builds left below `root`; return the names of their indexes."""
+    names = {
+        entry.name.removeprefix(".").split(".")[0]
         for entry in os.scandir(root)
-        if entry.is_dir() and INDEX_NAME.fullmatch(entry.name)
+        if entry.name.startswith(".") or entry.is_dir()
     }
     swept = []
-    for name in sorted(folders | {name for name in hidden if INDEX_NAME.fullmatch(name)}):
-        # What one index's folder does not allow must not keep the others from being swept.
+    for name in sorted(filter(INDEX_NAME.fullmatch, names)):
+        # An error in the folder of one index must not keep the others from being swept.
         with contextlib.suppress(BuildUnderWayError, OSError), _build_lock(root / name):
             if _sweep_locked(root / name):
                 swept.append(name)
@@ -317,11 +313,11 @@ def sweep(root: Path) -> list[str]:
 
 @contextlib.contextmanager
 def lock_root(root: Path) -> Iterator[None]:
-    """Hold `root` for this process; raises `StorageInUseError` where another one does."""
+    """Lock `root` for this process; raises `StorageInUseError` if another process has the lock."""
     root.mkdir(parents=True, exist_ok=True)
     with (root / ".lock").open("ab") as file:
         if not lock_exclusively(file):
-            raise StorageInUseError("another server keeps its indexes in this folder")
+            raise StorageInUseError("another server uses this data folder")
         yield
 
 
@@ -336,8 +332,8 @@ def _build_lock(folder: Path) -> Iterator[None]:
         if not lock_exclusively(descriptor):
             os.close(descriptor)
             raise BuildUnderWayError(f"a build of index {folder.name!r} is under way")
-        # The holder before us may have unlinked the file that we opened: then our lock is of
-        # nothing that a newcomer would see.
+        # The last holder may have unlinked the file that is open here. The next process would not
+        # see a lock on it, so open the new file instead.
         with contextlib.suppress(FileNotFoundError):
             if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
                 break
@@ -350,7 +346,7 @@ def _build_lock(folder: Path) -> Iterator[None]:
 
 
 def _sweep_locked(folder: Path) -> bool:
-    """Remove stagings and generations that do not serve; the caller holds the build lock."""
+    """Remove staging folders and all but the current generation; the caller holds the lock."""
     removed = False
     for entry in folder.parent.glob(f".{folder.name}.staging-*"):
         shutil.rmtree(entry, ignore_errors=True)
@@ -361,7 +357,7 @@ def _sweep_locked(folder: Path) -> bool:
         (folder / f"{POINTER}.new").unlink(missing_ok=True)
         with contextlib.suppress(IndexDamagedError):
             return _remove_generations(folder, keep=IndexFolder(folder).current()) or removed
-    elif all(_is_ours(entry) for entry in os.listdir(folder)):
+    elif all(_is_index_file(entry) for entry in os.listdir(folder)):
         shutil.rmtree(folder, ignore_errors=True)
         removed = True
     return removed
@@ -377,7 +373,7 @@ def _remove_generations(folder: Path, *, keep: int) -> bool:
     return bool(stale)
 
 
-def _is_ours(entry: str) -> bool:
+def _is_index_file(entry: str) -> bool:
     return entry.isdigit() or entry.startswith(POINTER) or is_default(entry)
 
 
@@ -388,7 +384,7 @@ def _numbers(folder: Path) -> list[int]:
 
 
 def _write_synced(path: Path, text: str) -> None:
-    with room_reported(), path.open("w", encoding="utf-8") as file:
+    with full_disk_errors(), path.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())

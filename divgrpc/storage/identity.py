@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from divgrpc.errors import UnfitIndexError
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.storage.defaults import changed
+from divgrpc.storage.defaults import updated
 from divgrpc.storage.generations import Generation, IndexFolder
 from divgrpc.storage.manifest import Manifest
 from divgrpc.types import IndexInfo, Mode, QueryDefault
@@ -57,7 +57,7 @@ class KeptIndex:
 
     def _keep(self, **changes: Any) -> None:  # noqa: ANN401  # fields of `Defaults`
         if self._folder is None:
-            self.defaults = changed(self.defaults, changes)
+            self.defaults = updated(self.defaults, changes)
         else:
             self.defaults = IndexFolder(self._folder).set_defaults(self._manifest, **changes)
 

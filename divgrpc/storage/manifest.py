@@ -1,9 +1,9 @@
-"""The manifest: what a generation holds, as one JSON file beside its arrays.
+"""The manifest: the description of a generation, as one JSON file beside its arrays.
 
-Its arrays are named, so that a later version may add some without a new format: an index with
-cells has no tables, one of sparse points no `vectors`. `format_version` grows only when an old
-reader would misread. It carries its own checksum: a changed digit would still parse, and quietly
-probe fewer buckets.
+Arrays have names, so that a later version can add some without a new format. An index with cells
+has no tables, and one of sparse points has no `vectors`. `format_version` grows only if an old
+reader would misread the arrays. The manifest holds its own checksum, because a changed digit would
+still parse and could make queries probe fewer buckets.
 """
 
 import json
@@ -28,13 +28,13 @@ from divgrpc.types import (
 )
 
 FORMAT: Final = "divgrpc-index"
-# 2: cells, sparse points, other metrics than cosine. 3: sketches. 4: labels. 5: codes in cells are
-# of ways from the centres, terms are packed. 6: those codes may have more bits of a margin than its
-# sign. Older ones open without these.
+# 2: cells, sparse points, metrics other than cosine. 3: sketches. 4: labels. 5: codes in cells are
+# codes of the difference from the centre, and scan terms are packed. 6: codes in cells may have
+# more than one bit per margin. Indexes of older formats open without these.
 FORMAT_VERSION: Final = 6
-_PACKED_FROM: Final = 5
-_PACKED: Final = frozenset(("scan_terms", "cell_rows"))
-# What reading a document that somebody else wrote can come to.
+_PACKED_VERSION: Final = 5
+_PACKED_ARRAYS: Final = frozenset(("scan_terms", "cell_rows"))
+# Errors of reading a document with any content.
 _UNREADABLE: Final = (
     ValueError,
     KeyError,
@@ -48,11 +48,12 @@ _UNREADABLE: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSection:
-    """What is known of labels: how many, and the model that scores them, if there is one.
+    """The labels of a generation, and the model that scores them if there is one.
 
-    `rank` is 0 without a model, and `index` None, which is the index over its label factors; its
-    arrays are the generation's. `parameters` are None too where the factors came from elsewhere;
-    `losses` are those of the training. `unit_rows`: documents are scaled before they are embedded.
+    `rank` is the number of columns of the label factors, 0 without a model. With `unit_rows`,
+    documents are scaled to unit length before they are embedded. `parameters` and `losses` are
+    those of the training, None and empty if the factors were not trained here. `index` describes
+    the index of the label factors, whose arrays belong to the generation; None without a model.
     """
 
     label_count: int
@@ -65,11 +66,12 @@ class LabelSection:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """One generation: its parameters with defaults filled in, its findings and its arrays.
+    """One generation: its parameters with defaults filled in, its measurements, and its arrays.
 
-    `widest_row`: the most numbers that a row stores, `dims` where points are dense.
-    `auto_search_dense`: what dense queries of sparse points take, None where Build did not ask.
-    `duplicate_threshold`: what near-copies are, for a query that does not say.
+    `nonzeros` are the numbers that all points store, `widest_row` those of the longest row (`dims`
+    if points are dense). `auto_search_dense` is the search that `auto` takes for dense queries of
+    sparse points, None if Build did not measure them. `duplicate_threshold` is the default of
+    queries. The other fields are those of `divgrpc.types.IndexInfo`.
     """
 
     generation: int
@@ -102,40 +104,44 @@ class Manifest:
         try:
             document = json.loads(text)
             known, version = document["format"] == FORMAT, int(document["format_version"])
-            manifest = cls._from_document(document) if known and version <= FORMAT_VERSION else None
+            manifest = None
+            if known and version <= FORMAT_VERSION:
+                if document.pop("crc32") != _checksum(document):
+                    raise ValueError("checksum")
+                manifest = cls.from_document(document)
         except _UNREADABLE as error:
             raise IndexDamagedError("the manifest cannot be read") from error
-        if manifest is not None:
-            # Those of labels have the name of their part before their own.
-            names = {name.rsplit(".")[-1] for name in manifest.arrays}
-            if version < _PACKED_FROM and _PACKED & names:
-                raise OtherFormatError(
-                    f"the index is of format {version}, whose cells and scan terms this version"
-                    " does not read: build it again"
-                )
-            return manifest
         if not known:
             raise IndexDamagedError("the manifest is of another format")
-        raise OtherFormatError(
-            f"the index is of format {version}; this version reads up to {FORMAT_VERSION}"
-        )
+        if manifest is None:
+            raise OtherFormatError(
+                f"the index is of format {version}; this version reads up to {FORMAT_VERSION}"
+            )
+        # Arrays of labels have a prefix.
+        names = {name.rsplit(".")[-1] for name in manifest.arrays}
+        if version < _PACKED_VERSION and _PACKED_ARRAYS & names:
+            raise OtherFormatError(
+                f"the index is of format {version}, whose cells and scan terms this version"
+                " does not read: build it again"
+            )
+        return manifest
 
     @classmethod
-    def _from_document(cls, document: dict[str, Any]) -> "Manifest":
-        if document.pop("crc32") != _checksum(document):
-            raise ValueError("checksum")
-        return cls.of_section(document)
-
-    @classmethod
-    def of_section(cls, document: dict[str, Any]) -> "Manifest":
-        """Take what a document says, of whatever version, its checksum left off."""
-        of_version_1 = {"nonzeros": document["rows"] * document["dims"], "choices": ()}
-        later = {"labels": None, "widest_row": document["dims"]}
-        later |= {"auto_search_dense": None, "search_costs_dense": ()}
-        # A cosine says the same of every index; what is a short distance Build has to measure.
+    def from_document(cls, document: dict[str, Any]) -> "Manifest":
+        """Return the manifest of a JSON object of any version, without a checksum."""
+        # Fields that came after version 1. A cosine means the same in every index, so it has a
+        # default threshold; a distance does not, so only Build can measure one.
         cosine = document["parameters"]["metric"] != "euclidean"
-        later |= {"duplicate_threshold": DEFAULT_DUPLICATE_COSINE if cosine else None}
-        document = of_version_1 | later | document
+        later = {
+            "nonzeros": document["rows"] * document["dims"],
+            "choices": (),
+            "labels": None,
+            "widest_row": document["dims"],
+            "auto_search_dense": None,
+            "search_costs_dense": (),
+            "duplicate_threshold": DEFAULT_DUPLICATE_COSINE if cosine else None,
+        }
+        document = later | document
         known = {field.name: document[field.name] for field in fields(cls)}
         return cls(
             **known
@@ -156,8 +162,8 @@ class Manifest:
         )
 
     def info(self, name: str, defaults: Defaults | None = None) -> IndexInfo:
-        """Return the same for callers, under the index's name and with its defaults."""
-        kept = defaults or Defaults()
+        """Return the description of the index `name` for callers, with its `defaults`."""
+        defaults = defaults or Defaults()
         return IndexInfo(
             name=name,
             generation=self.generation,
@@ -178,8 +184,8 @@ class Manifest:
             nonzeros=self.nonzeros,
             choices=self.choices,
             warnings=self.warnings,
-            query_default=kept.query,
-            labels=self._label_info(kept),
+            query_default=defaults.query,
+            labels=self._label_info(defaults),
             auto_search_dense=self.auto_search_dense,
             search_costs_dense=self.search_costs_dense,
             duplicate_threshold=self.duplicate_threshold,
@@ -218,11 +224,11 @@ def _labels(section: dict[str, Any] | None) -> LabelSection | None:
         | {
             "parameters": parameters and LabelParameters(**parameters),
             "losses": tuple(section["losses"]),
-            "index": index and Manifest.of_section(index),
+            "index": index and Manifest.from_document(index),
         }
     )
 
 
 def _checksum(document: dict[str, Any]) -> int:
-    """Return the CRC-32 of what the document says, however it is indented."""
+    """Return the CRC-32 of the document, which does not depend on its layout as text."""
     return zlib.crc32(json.dumps(document, sort_keys=True).encode())

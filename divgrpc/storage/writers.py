@@ -1,4 +1,4 @@
-"""Where a build puts its arrays: staged files (`divgrpc.storage.generations.Staging`) or memory."""
+"""Stores that a build writes to: a staging folder (`generations.Staging`) or memory."""
 
 import contextlib
 import dataclasses
@@ -16,11 +16,11 @@ from divgrpc.storage.arrays import Array, ArrayEntry, read_only
 from divgrpc.storage.generations import Generation, staging
 from divgrpc.storage.manifest import Manifest
 
-_CACHE_LINE: Final = 64
+_CACHE_LINE_BYTES: Final = 64
 
 
 class Arrays(Protocol):
-    """Named arrays of one generation: appended to row by row, or created and filled in place."""
+    """Named arrays of a generation, written by appending rows or in place."""
 
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
@@ -28,7 +28,7 @@ class Arrays(Protocol):
         """Open an array for `append`, with room reserved for `rows` rows."""
 
     def append(self, name: str, block: Array) -> None:
-        """Add rows to an array that was begun."""
+        """Append rows to an array that `begin` opened."""
 
     def read(self, name: str) -> Array:
         """Return the rows appended so far, read-only."""
@@ -38,16 +38,16 @@ class Arrays(Protocol):
 
 
 class Store(Arrays, Protocol):
-    """The arrays of a generation, and how it is finished."""
+    """The arrays of a whole generation, which can be published."""
 
     def publish(self, manifest: Manifest) -> Generation:
-        """Finish; `manifest` gets its generation number and its arrays."""
+        """Finish the generation; `manifest` gets its number and its arrays."""
 
 
 class Part:
-    """Those arrays of another store whose names begin with `prefix`, without it: an index in one.
+    """The arrays of another store whose names begin with `prefix`; used for an index in an index.
 
-    `part_of` finds them again once they are published.
+    Names are given without the prefix. `part_of` returns the arrays once they are published.
     """
 
     def __init__(self, whole: Arrays, prefix: str) -> None:
@@ -61,7 +61,7 @@ class Part:
         self._whole.begin(self._prefix + name, dtype, row_shape, rows)
 
     def append(self, name: str, block: Array) -> None:
-        """Add rows to an array that was begun."""
+        """Append rows to an array that `begin` opened."""
         self._whole.append(self._prefix + name, block)
 
     def read(self, name: str) -> Array:
@@ -74,7 +74,7 @@ class Part:
 
 
 def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
-    """Return the arrays whose names begin with `prefix`, named without it."""
+    """Return the arrays whose names begin with `prefix`, under their names without it."""
     return {
         name.removeprefix(prefix): array
         for name, array in arrays.items()
@@ -83,7 +83,7 @@ def part_of(arrays: Mapping[str, Array], prefix: str) -> dict[str, Array]:
 
 
 class MemoryStore:
-    """Arrays of an index that lives in this process alone."""
+    """A store in memory, for an index of this process alone."""
 
     def __init__(self) -> None:
         self._arrays: dict[str, Array] = {}
@@ -93,12 +93,12 @@ class MemoryStore:
     def begin(
         self, name: str, dtype: npt.DTypeLike, row_shape: tuple[int, ...], rows: int = 0
     ) -> None:
-        """Open an array for `append`, with room for `rows` rows."""
+        """Open an array for `append`, with room for `rows` rows in all."""
         self._appended[name] = _aligned((rows, *row_shape), dtype)
         self._lengths[name] = 0
 
     def append(self, name: str, block: Array) -> None:
-        """Add rows; twice the room is made where there is too little."""
+        """Append rows; the room doubles when it is full."""
         room, start = self._appended[name], self._lengths[name]
         stop = start + len(block)
         if stop > len(room):
@@ -118,10 +118,10 @@ class MemoryStore:
         return self._arrays[name]
 
     def publish(self, manifest: Manifest) -> Generation:
-        """Finish; an index in memory has one generation, number 1."""
+        """Finish the generation, whose number is 1."""
         appended = {name: self.read(name) for name in self._appended}
         arrays = appended | {name: read_only(array) for name, array in self._arrays.items()}
-        # Memory is not read back: there is nothing that a checksum could be compared with.
+        # Checksums stay 0, because memory is never read back from a file.
         entries = {
             name: ArrayEntry(array.dtype.name, array.shape, crc32=0)
             for name, array in arrays.items()
@@ -131,9 +131,10 @@ class MemoryStore:
 
 @contextlib.contextmanager
 def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, Path | None]]:
-    """Yield where a build goes, and the index's folder: memory has none.
+    """Yield a store, and the folder of the index; without a `path`, memory and None.
 
-    Raises `InvalidArgumentError`, with the field `path`, where that does not end in a name.
+    Raises `InvalidArgumentError` with the field `path` if it does not end in an index name, and the
+    errors of `divgrpc.storage.generations.staging`.
     """
     if path is None:
         yield MemoryStore(), None
@@ -148,12 +149,9 @@ def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store,
 
 
 def _aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
-    """Return zeros that begin at a cache line, as a mapped file's do.
-
-    Wide registers are loaded from one line then, not from two.
-    """
+    """Return zeros that begin at a cache line, so that wide loads touch one line and not two."""
     kind = np.dtype(dtype)
     count = math.prod(shape) * kind.itemsize
-    memory = np.zeros(count + _CACHE_LINE, np.uint8)
-    start = -memory.ctypes.data % _CACHE_LINE
+    memory = np.zeros(count + _CACHE_LINE_BYTES, np.uint8)
+    start = -memory.ctypes.data % _CACHE_LINE_BYTES
     return memory[start : start + count].view(kind).reshape(shape)

@@ -331,5 +331,5 @@ def test_a_manifest_keeps_it() -> None:
     document = json.loads(text)
     for name in ("auto_search_dense", "search_costs_dense", "crc32", "format", "format_version"):
         del document[name]
-    older = Manifest.of_section(document)
+    older = Manifest.from_document(document)
     assert older == replace(manifest, auto_search_dense=None, search_costs_dense=())
