@@ -1,4 +1,6 @@
-"""The contract: `v1/*.proto`, the code generated from them, and numpy arrays as wire bytes.
+"""The contract: messages, and Python values as messages.
 
-`make proto` regenerates; a test fails when the committed code is stale.
+Lives here: `v1/*.proto` with the code that `make proto` generates, dataclasses as messages
+(`records`), words as enum values (`words`), and numpy arrays as bytes (`arrays`). May import
+protobuf, grpc and numpy. May not import divgrpc, the client or the server.
 """

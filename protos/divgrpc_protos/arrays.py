@@ -1,7 +1,7 @@
-"""numpy arrays to matrices on the wire and back; both sides use it.
+"""numpy arrays to matrices of the contract and back; both sides use it.
 
-Decoding trusts nothing: lengths are compared with shapes before anything is allocated, and what is
-wrong is a `MatrixError` that names the field below `Vectors`.
+Decoding trusts nothing. It compares lengths with shapes before it allocates, and raises
+`MatrixError` with the field of `Vectors` named.
 """
 
 from typing import Final, NamedTuple, TypeAlias, TypeVar
@@ -21,7 +21,7 @@ _DTYPES: Final[dict[int, np.dtype[np.floating]]] = {
 
 
 class MatrixError(ValueError):
-    """A matrix message does not hold what its header says."""
+    """A matrix message does not match its own shape."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ def take(matrix: Matrix, start: int, stop: int) -> Matrix:
 
 
 def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
-    """Return some rows of a matrix, in the order given."""
+    """Return some rows of a matrix, in the order of `rows`."""
     if not isinstance(matrix, Csr):
         return matrix[rows]
     counts = np.diff(matrix.indptr)[rows]
@@ -69,14 +69,14 @@ def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
 
 
 def encode(matrix: Matrix) -> vectors_pb2.Vectors:
-    """Wrap a matrix of either kind."""
+    """Return the message of a matrix, dense or sparse."""
     return encode_csr(matrix) if isinstance(matrix, Csr) else encode_dense(matrix)
 
 
 def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:
-    """Wrap a (rows, cols) array; float16 stays, anything else travels as float32."""
+    """Return the message of a (rows, cols) array, as float16 if it is float16, else float32."""
     half = matrix.dtype == np.float16
-    with np.errstate(over="ignore"):  # what overflows is an infinity, and the server's to refuse
+    with np.errstate(over="ignore"):  # overflows become infinities, which the server refuses
         block = np.ascontiguousarray(matrix, dtype="<f2" if half else "<f4")
     return vectors_pb2.Vectors(
         dense=vectors_pb2.DenseMatrix(
@@ -89,7 +89,7 @@ def encode_dense(matrix: npt.NDArray[np.floating]) -> vectors_pb2.Vectors:
 
 
 def encode_csr(csr: Csr) -> vectors_pb2.Vectors:
-    """Wrap compressed sparse rows."""
+    """Return the message of compressed sparse rows."""
     return vectors_pb2.Vectors(
         sparse=vectors_pb2.CsrMatrix(
             rows=len(csr.indptr) - 1,
@@ -105,7 +105,7 @@ def encode_csr(csr: Csr) -> vectors_pb2.Vectors:
 def decode(vectors: vectors_pb2.Vectors) -> npt.NDArray[np.float32] | Csr:
     """Return a (rows, cols) float32 array, or compressed sparse rows.
 
-    Raises `MatrixError` where shape and bytes disagree. Finiteness is not checked here.
+    Raises `MatrixError` if shape and bytes disagree. Numbers need not be finite.
     """
     kind = vectors.WhichOneof("kind")
     if kind == "dense":
@@ -116,15 +116,15 @@ def decode(vectors: vectors_pb2.Vectors) -> npt.NDArray[np.float32] | Csr:
 
 
 def encode_label_sets(sets: Csr) -> labels_pb2.LabelSets:
-    """Wrap the labels of rows: the columns of what is not 0, whatever it is."""
-    own = without_zeros(sets)
+    """Return the message of the labels of rows: the columns of numbers other than 0."""
+    labels = without_zeros(sets)
     return labels_pb2.LabelSets(
-        label_count=own.cols, offsets=own.indptr.tolist(), ids=own.indices.tolist()
+        label_count=labels.cols, offsets=labels.indptr.tolist(), ids=labels.indices.tolist()
     )
 
 
 def without_zeros(matrix: Csr) -> Csr:
-    """Return the same matrix, in which nothing is stored that is 0."""
+    """Return the same matrix without stored zeros."""
     kept = matrix.data != 0
     ends = np.concatenate(([0], np.cumsum(kept)))[matrix.indptr]
     return Csr(ends, matrix.indices[kept], matrix.data[kept], matrix.cols)
@@ -133,7 +133,7 @@ def without_zeros(matrix: Csr) -> Csr:
 def decode_label_sets(sets: labels_pb2.LabelSets) -> Csr:
     """Return the labels of rows as rows of ones.
 
-    Raises `MatrixError` where the columns disagree.
+    Raises `MatrixError` if the columns disagree.
     """
     offsets, ids = np.array(sets.offsets, np.int64), np.array(sets.ids, np.uint32)
     if not len(offsets):
@@ -194,7 +194,7 @@ def _decode_csr(matrix: vectors_pb2.CsrMatrix) -> Csr:
 
 
 def _check_indptr(field: str, indptr: npt.NDArray[np.int64]) -> None:
-    # Compared, not subtracted: differences of int64 may overflow.
+    # A comparison, since a difference of int64 may overflow.
     if indptr[0] != 0 or (indptr[1:] < indptr[:-1]).any():
         raise MatrixError(field, f"{field} must begin at 0 and never decrease")
 
@@ -202,7 +202,7 @@ def _check_indptr(field: str, indptr: npt.NDArray[np.int64]) -> None:
 def _check_indices(
     field: str, indices: npt.NDArray[np.uint32], indptr: npt.NDArray[np.int64], most: str, cols: int
 ) -> None:
-    """Refuse columns that are not below `cols`, called `most`, or do not ascend within a row."""
+    """Check that columns ascend within a row, below `cols`; `most` is the bound in errors."""
     nnz = len(indices)
     if nnz and int(indices.max()) >= cols:
         raise MatrixError(field, f"{field} must be below {most}, got {int(indices.max())}")

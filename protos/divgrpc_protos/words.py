@@ -1,7 +1,7 @@
-"""Words of the Python side to enum values of the wire and back.
+"""Words of Python to enum values of the contract and back.
 
-``"lsh_sdiv"`` as `hash_family` is ``HASH_FAMILY_LSH_SDIV``: the field's enum gives the prefix, so
-there is no table to keep in step.
+The word ``"lsh_sdiv"`` of `hash_family` is ``HASH_FAMILY_LSH_SDIV``. The name of the enum's value 0
+gives the prefix, so no table of words is needed.
 """
 
 from functools import cache

@@ -1,7 +1,7 @@
-"""Arguments that no message carries: checked before anything is connected or sent.
+"""Checks of arguments that no message carries, before the client connects.
 
-Each function returns the value as the client uses it, and raises `InvalidArgumentError` naming the
-argument where it is not what it should be.
+Each function returns the value as the client uses it. It raises `InvalidArgumentError` with the
+argument named for a wrong value.
 """
 
 import math
@@ -15,7 +15,7 @@ from divgrpc.errors import InvalidArgumentError
 # A host is a name, an IPv4 address, or an IPv6 address in brackets.
 _HOST: Final = re.compile(r"\[[0-9a-fA-F:.]+(%\w+)?\]|[^\s:/\[\]]+")
 _PORT: Final = re.compile(r"[0-9]{1,5}")
-# Addresses that begin so are for gRPC to resolve.
+# Schemes of addresses that gRPC resolves.
 _GRPC_SCHEMES: Final = ("dns:", "ipv4:", "ipv6:", "unix:", "unix-abstract:", "vsock:", "xds:")
 _PORT_MAX: Final = 65_535
 _HOSTS: Final = "a host is a name, an IPv4 address, or an IPv6 address in brackets"
@@ -51,7 +51,7 @@ def target(value: object) -> str:
 def count(field: str, value: object) -> int:
     """Check a whole number from 1 up."""
     try:
-        number = operator.index(value)  # type: ignore[arg-type]  # a TypeError is what is asked for
+        number = operator.index(value)  # type: ignore[arg-type]  # may raise the TypeError
     except TypeError:
         number = 0
     if number < 1 or isinstance(value, bool):
@@ -62,7 +62,7 @@ def count(field: str, value: object) -> int:
 
 
 def seconds(field: str, value: object) -> float:
-    """Check a number of seconds; infinity is one, and so is a negative one: time that is over."""
+    """Check a number of seconds: any real number, or infinity; a negative one is already over."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or math.isnan(value):
         raise InvalidArgumentError(
             field, f"{field} must be a number of seconds or infinity, got {value!r}"
@@ -71,7 +71,7 @@ def seconds(field: str, value: object) -> float:
 
 
 def duration(field: str, value: object) -> float:
-    """Check a number of seconds that every call is to have."""
+    """Check a number of seconds above 0."""
     number = seconds(field, value)
     if number <= 0:
         raise InvalidArgumentError(field, f"{field} must be above 0 seconds, got {value!r}")
@@ -79,7 +79,7 @@ def duration(field: str, value: object) -> float:
 
 
 def request_id(value: object) -> str:
-    """Check what goes into gRPC's metadata, which takes printable ASCII; empty for None."""
+    """Check a value for gRPC's metadata, which takes printable ASCII; return "" for None."""
     if value is None:
         return ""
     if not isinstance(value, str) or not (value.isascii() and value.isprintable()):

@@ -1,9 +1,8 @@
-"""A batch of queries or documents, cut into requests that fit a message, and joined again.
+"""Batches of queries or documents, cut into requests that fit a message, with one joined result.
 
-No I/O: the clients ask `next_request` what to send and tell `accept` what came back. Rows are
-answered alike whatever they travel with, so cutting changes nothing, save that a new generation may
-be published between two requests. A result speaks of one generation, so the parts that an older one
-answered are asked again.
+No I/O: `next_request` says what to send, and `accept` takes the answer. The answer to a row does
+not depend on the rows beside it, so a batch may be cut anywhere. A result is of one generation:
+if a new one is published between two requests, parts that an older one answered are sent again.
 """
 
 from abc import ABC, abstractmethod
@@ -26,31 +25,31 @@ from divgrpc_protos.v1 import predict_pb2, query_pb2
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
 
-# What a message holds beside the vectors or the results is far below this.
+# More than the bytes of a message beside its vectors or results.
 _HEADROOM_BYTES: Final = 2**16
 MESSAGE_BYTES: Final = LIMITS["message_bytes_max"] - _HEADROOM_BYTES
-# The most that one result and one row can take in an answer: a varint id and two floats; an offset,
-# six counts, a duality gap, a dial and its reason.
+# Most bytes of a result in an answer: an id as a varint, and two floats. Most bytes of a row: an
+# offset, six counts, a duality gap, a dial and its reason.
 _RESULT_BYTES: Final = 9 + 4 + 4
 _ROW_BYTES: Final = 5 + 6 * 5 + 4 + 8 + 1
-# The name of a label, if there are names: its text, and its length.
+# Most bytes of the name of a label: its text and its length.
 _NAME_BYTES: Final = LIMITS["label_name_bytes_max"] + 3
-# A name that is replaced faster than it can be asked has no one generation to speak of.
+# A batch fails if the index is replaced during each of so many rounds.
 _ROUNDS_MAX: Final = 4
 
 
 class Batch(ABC, Generic[RequestT, ResponseT, ResultT]):
-    """Rows asked about in one call: which to ask next, and the result once all are answered."""
+    """The rows of one call: which to send next, and the result once all are answered."""
 
     def __init__(self, field: str, rows: VectorsLike) -> None:
         self._matrix = as_matrix(field, rows, one_row=True)
         self._ends: list[int] = []
         self._parts: list[ResultT | None] = []
-        self._asked = 0
+        self._part = 0
         self._rounds = 1
 
     def _cut(self, most_bytes: int) -> None:
-        """Cut the rows to what messages hold, where a row's answer takes `most_bytes` at most."""
+        """Cut the rows into parts that fit a message, if the answer to a row has `most_bytes`."""
         rows: int = row_count(self._matrix)
         most: int = min(LIMITS["query_rows_max"], max(1, MESSAGE_BYTES // most_bytes))
         ends: list[int] = row_ends(self._matrix, MESSAGE_BYTES) or [0]
@@ -59,26 +58,26 @@ class Batch(ABC, Generic[RequestT, ResponseT, ResultT]):
 
     @abstractmethod
     def _request(self, start: int, stop: int) -> RequestT:
-        """Return the request that asks these rows."""
+        """Return the request for these rows."""
 
     @abstractmethod
     def _result(self, response: ResponseT) -> ResultT:
-        """Return what the answer to one says."""
+        """Return the result of an answer."""
 
     def next_request(self) -> RequestT | None:
-        """Return what to send now, None when every part is answered by one generation."""
-        while self._asked < len(self._ends) and self._parts[self._asked] is not None:
-            self._asked += 1
-        if self._asked == len(self._ends):
+        """Return the next request, None when one generation has answered every part."""
+        while self._part < len(self._ends) and self._parts[self._part] is not None:
+            self._part += 1
+        if self._part == len(self._ends):
             return None
-        start = self._ends[self._asked - 1] if self._asked else 0
-        return self._request(start, self._ends[self._asked])
+        start = self._ends[self._part - 1] if self._part else 0
+        return self._request(start, self._ends[self._part])
 
     def accept(self, response: ResponseT) -> None:
-        """Take the answer to the request that `next_request` gave last."""
-        self._parts[self._asked] = self._result(response)
-        self._asked += 1
-        if self._asked == len(self._ends) > 1 and self._rounds < _ROUNDS_MAX:
+        """Take the answer to the last request."""
+        self._parts[self._part] = self._result(response)
+        self._part += 1
+        if self._part == len(self._ends) > 1 and self._rounds < _ROUNDS_MAX:
             self._drop_older()
 
     def _drop_older(self) -> None:
@@ -86,11 +85,11 @@ class Batch(ABC, Generic[RequestT, ResponseT, ResultT]):
         for position, part in enumerate(self._parts):
             if part is not None and part.generation < newest:
                 self._parts[position] = None
-                self._asked = 0
+                self._part = 0
         self._rounds += 1
 
     def result(self) -> ResultT | None:
-        """Return the joined result; None where the index changed too fast to give one."""
+        """Return the joined result; None if the index was replaced in every round."""
         parts = [part for part in self._parts if part is not None]
         if len({part.generation for part in parts}) > 1:
             return None
@@ -106,7 +105,7 @@ class QueryBatch(Batch[query_pb2.QueryRequest, query_pb2.QueryResponse, QueryRes
     def __init__(self, name: str, queries: VectorsLike, options: QueryOptions) -> None:
         super().__init__("queries", queries)
         self._fields = requests.query_fields(name, options)
-        # It is a number, since the fields are; a 0 is the server's to refuse.
+        # The fields are checked, so k is a number; the server refuses a 0.
         k = int(options.get("k") or cast(int, QUERY_DEFAULTS["k"]))
         self._cut(_RESULT_BYTES * k + _ROW_BYTES)
 

@@ -1,7 +1,7 @@
-"""What a build is told of labels: checked before the first byte is sent, and the messages for it.
+"""The labels of a build: checks before the first byte is sent, and the messages.
 
-No I/O. Only shapes and types are looked at: numbers are the server's to judge, but the values of
-labels, which do not travel.
+No I/O. The client checks shapes and types, and the server checks the numbers. Only the values of
+labels are checked here, since they do not travel.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,13 +17,13 @@ from divgrpc_client.messages.vectors import Dense, VectorsLike, as_matrix, row_e
 from divgrpc_protos.arrays import Csr, encode_dense, row_count
 from divgrpc_protos.v1 import labels_pb2
 
-# The most that an edge, as two varints, and the length of a name take in a message.
+# Most bytes of an edge, two varints, and of the length of a name.
 _EDGE_BYTES: Final = 10
 _LENGTH_BYTES: Final = 5
 
 
 class LabelModelLike(Protocol):
-    """What is needed of a label model; `divgrpc.labels.LabelModel` fits."""
+    """What the client reads of a label model, such as a `divgrpc.labels.LabelModel`."""
 
     @property
     def label_factors(self) -> npt.NDArray[np.float32]:
@@ -46,10 +46,11 @@ ModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelModelLik
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Labelling:
-    """What one build is told of labels; `told` makes it.
+class LabelUpload:
+    """The labels of one build; `label_upload` makes it.
 
-    `sets` are the labels of its rows, `plan` goes into its header, the rest travels in pieces.
+    `sets` are the labels of its rows. `plan` goes into its header, the rest into messages of its
+    own.
     """
 
     sets: Csr | None
@@ -60,13 +61,13 @@ class Labelling:
     roots: tuple[int, ...]
 
     def chunks(self, chunk_bytes: int) -> Iterator[labels_pb2.LabelChunk]:
-        """Yield the pieces, each of about `chunk_bytes`."""
+        """Yield the messages, each of about `chunk_bytes`."""
         for field, factor in self.factors:
             start = 0
             for stop in row_ends(factor, chunk_bytes) or [0]:
-                piece = labels_pb2.LabelChunk()
-                getattr(piece, field).CopyFrom(encode_dense(factor[start:stop]).dense)
-                yield piece
+                chunk = labels_pb2.LabelChunk()
+                getattr(chunk, field).CopyFrom(encode_dense(factor[start:stop]).dense)
+                yield chunk
                 start = stop
         yield from self._names(chunk_bytes)
         yield from self._edges(max(1, chunk_bytes // _EDGE_BYTES))
@@ -94,7 +95,7 @@ class Labelling:
             yield labels_pb2.LabelChunk(hierarchy=hierarchy)
 
 
-def told(
+def label_upload(
     rows: int,
     *,
     labels: VectorsLike | None,
@@ -102,8 +103,11 @@ def told(
     label_names: Sequence[str] | None,
     hierarchy: npt.ArrayLike | None,
     roots: Sequence[int] | None,
-) -> Labelling:
-    """Return what a build of so many rows is told; raises `InvalidArgumentError` with the field."""
+) -> LabelUpload:
+    """Return the labels of a build of so many rows.
+
+    Raises `InvalidArgumentError` with the field named.
+    """
     plan, factors = _model(label_model)
     edges = None if hierarchy is None else _whole("hierarchy", hierarchy)
     if edges is not None and (edges.ndim, edges.shape[1:]) != (2, (2,)):
@@ -112,23 +116,24 @@ def told(
         )
     if roots is not None and hierarchy is None:
         raise InvalidArgumentError("roots", "roots must come with a hierarchy")
-    tops = () if roots is None else tuple(_whole("roots", roots).ravel().tolist())
-    if roots is not None and not tops:
+    root_nodes = () if roots is None else tuple(_whole("roots", roots).ravel().tolist())
+    if roots is not None and not root_nodes:
         raise InvalidArgumentError("roots", "roots must be at least one, or not given")
-    return Labelling(
+    return LabelUpload(
         sets=None if labels is None else label_sets(labels, rows),
         plan=plan,
         factors=factors,
         names=None if label_names is None else tuple(map(_name, label_names)),
         edges=edges,
-        roots=tops,
+        roots=root_nodes,
     )
 
 
 def label_sets(labels: VectorsLike, rows: int, each: str = "vector") -> Csr:
-    """Return the labels of so many rows: what is not 0.
+    """Return the labels of so many rows: the numbers other than 0.
 
-    Raises `InvalidArgumentError` where there are others, and for what is not finite.
+    `each` is the word for a row in errors. Raises `InvalidArgumentError` for another number of
+    rows, and for numbers that are not finite.
     """
     matrix = as_matrix("labels", labels)
     if row_count(matrix) != rows:
@@ -146,19 +151,19 @@ def label_sets(labels: VectorsLike, rows: int, each: str = "vector") -> Csr:
     return matrix
 
 
-def _model(given: ModelLike) -> tuple[labels_pb2.LabelPlan, tuple[tuple[str, Dense], ...]]:
-    if given is None:
+def _model(model: ModelLike) -> tuple[labels_pb2.LabelPlan, tuple[tuple[str, Dense], ...]]:
+    if model is None:
         return labels_pb2.LabelPlan(), ()
-    if isinstance(given, str) and given == "leml":
+    if isinstance(model, str) and model == "leml":
         return labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_LEML), ()
     plan = labels_pb2.LabelPlan(model=labels_pb2.LABEL_MODEL_FACTORS)
-    if isinstance(given, tuple) and len(given) == 2:
-        label_factors, feature_map = given
-    elif hasattr(given, "label_factors"):
-        model = cast(LabelModelLike, given)
-        label_factors, feature_map = model.label_factors, model.feature_map
-        plan.offset.extend(model.offset.tolist())
-        plan.unit_rows = model.unit_rows
+    if isinstance(model, tuple) and len(model) == 2:
+        label_factors, feature_map = model
+    elif hasattr(model, "label_factors"):
+        like = cast(LabelModelLike, model)
+        label_factors, feature_map = like.label_factors, like.feature_map
+        plan.offset.extend(like.offset.tolist())
+        plan.unit_rows = like.unit_rows
     else:
         raise InvalidArgumentError(
             "label_model", 'label_model must be "leml", a pair of factors, or None'
@@ -167,8 +172,8 @@ def _model(given: ModelLike) -> tuple[labels_pb2.LabelPlan, tuple[tuple[str, Den
     return plan, tuple((field, _factor(field, matrix)) for field, matrix in pair)
 
 
-def _factor(field: str, given: npt.ArrayLike) -> Dense:
-    matrix = as_matrix(field, given)
+def _factor(field: str, values: npt.ArrayLike) -> Dense:
+    matrix = as_matrix(field, values)
     if isinstance(matrix, Csr):
         raise InvalidArgumentError(field, f"{field} must be a dense matrix")
     return matrix
@@ -180,8 +185,8 @@ def _name(name: object) -> str:
     raise InvalidArgumentError("label_names", f"label_names must be texts, got {name!r}")
 
 
-def _whole(field: str, given: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    values = np.asarray(given)
+def _whole(field: str, numbers: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    values = np.asarray(numbers)
     if values.size and (
         values.dtype.kind not in "iu" or not 0 <= values.min() <= values.max() < 2**32
     ):

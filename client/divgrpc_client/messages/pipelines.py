@@ -1,7 +1,7 @@
-"""Many queries on one stream: numbered on the way out, put back in order on the way in.
+"""Queries of one stream: numbered as they are sent, results in the order of the queries.
 
-No I/O: answers come as they are ready, and `accept` gives those whose turn it is. The clients bound
-how many are on the way; what waits here for an earlier answer is among them.
+No I/O. Answers arrive as they are ready, and `accept` yields those whose turn has come. The clients
+limit how many queries are on their way, and so how many answers wait here.
 """
 
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ from divgrpc_protos.v1 import query_pb2
 
 
 class Pipeline:
-    """One call of `query_stream`; raises as `QueryBatch` does for options that cannot be sent."""
+    """One call of `query_stream`; raises as `QueryBatch` does."""
 
     def __init__(self, name: str, options: QueryOptions, in_flight: int) -> None:
         self.in_flight = arguments.count("in_flight", in_flight)
@@ -35,13 +35,13 @@ class Pipeline:
 
     @property
     def unanswered(self) -> int:
-        """How many items were sent and not yet given back."""
+        """How many items were sent whose results were not yielded."""
         return self._sent - self._turn
 
     def request(self, queries: VectorsLike) -> query_pb2.QueryStreamRequest:
-        """Return the message that asks the next item, one row or several.
+        """Return the message of the next item, which is one row or several.
 
-        Raises `InvalidArgumentError` where it is no matrix, or too large for one message.
+        Raises `InvalidArgumentError` if the item is no matrix, or too large for one message.
         """
         matrix = as_matrix("queries", queries, one_row=True)
         rows = row_count(matrix)
@@ -58,7 +58,7 @@ class Pipeline:
     def accept(
         self, response: query_pb2.QueryStreamResponse
     ) -> Iterator[QueryResult | status_pb2.Status]:
-        """Take an answer and give every outcome whose turn has come, in the order of the items."""
+        """Take an answer, and yield every result or error whose turn has come."""
         self._early[response.correlation_id] = response
         while (ready := self._early.pop(self._turn, None)) is not None:
             self._turn += 1

@@ -1,7 +1,7 @@
-"""Calls as messages: names, words and numbers of the Python side in the .proto's types.
+"""Requests as messages: names, words and numbers of Python in the types of the contract.
 
-The client sends what the caller set and lets the server judge it; only what the wire cannot carry
-(an unknown word, a text for a number) is refused here, with the field named.
+The client sends what the caller set, and the server checks it. The client refuses only what a
+message cannot carry, such as an unknown word or a text for a number, with the field named.
 """
 
 from collections.abc import Mapping
@@ -25,13 +25,14 @@ from divgrpc_client.messages.options import (
 from divgrpc_client.messages.vectors import encode
 from divgrpc_protos import words
 from divgrpc_protos.arrays import Matrix
+from divgrpc_protos.records import fields_of
 from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2
 
 MessageT = TypeVar("MessageT", bound=Message)
 
-# Arguments of the clients' methods beside their options.
-_OF_CALLS: Final = ("timeout", "request_id")
-_OF_BUILDS: Final = (
+# Arguments of the clients' methods beside their options; errors suggest them too.
+_CALL_ARGUMENTS: Final = ("timeout", "request_id")
+_BUILD_ARGUMENTS: Final = (
     "ids",
     "categories",
     "subtopics",
@@ -42,7 +43,7 @@ _OF_BUILDS: Final = (
     "roots",
     "replace",
     "progress",
-    *_OF_CALLS,
+    *_CALL_ARGUMENTS,
 )
 _KINDS: Final = {
     FieldDescriptor.CPPTYPE_INT32: f"whole numbers between {-(2**31)} and {2**31 - 1}",
@@ -55,24 +56,25 @@ _KINDS: Final = {
 
 
 def query_fields(name: str, options: QueryOptions) -> dict[str, object]:
-    """Return the fields of a QueryRequest but the queries, checked to be what the wire can carry.
+    """Return all fields of a QueryRequest except the queries.
 
-    Raises `InvalidArgumentError` for a value it cannot carry, TypeError for an unknown option.
+    Raises `InvalidArgumentError` for a value that a message cannot carry, and TypeError for an
+    unknown option.
     """
-    refuse_unknown("query", options, QueryOptions.__annotations__, _OF_CALLS)
+    refuse_unknown("query", options, QueryOptions.__annotations__, _CALL_ARGUMENTS)
     check_one_dial(options)
-    rest: dict[str, object] = dict(options)
-    auto = rest.get("diversity") == "auto"
-    if auto:
-        del rest["diversity"]
-    fields = _fields(query_pb2.QueryRequest, name, rest, QUERY_DEFAULTS)
-    # On the wire diversity is a number, and auto has a field of its own.
-    return fields | ({"diversity_auto": True} if auto else {})
+    values: dict[str, object] = dict(options)
+    is_auto = values.get("diversity") == "auto"
+    if is_auto:
+        # On the wire diversity is a number, and auto has a field of its own.
+        del values["diversity"]
+    fields = _fields(query_pb2.QueryRequest, name, values, QUERY_DEFAULTS)
+    return fields | ({"diversity_auto": True} if is_auto else {})
 
 
 def predict_fields(name: str, options: PredictOptions) -> dict[str, object]:
-    """Return the fields of a PredictLabelsRequest but the documents, as `query_fields` does."""
-    refuse_unknown("predict_labels", options, PredictOptions.__annotations__, _OF_CALLS)
+    """Return all fields of a PredictLabelsRequest except the documents; see `query_fields`."""
+    refuse_unknown("predict_labels", options, PredictOptions.__annotations__, _CALL_ARGUMENTS)
     return _fields(predict_pb2.PredictLabelsRequest, name, options, PREDICT_DEFAULTS)
 
 
@@ -82,7 +84,7 @@ def _fields(
     options: Mapping[str, object],
     defaults: Mapping[str, object],
 ) -> dict[str, object]:
-    # None names a default of None, for words as well: the wire has no None for them.
+    # None stands for a default of None, and stays off the wire.
     options = {n: v for n, v in options.items() if v is not None or defaults[n] is not None}
     _refuse_stand_ins(kind, options, defaults)
     fields = {"index": name, **_with_enums(kind, options)}
@@ -93,14 +95,14 @@ def _fields(
 def query(
     fields: Mapping[str, object], queries: Matrix, start: int, stop: int
 ) -> query_pb2.QueryRequest:
-    """Return the request that asks rows `start` to `stop`; `fields` are those of `query_fields`."""
+    """Return the request for rows `start` to `stop`, with `fields` from `query_fields`."""
     return query_pb2.QueryRequest(queries=encode(queries, start, stop), **fields)  # type: ignore[arg-type]  # checked when the fields were made
 
 
 def predict(
     fields: Mapping[str, object], documents: Matrix, start: int, stop: int
 ) -> predict_pb2.PredictLabelsRequest:
-    """Return the request for rows `start` to `stop`; `fields` are those of `predict_fields`."""
+    """Return the request for rows `start` to `stop`, with `fields` from `predict_fields`."""
     return predict_pb2.PredictLabelsRequest(documents=encode(documents, start, stop), **fields)  # type: ignore[arg-type]  # checked when the fields were made
 
 
@@ -112,17 +114,17 @@ def build_header(
     expected_rows: int,
     plan: labels_pb2.LabelPlan | None = None,
 ) -> index_pb2.BuildRequest:
-    """Return the message that opens a build; raises as `query_fields` does."""
-    refuse_unknown("build", options, BuildOptions.__annotations__, _OF_BUILDS)
+    """Return the first message of a build; raises as `query_fields` does."""
+    refuse_unknown("build", options, BuildOptions.__annotations__, _BUILD_ARGUMENTS)
     header = build_message(index_pb2.BuildHeader, {"index": name})
     header.parameters.CopyFrom(_part(index_pb2.BuildParameters, options))
     if plan is not None:
         header.labels.CopyFrom(plan)
-    # The seed is that of the build.
-    unseeded = {name: value for name, value in options.items() if name != "seed"}
-    of_labels = _part(labels_pb2.LabelParameters, unseeded)
-    if of_labels.ListFields():
-        header.labels.parameters.CopyFrom(of_labels)
+    # A label model is trained with the seed of its build.
+    training = {name: value for name, value in options.items() if name != "seed"}
+    label_parameters = _part(labels_pb2.LabelParameters, training)
+    if label_parameters.ListFields():
+        header.labels.parameters.CopyFrom(label_parameters)
     if not isinstance(replace, bool):
         raise _unfit("replace", FieldDescriptor.CPPTYPE_BOOL, replace)
     header.replace = replace
@@ -131,10 +133,11 @@ def build_header(
 
 
 def _part(kind: type[MessageT], options: Mapping[str, object]) -> MessageT:
-    """Return the message of those options that are its fields."""
-    own = {name: value for name, value in options.items() if name in kind.DESCRIPTOR.fields_by_name}
-    _refuse_stand_ins(kind, own, BUILD_DEFAULTS)
-    return build_message(kind, _with_enums(kind, own))
+    """Return the message of the options that are its fields."""
+    fields = fields_of(kind)
+    values = {name: value for name, value in options.items() if name in fields}
+    _refuse_stand_ins(kind, values, BUILD_DEFAULTS)
+    return build_message(kind, _with_enums(kind, values))
 
 
 def next_page(response: index_pb2.ListIndexesResponse) -> index_pb2.ListIndexesRequest | None:
@@ -144,9 +147,9 @@ def next_page(response: index_pb2.ListIndexesResponse) -> index_pb2.ListIndexesR
 
 
 def build_message(kind: type[MessageT], fields: Mapping[str, object]) -> MessageT:
-    """Make a message; raises `InvalidArgumentError` naming the field whose value does not fit."""
+    """Return a message; raises `InvalidArgumentError` with the field whose value does not fit."""
     if fields.get("index", "") is None:
-        # To protobuf it is as good as not given.
+        # protobuf would leave the field unset.
         raise _unfit("index", FieldDescriptor.CPPTYPE_STRING, None)
     try:
         return kind(**fields)
@@ -171,15 +174,27 @@ def _unfit(name: str, expected: int, value: object) -> InvalidArgumentError:
 def _refuse_stand_ins(
     kind: type[Message], options: Mapping[str, object], defaults: Mapping[str, object]
 ) -> None:
-    # The wire would carry True as 1, which no caller means by a count, and would leave out None,
-    # which the core takes only where it is the default. Words are looked up, so neither passes.
+    """Raise for values that protobuf would take for others.
+
+    It would carry True as the number 1, and leave None out, which the core takes only if it is the
+    default. `enum_value` refuses both for words.
+    """
     for name, value in options.items():
         expected = kind.DESCRIPTOR.fields_by_name[name].cpp_type
         if expected == FieldDescriptor.CPPTYPE_ENUM:
             continue
-        truth = isinstance(value, bool) and expected != FieldDescriptor.CPPTYPE_BOOL
-        if truth or (value is None and defaults[name] is not None):
+        is_truth = isinstance(value, bool) and expected != FieldDescriptor.CPPTYPE_BOOL
+        if is_truth or (value is None and defaults[name] is not None):
             raise _unfit(name, expected, value)
+
+
+def _with_enums(kind: type[Message], options: Mapping[str, object]) -> dict[str, object]:
+    """Return the options with numbers for words."""
+    enums = _enums(cast(Descriptor, kind.DESCRIPTOR))
+    return {
+        name: enum_value(enums[name], value) if name in enums else value
+        for name, value in options.items()
+    }
 
 
 @cache
@@ -187,23 +202,15 @@ def _enums(kind: Descriptor) -> dict[str, FieldDescriptor]:
     return {field.name: field for field in kind.fields if field.enum_type is not None}
 
 
-def _with_enums(kind: type[Message], options: Mapping[str, object]) -> dict[str, object]:
-    wire = dict(options)
-    for name, field in _enums(cast(Descriptor, kind.DESCRIPTOR)).items():
-        if name in wire:
-            wire[name] = enum_value(field, wire[name])
-    return wire
-
-
 def enum_value(field: FieldDescriptor, word: object) -> int:
     """Return the number of a field's word; raises `InvalidArgumentError` for an unknown one."""
-    ours = as_metric(cast(MetricWord, word)) if field.name == "metric" else word
-    number = words.to_enum(field, ours) if isinstance(ours, str) else None
+    known = as_metric(cast(MetricWord, word)) if field.name == "metric" else word
+    number = words.to_enum(field, known) if isinstance(known, str) else None
     if number is None:
         numbers = field.enum_type.values_by_number if field.enum_type else {}
         choices = [choice for number in numbers if (choice := words.to_word(field, number))]
         if "Labels" not in field.full_name:
-            # One enum has the selectors of points and of labels.
+            # Selectors of points and of labels share one enum.
             choices = [choice for choice in choices if choice != "hierarchy"]
         refuse_word(field.name, word, choices)
     return number

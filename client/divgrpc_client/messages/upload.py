@@ -1,7 +1,7 @@
-"""Build's upload: what is checked before the first byte is sent, and the messages that carry it.
+"""The upload of a build: checks before the first byte is sent, and the messages.
 
-No I/O. Rows are cut, converted and copied one chunk at a time, so that a memory-mapped file of any
-size needs no more memory than a chunk.
+No I/O. Rows are cut, converted and copied one chunk at a time, so a memory-mapped file of any size
+needs the memory of one chunk.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,7 +15,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS
 from divgrpc.types import IndexInfo, Progress
 from divgrpc_client.messages import requests, responses
-from divgrpc_client.messages.labels import Labelling, ModelLike, told
+from divgrpc_client.messages.labels import LabelUpload, ModelLike, label_upload
 from divgrpc_client.messages.options import BuildOptions
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends
 from divgrpc_protos.arrays import Csr, Matrix, encode_label_sets, row_count, take
@@ -26,19 +26,19 @@ Column: TypeAlias = npt.NDArray[np.integer]
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """One build: its header, its rows, what is known of each row, and what is told of labels."""
+    """The data of one build: its header, rows, numbers of each row, and labels."""
 
     header: index_pb2.BuildRequest
     vectors: Matrix
     columns: dict[str, Column]
-    labelling: Labelling
+    label_data: LabelUpload
 
     def chunks(self, chunk_bytes: int) -> Iterator[index_pb2.BuildRequest]:
-        """Yield what is told of labels, then rows, in messages of that size, then the commit."""
-        for piece in self.labelling.chunks(chunk_bytes):
+        """Yield what describes the labels, then rows, in messages of that size, then the commit."""
+        for piece in self.label_data.chunks(chunk_bytes):
             yield index_pb2.BuildRequest(label_chunk=piece)
-        start, sets = 0, self.labelling.sets
-        # No chunk has too many bytes of either.
+        start, sets = 0, self.label_data.sets
+        # A chunk keeps to the size for its vectors and for its labels.
         ends = row_ends(self.vectors, chunk_bytes)
         if sets is not None:
             ends = sorted({*ends, *row_ends(sets, chunk_bytes)})
@@ -54,7 +54,11 @@ class Upload:
 
 
 class BuildEvents:
-    """What comes back from a build: it opens the way for chunks, tells progress, keeps the end."""
+    """The events of a build: says when chunks may be sent, reports progress, keeps the result.
+
+    accept: called with the size of a chunk once the server takes rows.
+    progress: called with each progress.
+    """
 
     def __init__(
         self, accept: Callable[[int], object], progress: Callable[[Progress], object] | None
@@ -91,21 +95,21 @@ def upload(
 ) -> Upload:
     """Check shapes and types and return the upload.
 
-    Raises `InvalidArgumentError` naming the argument. Numbers are the server's to judge.
+    Raises `InvalidArgumentError` with the argument named. The server checks the numbers.
     """
     matrix = as_matrix("vectors", vectors)
     rows = row_count(matrix)
-    given = (
+    row_numbers = (
         ("ids", ids, np.int64),
         ("categories", categories, np.int32),
         ("subtopics", subtopics, np.int32),
     )
     columns = {
         field: _column(field, values, rows, np.dtype(dtype))
-        for field, values, dtype in given
+        for field, values, dtype in row_numbers
         if values is not None
     }
-    labelling = told(
+    label_data = label_upload(
         rows,
         labels=labels,
         label_model=label_model,
@@ -114,9 +118,9 @@ def upload(
         roots=roots,
     )
     header = requests.build_header(
-        name, options, replace=replace, expected_rows=rows, plan=labelling.plan
+        name, options, replace=replace, expected_rows=rows, plan=label_data.plan
     )
-    return Upload(header, matrix, columns, labelling)
+    return Upload(header, matrix, columns, label_data)
 
 
 def _column(field: str, values: npt.ArrayLike, rows: int, dtype: np.dtype[np.integer]) -> Column:

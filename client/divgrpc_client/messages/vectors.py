@@ -1,8 +1,8 @@
-"""Whatever a caller calls vectors, as something that can be cut into rows and sent.
+"""Vectors of a caller as matrices that can be cut into rows and sent.
 
-Only shape and type are looked at: numbers are the server's to judge, and a memory-mapped file must
-not be read through before it is sent. Sparse matrices are known by their attributes, so that scipy
-is never imported.
+The client checks shapes and types, and the server checks the numbers: a memory-mapped file must not
+be read through before it is sent. Sparse matrices are recognised by their attributes, so scipy is
+never imported.
 """
 
 from typing import Final, Protocol, TypeAlias, cast
@@ -23,7 +23,7 @@ _COLS_MAX: Final = 2**32 - 1  # what the field of the message holds
 
 
 class SparseLike(Protocol):
-    """What is needed of a sparse matrix; scipy's fit."""
+    """What the client reads of a sparse matrix, such as one of scipy."""
 
     shape: tuple[int, ...]
 
@@ -37,9 +37,9 @@ VectorsLike: TypeAlias = npt.ArrayLike | SparseLike | Csr
 def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matrix:
     """Return a two-dimensional array, not copied if it is one already, or compressed sparse rows.
 
-    With `one_row` a single vector is a matrix of one row. What a sparse matrix stores out of order
-    or more than once is sorted and added up, on a copy. Raises `InvalidArgumentError` naming
-    `field` where the shape or the type is wrong.
+    With `one_row` a single vector is a matrix of one row. A sparse matrix with unsorted or repeated
+    entries is sorted and summed, on a copy. Raises `InvalidArgumentError` with `field` named if the
+    shape or the type is wrong.
     """
     if isinstance(value, Csr):
         return value
@@ -64,7 +64,7 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
 
 
 def _as_csr(field: str, value: SparseLike, *, one_row: bool) -> Csr:
-    # To scipy both are one matrix; the contract has a single way to write it.
+    # scipy stores one matrix in many ways; the contract has one.
     rows = cast("_CsrLike", value.tocsr())
     if len(rows.shape) == 1 and one_row:
         rows = rows.reshape(1, -1).tocsr()
@@ -81,7 +81,7 @@ def _as_csr(field: str, value: SparseLike, *, one_row: bool) -> Csr:
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()
-    with np.errstate(over="ignore"):  # what overflows is an infinity, and the server's to refuse
+    with np.errstate(over="ignore"):  # overflows become infinities, which the server refuses
         data = np.asarray(rows.data, np.float32)
     return Csr(
         np.asarray(rows.indptr, np.int64),
@@ -109,15 +109,15 @@ class _CsrLike(Protocol):
 
 
 def row_ends(matrix: Matrix, limit: int) -> list[int]:
-    """Cut a matrix into runs of rows of at most `limit` bytes, at least one row each.
+    """Cut a matrix into runs of rows, each of at most `limit` bytes or one row.
 
-    Returns the row after each run, ascending, the last the number of rows; empty without rows.
+    Returns the end of each run, ascending: the last is the number of rows. Empty without rows.
     """
     rows = row_count(matrix)
     if not isinstance(matrix, Csr):
         step = max(1, limit // max(1, matrix.shape[1] * _item_bytes(matrix)))
         return [min(start + step, rows) for start in range(0, rows, step)]
-    # Eight bytes of indptr a row, four of index and four of value a number.
+    # A row has 8 bytes of indptr; a number has 4 bytes of index and 4 of value.
     bytes_before = matrix.indptr * 8 + np.arange(rows + 1) * 8
     ends: list[int] = []
     start = 0
@@ -133,5 +133,5 @@ def _item_bytes(matrix: Dense) -> int:
 
 
 def encode(matrix: Matrix, start: int, stop: int) -> vectors_pb2.Vectors:
-    """Wrap rows `start` to `stop` for the wire."""
+    """Return rows `start` to `stop` as a message."""
     return arrays.encode(arrays.take(matrix, start, stop))

@@ -1,4 +1,4 @@
-"""One call from start to end: its deadline, its metadata, and its failure told as an `RpcError`."""
+"""One call from start to end: its deadline, its metadata, and its failure as an `RpcError`."""
 
 import math
 import time
@@ -15,19 +15,19 @@ from divgrpc_client.rpc.errors import Failure, RpcError, rpc_error
 
 REQUEST_ID_KEY: Final = "x-request-id"
 _STATUS_KEY: Final = "grpc-status-details-bin"
-# What the server's table calls a deadline that passed, so that it has one name whoever notices.
+# The reason that the server gives for a deadline that passed.
 _LATE: Final = "LATE"
-# Three years. From some centuries on gRPC's clock overflows, and the call ends at once.
+# Three years. With some centuries gRPC's clock overflows, and the call ends at once.
 _ENDLESS_SECONDS: Final = 1e8
-# By the numbers that stand in a google.rpc.Status.
+# By the numbers in a google.rpc.Status.
 CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
 class Call:
     """A call that is about to begin.
 
-    `timeout` is in seconds for all of it, retries and parts included; infinity or None for no end.
-    Raises `InvalidArgumentError` for a timeout or request id that is none.
+    `timeout` is in seconds, retries and all parts included; infinity or None is no deadline. Raises
+    `InvalidArgumentError` for a wrong timeout or request id.
     """
 
     __slots__ = ("_deadline", "_method", "_request_id", "_started", "_target", "metadata")
@@ -46,30 +46,30 @@ class Call:
     def seconds_left(self) -> float | None:
         """Return the time until the deadline, None without one.
 
-        Raises `RpcError` where it has passed: gRPC might still let such a call through.
+        Raises `RpcError` if it has passed, since gRPC might still send such a call.
         """
         if self._deadline == math.inf:
             return None
         left = self._deadline - time.monotonic()
         if left <= 0:
-            detail = "the deadline passed before the server was asked"
-            raise self._own(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, detail)
+            detail = "the deadline passed before the call was sent"
+            raise self._error_here(grpc.StatusCode.DEADLINE_EXCEEDED, _LATE, detail)
         return left
 
     def failed(self, error: grpc.RpcError, has_begun: bool = False) -> RpcError:
         """Translate gRPC's own error, of either stack, with the details in its trailers.
 
-        `has_begun`: the index was found fit for a part before; where it is not now, it is another.
+        `has_begun`: the index took an earlier part, so if it refuses this one, it was replaced.
         """
         if has_begun and error.code() is grpc.StatusCode.FAILED_PRECONDITION:
             return self.unsettled()
         status = status_pb2.Status()
         trailers = cast("Iterable[tuple[str, bytes]]", error.trailing_metadata() or ())
         try:
-            # As pairs: to dict() the trailers of grpc.aio 1.76 look like a mapping, and are none.
+            # iter(), because dict() takes the trailers of grpc.aio 1.76 for a mapping.
             status.ParseFromString(dict(iter(trailers)).get(_STATUS_KEY, b""))
         except DecodeError:
-            # Details of somebody else's making: the code and the message still hold.
+            # Another program wrote these details; the code and the message still hold.
             status.Clear()
         code = error.code()
         reason = _LATE if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
@@ -84,20 +84,20 @@ class Call:
         return self._error(code, status.message, status)
 
     def stalled(self, seconds: float) -> RpcError:
-        """Return the error of a stream on which nothing moved for so long."""
+        """Return the error of a stream on which nothing moved for some seconds."""
         detail = f"nothing moved for {seconds:g} s"
-        return self._own(grpc.StatusCode.DEADLINE_EXCEEDED, "STALLED", detail)
+        return self._error_here(grpc.StatusCode.DEADLINE_EXCEEDED, "STALLED", detail)
 
     def broken(self, detail: str) -> RpcError:
-        """Return the error of an answer that does not follow the contract."""
-        return self._own(grpc.StatusCode.INTERNAL, "BAD_ANSWER", detail)
+        """Return the error of an answer that breaks the contract."""
+        return self._error_here(grpc.StatusCode.INTERNAL, "BAD_ANSWER", detail)
 
     def unsettled(self) -> RpcError:
-        """Return the error of a batch whose parts no one generation answered."""
-        detail = "the index was replaced again and again while a batch in several parts was asked"
-        return self._own(grpc.StatusCode.ABORTED, "GENERATION_CHANGED", detail)
+        """Return the error of a batch that no single generation answered."""
+        detail = "the index was replaced again and again while parts of a batch were answered"
+        return self._error_here(grpc.StatusCode.ABORTED, "GENERATION_CHANGED", detail)
 
-    def _own(self, code: grpc.StatusCode, reason: str, detail: str) -> RpcError:
+    def _error_here(self, code: grpc.StatusCode, reason: str, detail: str) -> RpcError:
         return self._error(code, detail, status_pb2.Status(), reason)
 
     def _error(

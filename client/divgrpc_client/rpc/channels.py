@@ -1,4 +1,4 @@
-"""Connections: what every channel is told, and a pool of them that knows whose it is."""
+"""Settings of channels, and a pool of connections that belongs to one process."""
 
 import itertools
 import json
@@ -17,7 +17,7 @@ ConnectionT = TypeVar("ConnectionT")
 ChannelOption: TypeAlias = tuple[str, str | int]
 
 SERVICE: Final = "divgrpc.v1.DiverseIndex"
-# Calls that change nothing on the server; asking twice is harmless.
+# Calls that change nothing on the server, so a second attempt is harmless.
 _REPEATABLE: Final = ("Query", "PredictLabels", "GetIndex", "ListIndexes", "GetServerInfo")
 _SERVICE_CONFIG: Final = json.dumps(
     {
@@ -41,7 +41,7 @@ _SERVICE_CONFIG: Final = json.dumps(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a client connects; raises `InvalidArgumentError` for what it cannot connect by."""
+    """How a client connects; raises `InvalidArgumentError` for a wrong target or count."""
 
     target: str
     channels: int
@@ -54,15 +54,15 @@ class Settings:
         arguments.count("channels", self.channels)
 
     def channel_options(self) -> list[ChannelOption]:
-        """Return gRPC's channel arguments; the caller's own come last and win."""
+        """Return gRPC's channel arguments; those of the caller come last and win."""
         options: list[ChannelOption] = [
             # Without it equal channels share one connection, and so one server process.
             ("grpc.use_local_subchannel_pool", 1),
-            # A balancer drops a silent connection after minutes and tells nobody.
+            # A load balancer drops a silent connection after minutes, without a notice.
             ("grpc.keepalive_time_ms", 30_000),
             ("grpc.keepalive_timeout_ms", 10_000),
             ("grpc.keepalive_permit_without_calls", 1),
-            # A server that was restarted is found in a second, not in gRPC's two minutes.
+            # The client reconnects to a restarted server in a second; gRPC takes two minutes.
             ("grpc.initial_reconnect_backoff_ms", 100),
             ("grpc.max_reconnect_backoff_ms", 1_000),
             ("grpc.enable_retries", int(self.retries)),
@@ -73,9 +73,9 @@ class Settings:
 
 
 class Pool(Generic[ConnectionT]):
-    """Connections made at first use and handed out in turn.
+    """Connections, made at first use and taken in turn.
 
-    They belong to the process that made them: gRPC's threads and sockets do not survive a fork, and
+    They belong to the process that made them. gRPC's threads and sockets do not survive a fork, so
     a child that used them would hang.
     """
 

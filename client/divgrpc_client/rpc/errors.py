@@ -1,8 +1,7 @@
-"""What a failed call raises.
+"""Errors of failed calls.
 
-Every failure that came over the wire is an `RpcError`. Where the server gives one of the core's own
-errors as the reason, it is that error too: `except IndexNotFoundError` reads the same over gRPC and
-in process.
+Every failure of a call is an `RpcError`. If the server's reason is one of the core's errors, it is
+that class too: `except IndexNotFoundError` works the same over gRPC and in process.
 """
 
 from dataclasses import dataclass
@@ -13,7 +12,7 @@ import grpc
 
 from divgrpc import errors as core
 
-# For reasons that are the server's alone (a full queue), and for errors of gRPC's own.
+# For reasons that the core lacks, such as a full queue, and for errors of gRPC itself.
 _BY_CODE: Final[dict[grpc.StatusCode, type[core.DivgrpcError]]] = {
     grpc.StatusCode.INVALID_ARGUMENT: core.InvalidArgumentError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: core.LimitExceededError,
@@ -23,10 +22,10 @@ _BY_CODE: Final[dict[grpc.StatusCode, type[core.DivgrpcError]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What is known of a failed call.
+    """A failed call.
 
-    `field_violations` are pairs of a field and what is wrong with it; `retry_after` is in seconds,
-    None where the server does not say that waiting helps.
+    `field_violations` are pairs of a field and a description. `retry_after` is in seconds, None if
+    the server does not say that waiting helps. `elapsed` is in seconds.
     """
 
     code: grpc.StatusCode
@@ -40,24 +39,29 @@ class Failure:
     retry_after: float | None = None
 
     def __str__(self) -> str:
-        told = f", request {self.request_id}" if self.request_id else ""
+        request = f", request {self.request_id}" if self.request_id else ""
         return (
             f"{self.detail} ({self.code.name} from {self.method} at {self.target} "
-            f"after {self.elapsed:.3f} s{told})"
+            f"after {self.elapsed:.3f} s{request})"
         )
 
 
 class RpcError(core.DivgrpcError):
     """A call failed.
 
-    `code` is a `grpc.StatusCode`; `reason` a stable word in upper case; `detail` the server's
-    message; `field_violations` pairs of field and description; `field` the first of those fields,
-    or empty; `retry_after` seconds or None; `request_id` what to look for in the server's log. The
-    text has the method, the target and the time it took as well.
+    code: a `grpc.StatusCode`.
+    reason: a stable word in upper case, such as INDEX_NOT_FOUND.
+    detail: the server's message.
+    field_violations: pairs of a field of the request and a description.
+    field: the first of those fields, or empty.
+    retry_after: seconds after which to try again, or None.
+    request_id: the id of the call in the server's log, or empty.
+
+    The text also has the method, the target and the seconds that the call took.
     """
 
     def __init__(self, failure: Failure) -> None:
-        # Not super(): a subclass is a core error too, whose __init__ takes other things.
+        # Not super(): a subclass is also a core error, whose __init__ takes other arguments.
         Exception.__init__(self, str(failure))
         self.failure = failure
         self.code = failure.code
@@ -83,7 +87,7 @@ class ClientStateError(core.DivgrpcError):
 
 
 def rpc_error(failure: Failure) -> RpcError:
-    """Return the error of a failure, which is also the core's error of that reason or code."""
+    """Return the error of a failure, which is also the core's error for its reason or code."""
     return _kind(failure.reason, failure.code)(failure)
 
 

@@ -1,7 +1,6 @@
-"""grpc.health.v1, as much of it as waiting needs.
+"""The messages of grpc.health.v1 that waiting for a server needs, as bytes.
 
-The two messages are one field each, and their package is a server's dependency, not a caller's; so
-their bytes stand here.
+Each has one field. The package with their classes is a dependency of the server alone.
 """
 
 from typing import Final
@@ -13,5 +12,5 @@ WATCH: Final = "/grpc.health.v1.Health/Watch"
 WATCH_REQUEST: Final = b"\x0a" + bytes([len(SERVICE)]) + SERVICE.encode()
 # HealthCheckResponse{status = 1}: SERVING = 1
 SERVING: Final = b"\x08\x01"
-# A server that refuses at once gives nothing to wait on; this keeps asking from becoming a storm.
+# Between two attempts. A server that refuses at once would otherwise be asked without a pause.
 PAUSE_SECONDS: Final = 0.1

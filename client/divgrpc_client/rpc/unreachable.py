@@ -1,8 +1,8 @@
-"""Why a server cannot be reached, and what to do about it: a sentence before gRPC's own words."""
+"""Why a server cannot be reached, and what to do: a sentence before gRPC's own message."""
 
 from typing import Final
 
-# Words of gRPC's detail, and the advice for them.
+# Parts of gRPC's message, and the advice for each.
 _CAUSES: Final = (
     (
         ("Connection refused", "No such file or directory"),
@@ -20,7 +20,7 @@ _CAUSES: Final = (
 
 
 def explain(target: str, detail: str) -> str:
-    """Return gRPC's detail of a call without an answer, with advice where there is some."""
+    """Return gRPC's message about an unreachable server, after our advice if there is any."""
     for signs, sentence in _CAUSES:
         if any(sign in detail for sign in signs):
             return f"{sentence.format(target=target)} ({detail})"

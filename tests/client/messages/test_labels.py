@@ -147,7 +147,7 @@ def test_a_model_is_known_by_its_parts() -> None:
     model = LabelModel(
         FACTORS.astype(np.float32), MAP.astype(np.float32), np.array([1, 2], np.float32), True
     )
-    plan = labelling.told(
+    plan = labelling.label_upload(
         1, labels=None, label_model=model, label_names=None, hierarchy=None, roots=None
     ).plan
     assert (list(plan.offset), plan.unit_rows) == ([1, 2], True)
