@@ -17,6 +17,11 @@ _WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
             "divgrpc-server needs numba: install divgrpc[server]\n",
         ),
         (
+            ("rich",),
+            "from divgrpc_client.cli.main import main; sys.exit(main(['ls']))",
+            "divgrpc: this command needs rich: install divgrpc[cli]\n",
+        ),
+        (
             ("PIL",),
             "from divgrpc_client.cli.main import main; sys.exit(main(['demo']))",
             "divgrpc: the demonstration needs PIL: install divgrpc[server,report]\n",

@@ -339,6 +339,10 @@ def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextMa
 
 
 def _client(arguments: argparse.Namespace) -> Client:
+    # Tables need rich, and so does the module that shows evaluations in any form.
+    if not arguments.json or "csv" in arguments:
+        with extra("json", "this command", "cli"):
+            import rich  # noqa: F401  # refused here, before the server does anything
     return Client(arguments.target, timeout=TIMEOUT_SECONDS)
 
 
