@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-RUN_TIME = ("server", "load", "report")
+RUN_TIME = ("cli", "server", "load", "report")
 RUST_BUILDERS = ("maturin", "setuptools-rust")
 
 

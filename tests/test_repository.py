@@ -18,7 +18,7 @@ import divgrpc
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("divgrpc", "protos/divgrpc_protos", "server/divgrpc_server", "client/divgrpc_client")
-EXTRAS = ("server", "report", "load", "dev", "bench")
+EXTRAS = ("cli", "server", "report", "load", "dev", "bench")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 40
 KERNEL_LINES_MAX = 60

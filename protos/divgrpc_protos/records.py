@@ -17,7 +17,7 @@ What reflection finds is kept for each pair of classes.
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from functools import cache
-from operator import attrgetter, methodcaller
+from operator import attrgetter
 from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -47,13 +47,7 @@ def to_message(record: object, kind: type[MessageT]) -> MessageT:
     Fields of the message that the record lacks stay unset too.
     """
     classes: tuple[Any, Any] = (type(record), kind)
-    names, values_of, converts = _writers(*classes)
-    values = values_of(record)
-    pairs = zip(names, converts, values, strict=True)
-    fields = {
-        name: value if convert is None or value is None else convert(value)
-        for name, convert, value in pairs
-    }
+    fields = {name: write(record) for name, write in _writers(*classes)}
     return kind(**fields)
 
 
@@ -100,32 +94,37 @@ def class_of(field: FieldDescriptor) -> type[Message]:
 
 
 @cache
-def _writers(
-    record: type, kind: type[Message]
-) -> tuple[list[str], Callable[[Any], tuple[Any, ...]], list[Convert | None]]:
-    """Return the names of common fields, what reads them all, and how each is converted."""
-    fields = fields_of(kind)
+def _writers(record: type, kind: type[Message]) -> list[tuple[str, Convert]]:
+    """Return the names of common fields, and what reads each from a record for the message."""
     hints = get_type_hints(record)
-    names = [name for name in hints if name in fields]
-    read = attrgetter(*names)
-    values_of = read if len(names) > 1 else lambda value: (read(value),)
-    return names, values_of, [_writer(fields[name], hints[name]) for name in names]
+    fields = fields_of(kind)
+    return [(name, _writer(fields[name], hint)) for name, hint in hints.items() if name in fields]
 
 
-def _writer(field: FieldDescriptor, hint: Any) -> Convert | None:  # noqa: ANN401  # any type hint
+def _writer(field: FieldDescriptor, hint: Any) -> Convert:  # noqa: ANN401  # any type hint
+    """Return what reads a field from a record for its message."""
+    value_of = attrgetter(field.name)
+    if field.is_repeated and get_origin(hint) is np.ndarray:
+        to_list = attrgetter(f"{field.name}.tolist")
+        return lambda record: to_list(record)()
+    convert = _converter(field)
+    if convert is None:
+        return value_of
+    if NoneType in get_args(hint):
+        return lambda record: None if (value := value_of(record)) is None else convert(value)
+    return lambda record: convert(value_of(record))
+
+
+def _converter(field: FieldDescriptor) -> Convert | None:
     """Return how a value is converted for a field; None if it goes as it is."""
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return None
-    if field.message_type is not None:
-        kind = class_of(field)
-        if field.is_repeated:
-            return lambda records: [to_message(record, kind) for record in records]
-        return lambda record: _part(record, kind)
-    if field.is_repeated:
-        return methodcaller("tolist") if get_origin(hint) is np.ndarray else None
-    if field.enum_type is not None:
+    if field.enum_type is not None and not field.is_repeated:
         return lambda word: words.to_enum(field, word)
-    return None
+    if field.message_type is None or field.message_type.GetOptions().map_entry:
+        return None
+    kind = class_of(field)
+    if field.is_repeated:
+        return lambda records: [to_message(record, kind) for record in records]
+    return lambda record: _part(record, kind)
 
 
 def _part(record: object, kind: type[Message]) -> Message:
