@@ -33,7 +33,7 @@ _HIT_BYTES_MIN: Final = 9
 
 
 def parse_matrix(field: str, vectors: vectors_pb2.Vectors) -> arrays.Matrix:
-    """Return rows as they came; raises `InvalidArgumentError` with the field below `field`."""
+    """Return the rows of a message; raises `InvalidArgumentError` with a field of `field`."""
     try:
         return arrays.decode(vectors)
     except arrays.MatrixError as error:
@@ -42,21 +42,22 @@ def parse_matrix(field: str, vectors: vectors_pb2.Vectors) -> arrays.Matrix:
 
 
 def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.Csr:
-    """Return the labels of so many rows of documents, or whatever they are `of`, as rows of ones.
+    """Return the labels of `rows` documents as rows of ones.
 
-    Raises `InvalidArgumentError` with the field below `labels`.
+    `of` is the word for the documents in errors. Raises `InvalidArgumentError` with a field of
+    `labels`.
     """
     try:
-        found = arrays.decode_label_sets(sets)
+        labels = arrays.decode_label_sets(sets)
     except arrays.MatrixError as error:
         raise InvalidArgumentError(f"labels.{error.field}", f"labels.{error}") from None
-    if arrays.row_count(found) != rows:
+    label_rows = arrays.row_count(labels)
+    if label_rows != rows:
         raise InvalidArgumentError(
             "labels.offsets",
-            f"labels.offsets must be {rows + 1}, one more than the {of}, "
-            f"got {arrays.row_count(found) + 1}",
+            f"labels.offsets must be {rows + 1}, one more than the {of}, got {label_rows + 1}",
         )
-    return found
+    return labels
 
 
 def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameters:
@@ -122,12 +123,12 @@ def pack_labels(result: LabelResult) -> bytes:
 
 
 def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], list[list[Any]]]:
-    """Return the offsets of the rows of tables (nq, k), and what is found in each, row by row."""
+    """Return the offsets of the rows of tables (nq, k), and each table's filled places in order."""
     offsets = [0, *accumulate(counts.tolist())]
     width = tables[0].shape[1]
     if offsets[-1] < tables[0].size:
-        found = np.arange(width) < counts[:, None]
-        tables = tuple(table[found] for table in tables)
+        filled = np.arange(width) < counts[:, None]
+        tables = tuple(table[filled] for table in tables)
     return offsets, [table.ravel().tolist() for table in tables]
 
 
@@ -136,7 +137,7 @@ def _reasons(reasons: npt.NDArray[np.str_]) -> list[Any]:
 
 
 def _offsets_of_hits(result: QueryResult) -> list[int]:
-    """Return `collapsed_offsets` without the places that no result fills."""
+    """Return `collapsed_offsets` of the filled places alone."""
     copies = np.diff(result.collapsed_offsets).reshape(result.ids.shape)
     filled = np.arange(result.ids.shape[1]) < result.counts[:, None]
     return [0, *accumulate(copies[filled].tolist())]
@@ -151,9 +152,9 @@ def effective_of_labels(
 
 
 def pack_stream_answer(correlation_id: int, response: bytes) -> bytes:
-    """Return the QueryStreamResponse around a QueryResponse, without parsing or copying that.
+    """Return the QueryStreamResponse of a serialised QueryResponse, without parsing it.
 
-    A message is its fields one after the other, and `response` is field 2, a length and bytes.
+    A message is the concatenation of its fields. Field 2, `response`, is a length and bytes.
     """
     answer = query_pb2.QueryStreamResponse(correlation_id=correlation_id)
     return answer.SerializeToString() + b"\x12" + _varint(len(response)) + response
@@ -186,7 +187,7 @@ def pack_progress(progress: Progress) -> index_pb2.BuildProgress:
 def word(message: Descriptor, name: str, value: int) -> str | None:
     """Return the word of a field's enum value, None for the unspecified one.
 
-    Raises `InvalidArgumentError` where the enum has no such value.
+    Raises `InvalidArgumentError` for a number that has no word.
     """
     if value == 0:
         return None
@@ -197,13 +198,13 @@ def word(message: Descriptor, name: str, value: int) -> str | None:
 
 
 def check_reply_size(rows: int, k: int) -> None:
-    """Raise `ReplyTooLargeError` where no message can hold `k` hits of each row."""
+    """Raise `ReplyTooLargeError` if no message can hold `k` hits of each row."""
     if rows * k * _HIT_BYTES_MIN > LIMITS["message_bytes_max"]:
         raise reply_too_large()
 
 
 def reply_too_large() -> ReplyTooLargeError:
-    """Return what to raise where no message can hold an answer."""
+    """Return the error of an answer that no message can hold."""
     return ReplyTooLargeError(
         f"the answer would be larger than {LIMITS['message_bytes_max']} bytes; "
         "ask for fewer rows at a time or a smaller k"

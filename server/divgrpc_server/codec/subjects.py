@@ -1,7 +1,7 @@
 """Subjects of calls, for access lines: the index, the number of rows, the results of each row.
 
-Requests pass through a front as bytes. Reading a small one takes some 2 microseconds, and a large
-one the time of a copy. Both are short beside the work for the request.
+Requests pass through a front as bytes. To parse a small one takes about 2 microseconds, and a large
+one as long as a copy. Both are short compared with the work for the request.
 """
 
 from collections.abc import Callable, Mapping
