@@ -88,7 +88,7 @@ class Engine(KeptIndex):
             plan = self._plan(parameters.query, dense=False)
             answers = self._searcher.answer(rows, plan)
             neighbours = self.topics.labels.rows(answers.ids)
-            prediction = self.labels.vote(neighbours, answers, parameters, plan.wanted)
+            prediction = self.labels.vote(neighbours, answers, parameters, plan.parameters)
         return self.labels.result(prediction, parameters, self.generation)
 
     def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
@@ -110,18 +110,18 @@ class Engine(KeptIndex):
 
         `as_points`: dense queries too are like points, and none are hyperplanes.
         """
-        rows = query_rows("queries", queries, self.dims, self._searcher.metric)
-        if not 1 <= len(rows) <= LIMITS["query_rows_max"]:
+        queries = query_rows("queries", queries, self.dims, self._searcher.metric)
+        if not 1 <= len(queries) <= LIMITS["query_rows_max"]:
             raise InvalidArgumentError(
                 "queries",
-                f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
+                f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(queries)}",
             )
-        dense = self._dense_apart and not (as_points or isinstance(rows, SparseRows))
+        dense = self._dense_apart and not (as_points or isinstance(queries, SparseRows))
         plan = self._plan(parameters, dense=dense)
-        answers, effective = self._searcher.answer(rows, plan), plan.wanted
+        answers, effective = self._searcher.answer(queries, plan), plan.parameters
         warnings = parameters.warnings() + plan.warnings
         if dense and parameters.search == "auto" and effective.search != "exact":
-            warnings += self._like_points(rows, parameters)
+            warnings += self._like_points(queries, parameters)
         warnings += too_few("k", effective.k, self.rows, answers.counts)
         stats = QueryStats(*answers.stats)
         if effective.duplicate_threshold is not None:
@@ -130,7 +130,7 @@ class Engine(KeptIndex):
         return QueryResult(
             ids=answers.ids,
             scores=answers.scores,
-            selection_scores=answers.values,
+            selection_scores=answers.selection_scores,
             counts=answers.counts,
             generation=self.generation,
             stats=stats,
@@ -151,7 +151,7 @@ class Engine(KeptIndex):
         Only whether `queries` are dense or sparse matters; None stands for queries like points.
         """
         sparse = isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
-        return self._plan(parameters, dense=queries is not None and not sparse).wanted
+        return self._plan(parameters, dense=queries is not None and not sparse).parameters
 
     def exact_together(
         self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
@@ -172,13 +172,17 @@ class Engine(KeptIndex):
             self._plans[parameters, dense] = plan
         return plan
 
-    def _like_points(self, rows: Rows, parameters: QueryParameters) -> tuple[WarningInfo, ...]:
+    def _like_points(self, queries: Rows, parameters: QueryParameters) -> tuple[WarningInfo, ...]:
         """Warn where dense rows may be points, and `auto` goes by recalls of hyperplanes."""
-        searches = {self._plan(parameters, dense=dense).wanted.search for dense in (False, True)}
+        searches = {
+            self._plan(parameters, dense=dense).parameters.search for dense in (False, True)
+        }
         if self._manifest.auto_search_dense is None or len(searches) == 1:
             return ()
         widest = self._manifest.widest_row
-        if isinstance(rows, SparseRows) or all(np.count_nonzero(row) > widest for row in rows):
+        if isinstance(queries, SparseRows):
+            return ()
+        if all(np.count_nonzero(query) > widest for query in queries):
             return ()
         sentence = (
             "dense queries are taken for hyperplanes, and some have no more numbers than points:"
@@ -214,8 +218,8 @@ class Engine(KeptIndex):
         plan = self._searcher.plan(
             effective,
             probe_on=parameters.search == "auto",
-            most=min(parameters.most_candidates(self._mean_width), most_compared),
-            again=parameters.searches_again,
+            pool_limit=min(parameters.most_candidates(self._mean_width), most_compared),
+            retries=parameters.searches_again,
         )
         warnings = table.warnings(parameters, effective, manifest.rows)
         if threshold is not None and effective.duplicate_threshold is None:
@@ -231,13 +235,13 @@ class Engine(KeptIndex):
 
         Rows are answered one by one. Their times cover search and selection.
         """
-        rows = query_rows("queries", queries, self.dims, self._searcher.metric)
-        plan = self._plan(parameters, dense=not isinstance(rows, SparseRows))
-        ids = np.empty((len(rows), plan.wanted.k), np.int64)
-        seconds = np.empty(len(rows))
-        for number in range(len(rows)):
+        queries = query_rows("queries", queries, self.dims, self._searcher.metric)
+        plan = self._plan(parameters, dense=not isinstance(queries, SparseRows))
+        ids = np.empty((len(queries), plan.parameters.k), np.int64)
+        seconds = np.empty(len(queries))
+        for number in range(len(queries)):
             begun = time.perf_counter()
-            answers = self._searcher.answer(rows[number : number + 1], plan)
+            answers = self._searcher.answer(queries[number : number + 1], plan)
             seconds[number] = time.perf_counter() - begun
             ids[number] = answers.ids[0]
         return ids, seconds * 1e6
@@ -255,13 +259,13 @@ class Engine(KeptIndex):
 
         It pauses every few milliseconds, and returns what `divgrpc.metrics.list_distances` does.
         """
-        rows = query_rows("queries", queries, self.dims, self._searcher.metric)
-        points, targets = (
-            matrix.matrix if isinstance(matrix, SparseRows) else matrix
-            for matrix in (self._searcher.points, rows)
+        prepared = query_rows("queries", queries, self.dims, self._searcher.metric)
+        points, matrix = (
+            rows.matrix if isinstance(rows, SparseRows) else rows
+            for rows in (self._searcher.points, prepared)
         )
         places = self.topics.labels.rows(ids)
-        return list_distances_stepwise(points, targets, places, self._searcher.metric)
+        return list_distances_stepwise(points, matrix, places, self._searcher.metric)
 
 
 def _end_to_end(parts: list[IntArray]) -> tuple[IntArray, IntArray]:

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from divgrpc.arrays import read_only, release
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
-from divgrpc.storage.arrays import read_only, release
 from divgrpc.types import FloatArray, IntArray, Metric
 
 # Squares of what is so long can be added up ten million times in float32.

@@ -17,8 +17,8 @@ from divgrpc.build.near_copies import near_copy_threshold
 from divgrpc.build.tuning import Tuned, tune
 from divgrpc.hashing.count_sketch import FROM_DIMS, SUMS
 from divgrpc.parameters import BuildParameters
-from divgrpc.search.arrays import readable
-from divgrpc.search.costs import AUTO, CLEARLY_CHEAPER, Shape, reaches
+from divgrpc.search.arrays import with_points
+from divgrpc.search.costs import AUTO, CHEAPER_RATIO_MAX, Shape, reaches
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.manifest import Manifest
 from divgrpc.storage.writers import Arrays
@@ -48,7 +48,7 @@ def assemble(
     report("tuning", 0, len(points))
     rows, dims = points.shape
     stored = len(points.values) if isinstance(points, SparseRows) else None
-    searcher = Searcher(readable(encoded.arrays, points), parameters, dims)
+    searcher = Searcher(with_points(encoded.arrays, points), parameters, dims)
     shape = Shape.of(parameters, rows, dims, stored)
     tick = partial(report, "tuning")
     tuned = tune(searcher, shape, parameters.target_recall, parameters.seed, tick, queries=queries)
@@ -158,7 +158,7 @@ def _search_choice(tuned: Tuned, target: float) -> Choice:
     )
     reason = (
         f"auto starts with {AUTO[0]}, and moves on to {', then to '.join(AUTO[1:])}, where that "
-        f"finds {target:g} of the candidates of a default query at less than {CLEARLY_CHEAPER:g} "
+        f"finds {target:g} of the candidates of a default query at less than {CHEAPER_RATIO_MAX:g} "
         f"of the price: {costs} by counted work"
     )
     return Choice("search", tuned.auto_search, reason)

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc import compilation
+from divgrpc.arrays import Array
 from divgrpc.build.assembly import assemble
 from divgrpc.build.labels import LabelBuilder
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
 from divgrpc.hashing import hyperplanes
 from divgrpc.labels.build_inputs import LabelPlan
 from divgrpc.parameters import LIMITS, BuildParameters
-from divgrpc.storage.arrays import Array
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.writers import Store
 from divgrpc.types import IndexInfo, Progress, WarningInfo

@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import threadpool_limits
 
+from divgrpc.arrays import Array, release
 from divgrpc.hashing import codes, hyperplanes, partition
 from divgrpc.hashing.count_sketch import CountSketch
 from divgrpc.kernels import inverted_lists, normalise
 from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters
-from divgrpc.storage.arrays import Array, release
 from divgrpc.storage.writers import Arrays
 from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, mean_width, release_rows, take

@@ -15,7 +15,7 @@ from divgrpc.build.sample import Sample
 from divgrpc.hashing.count_sketch import dims_after
 from divgrpc.hashing.hyperplanes import CELLS_FROM_ROWS, MAX_COMPONENTS
 from divgrpc.parameters import BuildParameters, QueryParameters
-from divgrpc.search.arrays import readable
+from divgrpc.search.arrays import with_points
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import HashFamily, Search
@@ -98,7 +98,7 @@ class _Trial:
         """
         parameters = replace(self._parameters, hash_family=family)
         encoded = encode_points(MemoryStore(), parameters, self._points, lambda *_: None)
-        arrays = readable(encoded.arrays, self._points)
+        arrays = with_points(encoded.arrays, self._points)
         searcher = Searcher(arrays, encoded.parameters, self._points.shape[1])
         if self._sample is None:
             seed, most = parameters.seed, self._candidates

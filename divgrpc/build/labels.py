@@ -17,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from divgrpc.arrays import Array
 from divgrpc.build.assembly import assemble
 from divgrpc.build.encoder import Report
 from divgrpc.build.sample import SAMPLE_QUERIES
@@ -26,7 +27,6 @@ from divgrpc.labels.build_inputs import LabelPlan
 from divgrpc.labels.model import label_rows
 from divgrpc.labels.prediction import INDEX, embed
 from divgrpc.parameters import LIMITS, BuildParameters
-from divgrpc.storage.arrays import Array
 from divgrpc.storage.manifest import LabelSection
 from divgrpc.storage.writers import Arrays, Part
 from divgrpc.types import Progress, WarningInfo

@@ -1,9 +1,9 @@
 """From margins to codes: the bits of each margin, and the terms that turn codes into distances.
 
-A code is a row of odd numbers around zero, one per margin: signs, +1 and -1, of one bit each, or
-with a depth of 2 or 4 bits 4 or 16 levels in even steps. As many bits tell more of few margins than
-of many, unless what the others would have told is lost: what points hold in how many of their
-principal components decides.
+A code is a row of odd numbers around zero, one per margin: with a depth of 1 bit the signs +1 and
+-1, with 2 or 4 bits 4 or 16 levels in even steps. For a given number of bits, few margins of many
+bits are more precise than many margins of one bit, unless the omitted margins matter: that depends
+on the variance of the points along their principal components.
 """
 
 import math
@@ -14,10 +14,11 @@ import numpy.typing as npt
 
 from divgrpc.types import FloatArray
 
-# Bits per margin, most first.
+# Bits per margin, in the order in which they are preferred.
 DEPTHS: Final = (4, 2, 1)
-# Of a normal variable of deviation 1: between levels, where its error is least (Max 1960), and the
-# square of that error, of what the code's own length does not tell, over the variable's.
+# Distance between the levels that quantise a standard normal variable with the least error (Max
+# 1960), by depth; and the variance of that error relative to the variable's, without the part that
+# scaling the code corrects.
 _STEPS: Final = {2: 0.9957, 4: 0.3352}
 _NOISES: Final = {1: math.pi / 2 - 1, 2: 0.1347, 4: 0.0117}
 
@@ -25,25 +26,25 @@ _NOISES: Final = {1: math.pi / 2 - 1, 2: 0.1347, 4: 0.0117}
 def fitting_components(variances: npt.NDArray[np.floating], bits: int) -> int:
     """Return how many principal components to hash in codes of `bits` bits.
 
-    `variances` (d,) along all components, strongest first, of what is coded: the ways from centres
-    to points. With m components a product of two ways is off by what the others hold of it, sum
-    v^2, and by the noise of the levels, which a rotation spreads evenly over m; the depth with the
-    least of both is taken.
+    `variances` (d,) of the coded vectors (points less their centres) along all components,
+    strongest first. With m components the product of two vectors has an error of sum v^2 over the
+    omitted components, and one of the quantisation noise, which a rotation spreads evenly over m.
+    The depth with the least sum of both is taken.
     """
-    # Squares of squares of far points leave the range of float32.
+    # Fourth powers of long vectors leave the range of float32.
     variances = np.asarray(variances, np.float64)
     error = {}
     for depth in DEPTHS:
         margins = bits // depth
-        held, rest = variances[:margins].sum(), variances[margins:]
-        error[depth] = _NOISES[depth] * held**2 / margins + (rest**2).sum()
+        coded, omitted = variances[:margins].sum(), variances[margins:]
+        error[depth] = _NOISES[depth] * coded**2 / margins + (omitted**2).sum()
     return min(len(variances), bits // min(error, key=error.__getitem__))
 
 
 def levels(margins: FloatArray, depth: int, used: int) -> FloatArray:
-    """Return codes (m, B) as odd numbers: 2^depth of them, the same steps for all of a row.
+    """Return codes (m, B) float32 as odd numbers of 2^depth levels, with one step size per row.
 
-    `used` is how many of the margins (m, B) are not of planes of zeros.
+    `used` is the number of `margins` (m, B) that belong to planes other than zero.
     """
     if depth == 1:
         return np.copysign(np.float32(1), margins)
@@ -59,10 +60,10 @@ def levels(margins: FloatArray, depth: int, used: int) -> FloatArray:
 def encode(codes: FloatArray, words: npt.NDArray[np.uint64], start: int) -> None:
     """Write a block of codes (m, B) into words[:, start : start + m].
 
-    `words` (W, n) uint64, word-major. The lowest bits of all margins come first, so that of W words
-    the B / 64 last hold the signs; where those are all the bits there are, `codes` may be the
-    margins. They come of one matrix product: a point's code is stored and never computed again, so
-    how the product is summed does not matter.
+    `words` (W, n) uint64, word-major. The lowest bits of all margins come first, so the last B / 64
+    of the W words hold the signs; if a margin has one bit, `codes` may be the margins. Margins come
+    from a library's matrix product: a point's code is stored and never computed again, so the order
+    of that sum does not matter.
     """
     part = words[:, start : start + len(codes)]
     groups = codes.shape[1] // 64
@@ -83,13 +84,11 @@ def _packed(bits: npt.NDArray[np.bool_] | npt.NDArray[np.uint8]) -> npt.NDArray[
 def stretches(
     margins: npt.NDArray[np.floating], codes: npt.NDArray[np.floating], spanned: float
 ) -> npt.NDArray[np.floating]:
-    """Return how far points lie along their codes, (m,), of `margins` and `codes` (m, B).
+    """Return the factors (m,) that turn products with codes into products with points.
 
-    A point is nearly its code, on each of the hyperplanes, times sum h^2 / sum h c of its margins h
-    and levels c, and `spanned`: exact for the point itself where hyperplanes are orthogonal
-    (Gao & Long 2024, RaBitQ). So a product with the code, times that, estimates one with the point,
-    length included. `spanned` is how many dimensions the hyperplanes lie in, over how many they
-    are.
+    For a point with margins h and levels c, both (B,), the factor is `spanned` times sum h^2 / sum
+    h c: exact for the point itself if hyperplanes are orthogonal (Gao and Long 2024, RaBitQ).
+    `spanned` is the number of dimensions that the hyperplanes span, divided by their number.
     """
     sizes = np.einsum("ij,ij->i", margins, codes)
     squares = np.einsum("ij,ij->i", margins, margins)
@@ -99,16 +98,16 @@ def stretches(
 
 
 def pack_terms(offsets: FloatArray, factors: FloatArray) -> npt.NDArray[np.uint32]:
-    """Return two terms in one word each, (m,): see `kernels.scanning.estimate`.
+    """Return an offset and a factor per word, (m,) uint32, as `kernels.code_scan.estimate` reads.
 
-    Of either (m,) the upper half of a float32 is kept, rounded: eight bits of precision, where a
-    code is right to some four.
+    Of each the upper half of a float32 is kept, rounded: eight bits of precision, while a code has
+    about four.
     """
     return (_rounded(offsets) & np.uint32(0xFFFF0000)) | (_rounded(factors) >> np.uint32(16))
 
 
 def _rounded(values: FloatArray) -> npt.NDArray[np.uint32]:
-    """Return float32 bits whose upper halves are the nearest to `values`; no number stays none."""
+    """Return float32 bits whose upper halves are the nearest to `values`; nan stays nan."""
     bits = np.asarray(values, np.float32).view(np.uint32)
     rounded = (bits + np.uint32(0x8000)) & np.uint32(0xFFFF0000)
     return np.where(np.isfinite(rounded.view(np.float32)), rounded, bits)

@@ -1,11 +1,11 @@
-"""Count sketch: where dimensions are very many, they become few before they are hashed.
+"""Count sketch: reduces very many dimensions to 4,096 before they are hashed.
 
-Every dimension is added to one of 4,096 sums, or taken off it, by chance (Charikar, Chen &
-Farach-Colton 2002; for bags of words Weinberger et al. 2009). Products stay what they were on the
-average, and those of unit vectors vary by a standard deviation of at most sqrt(2 / 4,096), .022: a
-fraction of what 256 bits leave open. A dense query is projected from 4,096 dimensions then, where
-streaming a hyperplane over tens of thousands costs more than all else; stored points, scores and
-selection know nothing of it.
+Each dimension is added to a random one of 4,096 sums, or subtracted from it (Charikar, Chen and
+Farach-Colton 2002; for bags of words Weinberger et al. 2009). Products are unbiased, and those of
+unit vectors have a standard deviation of at most sqrt(2 / 4,096), .022: a fraction of the error of
+256 bits. A dense query is then projected from 4,096 dimensions; reading hyperplanes over tens of
+thousands would cost more than the rest of the query. Only hashing uses the sketch: stored points,
+scores and selection do not.
 """
 
 from dataclasses import dataclass
@@ -18,22 +18,26 @@ from scipy import sparse
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import Rows, SparseRows, joined, release_rows, take
 
-# From so many dimensions on; what embeddings have is hashed as it is.
+# Dimensions from which rows are sketched; embeddings have fewer.
 FROM_DIMS: Final = 8_193
+# Dimensions of a sketch.
 SUMS: Final = 4_096
-_TAKEN_AT_ONCE: Final = 256
+# Rows copied at a time from mapped arrays.
+_ROWS_AT_ONCE: Final = 256
 
 
 def dims_after(dims: int) -> int:
-    """Return how many columns rows of so many have once they are sketched, or left alone."""
+    """Return the number of hashed dimensions of rows with `dims` columns."""
     return SUMS if dims >= FROM_DIMS else dims
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CountSketch:
-    """Which sum each dimension goes to: `places` (d,) int32, s to be added to sum s, ~s taken off.
+    """The sum that each dimension goes to.
 
-    `places` is empty where rows stay as they are; `dims` is how many columns they have afterwards.
+    places: (d,) int32, s to be added to sum s, ~s to be subtracted from it; empty if rows are not
+        sketched.
+    dims: number of columns after the sketch.
     """
 
     places: npt.NDArray[np.int32]
@@ -41,7 +45,7 @@ class CountSketch:
 
     @classmethod
     def draw(cls, dims: int, seed: int) -> "CountSketch":
-        """Deal dimensions out, as many to each sum, or leave them alone where they are few."""
+        """Draw a sketch with as many dimensions in each sum, or none if dimensions are few."""
         if dims_after(dims) == dims:
             return cls(np.empty(0, np.int32), dims)
         rng = np.random.default_rng((seed, 3))
@@ -53,7 +57,7 @@ class CountSketch:
         if not len(self.places):
             return rows
         if isinstance(rows, SparseRows):
-            # Columns are renamed, so that what it costs follows the stored numbers, not `d`.
+            # Renaming columns costs time in proportion to stored elements, not to `d`.
             places = self.places[rows.indices]
             added = places >= 0
             values = np.where(added, rows.values, -rows.values)
@@ -63,22 +67,22 @@ class CountSketch:
         return self.of_dense(rows)
 
     def of_some(self, rows: Rows, numbers: IntArray) -> Rows:
-        """Return the sketch of some rows, ascending; few are held as they are at a time."""
+        """Return the sketch of the rows with some ascending `numbers`, copying few at a time."""
         if not len(self.places):
             return take(rows, numbers)
         parts = []
-        for start in range(0, max(1, len(numbers)), _TAKEN_AT_ONCE):
-            parts.append(self(rows[numbers[start : start + _TAKEN_AT_ONCE]]))
+        for start in range(0, max(1, len(numbers)), _ROWS_AT_ONCE):
+            parts.append(self(rows[numbers[start : start + _ROWS_AT_ONCE]]))
             release_rows(rows)
         return joined(parts)
 
     def of_dense(self, rows: FloatArray) -> FloatArray:
-        """Return the same of dense rows, or of one alone: (..., d) to (..., dims)."""
+        """Return the sketch of dense rows, or of one vector: (..., d) to (..., dims)."""
         return np.ascontiguousarray(rows @ self._matrix, np.float32) if len(self.places) else rows
 
     @property
     def _matrix(self) -> sparse.csr_array:
-        """The same as a matrix (d, dims) with one 1 or -1 in each row."""
+        """The sketch as a matrix (d, dims) with one 1 or -1 in each row."""
         added = self.places >= 0
         sums = np.where(added, self.places, ~self.places)
         values = np.where(added, np.float32(1), np.float32(-1))

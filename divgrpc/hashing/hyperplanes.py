@@ -1,17 +1,17 @@
-"""Hash families: where hyperplanes come from, and what theory says of them.
+"""Hash families: how hyperplanes are drawn, and their collision probabilities.
 
 A code bit of x is the sign of x . p - t, for a hyperplane p and a threshold t (0, or the mean
-point's projection where hashing is centred). In cells a margin may have more than one bit, see
+point's projection if hashing is centred). In cells a margin may have more than one bit, see
 `divgrpc.hashing.codes`. `lsh_div` draws directions at random (Charikar 2002; the paper's LSH-Div);
 `lsh_sdiv` draws them inside the top principal components (its LSH-SDiv); `pca_hash` takes the
-components themselves (Wang et al. 2006), one bit each, with nothing random about them and so no
-collision probability. `cells` has the hyperplanes of `lsh_sdiv` to rank by inside the cells of a
-learned partition (`divgrpc.hashing.partition`), which have none either. Build resolves `auto` to
-one of the others.
+components themselves (Wang et al. 2006), one bit each; nothing in it is random, so it has no
+collision probability. `cells` uses the hyperplanes of `lsh_sdiv` to rank points inside the cells of
+a learned partition (`divgrpc.hashing.partition`), which has no collision probability either. Build
+resolves `auto` to one of the others.
 
-Gaussian directions are independent, which is what Eq. 5 and the lemma speak of. Orthogonal ones
-come in blocks of as many as there are dimensions (super-bit LSH, Ji et al. 2012): each bit alone
-has the same collision probability, and the share of differing bits varies less around it.
+Gaussian directions are independent, as Eq. 5 and the lemma assume. Orthogonal directions come in
+blocks of as many as there are dimensions (super-bit LSH, Ji et al. 2012): each bit alone has the
+same collision probability, and the share of differing bits varies less around it.
 """
 
 import contextlib
@@ -31,23 +31,25 @@ from divgrpc.parameters import CODE_BITS, BuildParameters
 from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, mean_width
 
+# Bits of a code word.
 WORD: Final = 64
+# Principal components by default, at most.
 MAX_COMPONENTS: Final = 200
-# Rows that principal components are computed from at most: more change them in digits that a sign
-# does not see.
+# Most rows that principal components are computed from: more rows do not change the signs.
 _SAMPLE_ROWS: Final = 50_000
+# Most numbers in those rows, dense and sparse, unless that leaves fewer than _SUFFICIENT_ROWS.
 _SAMPLE_FLOATS: Final = 1 << 24
 _SAMPLE_STORED: Final = 1 << 22
 _SUFFICIENT_ROWS: Final = 4_096
-# Up to this many dimensions the second moments are cheaper than sketching.
+# Dimensions up to which second moments are cheaper than subspace iteration.
 GRAM_DIMS: Final = 2_048
-# From so many points on a scan of all codes takes longer than cells do, where they fit the points.
+# Points from which a scan of all codes takes longer than cells, if cells fit the points.
 CELLS_FROM_ROWS: Final = 100_000
+# Columns and iterations of the randomised subspace iteration beyond the components.
 _OVERSAMPLING: Final = 16
 _POWER_ITERATIONS: Final = 4
-# Columns whose lengths, each less what the others before it hold, differ by more (natural
-# logarithm) lose digits in Cholesky's factorisation.
-_MOST_UNLIKE: Final = 13.0
+# Greatest range of the logarithms of Cholesky's diagonal at which it keeps enough digits.
+_LOG_DIAGONAL_RANGE_MAX: Final = 13.0
 
 
 def collision_probability(distance: float) -> float:
@@ -81,35 +83,35 @@ def tables_needed(distance: float, n_bits: int, failure_probability: float) -> i
     return max(1, math.ceil(math.log(failure_probability) / math.log1p(-bucket)))
 
 
-def fill_defaults(asked: BuildParameters, rows: int, dims: int) -> BuildParameters:
-    """Return the same with n_tables, n_bits and n_components set; `auto` stands for `lsh_div`.
+def fill_defaults(parameters: BuildParameters, rows: int, dims: int) -> BuildParameters:
+    """Return parameters with n_tables, n_bits and n_components set; `auto` becomes `lsh_div`.
 
-    Raises `InvalidArgumentError` where there are fewer dimensions than components asked for, or
-    fewer components than `pca_hash` needs for its tables.
+    Raises `InvalidArgumentError` if there are fewer dimensions than requested components, or fewer
+    components than `pca_hash` needs for its tables.
     """
     dims = dims_after(dims)
-    if asked.n_components is not None and asked.n_components > dims:
+    if parameters.n_components is not None and parameters.n_components > dims:
         raise InvalidArgumentError(
             "n_components",
             f"n_components must be at most the number of dimensions that are hashed, {dims}, "
-            f"got {asked.n_components}",
+            f"got {parameters.n_components}",
         )
-    family = "lsh_div" if asked.hash_family == "auto" else asked.hash_family
-    components = asked.n_components or min(dims, MAX_COMPONENTS)
+    family = "lsh_div" if parameters.hash_family == "auto" else parameters.hash_family
+    components = parameters.n_components or min(dims, MAX_COMPONENTS)
     if family == "cells":
-        # Where all dimensions fit into a code, none need be lost.
-        components = asked.n_components or (dims if dims <= CODE_BITS else MAX_COMPONENTS)
-        return replace(asked, hash_family=family, n_components=components)
+        # If all dimensions fit into a code, all are hashed.
+        components = parameters.n_components or (dims if dims <= CODE_BITS else MAX_COMPONENTS)
+        return replace(parameters, hash_family=family, n_components=components)
     n_tables, n_bits = 10, min(24, max(8, rows.bit_length() - 2))
     if family == "pca_hash":
-        # A component is one bit of one table, and there is nothing to draw another from.
-        n_bits = max(1, min(n_bits, components // (asked.n_tables or 1)))
-        n_tables = max(1, min(n_tables, components // (asked.n_bits or n_bits)))
+        # A component is one bit of one table, and there are no others to draw.
+        n_bits = max(1, min(n_bits, components // (parameters.n_tables or 1)))
+        n_tables = max(1, min(n_tables, components // (parameters.n_bits or n_bits)))
     filled = replace(
-        asked,
+        parameters,
         hash_family=family,
-        n_tables=asked.n_tables or n_tables,
-        n_bits=asked.n_bits or n_bits,
+        n_tables=parameters.n_tables or n_tables,
+        n_bits=parameters.n_bits or n_bits,
         n_components=components,
     )
     _check_table_bits(filled, components)
@@ -127,7 +129,7 @@ def _check_table_bits(filled: BuildParameters, components: int) -> None:
 
 
 def code_bits(filled: BuildParameters) -> int:
-    """Return the bits of a code: 256, or what tables and components need, in whole words."""
+    """Return the bits of a code: 256, or as many whole words as tables and components need."""
     needed = (filled.n_tables or 0) * (filled.n_bits or 0)
     if filled.hash_family == "pca_hash":
         needed = filled.n_components or 0
@@ -135,7 +137,7 @@ def code_bits(filled: BuildParameters) -> int:
 
 
 def code_depth(filled: BuildParameters) -> int:
-    """Return how many bits of a code each margin has: in cells as many as there is room for."""
+    """Return how many bits of a code each margin has: in cells as many as fit."""
     if filled.hash_family != "cells":
         return 1
     components = filled.n_components or 0
@@ -149,11 +151,12 @@ def draw_hyperplanes(
     count: int,
     sketch: CountSketch | None = None,
 ) -> FloatArray:
-    """Return (m, count) float32, each column a unit direction or zeros, which hash nothing.
+    """Return hyperplanes (m, count) float32, each column a unit direction or zeros.
 
-    Zeros are past the last component of `pca_hash` and, in cells, past the last whole rotation.
-    All lie where `sketch` takes the `vectors` (n, d), by default nowhere else: m is d. Vectors are
-    looked at where the family has components, around `centre` (d,); `parameters` are filled in.
+    Columns of zeros follow the last component of `pca_hash` and, in cells, the last complete
+    rotation; their bits are the same for all points. Directions are in the space of the sketched
+    `vectors` (n, d); without a sketch m is d. Families with components read the vectors, centred at
+    `centre` (d,). `parameters` are filled in.
     """
     rng = np.random.default_rng(parameters.seed)
     sketch = sketch or CountSketch(np.empty(0, np.int32), vectors.shape[1])
@@ -164,21 +167,21 @@ def draw_hyperplanes(
         return _dealt(basis, parameters.n_tables or 1, parameters.n_bits or 1, count)
     orthogonal = parameters.hyperplanes == "orthogonal"
     if parameters.hash_family == "lsh_div" or components >= dims:
-        # All components together are the whole space, and a turned random direction is one.
+        # All components span the whole space, and a rotated random direction is random.
         directions = _directions(rng, dims, count, orthogonal=orthogonal)
     else:
         basis = _components(vectors, centre, components, rng, sketch)
         directions = basis @ _directions(rng, components, count, orthogonal=orthogonal)
     directions /= np.linalg.norm(directions, axis=0)
     if orthogonal and code_depth(parameters) > 1:
-        # What is left of a block would count some directions more often than others, which costs
-        # more than bits of a rotation lose: planes of zeros.
+        # An incomplete block would weigh some directions more than others, which costs more recall
+        # than the bits of that block give.
         directions[:, count // components * components :] = 0
     return np.ascontiguousarray(directions, np.float32)
 
 
 def dimensions_spanned(parameters: BuildParameters, dims: int) -> int:
-    """Return how many dimensions the hyperplanes lie in, all or those of the components."""
+    """Return how many dimensions the hyperplanes span: all, or those of the components."""
     return dims if parameters.hash_family == "lsh_div" else parameters.n_components or dims
 
 
@@ -187,7 +190,7 @@ def _dealt(
 ) -> FloatArray:
     """Return (d, bits) float32: components dealt to the tables in turn, the rest, then zeros.
 
-    So every table has its share of the strong ones. A plane of zeros sets the same bit for all.
+    Each table thus gets its share of the strong components.
     """
     count = components.shape[1]
     dealt = np.arange(n_tables * n_bits).reshape(n_bits, n_tables).T.ravel()
@@ -214,20 +217,20 @@ def _rotation(rng: np.random.Generator, dims: int, columns: int) -> npt.NDArray[
 def _orthonormal(columns: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Return the q of the factorisation columns = q r whose r has a positive diagonal.
 
-    Tall matrices by Cholesky's, twice over (Yamamoto et al. 2015): products alone, where
-    Householder's takes ten times as long on threads that others use too.
+    Tall matrices use Cholesky's factorisation twice (Yamamoto et al. 2015). It consists of matrix
+    products; Householder's takes ten times as long on busy threads.
     """
     if len(columns) > GRAM_DIMS:
         q = columns
         with contextlib.suppress(np.linalg.LinAlgError):
             for _ in range(2):
                 factor = np.linalg.cholesky(q.T @ q)
-                if np.ptp(np.log(np.diag(factor))) > _MOST_UNLIKE:
+                if np.ptp(np.log(np.diag(factor))) > _LOG_DIAGONAL_RANGE_MAX:
                     raise np.linalg.LinAlgError
                 q = linalg.solve_triangular(factor, q.T, lower=True).T
             return q
     q, r = np.linalg.qr(columns)
-    # Without the signs of r the factorisation's own convention would show.
+    # The signs of r remove the sign convention of the library.
     return np.asarray(q * np.where(np.diag(r) < 0, -1, 1))
 
 
@@ -238,7 +241,7 @@ def _components(
     rng: np.random.Generator,
     sketch: CountSketch,
 ) -> npt.NDArray[np.float64]:
-    """Return the principal components of sketched rows, of a sample where they are many."""
+    """Return the principal components of sketched rows, from a sample if they are many."""
     sample = _sample_rows(vectors, sketch.dims)
     if len(vectors) > sample:
         chosen = np.sort(rng.choice(len(vectors), sample, replace=False))
@@ -253,9 +256,9 @@ def principal_components(
 ) -> npt.NDArray[np.float64]:
     """Return the top `count` right singular vectors around `centre`, (d, count) float64.
 
-    Up to 2,048 dense dimensions by the eigenvectors of the second moments, else by randomised
-    subspace iteration (Halko, Martinsson & Tropp 2011), which leaves sparse rows sparse: the centre
-    is taken off the products.
+    Up to 2,048 dense dimensions they are eigenvectors of the second moments; otherwise they come
+    from randomised subspace iteration (Halko, Martinsson and Tropp 2011), which keeps sparse rows
+    sparse: the centre is subtracted from the products.
     """
     dims = vectors.shape[1]
     sketched = min(dims, count + _OVERSAMPLING)
@@ -277,7 +280,7 @@ def principal_components(
 def _sample_rows(vectors: Rows, dims: int) -> int:
     """Return how many rows components are computed from, sketched to `dims` columns.
 
-    They hold 2^24 numbers at most; 2^22 where they are sparse, as each takes many times longer.
+    They hold 2^24 numbers at most; 2^22 if they are sparse, since each takes many times longer.
     """
     most = _SAMPLE_FLOATS // dims
     if isinstance(vectors, SparseRows):
@@ -292,16 +295,16 @@ def _image(vectors: Rows, centre: FloatArray, basis: FloatArray) -> npt.NDArray[
 def _leading(
     image: npt.NDArray[np.floating], basis: FloatArray | None, count: int
 ) -> npt.NDArray[np.float64]:
-    """Return the `count` directions in which points are largest.
+    """Return the `count` directions (d, count) of greatest variance.
 
-    `image` (n, m) are the points in the coordinates of `basis` (d, m), or as they are if None.
+    `image` (n, m): the points in the coordinates of `basis` (d, m), or the points if that is None.
     """
     moments = (image.T @ image).astype(np.float64)
-    # eigh sorts upwards.
+    # eigh sorts in ascending order.
     directions = np.linalg.eigh(moments)[1][:, : -count - 1 : -1]
     if basis is not None:
         directions = basis @ directions
-    # Either sign is an eigenvector's: make it positive where it is largest, whatever the library.
+    # The sign of an eigenvector is arbitrary: make its largest entry positive.
     largest = np.abs(directions).argmax(axis=0)
     return np.asarray(directions * np.sign(directions[largest, np.arange(count)]))
 
@@ -311,9 +314,9 @@ def build_table(
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
     """Return (keys, offsets, rows) of one table.
 
-    Buckets are numbered by key where there are at most four times as many keys as points, and
-    `keys` is empty; else `keys` uint32 holds those that occur, ascending. `offsets` has one more
-    entry than there are buckets; rows[offsets[b]:offsets[b + 1]] int32 are bucket b's, ascending.
+    If there are at most four times as many keys as points, buckets are numbered by key and `keys`
+    is empty; otherwise `keys` uint32 holds the keys that occur, ascending. `offsets` int32 has one
+    entry per bucket and one more; bucket b has rows[offsets[b]:offsets[b + 1]] int32, ascending.
     """
     points = codes.shape[1]
     point_keys = np.empty(points, np.uint32)

@@ -1,9 +1,9 @@
 """The hash family `cells`: a two-level k-means partition of the points (Lloyd 1982), learned.
 
-Points are clustered by their projections onto the hyperplanes, of which the first `width` are a
-rotation of the (principal) space or a random part of it: so sparse points are clustered without
-being made dense, and a query's projections serve twice. A sample is parted into about the square
-root of as many coarse cells as there shall be cells, and each coarse cell into its share of them.
+Points are clustered by their projections onto the first `width` hyperplanes, a rotation of the
+(principal) space or a random subspace of it. Sparse points are thus clustered without being made
+dense, and a query's projections serve twice. For C cells, a sample is divided into about sqrt(C)
+coarse cells, and each coarse cell into its share of the cells.
 """
 
 import math
@@ -19,27 +19,32 @@ from divgrpc.kernels import kmeans as kernels
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray, IntArray
 
-# Cells per square root of points: some fifty points each at fifty thousand.
-_PER_ROOT: Final = 4
-_LEAST_POINTS: Final = 16
+# Cells per square root of the points: about fifty points in a cell at fifty thousand points.
+_CELLS_PER_ROOT: Final = 4
+# Fewest points per cell on average.
+_CELL_POINTS_MIN: Final = 16
+# Iterations of Lloyd's algorithm.
 _ITERATIONS: Final = 4
-# Rounds in which the sample may change to a cell of another coarse cell.
+# Rounds in which points of the sample may change to a cell of another coarse cell.
 _REFINEMENTS: Final = 3
-# What the centres and the sample they are learned from may take, in numbers.
-_MAX_CENTRES: Final = 1 << 22
-_MAX_SAMPLE: Final = 1 << 24
+# Most float32 numbers in the centres, and in the sample that they are learned from.
+_CENTRE_NUMBERS_MAX: Final = 1 << 22
+_SAMPLE_NUMBERS_MAX: Final = 1 << 24
+# Points of the sample per cell, and per coarse cell when coarse cells are learned.
 _SAMPLE_PER_CELL: Final = 32
 _SAMPLE_PER_COARSE: Final = 256
-# Points that look for their centres together, and products with centres that are held of them.
+# Points that are assigned to centres at a time, and their products with centres, float32: 8 MiB.
 _BLOCK_ROWS: Final = 8_192
 _PRODUCTS_AT_ONCE: Final = 1 << 21
 
 
 @dataclass(frozen=True)
 class Partition:
-    """Centres of both levels: cells starts[t]:starts[t + 1] belong to coarse cell t.
+    """Centres of both levels.
 
-    `coarse` (T, m) and `centres` (C, m) float32, `starts` (T + 1,) int64.
+    coarse: (T, m) float32 centres of the coarse cells.
+    starts: (T + 1,) int64; cells starts[t] to starts[t + 1] - 1 belong to coarse cell t.
+    centres: (C, m) float32 centres of the cells.
     """
 
     coarse: FloatArray
@@ -48,11 +53,11 @@ class Partition:
 
     @property
     def width(self) -> int:
-        """How many projections a centre holds."""
+        """The number of projections in a centre, m."""
         return int(self.coarse.shape[1])
 
     def assign(self, projected: FloatArray) -> npt.NDArray[np.int32]:
-        """Return each row's cell, `projected` (n, m) float32: the nearest in some coarse ones."""
+        """Return the cells (n,) of `projected` (n, m) float32, from the nearest coarse cells."""
         numbers = np.zeros(len(projected), np.int32)
         at_once = _rows_at_once(len(self.coarse))
 
@@ -70,12 +75,12 @@ class Partition:
         return _half_squares(self.coarse), _half_squares(self.centres)
 
     def _assign(self, points: FloatArray, numbers: npt.NDArray[np.int32]) -> None:
-        """Write the cells of one block, coarse cell by coarse cell: one product for all in it."""
+        """Write the cells of one block, with one matrix product per coarse cell."""
         coarse_halves, halves = self._halves
-        looked = np.full((kernels.LOOKED, len(points)), -1, np.int32)
-        gains = np.full(looked.shape, -np.inf, np.float32)
-        kernels.take_several(self.coarse @ points.T, coarse_halves, looked, gains)
-        starts, grouped = kernels.group(looked, len(self.coarse))
+        nearest = np.full((kernels.COARSE_CELLS, len(points)), -1, np.int32)
+        gains = np.full(nearest.shape, -np.inf, np.float32)
+        kernels.take_several(self.coarse @ points.T, coarse_halves, nearest, gains)
+        starts, grouped = kernels.group(nearest, len(self.coarse))
         gains[:] = -np.inf
         for top, (first, last) in enumerate(pairwise(starts.tolist())):
             cells = slice(self.starts[top], self.starts[top + 1])
@@ -89,25 +94,27 @@ class Partition:
 
 
 def cell_count(rows: int, width: int) -> int:
-    """Return how many cells `rows` points get, of centres with `width` numbers."""
-    wanted = min(_PER_ROOT * math.isqrt(rows), rows // _LEAST_POINTS)
-    return max(1, min(wanted, _MAX_CENTRES // width))
+    """Return the number of cells for `rows` points and centres of `width` numbers."""
+    cells = min(_CELLS_PER_ROOT * math.isqrt(rows), rows // _CELL_POINTS_MIN)
+    return max(1, min(cells, _CENTRE_NUMBERS_MAX // width))
 
 
 def sample_size(rows: int, width: int) -> int:
-    """Return how many points the partition is learned from."""
-    return max(1, min(rows, _SAMPLE_PER_CELL * cell_count(rows, width), _MAX_SAMPLE // width))
+    """Return the number of points that the partition is learned from."""
+    return max(
+        1, min(rows, _SAMPLE_PER_CELL * cell_count(rows, width), _SAMPLE_NUMBERS_MAX // width)
+    )
 
 
 def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partition:
     """Return a partition of about `n_cells` cells, learned from `sample` (s, m) float32.
 
-    A coarse cell gets cells in proportion to its points, rounded, at least one; a cell that no
-    point of the sample is nearest to is given up. Then centres move once more, with points of
-    other coarse cells too.
+    A coarse cell gets cells in proportion to its points, rounded, at least one; a cell without
+    points of the sample is dropped. In the last rounds, points may move to cells of other coarse
+    cells.
     """
     n_coarse = max(1, math.isqrt(n_cells))
-    # Few centres do not need them all.
+    # Few centres need only a part of the sample.
     step = max(1, len(sample) // (_SAMPLE_PER_COARSE * n_coarse))
     some = np.ascontiguousarray(sample[::step])
     coarse = _k_means(some, _draw(len(some), n_coarse, rng))
@@ -115,13 +122,13 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
     order = np.argsort(tops, kind="stable")
     ends = np.searchsorted(tops[order], np.arange(len(coarse) + 1))
     members = [order[start:stop] for start, stop in pairwise(ends)]
-    # Drawn one after another, whatever thread comes to which cell first.
+    # Drawn in order, so that threads do not change the result.
     chosen = [
         _draw(len(rows), max(1, round(n_cells * len(rows) / len(sample))), rng) for rows in members
     ]
 
     def part(top: int) -> FloatArray:
-        # A coarse cell that no point of the sample is in has a centre all the same.
+        # A coarse cell without points of the sample keeps its centre as its only cell.
         if not len(members[top]):
             return coarse[top : top + 1]
         return _k_means(sample[members[top]], chosen[top])
@@ -135,12 +142,12 @@ def learn(sample: FloatArray, n_cells: int, rng: np.random.Generator) -> Partiti
 
 
 def _refined(partition: Partition, sample: FloatArray) -> Partition:
-    """Return the partition of the means of the sample's points in each cell and coarse cell."""
+    """Return the partition with centres at the means of the sample's points in each cell."""
     sums = np.empty_like(partition.centres)
     sizes = np.empty(len(sums), np.int64)
     kernels.add_up(sample, partition.assign(sample), sums, sizes)
-    found = sizes[:, np.newaxis] > 0
-    centres = np.divide(sums, sizes[:, np.newaxis], out=partition.centres.copy(), where=found)
+    filled = sizes[:, np.newaxis] > 0
+    centres = np.divide(sums, sizes[:, np.newaxis], out=partition.centres.copy(), where=filled)
     tops = partition.starts[:-1]
     members = np.add.reduceat(sizes, tops)[:, np.newaxis]
     means = np.add.reduceat(sums, tops, axis=0)
@@ -149,19 +156,19 @@ def _refined(partition: Partition, sample: FloatArray) -> Partition:
 
 
 def _draw(points: int, count: int, rng: np.random.Generator) -> IntArray:
-    """Return which points are the first centres: at most `count` of them."""
+    """Return the numbers of the points that are the first centres, at most `count`."""
     return np.sort(rng.choice(points, min(count, points), replace=False))
 
 
 def _k_means(points: FloatArray, chosen: IntArray) -> FloatArray:
-    """Return at most as many centres (c, m) float32 as points are `chosen` to begin with."""
+    """Return centres (c, m) float32, starting from the `chosen` points; some may be dropped."""
     centres = points[chosen]
     for _ in range(_ITERATIONS if len(chosen) > 1 else 1):
         sums, sizes = np.empty_like(centres), np.empty(len(centres), np.int64)
         kernels.add_up(points, _nearest(points, centres), sums, sizes)
-        # A centre that no point is nearest to is given up: duplicates have no use for two.
-        found = sizes > 0
-        centres = np.divide(sums[found], sizes[found, np.newaxis], dtype=np.float32)
+        # Drop centres without points: duplicates leave the second of two equal centres empty.
+        filled = sizes > 0
+        centres = np.divide(sums[filled], sizes[filled, np.newaxis], dtype=np.float32)
     return centres
 
 

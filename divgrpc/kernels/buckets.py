@@ -1,35 +1,35 @@
 """Search through bucket tables: query-directed probing (Lv et al., VLDB 2007).
 
-Theory of operation. A table's key is a run of bits of the code. A probe is a table and a set of
-its bits to flip in the query's key; its score is the sum of the squared margins of those bits, so
-that cheap probes are the likely ones. The bits of a table are ranked by margin, and a set is a bit
-mask over ranks. All tables share one order: score, then mask, then table. So the home buckets, with
-nothing flipped, come first, even for a query whose margins are all zero.
+Theory of operation. A table's key is a run of bits of the code. A probe is a table and a set of its
+bits to flip in the query's key; its cost is the sum of the squared margins of those bits, so cheap
+probes are the likely ones. The bits of a table are ranked by margin, and a set is a bit mask over
+ranks. All tables share one order: cost, then mask, then table. So the home buckets, with nothing
+flipped, come first, even for a query whose margins are all zero.
 
-The order is generated, not sorted. From a set whose largest rank is r come two others: r moved to
-r + 1 (shift), and r + 1 added (expand). Each set has one parent and never comes before it, neither
-by score nor by mask, so a heap over all tables, begun with each table's empty set, gives every set
-once and in order. A score is summed anew from rank 0 up for each set: were it carried along, its
-rounding would depend on the path.
+The order is generated, not sorted. A set whose largest rank is r has two children: r moved to r + 1
+(shift), and r + 1 added (expand). Each set has one parent and never comes before it, neither by
+cost nor by mask, so a heap over all tables, started with each table's empty set, yields every set
+once and in order. A cost is summed from rank 0 up for each set: were it carried along, its rounding
+would depend on the path.
 """
 
 import numpy as np
 
 from divgrpc.kernels.jit import kernel
 from divgrpc.kernels.projection import key_of
-from divgrpc.kernels.sampling import keep_sample
+from divgrpc.kernels.top_k import keep_sample
 
 
 @kernel
-def rank_bits(projections, n_tables, n_bits, ranks, squares):
+def rank_bits(margins, n_tables, n_bits, ranks, squares):
     """Order each table's bits by margin, smallest first, ties by bit.
 
-    `projections` (B,) float32; `ranks` (T, n_bits) int32 gets bit numbers within the key, `squares`
-    (T, n_bits) float32 their squared margins.
+    `margins` (B,) float32; `ranks` (T, n_bits) int32 gets bit numbers within the key, `squares` (T,
+    n_bits) float32 their squared margins.
     """
     for table in range(n_tables):
         for bit in range(n_bits):
-            margin = projections[table * n_bits + bit]
+            margin = margins[table * n_bits + bit]
             square = margin * margin
             at = bit
             while at > 0 and squares[table, at - 1] > square:
@@ -42,11 +42,9 @@ def rank_bits(projections, n_tables, n_bits, ranks, squares):
 
 @kernel
 def bucket(table, key, starts, keys, offsets):
-    """Return where a bucket begins and ends among its table's rows; (0, 0) where there is none.
+    """Return the start and end of a bucket among its table's rows; (0, 0) if it does not exist.
 
-    `starts` (T + 1,) int64 counts buckets before each table. Where `keys` is empty the key is the
-    bucket's number, else it is found among keys[starts[table]:starts[table + 1]], ascending.
-    `offsets` holds, table after table, one entry per bucket and one more.
+    `starts`, `keys`, `offsets`: fields of `Tables`.
     """
     first, last = starts[table], starts[table + 1]
     number = key
@@ -59,121 +57,117 @@ def bucket(table, key, starts, keys, offsets):
 
 
 @kernel
-def _before(i, j, scores, tables, masks):
-    if scores[i] != scores[j]:
-        return scores[i] < scores[j]
-    if masks[i] != masks[j]:
-        return masks[i] < masks[j]
-    return tables[i] < tables[j]
+def _comes_before(heap, i, j):
+    if heap.costs[i] != heap.costs[j]:
+        return heap.costs[i] < heap.costs[j]
+    if heap.masks[i] != heap.masks[j]:
+        return heap.masks[i] < heap.masks[j]
+    return heap.tables[i] < heap.tables[j]
 
 
 @kernel
-def _swap(i, j, scores, tables, masks, keys):
-    scores[i], scores[j] = scores[j], scores[i]
+def _swap(heap, i, j):
+    costs, tables, masks, keys = heap
+    costs[i], costs[j] = costs[j], costs[i]
     tables[i], tables[j] = tables[j], tables[i]
     masks[i], masks[j] = masks[j], masks[i]
     keys[i], keys[j] = keys[j], keys[i]
 
 
 @kernel
-def _push(heap, size, table, mask, home, ranks, squares):
-    """Add a set of flipped bits to the heap; returns the new size."""
-    scores, tables, masks, keys = heap
-    score, key = np.float32(0), home
+def _push(heap, size, table, mask, home_key, ranks, squares):
+    """Add a set of flipped bits to the heap; return the new size."""
+    cost, key = np.float32(0), home_key
     for rank in range(ranks.shape[1]):
         if (mask >> rank) & 1:
-            score += squares[table, rank]
+            cost += squares[table, rank]
             key ^= np.int64(1) << np.int64(ranks[table, rank])
-    scores[size], tables[size], masks[size], keys[size] = score, table, mask, key
+    heap.costs[size], heap.tables[size], heap.masks[size], heap.keys[size] = cost, table, mask, key
     child = size
-    while child > 0 and _before(child, (child - 1) // 2, scores, tables, masks):
-        _swap(child, (child - 1) // 2, scores, tables, masks, keys)
+    while child > 0 and _comes_before(heap, child, (child - 1) // 2):
+        _swap(heap, child, (child - 1) // 2)
         child = (child - 1) // 2
     return size + 1
 
 
 @kernel
 def _pop(heap, size):
-    """Remove the first of the heap and leave it behind the end; returns the new size."""
-    scores, tables, masks, keys = heap
+    """Remove the first entry and leave it behind the end; return the new size."""
     size -= 1
-    _swap(0, size, scores, tables, masks, keys)
+    _swap(heap, 0, size)
     parent = 0
     while True:
         child = 2 * parent + 1
         if child >= size:
             return size
-        if child + 1 < size and _before(child + 1, child, scores, tables, masks):
+        if child + 1 < size and _comes_before(heap, child + 1, child):
             child += 1
-        if not _before(child, parent, scores, tables, masks):
+        if not _comes_before(heap, child, parent):
             return size
-        _swap(child, parent, scores, tables, masks, keys)
+        _swap(heap, child, parent)
         parent = child
 
 
 @kernel
-def find_tables(
-    code, projections, tables, n_probes, at_least, limit, uniform, ids, seed, scratch, rows
-):
-    """Write the distinct points of the probed buckets into `rows`; returns (count, probes).
+def find_in_tables(code, margins, tables, plan, ids, scratch, rows):
+    """Write the distinct points of the probed buckets into `rows`; return their number, and probes.
 
-    `code` (W, 1) uint64 and `projections` (B,) are the query's. `tables` is (starts, keys, offsets,
-    entries), entries (T, n) int32. `n_probes` buckets are looked up, and more until `at_least`
-    points are found, as far as the heap has room. `limit` 0 means none. With `uniform` all those
-    buckets' points are found first and a seeded sample of `limit` stays; else whole buckets are
-    taken until `limit` is reached, and of the last one a seeded sample. `scratch` is (ranks,
-    squares, home (T,), heap, seen (n,) uint32, epoch (1,) uint32): a point is seen where its entry
-    is the epoch.
+    `code` (W, 1) uint64 and `margins` (B,) float32 are the query's; `tables`: `Tables`; `plan`:
+    `Plan`; `scratch`: `ProbeScratch`. `plan.n_probes` buckets are looked up, and more until
+    `plan.min_points` points are found, as far as the heap has room. If the points are limited
+    (`plan.hash_limit`) and drawn uniformly, the points of all those buckets are found first and a
+    seeded sample stays; otherwise whole buckets are taken until the limit is reached, and a seeded
+    sample of the last one.
     """
-    starts, keys, offsets, entries = tables
-    ranks, squares, home, heap, seen, epoch = scratch
+    ranks, squares, home_keys = scratch.ranks, scratch.squares, scratch.home_keys
+    heap, seen, limit, seed = scratch.heap, scratch.seen, plan.hash_limit, plan.seed
     n_tables, n_bits = ranks.shape
-    rank_bits(projections, n_tables, n_bits, ranks, squares)
-    _next_epoch(seen, epoch)
+    rank_bits(margins, n_tables, n_bits, ranks, squares)
+    epoch = _next_epoch(seen, scratch.epoch)
     size, count, probes = 0, 0, 0
-    for table in range(n_tables):
-        home[table] = key_of(code, 0, table * n_bits, n_bits)
-        size = _push(heap, size, table, 0, home[table], ranks, squares)
-    room = heap[0].shape[0]
-    while size > 0 and (probes < n_probes or count < at_least):
+    for t in range(n_tables):
+        home_keys[t] = key_of(code, 0, t * n_bits, n_bits)
+        size = _push(heap, size, t, 0, home_keys[t], ranks, squares)
+    while size > 0 and (probes < plan.n_probes or count < plan.min_points):
         size = _pop(heap, size)
-        owner = np.int64(heap[1][size])
-        mask, key = heap[2][size], heap[3][size]
-        first, last = bucket(owner, key, starts, keys, offsets)
+        table = np.int64(heap.tables[size])
+        mask, key = heap.masks[size], heap.keys[size]
+        first, last = bucket(table, key, tables.starts, tables.keys, tables.offsets)
         before = count
         for i in range(first, last):
-            row = entries[owner, i]
-            if seen[row] != epoch[0]:
-                seen[row] = epoch[0]
+            row = tables.rows[table, i]
+            if seen[row] != epoch:
+                seen[row] = epoch
                 rows[count] = row
                 count += 1
         probes += 1
-        if limit and not uniform and count >= limit:
+        if limit and not plan.uniform and count >= limit:
             return keep_sample(rows, before, count, limit - before, ids, seed), probes
-        size = _push_children(heap, size, room, owner, mask, home[owner], ranks, squares)
+        size = _push_children(heap, size, table, mask, home_keys[table], ranks, squares)
     if limit:
         count = keep_sample(rows, 0, count, limit, ids, seed)
     return count, probes
 
 
 @kernel
-def _push_children(heap, size, room, table, mask, home, ranks, squares):
-    n_bits = ranks.shape[1]
+def _push_children(heap, size, table, mask, home_key, ranks, squares):
     largest = -1
     while (mask >> (largest + 1)) > 0:
         largest += 1
-    if largest + 1 == n_bits or size + 2 > room:
+    if largest + 1 == ranks.shape[1] or size + 2 > heap.costs.shape[0]:
         return size
-    following = np.int64(1) << np.int64(largest + 1)
+    next_bit = np.int64(1) << np.int64(largest + 1)
     if largest >= 0:
-        moved = mask ^ (np.int64(1) << np.int64(largest)) | following
-        size = _push(heap, size, table, moved, home, ranks, squares)
-    return _push(heap, size, table, mask | following, home, ranks, squares)
+        moved = mask ^ (np.int64(1) << np.int64(largest)) | next_bit
+        size = _push(heap, size, table, moved, home_key, ranks, squares)
+    return _push(heap, size, table, mask | next_bit, home_key, ranks, squares)
 
 
 @kernel
 def _next_epoch(seen, epoch):
+    """Advance and return the epoch (1,) uint32; when it wraps around, forget all points."""
     epoch[0] += np.uint32(1)
     if epoch[0] == 0:
         seen[:] = np.uint32(0)
         epoch[0] = np.uint32(1)
+    return epoch[0]

@@ -1,16 +1,16 @@
-"""Files of compiled kernels: how they are named, written and read, and whether all of them exist.
+"""Files of compiled kernels: their names, reading and writing, and whether all of them exist.
 
 numba's own cache does not fit. It notices an edit in the file of a function but not in the files of
-the functions it calls, it names files after the path of the sources, and its index is lost where
-two processes write it at once. Here the folder's name is a hash of all that decides what a kernel
-compiles to: the sources of all kernels, the versions of the compiler, and the processor. A file's
-name is its function and a hash of the argument types. No name and no file depends on where the
-sources are or when they were written, so a copy of the folder serves another environment.
+the functions it calls, it names files after the path of the sources, and it loses its index if two
+processes write at once. Here the name of the folder is a hash of everything that compiled code
+depends on: the sources of all kernels, the versions of the compiler, and the processor. The name of
+a file is its function and a hash of the argument types. No name and no file depends on the place or
+the time of the sources, so a copy of the folder serves another environment.
 
-A file begins with its length and checksum and is renamed into place. Damaged files therefore read
-as absent, and two processes that write one file write the same kernel. The file `warm` lists the
-files that a process asks for which runs every kernel. Those that other kernels alone call are not
-among them: they were compiled into their callers.
+A file begins with its length and checksum and is renamed into place. A damaged file therefore reads
+as missing, and two processes that write one file write the same kernel. The file `warm` lists the
+files that a process needs to run every kernel. Kernels that only other kernels call are not among
+them: they are compiled into their callers.
 """
 
 import contextlib
@@ -47,13 +47,13 @@ def processor() -> str:
 def cache_folder() -> Path:
     """Return the folder of compiled kernels for these sources, versions and processor.
 
-    It is in the folder that DIVGRPC_KERNEL_CACHE names, otherwise in the user's cache folder.
+    Its parent is the folder that DIVGRPC_KERNEL_CACHE names, or the user's cache folder.
     """
     key = hashlib.sha256()
     for source in _sources():
         key.update(source.name.encode() + source.read_bytes())
     versions = (platform.python_version(), numba.__version__, llvmlite.__version__, np.__version__)
-    # NUMBA_CPU_NAME and NUMBA_CPU_FEATURES take the place of what this machine has.
+    # NUMBA_CPU_NAME and NUMBA_CPU_FEATURES override the processor of this machine.
     target = cpu_target.target_context.codegen().magic_tuple()
     key.update(repr((versions, target, bool(config.USING_SVML))).encode())
     base = os.environ.get("DIVGRPC_KERNEL_CACHE")
@@ -69,9 +69,9 @@ def _sources() -> list[Path]:
 
 @functools.cache
 def kernel_names() -> frozenset[str]:
-    """Return the names of all kernels, each with its module's: those that get files of their own.
+    """Return the names "module.function" of all kernels that are compiled to files.
 
-    Parts get none, as they are compiled into the kernels that call them.
+    Parts are not: they are compiled into the kernels that call them.
     """
     return frozenset(
         f"{source.stem}.{name}"
@@ -86,7 +86,7 @@ def file_name(kernel: str, types: str) -> str:
 
 
 def read(name: str) -> bytes | None:
-    """Return what a file holds; None where it is missing, incomplete or damaged."""
+    """Return the content of a file; None if it is missing, incomplete or damaged."""
     try:
         content = (cache_folder() / name).read_bytes()
     except OSError:
@@ -96,7 +96,7 @@ def read(name: str) -> bytes | None:
 
 
 def write(name: str, payload: bytes) -> None:
-    """Write a file that nobody ever sees half written; raises OSError where that is impossible."""
+    """Write a file atomically; raises OSError if that is impossible."""
     _write(name, _head(payload) + payload)
 
 
@@ -117,13 +117,13 @@ def _write(name: str, content: bytes) -> None:
 
 
 def check_writable() -> None:
-    """Raise OSError where the folder takes no files."""
+    """Raise OSError if the folder cannot be written."""
     _write(name := f".{uuid.uuid4().hex}", b"")
     (cache_folder() / name).unlink(missing_ok=True)
 
 
 def count_ready() -> int:
-    """Return how many kernels have a file, whatever its content."""
+    """Return how many kernels have a file, damaged or not."""
     kernels = set()
     with contextlib.suppress(OSError):
         for name in os.listdir(cache_folder()):
@@ -134,23 +134,23 @@ def count_ready() -> int:
 
 
 def is_warm() -> bool:
-    """Tell whether every kernel is compiled and kept: reads every file that the stamp promises."""
+    """Tell whether every kernel is compiled and kept; reads every file that the stamp lists."""
     stamp = read(_STAMP)
     names = [] if stamp is None else stamp.decode().split()
     return bool(names) and all(read(name) is not None for name in names)
 
 
 def mark_warm(names: Iterable[str]) -> bool:
-    """Write the stamp, which promises the files of these names; tells whether it stands.
+    """Write the stamp, which lists these files; return whether it is written.
 
-    They must be all that a process asks for that runs every kernel. It does not stand where one of
-    them cannot be read.
+    They must be all files that a process needs to run every kernel. If one of them cannot be read,
+    no stamp is written.
     """
-    promised = sorted(names)
-    if not promised or any(read(name) is None for name in promised):
+    listed = sorted(names)
+    if not listed or any(read(name) is None for name in listed):
         return False
     try:
-        write(_STAMP, "".join(f"{name}\n" for name in promised).encode())
+        write(_STAMP, "".join(f"{name}\n" for name in listed).encode())
     except OSError:
         return False
     return True

@@ -1,80 +1,133 @@
-"""Which cells a query looks at: of a k-means partition of the points, the nearest few.
+"""Search through the cells of a k-means partition: the cells nearest to a query, and their points.
 
-Centres live in the space of a query's first projections, which are computed anyway, whatever the
-points are. They have codes as points have: a scan of those leaves some of the cells, and of these
-the nearest are found by distances to the centres.
+Centres lie in the space of a query's first projections, which are computed anyway, whatever the
+points are. Centres have codes as points have: a scan of those leaves some of the cells, and the
+nearest of these are found by their exact distances.
 """
 
 import numpy as np
 
-from divgrpc.kernels.code_scan import scan_estimates, take_least
+from divgrpc.kernels.code_scan import (
+    BLOCK,
+    estimate_block,
+    keep_least,
+    scan_estimates,
+    take_least,
+)
 from divgrpc.kernels.jit import kernel, part
-from divgrpc.kernels.projection import quantise
+from divgrpc.kernels.projection import quantise, quantise_signs
+from divgrpc.kernels.records import SCAN_HAMMING, TABLES
 from divgrpc.kernels.top_k import keep_nearest, take_in_order
 from divgrpc.kernels.vector_sums import prefetch_row, row_dot
 
-# Cells whose centres are looked at, per cell taken.
-_CHOICE = 2
-# Centres that are asked for before their turn.
-_AHEAD = 8
+# Exact distances are computed for this many cells per cell taken.
+RANKED_PER_CELL = 2
+# Centres to prefetch before their distance is computed.
+_PREFETCH_CENTRES = 8
 
 
 @part
-def rank_cells(projections, cells, wanted, product, planes, scanning, numbers, distances):
-    """Write the `wanted` nearest cells into `numbers` int32, in order; returns how many.
+def rank_cells(code, cells, n_cells, product, scan, scratch):
+    """Write the `n_cells` nearest cells into `scratch.numbers`, in order; return their number.
 
-    All of them come in whatever order. `projections` (B,) float32. `cells`: codes (W, C)
-    uint64 and terms (C,) uint32 of the centres (see `scanning.estimate`), centres (C, m) float32,
-    their squared lengths (C,) float32, starts (C + 1,) int64, places (n,) int32: place p holds row
-    places[p], cell c the places from starts[c] to starts[c + 1], ascending in rows; and an empty
-    int64. `planes`, `scanning` and `distances` (C,) float32 are scratch. Nearest is least squared
-    distance, less the query's own square, or with `product` the largest product; ties to the lower
-    number. Looked at are the _CHOICE * wanted cells with the least estimates.
+    If that is all cells, they come in any order. `code`: `QueryCode`; `cells`: `Cells`; `scan`:
+    `ScanScratch`; `scratch`: `CellScratch`. A distance is squared Euclidean less the query's own
+    square, or minus the product; ties go to the lower number. Exact distances are computed for the
+    RANKED_PER_CELL * n_cells cells of least estimated distance.
     """
-    codes, terms, centres, squares, _, _, no_ids = cells
-    n_cells = centres.shape[0]
-    enough, wanted = min(n_cells, _CHOICE * wanted), min(n_cells, wanted)
-    if enough < n_cells:
-        minima, block = scanning[2], scanning[3]
-        unit, levels = quantise(projections, planes)
-        scan_estimates(codes, planes, unit, levels, terms, n_cells, block, distances, minima)
-        seen = take_least(distances, minima, n_cells, enough, numbers)
-        keep_nearest(numbers, distances, seen, enough, no_ids)
+    centres, numbers, distances = cells.centres, scratch.numbers, scratch.distances
+    total = centres.shape[0]
+    n_ranked, n_cells = min(total, RANKED_PER_CELL * n_cells), min(total, n_cells)
+    if n_ranked < total:
+        unit, level_sum = quantise(code.margins, code.planes)
+        scan_estimates(
+            cells.codes, code.planes, unit, level_sum, cells.terms, total, scan.block_scores,
+            distances, scan.minima,
+        )  # fmt: skip
+        count = take_least(distances, scan.minima, total, n_ranked, numbers)
+        keep_nearest(numbers, distances, count, n_ranked, cells.no_ids)
     else:
-        for c in range(n_cells):
+        for c in range(total):
             numbers[c] = c
-    query = projections[: centres.shape[1]].reshape(1, centres.shape[1])
-    for i in range(min(enough, _AHEAD)):
+    query = code.margins[: centres.shape[1]].reshape(1, centres.shape[1])
+    for i in range(min(n_ranked, _PREFETCH_CENTRES)):
         prefetch_row(centres, numbers[i])
-    for i in range(enough):
-        if i + _AHEAD < enough:
-            prefetch_row(centres, numbers[i + _AHEAD])
-        distances[i] = _far(centres, numbers[i], query, squares[numbers[i]], product)
-    if wanted < n_cells:
-        take_in_order(numbers, distances, enough, wanted, no_ids)
-    return wanted
+    for i in range(n_ranked):
+        if i + _PREFETCH_CENTRES < n_ranked:
+            prefetch_row(centres, numbers[i + _PREFETCH_CENTRES])
+        distances[i] = _far(centres, numbers[i], query, cells.squares[numbers[i]], product)
+    if n_cells < total:
+        take_in_order(numbers, distances, n_ranked, n_cells, cells.no_ids)
+    return n_cells
 
 
 @part
-def choose_cells(
-    projections, cells, n_probes, at_least, product, planes, scanning, numbers, distances
-):
-    """Write the `n_probes` nearest cells, and more until they hold `at_least` points.
+def choose_cells(code, cells, n_probes, min_points, product, scan, scratch):
+    """Write the `n_probes` nearest cells, and more until they hold `min_points` points.
 
-    Returns (cells, points in them). Arrays as in `rank_cells`.
+    Returns the number of cells, and of points in them. Arguments as for `rank_cells`.
     """
-    starts, n_cells = cells[4], cells[2].shape[0]
-    wanted = min(n_probes, n_cells)
+    starts, numbers, total = cells.starts, scratch.numbers, cells.centres.shape[0]
+    n_cells = min(n_probes, total)
     while True:
-        count = rank_cells(
-            projections, cells, wanted, product, planes, scanning, numbers, distances
-        )
+        count = rank_cells(code, cells, n_cells, product, scan, scratch)
         points = 0
         for i in range(count):
             points += starts[numbers[i] + 1] - starts[numbers[i]]
-        if points >= at_least or count == n_cells:
+        if points >= min_points or count == total:
             return count, points
-        wanted = min(2 * wanted, n_cells)
+        n_cells = min(2 * n_cells, total)
+
+
+@kernel
+def find_in_cells(hashing, cells, plan, ids, candidates, code, scan, scratch):
+    """Take all points of the nearest cells, or the best by code if these exceed the hash limit.
+
+    A scan reads all cells; SCAN_HAMMING keeps only the signs of the query's margins. Points go into
+    `candidates`. Returns the number of points, the cells probed (0 for a scan), and 0, or else the
+    points that `candidates` must have room for, with nothing found. Arguments are records.
+    """
+    rows, estimates = candidates.rows, candidates.distances
+    starts, places, hash_limit = cells.starts, cells.rows, plan.hash_limit
+    n_probes = plan.n_probes if plan.search == TABLES else cells.centres.shape[0]
+    n_cells, total = choose_cells(
+        code, cells, n_probes, plan.min_points, plan.product, scan, scratch
+    )
+    probes = n_cells if plan.search == TABLES else 0
+    by_code = 0 < hash_limit < total
+    room = min(total, 2 * hash_limit + BLOCK) if by_code else total
+    if room > rows.shape[0]:
+        return 0, probes, room
+    count = 0
+    if not by_code:
+        for i in range(n_cells):
+            cell = scratch.numbers[i]
+            for place in range(starts[cell], starts[cell + 1]):
+                rows[count] = places[place]
+                count += 1
+        return count, probes, 0
+    if plan.search == SCAN_HAMMING:
+        unit, level_sum = quantise_signs(code.margins, code.planes)
+    else:
+        unit, level_sum = quantise(code.margins, code.planes)
+    limit = np.float32(np.inf)
+    for i in range(n_cells):
+        cell, base = scratch.numbers[i], scratch.distances[i]
+        stop = starts[cell + 1]
+        for start in range(starts[cell], stop, BLOCK):
+            end = min(stop, start + BLOCK)
+            block = scan.block_distances[: end - start]
+            estimate_block(
+                hashing.codes, code.planes, unit, level_sum, hashing.terms, start, base,
+                scan.block_scores, block,
+            )  # fmt: skip
+            count = keep_least(block, places[start:end], limit, count, rows, estimates)
+            if count > 2 * hash_limit:
+                limit = keep_nearest(rows, estimates, count, hash_limit, ids)
+                count = hash_limit
+    if count > hash_limit:
+        keep_nearest(rows, estimates, count, hash_limit, ids)
+    return min(count, hash_limit), probes, 0
 
 
 @kernel

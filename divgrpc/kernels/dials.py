@@ -1,160 +1,141 @@
-"""The dial of one query, chosen from its candidates: by a bound on the loss, or by their relevance.
+"""The dial (diversity) of one query, chosen from the relevance of its candidates.
 
-Every dial chosen is a whole number of steps of 1 / STEPS, a fraction that float32 holds exactly.
-Loss is the share of the candidates' relevance that an answer gives up: 0 for the k nearest, 1 for k
-candidates of average relevance. It need not grow with the dial, so the search for the greatest dial
-within a bound tries every step, from the last one down. Three things make that cheap. A trial ends
-once the picks so far lose too much whatever follows, most high dials after two picks. How far a
-pick lies from the candidates is computed once for all trials. And the trial that holds the bound is
-the answer: no selector runs after it.
+`fall_off_step` goes by how relevance falls, `pick_within` by a bound on the loss. Every dial is a
+whole number of steps of 1 / STEPS, a fraction that float32 holds exactly. The loss is the share of
+the candidates' relevance that an answer gives up: 0 for the k nearest, 1 for k candidates of
+average relevance. The loss need not grow with the dial, so `pick_within` tries every step, from the
+last one down, and takes the first that keeps the bound. Three things make that cheap: a trial ends
+once its picks lose too much whatever follows, most high dials after two picks; the distances from a
+pick are computed once for all trials; and the trial that keeps the bound is the answer, so no
+selector runs after it.
 """
 
 import math
 
 import numpy as np
 
-from divgrpc.kernels.greedy import MMR, add_pick, best_value, diversity_weight
+from divgrpc.kernels.exact import relevance_of
+from divgrpc.kernels.greedy import add_pick, best_value, diversity_weight
 from divgrpc.kernels.jit import allocating, part
-from divgrpc.kernels.near_copies import is_kept
-from divgrpc.kernels.pairwise import far_from
-from divgrpc.kernels.relevance import relevance_of
+from divgrpc.kernels.pairwise import far_from, is_kept
+from divgrpc.kernels.records import MMR
 
+# Dials are multiples of 1 / STEPS.
 STEPS = 32
-
-# How a query gets its dial.
-FIXED = 0
-BY_FALL_OFF = 1
-BY_LOSS = 2
-
-# Why a query got its dial; the .proto's DialReason has the same numbers.
-LOSS_BOUND = 1
-WITHIN_BOUND = 2
-FALL_OFF = 3
-NO_CHOICE = 4
-EQUAL_RELEVANCE = 5
-
-# Distances that are kept between trials: 4 MiB.
-_KEPT = 1 << 20
-# A loss: far more than two orders of adding the same numbers may differ by.
-_SLACK = 1e-9
+# Distances kept between trials, float32: 4 MiB.
+_CACHED_DISTANCES = 1 << 20
+# Slack for a loss, a share: far more than two orders of adding the same numbers may differ by.
+_LOSS_SLACK = 1e-9
 
 
 @part
-def loss_of(total, k, nearest, every):
-    """Return the loss of k picks whose relevance adds up to `total`; all float64.
+def loss_of(total, k, nearest, mean):
+    """Return the loss of k picks with relevance `total` in all; all numbers are float64.
 
-    `nearest` and `every` are mean relevances: of the k nearest candidates, and of all. Where they
-    are equal there is nothing to lose, and the loss is 0.
+    `nearest` and `mean` are the mean relevances of the k nearest candidates and of all. If they are
+    equal there is nothing to lose, and the loss is 0.
     """
-    width = nearest - every
+    width = nearest - mean
     return (nearest - total / k) / width if width != 0.0 else 0.0
 
 
-@part
-def means_of(distances, count, k, metric):
-    """Return two mean relevances, float64: of the k nearest candidates, and of all.
+@allocating
+def relevance_sums(distances, count, metric):
+    """Return the sums (count + 1,) float64 of the relevance of the first 0 to count candidates.
 
-    `distances` (count,) float32 ascend; `k` is at most `count`.
+    `distances` (count,) float32 ascend.
     """
-    nearest, every = 0.0, 0.0
+    sums = np.zeros(count + 1, np.float64)
     for i in range(count):
-        relevance = np.float64(relevance_of(distances[i], metric))
-        every += relevance
-        if i < k:
-            nearest += relevance
-    return nearest / k, every / count
+        sums[i + 1] = sums[i] + np.float64(relevance_of(distances[i], metric))
+    return sums
 
 
 @allocating
-def fall_off_step(candidates, count, k, limit, scratch, factor, metric):
+def fall_off_step(points, candidates, count, k, limit, selection, factor, metric):
     """Return the step of the dial that the fall of relevance among the candidates asks for.
 
-    The odds of the dial, dial / (1 - dial), are `factor` float64 times the share of the best
-    candidate's lead in relevance over all candidates that the k nearest keep on average: 1 where
-    they are as good as the best, near 0 where the best stands out. Near-copies are not among the k,
-    else they would pass for a choice.
+    The odds of the dial, dial / (1 - dial), are `factor` float64 times a share: the best candidate
+    leads the mean of all by some relevance, and the k nearest keep this share of the lead on
+    average. The share is 1 if they are as good as the best, near 0 if the best stands out.
+    Near-copies are not counted among the k; they would pass for a choice.
 
-    `candidates`: points, inverses and rows as for `selection.greedy`, and distances (count,)
-    float32 that ascend; `limit` and `scratch` as there. `k` is at most `count`.
+    `candidates`: `Candidates` whose first `count` distances ascend; `k` is at most `count`; `limit`
+    float32 as `Objective.copy_limit`.
     """
-    points, inverses, rows, distances = candidates
     standing, different, nearest = np.zeros(count, np.int8), 0, 0.0
+    sums = relevance_sums(candidates.distances, count, metric)
     for i in range(count):
-        if limit < 0 or is_kept(points, inverses, rows, i, limit, standing, scratch):
-            nearest += np.float64(relevance_of(distances[i], metric))
+        if limit < 0 or is_kept(points, candidates.rows, i, limit, standing, selection):
+            nearest += np.float64(relevance_of(candidates.distances[i], metric))
             different += 1
             if different == k:
                 break
-    _, every = means_of(distances, count, k, metric)
-    lead = np.float64(relevance_of(distances[0], metric)) - every
-    odds = factor * ((nearest / different - every) / lead if lead != 0.0 else 1.0)
-    # Where fewer than k differ, their mean may be below that of all.
+    mean = sums[count] / count
+    lead = sums[1] - mean
+    odds = factor * ((nearest / different - mean) / lead if lead != 0.0 else 1.0)
+    # If fewer than k differ, their mean may be below that of all.
     return math.floor(STEPS * (odds / (1.0 + odds)) + 0.5) if odds > 0.0 else 0
 
 
 @allocating
-def pick_within(candidates, count, k, bound, rule, metric, scratch, picked, gains):
-    """Pick k candidates at the greatest step whose loss is at most `bound`; return the step.
+def pick_within(points, candidates, costs, count, k, bound, rule, metric, selection, picked, gains):
+    """Pick k candidates at the greatest step that loses at most `bound` float64; return the step.
 
-    `candidates`: points, inverses and rows as for `selection.greedy`, distances and costs (count,)
-    float32; `rule`, `scratch`, `picked` and `gains` as there, and the picks are those of that
-    kernel at this dial. At step 0 they are the k nearest, whatever the rule. `k` is at most
-    `count`, `bound` float64.
+    The picks are those of `greedy.greedy` at this dial; at step 0 the k nearest, whatever the rule.
+    `candidates`: `Candidates`; `costs` (count,) float32 as selectors weigh the distances; `k` is at
+    most `count`. Other arguments as for `greedy.greedy`.
     """
-    distances = candidates[3]
-    ahead = np.zeros(k + 1, np.float64)
-    for i in range(k):
-        ahead[i + 1] = ahead[i] + np.float64(relevance_of(distances[i], metric))
-    means = means_of(distances, count, k, metric)
-    room = max(1, min(count, _KEPT // count))
-    kept = (np.empty((room + 1, count), np.float32), np.full(count, -1, np.int64))
-    choice = (candidates, count, k, bound, rule, metric, ahead, means)
-    memory, used = (scratch, kept, picked, gains), 0
+    sums = relevance_sums(candidates.distances, count, metric)
+    slots = max(1, min(count, _CACHED_DISTANCES // count))
+    # One row of distances for each cached pick, and a last row for what does not fit.
+    cache, cached_at = np.empty((slots + 1, count), np.float32), np.full(count, -1, np.int64)
+    used = 0
     for step in range(STEPS, 0, -1):
-        holds, used = _try(step, used, choice, memory)
-        if holds:
+        keeps, used = _try_step(
+            points, candidates, costs, count, k, bound, rule, metric, selection, picked, gains,
+            step, sums, cache, cached_at, used,
+        )  # fmt: skip
+        if keeps:
             return step
     for i in range(k):
         picked[i] = i
-        gains[i] = -distances[i]
+        gains[i] = -candidates.distances[i]
     return 0
 
 
 @allocating
-def _try(step, used, choice, memory):
-    """Pick at one dial as `selection.greedy` does; return whether the loss is at most `bound`.
+def _try_step(
+    points, candidates, costs, count, k, bound, rule, metric, selection, picked, gains,
+    step, sums, cache, cached_at, used,
+):  # fmt: skip
+    """Pick at one dial as `greedy.greedy` does; return whether the loss is at most `bound`.
 
-    Stops where it cannot be. `choice` and `memory` are of `pick_within`. `ahead` (k + 1,) float64:
-    the sums of relevance of the nearest, none to k of them; `means` as for `loss_of`. `kept`:
-    distances (room + 1, count) float32 of `used` picks from the candidates, the last row for what
-    there is no room to keep, and the row of each candidate (count,) int64, -1 for none. Returns
-    also how many are used then.
+    Ends as soon as it cannot be. `sums`: of `relevance_sums`. `cache` (slots + 1, count) float32:
+    distances of `used` picks from the candidates; `cached_at` (count,) int64: the row of each
+    candidate, or -1. Returns also how many rows are used afterwards.
     """
-    candidates, count, k, bound, rule, metric, ahead, means = choice
-    scratch, kept, picked, gains = memory
-    distances, costs, apart = candidates[3], candidates[4], scratch[2]
-    relevance, total, holds = np.float32(1) - np.float32(step) / np.float32(STEPS), 0.0, True
+    apart, nearest, mean = selection.apart, sums[k] / k, sums[count] / count
+    relevance, total, keeps = np.float32(1) - np.float32(step) / np.float32(STEPS), 0.0, True
     apart[:count] = np.float32(0)
-    for turn in range(k):
-        weight = diversity_weight(rule, relevance, turn, k)
+    for n_picked in range(k):
+        weight = diversity_weight(rule, relevance, n_picked, k)
         best, least = best_value(costs, apart, count, relevance, weight)
-        picked[turn] = best
-        gains[turn] = -least
-        total += np.float64(relevance_of(distances[best], metric))
-        left = k - turn - 1
-        loss = loss_of(total + ahead[left], k, means[0], means[1])
-        holds = loss <= (bound + _SLACK if left else bound)
-        if left == 0 or not holds:
+        picked[n_picked] = best
+        gains[n_picked] = -least
+        total += np.float64(relevance_of(candidates.distances[best], metric))
+        left = k - n_picked - 1
+        loss = loss_of(total + sums[left], k, nearest, mean)
+        keeps = loss <= (bound + _LOSS_SLACK if left else bound)
+        if left == 0 or not keeps:
             break
-        row = kept[1][best]
+        row = cached_at[best]
         if row < 0:
             row = used
-            far_from(
-                candidates[0], candidates[1], candidates[2], count, best, scratch, kept[0][row]
-            )
-            if row + 1 < kept[0].shape[0]:
-                kept[1][best] = row
+            far_from(points, candidates.rows, count, best, selection, cache[row])
+            if row + 1 < cache.shape[0]:
+                cached_at[best] = row
                 used += 1
-        add_pick(kept[0][row], count, rule == MMR and turn > 0, apart)
+        add_pick(cache[row], count, rule == MMR and n_picked > 0, apart)
         apart[best] = np.float32(-np.inf)
-    return holds, used
+    return keeps, used

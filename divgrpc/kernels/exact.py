@@ -1,143 +1,161 @@
-"""Exact scores of the hashed points."""
+"""Exact distances of points from one query, and relevances from distances.
+
+A distance is smaller for a nearer point: the squared Euclidean distance, or minus the dot product.
+"""
 
 import math
 
 import numpy as np
 
-from divgrpc.kernels.jit import allocating, kernel
-from divgrpc.kernels.kth_smallest import kth_least
+from divgrpc.kernels.jit import allocating, kernel, part
+from divgrpc.kernels.records import COSINE, EUCLIDEAN
 from divgrpc.kernels.sparse import distance_from_dot, marked_dot, sparse_distance
+from divgrpc.kernels.top_k import kth_least
 from divgrpc.kernels.vector_sums import prefetch_row, prefetch_run, row_distance, row_dot
 
-# Rows that share one bound on the lengths of what follows.
+# Points that share one entry of `Index.length_bounds`.
 BOUND_ROWS = 256
-# Of so many times as many long rows as are wanted the best are wanted nearly all.
-_LOOKED_AT = 8
-# To look at more than one row in so many first would be slower than to scan all codes.
-_FEW = 32
-# Rows asked for ahead: hashed points lie anywhere in memory, and waiting for them one by one takes
-# most of the time.
-_AHEAD = 8
+# `reach` scores this many times as many of the longest points as are needed: nearly all of the
+# needed ones are among them.
+LONG_ROWS_FACTOR = 8
+# `reach` pays if it scores at most one point in this many.
+REACH_MIN_RATIO = 32
+# Points to prefetch before they are scored. Hashed points lie anywhere in memory, and waiting for
+# each in turn takes most of the time.
+PREFETCH_ROWS = 8
+# Entry of `Candidates.rows` counts that stands for all points of the index.
+ALL_POINTS = -1
+# Slack for products that underflow float32.
+_UNDERFLOW = 1e-37
+# Relative rounding error of one float32 operation, 2**-23 rounded up.
+_FLOAT32_ERROR = 1.2e-7
+
+
+@part
+def relevance_of(distance, metric):
+    """Return the relevance, float32: the cosine, the squared Euclidean distance or the product."""
+    if metric == COSINE:
+        return np.float32(1) - distance / np.float32(2)
+    # Adding zero turns a product of -0.0 into 0.0.
+    return distance if metric == EUCLIDEAN else np.float32(0) - distance
 
 
 @kernel
-def score_rows(points, target, at, square, product, rows, count, distances):
-    """Write how far rows[:count] are from row `at` of `target` (m, d) float32 into `distances`.
+def score_rows(points, query, rows, count, distances):
+    """Write the distances of rows[:count] from a `Query` into `distances` (r,) float32.
 
-    `points`: vectors (n, d) float32, or, where they are sparse, indptr (n + 1,) int64, indices
-    int32, values float32 and squared lengths (n,) float64; what is not used is empty. Distances are
-    float32: squared Euclidean ones, or minus the dot product with `product`. `square` is the
-    target's squared length, float64, which sparse points need.
+    `points`: `Points`; `rows` (r,) int32.
     """
-    vectors, indptr = points[0], points[1]
-    if indptr.shape[0]:
+    vectors, product = points.vectors, query.product
+    if points.indptr.shape[0]:
         for i in range(count):
-            row, following = np.int64(rows[i]), np.int64(rows[min(i + _AHEAD, count - 1)])
-            distances[i] = sparse_distance(points, row, following, target, at, square, product)
+            row, next_row = np.int64(rows[i]), np.int64(rows[min(i + PREFETCH_ROWS, count - 1)])
+            distances[i] = sparse_distance(points, row, next_row, query)
         return
-    # One loop each: with the choice inside, the loops take half as long again.
+    # One loop for each: with the test inside, the loop takes half as long again.
     if product:
         for i in range(count):
-            _prefetch_ahead(vectors, rows, i, count)
-            distances[i] = -row_dot(vectors, rows[i], target, at)
+            _prefetch(vectors, rows, i, count)
+            distances[i] = -row_dot(vectors, rows[i], query.dense, query.row)
     else:
         for i in range(count):
-            _prefetch_ahead(vectors, rows, i, count)
-            distances[i] = row_distance(vectors, rows[i], target, at)
+            _prefetch(vectors, rows, i, count)
+            distances[i] = row_distance(vectors, rows[i], query.dense, query.row)
 
 
 @kernel
-def score_all(points, target, at, square, product, distances):
-    """Write the same for every row, in the order of the rows, into `distances` (n,)."""
-    vectors, indptr = points[0], points[1]
-    if indptr.shape[0]:
+def score_all(points, query, distances):
+    """Write the distances of all points from a `Query`, in the order of rows; (n,) float32."""
+    vectors, product = points.vectors, query.product
+    if points.indptr.shape[0]:
         for row in range(distances.shape[0]):
-            distances[row] = sparse_distance(points, row, row, target, at, square, product)
+            distances[row] = sparse_distance(points, row, row, query)
     elif product:
         for row in range(distances.shape[0]):
-            distances[row] = -row_dot(vectors, row, target, at)
+            distances[row] = -row_dot(vectors, row, query.dense, query.row)
     else:
         for row in range(distances.shape[0]):
-            distances[row] = row_distance(vectors, row, target, at)
+            distances[row] = row_distance(vectors, row, query.dense, query.row)
 
 
 @allocating
-def score_marked(points, target, marks, square, product, rows, count, distances):
-    """Do for sparse points what `score_rows` does, or `score_all` where `count` is below 0.
+def score_marked(points, query, marks, rows, count, distances):
+    """Do what `score_rows` does for sparse points and a sparse query.
 
-    The query is row 0 of `target`, its columns the `marks`: see `sparse.marked_dot`.
+    The query is spread over row 0 of `query.dense`, and `marks` has the bits of its columns
+    (`sparse.marked_dot`). With count ALL_POINTS it does what `score_all` does.
     """
-    _, indptr, indices, values, squares = points
+    indptr, indices, values = points.indptr, points.indices, points.values
     sums = np.zeros(16, np.float64)
     for i in range(count if count >= 0 else distances.shape[0]):
         row = np.int64(rows[i]) if count >= 0 else i
-        if i + _AHEAD < count:
-            start, stop = indptr[rows[i + _AHEAD]], indptr[rows[i + _AHEAD] + 1]
+        if i + PREFETCH_ROWS < count:
+            start, stop = indptr[rows[i + PREFETCH_ROWS]], indptr[rows[i + PREFETCH_ROWS] + 1]
             prefetch_run(indices, start, stop)
             prefetch_run(values, start, stop)
-        dot = marked_dot(indices, values, indptr[row], indptr[row + 1], target, marks, sums)
-        distances[i] = distance_from_dot(dot, squares[row], square, product)
+        dot = marked_dot(indices, values, indptr[row], indptr[row + 1], query.dense, marks, sums)
+        distances[i] = distance_from_dot(dot, points.squares[row], query.square, query.product)
 
 
 @allocating
-def score_longest(vectors, target, at, bounds, wanted, distances):
-    """Write minus the products of the first rows, until none after can be among the `wanted` best.
+def score_longest(vectors, query, bounds, needed, distances):
+    """Score dense points by minus the product, longest first, until the rest cannot matter.
 
-    `bounds` (ceil(n / BOUND_ROWS),) float32: no row from BOUND_ROWS * b on is longer than
-    bounds[b]. A product is at most the product of the lengths (Cauchy-Schwarz), so that where long
-    rows come first few are looked at. Returns how many distances were written; the `wanted` least
-    of all, ties included, are among them. `wanted` is 1 to n; other arguments as for `score_all`.
+    `bounds`: `Index.length_bounds`. A product is at most the product of the lengths (Cauchy and
+    Schwarz), so the loop ends at the first block of rows that are too short to be among the
+    `needed` nearest (1 to n). Returns the number of `distances` written, a superset of the `needed`
+    nearest with all that tie with them.
     """
     n = vectors.shape[0]
-    length = bounding_length(target, at)
-    best = np.empty(2 * wanted, np.float32)
+    length = query_length_bound(query.dense, query.row)
+    nearest = np.empty(2 * needed, np.float32)
     count, limit = 0, np.float32(np.inf)
     for start in range(0, n, BOUND_ROWS):
-        if all_below(bounds[start // BOUND_ROWS], length, limit):
+        if all_beyond(bounds[start // BOUND_ROWS], length, limit):
             return start
         for row in range(start, min(n, start + BOUND_ROWS)):
-            distance = -row_dot(vectors, row, target, at)
+            distance = -row_dot(vectors, row, query.dense, query.row)
             distances[row] = distance
             if distance < limit:
-                best[count] = distance
+                nearest[count] = distance
                 count += 1
-                if count == 2 * wanted:
-                    limit, count = _keep_least(best, count, wanted)
-        if count > wanted:
-            limit, count = _keep_least(best, count, wanted)
+                if count == 2 * needed:
+                    limit, count = _keep_least(nearest, count, needed)
+        if count > needed:
+            limit, count = _keep_least(nearest, count, needed)
     return n
 
 
 @kernel
-def _keep_least(best, count, wanted):
-    """Move the least of best[:count] to the front; returns (the last wanted one, how many)."""
-    limit, kept = kth_least(best[:count], wanted - 1), 0
+def _keep_least(nearest, count, needed):
+    """Move the least of nearest[:count] to the front; return the greatest kept and their number."""
+    limit, kept = kth_least(nearest[:count], needed - 1), 0
     for i in range(count):
-        best[kept] = best[i]
-        kept += best[i] < limit
-    # Those that tie at the limit change no limit to come, but as many as are wanted must be there.
-    best[kept:wanted] = limit
-    return limit, wanted
+        nearest[kept] = nearest[i]
+        kept += nearest[i] < limit
+    # Distances that tie with the limit are equal, so it does not matter which of them stay.
+    nearest[kept:needed] = limit
+    return limit, needed
 
 
 @allocating
-def reach(vectors, target, at, bounds, wanted, distances):
-    """Return how many first rows the `wanted` greatest products are among, and how many it scored.
+def reach(vectors, query, bounds, needed, distances):
+    """Return how many of the first points hold the `needed` greatest products, and points scored.
 
-    The longest rows are scored, some times as many as are wanted, into `distances`; rows too short
-    to do better than the last wanted of them are left out. Ties stay. Arguments as for
-    `score_longest`.
+    Points are sorted by length. The longest LONG_ROWS_FACTOR * needed are scored into `distances`;
+    points after them that are too short to beat the worst of the `needed` best are left out. Ties
+    stay in. Arguments as for `score_longest`.
     """
     n = vectors.shape[0]
-    scored = min(n, (_LOOKED_AT * wanted + BOUND_ROWS - 1) // BOUND_ROWS * BOUND_ROWS)
+    scored = min(n, (LONG_ROWS_FACTOR * needed + BOUND_ROWS - 1) // BOUND_ROWS * BOUND_ROWS)
     for row in range(scored):
-        distances[row] = -row_dot(vectors, row, target, at)
-    limit = kth_least(distances[:scored], wanted - 1)
-    length = bounding_length(target, at)
+        distances[row] = -row_dot(vectors, row, query.dense, query.row)
+    limit = kth_least(distances[:scored], needed - 1)
+    length = query_length_bound(query.dense, query.row)
     low, high = (scored + BOUND_ROWS - 1) // BOUND_ROWS, bounds.shape[0]
     while low < high:
         middle = (low + high) // 2
-        if all_below(bounds[middle], length, limit):
+        if all_beyond(bounds[middle], length, limit):
             high = middle
         else:
             low = middle + 1
@@ -145,34 +163,37 @@ def reach(vectors, target, at, bounds, wanted, distances):
 
 
 @kernel
-def worth_looking(bounds, wanted, n):
-    """Tell whether `reach` pays: rows fall early, and it looks at a small part of them."""
-    return ends_early(bounds) and _FEW * max(_LOOKED_AT * wanted, BOUND_ROWS) <= n
+def reach_pays(bounds, needed, n):
+    """Tell whether `reach` pays: lengths fall early, and it scores a small part of the points."""
+    scored = max(LONG_ROWS_FACTOR * needed, BOUND_ROWS)
+    return ends_early(bounds) and REACH_MIN_RATIO * scored <= n
 
 
 @kernel
 def ends_early(bounds):
-    """Tell whether the latter half of the rows is half as long as the longest, or shorter."""
+    """Tell whether the shorter half of the points is at most half as long as the longest."""
     return bounds.shape[0] > 0 and 2 * bounds[bounds.shape[0] // 2] < bounds[0]
 
 
 @kernel
-def bounding_length(target, at):
-    """Return a query's length, and what a float32 sum may be off by: in its lanes, and folded."""
-    dims, square = target.shape[1], 0.0
+def query_length_bound(dense, row):
+    """Return the length of a query plus the rounding error of a float32 product with it, float64.
+
+    The error is relative: one rounding per term in a lane, and those of folding the lanes.
+    """
+    dims, square = dense.shape[1], 0.0
     for j in range(dims):
-        square += np.float64(target[at, j]) * np.float64(target[at, j])
-    return math.sqrt(square) * (1.0 + (dims / 32 + 64) * 1.2e-7)
+        square += np.float64(dense[row, j]) * np.float64(dense[row, j])
+    return math.sqrt(square) * (1.0 + (dims / 32 + 64) * _FLOAT32_ERROR)
 
 
 @kernel
-def all_below(bound, length, limit):
-    """Tell whether minus the product of no row as long as `bound` is as little as `limit`."""
-    # What float32 cannot hold any more counts too.
-    return bound * length + 1e-37 < -limit
+def all_beyond(length_bound, query_length, limit):
+    """Tell whether no point of at most `length_bound` has a distance (minus product) <= limit."""
+    return length_bound * query_length + _UNDERFLOW < -limit
 
 
 @kernel
-def _prefetch_ahead(vectors, rows, i, count):
-    if i + _AHEAD < count:
-        prefetch_row(vectors, rows[i + _AHEAD])
+def _prefetch(vectors, rows, i, count):
+    if i + PREFETCH_ROWS < count:
+        prefetch_row(vectors, rows[i + PREFETCH_ROWS])

@@ -1,53 +1,50 @@
 """Greedy selection: Algorithm 1 of the paper in its three readings, and MMR.
 
-For each candidate a step needs the cost of its distance from the query and its distances from the
-picks: their sum, or for MMR the least of them. The sum takes one distance per candidate and step,
-so there is no matrix of pairs. The least distance only shrinks. So MMR brings a candidate up to
-date only when the candidate would be picked otherwise (Minoux 1978).
+At each step a candidate's value is lambda times its cost, minus a weight times its distance from
+the picks; the least value is picked. The distance from the picks is the sum of the distances, or
+for MMR the least of them. A sum takes one distance per candidate and step, so there is no matrix of
+pairs. The least distance only shrinks, so MMR updates a candidate only when it would be picked
+otherwise (Minoux 1978).
 """
 
 import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel, part
-from divgrpc.kernels.near_copies import COUNTED, PICKED, is_kept
-from divgrpc.kernels.pairwise import far_from, how_far
+from divgrpc.kernels.pairwise import COUNTED_COPY, PICKED, far_from, how_far, is_kept
+from divgrpc.kernels.records import MARGINAL, MMR, PRINTED
 from divgrpc.kernels.top_k import sort_nearest
 
-CORRECTED = 0
-PRINTED = 1
-MARGINAL = 2
-# Carbonell & Goldstein 1998. On unit vectors lambda sim(q,r) - (1-lambda) max sim(r,s) is, up to a
-# constant and a half, minus lambda d(q,r) plus (1-lambda) min d(r,s): the form taken here, which
-# every metric's costs and distances fit.
-MMR = 3
-
-# Candidates that are looked through together.
-_BLOCK = 64
+# Candidates that are compared with the best so far in one vector loop.
+_BLOCK_ROWS = 64
+# The pool grows while at least 1 / CROWDED_RATIO of it are near-copies of picks, twofold each time.
+CROWDED_RATIO = 4
 
 
 @kernel
-def diversity_weight(rule, relevance, picked, k):
-    """Return the weight of how far apart a candidate is from `picked` points, float32.
+def diversity_weight(rule, relevance, n_picked, k):
+    """Return the float32 weight of a candidate's distance from `n_picked` picks.
 
-    `relevance` is the paper's lambda, float32.
+    `relevance` float32 is the paper's lambda. MMR is Carbonell and Goldstein 1998: on unit vectors
+    lambda sim(q, r) - (1 - lambda) max sim(r, s) is, up to a constant and a factor, minus lambda
+    d(q, r) plus (1 - lambda) min d(r, s), a form that fits the distances of every metric.
     """
     one = np.float32(1)
     if rule == PRINTED:
-        return one / np.float32(picked + 1)
-    if picked == 0:
+        return one / np.float32(n_picked + 1)
+    if n_picked == 0:
         return np.float32(0)
     if rule == MMR:
         return one - relevance
     if rule == MARGINAL:
         return np.float32(2) * (one - relevance) / np.float32(k - 1)
-    return (one - relevance) / np.float32(picked)
+    return (one - relevance) / np.float32(n_picked)
 
 
 @kernel
 def scale_costs(distances, count, last, costs):
-    """Write what the distances cost between 0, the nearest, and 1, the one at place `last`.
+    """Write ascending `distances` float32 as shares of their range into `costs` (count,) float32.
 
-    `distances` float32 ascend. Equal ones all cost 0.
+    The nearest costs 0, the one at `last` costs 1. If these two are equal, all cost 0.
     """
     low = distances[0]
     width = distances[last] - low
@@ -56,61 +53,44 @@ def scale_costs(distances, count, last, costs):
 
 
 @allocating
-def greedy(
-    points,
-    inverses,
-    rows,
-    costs,
-    count,
-    k,
-    relevance,
-    rule,
-    limit,
-    scratch,
-    standing,
-    picked,
-    gains,
-):
-    """Pick up to `k` of the candidates one by one; returns how many, and how many are near-copies.
+def greedy(points, rows, costs, count, objective, selection, standing, picked, gains):
+    """Pick up to k of rows[:count] one by one; return the number of picks, and of near-copies.
 
-    `points` as for `score_rows`. `rows` and `costs` (count,) are in the order of distance, then
-    id, so that the first of equals wins. `inverses` (n,) float32 or empty: `pairs.far_from` needs
-    them for the distance between two points. `scratch`: far (count,) float32, target (1, d)
-    float32 of zeros, apart (count,) float32, marks uint64 of zeros, or empty: see
-    `sparse.marked_dot`.
-    `picked` int64 gets positions among the candidates, `gains` float32 what was maximised: minus
-    lambda times the cost, plus the weighted distances from those picked before.
+    `points`: `Points`; `objective`: `Objective`; `selection`: `SelectionScratch`. `rows` int32 and
+    `costs` float32 (count,) are in the order of distance, then id: of equal values the first is
+    picked. `picked` (k,) int64 gets positions among the candidates, `gains` (k,) float32 minus the
+    value of each pick.
 
-    With a `limit` of 0 or more (float32) near-copies are not picked: see `collapse`. `standing`
-    (count,) int8 of zeros gets what is known of each candidate; without a limit it may be empty.
-    The second number counts the candidates that are near-copies of a pick.
+    If `objective.copy_limit` is 0 or more, near-copies are not picked; `standing` (count,) int8
+    holds zeros and gets the standing of each candidate (`kernels.pairwise`), and the second number
+    counts the candidates that are near-copies of a pick. Otherwise `standing` may be empty.
     """
-    far, apart = scratch[0], scratch[2]
-    k = min(k, count)
+    rule, relevance, limit = objective.rule, objective.relevance, objective.copy_limit
+    far, apart, k = selection.far, selection.apart, min(objective.k, count)
     apart[:count] = np.float32(0)
     collapses, copies, step = limit >= 0, 0, 0
-    # A least distance only shrinks: it is brought up to date where the candidate would be picked.
-    # Near-copies of a pick are counted by its distances to all, so then there is nothing to save.
-    lazy, known = rule == MMR and not collapses, np.zeros(count, np.int32)
+    # Near-copies of a pick are counted by its distances from all candidates, which saves nothing
+    # to compute lazily.
+    lazy, n_compared = rule == MMR and not collapses, np.zeros(count, np.int32)
     while step < k:
         weight = diversity_weight(rule, relevance, step, k)
         if lazy and step:
             best, least = _best_lazily(
-                points, inverses, rows, costs, count, relevance, weight, apart, picked, step, known
+                points, rows, costs, count, relevance, weight, apart, picked, step, n_compared
             )
         else:
             best, least = best_value(costs, apart, count, relevance, weight)
         if best < 0:
             break
-        if collapses and not is_kept(points, inverses, rows, best, limit, standing, scratch):
+        if collapses and not is_kept(points, rows, best, limit, standing, selection):
             apart[best] = np.float32(-np.inf)
             continue
         picked[step] = best
         gains[step] = -least
         if collapses or (step + 1 < k and (step == 0 or not lazy)):
-            far_from(points, inverses, rows, count, best, scratch, far)
+            far_from(points, rows, count, best, selection, far)
             add_pick(far, count, rule == MMR and step > 0, apart)
-            known[:] = 1
+            n_compared[:] = 1
         if collapses:
             standing[best] = PICKED
             copies += _drop_copies(far, count, limit, standing, apart)
@@ -123,13 +103,14 @@ def greedy(
 def best_value(costs, apart, count, relevance, weight):
     """Return the first candidate with the least relevance * cost - weight * apart, and that value.
 
-    `costs` and `apart` (count,) float32. What is picked or a near-copy is minus infinity apart, so
-    that its value is infinite or, at a weight of 0, no number; where all are, the candidate is -1.
+    `costs` and `apart` (count,) float32. Picks and near-copies have apart = -inf, which makes the
+    value inf, or nan at weight 0. If all have, the candidate is -1.
     """
     best, least = -1, np.float32(np.inf)
-    for start in range(0, count, _BLOCK):
-        stop = min(start + _BLOCK, count)
-        # Few blocks have a better candidate, and without a branch the others take a tenth.
+    for start in range(0, count, _BLOCK_ROWS):
+        stop = min(start + _BLOCK_ROWS, count)
+        # Few blocks have a better candidate; for the others a loop without a branch takes a tenth
+        # of the time.
         better = 0
         for i in range(start, stop):
             better += relevance * costs[i] - weight * apart[i] < least
@@ -142,18 +123,19 @@ def best_value(costs, apart, count, relevance, weight):
 
 
 @part
-def _best_lazily(
-    points, inverses, rows, costs, count, relevance, weight, apart, picked, step, known
-):
-    """Return the same for MMR; least distances count `known` (count,) int32 of `step` picks."""
+def _best_lazily(points, rows, costs, count, relevance, weight, apart, picked, step, n_compared):
+    """Return what `best_value` does, for MMR.
+
+    `apart` of a candidate counts the first `n_compared` (count,) int32 of the `step` picks.
+    """
     best, least = -1, np.float32(np.inf)
     for i in range(count):
         value = relevance * costs[i] - weight * apart[i]
-        if value < least and known[i] < step:
-            for earlier in range(known[i], step):
+        if value < least and n_compared[i] < step:
+            for earlier in range(n_compared[i], step):
                 other = rows[picked[earlier]]
-                apart[i] = min(apart[i], how_far(points, inverses, rows[i], other))
-            known[i] = step
+                apart[i] = min(apart[i], how_far(points, rows[i], other))
+            n_compared[i] = step
             value = relevance * costs[i] - weight * apart[i]
         if value < least:
             best, least = i, value
@@ -162,7 +144,7 @@ def _best_lazily(
 
 @kernel
 def add_pick(far, count, least_counts, apart):
-    """Bring `apart` (count,) up to date with how far a new pick is: the sum, or the least."""
+    """Update `apart` (count,) with the distances `far` (count,) of a new pick: sum or minimum."""
     if least_counts:
         for i in range(count):
             apart[i] = far[i] if far[i] < apart[i] else apart[i]
@@ -173,13 +155,10 @@ def add_pick(far, count, least_counts, apart):
 
 @kernel
 def _drop_copies(far, count, limit, standing, apart):
-    """Take the near-copies of the pick that `far` is measured from out of the choice.
-
-    Returns how many they are, those left out of the count that an earlier pick had.
-    """
+    """Exclude the near-copies of a pick, whose distances are `far`; return how many are new."""
     copies = 0
-    for start in range(0, count, _BLOCK):
-        stop = min(start + _BLOCK, count)
+    for start in range(0, count, _BLOCK_ROWS):
+        stop = min(start + _BLOCK_ROWS, count)
         near = 0
         for i in range(start, stop):
             near += far[i] <= limit
@@ -187,72 +166,50 @@ def _drop_copies(far, count, limit, standing, apart):
             continue
         for i in range(start, stop):
             if far[i] <= limit and standing[i] < PICKED:
-                # A nearer one cannot be kept, or the pick would not be; a farther one is its copy.
-                copies += standing[i] < COUNTED
-                standing[i] = COUNTED
+                # A nearer candidate cannot be kept, or the pick would not be; a farther one is a
+                # near-copy of the pick.
+                copies += standing[i] < COUNTED_COPY
+                standing[i] = COUNTED_COPY
                 apart[i] = np.float32(-np.inf)
     return copies
 
 
-# The pool grows while at least this part of it are near-copies of results, twofold each time.
-CROWDED_PART = 4
-
-
 @allocating
-def pick(
-    points, named, rows, distances, costs, counts, k, relevance, rule, product, limit, scratch, room
-):
-    """Pick from a pool of the nearest that grows where near-copies crowd it; returns four counts.
+def pick(points, ids, candidates, costs, pool, objective, selection, picked, gains):
+    """Pick from a pool of the nearest that grows while near-copies crowd it; return four counts.
 
-    The counts are the picks, the picks that only fill up, the near-copies of picks in the pool, and
-    the pool. `counts`: the pool, the widest pool, and the number of `rows` (count,) int32 and of
-    `distances` float32; the rows of the pool come first and in order. `room`: picked int64 and
-    gains float32 (k,). Other arguments as for `greedy`, `named` as for `answering._answer`;
-    `product` says that costs are shares of the range of distances.
+    The counts: picks, picks that are near-copies, near-copies of picks in the pool, and candidates
+    in the pool. `candidates`: `Candidates` with `pool.total` entries, those of the pool first and
+    in order. `costs` float32 is scratch memory. Other arguments as for `greedy`.
 
-    Where fewer than k candidates differ, near-copies fill up, nearest first: no answer is shorter
-    because of a `limit`. Their gain is minus their distance.
+    If fewer than k candidates differ, near-copies fill up, nearest first: a limit never makes an
+    answer shorter. Their gain is minus their distance.
     """
-    ids, inverses, _ = named
-    picked, gains = room
-    pool, widest, count = counts
+    rows, distances, k = candidates.rows, candidates.distances, objective.k
+    size, widest, limit = pool.size, pool.widest, objective.copy_limit
     standing = np.zeros(widest if limit >= 0 else 0, np.int8)
     # At relevance 1 distances alone decide, and a selection score is minus the distance.
-    scaled = product and (relevance < 1 or rule == PRINTED)
+    scaled = objective.product and (objective.relevance < 1 or objective.rule == PRINTED)
     prices = costs if scaled else distances
     while True:
-        if scaled and pool:
-            # The range is that of the candidates a selector sees, which near-copies are not.
-            last = pool - 1
-            while limit >= 0 and not is_kept(
-                points, inverses, rows, last, limit, standing, scratch
-            ):
+        if scaled and size:
+            # The range is that of the candidates a selector sees, which excludes near-copies.
+            last = size - 1
+            while limit >= 0 and not is_kept(points, rows, last, limit, standing, selection):
                 last -= 1
-            scale_costs(distances, pool, last, costs)
-        chosen, copies = greedy(
-            points,
-            inverses,
-            rows,
-            prices,
-            pool,
-            k,
-            relevance,
-            rule,
-            limit,
-            scratch,
-            standing,
-            picked,
-            gains,
+            scale_costs(distances, size, last, costs)
+        n_picked, copies = greedy(
+            points, rows, prices, size, objective, selection, standing, picked, gains
         )
-        if pool == widest or CROWDED_PART * copies < pool:
+        if size == widest or CROWDED_RATIO * copies < size:
             break
-        wider = min(2 * pool, widest)
-        sort_nearest(rows, distances, pool, count, wider - pool, ids)
-        pool = wider
+        wider = min(2 * size, widest)
+        sort_nearest(rows, distances, size, pool.total, wider - size, ids)
+        size = wider
         standing[:] = 0
-    different = chosen
-    for i in range(pool if limit >= 0 else 0):
-        if chosen < k and standing[i] != PICKED:
-            picked[chosen], gains[chosen] = i, -distances[i]
-            chosen += 1
-    return chosen, chosen - different, copies, pool
+    different = n_picked
+    for i in range(size if limit >= 0 else 0):
+        if n_picked < k and standing[i] != PICKED:
+            picked[n_picked], gains[n_picked] = i, -distances[i]
+            n_picked += 1
+    return n_picked, n_picked - different, copies, size

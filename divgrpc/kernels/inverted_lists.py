@@ -1,10 +1,10 @@
-"""The nearest of all sparse points, without a product with each of them.
+"""The nearest of all sparse points without a product with each of them.
 
-Few points hold a rare column, and rare columns weigh most where rows are weighed by rarity. So
-rare columns keep lists of the points that hold them, and a sparse query adds up its products over
-those lists alone. What the common columns can add is at most the product of the lengths over them
-(Cauchy-Schwarz): points that cannot be among the nearest even so are passed over, all others get
-their exact distance, from their row, as in any other search.
+Few points store a rare column, and rare columns weigh most if rows are weighted by rarity (tf-idf).
+So each rare column has a list of the points that store it, and a sparse query sums its products
+over those lists alone. Common columns can add at most the product of the lengths over them (Cauchy
+and Schwarz). Points that cannot be among the nearest even so are skipped; the others get their
+exact distance from their row, as in any other search.
 """
 
 import math
@@ -13,34 +13,36 @@ import numpy as np
 
 from divgrpc.kernels.exact import score_marked, score_rows
 from divgrpc.kernels.jit import allocating, kernel, part
-from divgrpc.kernels.kth_smallest import kth_least
-from divgrpc.kernels.top_k import take_nearest
+from divgrpc.kernels.top_k import kth_least, take_nearest
 
-# What a float32 sum of so many products is off by at most, as a share of the lengths' product:
-# one rounding for each product and for each addition.
-_ROUNDING = 1.2e-7
-# Of a product too small for float32.
-_SMALLEST = 1.5e-45
-# Of float64 sums of squares.
-_ROUNDING_OF_SQUARES = 1e-12
-# Lists are gone through where they are one in so many of all numbers.
-FEW = 4
+# Relative rounding error of a float32 product or addition, 2**-23 rounded up. A sum of t products
+# is off by at most t times this share of the product of the lengths.
+_FLOAT32_ERROR = 1.2e-7
+# The least float32 above 0: error of a product that underflows.
+_FLOAT32_LEAST = 1.5e-45
+# Relative rounding error of a float64 sum of squares.
+_SQUARES_ERROR = 1e-12
+# Rounds a length up past its rounding errors as float32.
+_LENGTH_ROUND_UP = 1.000001
+# Lists are read if they hold at most one in this many of all stored values, and are asked for at
+# most one in this many of all points.
+LISTS_MIN_RATIO = 4
 
 
 @kernel
 def count_holders(indices, holders):
-    """Add to `holders` (d,) int64 how often each column comes in `indices` int32."""
+    """Add the number of times each column occurs in `indices` int32 to `holders` (d,) int64."""
     for i in range(indices.shape[0]):
         holders[indices[i]] += 1
 
 
 @kernel
-def fill_lists(indptr, indices, values, first, ends, rows, held, common):
-    """Write rows of `indptr` (m + 1,), numbered from `first` on, into the lists of their columns.
+def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, common_lengths):
+    """Append sparse rows, numbered from `first` on, to the lists of their columns.
 
-    `ends` (d,) int64 says where the next point of a column goes, and moves on; -1 of a common
-    column. `rows` int32 and `held` float32 are the lists; `common` (m,) float32 gets how long rows
-    are over common columns, or a little more.
+    `indptr` (m + 1,). `ends` (d,) int64 is where the next point of each column goes, -1 for a
+    common column, and moves on. `list_rows` int32 and `list_values` float32 are the lists;
+    `common_lengths` (m,) float32 gets the length of each row over the common columns, rounded up.
     """
     for row in range(indptr.shape[0] - 1):
         square = 0.0
@@ -49,87 +51,88 @@ def fill_lists(indptr, indices, values, first, ends, rows, held, common):
             if place < 0:
                 square += np.float64(values[i]) * np.float64(values[i])
             else:
-                rows[place], held[place] = first + row, values[i]
+                list_rows[place], list_values[place] = first + row, values[i]
                 ends[indices[i]] = place + 1
-        # More than float32 and the sum can be off by.
-        common[row] = math.sqrt(square) * 1.000001
+        common_lengths[row] = math.sqrt(square) * _LENGTH_ROUND_UP
 
 
 @kernel
-def worth_listing(points, postings, queries, query, wanted):
-    """Tell whether a query goes by the lists: it is sparse, and they hold a small part of all."""
-    starts, indptr, indices = postings[0], queries[1], queries[2]
-    if not starts.shape[0] or not indptr.shape[0] or FEW * wanted > points[4].shape[0]:
+def lists_pay(points, lists, columns, needed):
+    """Tell whether a sparse query reads the lists for its `needed` nearest points.
+
+    It does if the lists of its `columns` (s,) int32 hold a small part of all stored values.
+    """
+    starts = lists.starts
+    if not starts.shape[0] or LISTS_MIN_RATIO * needed > points.squares.shape[0]:
         return False
     products = 0
-    for i in range(indptr[query], indptr[query + 1]):
-        products += starts[indices[i] + 1] - starts[indices[i]]
-    return FEW * products < points[2].shape[0]
+    for i in range(columns.shape[0]):
+        products += starts[columns[i] + 1] - starts[columns[i]]
+    return LISTS_MIN_RATIO * products < points.indices.shape[0]
 
 
 @allocating
-def score_listed(points, postings, queries, query, room, square, product, wanted, scratch):
-    """Write rows and distances that the `wanted` nearest are among, ties included; how many.
+def score_listed(points, lists, columns, values, query, needed, selection, candidates, sums):
+    """Write a superset of the `needed` nearest points, ties included; return its size.
 
-    `postings`: starts (d + 1,) int64, rows int32 and values float32 of the lists, those of common
-    columns empty, and the points' lengths over common columns (n,) float32. `room` is that of
-    selections, where the query is spread out and marked. `scratch`: rows (n,) int32, distances
-    (n,) and sums (n,) float32. `wanted` is 1 to n; other arguments as for `scoring.score_rows`.
+    `lists`: `InvertedLists`; `columns` (s,) int32 and `values` (s,) float32: the sparse query;
+    `query`: the same as a `Query`, spread over `selection` and marked there; `candidates`:
+    `Candidates` with room for n points; `sums` (n,) float32 is scratch memory. `needed` is 1 to n.
     """
-    rows, distances, sums = scratch
-    n = points[4].shape[0]
-    add_lists(points[4], postings, queries, query, square, product, distances, sums)
-    first = take_nearest(distances[:n], wanted, rows)
-    # In the order of the rows, which the next ones are compared with.
+    rows, distances, n = candidates.rows, candidates.distances, points.squares.shape[0]
+    add_lists(points.squares, lists, columns, values, query, distances, sums)
+    first = take_nearest(distances[:n], needed, rows)
+    # In ascending order, for the comparison with the rows below.
     before, at = rows[:first].copy(), 0
-    _score(points, room, square, product, rows[:first], distances[:first])
-    # So many are this near, and nothing else matters that cannot be as near.
-    reached, found = kth_least(distances[:first], wanted - 1), first
+    _score(points, query, selection, rows[:first], distances[:first])
+    # `needed` points are this near; only points that may be as near still matter.
+    limit, count = kth_least(distances[:first], needed - 1), first
     for row in range(n):
         if at < first and before[at] == row:
             at += 1
-        elif sums[row] <= reached:
-            rows[found] = row
-            found += 1
-    _score(points, room, square, product, rows[first:found], distances[first:found])
-    return found
+        elif sums[row] <= limit:
+            rows[count] = row
+            count += 1
+    _score(points, query, selection, rows[first:count], distances[first:count])
+    return count
 
 
 @kernel
-def add_lists(squares, postings, queries, query, square, product, distances, sums):
-    """Write how far points are by the lists alone, and what their distance is at least.
+def add_lists(squares, lists, columns, values, query, distances, sums):
+    """Write the distances by the lists alone, and lower bounds of the true distances.
 
-    Into `distances` and `sums` (n,) float32; other arguments as above.
+    They go into `distances` and `sums` (n,) float32. `squares`: `Points.squares`; other arguments
+    as for `score_listed`.
     """
-    starts, holders, held, common = postings
-    _, indptr, indices, values = queries
+    starts, list_rows, list_values = lists.starts, lists.rows, lists.values
     for row in range(squares.shape[0]):
         sums[row] = np.float32(0)
-    whole, missed = 0.0, 0.0
-    for i in range(indptr[query], indptr[query + 1]):
-        value, start, stop = values[i], starts[indices[i]], starts[indices[i] + 1]
-        whole += np.float64(value) * np.float64(value)
+    square, common_square = 0.0, 0.0
+    for i in range(columns.shape[0]):
+        value, start, stop = values[i], starts[columns[i]], starts[columns[i] + 1]
+        square += np.float64(value) * np.float64(value)
         if start == stop:
-            missed += np.float64(value) * np.float64(value)
+            common_square += np.float64(value) * np.float64(value)
         for at in range(start, stop):
-            sums[holders[at]] += value * held[at]
-    terms = indptr[query + 1] - indptr[query] + 2
-    missed, off = math.sqrt(missed) * 1.000001, math.sqrt(whole) * terms * _ROUNDING
+            sums[list_rows[at]] += value * list_values[at]
+    terms = columns.shape[0] + 2
+    common_length = math.sqrt(common_square) * _LENGTH_ROUND_UP
+    error = math.sqrt(square) * terms * _FLOAT32_ERROR
     for row in range(squares.shape[0]):
-        dot, both = np.float64(sums[row]), square + squares[row]
-        most = dot + missed * np.float64(common[row]) + terms * _SMALLEST
-        most += off * math.sqrt(squares[row])
-        if product:
+        dot, both = np.float64(sums[row]), query.square + squares[row]
+        most = dot + common_length * np.float64(lists.common_lengths[row]) + terms * _FLOAT32_LEAST
+        most += error * math.sqrt(squares[row])
+        if query.product:
             distances[row], sums[row] = np.float32(-dot), np.float32(-most)
         else:
             distances[row] = np.float32(both - 2.0 * dot)
-            sums[row] = np.float32(both * (1.0 - _ROUNDING_OF_SQUARES) - 2.0 * most)
+            sums[row] = np.float32(both * (1.0 - _SQUARES_ERROR) - 2.0 * most)
 
 
 @part
-def _score(points, room, square, product, rows, distances):
-    target, marks, count = room[1], room[3], rows.shape[0]
-    if marks.shape[0]:
-        score_marked(points, target, marks, square, product, rows, count, distances)
+def _score(points, query, selection, rows, distances):
+    count = rows.shape[0]
+    if selection.marks.shape[0]:
+        score_marked(points, query, selection.marks, rows, count, distances)
     elif count:
-        score_rows(points, target, 0, square, product, rows, count, distances)
+        score_rows(points, query, rows, count, distances)

@@ -1,7 +1,7 @@
-"""How kernels are compiled, and how numba finds what an earlier process compiled.
+"""Decorators that compile kernels, or load the compiled code that an earlier process kept.
 
-`divgrpc.kernels.cache_files` says where compiled kernels are kept. A folder that cannot be written
-costs compile time at each start, nothing else.
+`divgrpc.kernels.cache_files` says where compiled kernels are kept. If that folder cannot be
+written, each process compiles again; nothing else changes.
 """
 
 import functools
@@ -19,28 +19,29 @@ from numba.core.types.misc import unliteral
 
 from divgrpc.kernels import cache_files
 
-# No fastmath: it would let the compiler choose the order of a sum.
+# Without fastmath, which would let the compiler choose the order of a sum.
 _OPTIONS: Final = {
     "nogil": True,
     "boundscheck": False,
     "error_model": "numpy",
-    # Nobody passes kernels about as C functions.
+    # No code calls kernels as C functions.
     "no_cfunc_wrapper": True,
 }
 
-# Names by which a function would make an array.
-_MAKERS: Final = {
+# Names of functions that make arrays.
+_ARRAY_MAKERS: Final = {
     *("array", "astype", "copy", "empty", "empty_like", "full", "full_like"),
     *("ones", "ones_like", "sort", "zeros", "zeros_like"),
 }
 
 
-# Kernels that this process compiled and could not keep, with the reason of each.
+# Kernels that this process compiled and could not keep, each with the reason.
 unkept: dict[str, str] = {}
-# Files that Python has asked for in this process; what a kernel that is being compiled asks for is
-# compiled into it, and nobody needs it where that kernel is kept.
+# Files of the kernels that Python has called in this process. A kernel called by a kernel is
+# compiled into its caller, so its own file is not needed once the caller's exists.
 needed: set[str] = set()
-_under_way: list[str] = []
+# Files of the kernels that are being compiled, callers before callees.
+_compiling: list[str] = []
 
 
 class _KernelFiles(_Cache):  # type: ignore[misc]  # numba has no types
@@ -55,30 +56,30 @@ class _KernelFiles(_Cache):  # type: ignore[misc]  # numba has no types
         return str(cache_files.cache_folder())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
-        """Return what was compiled for a signature, None where that is not kept or is damaged."""
+        """Return the compiled code for a signature; None if the file is missing or damaged."""
         target_context.refresh()
         file = self._file(sig, target_context.codegen())
-        if not _under_way:
+        if not _compiling:
             needed.add(file)
         payload = cache_files.read(file)
         if payload is not None:
             try:
-                # As numba's own cache does. Who may write to the folder may run code as its owner.
+                # Whoever may write to the folder may run code as its owner, as with numba's cache.
                 return CompileResult._rebuild(  # noqa: SLF001
                     target_context,
                     *pickle.loads(payload),  # noqa: S301
                 )
-            except Exception:  # noqa: BLE001, S110  # it raises anything; the kernel is compiled anew
+            except Exception:  # noqa: BLE001, S110  # any error: the kernel is compiled again
                 pass
-        _under_way.append(file)
+        _compiling.append(file)
         return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
-        """Keep what was compiled for a signature."""
+        """Keep the compiled code for a signature."""
         file = self._file(sig, data.codegen)
-        # With it goes whatever failed to compile meanwhile.
-        if file in _under_way:
-            del _under_way[_under_way.index(file) :]
+        # Entries after it failed to compile.
+        if file in _compiling:
+            del _compiling[_compiling.index(file) :]
         if data.library.has_dynamic_globals:
             unkept[self._name] = "its code holds addresses of this process"
             return
@@ -91,7 +92,7 @@ class _KernelFiles(_Cache):  # type: ignore[misc]  # numba has no types
         return cache_files.file_name(self._name, f"{sig} {codegen.magic_tuple()} {self._source}")
 
     def enable(self) -> None:
-        """Do nothing: there is no other state."""
+        """Do nothing: the cache is always on."""
 
     def disable(self) -> None:
         """Do nothing."""
@@ -101,9 +102,9 @@ class _KernelFiles(_Cache):  # type: ignore[misc]  # numba has no types
 
 
 def _files_of(function: Callable[..., Any]) -> _Cache:
-    """Return the files of a function of a module; one made by another function has none.
+    """Return the files of a function of a module; a function made by another function has none.
 
-    What such a function does depends on variables of the other, which no name of a file could hold.
+    Its code depends on variables of the other function, which no file name could contain.
     """
     source = _hash_of(function.__code__.co_filename)
     if function.__closure__ or "<locals>" in function.__qualname__ or source is None:
@@ -114,7 +115,7 @@ def _files_of(function: Callable[..., Any]) -> _Cache:
 
 @functools.cache
 def _hash_of(source: str) -> str | None:
-    """Return a hash of a source file, which kernels outside of this folder are told apart by."""
+    """Return a hash of a source file; it distinguishes kernels outside this folder."""
     try:
         return hashlib.sha256(Path(source).read_bytes()).hexdigest()
     except OSError:
@@ -124,32 +125,32 @@ def _hash_of(source: str) -> str | None:
 def kernel(function: Callable[..., Any]) -> Any:  # numba's dispatchers have no type
     """Compile `function` at its first call, or load what an earlier process compiled.
 
-    It makes no arrays: its code has no counts of who holds one, as the caller holds them all. Where
-    its name begins with "_", kernels alone may call it: Python has no way in, and a call from there
-    ends the process. Raises TypeError where it makes arrays by name.
+    It makes no arrays: its code counts no references, and its caller keeps all arrays alive. If its
+    name begins with "_", only kernels may call it: it has no entry from Python, and such a call
+    ends the process. Raises TypeError if it calls a function that makes arrays.
     """
-    _make_none(function)
+    _refuse_array_makers(function)
     return _compiled(function, _nrt=False)
 
 
 def allocating(function: Callable[..., Any]) -> Any:
-    """Do what `kernel` does for what makes arrays."""
+    """Compile or load a function that makes arrays; otherwise as `kernel`."""
     return _compiled(function, _nrt=True)
 
 
 def part(function: Callable[..., Any]) -> Any:
-    """Do what `kernel` does, and put the body of `function` into the kernels that call it.
+    """Put the body of `function` into the kernels that call it; otherwise as `kernel`.
 
-    For what has few callers: a compiled call is optimised again in each of its callers, level by
-    level, and with every level left out a cold start is a second shorter. It makes no arrays.
+    For functions with few callers: a compiled callee is optimised again in each of its callers,
+    level by level, and each level less makes a cold start a second shorter.
     """
-    _make_none(function)
+    _refuse_array_makers(function)
     return _compiled(function, inline="always")
 
 
-def _make_none(function: Callable[..., Any]) -> None:
-    # numba finds some of these itself, not all: what is made would never be let go of.
-    made = _MAKERS.intersection(function.__code__.co_names)
+def _refuse_array_makers(function: Callable[..., Any]) -> None:
+    # numba itself refuses some of these, not all; memory of the arrays would never be freed.
+    made = _ARRAY_MAKERS.intersection(function.__code__.co_names)
     if made:
         raise TypeError(f"{function.__name__} makes arrays: {', '.join(sorted(made))}")
 
@@ -162,7 +163,7 @@ def _compiled(function: Callable[..., Any], **options: Any) -> Any:  # numba's o
     resolve = dispatcher.get_call_template
 
     def resolve_plain(arguments: Any, keywords: Any) -> Any:
-        # Left alone numba compiles a call with the constant 0 once more than one with any integer.
+        # Without this numba compiles a call with the constant 0 and one with an integer separately.
         return resolve(tuple(map(unliteral, arguments)), keywords)
 
     dispatcher.get_call_template = resolve_plain

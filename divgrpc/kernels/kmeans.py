@@ -1,25 +1,25 @@
 """Points to their nearest centres: the loops of k-means and of a two-level partition.
 
-A point is nearest to the centre with the largest product less half the centre's squared length, its
-gain. Products come from a library, a row of them for each centre and a column for each point: so a
-loop over points beside one another has no branches and runs in vectors.
+A point is nearest to the centre of largest gain: the product less half the centre's squared length.
+Products come from a library, with a row for each centre and a column for each point, so a loop over
+neighbouring points has no branches and compiles to vector instructions.
 """
 
 import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel
 
-# Coarse cells that a point may find its cell in: more of them bring little and take time.
-LOOKED = 3
+# Coarse cells in which a point looks for its cell. More of them change few cells and take time.
+COARSE_CELLS = 3
 
 
 @kernel
 def take_nearest(products, halves, first, numbers, gains):
-    """Take, for each point, the nearest of some centres where it is nearer than what it has.
+    """Update each point's nearest centre with some more centres, numbered from `first` on.
 
-    `products` (c, n) float32, `halves` (c,) float32 half the squared lengths of the centres, of
-    which the first has the number `first`; `numbers` (n,) int32 and `gains` (n,) float32 are what
-    the points have, -inf to begin with. Ties go to what comes first.
+    `products` (c, n) float32; `halves` (c,) float32: half the squared lengths of the centres;
+    `numbers` (n,) int32 and `gains` (n,) float32: the nearest so far, gains -inf at first. Ties go
+    to the earlier centre.
     """
     for c in range(products.shape[0]):
         half, number = halves[c], np.int32(first + c)
@@ -32,17 +32,17 @@ def take_nearest(products, halves, first, numbers, gains):
 
 @kernel
 def take_several(products, halves, numbers, gains):
-    """Take the LOOKED nearest centres of each point, in order, as `take_nearest` does the nearest.
+    """Take the COARSE_CELLS nearest centres of each point, in order, as `take_nearest` does one.
 
-    `numbers` (LOOKED, n) int32 stay as they are, and `gains` (LOOKED, n) -inf, where there are
-    fewer centres.
+    If there are fewer centres, the last `numbers` (COARSE_CELLS, n) int32 and `gains`
+    (COARSE_CELLS, n) float32 stay as they are.
     """
     for c in range(products.shape[0]):
         for point in range(products.shape[1]):
             number, gain, nearer = np.int32(c), products[c, point] - halves[c], False
-            for place in range(LOOKED):
+            for place in range(COARSE_CELLS):
                 other, least = numbers[place, point], gains[place, point]
-                # Behind one that is nearer all others move on.
+                # Centres after a nearer one move down by one place.
                 nearer = nearer or gain > least
                 numbers[place, point] = number if nearer else other
                 gains[place, point] = gain if nearer else least
@@ -52,10 +52,10 @@ def take_several(products, halves, numbers, gains):
 
 @allocating
 def group(numbers, count):
-    """Return which points have each of the `numbers` (l, n) int32, side by side, (p,) int32.
+    """Group points by their `numbers` (l, n) int32; return (starts, points).
 
-    Those with number t < `count` are at starts[t]:starts[t + 1] of them; `starts` (count + 1,)
-    int64 is returned before them. Below zero is none.
+    The points with number t, 0 to `count` - 1, are points[starts[t]:starts[t + 1]]; `starts` (count
+    + 1,) int64, `points` (p,) int32. Numbers below 0 stand for none.
     """
     starts = np.zeros(count + 1, np.int64)
     for number in numbers.flat:
@@ -75,22 +75,19 @@ def group(numbers, count):
 
 @allocating
 def take_nearest_of(products, halves, first, points, numbers, gains):
-    """Do what `take_nearest` does for some `points` (n,) int32 of those with `numbers` and `gains`.
-
-    The columns of `products` (c, n) are theirs.
-    """
-    found = np.zeros(points.shape[0], np.int32)
+    """Do what `take_nearest` does for the `points` (n,) int32, the columns of `products` (c, n)."""
+    nearest = np.zeros(points.shape[0], np.int32)
     most = np.full(points.shape[0], np.float32(-np.inf))
-    take_nearest(products, halves, first, found, most)
+    take_nearest(products, halves, first, nearest, most)
     for at in range(points.shape[0]):
         point = points[at]
         if most[at] > gains[point]:
-            numbers[point], gains[point] = found[at], most[at]
+            numbers[point], gains[point] = nearest[at], most[at]
 
 
 @kernel
 def add_up(points, numbers, sums, sizes):
-    """Add each point to the sum of its number: `sums` (c, m) float32 and `sizes` (c,) int64."""
+    """Write the sum (c, m) float32 and the number (c,) int64 of each cell's points."""
     sums[:] = np.float32(0)
     sizes[:] = 0
     for row in range(points.shape[0]):

@@ -1,8 +1,8 @@
-"""What LEML's training spends its time in: sparse rows against many columns, and steps between.
+"""The loops of LEML's training: sparse rows times many columns, and the steps between.
 
-Each works on rows start to stop, so that threads share them out, and goes once over what it reads
-and writes: the arrays are larger than any cache. Inner loops run over columns, which lie side by
-side, so that every sum is over rows in their order.
+Each works on rows start to stop - 1, so that threads share the rows, and passes once over its
+arrays, which are larger than any cache. Inner loops run over columns, which are contiguous, so that
+every sum is over rows in their order.
 """
 
 import numpy as np
@@ -32,9 +32,10 @@ def column_squares(rows, start, stop, sums):
 
 @kernel
 def weigh(image, block, scales, weight, start, stop, sums):
-    """Make of `image` scales * image + weight * block, and add its products with `block` to sums.
+    """Replace `image` by scales * image + weight * block; add its products with `block` to `sums`.
 
-    Both (n, r) float32, `scales` (r,) and `weight` float32, `sums` (r,) float64, by columns.
+    `image` and `block` (n, r) float32; `scales` (r,) and `weight` float32; `sums` (r,) float64, one
+    per column.
     """
     for i in range(start, stop):
         for j in range(image.shape[1]):
@@ -43,22 +44,22 @@ def weigh(image, block, scales, weight, start, stop, sums):
 
 
 @kernel
-def descend(found, residual, direction, image, lengths, start, stop, sums):
-    """Go so far along each column of `direction`, and add the squares that remain to `sums`.
+def descend(solution, residual, direction, image, lengths, start, stop, sums):
+    """Step along each column of `direction`; add the squares of the new residual to `sums`.
 
-    `found` and `residual` (n, r) float32 are changed, by `lengths` (r,) float32 times `direction`
-    and its `image`; `sums` (r,) float64.
+    `solution` (n, r) float32 moves by `lengths` (r,) float32 times `direction`, `residual` (n, r)
+    float32 by minus as much of its `image`; `sums` (r,) float64.
     """
     for i in range(start, stop):
-        for j in range(found.shape[1]):
-            found[i, j] += lengths[j] * direction[i, j]
+        for j in range(solution.shape[1]):
+            solution[i, j] += lengths[j] * direction[i, j]
             residual[i, j] -= lengths[j] * image[i, j]
             sums[j] += np.float64(residual[i, j]) * np.float64(residual[i, j])
 
 
 @kernel
 def turn(direction, residual, shares, start, stop, _):
-    """Make of each column of `direction` (n, r) its share of itself plus `residual`, float32."""
+    """Replace each column of `direction` (n, r) float32 by shares * direction + residual."""
     for i in range(start, stop):
         for j in range(direction.shape[1]):
             direction[i, j] = shares[j] * direction[i, j] + residual[i, j]

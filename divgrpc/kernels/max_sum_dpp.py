@@ -1,13 +1,13 @@
-"""Two greedy selectors beside Algorithm 1: the sum of distances, and the determinant.
+"""Two greedy selectors beside Algorithm 1: max-sum diversification and a determinantal process.
 
-The sum goes by the gain of Borodin, Lee and Ye 2012, which counts relevance half: with true
-distances the greedy reaches half of the best.
+Max-sum uses the gain of Borodin, Lee and Ye (PODS 2012), which counts relevance half: with true
+distances the greedy reaches half of the best sum.
 
-The determinantal point process goes by the greedy of Chen, Zhang and Zhou 2018. S is a matrix of
-likenesses with ones on its diagonal; the volume that a candidate adds to the picked is what is left
-of its own one after projecting on them, kept by an incremental Cholesky factorisation. What is left
-only shrinks, so a candidate is brought up to date only when as it stands it would be picked (Minoux
-1978), and as prices ascend most are never looked at.
+The determinantal point process uses the greedy MAP of Chen, Zhang and Zhou (2018). S is a matrix of
+similarities with ones on its diagonal. The volume that a candidate adds to the picks is what
+remains of its own 1 after projection on them, maintained by an incremental Cholesky factorisation.
+The remainder only shrinks, so a candidate is updated only when it would be picked as it stands
+(Minoux 1978); costs ascend, so most candidates are never looked at.
 """
 
 import math
@@ -17,93 +17,98 @@ import numpy as np
 from divgrpc.kernels.jit import allocating, kernel, part
 from divgrpc.kernels.pairwise import far_from, how_far
 
-# Likeness 1 - half of the squared distance: the cosine of unit vectors.
-CHORDS = 1
-# Likeness 1 - what lies between: the cosine where that is how far apart points are.
-ANGLES = 2
-# Likeness 1 / (1 + d / s), a rational quadratic kernel, s the mean of the costs.
-DISTANCES = 3
+# Similarity of two points at distance d.
+# 1 - d / 2: the cosine of unit vectors, d squared Euclidean.
+COSINE_OF_CHORD = 1
+# 1 - d: the cosine, d = 1 - cosine.
+COSINE_OF_ANGLE = 2
+# 1 / (1 + d / s): a rational quadratic kernel, s the mean of the costs.
+RATIONAL_QUADRATIC = 3
 
-# What counts as nothing left of a candidate's one: float32 distances know no better.
-LEAST = 1e-5
-
-# Less than one by what rounding could make of a sum of logarithms.
-_SURE = 1.0 - 1e-9
-
+# A remainder (share of a candidate's 1) below this counts as this: float32 distances resolve no
+# less.
+REMAINDER_MIN = 1e-5
+# 1 less the relative rounding error of a float64 sum of logarithms.
+_BELOW_ONE = 1.0 - 1e-9
 _LN_2 = 0.6931471805599453
 
 
 @allocating
-def max_sum(points, inverses, rows, costs, count, k, relevance, scratch, picked, gains):
-    """Pick up to `k` of the candidates one by one; returns how many.
+def max_sum(points, rows, costs, count, k, relevance, selection, picked, gains):
+    """Pick up to `k` candidates one by one; return how many.
 
-    `points`, `inverses`, `rows`, `scratch` and `picked` as for `selection.greedy`; `costs` (count,)
-    float32 ascend, `relevance` is the paper's lambda, float64. `gains` float32 is what each step
-    maximised: minus half of lambda times the cost, plus 2 (1 - lambda) / (k - 1) times the sum of
-    the roots of `pairs.far_from` to those picked before. Of equals the first is picked.
+    `costs` (count,) float32 ascend; `relevance` float64 is the paper's lambda. `gains` (k,) float32
+    is what each step maximises: minus half of lambda times the cost, plus 2 (1 - lambda) / (k - 1)
+    times the sum of the roots of the distances from the picks before. Of equal values the first
+    candidate is picked. Other arguments as for `greedy.greedy`.
     """
     k = min(k, count)
-    far, sums, taken = scratch[0], np.zeros(count, np.float64), np.zeros(count, np.bool_)
+    far, sums = selection.far, np.zeros(count, np.float64)
+    is_picked = np.zeros(count, np.bool_)
     weight = 2.0 * (1.0 - relevance) / (k - 1) if k > 1 else 0.0
     for step in range(k):
         best, least = -1, np.inf
         for i in range(count):
             value = 0.5 * relevance * np.float64(costs[i]) - weight * sums[i]
-            if value < least and not taken[i]:
+            if value < least and not is_picked[i]:
                 best, least = i, value
-        picked[step], gains[step], taken[best] = best, 0.0 - least, True
+        picked[step], gains[step], is_picked[best] = best, 0.0 - least, True
         if step + 1 < k:
-            far_from(points, inverses, rows, count, best, scratch, far)
+            far_from(points, rows, count, best, selection, far)
             for i in range(count):
                 sums[i] += math.sqrt(max(0.0, np.float64(far[i])))
     return k
 
 
 @allocating
-def determinant(points, inverses, rows, costs, count, k, relevance, likeness, picked, gains):
-    """Do the same; gains: minus lambda times the cost, plus 1 - lambda times log of what is left.
+def determinant(points, rows, costs, count, k, relevance, similarity, picked, gains):
+    """Pick up to `k` candidates of greatest determinant and least cost; return how many.
 
-    With `DISTANCES` costs are measured by their mean. The logarithm is at least that of `LEAST`:
-    what has less left adds no volume, and all of it is picked by relevance.
+    `gains` is minus lambda times the cost, plus 1 - lambda times the logarithm of the remainder.
+    With RATIONAL_QUADRATIC costs are measured in units of their mean. A remainder counts as
+    REMAINDER_MIN at least, so candidates with less add no volume and are picked by cost. Arguments
+    as for `max_sum`.
     """
     k = min(k, count)
-    unit = _mean(costs, count) if likeness == DISTANCES else 1.0
-    left, logs = np.ones(count, np.float64), np.zeros(count, np.float64)
+    unit = _mean(costs, count) if similarity == RATIONAL_QUADRATIC else 1.0
+    remainders, logs = np.ones(count, np.float64), np.zeros(count, np.float64)
     factor, pivots, roots = np.empty((count, k)), np.empty(k, np.int64), np.empty(k, np.float64)
-    done, taken, used = np.zeros(count, np.int32), np.zeros(count, np.bool_), 0
+    n_projected, is_picked = np.zeros(count, np.int32), np.zeros(count, np.bool_)
+    n_pivots = 0
     for step in range(k):
-        best, least, held, paid = -1, np.inf, 0.0, 0.0
+        best, least, best_remainder, best_price = -1, np.inf, 0.0, 0.0
         for i in range(count):
-            if taken[i]:
+            if is_picked[i]:
                 continue
             price = relevance * (np.float64(costs[i]) / unit)
-            # No logarithm is above 0, and no price after this one is lower.
+            # Logarithms are at most 0, and no later price is lower.
             if price >= least:
                 break
             if price - (1.0 - relevance) * logs[i] >= least:
                 continue
-            # As exp(x) >= 1 + x: with no more left than this it is not better than the best so far.
-            little = _SURE * held * (1.0 + (price - paid) / (1.0 - relevance))
-            while done[i] < used and max(left[i], LEAST) > little:
-                pivot = pivots[done[i]]
-                far = np.float64(how_far(points, inverses, rows[i], rows[pivot]))
-                share = _likeness(far, unit, likeness)
-                for j in range(done[i]):
+            # As exp(x) >= 1 + x, a candidate with a smaller remainder cannot beat the best so far.
+            needed = _BELOW_ONE * best_remainder * (1.0 + (price - best_price) / (1.0 - relevance))
+            while n_projected[i] < n_pivots and max(remainders[i], REMAINDER_MIN) > needed:
+                pivot = pivots[n_projected[i]]
+                far = np.float64(how_far(points, rows[i], rows[pivot]))
+                share = _similarity(far, unit, similarity)
+                for j in range(n_projected[i]):
                     share -= factor[i, j] * factor[pivot, j]
-                share /= roots[done[i]]
-                factor[i, done[i]] = share
-                left[i] -= share * share
-                done[i] += 1
-            if max(left[i], LEAST) <= little:
+                share /= roots[n_projected[i]]
+                factor[i, n_projected[i]] = share
+                remainders[i] -= share * share
+                n_projected[i] += 1
+            if max(remainders[i], REMAINDER_MIN) <= needed:
                 continue
-            logs[i] = logarithm(max(left[i], LEAST))
+            logs[i] = logarithm(max(remainders[i], REMAINDER_MIN))
             value = price - (1.0 - relevance) * logs[i]
             if value < least:
-                best, least, held, paid = i, value, max(left[i], LEAST), price
-        picked[step], gains[step], taken[best] = best, 0.0 - least, True
-        if left[best] > LEAST:
-            pivots[used], roots[used] = best, math.sqrt(left[best])
-            used += 1
+                best, least = i, value
+                best_remainder, best_price = max(remainders[i], REMAINDER_MIN), price
+        picked[step], gains[step], is_picked[best] = best, 0.0 - least, True
+        if remainders[best] > REMAINDER_MIN:
+            pivots[n_pivots], roots[n_pivots] = best, math.sqrt(remainders[best])
+            n_pivots += 1
     return k
 
 
@@ -116,18 +121,18 @@ def _mean(costs, count):
 
 
 @part
-def _likeness(far, unit, likeness):
-    if likeness == DISTANCES:
+def _similarity(far, unit, similarity):
+    if similarity == RATIONAL_QUADRATIC:
         return unit / (unit + far)
-    return 1.0 - 0.5 * far if likeness == CHORDS else 1.0 - far
+    return 1.0 - 0.5 * far if similarity == COSINE_OF_CHORD else 1.0 - far
 
 
 @kernel
 def logarithm(number):
-    """Return the natural logarithm of a float64 above 0.
+    """Return the natural logarithm of a float64 above 0, the same bits on every processor.
 
-    A number is a power of two times m from 1 up to 2, and log m = 2 atanh z, z = (m - 1) / (m + 1),
-    is summed up as a series. A library's own may end otherwise on another processor.
+    A number is a power of two times m, 1 <= m < 2, and log m = 2 atanh z with z = (m - 1) / (m + 1)
+    is summed as a series. A library's logarithm may round otherwise on another processor.
     """
     half, exponent = math.frexp(number)
     z = (half - 0.5) / (half + 0.5)

@@ -1,11 +1,12 @@
-"""Checks of rows, their lengths, and unit rows: the same bytes for a row alone and in a batch."""
+"""Checks of rows, their lengths, and unit rows: a row gives the same bytes alone and in a batch."""
 
 import numpy as np
 
 from divgrpc.kernels.jit import kernel
 from divgrpc.kernels.vector_sums import bits_of, float_of, row_dot
 
-FINE = 0
+# Faults of compressed sparse rows.
+NO_FAULT = 0
 BAD_INDPTR = 1
 BAD_ORDER = 2
 BAD_RANGE = 3
@@ -15,9 +16,9 @@ BAD_RANGE = 3
 def normalise(matrix):
     """Scale each row of `matrix` (n, d) float32 to unit length, in place.
 
-    Returns (first row that is not finite, first row of zeros), -1 where there is none; those rows
-    are left as they are. A row is divided by its largest entry first, so that the squares of
-    neither 1e30 nor 1e-30 leave the range of float32.
+    Returns the first row that is not finite and the first row of zeros, -1 for none; those rows
+    stay as they are. A row is divided by its largest entry first, so that the squares of neither
+    1e30 nor 1e-30 leave the range of float32.
     """
     first_bad, first_zero = -1, -1
     for row in range(matrix.shape[0]):
@@ -34,9 +35,9 @@ def normalise(matrix):
 
 @kernel
 def normalise_sparse(indptr, values):
-    """Do what `normalise` does to sparse rows: `indptr` (n + 1,) int64, `values` float32.
+    """Do what `normalise` does, to sparse rows: `indptr` (n + 1,) int64, `values` float32.
 
-    A row's squares are added in float64, first to last.
+    The squares of a row are added in float64, first to last.
     """
     first_bad, first_zero = -1, -1
     for row in range(indptr.shape[0] - 1):
@@ -61,7 +62,7 @@ def lengths(matrix, result):
 
 @kernel
 def lengths_sparse(indptr, values, result):
-    """Write the length of each sparse row into `result` (n,) float32; not finite as for dense."""
+    """Write the length of each sparse row into `result` (n,) float32; inf or nan if not finite."""
     for row in range(result.shape[0]):
         square = np.float32(_square(values[indptr[row] : indptr[row + 1]]))
         result[row] = np.sqrt(square)
@@ -76,9 +77,9 @@ def squares_sparse(indptr, values, result):
 
 @kernel
 def check_sparse(indptr, indices, dims):
-    """Return FINE, or what is wrong with compressed sparse rows of `dims` columns.
+    """Return the fault of compressed sparse rows of `dims` columns, or NO_FAULT.
 
-    `indptr` (n + 1,) int64 ends at the length of `indices` int32, which the caller has seen to.
+    `indptr` (n + 1,) int64 ends at the length of `indices` int32; the caller has checked that.
     """
     if indptr[0] != 0:
         return BAD_INDPTR
@@ -92,15 +93,15 @@ def check_sparse(indptr, indices, dims):
             if indices[i] <= before:
                 return BAD_ORDER
             before = indices[i]
-    return FINE
+    return NO_FAULT
 
 
 @kernel
 def _largest(values):
     """Return the largest absolute value, and whether all are finite.
 
-    Without their signs the bits of floats are in the order of the floats, those of infinity and of
-    what is no number above all others: a maximum of integers is made of vectors.
+    The bits of floats without their signs, read as integers, are in the order of the floats, with
+    those of inf and nan above all others. A maximum of integers compiles to vector instructions.
     """
     largest = np.int32(0)
     for j in range(values.shape[0]):

@@ -1,17 +1,18 @@
-"""How far one candidate is from every other: what selectors ask of the same ones over and over."""
+"""Distances between candidates, and near-copies: candidates collapsed into a better one.
+
+The distance between two points is squared Euclidean, or 1 - cosine under the inner product, where
+`Points` has inverse lengths.
+
+Candidates lie nearest to the query first. A candidate is kept unless it is within a limit of a
+nearer one that is itself kept; then it is a near-copy of that one. Selectors see the kept ones
+alone. Deciding this for every candidate takes a distance for each pair. A selector that picks one
+by one needs the answer only for the candidates it would pick, and asks `is_kept` for those.
+"""
 
 import numpy as np
 
 from divgrpc.kernels.jit import allocating, kernel, part
-from divgrpc.kernels.sparse import (
-    clear,
-    distance_from_dot,
-    mark,
-    marked_dot,
-    sparse_dot,
-    spread,
-    unmark,
-)
+from divgrpc.kernels.sparse import clear, distance_from_dot, marked_dot, sparse_dot, spread
 from divgrpc.kernels.vector_sums import (
     row_distance,
     row_distance_within,
@@ -20,38 +21,45 @@ from divgrpc.kernels.vector_sums import (
     row_dots,
 )
 
-# Candidates asked for ahead: see `scoring`.
-_AHEAD = 4
+# Sparse candidates to prefetch before their distance is computed.
+PREFETCH_ROWS = 4
+
+# Standing of a candidate. The order matters: `greedy.greedy` compares.
+UNKNOWN = 0
+KEPT = 1
+COPY = 2
+# A near-copy of a pick, which has counted it.
+COUNTED_COPY = 3
+PICKED = 4
 
 
 @allocating
-def far_from(points, inverses, rows, count, pick, scratch, far):
-    """Write how far candidate `pick` is from each of rows[:count] into `far` (count,) float32.
+def far_from(points, rows, count, place, selection, far):
+    """Write the distances of candidate `place` from rows[:count] into `far` (count,) float32.
 
-    Squared distances, or, where `inverses` (n,) float32 holds the points' inverse lengths,
-    1 - cosine; from itself 0. `points` and `scratch` as for `selection.greedy`. Dense rows are read
-    where they lie: copying them side by side takes longer than it saves.
+    The distance from itself is 0. `points`: `Points`; `selection`: `SelectionScratch`. Dense rows
+    are read in place: gathering them side by side takes longer than it saves.
     """
-    row = rows[pick]
-    if points[1].shape[0]:
-        _far_sparse(points, inverses, rows, count, row, scratch, np.zeros(16, np.float64), far)
+    row = rows[place]
+    if points.indptr.shape[0]:
+        _far_sparse(points, rows, count, row, selection, np.zeros(16, np.float64), far)
     else:
-        _far_dense(points[0], inverses, rows, count, row, far)
-    far[pick] = np.float32(0)
+        _far_dense(points.vectors, points.inverse_lengths, rows, count, row, far)
+    far[place] = np.float32(0)
 
 
 @part
 def _far_dense(vectors, inverses, rows, count, row, far):
-    """Go four rows at a time: the sums are the same, and the pick's row is read once for all."""
+    """Write the distances of dense rows, four at a time: `row` is read once for all four."""
     angular = inverses.shape[0] > 0
     i = 0
     while i + 4 <= count:
         four = (rows[i], rows[i + 1], rows[i + 2], rows[i + 3])
         if angular:
-            found = row_dots(vectors, four, vectors, row)
+            values = row_dots(vectors, four, vectors, row)
         else:
-            found = row_distances(vectors, four, vectors, row)
-        far[i], far[i + 1], far[i + 2], far[i + 3] = found
+            values = row_distances(vectors, four, vectors, row)
+        far[i], far[i + 1], far[i + 2], far[i + 3] = values
         i += 4
     while i < count:
         if angular:
@@ -65,78 +73,68 @@ def _far_dense(vectors, inverses, rows, count, row, far):
 
 
 @part
-def _far_sparse(points, inverses, rows, count, row, scratch, sums, far):
-    spread_row(points, row, scratch)
+def _far_sparse(points, rows, count, row, selection, sums, far):
+    _spread_point(points, row, selection)
     for i in range(count):
-        ahead = rows[min(i + _AHEAD, count - 1)]
-        far[i] = far_from_spread(points, inverses, row, rows[i], ahead, scratch, sums)
-    clear_row(points, row, scratch)
+        next_row = rows[min(i + PREFETCH_ROWS, count - 1)]
+        far[i] = _far_from_spread(points, row, rows[i], next_row, selection, sums)
+    _clear_point(points, row, selection)
 
 
 @part
-def spread_row(points, row, scratch):
-    """Spread sparse `row` over the columns of the scratch, for `far_from_spread`."""
-    _, indptr, indices, values, _ = points
-    target, marks = scratch[1], scratch[3]
-    spread(indices, values, indptr[row], indptr[row + 1], target)
-    if marks.shape[0]:
-        mark(indices, indptr[row], indptr[row + 1], marks)
+def _spread_point(points, row, selection):
+    spread(points.indices, points.values, points.indptr[row], points.indptr[row + 1], selection)
 
 
 @part
-def far_from_spread(points, inverses, row, other, ahead, scratch, sums):
-    """Return how far sparse row `other` is from `row`, which is spread over the scratch.
+def _clear_point(points, row, selection):
+    clear(points.indices, points.indptr[row], points.indptr[row + 1], selection)
 
-    `ahead` is a row that will be asked for soon. `sums` as for `sparse.marked_dot`.
+
+@part
+def _far_from_spread(points, row, other, next_row, selection, sums):
+    """Return the distance of sparse row `other` from `row`, which is spread over `selection`.
+
+    `next_row` is prefetched; `sums` (16,) float64 are zeros (`sparse.marked_dot`).
     """
-    _, indptr, indices, values, squares = points
-    target, marks = scratch[1], scratch[3]
+    indptr, indices, values, squares = points.indptr, points.indices, points.values, points.squares
+    inverses, dense, marks = points.inverse_lengths, selection.dense, selection.marks
     start, stop = indptr[other], indptr[other + 1]
     if marks.shape[0]:
-        dot = marked_dot(indices, values, start, stop, target, marks, sums)
+        dot = marked_dot(indices, values, start, stop, dense, marks, sums)
     else:
-        dot = sparse_dot(indices, values, start, stop, indptr[ahead], target, 0)
+        dot = sparse_dot(indices, values, start, stop, indptr[next_row], dense, 0)
     if inverses.shape[0]:
         return np.float32(1) - np.float32(dot) * inverses[other] * inverses[row]
     return distance_from_dot(dot, squares[other], squares[row], False)
 
 
-@part
-def clear_row(points, row, scratch):
-    """Make zeros again of what `spread_row` wrote."""
-    _, indptr, indices, _, _ = points
-    target, marks = scratch[1], scratch[3]
-    if marks.shape[0]:
-        unmark(indices, indptr[row], indptr[row + 1], marks)
-    clear(indices, indptr[row], indptr[row + 1], target)
+@kernel
+def is_within(points, row, other, limit):
+    """Tell whether two dense points are at most `limit` float32 apart."""
+    if points.inverse_lengths.shape[0]:
+        return how_far(points, row, other) <= limit
+    return row_distance_within(points.vectors, row, points.vectors, other, limit) <= limit
 
 
 @kernel
-def is_within(points, inverses, row, other, limit):
-    """Tell whether two dense rows are at most `limit` apart; arguments as for `how_far`."""
-    if inverses.shape[0]:
-        return how_far(points, inverses, row, other) <= limit
-    return row_distance_within(points[0], row, points[0], other, limit) <= limit
-
-
-@kernel
-def how_far(points, inverses, row, other):
-    """Return the same of two rows alone, float32."""
-    if points[1].shape[0]:
-        dot = _merged_dot(points, row, other)
+def how_far(points, row, other):
+    """Return the distance between two points, float32."""
+    vectors, inverses, squares = points.vectors, points.inverse_lengths, points.squares
+    if points.indptr.shape[0]:
+        dot = _merged_dot(points.indptr, points.indices, points.values, row, other)
         if inverses.shape[0]:
             return np.float32(1) - np.float32(dot) * inverses[row] * inverses[other]
-        return distance_from_dot(dot, points[4][row], points[4][other], False)
+        return distance_from_dot(dot, squares[row], squares[other], False)
     if inverses.shape[0]:
-        dot = row_dot(points[0], row, points[0], other)
+        dot = row_dot(vectors, row, vectors, other)
         return np.float32(1) - dot * inverses[row] * inverses[other]
-    return row_distance(points[0], row, points[0], other)
+    return row_distance(vectors, row, vectors, other)
 
 
 @part
-def _merged_dot(points, row, other):
+def _merged_dot(indptr, indices, values, row, other):
     """Return the float64 dot product of two sparse rows, summed from the first column on."""
-    _, indptr, indices, values, _ = points
     i, j, total = indptr[row], indptr[other], 0.0
     while i < indptr[row + 1] and j < indptr[other + 1]:
         if indices[i] == indices[j]:
@@ -148,3 +146,94 @@ def _merged_dot(points, row, other):
         else:
             j += 1
     return total
+
+
+@allocating
+def is_kept(points, rows, place, limit, standing, selection):
+    """Tell whether the candidate at `place` is kept, and record what was learned in `standing`.
+
+    `limit` float32 is the greatest distance between near-copies; `standing` (count,) int8. Only
+    nearer candidates within the limit must be decided first; those wait on a stack. Other arguments
+    as for `far_from`.
+    """
+    if standing[place] != UNKNOWN:
+        return standing[place] == KEPT or standing[place] == PICKED
+    sums = np.zeros(16, np.float64)
+    waiting, resume = np.empty(place + 1, np.int32), np.empty(place + 1, np.int32)
+    waiting[0], resume[0], depth = place, 0, 1
+    while depth:
+        i = waiting[depth - 1]
+        j = _first_near(points, rows, resume[depth - 1], i, limit, standing, selection, sums)
+        if j == i:
+            standing[i] = KEPT
+            depth -= 1
+        elif standing[j] == UNKNOWN:
+            resume[depth - 1] = j
+            waiting[depth], resume[depth] = j, 0
+            depth += 1
+        else:
+            standing[i] = COPY
+            depth -= 1
+    return standing[place] == KEPT
+
+
+@part
+def _first_near(points, rows, start, place, limit, standing, selection, sums):
+    """Return the first of candidates start to place - 1 within `limit` of `place`, else `place`.
+
+    Near-copies are skipped.
+    """
+    row, j, sparse = rows[place], start, points.indptr.shape[0] > 0
+    if sparse:
+        _spread_point(points, row, selection)
+    while j < place:
+        if standing[j] != COPY and standing[j] != COUNTED_COPY:
+            if sparse:
+                far = _far_from_spread(points, row, rows[j], rows[j + 1], selection, sums)
+                near = far <= limit
+            else:
+                near = is_within(points, row, rows[j], limit)
+            if near:
+                break
+        j += 1
+    if sparse:
+        _clear_point(points, row, selection)
+    return j
+
+
+@allocating
+def keep_different(points, rows, count, limit, selection, kept):
+    """Write the positions of all kept candidates into `kept` (count,) int64; return their number.
+
+    For selectors that need all candidates at once. Arguments as for `is_kept`.
+    """
+    standing, number = np.zeros(count, np.int8), 0
+    for i in range(count):
+        if is_kept(points, rows, i, limit, standing, selection):
+            kept[number] = i
+            number += 1
+    return number
+
+
+@kernel
+def assign_copies(points, rows, count, picked, n_picked, limit, owners):
+    """Write the pick that each candidate is a near-copy of into `owners` (count,) int64, or -1.
+
+    That is the first of picked[:n_picked] within `limit`; a pick is no copy. Returns the number of
+    near-copies.
+    """
+    copies = 0
+    for i in range(count):
+        owners[i] = -1
+    for place in range(n_picked):
+        owners[picked[place]] = -2
+    for i in range(count):
+        if owners[i] == -2:
+            owners[i] = -1
+            continue
+        for place in range(n_picked):
+            if how_far(points, rows[i], rows[picked[place]]) <= limit:
+                owners[i] = place
+                copies += 1
+                break
+    return copies

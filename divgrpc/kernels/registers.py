@@ -1,14 +1,14 @@
-"""Arrays by their addresses: those that a query's kernel takes, the same at every call.
+"""Records handed to kernels by address.
 
-To hand one array to a compiled function takes a tenth of a microsecond, and an index and a thread's
-memory are sixty of them. So where they lie is written down once, in a register (n, 3) int64: an
-address, rows and columns for each. `arrays_at` gives them back to a kernel in groups. It checks
-nothing: `register` sees that arrays are what their slots say, and who keeps a register holds its
-arrays for as long.
+Passing one array to a compiled function takes a tenth of a microsecond, and an index and a thread's
+memory have over sixty. They are the same at every call, so their addresses are written down once,
+in a register: an (n, 3) int64 array with the address, rows and columns of each array, in the order
+of the record's fields. Inside a kernel `record_at` makes the record from its register. It checks
+nothing: `register` checks every array beforehand, and its caller keeps the arrays alive.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from functools import cache
+from typing import Any, Final, NamedTuple, TypeAlias, get_type_hints
 
 import numpy as np
 import numpy.typing as npt
@@ -18,184 +18,143 @@ from numba.extending import intrinsic
 from numba.np import numpy_support
 from numba.np.arrayobj import make_array, populate_array
 
+from divgrpc.kernels.records import Index, Scratch
+
+Array: TypeAlias = npt.NDArray[Any]
+Record: TypeAlias = type[tuple[Any, ...]]
+
 
 class Slot(NamedTuple):
-    """One array of a layout, with as many dimensions as `absent` has numbers.
+    """One array of a record.
 
-    That is the shape of what stands for it in an index that has none, "d" for its dimensions.
+    name: the name of the array in an index; in other records the name of the field.
+    shape: the shape of the empty array if an index has none; "d" stands for its dimensions.
     """
 
     name: str
     dtype: type[np.generic]
-    absent: tuple[int | str, ...]
+    shape: tuple[int | str, ...]
 
 
-# In groups, which are the tuples of `answering._answer`, in its order.
-INDEX: Final[dict[str, tuple[Slot, ...]]] = {
-    "points": (
-        Slot("vectors", np.float32, (0, "d")),
-        Slot("indptr", np.int64, (0,)),
-        Slot("indices", np.int32, (0,)),
-        Slot("values", np.float32, (0,)),
-        Slot("squares", np.float64, (0,)),
-    ),
-    "postings": (
-        Slot("posting_starts", np.int64, (0,)),
-        Slot("posting_rows", np.int32, (0,)),
-        Slot("posting_values", np.float32, (0,)),
-        Slot("common_lengths", np.float32, (0,)),
-    ),
-    "named": (
-        Slot("ids", np.int64, (0,)),
-        Slot("inverse_lengths", np.float32, (0,)),
-        Slot("length_bounds", np.float32, (0,)),
-    ),
-    "hashing": (
-        Slot("hyperplanes", np.float32, ("d", 0)),
-        Slot("thresholds", np.float32, (0,)),
-        Slot("codes", np.uint64, (0, 0)),
-        Slot("scan_terms", np.uint32, (0,)),
-        Slot("sketch", np.int32, (0,)),
-    ),
-    "tables": (
-        Slot("table_starts", np.int64, (0,)),
-        Slot("table_keys", np.uint32, (0,)),
-        Slot("table_offsets", np.int32, (0,)),
-        Slot("table_rows", np.int32, (0, 0)),
-    ),
-    "cells": (
-        Slot("cell_codes", np.uint64, (0, 0)),
-        Slot("cell_terms", np.uint32, (0,)),
-        Slot("cell_centres", np.float32, (0, 1)),
-        Slot("cell_squares", np.float32, (0,)),
-        Slot("cell_starts", np.int64, (0,)),
-        Slot("cell_rows", np.int32, (0,)),
-        Slot("no_ids", np.int64, (0,)),
-    ),
-}
-
-# What queries write into: see `divgrpc.search.memory.Scratch.as_tuple`, flat.
-SCRATCH: Final[dict[str, tuple[Slot, ...]]] = {
-    "found": (
-        Slot("rows", np.int32, (0,)),
-        Slot("distances", np.float32, (0,)),
-        Slot("projections", np.float32, (0,)),
-        Slot("code", np.uint64, (0, 0)),
-        Slot("planes", np.uint64, (0, 0)),
-    ),
-    "scanning": (
-        Slot("scores", np.int32, (0,)),
-        Slot("maxima", np.int32, (0,)),
-        Slot("minima", np.float32, (0,)),
-        Slot("block", np.int32, (0,)),
-        Slot("fresh", np.float32, (0,)),
-    ),
-    "probing": (
-        Slot("order", np.int32, (0, 0)),
-        Slot("margins", np.float32, (0, 0)),
-        Slot("homes", np.int64, (0,)),
-    ),
-    "heap": (
-        Slot("costs", np.float32, (0,)),
-        Slot("tables", np.int32, (0,)),
-        Slot("flips", np.int64, (0,)),
-        Slot("keys", np.int64, (0,)),
-    ),
-    "seen": (
-        Slot("marks", np.uint32, (0,)),
-        Slot("mark", np.uint32, (0,)),
-    ),
-    "ranking": (
-        Slot("numbers", np.int32, (0,)),
-        Slot("distances", np.float32, (0,)),
-    ),
-    "selection": (
-        Slot("far", np.float32, (0,)),
-        Slot("target", np.float32, (0, 0)),
-        Slot("apart", np.float32, (0,)),
-        Slot("marks", np.uint64, (0,)),
-    ),
-    "picking": (
-        Slot("costs", np.float32, (0,)),
-        Slot("picked", np.int64, (0,)),
-        Slot("sketched", np.float32, (0, 0)),
-        Slot("sums", np.float32, (0,)),
-    ),
-    "together": (
-        Slot("rows", np.int32, (0, 0)),
-        Slot("distances", np.float32, (0, 0)),
-        Slot("tallies", np.int64, (0, 0)),
-        Slot("limits", np.float32, (0, 0)),
-        Slot("margins", np.float32, (0, 0)),
-        Slot("planes", np.uint64, (0, 0)),
-    ),
-}
+@cache
+def fields_of(record: Record) -> dict[str, Slot | Record]:
+    """Return the fields of a record type: a `Slot` for an array, a type for a nested record."""
+    fields: dict[str, Slot | Record] = {}
+    for field, hint in get_type_hints(record, include_extras=True).items():
+        if isinstance(hint, type):
+            fields[field] = hint
+        else:
+            dtype, ndim, *stored = hint.__metadata__
+            name = stored[0] if stored else field
+            fields[field] = Slot(name, dtype, stored[1] if len(stored) > 1 else (0,) * ndim)
+    return fields
 
 
-def register(
-    layout: Mapping[str, tuple[Slot, ...]], arrays: Sequence[npt.NDArray[Any]]
-) -> npt.NDArray[np.int64]:
-    """Return a register (n, 3) int64 of n arrays, given in the order of a layout.
+def slots_of(record: Record) -> list[Slot]:
+    """Return the slots of a record and of those nested in it, in the order of the fields."""
+    slots: list[Slot] = []
+    for field in fields_of(record).values():
+        slots += [field] if isinstance(field, Slot) else slots_of(field)
+    return slots
 
-    Raises TypeError naming an array of another type or number of dimensions, or not C-contiguous
-    and aligned; ValueError where there are more or fewer.
+
+def arrays_of(record: tuple[Any, ...]) -> list[Array]:
+    """Return the arrays of a record and of those nested in it, in the order of the fields."""
+    arrays: list[Array] = []
+    for value in record:
+        arrays += arrays_of(value) if isinstance(value, tuple) else [value]
+    return arrays
+
+
+def register(record: tuple[Any, ...]) -> npt.NDArray[np.int64]:
+    """Return the register (n, 3) of a record's n arrays.
+
+    Raises TypeError naming an array that has another dtype or number of dimensions than its field,
+    or that is not C-contiguous and aligned.
     """
-    slots = [(group, slot) for group, slots in layout.items() for slot in slots]
     rows = []
-    for (group, slot), array in zip(slots, arrays, strict=True):
+    for slot, array in zip(slots_of(type(record)), arrays_of(record), strict=True):
         plain = array.flags.c_contiguous and array.flags.aligned
-        if array.dtype != slot.dtype or array.ndim != len(slot.absent) or not plain:
-            raise TypeError(f"{group}: {slot.name} is no such array: {array.dtype}, {array.shape}")
+        if array.dtype != slot.dtype or array.ndim != len(slot.shape) or not plain:
+            raise TypeError(
+                f"{type(record).__name__}: {slot.name} must be a contiguous {slot.dtype.__name__}"
+                f" array of {len(slot.shape)} dimensions, got {array.dtype}, {array.shape}"
+            )
         rows.append((array.__array_interface__["data"][0], *array.shape, 1)[:3])
     return np.array(rows, np.int64)
 
 
-def _groups() -> Iterator[tuple[str, tuple[int, tuple[types.Array, ...]]]]:
-    """Yield each group, the number of its first array, and its arrays' types."""
-    for layout in (INDEX, SCRATCH):
-        first = 0
-        for name, slots in layout.items():
-            kinds = tuple(
-                types.Array(
-                    numpy_support.from_dtype(np.dtype(slot.dtype)),
-                    len(slot.absent),
-                    "C",
-                    readonly=layout is INDEX,  # which queries only read
-                )
-                for slot in slots
-            )
-            yield name, (first, kinds)
-            first += len(slots)
+def _type_of(record: Record, *, readonly: bool) -> Any:  # numba has no types
+    """Return numba's type of a record."""
+    kinds = [
+        types.Array(
+            numpy_support.from_dtype(np.dtype(field.dtype)),
+            len(field.shape),
+            "C",
+            readonly=readonly,
+        )
+        if isinstance(field, Slot)
+        else _type_of(field, readonly=readonly)
+        for field in fields_of(record).values()
+    ]
+    return types.BaseTuple.from_types(kinds, record)
 
 
-_GROUPS: Final = dict(_groups())
+def _places() -> dict[Record, tuple[int, Any]]:
+    """Return, for `Index`, `Scratch` and the records in them, the first row and numba's type."""
+    places: dict[Record, tuple[int, Any]] = {}
+
+    def add(record: Record, first: int, *, readonly: bool) -> None:
+        places[record] = first, _type_of(record, readonly=readonly)
+        for field in fields_of(record).values():
+            if isinstance(field, Slot):
+                first += 1
+            else:
+                add(field, first, readonly=readonly)
+                first += len(slots_of(field))
+
+    # Queries only read an index.
+    add(Index, 0, readonly=True)
+    add(Scratch, 0, readonly=False)
+    return places
 
 
-@intrinsic(prefer_literal=True)
-def arrays_at(typing: Any, where: Any, name: Any) -> Any:  # numba's own have no type
-    """Return a group's arrays as a tuple, from the register that its layout is of."""
-    first, kinds = _GROUPS[name.literal_value]
+_PLACES: Final = _places()
+
+
+@intrinsic
+def record_at(typing: Any, register: Any, record: Any) -> Any:  # numba has no types
+    """Return a record from the register of the `Index` or `Scratch` that it is part of."""
+    first, kind = _PLACES[record.instance_class]
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        rows = make_array(signature.args[0])(context, builder, arguments[0])
-        made = []
-        for number, kind in enumerate(kinds, first):
-            address, *shape = (
-                builder.load(builder.gep(rows.data, [cgutils.intp_t(3 * number + column)]))
-                for column in range(1 + kind.ndim)
-            )
-            value = context.get_data_type(kind.dtype)
-            item = cgutils.intp_t(context.get_abi_sizeof(value))
-            array = make_array(kind)(context, builder)
-            populate_array(
-                array,
-                data=builder.inttoptr(address, value.as_pointer()),
-                shape=shape,
-                strides=[builder.mul(item, each) for each in shape[1:]] + [item],
-                itemsize=item,
-                meminfo=None,
-            )
-            made.append(array._getvalue())  # noqa: SLF001  # numba's way
-        return context.make_tuple(builder, signature.return_type, made)
+        data = make_array(signature.args[0])(context, builder, arguments[0]).data
+        return _load(context, builder, data, signature.return_type, first)[0]
 
-    return types.Tuple(kinds)(where, name), generate
+    return kind(register, record), generate
+
+
+def _load(context: Any, builder: Any, data: Any, kind: Any, row: int) -> tuple[Any, int]:
+    """Return the value of numba type `kind` at a row of a register, and the row after it."""
+    if isinstance(kind, types.BaseTuple):
+        values = []
+        for part in kind:
+            value, row = _load(context, builder, data, part, row)
+            values.append(value)
+        return context.make_tuple(builder, kind, values), row
+    address, *shape = (
+        builder.load(builder.gep(data, [cgutils.intp_t(3 * row + column)]))
+        for column in range(1 + kind.ndim)
+    )
+    element = context.get_data_type(kind.dtype)
+    item_bytes = cgutils.intp_t(context.get_abi_sizeof(element))
+    array = make_array(kind)(context, builder)
+    populate_array(
+        array,
+        data=builder.inttoptr(address, element.as_pointer()),
+        shape=shape,
+        strides=[builder.mul(item_bytes, size) for size in shape[1:]] + [item_bytes],
+        itemsize=item_bytes,
+        meminfo=None,
+    )
+    return array._getvalue(), row + 1  # noqa: SLF001  # numba's way

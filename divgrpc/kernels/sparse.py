@@ -1,7 +1,7 @@
-"""Sparse rows against one dense vector: sums in float64, in a fixed order.
+"""Products and distances of sparse rows with one dense vector: float64, in a fixed order.
 
-Products of two float32 are exact in float64, so a squared distance from |x|^2 + |y|^2 - 2 x.y is
-right to some 1e-16: near-duplicates keep their order, which float32 would lose.
+The product of two float32 is exact in float64, so |x|^2 + |y|^2 - 2 x.y is right to some 1e-16.
+Near-duplicates keep their order, which float32 would lose.
 """
 
 import numpy as np
@@ -9,31 +9,31 @@ import numpy as np
 from divgrpc.kernels.jit import kernel, part
 from divgrpc.kernels.vector_sums import gathered_dot
 
-# Of sums of some ten thousand float64 products, as a share of them.
-_ROUNDING = 1e-14
+# Relative rounding error of a float64 sum of some ten thousand products.
+_SUM_ERROR = 1e-14
 
 
 @kernel
-def sparse_dot(indices, values, start, stop, ahead, target, at):
-    """Return the float64 dot product of stored values start to stop and row `at` of `target`.
+def sparse_dot(indices, values, start, stop, ahead, dense, row):
+    """Return the float64 dot product of stored elements start to stop and one row of `dense`.
 
-    See `lanes.gathered_dot`.
+    See `vector_sums.gathered_dot`.
     """
-    return gathered_dot(indices, values, start, stop, ahead, target, at)
+    return gathered_dot(indices, values, start, stop, ahead, dense, row)
 
 
 @kernel
-def marked_dot(indices, values, start, stop, target, marks, sums):
-    """Return the same to the bit, of row 0 of a `target` (1, d) that is zero where none is marked.
+def marked_dot(indices, values, start, stop, dense, marks, sums):
+    """Return the same bits as `sparse_dot` with row 0 of `dense` (1, d), zero but where marked.
 
-    `marks` (ceil(d / 64),) uint64 has a bit for each column. Of very many columns they stay in the
-    processor's cache, where the target does not, and nearly all of a point's are passed over.
-    `sums` (16,) float64 are zero before and after.
+    `marks` (ceil(d / 64),) uint64 has a bit per column. If columns are very many, the marks stay in
+    the processor's cache where the dense row does not, and nearly all stored elements are skipped.
+    `sums` (16,) float64 are zeros before and after.
     """
     whole = start + ((stop - start) & ~15)
     for i in range(start, whole):
-        if _marked(indices[i], marks):
-            sums[(i - start) & 15] += np.float64(values[i]) * np.float64(target[0, indices[i]])
+        if _is_marked(indices[i], marks):
+            sums[(i - start) & 15] += np.float64(values[i]) * np.float64(dense[0, indices[i]])
     for half in (8, 4, 2, 1):
         for j in range(half):
             sums[j] += sums[j + half]
@@ -41,71 +41,71 @@ def marked_dot(indices, values, start, stop, target, marks, sums):
     total = sums[0]
     sums[0] = 0.0
     for i in range(whole, stop):
-        if _marked(indices[i], marks):
-            total += np.float64(values[i]) * np.float64(target[0, indices[i]])
+        if _is_marked(indices[i], marks):
+            total += np.float64(values[i]) * np.float64(dense[0, indices[i]])
     return total
 
 
 @kernel
-def _marked(column, marks):
+def _is_marked(column, marks):
     return marks[column >> 6] >> np.uint64(column & 63) & np.uint64(1)
 
 
 @kernel
-def sparse_distance(points, row, following, target, at, square, product):
-    """Return how far a sparse point is from row `at` of `target`; as in `scoring.score_rows`.
+def sparse_distance(points, row, next_row, query):
+    """Return the float32 distance of a sparse point from a `Query`.
 
-    `following` is a row that will be asked for soon.
+    `next_row` is prefetched: a row that will be scored soon.
     """
-    indptr, indices, values, squares = points[1], points[2], points[3], points[4]
-    start, stop, ahead = indptr[row], indptr[row + 1], indptr[following]
-    dot = sparse_dot(indices, values, start, stop, ahead, target, at)
-    return distance_from_dot(dot, squares[row], square, product)
+    indptr, indices, values = points.indptr, points.indices, points.values
+    start, stop, ahead = indptr[row], indptr[row + 1], indptr[next_row]
+    dot = sparse_dot(indices, values, start, stop, ahead, query.dense, query.row)
+    return distance_from_dot(dot, points.squares[row], query.square, query.product)
 
 
 @kernel
 def distance_from_dot(dot, square, other_square, product):
-    """Return the same from a dot product and squared lengths, all float64, as float32."""
+    """Return a float32 distance from a dot product and squared lengths, all float64."""
     if product:
         return np.float32(-dot)
     both = square + other_square
     far = both - 2.0 * dot
-    # What rounding alone can come to is no distance: equal points are at none, however long.
-    return np.float32(far if far > _ROUNDING * both else 0.0)
+    # A difference within the rounding error is 0: equal points have distance 0 however long.
+    return np.float32(far if far > _SUM_ERROR * both else 0.0)
 
 
 @kernel
-def dense_square(target, at):
-    """Return the float64 squared length of a dense row.
+def dense_square(dense, row):
+    """Return the float64 squared length of one row of `dense` (m, d) float32.
 
-    Four sums, number j to sum j % 4, what is left of four to the first; added pairwise.
+    Four sums: column j goes to sum j % 4, the last d % 4 columns to the first; added pairwise.
     """
     a, b, c, e = 0.0, 0.0, 0.0, 0.0
     j = 0
-    while j + 4 <= target.shape[1]:
-        a += np.float64(target[at, j]) * np.float64(target[at, j])
-        b += np.float64(target[at, j + 1]) * np.float64(target[at, j + 1])
-        c += np.float64(target[at, j + 2]) * np.float64(target[at, j + 2])
-        e += np.float64(target[at, j + 3]) * np.float64(target[at, j + 3])
+    while j + 4 <= dense.shape[1]:
+        a += np.float64(dense[row, j]) * np.float64(dense[row, j])
+        b += np.float64(dense[row, j + 1]) * np.float64(dense[row, j + 1])
+        c += np.float64(dense[row, j + 2]) * np.float64(dense[row, j + 2])
+        e += np.float64(dense[row, j + 3]) * np.float64(dense[row, j + 3])
         j += 4
-    while j < target.shape[1]:
-        a += np.float64(target[at, j]) * np.float64(target[at, j])
+    while j < dense.shape[1]:
+        a += np.float64(dense[row, j]) * np.float64(dense[row, j])
         j += 1
     return (a + b) + (c + e)
 
 
 @kernel
 def sparse_square(indices, values, start, stop, dims):
-    """Return the same to the bit of a row of `dims` columns that is not spread out."""
+    """Return the same bits as `dense_square` for a sparse row of `dims` columns."""
     a, b, c, e = 0.0, 0.0, 0.0, 0.0
     for i in range(start, stop):
         term = np.float64(values[i]) * np.float64(values[i])
-        turn = indices[i] & 3 if indices[i] < dims & ~3 else 0
-        if turn == 0:
+        lane = indices[i] & 3 if indices[i] < dims & ~3 else 0
+        if lane == 0:
             a += term
-        elif turn == 1:
+        elif lane == 1:
             b += term
-        elif turn == 2:
+        elif lane == 2:
             c += term
         else:
             e += term
@@ -113,28 +113,22 @@ def sparse_square(indices, values, start, stop, dims):
 
 
 @part
-def spread(indices, values, start, stop, target):
-    """Write stored values start to stop into row 0 of `target` (1, d) float32, zeros before."""
+def spread(indices, values, start, stop, selection):
+    """Write stored elements start to stop over the zeros of a `SelectionScratch`, and mark them."""
+    dense, marks = selection.dense, selection.marks
     for i in range(start, stop):
-        target[0, indices[i]] = values[i]
+        dense[0, indices[i]] = values[i]
+    if marks.shape[0]:
+        for i in range(start, stop):
+            marks[indices[i] >> 6] |= np.uint64(1) << np.uint64(indices[i] & 63)
 
 
 @part
-def clear(indices, start, stop, target):
-    """Make zeros again of what `spread` wrote."""
+def clear(indices, start, stop, selection):
+    """Turn what `spread` wrote back into zeros."""
+    dense, marks = selection.dense, selection.marks
     for i in range(start, stop):
-        target[0, indices[i]] = np.float32(0)
-
-
-@part
-def mark(indices, start, stop, marks):
-    """Set the bits of columns start to stop in `marks`: see `marked_dot`."""
-    for i in range(start, stop):
-        marks[indices[i] >> 6] |= np.uint64(1) << np.uint64(indices[i] & 63)
-
-
-@part
-def unmark(indices, start, stop, marks):
-    """Clear the bits again."""
-    for i in range(start, stop):
-        marks[indices[i] >> 6] = np.uint64(0)
+        dense[0, indices[i]] = np.float32(0)
+    if marks.shape[0]:
+        for i in range(start, stop):
+            marks[indices[i] >> 6] = np.uint64(0)

@@ -1,11 +1,11 @@
-"""What numba has no word for: sums over rows in a fixed order, population counts, prefetching.
+"""Operations that numba lacks: sums over rows in a fixed order, population counts, prefetching.
 
-A float sum depends on its order. Left alone the compiler adds one by one, which is slow; with
+A float sum depends on its order. By default the compiler adds one by one, which is slow; with
 fastmath it chooses an order per processor, which is not reproducible. `row_dot` and `row_distance`
-spell the order out: terms go to four accumulators of 16 lanes, those are added pairwise, lanes are
-folded in halves, what is left of the row is added one by one. Multiplications and additions are
-never fused. Processors with narrower registers do the same additions in more instructions.
-`gathered_dot` does so of stored values, in two accumulators of 8 lanes of float64.
+fix the order: terms go to four accumulators of 16 lanes, those are added pairwise, lanes are folded
+in halves, and the rest of the row is added one by one. Multiplications and additions are never
+fused. Processors with narrower registers do the same additions in more instructions. `gathered_dot`
+does the same for stored elements, with two accumulators of 8 float64 lanes.
 """
 
 from collections.abc import Sequence
@@ -18,14 +18,16 @@ from numba.core.types.containers import UniTuple
 from numba.extending import intrinsic
 from numba.np.arrayobj import make_array
 
+# float32 lanes of an accumulator, and accumulators, of `row_dot` and `row_distance`.
 LANES: Final = 16
 ACCUMULATORS: Final = 4
 
-_CACHE_LINE: Final = 64
+_CACHE_LINE_BYTES: Final = 64
 _FLOAT: Final = ir.FloatType()
 _VECTOR: Final = ir.VectorType(_FLOAT, LANES)
 _DOUBLE: Final = ir.DoubleType()
-_DOUBLES: Final = 8
+# float64 lanes of an accumulator of `gathered_dot`.
+_DOUBLE_LANES: Final = 8
 _INT32: Final = ir.IntType(32)
 
 
@@ -42,7 +44,7 @@ def popcount(_context: Any, word: Any) -> Any:  # numba's own types
 
 @intrinsic
 def float_of(_context: Any, bits: Any) -> Any:
-    """Return the float32 that a uint32 holds the bits of."""
+    """Return the float32 with the bits of a uint32."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.bitcast(arguments[0], _FLOAT)
@@ -74,34 +76,33 @@ def row_distance(_context: Any, left: Any, i: Any, right: Any, j: Any) -> Any:
     """Return the float32 squared distance of row `i` of `left` and row `j` of `right`.
 
     Summed from differences, so that near-duplicates keep their order; 2 - 2 a.b of unit vectors
-    would lose what is below 1e-7. Arrays as in `row_dot`.
+    would lose differences below 1e-7. Arrays as in `row_dot`.
     """
     return _row_sum(left, right, _square)
 
 
 @intrinsic
 def row_distance_within(_context: Any, left: Any, i: Any, right: Any, j: Any, limit: Any) -> Any:
-    """Return `row_distance` to the bit where it is at most `limit`, else a number above `limit`.
+    """Return the same bits as `row_distance` up to `limit` float32, else a number above it.
 
-    Squares are not negative and rounding keeps order, so that no sum falls below a part of it: the
-    sum ends at the first stride of columns that exceeds the float32 `limit`.
+    Squares are not negative and rounding is monotone, so a sum is never below a partial sum: it
+    ends at the first stride of columns that exceeds the limit.
     """
     return _row_sum(left, right, _square, limit)
 
 
 @intrinsic
 def row_dots(_context: Any, left: Any, rows: Any, right: Any, j: Any) -> Any:
-    """Return `row_dot` of several rows of `left`, a tuple of their numbers, as a tuple.
+    """Return `row_dot` for a tuple of row numbers of `left`, as a tuple with the same bits.
 
-    To the bit the same; row `j` is read once for all of them. Four keep their sums in the registers
-    of AVX-512.
+    Row `j` is read once for all of them. Four rows keep their sums in the registers of AVX-512.
     """
     return _row_sums(left, rows, right, lambda builder, x, y: builder.fmul(x, y))
 
 
 @intrinsic
 def row_distances(_context: Any, left: Any, rows: Any, right: Any, j: Any) -> Any:
-    """Return the same of `row_distance`."""
+    """Return `row_distance` for a tuple of row numbers of `left`, as `row_dots` does `row_dot`."""
     return _row_sums(left, rows, right, _square)
 
 
@@ -113,26 +114,26 @@ def gathered_dot(
     start: Any,
     stop: Any,
     ahead: Any,
-    target: Any,
-    at: Any,
+    dense: Any,
+    row: Any,
 ) -> Any:
-    """Return the float64 dot product of stored values start to stop and row `at` of `target`.
+    """Return the float64 dot product of stored elements start to stop and one row of `dense`.
 
-    `indices` int32, `values` float32; `target` a C-contiguous float32 matrix. As many values from
-    `ahead` on are asked for meanwhile: rows lie anywhere in memory, and a burst of requests for a
-    row as long as this holds up what it should speed up.
+    `indices` int32, `values` float32; `dense` a C-contiguous float32 matrix. As many elements from
+    `ahead` on are prefetched meanwhile, a little at a time: rows lie anywhere in memory, and a
+    burst of requests for a whole row would delay the loads it should speed up.
     """
-    if not _is_matrix(target):
+    if not _is_matrix(dense):
         return None
     whole = types.intp
-    signature = types.float64(indices, values, whole, whole, whole, target, whole)
+    signature = types.float64(indices, values, whole, whole, whole, dense, whole)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        kinds, (columns, stored, start, stop, ahead, _, at) = signature.args, arguments
+        kinds, (columns, stored, start, stop, ahead, matrix, row) = signature.args, arguments
         columns = make_array(kinds[0])(context, builder, columns).data
         stored = make_array(kinds[1])(context, builder, stored).data
-        dense = _row(context, builder, kinds[5], arguments[5], at)
-        total = _gathered_sum(builder, (columns, stored), (start, stop, ahead), dense)
+        pointer = _row(context, builder, kinds[5], matrix, row)
+        total = _gathered_sum(builder, (columns, stored), (start, stop, ahead), pointer)
         return impl_ret_untracked(context, builder, signature.return_type, total)
 
     return signature, generate
@@ -144,9 +145,9 @@ def _square(builder: Any, x: Any, y: Any) -> Any:
 
 
 def _row_sum(left: Any, right: Any, term: Any, limit: Any = None) -> Any:
-    """Return the signature and the generator of a sum of `term` over the columns of two rows.
+    """Return the signature and the code generator of a sum of `term` over the columns of two rows.
 
-    `limit` is the type of the limit at which the sum may end, None for a whole sum.
+    `limit` is the type of the limit at which the sum may end; None for a complete sum.
     """
     if not (_is_matrix(left) and _is_matrix(right)):
         return None
@@ -164,16 +165,16 @@ def _row_sum(left: Any, right: Any, term: Any, limit: Any = None) -> Any:
 
 
 def _row_sums(left: Any, rows: Any, right: Any, term: Any) -> Any:
-    """Return the same of several sums that share the second row."""
+    """Return the same as `_row_sum` for several sums that share the second row."""
     if not (_is_matrix(left) and _is_matrix(right) and isinstance(rows, UniTuple)):
         return None
-    taken = UniTuple(types.intp, rows.count)
-    signature = UniTuple(types.float32, rows.count)(left, taken, right, types.intp)
+    numbers = UniTuple(types.intp, rows.count)
+    signature = UniTuple(types.float32, rows.count)(left, numbers, right, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         cols = _shape(context, builder, signature.args[0], arguments[0])[1]
         numbers = cgutils.unpack_tuple(builder, arguments[1])
-        a = [_row(context, builder, signature.args[0], arguments[0], each) for each in numbers]
+        a = [_row(context, builder, signature.args[0], arguments[0], row) for row in numbers]
         b = _row(context, builder, signature.args[2], arguments[2], arguments[3])
         totals = _sums_of_terms(builder, a, b, cols, term)
         return context.make_tuple(builder, signature.return_type, totals)
@@ -181,14 +182,14 @@ def _row_sums(left: Any, rows: Any, right: Any, term: Any) -> Any:
     return signature, generate
 
 
-def _is_matrix(given: Any) -> bool:
-    return isinstance(given, types.Array) and given.ndim == 2 and given.layout == "C"
+def _is_matrix(kind: Any) -> bool:
+    return isinstance(kind, types.Array) and kind.ndim == 2 and kind.layout == "C"
 
 
 @intrinsic
 def prefetch_row(_context: Any, matrix: Any, row: Any) -> Any:
-    """Ask for a row of a C-contiguous float32 matrix ahead of its use; changes no result."""
-    if not (isinstance(matrix, types.Array) and matrix.ndim == 2 and matrix.layout == "C"):
+    """Prefetch a row of a C-contiguous float32 matrix; changes no result."""
+    if not _is_matrix(matrix):
         return None
     signature = types.void(matrix, types.intp)
 
@@ -202,14 +203,14 @@ def prefetch_row(_context: Any, matrix: Any, row: Any) -> Any:
 
 @intrinsic
 def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
-    """Ask for the elements start to stop of a C-contiguous array of four-byte numbers."""
+    """Prefetch elements start to stop of a C-contiguous array of four-byte numbers."""
     if not (isinstance(array, types.Array) and array.ndim == 1 and array.layout == "C"):
         return None
     signature = types.void(array, types.intp, types.intp)
 
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        given, start, stop = arguments
-        data = make_array(signature.args[0])(context, builder, given).data
+        value, start, stop = arguments
+        data = make_array(signature.args[0])(context, builder, value).data
         _prefetch(builder, builder.gep(data, [start]), builder.sub(stop, start))
         return context.get_dummy_value()
 
@@ -217,9 +218,9 @@ def prefetch_run(_context: Any, array: Any, start: Any, stop: Any) -> Any:
 
 
 def _prefetch(builder: Any, start: Any, count: Any) -> None:
-    """Ask for every cache line of `count` four-byte numbers."""
-    per_line = ir.Constant(count.type, _CACHE_LINE // 4)
-    rounded = builder.add(count, ir.Constant(count.type, _CACHE_LINE // 4 - 1))
+    """Prefetch every cache line of `count` four-byte numbers."""
+    per_line = ir.Constant(count.type, _CACHE_LINE_BYTES // 4)
+    rounded = builder.add(count, ir.Constant(count.type, _CACHE_LINE_BYTES // 4 - 1))
     with cgutils.for_range(builder, builder.udiv(rounded, per_line)) as loop:
         _prefetch_line(builder, builder.gep(start, [builder.mul(loop.index, per_line)]))
 
@@ -229,7 +230,7 @@ def _prefetch_line(builder: Any, place: Any) -> None:
     prefetch = builder.module.declare_intrinsic(
         "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, *[_INT32] * 3])
     )
-    # To be read, to stay in every cache, as data.
+    # Read access, keep in all cache levels, data cache.
     hints = [ir.Constant(_INT32, hint) for hint in (0, 3, 1)]
     builder.call(prefetch, [builder.bitcast(place, byte), *hints])
 
@@ -247,9 +248,9 @@ def _row(context: Any, builder: Any, kind: Any, value: Any, row: Any) -> Any:
 def _sums_of_terms(
     builder: Any, rows: Sequence[Any], b: Any, cols: Any, term: Any, limit: Any = None
 ) -> list[Any]:
-    """Return the sum over the columns for each of the rows beside `b`, which is loaded once.
+    """Return the sums of `term` over the columns of each of `rows` and row `b`, loaded once.
 
-    With a `limit` the sum of a single row ends at the first stride that exceeds it.
+    With a `limit`, the sum of a single row ends at the first stride that exceeds it.
     """
     index = cols.type
 
@@ -287,7 +288,7 @@ def _sums_of_terms(
         add_block(builder.add(done, builder.mul(loop.index, constant(LANES))), 0)
     done = builder.add(done, builder.mul(blocks, constant(LANES)))
 
-    totals = [cgutils.alloca_once_value(builder, _fold(builder, each)) for each in sums]
+    totals = [cgutils.alloca_once_value(builder, _fold(builder, parts)) for parts in sums]
     with cgutils.for_range(builder, builder.sub(cols, done)) as loop:
         at = builder.add(done, loop.index)
         y = builder.load(builder.gep(b, [at]))
@@ -299,28 +300,28 @@ def _sums_of_terms(
 
 def _load(builder: Any, pointer: Any, start: Any) -> Any:
     block = builder.bitcast(builder.gep(pointer, [start]), _VECTOR.as_pointer())
-    # Rows begin wherever the number of columns puts them.
+    # Rows are aligned to one float32 only.
     return builder.load(block, align=4)
 
 
 def _gathered_sum(builder: Any, stored: Any, span: Any, dense: Any) -> Any:
-    """Return the sum of stored values, as (columns, values), times the dense row's numbers."""
+    """Return the sum of stored elements (columns, values) times those of the dense row."""
     (columns, values), (start, stop, ahead) = stored, span
-    index, stride = start.type, 2 * _DOUBLES
-    nothing = ir.Constant(ir.VectorType(_DOUBLE, _DOUBLES), [0.0] * _DOUBLES)
+    index, stride = start.type, 2 * _DOUBLE_LANES
+    nothing = ir.Constant(ir.VectorType(_DOUBLE, _DOUBLE_LANES), [0.0] * _DOUBLE_LANES)
     sums = [cgutils.alloca_once_value(builder, nothing) for _ in range(2)]
 
     def add(total: Any, at: Any, lanes: int) -> None:
-        gathered, taken = (ir.Constant(ir.VectorType(_FLOAT, lanes), ir.Undefined),) * 2
+        gathered, factors = (ir.Constant(ir.VectorType(_FLOAT, lanes), ir.Undefined),) * 2
         for lane in range(lanes):
             place, slot = builder.add(at, ir.Constant(index, lane)), ir.Constant(_INT32, lane)
             column = builder.sext(builder.load(builder.gep(columns, [place])), index)
             number = builder.load(builder.gep(dense, [column]))
             gathered = builder.insert_element(gathered, number, slot)
             value = builder.load(builder.gep(values, [place]))
-            taken = builder.insert_element(taken, value, slot)
+            factors = builder.insert_element(factors, value, slot)
         wide = ir.VectorType(_DOUBLE, lanes)
-        product = builder.fmul(builder.fpext(gathered, wide), builder.fpext(taken, wide))
+        product = builder.fmul(builder.fpext(gathered, wide), builder.fpext(factors, wide))
         if lanes == 1:
             product = builder.extract_element(product, ir.Constant(_INT32, 0))
         builder.store(builder.fadd(builder.load(total), product), total)
@@ -331,11 +332,11 @@ def _gathered_sum(builder: Any, stored: Any, span: Any, dense: Any) -> Any:
         for array in (columns, values):
             _prefetch_line(builder, builder.gep(array, [builder.add(ahead, done)]))
         for number, total in enumerate(sums):
-            step = ir.Constant(index, number * _DOUBLES)
-            add(total, builder.add(builder.add(start, done), step), _DOUBLES)
+            step = ir.Constant(index, number * _DOUBLE_LANES)
+            add(total, builder.add(builder.add(start, done), step), _DOUBLE_LANES)
     rest = builder.add(start, builder.mul(steps, ir.Constant(index, stride)))
-    both = builder.fadd(*(builder.load(each) for each in sums))
-    total = cgutils.alloca_once_value(builder, _folded(builder, both, _DOUBLES))
+    both = builder.fadd(*(builder.load(total) for total in sums))
+    total = cgutils.alloca_once_value(builder, _folded(builder, both, _DOUBLE_LANES))
     with cgutils.for_range(builder, builder.sub(stop, rest)) as loop:
         add(total, builder.add(rest, loop.index), 1)
     return builder.load(total)

@@ -13,6 +13,7 @@ from typing import Final, Self
 
 import numpy as np
 
+from divgrpc.arrays import Array, read_only
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.kernels import projection
 from divgrpc.labels.model import prediction
@@ -22,12 +23,11 @@ from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.parameters.warning_rules import too_few
 from divgrpc.search.answers import Answers
-from divgrpc.search.arrays import as_queries
+from divgrpc.search.arrays import pack_queries
 from divgrpc.search.branches import CANDIDATES_AT_ONCE, Branches, PickedLabels
 from divgrpc.search.costs import SearchTable
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
-from divgrpc.storage.arrays import Array, read_only
 from divgrpc.storage.manifest import LabelSection, Manifest
 from divgrpc.storage.writers import part_of
 from divgrpc.types import (
@@ -183,10 +183,15 @@ class IndexedLabels:
         if not parameters.by_hierarchy:
             answers = self._searcher.answer(embedded, plan)
             return Found(
-                answers.ids, answers.scores, answers.values, answers.counts, answers.stats, wanted
+                answers.ids,
+                answers.scores,
+                answers.selection_scores,
+                answers.counts,
+                answers.stats,
+                wanted,
             )
         picks, stats = [], []
-        rows = max(1, CANDIDATES_AT_ONCE // plan.wanted.k)
+        rows = max(1, CANDIDATES_AT_ONCE // plan.parameters.k)
         for start in range(0, len(embedded), rows):
             answers = self._searcher.answer(embedded[start : start + rows], plan)
             picks.append(self._pick(answers.ids, answers.scores, answers.counts, parameters))
@@ -290,6 +295,6 @@ def embed(
     """
     prepare("documents", documents, "cosine" if unit else "inner_product", first_row=first_row)
     embedded = np.empty((len(documents), len(offset)), np.float32)
-    projection.embed(as_queries(documents), read_only(feature_map), read_only(offset), embedded)
+    projection.embed(pack_queries(documents), read_only(feature_map), read_only(offset), embedded)
     prepare("documents", embedded, "inner_product", first_row=first_row)
     return embedded

@@ -1,5 +1,6 @@
-"""Queries: plan, memory, kernels called in order, selectors, costs.
+"""Queries over the arrays of one generation: plan, memory, kernels, selectors, costs.
 
-Lives here: what answers a query over the arrays of one generation. May import kernels, hashing,
-parameters, storage and vectors. May not import build, labels or the engine.
+Lives here: `searcher` (calls the kernels), `plan` and `memory` (what kernels need), selectors, and
+the cost model behind `auto`. May import kernels, hashing, parameters and vectors. May not import
+build, labels, storage or the engine.
 """

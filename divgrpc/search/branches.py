@@ -1,4 +1,4 @@
-"""The selector `hierarchy`: picks labels by score, and by how many new branches they open."""
+"""The selector `hierarchy`: labels of high score on different branches of a hierarchy."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,16 +7,16 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import Array, read_only
 from divgrpc.kernels import branches
-from divgrpc.storage.arrays import Array, read_only
 from divgrpc.types import CountArray, FloatArray, IntArray
 
-# So many candidates are held at a time, over all documents: 16 MiB.
+# Candidates held in memory at a time, over all documents: 16 MiB.
 CANDIDATES_AT_ONCE: Final = 2**20
 
 
 class PickedLabels(NamedTuple):
-    """The picks of every row, (nq, k): -1 and NaN past `counts` (nq,)."""
+    """Picks for nq documents, (nq, k): -1 and nan after the `counts` (nq,) of each."""
 
     labels: IntArray
     scores: FloatArray
@@ -26,9 +26,9 @@ class PickedLabels(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Branches:
-    """The hierarchy of `label_count` labels, as `divgrpc.metrics.LabelTree` has it.
+    """The hierarchy of `label_count` labels, as in `divgrpc.metrics.LabelTree`.
 
-    `parents` and `depths` (m,) int32, -1 for none; labels come first.
+    parents, depths: (m,) int32 of labels, then inner nodes; -1 for none.
     """
 
     parents: npt.NDArray[np.int32]
@@ -37,7 +37,7 @@ class Branches:
 
     @classmethod
     def of(cls, parents: Array, depths: Array, label_count: int) -> "Branches":
-        """Take the arrays of an index."""
+        """Return the hierarchy with the arrays of an index."""
         return cls(
             read_only(np.asarray(parents, np.int32)),
             read_only(np.asarray(depths, np.int32)),
@@ -52,14 +52,13 @@ class Branches:
     def pick(
         self, labels: IntArray, scores: FloatArray, counts: CountArray, k: int, diversity: float
     ) -> PickedLabels:
-        """Pick `k` of each row's candidates `labels` (nq, m), best first.
+        """Pick `k` of each row's candidates `labels` (nq, m) with `scores` (nq, m), best first.
 
-        `counts` (nq,) says how many candidates a row has; `scores` (nq, m) are theirs.
-
-        `diversity` from above 0 to 1 weighs the gain that `kernels.branching` defines. The sum of
-        scaled scores and gains is monotone and submodular over labels that the hierarchy reaches,
-        so the greedy reaches at least 1 - 1/e of the greatest sum (Nemhauser, Wolsey and Fisher
-        1978), both counted from the first pick on.
+        `counts` (nq,) is the number of candidates of each row. `diversity`, above 0 and at most 1,
+        weighs the gain defined in `kernels.branches`. The sum of scaled scores and gains is
+        monotone and submodular over labels that the hierarchy reaches, so the greedy reaches at
+        least 1 - 1/e of the greatest sum (Nemhauser, Wolsey and Fisher 1978), both counted from the
+        first pick on.
         """
         shape, width = (len(labels), k), labels.shape[1]
         picks = (
@@ -67,7 +66,7 @@ class Branches:
             np.full(shape, np.nan, np.float32),
             np.full(shape, np.nan, np.float32),
         )
-        branches.pick_apart(
+        branches.pick_labels(
             np.ascontiguousarray(labels),
             np.ascontiguousarray(scores),
             counts,

@@ -3,65 +3,77 @@
 import numba
 import numpy as np
 
-from divgrpc.kernels import buckets, candidates, exact, greedy, inverted_lists
-from divgrpc.kernels.batch import nearest_together, scan_together
+from divgrpc.arrays import read_only
+from divgrpc.kernels import buckets, cells, code_scan, exact, greedy, inverted_lists, records
+from divgrpc.kernels.batch import scan_batch, score_batch
 from divgrpc.parameters import QueryParameters
-from divgrpc.search.arrays import as_queries, frozen, lay_out
-from divgrpc.search.memory import Scratch
+from divgrpc.search.arrays import pack_queries, record_of
+from divgrpc.search.memory import Memory
 from divgrpc.search.plan import QueryPlan
-from divgrpc.search.relaxation import Candidates
+from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import ONE_BY_ONE, select
 
 
 def compile_together(*, backwards: bool = False) -> None:
-    """Compile the kernels that search rows together, which no small index calls.
+    """Compile the kernels that search rows together, which queries of a small index never call.
 
-    A process that begins at the last and one that begins at the first meet.
+    A process that goes backwards and one that goes forwards meet in the middle.
     """
-    register, row = np.empty((0, 3), np.int64), np.empty((1, 1), np.float32)
-    plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).of_kernel
-    compiled = [
-        (nearest_together, (register, register, plan, as_queries(row), 0, 1)),
-        (scan_together, (register, register, plan, 1)),
-    ]
-    for kernel, arguments in compiled[:: -1 if backwards else 1]:
-        kernel.compile(tuple(map(numba.typeof, arguments)))
+    register, queries = np.empty((0, 3), np.int64), pack_queries(np.empty((1, 1), np.float32))
+    plan = QueryPlan.of(QueryParameters().resolve(4, "exact"), "cosine", 4).packed
+    for kernel in (score_batch, scan_batch)[:: -1 if backwards else 1]:
+        kernel.compile(tuple(map(numba.typeof, (register, register, plan, queries, 0, 1))))
 
 
 def compile_beside() -> None:
-    """Compile much of what `answering.answer` needs: what a second process can do beside a first.
+    """Compile much of what `query.answer` needs: the part for a second process.
 
-    The first compiles it from the hash stage on, so this one begins at the other end.
+    The first process compiles it from the hash stage on, so this one begins at the other end.
     """
-    points, lists, (ids, inverses, bounds), hashing, tables, cells = lay_out({}, 4).values()
-    wanted = QueryParameters().resolve(4, "tables")
-    plan = QueryPlan.of(wanted, "cosine", 4).of_kernel
-    memory = Scratch.empty(4, 4, 1, (4, 64))
-    scratch, rows, costs, room = memory.as_tuple(), memory.rows, memory.distances, memory.selection
-    target, marks, one, queries = room[1], room[3], np.float32(1), as_queries(memory.target)
-    sums, code, projections = memory.sums, memory.code, memory.projections
-    room_of_picks = (memory.picked, costs)
-    picks = ((0, 0, 0), 0, one, 0, False, one, room, room_of_picks)
+    index = record_of(records.Index, {}, 4)
+    points, lists, hashing = index.points, index.lists, index.hashing
+    plan = QueryPlan.of(QueryParameters().resolve(4, "tables"), "cosine", 4).kernel
+    memory = Memory(4, 1, (4, 64))
+    memory.fit_points(4)
+    memory.fit_selection(4, 1)
+    scratch = memory.scratch
+    candidates, code, selection = scratch.candidates, scratch.code, scratch.selection
+    rows, distances, one = candidates.rows, candidates.distances, np.float32(1)
+    query = records.Query(selection.dense, 0, 0.0, product=False)
+    objective = records.Objective(1, one, 0, product=False, copy_limit=one)
+    pool = records.Pool(0, 0, 0)
     for kernel, arguments in (
-        (greedy.pick, (points, (ids, inverses, bounds), rows, costs, costs, *picks)),
-        (exact.score_rows, (points, target, 0, 0.0, False, rows, 0, costs)),
-        (exact.score_all, (points, target, 0, 0.0, False, costs)),
-        (exact.score_marked, (points, target, marks, 0.0, False, rows, 0, costs)),
-        (exact.score_longest, (points[0], target, 0, bounds, 0, costs)),
+        (
+            greedy.pick,
+            (
+                *(points, index.ids, candidates, scratch.costs, pool, objective, selection),
+                *(scratch.picked, distances),
+            ),
+        ),
+        (exact.score_rows, (points, query, rows, 0, distances)),
+        (exact.score_all, (points, query, distances)),
+        (exact.score_marked, (points, query, selection.marks, rows, 0, distances)),
+        (exact.score_longest, (points.vectors, query, index.length_bounds, 0, distances)),
         (
             inverted_lists.score_listed,
-            (points, lists, queries, 0, room, 0.0, False, 0, (rows, costs, sums)),
+            (points, lists, lists.rows, distances, query, 0, selection, candidates, scratch.sums),
         ),
-        (candidates.find_by_code, (hashing, plan, ids, 0, 0, scratch)),
-        (candidates.find_cells, (hashing, cells, plan, ids, scratch)),
         (
-            buckets.find_tables,
-            (code, projections, tables, 0, 0, 0, False, ids, plan[11], scratch[6], rows),
+            code_scan.find_by_code,
+            (hashing, plan, index.ids, 0, 0, candidates, code, scratch.scan),
+        ),
+        (
+            cells.find_in_cells,
+            (hashing, index.cells, plan, index.ids, candidates, code, scratch.scan, scratch.cells),
+        ),
+        (
+            buckets.find_in_tables,
+            (code.signs, code.margins, index.tables, plan, index.ids, scratch.probes, rows),
         ),
     ):
         kernel.compile(tuple(map(numba.typeof, arguments)))
-    rows[:], costs[:] = np.arange(4), 1
-    vectors = frozen(np.eye(4, dtype=np.float32))
-    among = Candidates((vectors, *points[1:]), inverses, rows, costs, room)
+    rows[:], distances[:] = np.arange(4), 1
+    vectors = read_only(np.eye(4, dtype=np.float32))
+    chosen = CandidateSet(points._replace(vectors=vectors), rows, distances, selection)
     for selector in ONE_BY_ONE:
-        select(among, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")
+        select(chosen, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")

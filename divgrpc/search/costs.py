@@ -1,15 +1,15 @@
-"""What a search costs and finds, by the number of candidates: what `auto` goes by.
+"""The cost and the recall of each search, by the number of candidates: how `auto` chooses.
 
 Build counts the work of each search (`PoolCost`): points scored, codes, lists and entries read. The
-constants below turn counts into nanoseconds. No clock is read, so that neither the speed nor the
-load of a machine decides. Two builds on one kind of processor choose alike. Another kind may give
-directions from linear algebra other last digits, which may move a recall in its fourth digit: it
-chooses alike unless a figure lies that near to its bound. To round figures would only move bounds.
+constants below turn the counts into nanoseconds. No clock is read, so neither the speed nor the
+load of a machine matters. Two builds on one kind of processor choose alike. On another kind, linear
+algebra may give directions with other last digits, which may change a recall in its fourth digit:
+the choice is the same unless a figure is that close to its bound. Rounding would only move bounds.
 
-The constants are of one thread of a server processor with AVX-512, fitted once: each search was
-timed alone, the least of fifteen runs, over 2,000 to 100,000 made points of 32 to 512 dimensions,
-over 20 Newsgroups and over visual words of CIFAR-100. Products of the counts with them come within
-a third of those times. On another machine all of them change by about the same factor, which
+The constants are those of one thread of a server processor with AVX-512, fitted once: each search
+was timed alone, the least of fifteen runs, over 2,000 to 100,000 synthetic points of 32 to 512
+dimensions, over 20 Newsgroups and over visual words of CIFAR-100. Predicted times are within a
+third of those times. On another machine all constants change by about the same factor, which
 changes no choice.
 """
 
@@ -35,50 +35,52 @@ from divgrpc.types import (
 if TYPE_CHECKING:
     from divgrpc.storage.manifest import Manifest
 
-# Numbers of candidates for which Build measures.
+# Numbers of candidates for which Build measures cost and recall.
 POOLS: Final = (10, 50, 200, 1_000)
-# How many times as many points as candidates are hashed by default.
-_HASHED: Final = 4
+# Points hashed per candidate by default.
+_HASHED_PER_CANDIDATE: Final = 4
 
-# Nanoseconds: of any call, and of hashing a query, for each product of a number with a hyperplane.
-_CALL: Final = 12_000.0
-_HASHING: Final = 8_000.0
-_PROJECTION: Final = 0.13
-# Of a row, and of each of its numbers by how many bytes all rows have (base 2 logarithm): rows in
-# order, and hashed rows, which lie apart.
-_ROW: Final = 3.0
-_IN_ORDER: Final = ((20, 24, 26), (0.10, 0.18, 1.00))
-_ROW_APART: Final = 25.0
-_APART: Final = ((22, 26), (0.15, 0.35))
-# Of each number of sparse rows, for sparse and for dense queries.
-_SPARSE: Final = 1.2
-_SPARSE_BY_DENSE: Final = 7.0
-# Of an entry of a posting list, and of a row whose sum over the lists is looked at.
-_POSTING: Final = 1.7
-_SUM: Final = 4.0
-# Of a word of a code: in one run of all codes, by Hamming distance, and cell by cell.
-_WORD: Final = 0.6
-_WORD_HAMMING: Final = 0.4
-_WORD_IN_CELL: Final = 0.7
-# Of a bucket looked up, a cell looked up, and a point that a bucket holds.
-_BUCKET: Final = 200.0
-_CELL: Final = 350.0
-_BUCKET_ENTRY: Final = 5.0
-# A search that misses some is taken where it costs less than such a share of one that misses fewer.
-CLEARLY_CHEAPER: Final = 0.8
-# From what finds everything to what depends most on queries that look like points.
+# Nanoseconds per call, per hashed query, and per product of a query's number with a hyperplane's.
+_CALL_NS: Final = 12_000.0
+_HASHING_NS: Final = 8_000.0
+_PROJECTION_NS: Final = 0.13
+# Nanoseconds per scored row, and per number in it by the base 2 logarithm of the bytes of all rows
+# (interpolated): for rows in order of storage, and for hashed rows, anywhere in memory.
+_ROW_NS: Final = 3.0
+_NUMBER_NS: Final = ((20, 24, 26), (0.10, 0.18, 1.00))
+_HASHED_ROW_NS: Final = 25.0
+_HASHED_NUMBER_NS: Final = ((22, 26), (0.15, 0.35))
+# Nanoseconds per stored element of a sparse row, for sparse and for dense queries.
+_SPARSE_NS: Final = 1.2
+_SPARSE_BY_DENSE_NS: Final = 7.0
+# Nanoseconds per entry of an inverted list, and per row whose sum over the lists is compared.
+_LIST_ENTRY_NS: Final = 1.7
+_LIST_SUM_NS: Final = 4.0
+# Nanoseconds per 64-bit word of a code: in a scan, by Hamming distance, and cell by cell.
+_WORD_NS: Final = 0.6
+_HAMMING_WORD_NS: Final = 0.4
+_CELL_WORD_NS: Final = 0.7
+# Nanoseconds per bucket looked up, cell looked up, and point in a bucket.
+_BUCKET_NS: Final = 200.0
+_CELL_NS: Final = 350.0
+_BUCKET_ENTRY_NS: Final = 5.0
+# `auto` takes a search of lower recall if it costs less than this share of the better one.
+CHEAPER_RATIO_MAX: Final = 0.8
+# Searches in descending order of recall on queries that do not resemble points.
 AUTO: Final[tuple[Search, ...]] = ("exact", "scan", "tables")
 _AUTO_LABELS: Final[tuple[Search, ...]] = ("exact", "scan", "scan_hamming", "tables")
-# A named search whose recall is below the target by more gets a warning.
-_BADLY: Final = 0.1
+# A named search gets a warning if its recall misses the target by more than this.
+_RECALL_MISS_MAX: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What counts are multiplied by.
+    """Sizes of an index that counts are multiplied by.
 
-    `width`: mean of the numbers that a point stores; `words` of a code; `planes`: hyperplanes that
-    a query is multiplied with; `hashed_dims`: numbers of a query that they are multiplied with.
+    width: mean number of stored elements of a point.
+    words: 64-bit words of a code.
+    planes: hyperplanes that a query is projected onto.
+    hashed_dims: numbers of a query that are projected.
     """
 
     rows: int
@@ -91,7 +93,7 @@ class Shape:
 
     @classmethod
     def of(cls, parameters: BuildParameters, rows: int, dims: int, nonzeros: int | None) -> "Shape":
-        """Return it for points of so many numbers in all; `nonzeros` is None of dense points."""
+        """Return the sizes of an index; `nonzeros` is None for dense points."""
         bits = code_bits(parameters)
         width = dims if nonzeros is None else nonzeros / rows
         return cls(
@@ -106,28 +108,29 @@ class Shape:
 
     @property
     def log_bytes(self) -> float:
-        """Base 2 logarithm of the bytes that all points take."""
+        """Base 2 logarithm of the size of all points in bytes."""
         return math.log2(max(1.0, 4.0 * self.rows * self.width))
 
 
 def nanoseconds(search: Search, cost: PoolCost, shape: Shape, *, dense: bool = True) -> float:
-    """Return what one query costs; `dense` says what the query is, where points are sparse."""
-    number = _SPARSE_BY_DENSE if dense else _SPARSE
+    """Return the cost of one query; for sparse points, `dense` says whether the query is."""
+    number = _SPARSE_BY_DENSE_NS if dense else _SPARSE_NS
     if search == "exact":
         if not shape.sparse:
-            number = float(np.interp(shape.log_bytes, *_IN_ORDER))
-        listed = cost.entries_read * _POSTING + (shape.rows * _SUM if cost.entries_read else 0)
-        return _CALL + listed + cost.points_scored * (_ROW + number * shape.width)
+            number = float(np.interp(shape.log_bytes, *_NUMBER_NS))
+        sums = shape.rows * _LIST_SUM_NS if cost.entries_read else 0
+        lists = cost.entries_read * _LIST_ENTRY_NS + sums
+        return _CALL_NS + lists + cost.points_scored * (_ROW_NS + number * shape.width)
     if not shape.sparse:
-        number = float(np.interp(shape.log_bytes, *_APART))
-    word = _WORD_HAMMING if search == "scan_hamming" else _WORD
+        number = float(np.interp(shape.log_bytes, *_HASHED_NUMBER_NS))
+    word = _HAMMING_WORD_NS if search == "scan_hamming" else _WORD_NS
     if shape.cells:
-        word = _WORD_IN_CELL
-    total = _CALL + _HASHING + shape.planes * shape.hashed_dims * _PROJECTION
+        word = _CELL_WORD_NS
+    total = _CALL_NS + _HASHING_NS + shape.planes * shape.hashed_dims * _PROJECTION_NS
     total += cost.codes_read * shape.words * word
-    total += cost.lists_read * (_CELL if shape.cells else _BUCKET)
-    total += cost.entries_read * _BUCKET_ENTRY
-    return total + cost.points_scored * (_ROW_APART + number * shape.width)
+    total += cost.lists_read * (_CELL_NS if shape.cells else _BUCKET_NS)
+    total += cost.entries_read * _BUCKET_ENTRY_NS
+    return total + cost.points_scored * (_HASHED_ROW_NS + number * shape.width)
 
 
 def choose(
@@ -140,24 +143,25 @@ def choose(
 ) -> Search:
     """Return the cheapest search that reaches the target; `exact` always does.
 
-    A search that finds less on queries unlike the points must be clearly cheaper to be taken.
+    A search of lower recall on queries unlike the points must be clearly cheaper.
     """
-    among = _AUTO_LABELS if sought == "labels" else AUTO
-    best, least = among[0], nanoseconds(among[0], costs[among[0]], shape, dense=dense)
-    for search in among[1:]:
+    searches = _AUTO_LABELS if sought == "labels" else AUTO
+    best = searches[0]
+    least = nanoseconds(best, costs[best], shape, dense=dense)
+    for search in searches[1:]:
         price = nanoseconds(search, costs[search], shape, dense=dense)
-        if reaches(costs[search].recall, target_recall) and price < CLEARLY_CHEAPER * least:
+        if reaches(costs[search].recall, target_recall) and price < CHEAPER_RATIO_MAX * least:
             best, least = search, price
     return best
 
 
 def reaches(recall: float, target_recall: float) -> bool:
-    """Tell whether a recall, a mean of shares that may have lost its last digit, is enough."""
+    """Tell whether a recall, up to its rounding error, reaches the target."""
     return recall >= target_recall - 1e-9
 
 
 class SearchTable:
-    """Which search `auto` takes, and how many probes, for so many candidates."""
+    """The search that `auto` takes, and its probes, by the number of candidates."""
 
     def __init__(
         self,
@@ -169,9 +173,10 @@ class SearchTable:
         sought: Sought = "dense",
         dense: bool = True,
     ) -> None:
-        """Take what Build measured, and the search and probes of an index that has no such table.
+        """Make the table from Build's measurements.
 
-        `dense`: the queries are, whatever the points are.
+        `otherwise`: search and probes of an index without measurements. `dense`: whether queries
+        are, whatever the points are.
         """
         self._pools = {cost.search: cost.pools for cost in costs if cost.pools}
         self._sizes = [pool.candidates for pool in self._pools.get("exact", ())]
@@ -212,10 +217,10 @@ class SearchTable:
         )
 
     def at(self, candidates: int) -> tuple[Search, int]:
-        """Return the search that `auto` takes for so many candidates, and the probes of `tables`.
+        """Return the search that `auto` takes for this many candidates, and the probes of `tables`.
 
-        Between two measured numbers the larger counts. Past the last, `exact` is taken, or the scan
-        where it misses at most half of what it may.
+        Between two measured numbers the larger counts. Above the last, `auto` takes `exact`, or the
+        scan if it misses at most half of what the target allows.
         """
         if not self._sizes:
             return self._otherwise
@@ -227,9 +232,10 @@ class SearchTable:
         return "scan" if safe else "exact", self._pools["tables"][-1].n_probes
 
     def _hash_limit(self, candidates: int) -> int:
-        """Return how many points to hash for so many candidates, 0 where Build did not say.
+        """Return how many points to hash for this many candidates; 0 without measurements.
 
-        On a line between two measured numbers; as large a share past the last and before the first.
+        Interpolated between measured numbers; proportional to them below the first and above the
+        last.
         """
         if not self._sizes or not candidates:
             return 0
@@ -239,7 +245,7 @@ class SearchTable:
         return math.ceil(limit * candidates / last)
 
     def recall(self, search: Search, candidates: int) -> float:
-        """Return what a search is known to find at least, of so many candidates; 1 if unknown."""
+        """Return the measured recall of a search for this many candidates; 1 if unknown."""
         place = bisect.bisect_left(self._sizes, candidates)
         if place == len(self._sizes) or search not in self._pools:
             return 1.0
@@ -256,7 +262,7 @@ class SearchTable:
         most_probes: int,
         duplicate_threshold: float | None = None,
     ) -> EffectiveParameters:
-        """Fill in the defaults; `auto` becomes the search for the candidates that are asked for."""
+        """Fill in the defaults; `auto` becomes the search for the requested candidates."""
         limits = parameters.resolve(rows, "exact", width, sought, nonzeros)
         pool = pool_of(limits, rows)
         search, n_probes = self.at(pool)
@@ -274,38 +280,37 @@ class SearchTable:
         )
 
     def warnings(
-        self, parameters: QueryParameters, wanted: EffectiveParameters, rows: int
+        self, parameters: QueryParameters, effective: EffectiveParameters, rows: int
     ) -> tuple[WarningInfo, ...]:
-        """Return what is to be said of a named search that misses the target badly."""
+        """Return a warning for a named search whose recall is far below the target."""
         if parameters.search == "auto" or parameters.n_probes is not None:
             return ()
-        pool = pool_of(wanted, rows)
-        recall = self.recall(wanted.search, pool)
-        if wanted.search == "exact" or recall >= self._target - _BADLY:
+        pool = pool_of(effective, rows)
+        recall = self.recall(effective.search, pool)
+        if effective.search == "exact" or recall >= self._target - _RECALL_MISS_MAX:
             return ()
-        if wanted.search != "tables" and not 0 < wanted.hash_limit < rows:
+        if effective.search != "tables" and not 0 < effective.hash_limit < rows:
             return ()
         sentence = (
-            f"search {wanted.search} finds about {recall:.2f} of the nearest {pool}, less than "
+            f"search {effective.search} finds about {recall:.2f} of the nearest {pool}, less than "
             f"target_recall {self._target:g}; auto takes {self.at(pool)[0]}"
         )
         return (WarningInfo("TARGET_RECALL_MISSED", sentence, "search"),)
 
 
 def pool_of(limits: EffectiveParameters, rows: int) -> int:
-    """Return how many candidates a query has room for, or fewer where few points are hashed.
+    """Return how many candidates a query may have.
 
-    A hash limit below the default is the caller's own bound: what is hashed then is measured by a
-    quarter of it.
+    A hash limit below the default bounds them too: it counts as four points per candidate.
     """
     candidates = limits.candidates_limit or rows
     if limits.hash_limit:
-        candidates = min(candidates, max(limits.k, limits.hash_limit // _HASHED))
+        candidates = min(candidates, max(limits.k, limits.hash_limit // _HASHED_PER_CANDIDATE))
     return min(candidates, rows)
 
 
 def without_lists(cost: SearchCost, rows: int) -> SearchCost:
-    """Return the cost of a dense query of sparse points, which no posting lists help."""
+    """Return the cost for dense queries of sparse points, which cannot use inverted lists."""
     if cost.search != "exact":
         return cost
     pools = (replace(pool, points_scored=float(rows), entries_read=0.0) for pool in cost.pools)

@@ -1,29 +1,30 @@
-"""A query's parameters as kernels take them, made once for all queries that come with the same."""
+"""A query's parameters as kernels take them, made once for all queries with the same parameters."""
 
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 
-from divgrpc.kernels import candidates, near_copies, query
+from divgrpc.kernels import records
+from divgrpc.kernels.records import Plan
 from divgrpc.parameters import POOL_GROWTH, POOL_WORK
 from divgrpc.search.dials import METRICS, choice_of, factor_of, rule_of
 from divgrpc.search.selectors import ONE_BY_ONE
 from divgrpc.types import EffectiveParameters, Metric, WarningInfo
 from divgrpc.vectors import within_float32
 
-# How far from its true distance a point may seem to be: rounding of two unit vectors. Without it a
-# limit of 0 would lose points that equal the query but for their length.
-_ROUNDING: Final = 1e-12
+# Added to `max_distance`: rounding error of the distance of two unit vectors. Without it a limit of
+# 0 would lose points that differ from the query in length alone.
+_DISTANCE_ERROR: Final = 1e-12
 
-# Equal directions may seem to be this far apart, in float32.
-_SAME: Final = 1e-6
+# Added to the distance limit of near-copies: float32 distance of two equal directions.
+_SAME_DIRECTION: Final = 1e-6
 
 _SEARCHES: Final = {
-    "exact": candidates.EXACT,
-    "tables": candidates.TABLES,
-    "scan": candidates.SCAN,
-    "scan_hamming": candidates.SCAN_HAMMING,
+    "exact": records.EXACT,
+    "tables": records.TABLES,
+    "scan": records.SCAN,
+    "scan_hamming": records.SCAN_HAMMING,
 }
 
 
@@ -31,105 +32,122 @@ _SEARCHES: Final = {
 class QueryPlan:
     """How queries are answered.
 
-    `wanted` are the parameters and `of_kernel` is the plan of `answering._answer`; `seen` points at
-    most come before the selector, which is called `one_by_one` where the kernel does not know it,
-    or where near-copies are listed. `limit` is how far near-copies are apart, below 0 for none.
-    `widest` is how many candidates there may be where near-copies crowd them. `roomier` is how to
-    answer where they do and `seen` is less, `wider` where fewer than k candidates differ; None: the
-    answer stands.
+    parameters: the parameters in effect.
+    kernel: the plan that kernels follow.
+    packed: the same as a plain tuple, which Python hands to a kernel three times as fast.
+    candidates_max: most candidates before the selector.
+    one_by_one: rows are answered one by one, because the kernel does not know the selector, or
+        because near-copies are listed.
+    copy_limit: greatest distance between near-copies; below 0 for none.
+    pool_max: candidates that near-copies may make the pool grow to.
+    roomier: the plan for a row whose pool near-copies crowd although it could grow no more.
+    wider: the plan for a row with fewer than k different candidates. None: the answer stands.
+    warnings: what every answer to these parameters says.
     """
 
-    wanted: EffectiveParameters
-    of_kernel: tuple[Any, ...]
-    seen: int
+    parameters: EffectiveParameters
+    kernel: Plan
+    packed: tuple[Any, ...]
+    candidates_max: int
     one_by_one: bool
-    limit: float = float(near_copies.OFF)
-    widest: int = 0
+    copy_limit: float = float(records.NO_COPIES)
+    pool_max: int = 0
     roomier: "QueryPlan | None" = None
     wider: "QueryPlan | None" = None
-    # What every answer to these parameters says.
     warnings: tuple[WarningInfo, ...] = ()
 
     @classmethod
     def of(
         cls,
-        wanted: EffectiveParameters,
+        parameters: EffectiveParameters,
         metric: Metric,
         points: int,
         *,
-        at_least: int = 0,
-        most: int | None = None,
+        min_points: int = 0,
+        pool_limit: int | None = None,
         grow: bool = True,
     ) -> "QueryPlan":
-        """Return the plan that answers; `at_least` of the `points` hashed are found.
+        """Return the plan for an index of `points` points.
 
-        `most`: candidates that a pool may grow to; `grow`: whether it may.
+        `min_points`: with tables, hashed points to find at least. `pool_limit`: candidates that a
+        pool may grow to; `grow`: whether it may.
         """
-        seen = min(wanted.candidates_limit or points, wanted.hash_limit or points, points)
-        limit, widest = _limit(wanted.duplicate_threshold, metric), seen
-        if limit >= 0:
-            room = min(POOL_WORK // wanted.k, points if most is None else most)
-            widest = min(POOL_GROWTH * seen, points, max(seen, room))
-            seen = min(widest, wanted.hash_limit or points) if grow else seen
-        # All selectors are plain nearest neighbours at 0, but those that the paper prints.
-        printed = wanted.selector in {"greedy", "qp_relax"} and wanted.variant == "printed"
-        relevance_alone = np.float32(1 - wanted.diversity) == 1
-        at_zero = wanted.has_fixed_dial and relevance_alone
-        nearest = wanted.selector == "nearest" or (at_zero and not printed)
-        # A bound on the loss needs to know which candidates near-copies leave.
-        apart = wanted.selector in ONE_BY_ONE or wanted.lose_at_most is not None
-        one_by_one = apart and not nearest
-        step = query.CANDIDATES if one_by_one else query.GREEDY
-        effective = wanted
+        candidates_max = min(
+            parameters.candidates_limit or points, parameters.hash_limit or points, points
+        )
+        copy_limit, pool_max = _copy_limit(parameters.duplicate_threshold, metric), candidates_max
+        if copy_limit >= 0:
+            room = min(POOL_WORK // parameters.k, points if pool_limit is None else pool_limit)
+            pool_max = min(POOL_GROWTH * candidates_max, points, max(candidates_max, room))
+            if grow:
+                candidates_max = min(pool_max, parameters.hash_limit or points)
+        # At diversity 0 every selector gives the nearest neighbours, except variant "printed".
+        printed = parameters.selector in {"greedy", "qp_relax"} and parameters.variant == "printed"
+        at_zero = parameters.has_fixed_dial and np.float32(1 - parameters.diversity) == 1
+        nearest = parameters.selector == "nearest" or (at_zero and not printed)
+        # A bound on the loss must know which candidates remain beside near-copies.
+        separate = parameters.selector in ONE_BY_ONE or parameters.lose_at_most is not None
+        one_by_one = separate and not nearest
+        step = records.CANDIDATES if one_by_one else records.GREEDY
+        effective = parameters
         if nearest:
-            step = query.NEAREST
-        if nearest and limit >= 0:
-            # The nearest of those that differ are what greedy picks by relevance alone.
-            step = query.GREEDY
-            effective = replace(wanted, selector="greedy", variant="corrected", diversity=0.0)
-        of_kernel = _of_kernel(effective, metric, step, at_least, (np.float32(limit), seen))
-        return cls(wanted, of_kernel, seen, one_by_one or wanted.list_collapsed, limit, widest)
+            step = records.NEAREST
+        if nearest and copy_limit >= 0:
+            # The nearest that differ are what greedy picks by relevance alone.
+            step = records.GREEDY
+            effective = replace(parameters, selector="greedy", variant="corrected", diversity=0.0)
+        kernel = _kernel_plan(
+            effective, metric, step, min_points, np.float32(copy_limit), candidates_max
+        )
+        one_by_one = one_by_one or parameters.list_collapsed
+        return cls(
+            parameters, kernel, tuple(kernel), candidates_max, one_by_one, copy_limit, pool_max
+        )
 
     @classmethod
-    def of_hashed(cls, wanted: EffectiveParameters, metric: Metric) -> "QueryPlan":
+    def of_hashed(cls, parameters: EffectiveParameters, metric: Metric) -> "QueryPlan":
         """Return the plan that gives the hashed points themselves."""
-        of_kernel = _of_kernel(wanted, metric, query.HASHED, 0, (near_copies.OFF, 0))
-        return cls(wanted, of_kernel, 0, one_by_one=False)
+        kernel = _kernel_plan(parameters, metric, records.HASHED, 0, records.NO_COPIES, 0)
+        return cls(parameters, kernel, tuple(kernel), 0, one_by_one=False)
 
 
-def _of_kernel(
-    wanted: EffectiveParameters,
+def _kernel_plan(  # noqa: PLR0917  # one argument per thing that a plan adds to parameters
+    parameters: EffectiveParameters,
     metric: Metric,
     step: int,
-    at_least: int,
-    collapsing: tuple[np.float32, int],
-) -> tuple[Any, ...]:
-    limit = wanted.max_distance
-    return (
-        _SEARCHES[wanted.search],
-        wanted.n_probes,
-        at_least,
-        wanted.k,
-        wanted.hash_limit,
-        wanted.candidates_limit,
-        np.float32(np.inf if limit is None else within_float32(limit + _ROUNDING)),
-        step,
-        np.float32(1 - wanted.diversity),
-        rule_of(wanted),
-        wanted.sampling == "uniform",
-        np.uint64(wanted.seed),
-        metric == "inner_product",
-        METRICS[metric],
-        *collapsing,
-        choice_of(wanted),
-        factor_of(wanted),
+    min_points: int,
+    copy_limit: np.float32,
+    pool_limit: int,
+) -> Plan:
+    distance = parameters.max_distance
+    return Plan(
+        search=_SEARCHES[parameters.search],
+        n_probes=parameters.n_probes,
+        min_points=min_points,
+        k=parameters.k,
+        hash_limit=parameters.hash_limit,
+        candidates_limit=parameters.candidates_limit,
+        max_distance=np.float32(
+            np.inf if distance is None else within_float32(distance + _DISTANCE_ERROR)
+        ),
+        step=step,
+        relevance=np.float32(1 - parameters.diversity),
+        rule=rule_of(parameters),
+        uniform=parameters.sampling == "uniform",
+        seed=np.uint64(parameters.seed),
+        product=metric == "inner_product",
+        metric=METRICS[metric],
+        copy_limit=copy_limit,
+        pool_limit=pool_limit,
+        dial_choice=choice_of(parameters),
+        dial_factor=factor_of(parameters),
     )
 
 
-def _limit(threshold: float | None, metric: Metric) -> float:
-    """Return how far apart near-copies are at most, in the unit of `kernels.pairs`."""
+def _copy_limit(threshold: float | None, metric: Metric) -> float:
+    """Return the greatest distance between near-copies, as `kernels.pairwise` measures it."""
     if threshold is None:
-        return float(near_copies.OFF)
+        return float(records.NO_COPIES)
     if metric == "euclidean":
         return float(within_float32(threshold))
-    return max(0.0, (1 - threshold) * (2 if metric == "cosine" else 1)) + _SAME
+    return max(0.0, (1 - threshold) * (2 if metric == "cosine" else 1)) + _SAME_DIRECTION

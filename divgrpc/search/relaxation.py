@@ -1,98 +1,104 @@
-"""The paper's Eq. 3: every candidate taken by a share from 0 to 1, k shares in all; then rounded.
+"""The paper's Eq. 3: each candidate is taken by a share from 0 to 1, k shares in all; then rounded.
 
-Of shares a with sum k it minimises lambda * sum of a_i c_i - beta * sum over i, j of a_i a_j d_ij,
-which is convex, because the distances d are squared Euclidean ones (of unit vectors, halved, for
+For shares a with sum k it minimises lambda * sum of a_i c_i - beta * sum over i, j of a_i a_j d_ij.
+This is convex because the distances d are squared Euclidean (of unit vectors, halved, for
 1 - cosine). beta is 1 - lambda; the paper prints 1.
 
-The gradient at all candidates is one pass over them: the sum of a_j d_ij is k times the squared
-distance of i from the mean of the shares, and something that all have alike. So there is no matrix
-of pairs, and memory grows with the candidates alone. The linear step of Frank and Wolfe over these
-shares is to take the k of least gradient, and what it could gain is the duality gap: no solution
-is better than this one by more.
+One pass over the candidates gives the gradient: the sum of a_j d_ij is k times the squared distance
+of i from the weighted mean, plus a term that all candidates share. So there is no matrix of pairs,
+and memory grows with the number of candidates alone. The linear step of Frank and Wolfe over these
+shares takes the k of least gradient; what it could gain is the duality gap, and no solution is
+better than the current one by more.
 
 Steps are taken among few working candidates: Frank and Wolfe's fully corrective form (Jaggi 2013).
-Between two passes pairs of them trade shares, each by an exact line search, until hardly any trade
-is worth it; after a pass those outside that violate most join. Only the rows of distances that
-trades ask for are computed, and few are kept.
+Between two passes pairs of them trade shares, each by an exact line search, until few trades are
+worth it; after a pass the candidates outside that violate optimality most join. Only the rows of
+distances that trades read are computed, and few are kept.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import read_only
 from divgrpc.kernels import exact, pairwise, qp, sparse
-from divgrpc.storage.arrays import read_only
+from divgrpc.kernels.records import Points, Query, SelectionScratch
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 
-# Of the objective's range: the duality gap to reach.
+# Duality gap to reach, as a share of the objective's range.
 TOLERANCE: Final = 1e-3
-# Working candidates to begin with, and how many may join after a pass; at least k of each.
-_START: Final = 256
-_JOINING: Final = 64
-# Distances among working candidates that are kept: 4 MiB.
-_KEPT: Final = 1 << 20
-# Of gradients, what float32 distances leave unsure.
-_ROUNDING: Final = 1e-7
-# Rounds of exchanges at most.
-_ROUNDS: Final = 8
+# Working candidates at the start, and the most that join after a pass; at least k of each.
+_WORKING_CANDIDATES: Final = 256
+_JOINING_CANDIDATES: Final = 64
+# Cached distances between working candidates, float32: 4 MiB.
+_CACHED_DISTANCES: Final = 1 << 20
+# Relative error of gradients and objectives caused by float32 distances.
+_FLOAT32_ERROR: Final = 1e-7
+# Distances that may be computed before the gap is reached: a constant, and per candidate.
+_WORK_MAX: Final = 2e6
+_WORK_MAX_PER_CANDIDATE: Final = 128.0
+# Most rounds of exchanges.
+_ROUNDS_MAX: Final = 8
 
 Shares = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Candidates:
-    """What there is to choose from: rows and costs (m,), nearest first, and what kernels want.
+class CandidateSet:
+    """The candidates of one query, nearest first, and what kernels need to select from them.
 
-    `points`, `inverses` and `scratch` are those of `kernels.selection.greedy`.
+    rows: (m,) int32 rows of `points`.
+    costs: (m,) float32 distances from the query, or costs made from them.
     """
 
-    points: tuple[Any, ...]
-    inverses: FloatArray
+    points: Points
     rows: npt.NDArray[np.int32]
     costs: FloatArray
-    scratch: tuple[Any, ...]
+    scratch: SelectionScratch
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def priced(self, costs: FloatArray) -> "Candidates":
-        """Return the same at other costs."""
-        return Candidates(self.points, self.inverses, self.rows, costs, self.scratch)
+    def with_costs(self, costs: FloatArray) -> "CandidateSet":
+        """Return the candidates with other costs."""
+        return replace(self, costs=costs)
 
-    def of(self, places: npt.NDArray[np.integer[Any]]) -> "Candidates":
-        """Return some of them."""
-        return Candidates(
-            self.points, self.inverses, self.rows[places], self.costs[places], self.scratch
-        )
+    def take(self, places: npt.NDArray[np.integer[Any]]) -> "CandidateSet":
+        """Return the candidates at some places."""
+        return replace(self, rows=self.rows[places], costs=self.costs[places])
 
-    def compact(self) -> "Candidates":
-        """Return the same in columns of their own, where sparse rows leave most columns empty.
+    def compact(self) -> "CandidateSet":
+        """Return sparse candidates with the columns that they store, if those are fewer.
 
-        What goes over columns, as means do, then costs what candidates store.
+        Work that goes over columns, such as means, then depends on what candidates store.
         """
-        vectors, indptr, indices, values, squares = self.points
-        dims = vectors.shape[1]
+        points, dims = self.points, self.points.vectors.shape[1]
+        indptr, inverses = points.indptr, points.inverse_lengths
         if not len(indptr) or (indptr[self.rows + 1] - indptr[self.rows]).sum() >= dims:
             return self
-        own = SparseRows(indptr, indices, values, dims)[self.rows]
-        columns, renamed = np.unique(own.indices, return_inverse=True)
-        none = np.empty((0, len(columns)), np.float32)
-        kept = (none, own.indptr, renamed.astype(np.int32), own.values, squares[self.rows])
-        inverses = self.inverses[self.rows] if len(self.inverses) else self.inverses
-        rows = np.arange(len(self.rows), dtype=np.int32)
-        points = tuple(map(read_only, kept))
-        return Candidates(points, read_only(inverses), rows, self.costs, self.scratch)
+        stored = SparseRows(indptr, points.indices, points.values, dims)[self.rows]
+        columns, indices = np.unique(stored.indices, return_inverse=True)
+        compact = Points(
+            vectors=read_only(np.empty((0, len(columns)), np.float32)),
+            indptr=read_only(stored.indptr),
+            indices=read_only(indices.astype(np.int32)),
+            values=read_only(stored.values),
+            squares=read_only(points.squares[self.rows]),
+            inverse_lengths=read_only(inverses[self.rows] if len(inverses) else inverses),
+        )
+        return replace(self, points=compact, rows=np.arange(len(self.rows), dtype=np.int32))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Relaxed:
-    """A solution: `shares` (m,) float64 of sum k, and the duality gap as a share of the range.
+    """A solution of Eq. 3.
 
-    The range reaches from this solution to the worst selection of k that was met, so it is at most
-    the true one.
+    shares: (m,) float64 of sum k.
+    gap: the duality gap as a share of the objective's range, which reaches from this solution to
+        the worst selection of k that was met: at most the true range.
     """
 
     shares: Shares
@@ -102,127 +108,132 @@ class Relaxed:
 class _Problem:
     """The objective, and its solution so far."""
 
-    def __init__(self, among: Candidates, k: int, relevance: float, beta: float) -> None:
-        self.among, self.k, self.beta = among, k, beta
-        self.prices = relevance * among.costs.astype(np.float64)
-        # At first the k nearest.
-        self.shares = np.zeros(len(among))
+    def __init__(self, candidates: CandidateSet, k: int, relevance: float, beta: float) -> None:
+        self.candidates, self.k, self.beta = candidates, k, beta
+        self.prices = relevance * candidates.costs.astype(np.float64)
+        # The k nearest at first.
+        self.shares = np.zeros(len(candidates))
         self.shares[:k] = 1
-        self.pool = np.empty(len(among), np.float32)
-        self.chosen = np.empty(len(among))
+        self._distances = np.empty(len(candidates), np.float32)
+        self._marks = np.empty(len(candidates))
 
     def mean(self, shares: Shares) -> FloatArray:
-        found: FloatArray = qp.mean_of(
-            self.among.points, self.among.inverses, self.among.rows, len(shares), shares, self.k
+        """Return the weighted mean (1, d) of the candidates."""
+        mean: FloatArray = qp.mean_of(
+            self.candidates.points, self.candidates.rows, len(shares), shares, self.k
         )
-        return found
+        return mean
 
     def gradient(self, mean: FloatArray) -> Shares:
-        """Return the gradient (m,), but for what all have alike."""
-        points, inverses = self.among.points, self.among.inverses
-        angular = len(inverses) > 0
-        square = sparse.dense_square(mean, 0) if len(points[1]) else 0.0
-        exact.score_rows(
-            points, mean, 0, square, angular, self.among.rows, len(self.among), self.pool
-        )
-        reach = self.k * self.pool.astype(np.float64)
+        """Return the gradient (m,), less the term that all candidates share."""
+        points, rows = self.candidates.points, self.candidates.rows
+        angular = len(points.inverse_lengths) > 0
+        square = sparse.dense_square(mean, 0) if len(points.indptr) else 0.0
+        query = Query(mean, 0, square, angular)
+        exact.score_rows(points, query, rows, len(rows), self._distances)
+        reach = self.k * self._distances.astype(np.float64)
         if angular:
-            own = inverses[self.among.rows]
-            # What has no direction is at a right angle to all but itself.
-            reach = np.where(own > 0, reach * own, -self.shares)
+            inverses = points.inverse_lengths[rows]
+            # A point of length 0 is at a right angle to all points but itself.
+            reach = np.where(inverses > 0, reach * inverses, -self.shares)
         return self.prices - 2 * self.beta * reach
 
-    def least(self, values: Shares, k: int) -> tuple[float, Shares]:
-        """Return the sum of the k least, and which they are."""
-        total: float = qp.take_least(values, k, self.pool, self.chosen)
-        return total, self.chosen
+    def _least(self, values: Shares, k: int) -> tuple[float, Shares]:
+        """Return the sum of the k least, and marks (m,), 1 for those and 0 for the others."""
+        total: float = qp.mark_least(values, k, self._distances, self._marks)
+        return total, self._marks
 
     def gap(self, gradient: Shares) -> float:
+        """Return the duality gap."""
         total: float = qp.sum_of_products(self.shares, gradient)
-        return total - self.least(gradient, self.k)[0]
+        return total - self._least(gradient, self.k)[0]
 
     def rise(self, gradient: Shares, mean: FloatArray) -> float:
-        """Return how much worse the selection is that the gradient warns of most; at least 0."""
-        total, corner = self.least(-gradient, self.k)
+        """Return how much worse the k candidates of greatest gradient are; at least 0."""
+        total, corner = self._least(-gradient, self.k)
         first: float = -total - qp.sum_of_products(self.shares, gradient)
         way = (self.mean(corner) - mean)[0].astype(np.float64) * self.k
-        half = 0.5 if len(self.among.inverses) else 1.0
+        half = 0.5 if len(self.candidates.points.inverse_lengths) else 1.0
         second: float = 2 * self.beta * half * qp.sum_of_products(way, way)
         return max(0.0, first + second)
 
     def joining(self, gradient: Shares, members: IntArray) -> IntArray:
-        """Return those outside that would gain most by taking a share."""
+        """Return the places outside `members` that would gain most by a share."""
         outside = gradient.copy()
         outside[members] = np.inf
-        wanted = min(max(self.k, _JOINING), len(outside) - len(members))
-        if not wanted:
+        count = min(max(self.k, _JOINING_CANDIDATES), len(outside) - len(members))
+        if not count:
             return np.empty(0, np.int64)
-        _, chosen = self.least(outside, wanted)
-        return np.flatnonzero((chosen > 0) & (outside < gradient[self.shares > 0].max()))
+        _, marks = self._least(outside, count)
+        return np.flatnonzero((marks > 0) & (outside < gradient[self.shares > 0].max()))
 
 
-def relax(among: Candidates, k: int, relevance: float, beta: float) -> Relaxed:
+def relax(candidates: CandidateSet, k: int, relevance: float, beta: float) -> Relaxed:
     """Minimise the objective for k of the candidates, 1 to all of them, to `TOLERANCE`.
 
-    The gap is larger only where the work ran out (two million distances and 128 a candidate), and 0
-    where the whole range is lost in the rounding of float32.
+    The gap is larger only if the work ran out (two million distances and 128 per candidate), and 0
+    if the whole range is lost in float32 rounding.
     """
-    problem, count = _Problem(among, k, relevance, beta), len(among)
-    members = np.arange(min(count, max(2 * k, _START)))
-    kept = np.empty(max(_KEPT, 2 * count), np.float32)
-    most = 2e6 + 128.0 * count
-    rise = fall = spent = 0.0
+    problem, count = _Problem(candidates, k, relevance, beta), len(candidates)
+    members = np.arange(min(count, max(2 * k, _WORKING_CANDIDATES)))
+    cache = np.empty(max(_CACHED_DISTANCES, 2 * count), np.float32)
+    work_max = _WORK_MAX + _WORK_MAX_PER_CANDIDATE * count
+    rise = fall = work = 0.0
     while True:
         mean = problem.mean(problem.shares)
         gradient = problem.gradient(mean)
-        if not spent:
+        if not work:
             rise = problem.rise(gradient, mean)
-        span, unsure = rise + fall, _ROUNDING * k * float(np.abs(gradient).max())
-        wanted, gap = max(TOLERANCE * span, unsure), problem.gap(gradient)
+        span, error = rise + fall, _FLOAT32_ERROR * k * float(np.abs(gradient).max())
+        target, gap = max(TOLERANCE * span, error), problem.gap(gradient)
         joining = problem.joining(gradient, members)
-        if gap <= wanted or spent > most:
-            return Relaxed(problem.shares, max(gap, 0.0) / span if span > unsure else 0.0)
+        if gap <= target or work > work_max:
+            return Relaxed(problem.shares, max(gap, 0.0) / span if span > error else 0.0)
         members = np.concatenate((members, joining))
-        working, slopes, shares = among.of(members), gradient[members], problem.shares[members]
-        lower, work = qp.settle(
-            among.points, among.inverses, working.rows, len(members), beta, 0.5 * wanted / k,
-            most - spent, among.scratch, kept, slopes, shares,
+        working, slopes, shares = (
+            candidates.take(members),
+            gradient[members],
+            problem.shares[members],
+        )
+        lower, traded = qp.trade_shares(
+            candidates.points, working.rows, len(members), beta, 0.5 * target / k,
+            work_max - work, candidates.scratch, cache, slopes, shares,
         )  # fmt: skip
         problem.shares[members] = shares
-        fall, spent = fall + lower, spent + work + count
+        fall, work = fall + lower, work + traded + count
 
 
 def round_up(shares: Shares, k: int) -> IntArray:
-    """Return the places of the k largest shares, largest first, of equals the nearer."""
+    """Return the places of the k largest shares, largest first; of equal shares the nearer."""
     return np.argsort(-shares, kind="stable")[:k]
 
 
-def exchange(among: Candidates, chosen: IntArray, relevance: float, beta: float) -> IntArray:
-    """Return a selection that no exchange of one of its places for another would better.
+def exchange(candidates: CandidateSet, chosen: IntArray, relevance: float, beta: float) -> IntArray:
+    """Return a selection that no exchange of one of its places for another improves.
 
-    The objective is that of `relax` with shares of 0 and 1. It ends early after eight rounds.
+    The objective is that of `relax` with shares of 0 and 1. It ends after eight rounds at most.
     """
 
     def far_from(place: int) -> Shares:
-        far = np.empty(len(among), np.float32)
+        far = np.empty(len(candidates), np.float32)
         pairwise.far_from(
-            among.points, among.inverses, among.rows, len(among), place, among.scratch, far
+            candidates.points, candidates.rows, len(candidates), place, candidates.scratch, far
         )
         return far.astype(np.float64)
 
-    chosen, inside = chosen.copy(), np.zeros(len(among), np.bool_)
+    chosen, inside = chosen.copy(), np.zeros(len(candidates), np.bool_)
     inside[chosen] = True
-    total, prices = np.zeros(len(among)), relevance * among.costs.astype(np.float64)
+    total, prices = np.zeros(len(candidates)), relevance * candidates.costs.astype(np.float64)
     for place in chosen:
         total += far_from(place)
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS_MAX):
         before = chosen.copy()
         for i, leaving in enumerate(before):
             away = far_from(leaving)
             values = np.where(inside, np.inf, prices - 2 * beta * (total - away))
             worth = prices[leaving] - 2 * beta * total[leaving]
             best = int(values.argmin())
-            if values[best] < worth - _ROUNDING * abs(worth):
+            if values[best] < worth - _FLOAT32_ERROR * abs(worth):
                 total += far_from(best) - away
                 inside[leaving], inside[best] = False, True
                 chosen[i] = best

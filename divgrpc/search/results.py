@@ -1,4 +1,4 @@
-"""One result from those of its parts: whoever cuts a batch into pieces puts it together again."""
+"""One result from the results of the slices of a batch."""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -14,9 +14,9 @@ ResultT = TypeVar("ResultT", QueryResult, LabelResult)
 
 
 def joined(parts: Sequence[ResultT]) -> ResultT:
-    """Return the result of the rows of all parts, at least one, as if they had been asked at once.
+    """Return the result of all rows of the parts, of which there is at least one, as one batch.
 
-    All must be of one generation and of the same parameters.
+    All parts must have the same generation and parameters.
     """
     first = parts[0]
     if len(parts) == 1:
@@ -35,20 +35,20 @@ def joined(parts: Sequence[ResultT]) -> ResultT:
         whole["collapsed_offsets"] = np.concatenate(([0], np.cumsum(np.concatenate(lengths))))
     if isinstance(first, LabelResult):
         whole["names"] = tuple(chain.from_iterable(part.names for part in parts))
-        asked = ("top_k", first.parameters.top_k)
+        limit = ("top_k", first.parameters.top_k)
     else:
-        asked = ("k", first.parameters.k)
-    whole["warnings"] = _warnings(parts, whole["counts"], *asked, whole["stats"])
+        limit = ("k", first.parameters.k)
+    whole["warnings"] = _warnings(parts, whole["counts"], *limit, whole["stats"])
     return replace(first, **whole)
 
 
 def _warnings(
-    parts: Sequence[ResultT], counts: CountArray, field: str, wanted: int, stats: QueryStats
+    parts: Sequence[ResultT], counts: CountArray, field: str, k: int, stats: QueryStats
 ) -> tuple[WarningInfo, ...]:
-    found = {warning.code: warning for part in parts for warning in part.warnings}
-    # These count rows, and each part counted its own.
-    short_rows = too_few(field, wanted, wanted, counts)
-    for short in short_rows + crowded(wanted, counts, stats):
-        if found.pop(short.code, None):
-            found[short.code] = short
-    return tuple(found.values())
+    warnings = {warning.code: warning for part in parts for warning in part.warnings}
+    # These two name a number of rows, and each part counted only its own rows.
+    short_rows = too_few(field, k, k, counts)
+    for short in short_rows + crowded(k, counts, stats):
+        if warnings.pop(short.code, None):
+            warnings[short.code] = short
+    return tuple(warnings.values())

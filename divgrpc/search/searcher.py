@@ -1,60 +1,43 @@
-"""Calls the kernels: the arrays of a generation in their order, a plan, and memory to write to."""
+"""Calls the kernels with the arrays of a generation, a plan, and memory to write to."""
 
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
-from divgrpc.kernels import (
-    candidates as finding,
-)
-from divgrpc.kernels import (
-    code_scan,
-    dials,
-    inverted_lists,
-    near_copies,
-    query,
-    registers,
-)
-from divgrpc.kernels import (
-    exact as scoring,
-)
-from divgrpc.kernels.batch import TOGETHER, nearest_together, scan_together
-from divgrpc.kernels.greedy import CROWDED_PART
-from divgrpc.kernels.projection import project_query
+from divgrpc.arrays import Array, release
+from divgrpc.kernels import code_scan, dials, exact, inverted_lists, pairwise, query, records
+from divgrpc.kernels.batch import BATCH_QUERIES, scan_batch, score_batch
+from divgrpc.kernels.greedy import CROWDED_RATIO
+from divgrpc.kernels.registers import register
 from divgrpc.parameters import POOL_WORK, SEARCH_GROWTH, BuildParameters
 from divgrpc.search.answers import Answers, empty_answers, empty_answers_for
-from divgrpc.search.arrays import as_queries, lay_out
+from divgrpc.search.arrays import pack_queries, record_of
 from divgrpc.search.dials import METRICS, factor_of
-from divgrpc.search.memory import MAX_PROBES, Scratch, flat
+from divgrpc.search.memory import MAX_PROBES, Memory
 from divgrpc.search.plan import QueryPlan
-from divgrpc.search.relaxation import Candidates
+from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import relevance, select_different
-from divgrpc.storage.arrays import Array, release
-from divgrpc.types import (
-    EffectiveParameters,
-    IntArray,
-    Metric,
-)
+from divgrpc.types import EffectiveParameters, IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows
 
-# Points that there is room for where cells are searched, before any query needs more.
-_FIRST_ROOM: Final = 1 << 12
+# Points that there is room for in a search through cells before any query needs more.
+_CELL_ROOM_POINTS: Final = 1 << 12
 
-# Rows of a batch are searched together from so many on, in so many dimensions at least, where what
-# they share is more than so many bytes: vectors that leave a core's own cache, codes that leave all
-# caches. Otherwise one by one is as fast or faster. What they keep is at most a part of the points,
-# and so many bytes.
-_ROWS: Final = 3
-_DIMS: Final = 64
-_VECTORS: Final = 2 << 20
-_CODES: Final = 48 << 20
-_PART: Final = 4
-_ROOM: Final = 4 << 20
-# A row's number and its distance.
+# Search a batch together only if it has 3 rows or more and the data leave the caches: for exact
+# search 64 dimensions and more than 2 MiB of vectors, for scans more than 48 MiB of codes.
+# Otherwise row by row is as fast or faster.
+_BATCH_ROWS_MIN: Final = 3
+_BATCH_DIMS_MIN: Final = 64
+_BATCH_VECTOR_BYTES_MIN: Final = 2 << 20
+_BATCH_CODE_BYTES_MIN: Final = 48 << 20
+# The rows of a batch may keep one in this many of the points each, and this many bytes in all.
+_BATCH_POINTS_RATIO: Final = 4
+_BATCH_BYTES_MAX: Final = 4 << 20
+# A kept point: its row, int32, and its distance, float32.
 _KEPT_BYTES: Final = 8
 
 
@@ -62,306 +45,305 @@ class Searcher:
     """Answers queries over the arrays of one generation; `parameters` are filled in."""
 
     def __init__(self, arrays: Mapping[str, Array], parameters: BuildParameters, dims: int) -> None:
-        # All that the register names is held here.
-        self._groups = groups = lay_out(arrays, dims)
-        self._points, self._named, self._hashing = (
-            groups[each] for each in ("points", "named", "hashing")
-        )
-        self._register = registers.register(registers.INDEX, flat(groups.values()))
-        self.ids: IntArray = self._named[0]
+        # Holds every array that the register has the address of.
+        self._index = record_of(records.Index, arrays, dims)
+        self._register = register(self._index)
+        self.ids: IntArray = self._index.ids
         self._arrays = arrays
         self._parameters = parameters
         self.metric: Metric = parameters.metric
         self.dims = dims
+        self._n_points: int = self._index.hashing.codes.shape[1]
+        self._n_cells = len(self._index.cells.centres)
         self._n_tables, self._n_bits = parameters.n_tables or 0, parameters.n_bits or 0
         self._local = threading.local()
 
     @property
     def points(self) -> Rows:
         """The points as rows, dense or sparse."""
-        vectors, indptr, indices, values, _ = self._points
-        return SparseRows(indptr, indices, values, self.dims) if len(indptr) else vectors
+        points = self._index.points
+        if len(points.indptr):
+            return SparseRows(points.indptr, points.indices, points.values, self.dims)
+        return points.vectors
 
     def release(self) -> None:
-        """Let go of the pages of mapped arrays."""
+        """Let the system drop the pages of mapped arrays."""
         for array in self._arrays.values():
             release(array)
 
     @property
     def ends_early(self) -> bool:
-        """Whether long rows come first, so that an exact search need not see the others."""
-        bounds = self._named[2]
-        return len(bounds) > 0 and bool(bounds[len(bounds) // 2] < bounds[0] / 2)
+        """Whether points are sorted by length, and an exact search need not see the short ones."""
+        return bool(exact.ends_early(self._index.length_bounds))
 
     @property
     def max_probes(self) -> int:
-        """How many buckets a search through tables can look at."""
-        return len(self._groups["cells"][2]) or MAX_PROBES
+        """Most buckets, or cells, that a search can look at."""
+        return self._n_cells or MAX_PROBES
 
     @property
     def cell_sizes(self) -> IntArray:
-        """How many points each cell holds; none where there are no cells."""
-        return np.diff(self._groups["cells"][4])
+        """The number of points in each cell, (C,); empty if there are no cells."""
+        return np.diff(self._index.cells.starts)
 
     @property
     def least_probes(self) -> int:
-        """How many buckets it looks at in any case: one, or every table's home."""
+        """Fewest buckets that a search looks at: one, or the home bucket of each table."""
         return self._n_tables or 1
 
     def plan(
         self,
-        wanted: EffectiveParameters,
+        parameters: EffectiveParameters,
         *,
         probe_on: bool = False,
-        most: int | None = None,
-        again: int = 0,
+        pool_limit: int | None = None,
+        retries: int = 0,
     ) -> QueryPlan:
-        """Return how to answer.
+        """Return how to answer queries with these parameters.
 
-        With `probe_on` as many hashed points are found as the selector may have candidates: where
-        probes find fewer, by more of them, then by a scan. Where fewer than k candidates of a row
-        differ, the row is searched for `again` with greater limits, at most that many times. No
-        more than `most` candidates are looked at.
+        With `probe_on`, a search through tables finds as many hashed points as the selector may
+        have candidates: by more probes if need be, then by a scan. If fewer than k candidates of a
+        row differ, the row is searched again with greater limits, at most `retries` times. A pool
+        grows to `pool_limit` candidates at most.
         """
-        at_least, points = self._enough(wanted) if probe_on else 0, self._hashing[2].shape[1]
+        points = self._n_points
         plan_of = partial(
-            QueryPlan.of, metric=self.metric, points=points, at_least=at_least, most=most
+            QueryPlan.of,
+            metric=self.metric,
+            points=points,
+            min_points=self._enough_points(parameters) if probe_on else 0,
+            pool_limit=pool_limit,
         )
         # An exact search by lists takes three times as long for four times as many candidates.
-        listed = wanted.search == "exact" and len(self._groups["postings"][0]) > 0
-        plan, roomier = plan_of(wanted, grow=not listed), None
-        limited = again > 0 and 0 < wanted.hash_limit < points
-        if plan.limit >= 0 and plan.seen < plan.widest and (listed or limited):
-            hash_limit = max(wanted.hash_limit, plan.widest) if limited else wanted.hash_limit
-            roomier = plan_of(replace(wanted, hash_limit=hash_limit))
+        by_lists = parameters.search == "exact" and len(self._index.lists.starts) > 0
+        plan, roomier = plan_of(parameters, grow=not by_lists), None
+        limited = retries > 0 and 0 < parameters.hash_limit < points
+        if plan.copy_limit >= 0 and plan.candidates_max < plan.pool_max and (by_lists or limited):
+            hash_limit = max(parameters.hash_limit, plan.pool_max if limited else 0)
+            roomier = plan_of(replace(parameters, hash_limit=hash_limit))
         larger = replace(
-            wanted,
-            hash_limit=SEARCH_GROWTH * wanted.hash_limit,
-            candidates_limit=SEARCH_GROWTH * wanted.candidates_limit,
+            parameters,
+            hash_limit=SEARCH_GROWTH * parameters.hash_limit,
+            candidates_limit=SEARCH_GROWTH * parameters.candidates_limit,
         )
-        seen = min(larger.candidates_limit or points, larger.hash_limit or points, points)
-        fits = max(seen, wanted.k) <= min(most or points, POOL_WORK // wanted.k)
-        if not (limited and plan.limit >= 0 and fits):
+        candidates = min(larger.candidates_limit or points, larger.hash_limit or points, points)
+        compared = max(candidates, parameters.k)
+        fits = compared <= min(pool_limit or points, POOL_WORK // parameters.k)
+        if not (limited and plan.copy_limit >= 0 and fits):
             return replace(plan, roomier=roomier)
-        wider = self.plan(larger, probe_on=probe_on, most=most, again=again - 1)
+        wider = self.plan(larger, probe_on=probe_on, pool_limit=pool_limit, retries=retries - 1)
         if roomier is not None:
             roomier = replace(roomier, wider=wider)
         return replace(plan, roomier=roomier, wider=wider)
 
-    def _enough(self, wanted: EffectiveParameters) -> int:
-        """How many hashed points give the selector all the candidates that it may have.
+    def _enough_points(self, parameters: EffectiveParameters) -> int:
+        """Return how many hashed points give the selector all the candidates that it may have.
 
-        Probes are tuned on queries that look like points; a trained hyperplane does not, and finds
+        Probes are tuned on queries that resemble points. A trained hyperplane does not, and finds
         its buckets nearly empty.
         """
-        points = self._hashing[2].shape[1]
-        candidates = wanted.candidates_limit or wanted.k
-        return int(min(candidates, wanted.hash_limit or points, points))
+        candidates = parameters.candidates_limit or parameters.k
+        return int(min(candidates, parameters.hash_limit or self._n_points, self._n_points))
 
     def answer(self, queries: Rows, plan: QueryPlan) -> Answers:
         """Answer rows that are prepared for the metric."""
         answers = self._answer(queries, plan)
         if plan.roomier is None and plan.wider is None:
             return answers
-        # Of few rows a list is looked through in a tenth of the time that numpy takes.
-        pools, copies, duplicates = answers.stats[3:].tolist()
+        # For few rows lists take a tenth of the time of numpy.
+        pools, copies, duplicates = answers.stats[records.POOL_SIZE :].tolist()
         for row in range(len(queries)):
             next_plan = plan.wider if duplicates[row] else None
-            if plan.roomier is not None and CROWDED_PART * copies[row] >= pools[row] > 0:
+            if plan.roomier is not None and CROWDED_RATIO * copies[row] >= pools[row] > 0:
                 next_plan = plan.roomier
             if next_plan is not None:
                 answers.put(row, self.answer(queries[row : row + 1], next_plan))
         return answers
 
     def _answer(self, queries: Rows, plan: QueryPlan) -> Answers:
-        wanted = plan.wanted
-        answers = empty_answers_for(len(queries), wanted)
+        answers = empty_answers_for(len(queries), plan.parameters)
         if not plan.one_by_one:
             self._run(queries, plan, answers)
             return answers
         for row in range(len(queries)):
-            # Kernels are compiled for whole arrays, not for parts of others.
-            alone = empty_answers_for(1, wanted)
-            self._run(queries[row : row + 1], plan, alone)
-            if plan.of_kernel[7] == query.CANDIDATES:
-                places = self._select(plan, alone)
+            # Kernels are compiled for contiguous arrays, not for columns of others.
+            single = empty_answers_for(1, plan.parameters)
+            self._run(queries[row : row + 1], plan, single)
+            if plan.kernel.step == records.CANDIDATES:
+                places = self._select(plan, single)
             else:
-                places = self._local.scratch.picked[: alone.counts[0]]
-            if wanted.list_collapsed:
-                self._list_copies(plan, places, alone)
-            answers.put(row, alone)
+                places = self._local.memory.scratch.picked[: single.counts[0]]
+            if plan.parameters.list_collapsed:
+                self._list_copies(plan, places, single)
+            answers.put(row, single)
         return answers
 
-    def _select(self, plan: QueryPlan, alone: "Answers") -> IntArray:
-        """Pick from the candidates that the scratch holds, and write the one row of answers.
+    def _select(self, plan: QueryPlan, single: Answers) -> IntArray:
+        """Select from the candidates in memory, and write the answer to one query.
 
         Returns the places of the picks among the candidates.
         """
-        scratch: Scratch = self._local.scratch
-        count, inverses = int(alone.counts[0]), self._named[1]
-        rows, distances = scratch.rows[:count], scratch.distances[:count]
-        among = Candidates(self._points, inverses, rows, distances, scratch.selection)
-        pool, wanted = int(alone.stats[3, 0]), plan.wanted
-        if wanted.diversity_auto:
-            wanted = _at_own_dial(wanted, among.of(np.arange(pool)), plan.limit, self.metric, alone)
+        scratch: records.Scratch = self._local.memory.scratch
+        count, pool = int(single.counts[0]), int(single.stats[records.POOL_SIZE, 0])
+        rows, distances = scratch.candidates.rows[:count], scratch.candidates.distances[:count]
+        candidates = CandidateSet(self._index.points, rows, distances, scratch.selection)
+        parameters = plan.parameters
+        if parameters.diversity_auto:
+            parameters = self._choose_dial(plan, candidates, pool, single)
         picks, pool, copies, duplicates = select_different(
-            among, pool, plan.limit, wanted, self.metric
+            candidates, pool, plan.copy_limit, parameters, self.metric
         )
-        if wanted.lose_at_most is not None:
-            alone.dials[0], alone.reasons[0] = picks.dial, picks.reason
-        found = len(picks.places)
-        taken = rows[picks.places]
-        alone.ids[0, :found] = self.ids[taken] if len(self.ids) else taken
-        alone.scores[0, :found] = relevance(distances[picks.places], self.metric)
-        alone.values[0, :found] = picks.values
-        alone.ids[0, found:], alone.scores[0, found:], alone.values[0, found:] = -1, np.nan, np.nan
-        alone.counts[0] = found
-        alone.stats[3:, 0] = pool, copies, duplicates
-        if len(alone.gaps):
-            alone.gaps[0] = picks.gap
+        if parameters.lose_at_most is not None:
+            single.dials[0], single.reasons[0] = picks.dial, picks.reason
+        k, picked = len(picks.places), rows[picks.places]
+        single.ids[0, :k] = self.ids[picked] if len(self.ids) else picked
+        single.scores[0, :k] = relevance(distances[picks.places], self.metric)
+        single.selection_scores[0, :k] = picks.values
+        single.ids[0, k:] = -1
+        single.scores[0, k:] = single.selection_scores[0, k:] = np.nan
+        single.counts[0] = k
+        single.stats[records.POOL_SIZE :, 0] = pool, copies, duplicates
+        if len(single.gaps):
+            single.gaps[0] = picks.gap
         return picks.places
 
-    def _list_copies(self, plan: QueryPlan, places: IntArray, alone: "Answers") -> None:
-        """List, for each place of the one row, the ids of the near-copies in the pool."""
-        alone.copies.extend([np.empty(0, np.int64)] * plan.wanted.k)
-        if plan.limit < 0:
+    def _choose_dial(
+        self, plan: QueryPlan, candidates: CandidateSet, pool: int, single: Answers
+    ) -> EffectiveParameters:
+        """Choose and write the dial of one query; return parameters with that dial."""
+        step, reason, parameters = 0, records.NO_CHOICE, plan.parameters
+        if pool > parameters.k:
+            step = dials.fall_off_step(
+                candidates.points,
+                records.Candidates(candidates.rows, candidates.costs),
+                pool,
+                parameters.k,
+                plan.kernel.copy_limit,
+                candidates.scratch,
+                factor_of(parameters),
+                METRICS[self.metric],
+            )
+            reason = records.FALL_OFF
+        single.dials[0], single.reasons[0] = step / dials.STEPS, reason
+        return replace(parameters, diversity=step / dials.STEPS)
+
+    def _list_copies(self, plan: QueryPlan, places: IntArray, single: Answers) -> None:
+        """List, for each place of the one row, the ids of its near-copies in the pool."""
+        single.copies.extend([np.empty(0, np.int64)] * plan.parameters.k)
+        if plan.copy_limit < 0:
             return
-        rows, pool = self._local.scratch.rows, int(alone.stats[3, 0])
+        rows: Array = self._local.memory.scratch.candidates.rows
+        pool = int(single.stats[records.POOL_SIZE, 0])
         owners = np.empty(pool, np.int64)
-        near_copies.assign_copies(
-            self._points, self._named[1], rows, pool, places, len(places), plan.limit, owners
+        pairwise.assign_copies(
+            self._index.points, rows, pool, places, len(places), plan.copy_limit, owners
         )
         for place in range(len(places)):
             copies = rows[np.flatnonzero(owners == place)]
-            alone.copies[place] = self.ids[copies] if len(self.ids) else copies.astype(np.int64)
+            single.copies[place] = self.ids[copies] if len(self.ids) else copies.astype(np.int64)
 
-    def hashed(self, queries: Rows, wanted: EffectiveParameters) -> list[IntArray]:
-        """Return the ids of the points that each query has hashed, in no order.
+    def hashed(self, queries: Rows, parameters: EffectiveParameters) -> list[IntArray]:
+        """Return the ids of the points that each query hashes to, in no order.
 
-        They are at most `hash_limit`, where that is not 0.
+        They are at most `hash_limit`, unless that is 0.
         """
-        limit = wanted.hash_limit or self._hashing[2].shape[1]
-        answers = empty_answers(len(queries), limit)
-        self._run(queries, QueryPlan.of_hashed(wanted, self.metric), answers)
+        answers = empty_answers(len(queries), parameters.hash_limit or self._n_points)
+        self._run(queries, QueryPlan.of_hashed(parameters, self.metric), answers)
         return [ids[:count] for ids, count in zip(answers.ids, answers.counts, strict=True)]
 
-    def entries_listed(self, queries: Rows, wanted: int) -> IntArray:
-        """Return how many entries of posting lists an exact search of each query reads, (nq,).
+    def entries_listed(self, queries: Rows, needed: int) -> IntArray:
+        """Return how many list entries an exact search for the `needed` nearest reads, (nq,).
 
-        `wanted` of the nearest are looked for; 0 where a search does not go by the lists, as
-        `postings.worth_listing` has it.
+        0 if it does not read the lists, as `inverted_lists.lists_pay` decides.
         """
-        starts = self._groups["postings"][0]
-        few = inverted_lists.FEW * wanted <= self._hashing[2].shape[1]
+        starts, ratio = self._index.lists.starts, inverted_lists.LISTS_MIN_RATIO
+        few = ratio * needed <= self._n_points
         if not isinstance(queries, SparseRows) or not len(starts) or not few:
             return np.zeros(len(queries), np.int64)
         sizes = (starts[1:] - starts[:-1])[queries.indices]
         sums = np.concatenate(([0], np.cumsum(sizes)))[queries.indptr]
         entries = sums[1:] - sums[:-1]
-        stored = len(self._points[2])
-        return np.where(inverted_lists.FEW * entries < stored, entries, 0)
+        return np.where(ratio * entries < len(self._index.points.indices), entries, 0)
 
     def _run(self, queries: Rows, plan: QueryPlan, answers: Answers) -> None:
-        sparse = isinstance(queries, SparseRows)
-        kept = self._kept_together(plan, sparse=sparse) if len(queries) >= _ROWS else 0
-        if kept:
-            self._run_together(queries, plan, answers, kept)
-            return
-        asked, room, points = as_queries(queries), _FIRST_ROOM, self._hashing[2].shape[1]
+        """Run the kernel over all rows."""
+        if len(queries) >= _BATCH_ROWS_MIN:
+            room = self._batch_room(plan, sparse=isinstance(queries, SparseRows))
+            if room:
+                self._run_together(queries, plan, answers, room)
+                return
+        arrays, results, room = pack_queries(queries), answers.results, _CELL_ROOM_POINTS
+        span = (0, len(queries), False)
         while room:
-            scratch = self._scratch(plan, min(room, points))
-            held = (self._register, scratch.register, plan.of_kernel)
-            lacking = query.answer(*held, (0, len(queries), False), asked, answers.columns)
-            # More than is asked for: the next query may well need a little more again.
+            memory = self._memory(plan, min(room, self._n_points))
+            lacking = query.answer(
+                self._register, memory.register, plan.packed, span, arrays, results
+            )
+            # Twice what lacks: the next query may need a little more again.
             room = 2 * lacking
 
-    def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, kept: int) -> None:
-        asked, scratch = as_queries(queries), self._scratch(plan, self._hashing[2].shape[1])
-        scratch.make_together(TOGETHER, kept)
-        held = (self._register, scratch.register, plan.of_kernel)
-        for first in range(0, len(queries), TOGETHER):
-            stop = min(first + TOGETHER, len(queries))
-            if plan.of_kernel[0] == finding.EXACT:
-                nearest_together(*held, asked, first, stop - first)
-            else:
-                for row in range(first, stop):
-                    margins = scratch.margins[row - first]
-                    project_query(asked, row, self._hashing, scratch.sketched, margins)
-                scan_together(*held, stop - first)
-            # There is room for all points, so that nothing lacks.
-            query.answer(*held, (first, stop, True), asked, answers.columns)
+    def _run_together(self, queries: Rows, plan: QueryPlan, answers: Answers, room: int) -> None:
+        """Search the rows in batches, then run the kernel over them."""
+        memory = self._memory(plan, self._n_points)
+        memory.fit_batch(BATCH_QUERIES, room)
+        arguments: tuple[Any, ...] = (self._register, memory.register, plan.packed)
+        search = score_batch if plan.kernel.search == records.EXACT else scan_batch
+        arrays, results = pack_queries(queries), answers.results
+        for first in range(0, len(queries), BATCH_QUERIES):
+            stop = min(first + BATCH_QUERIES, len(queries))
+            search(*arguments, arrays, first, stop - first)
+            # There is room for all points, so the kernel never lacks any.
+            query.answer(*arguments, (first, stop, True), arrays, results)
 
     def exact_together(self, plan: QueryPlan, *, sparse: bool) -> int:
-        """Return how many rows an exact search takes together at most, 1 for one by one.
+        """Return how many rows an exact search takes together at most; 1 for row by row.
 
-        Many of those take little longer than one; of rows that a scan takes together each does.
+        A batch takes little longer than one row. Rows that a scan takes together do not.
         """
-        exact = plan.of_kernel[0] == finding.EXACT and not plan.one_by_one
-        return TOGETHER if exact and self._kept_together(plan, sparse=sparse) else 1
+        exact_search = plan.kernel.search == records.EXACT and not plan.one_by_one
+        return BATCH_QUERIES if exact_search and self._batch_room(plan, sparse=sparse) else 1
 
-    def _kept_together(self, plan: QueryPlan, *, sparse: bool) -> int:
-        """Return how many points a row keeps while rows are searched together; 0: one by one.
+    def _batch_room(self, plan: QueryPlan, *, sparse: bool) -> int:
+        """Return the room in points that each row of a batch needs; 0 for a search row by row.
 
-        What they get does not depend on it. `sparse`: whether the rows are.
+        The answers are the same either way. `sparse`: whether the rows are.
         """
-        search, hash_limit, step = plan.of_kernel[0], plan.of_kernel[4], plan.of_kernel[7]
-        vectors, codes = self._points[0], self._hashing[2]
-        if search == finding.EXACT:
-            # Hashed points are all points then, of which none is nearest.
-            dense = not sparse and step != query.HASHED
-            pays = dense and self.dims >= _DIMS and vectors.nbytes > _VECTORS
-            kept = 2 * plan.seen + scoring.BOUND_ROWS
+        kernel, index = plan.kernel, self._index
+        if kernel.search == records.EXACT:
+            # HASHED returns all points, and needs none of the nearest.
+            dense = not sparse and kernel.step != records.HASHED
+            large = index.points.vectors.nbytes > _BATCH_VECTOR_BYTES_MIN
+            pays = dense and self.dims >= _BATCH_DIMS_MIN and large
+            room = 2 * plan.candidates_max + exact.BOUND_ROWS
         else:
-            scans = search != finding.TABLES and 0 < hash_limit < codes.shape[1]
-            whole = not len(self._groups["cells"][2]) and not self.ends_early
-            pays = scans and whole and codes.nbytes > _CODES
-            kept = 2 * hash_limit + code_scan.BLOCK
-        few = _PART * kept <= codes.shape[1] and TOGETHER * kept * _KEPT_BYTES <= _ROOM
-        return kept if pays and few else 0
+            scan = kernel.search != records.TABLES and 0 < kernel.hash_limit < self._n_points
+            whole = not self._n_cells and not self.ends_early
+            pays = scan and whole and index.hashing.codes.nbytes > _BATCH_CODE_BYTES_MIN
+            room = 2 * kernel.hash_limit + code_scan.BLOCK
+        few = _BATCH_POINTS_RATIO * room <= self._n_points
+        fits = BATCH_QUERIES * room * _KEPT_BYTES <= _BATCH_BYTES_MAX
+        return room if pays and few and fits else 0
 
-    def _scratch(self, plan: QueryPlan, room: int) -> Scratch:
-        """Return this thread's memory: with cells for `room` points, otherwise for all of them."""
-        search, _, at_least, k, hash_limit = plan.of_kernel[:5]
-        scratch = getattr(self._local, "scratch", None)
-        if scratch is None:
-            words, hashed = len(self._hashing[2]), self._hashing[0].shape
-            sparse = isinstance(self.points, SparseRows)
-            scratch = Scratch.empty(0, self.dims, words, hashed, sparse=sparse)
-            self._local.scratch = scratch
-        n_cells, points = len(self._groups["cells"][2]), self._hashing[2].shape[1]
-        by_cells = n_cells > 0 and (
-            search == finding.TABLES or (search != finding.EXACT and 0 < hash_limit < points)
-        )
-        room = room if by_cells else points
-        scratch.make_points(room)
-        scratch.make_room(min(plan.seen, len(scratch.rows)), k)
+    def _memory(self, plan: QueryPlan, cell_room: int) -> Memory:
+        """Return this thread's memory; a search through cells gets room for `cell_room` points."""
+        kernel, index, memory = plan.kernel, self._index, getattr(self._local, "memory", None)
+        if memory is None:
+            words, sparse = len(index.hashing.codes), len(index.points.indptr) > 0
+            memory = Memory(self.dims, words, index.hashing.hyperplanes.shape, sparse=sparse)
+            self._local.memory = memory
+        by_tables, is_exact = kernel.search == records.TABLES, kernel.search == records.EXACT
+        limited = 0 < kernel.hash_limit < self._n_points
+        by_cells = self._n_cells > 0 and (by_tables or (not is_exact and limited))
+        points = cell_room if by_cells else self._n_points
+        memory.fit_points(points)
+        room = len(memory.scratch.candidates.rows)
+        memory.fit_selection(min(plan.candidates_max, room), kernel.k)
         if by_cells:
-            scratch.make_cells(n_cells)
-        elif search == finding.TABLES:
-            scratch.make_probing(self._n_tables, self._n_bits)
-        if len(self._groups["postings"][0]):
-            scratch.make_sums(points)
-        if search != finding.EXACT and (search != finding.TABLES or at_least or by_cells):
-            scratch.make_scanning(max(room, n_cells))
-        return scratch
-
-
-def _at_own_dial(
-    wanted: EffectiveParameters, pool: Candidates, limit: float, metric: Metric, alone: Answers
-) -> EffectiveParameters:
-    """Return parameters with the dial of a query with these candidates, and note it."""
-    step, reason, count = 0, dials.NO_CHOICE, len(pool)
-    if count > wanted.k:
-        candidates = (pool.points, pool.inverses, pool.rows, pool.costs)
-        step = dials.fall_off_step(
-            candidates,
-            count,
-            wanted.k,
-            np.float32(limit),
-            pool.scratch,
-            factor_of(wanted),
-            METRICS[metric],
-        )
-        reason = dials.FALL_OFF
-    alone.dials[0], alone.reasons[0] = step / dials.STEPS, reason
-    return replace(wanted, diversity=step / dials.STEPS)
+            memory.fit_cells(self._n_cells)
+        elif by_tables:
+            memory.fit_probes(self._n_tables, self._n_bits)
+        if len(index.lists.starts):
+            memory.fit_lists(self._n_points)
+        if not is_exact and (not by_tables or kernel.min_points or by_cells):
+            memory.fit_scan(max(points, self._n_cells))
+        return memory

@@ -8,7 +8,6 @@ the CRC-32 of the data without the header. It is updated while rows arrive.
 
 import contextlib
 import errno
-import mmap
 import os
 import zlib
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from typing import Any, Final, Literal
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import Array, release
 from divgrpc.errors import IndexDamagedError, StorageFullError
 from divgrpc.platforms import reserve, sync_data
 
@@ -31,8 +31,6 @@ _CHECKSUM_BLOCK_BYTES: Final = 1 << 24
 # Space reserved ahead of expected rows. In memory-backed folders it takes memory, so it is limited.
 _RESERVE_AHEAD_BYTES: Final = 1 << 26
 _SYNC_BYTES: Final = 1 << 28
-
-Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,26 +199,6 @@ def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:
     if verify and checksum(array) != entry.crc32:
         raise IndexDamagedError(f"array {path.stem} does not match its checksum")
     return array
-
-
-def read_only(array: Array) -> Array:
-    """Return a view that cannot be written, the only kind that kernels are compiled for."""
-    view = array.view()
-    view.setflags(write=False)
-    return view
-
-
-def release(array: Array) -> None:
-    """Let go of the pages of a mapped array; what was written stays with the file.
-
-    Whoever reads a file through a mapping alone is charged for all of its pages until then. Arrays
-    that are no mapping are left as they are.
-    """
-    base: object = array
-    while isinstance(base, np.ndarray):
-        base = base.base
-    if isinstance(base, mmap.mmap):
-        base.madvise(mmap.MADV_DONTNEED)
 
 
 def checksum(array: Array) -> int:

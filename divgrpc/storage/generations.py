@@ -30,6 +30,7 @@ from typing import Any, Final, TypeVar
 
 import numpy.typing as npt
 
+from divgrpc.arrays import Array
 from divgrpc.errors import (
     BuildUnderWayError,
     IndexChangedError,
@@ -41,7 +42,6 @@ from divgrpc.errors import (
 from divgrpc.parameters import INDEX_NAME
 from divgrpc.platforms import lock_exclusively
 from divgrpc.storage.arrays import (
-    Array,
     ArrayEntry,
     ArrayFile,
     damage_errors,

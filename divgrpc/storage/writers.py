@@ -10,9 +10,10 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from divgrpc.arrays import Array, read_only
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import INDEX_NAME
-from divgrpc.storage.arrays import Array, ArrayEntry, read_only
+from divgrpc.storage.arrays import ArrayEntry
 from divgrpc.storage.generations import Generation, staging
 from divgrpc.storage.manifest import Manifest
 

@@ -23,12 +23,13 @@ from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
 from divgrpc.index import Index
 from divgrpc.kernels.dials import fall_off_step
+from divgrpc.kernels.records import Candidates
 from divgrpc.metrics import Labels, Values, alpha_ndcg, h_score, judge
 from divgrpc.search.dials import METRICS
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.warmup import warm_kernels
 from divgrpc_client.reports import topics
-from reference.index import kernel_points, room_of
+from reference.index import kernel_points, selection_scratch
 
 _DIALS: Final = tuple(step / 32 for step in range(0, 33, 2))
 _SELECTORS: Final[Mapping[str, Mapping[str, str]]] = {
@@ -202,14 +203,13 @@ def _rule_microseconds(each: _Set, k: int) -> float:
     seconds = []
     count, rng = scores.shape[1], np.random.default_rng(0)
     points = kernel_points(rng.standard_normal((count, 256)).astype(np.float32))
-    rows, inverses = np.arange(count, dtype=np.int32), np.empty(0, np.float32)
-    inverses.setflags(write=False)
-    rest = (np.float32(0.1), room_of(count, points), 0.5, METRICS["cosine"])
+    rows = np.arange(count, dtype=np.int32)
+    rest = (np.float32(0.1), selection_scratch(count, points), 0.5, METRICS["cosine"])
     for distances in (2 - 2 * scores).astype(np.float32):
-        candidates = (points, inverses, rows, distances)
+        candidates = Candidates(rows, distances)
         begun = time.perf_counter()
         for _ in range(_CALLS):
-            fall_off_step(candidates, count, k, *rest)
+            fall_off_step(points, candidates, count, k, *rest)
         seconds.append((time.perf_counter() - begun) / _CALLS)
     return 1e6 * min(seconds)
 

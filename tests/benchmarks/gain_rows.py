@@ -18,9 +18,10 @@ from divgrpc.evaluation import FOLDS, deal_folds
 from divgrpc.hashing.count_sketch import CountSketch
 from divgrpc.index import Index
 from divgrpc.kernels.projection import project_query
+from divgrpc.kernels.records import Hashing, Queries
 from divgrpc.metrics import Interval, Values, gain_share_interval
 from divgrpc.parameters import QueryParameters
-from divgrpc.search.arrays import as_queries
+from divgrpc.search.arrays import pack_queries
 from divgrpc.types import FloatArray, IntArray, Search
 from divgrpc.vectors import Rows
 from divgrpc_client.reports.hyperplanes import HyperplaneQueries
@@ -218,9 +219,9 @@ def projecting(index: Index, queries: Rows, k: int) -> Asking:
     """Return what projects a query alone: as many hyperplanes as the index has, any directions."""
     bits, sketch = index.info.code_bits, CountSketch.draw(index.dims, 0)
     hyperplanes = np.random.default_rng(0).standard_normal((sketch.dims, bits), dtype=np.float32)
-    codes, nothing = np.empty((0, 0), np.uint64), np.empty(0, np.float32)
-    hashing = (hyperplanes, nothing, codes, hyperplanes[:0], sketch.places)
-    asked = as_queries(queries)
+    codes, terms = np.empty((0, 0), np.uint64), np.empty(0, np.uint32)
+    hashing = Hashing(hyperplanes, np.empty(0, np.float32), codes, terms, sketch.places)
+    asked = Queries(*pack_queries(queries))
     sketched, projections = np.empty((1, sketch.dims), np.float32), np.empty(bits, np.float32)
     none = np.full(k, -1)
 

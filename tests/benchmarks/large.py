@@ -33,8 +33,8 @@ from benchmarks.manifold import Manifold, blocks
 from benchmarks.tables import show, table
 from benchmarks.turns import Asking, take_turns
 from divgrpc.index import Index
+from divgrpc.kernels.registers import arrays_of
 from divgrpc.parameters import QueryParameters
-from divgrpc.search.memory import flat
 from divgrpc.types import FloatArray, HashFamily, IntArray, Search
 from divgrpc.warmup import warm_kernels
 
@@ -274,7 +274,7 @@ def on_top(index: Index) -> float:
     vectors = arrays.pop("vectors")
     searcher: Any = index.engine._searcher
     # Views are not counted: another array has their bytes.
-    held = flat(searcher._local.scratch.as_tuple())
+    held = arrays_of(searcher._local.memory.scratch)
     scratch = sum(array.nbytes for array in held if array.base is None)
     return (sum(arrays.values()) + _WORKERS * scratch) / vectors
 

@@ -30,7 +30,7 @@ from benchmarks.tables import facts, show
 from benchmarks.turns import take_turns
 from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
-from divgrpc.kernels import greedy
+from divgrpc.kernels import records
 from divgrpc.types import HashFamily
 from divgrpc.warmup import warm_kernels
 
@@ -146,7 +146,7 @@ class _Field:
         """Return everyone who competes for an objective."""
         absent, base = finders.missing(), self.points.base
         first = next(iter(self.indexes.values()))
-        own = rivals.Ours.over(first, greedy.MARGINAL) if objective == "J" else self.mmr
+        own = rivals.Ours.over(first, records.MARGINAL) if objective == "J" else self.mmr
         ours = partial(Ours, tuned=own, k=self.k, selector=own.selector)
         everyone: list[Contestant] = [
             ours(name.split(",")[0], name, index, search=search)
@@ -168,7 +168,7 @@ class _Field:
     @cached_property
     def mmr(self) -> rivals.Ours:
         """Our MMR: others' pick the same, and more slowly."""
-        return rivals.Ours.over(next(iter(self.indexes.values())), greedy.MMR)
+        return rivals.Ours.over(next(iter(self.indexes.values())), records.MMR)
 
 
 def _indexes(

@@ -6,18 +6,18 @@ pyversity's maximal sum of distances (MSD) has the marginal gain of J for its ow
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from benchmarks.finders import Found
 from divgrpc.index import Index
-from divgrpc.kernels import greedy, near_copies
-from divgrpc.search.memory import Scratch
+from divgrpc.kernels import greedy, records
+from divgrpc.kernels.records import Objective, Points
+from divgrpc.search.memory import Memory
 from divgrpc.types import FloatArray, IntArray, Selector
 
 Strategy = Literal["msd", "mmr"]
-_NONE: Final = np.empty(0, np.float32)
 
 
 class Follower(Protocol):
@@ -36,23 +36,22 @@ class Follower(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Ours:
-    """Our compiled greedy, by the rule `selection.MARGINAL`, or our MMR."""
+    """Our compiled greedy, by the rule `records.MARGINAL`, or our MMR."""
 
-    points: tuple[Any, ...]
-    scratch: Scratch
-    rule: int = greedy.MARGINAL
+    points: Points
+    memory: Memory
+    rule: int = records.MARGINAL
 
     @classmethod
-    def over(cls, index: Index, rule: int = greedy.MARGINAL) -> "Ours":
+    def over(cls, index: Index, rule: int = records.MARGINAL) -> "Ours":
         """Take the points of a dense index."""
         searcher: Any = index.engine._searcher
-        scratch = Scratch.empty(index.rows, index.dims, 4, (index.dims, 256))
-        return cls(searcher._points, scratch, rule)
+        return cls(searcher._index.points, Memory(index.dims, 4, (index.dims, 256)), rule)
 
     @property
     def selector(self) -> Selector:
         """What a query asks for."""
-        return "mmr" if self.rule == greedy.MMR else "greedy"
+        return "mmr" if self.rule == records.MMR else "greedy"
 
     @property
     def name(self) -> str:
@@ -66,13 +65,13 @@ class Ours:
     def pick(self, query: FloatArray, found: Found, k: int, dial: float) -> IntArray:  # noqa: ARG002
         """Return the k rows in order."""
         rows, costs = found
-        room = self.scratch
-        room.make_room(len(rows), k)
-        picked, gains = room.picked[:k], np.empty(k, np.float32)
-        told = (len(rows), k, np.float32(1 - dial), self.rule, near_copies.OFF, room.selection)
-        standing = np.empty(0, np.int8)
-        candidates = (self.points, _NONE, rows.astype(np.int32), costs)
-        greedy.greedy(*candidates, *told, standing, picked, gains)
+        self.memory.fit_selection(len(rows), k)
+        picked, gains = self.memory.scratch.picked[:k], np.empty(k, np.float32)
+        relevance, keep_all = np.float32(1 - dial), records.NO_COPIES
+        objective = Objective(k, relevance, self.rule, product=False, copy_limit=keep_all)
+        standing, selection = np.empty(0, np.int8), self.memory.scratch.selection
+        candidates = (self.points, rows.astype(np.int32), costs, len(rows))
+        greedy.greedy(*candidates, objective, selection, standing, picked, gains)
         chosen: IntArray = rows[picked].astype(np.int64)
         return chosen
 

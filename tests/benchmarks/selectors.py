@@ -22,10 +22,11 @@ from benchmarks.tables import show, table
 from benchmarks.turns import Asking, Timed, take_turns
 from divgrpc.index import Index
 from divgrpc.kernels import greedy as selection
-from divgrpc.kernels import near_copies
+from divgrpc.kernels import records
+from divgrpc.kernels.records import Objective
 from divgrpc.parameters import QueryParameters
-from divgrpc.search.memory import Scratch
-from divgrpc.search.relaxation import Candidates
+from divgrpc.search.memory import Memory
+from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import ONE_BY_ONE, select
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray
 from divgrpc.warmup import warm_kernels
@@ -117,10 +118,11 @@ def _row(count: int, name: str, ours: Timed, rival: str, theirs: Timed) -> Row:
 def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[str, Asking]:
     searcher: Any = index.engine._searcher
     count = ids.shape[1]
-    scratch = Scratch.empty(index.rows, index.dims, 4, (index.dims, 256))
-    scratch.make_room(count, k)
+    memory = Memory(index.dims, 4, (index.dims, 256))
+    memory.fit_selection(count, k)
+    scratch = memory.scratch
     candidates = [
-        Candidates(searcher._points, searcher._named[1], rows, far, scratch.selection)
+        CandidateSet(searcher._index.points, rows, far, scratch.selection)
         for rows, far in zip(ids.astype(np.int32), distances.astype(np.float32), strict=True)
     ]
 
@@ -130,16 +132,17 @@ def _ours(index: Index, ids: IntArray, distances: FloatArray, k: int) -> dict[st
 
     def greedy(rule: int, query: int) -> IntArray:
         among, picked, gains = candidates[query], scratch.picked[:k], np.empty(k, np.float32)
-        told = (among.rows, among.costs, count, k, np.float32(1 - _DIVERSITY), rule)
-        room = (near_copies.OFF, among.scratch, np.empty(0, np.int8), picked, gains)
-        selection.greedy(among.points, among.inverses, *told, *room)
+        relevance, keep_all = np.float32(1 - _DIVERSITY), records.NO_COPIES
+        objective = Objective(k, relevance, rule, product=False, copy_limit=keep_all)
+        room = (among.scratch, np.empty(0, np.int8), picked, gains)
+        selection.greedy(among.points, among.rows, among.costs, count, objective, *room)
         chosen: IntArray = ids[query, picked]
         return chosen
 
     found: dict[str, Asking] = {
-        "greedy": partial(greedy, selection.CORRECTED),
-        "greedy, marginal": partial(greedy, selection.MARGINAL),
-        "mmr": partial(greedy, selection.MMR),
+        "greedy": partial(greedy, records.CORRECTED),
+        "greedy, marginal": partial(greedy, records.MARGINAL),
+        "mmr": partial(greedy, records.MMR),
     }
     for selector in ONE_BY_ONE:
         asked = QueryParameters(k=k, selector=selector, diversity=_DIVERSITY)

@@ -38,7 +38,7 @@ from benchmarks.sweeps import Setting
 from divgrpc.evaluation import FOLDS
 from divgrpc.index import Index
 from divgrpc.metrics import Values
-from divgrpc.search.memory import Scratch
+from divgrpc.search.memory import Memory
 from divgrpc.types import FloatArray
 from divgrpc_client.reports import topics
 
@@ -104,8 +104,8 @@ def test_what_trees_find_goes_to_our_selector() -> None:
             order = np.lexsort((np.arange(500), far))[:count].astype(np.int32)
             return order[None], far[order][None]
 
-    scratch = Scratch.empty(500, 9, 4, (9, 256))
-    each = trees.Trees(800, Library(), index.engine._searcher._points, scratch)
+    memory = Memory(9, 4, (9, 256))
+    each = trees.Trees(800, Library(), index.engine._searcher._index.points, memory)
     query = rows[:1]
     for variant in sweeps.VARIANTS:
         picked = each.pick(each.nearest(query, 5), 5, Setting(0.4, variant))

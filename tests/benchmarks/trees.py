@@ -16,8 +16,9 @@ import numpy as np
 from benchmarks.rivals import Ours
 from benchmarks.sweeps import Setting
 from divgrpc.index import Index
-from divgrpc.kernels import greedy
-from divgrpc.search.memory import Scratch
+from divgrpc.kernels import records
+from divgrpc.kernels.records import Points
+from divgrpc.search.memory import Memory
 from divgrpc.types import FloatArray, IntArray
 
 NAME: Final = "KD-trees"
@@ -28,7 +29,7 @@ _CANDIDATES: Final = 200
 # Points looked at: our default limit of hashed points, and more.
 CHECKS: Final = (800, 3_200)
 _NONE: Final = np.empty(0, np.float32)
-_RULES: Final = {"corrected": greedy.CORRECTED, "marginal": greedy.MARGINAL}
+_RULES: Final = {"corrected": records.CORRECTED, "marginal": records.MARGINAL}
 
 
 def missing() -> bool:
@@ -42,8 +43,8 @@ class Trees:
 
     checks: int
     library: Any
-    points: tuple[Any, ...]
-    scratch: Scratch
+    points: Points
+    memory: Memory
 
     @classmethod
     def over(cls, index: Index) -> dict[str, Self]:
@@ -55,20 +56,20 @@ class Trees:
         searcher: Any = index.engine._searcher
         told = {"algorithm": _KD_TREE, "trees": _TREES}
         library = cv2.flann_Index(searcher.points, told)
-        scratch = Scratch.empty(index.rows, index.dims, 4, (index.dims, 256))
-        scratch.make_room(_CANDIDATES, _CANDIDATES)
-        kept = (searcher._points, scratch)
+        memory = Memory(index.dims, 4, (index.dims, 256))
+        memory.fit_selection(_CANDIDATES, _CANDIDATES)
+        kept = (searcher._index.points, memory)
         return {f"{NAME}, {checks:,} checks": cls(checks, library, *kept) for checks in CHECKS}
 
     def nearest(self, query: FloatArray, k: int) -> tuple[IntArray, FloatArray]:
         """Return candidates and squared distances for a query (1, d), by distance, then row."""
         told = {"checks": self.checks, "sorted": True}
         count = max(_CANDIDATES, 10 * k)
-        rows, far = self.library.knnSearch(query, min(count, len(self.points[0])), params=told)
+        rows, far = self.library.knnSearch(query, min(count, len(self.points.vectors)), params=told)
         found = rows[0] >= 0
         return rows[0][found], far[0][found]
 
     def pick(self, among: tuple[IntArray, FloatArray], k: int, setting: Setting) -> IntArray:
         """Return the k rows that our greedy picks of some candidates."""
-        follower = Ours(self.points, self.scratch, _RULES[setting.variant])
+        follower = Ours(self.points, self.memory, _RULES[setting.variant])
         return follower.pick(_NONE, among, k, setting.diversity)

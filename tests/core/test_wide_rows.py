@@ -23,7 +23,8 @@ from divgrpc.hashing.count_sketch import SUMS
 from divgrpc.index import Index
 from divgrpc.labels import train
 from divgrpc.parameters import LIMITS, LabelParameters
-from divgrpc.search.relaxation import Candidates
+from divgrpc.search.memory import Memory
+from divgrpc.search.relaxation import CandidateSet
 from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
 from divgrpc.vectors import SparseRows, block_rows, joined, mean_width
@@ -150,15 +151,14 @@ def test_relaxed_candidates_have_columns_of_their_own() -> None:
     """Means are as long as what they store; where that is more than all columns, as they were."""
     for index, columns in zip(both("inner_product"), (USED, None), strict=True):
         searcher = index.engine._searcher
-        rows = np.arange(200, dtype=np.int32)
+        points, rows = searcher._index.points, np.arange(200, dtype=np.int32)
         costs = np.zeros(200, np.float32)
-        among = Candidates(searcher._points, searcher._named[1], rows, costs, ())
+        among = CandidateSet(points, rows, costs, Memory(1, 1, (1, 64)).scratch.selection)
         compact = among.compact()
         assert (compact is among) == (columns is None)
-        assert compact.points[0].shape == (0, USED)
-        assert (
-            compact.inverses.tolist() == among.inverses[rows if columns else slice(None)].tolist()
-        )
+        assert compact.points.vectors.shape == (0, USED)
+        inverses = points.inverse_lengths[rows if columns else slice(None)]
+        assert compact.points.inverse_lengths.tolist() == inverses.tolist()
 
 
 def test_defaults_go_by_what_rows_store() -> None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc.index import Index
+from divgrpc.kernels.records import Points, SelectionScratch
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray, QueryResult, QueryStats
 from divgrpc.vectors import SparseRows
 from reference import definitions, kernels, near_copies
@@ -170,7 +171,9 @@ def same_bytes(a: QueryResult, b: QueryResult) -> bool:
     )
 
 
-def kernel_points(vectors: FloatArray, *, stored_sparse: bool = False) -> tuple[Any, ...]:
+def kernel_points(
+    vectors: FloatArray, *, stored_sparse: bool = False, inverses: FloatArray | None = None
+) -> Points:
     """Return points as kernels take them, read-only as those of an index.
 
     A kernel is compiled once for arrays that can be written and once more for those that cannot.
@@ -186,19 +189,20 @@ def kernel_points(vectors: FloatArray, *, stored_sparse: bool = False) -> tuple[
     )
     if not stored_sparse:
         arrays = (arrays[0], *(array[:0].copy() for array in arrays[1:]))
+    arrays = (*arrays, np.empty(0, np.float32) if inverses is None else inverses)
     for array in arrays:
         array.setflags(write=False)
-    return arrays
+    return Points(*arrays)
 
 
-def room_of(count: int, points: tuple[Any, ...], *, marked: bool = False) -> tuple[Any, ...]:
-    """Return what selectors of `count` candidates write into, with marks of columns or without."""
-    dims, is_sparse = points[0].shape[1], len(points[1]) > 0
-    return (
-        np.empty(count, np.float32),
-        np.zeros((1, dims), np.float32),
-        np.empty(count, np.float32),
-        np.zeros(-(-dims // 64) if is_sparse and marked else 0, np.uint64),
+def selection_scratch(count: int, points: Points, *, marked: bool = False) -> SelectionScratch:
+    """Return memory for the selection from `count` candidates, with marks of columns or without."""
+    dims, is_sparse = points.vectors.shape[1], len(points.indptr) > 0
+    return SelectionScratch(
+        far=np.empty(count, np.float32),
+        apart=np.empty(count, np.float32),
+        dense=np.zeros((1, dims), np.float32),
+        marks=np.zeros(-(-dims // 64) if is_sparse and marked else 0, np.uint64),
     )
 
 

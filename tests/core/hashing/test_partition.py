@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from divgrpc.hashing import codes
 from divgrpc.index import Index
 from divgrpc.kernels import cells
-from divgrpc.search.memory import Scratch
+from divgrpc.kernels.records import Cells, Scratch
+from divgrpc.search.memory import Memory
 from divgrpc.types import Metric
 from reference import definitions, kernels
 from reference.index import clustered, points_of
@@ -102,7 +103,7 @@ class Places:
         drawn = rng.standard_normal((count, 64)).astype(np.float32)
         codes.encode(drawn, self.codes, 0)
         self.terms = codes.pack_terms(squares, rng.random(count).astype(np.float32))
-        self.arrays = (
+        self.arrays = Cells(
             self.codes,
             self.terms,
             self.centres,
@@ -124,27 +125,30 @@ class Places:
 
         return sorted(range(len(self.centres)), key=lambda cell: (away(cell), cell))
 
-    def room(self) -> tuple[Any, ...]:
-        """Return memory for the kernel to write in."""
-        scratch = Scratch.empty(1, 1, 1, (1, 64))
-        scratch.make_scanning(len(self.centres))
-        scratch.make_cells(len(self.centres))
-        return (scratch.planes, (scratch.scores, *scratch.scanning), *scratch.cells)
+    def scratch(self) -> Scratch:
+        """Return memory for the kernel to write in, with the query's margins."""
+        memory = Memory(1, 1, (1, 64))
+        memory.fit_scan(len(self.centres))
+        memory.fit_cells(len(self.centres))
+        memory.scratch.code.margins[:] = self.projections
+        return memory.scratch
 
     def rank(self, wanted: int, *, product: bool) -> list[int]:
         """Run the kernel."""
-        room = self.room()
-        count = cells.rank_cells(self.projections, self.arrays, wanted, product, *room)
-        found: list[int] = room[2][:count].tolist()
+        memory = self.scratch()
+        count = cells.rank_cells(
+            memory.code, self.arrays, wanted, product, memory.scan, memory.cells
+        )
+        found: list[int] = memory.cells.numbers[:count].tolist()
         return found
 
     def choose(self, n_probes: int, at_least: int, *, product: bool) -> tuple[list[int], int]:
         """Run the kernel; returns the cells taken and how many points are in them."""
-        room = self.room()
+        memory = self.scratch()
         count, points = cells.choose_cells(
-            self.projections, self.arrays, n_probes, at_least, product, *room
+            memory.code, self.arrays, n_probes, at_least, product, memory.scan, memory.cells
         )
-        return room[2][:count].tolist(), points
+        return memory.cells.numbers[:count].tolist(), points
 
 
 drawn_places = st.builds(

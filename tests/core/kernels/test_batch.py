@@ -70,9 +70,15 @@ def drawn_queries(count: int, metric: Metric) -> FloatArray:
 @contextmanager
 def searched_together() -> Iterator[dict[str, Mock]]:
     """Search rows together however small an index is; yields the kernels that do so."""
-    names = ("nearest_together", "scan_together")
+    names = ("score_batch", "scan_batch")
+    limits: Options = {
+        "_BATCH_DIMS_MIN": 0,
+        "_BATCH_VECTOR_BYTES_MIN": 0,
+        "_BATCH_CODE_BYTES_MIN": 0,
+        "_BATCH_POINTS_RATIO": 2,
+    }
     kernels = {name: Mock(wraps=getattr(batch, name)) for name in names}
-    with patch.multiple(searching, _DIMS=0, _VECTORS=0, _CODES=0, _PART=2, **kernels):
+    with patch.multiple(searching, **(limits | kernels)):
         yield kernels
 
 
@@ -126,7 +132,7 @@ def test_exact_rows_together_are_those_alone(
     _, calls = compare(index, drawn_queries(count, index.engine._searcher.metric), options)
     # A pool that may grow up to four times keeps too many of so few points.
     grows = options["selector"] == "greedy" and not options["keep_duplicates"] and not limits[1]
-    assert calls == [0 if grows else -(-count // batch.TOGETHER), 0]
+    assert calls == [0 if grows else -(-count // batch.BATCH_QUERIES), 0]
 
 
 @examples
@@ -151,7 +157,7 @@ def test_rows_scanned_together_are_those_alone(
     asked = drawn_queries(count, index.engine._searcher.metric)
     rows = SparseRows.of(csr_array(asked)) if sparse else asked
     _, calls = compare(index, rows, options)
-    assert calls == [0, -(-count // batch.TOGETHER)]
+    assert calls == [0, -(-count // batch.BATCH_QUERIES)]
 
 
 @pytest.mark.parametrize("search", ["exact", *SCANS])
@@ -213,8 +219,9 @@ def test_no_rows_of_cells_or_falling_lengths_are_scanned_together(search: Search
 def test_rows_are_searched_together_where_there_is_much_to_read(search: Search) -> None:
     """From so many bytes of vectors on, and of codes."""
     index = built("lsh_sdiv", "cosine")
-    name, kernel = {"exact": ("_VECTORS", "vectors"), "scan": ("_CODES", "codes")}[search]
-    size = index.engine._arrays[kernel].nbytes
+    array = {"exact": "vectors", "scan": "codes"}[search]
+    name = {"exact": "_BATCH_VECTOR_BYTES_MIN", "scan": "_BATCH_CODE_BYTES_MIN"}[search]
+    size = index.engine._arrays[array].nbytes
     for limit, expected in ((size, 0), (size - 1, 1)):
         with searched_together() as kernels, patch.object(searching, name, limit):
             index.query(drawn_queries(5, "cosine"), search=search, hash_limit=50)
@@ -223,7 +230,11 @@ def test_rows_are_searched_together_where_there_is_much_to_read(search: Search) 
 
 @pytest.mark.parametrize(
     ("name", "refused", "taken"),
-    [("_ROWS", 6, 5), ("_DIMS", DIMS + 1, DIMS), ("_PART", ROWS, 2)],
+    [
+        ("_BATCH_ROWS_MIN", 6, 5),
+        ("_BATCH_DIMS_MIN", DIMS + 1, DIMS),
+        ("_BATCH_POINTS_RATIO", ROWS, 2),
+    ],
 )
 def test_rows_are_searched_one_by_one_where_that_is_faster(
     name: str, refused: int, taken: int
@@ -233,20 +244,20 @@ def test_rows_are_searched_one_by_one_where_that_is_faster(
     for value, expected in ((refused, 0), (taken, 1)):
         with searched_together() as kernels, patch.object(searching, name, value):
             index.query(drawn_queries(5, "cosine"), search="exact", hash_limit=50)
-        assert kernels["nearest_together"].call_count == expected
+        assert kernels["score_batch"].call_count == expected
 
 
 @pytest.mark.parametrize(("search", "block"), [("exact", BOUND_ROWS), ("scan", BLOCK)])
 def test_what_rows_keep_together_has_a_limit(search: Search, block: int) -> None:
     """To the byte; whoever keeps more is searched for alone."""
     index = taking(built("lsh_sdiv", "cosine"), "scan")
-    size = batch.TOGETHER * (2 * 60 + block) * 8
+    size = batch.BATCH_QUERIES * (2 * 60 + block) * 8
     for limit, expected in ((size - 1, 0), (size, 1)):
-        with searched_together() as kernels, patch.object(searching, "_ROOM", limit):
+        with searched_together() as kernels, patch.object(searching, "_BATCH_BYTES_MAX", limit):
             index.query(drawn_queries(39, "cosine"), search=search, hash_limit=60)
         assert any(kernel.called for kernel in kernels.values()) == expected
-    rows, distances = index.engine._searcher._local.scratch.together[:2]
-    assert rows.nbytes + distances.nbytes == size
+    kept = index.engine._searcher._local.memory.scratch.batch
+    assert kept.rows.nbytes + kept.distances.nbytes == size
 
 
 def test_the_nearest_of_falling_lengths_are_all_the_candidates_there_are() -> None:
@@ -260,7 +271,7 @@ def test_the_nearest_of_falling_lengths_are_all_the_candidates_there_are() -> No
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"search": "exact", "keep_duplicates": True}, batch.TOGETHER),
+        ({"search": "exact", "keep_duplicates": True}, batch.BATCH_QUERIES),
         # A pool that may grow keeps too many of so few points.
         ({"search": "exact"}, 1),
         ({"search": "exact", "selector": "max_sum"}, 1),

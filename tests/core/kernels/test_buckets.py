@@ -1,7 +1,6 @@
 """Bucket tables: which buckets are looked up, in which order, and what is found there."""
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -10,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.hashing import hyperplanes
-from divgrpc.kernels import buckets
+from divgrpc.kernels import buckets, records
+from divgrpc.kernels.records import Heap, ProbeScratch
 from divgrpc.parameters import QueryParameters
+from divgrpc.search.plan import QueryPlan
 from divgrpc.types import EffectiveParameters, Sampling
 from reference import definitions, kernels
 
@@ -54,23 +55,28 @@ class Tables:
             n_bits=self.n_bits,
         )
 
-    def arrays(self) -> tuple[Any, ...]:
+    def arrays(self) -> records.Tables:
         """Return the tables as the kernel reads them."""
         codes = kernels.pack(self.bits)
         made = [hyperplanes.build_table(codes, t, self.n_bits) for t in range(self.n_tables)]
         counts = [len(offsets) - 1 for _, offsets, _ in made]
-        return (
+        return records.Tables(
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             np.concatenate([keys for keys, _, _ in made]),
             np.concatenate([offsets for _, offsets, _ in made]),
             np.array([rows for _, _, rows in made]),
         )
 
-    def scratch(self) -> tuple[Any, ...]:
+    def scratch(self) -> ProbeScratch:
         """Return memory for the kernel to write in, never used before."""
-        heap = tuple(np.empty(self.room, t) for t in (np.float32, np.int32, np.int64, np.int64))
+        heap = Heap(
+            costs=np.empty(self.room, np.float32),
+            tables=np.empty(self.room, np.int32),
+            masks=np.empty(self.room, np.int64),
+            keys=np.empty(self.room, np.int64),
+        )
         shape = (self.n_tables, self.n_bits)
-        return (
+        return ProbeScratch(
             np.empty(shape, np.int32),
             np.empty(shape, np.float32),
             np.empty(self.n_tables, np.int64),
@@ -80,20 +86,17 @@ class Tables:
         )
 
     def find(
-        self, n_probes: int, at_least: int, wanted: EffectiveParameters, scratch: tuple[Any, ...]
+        self, n_probes: int, at_least: int, wanted: EffectiveParameters, scratch: ProbeScratch
     ) -> tuple[list[int], int]:
         """Run the kernel; returns the rows found, ascending, and the number of probes."""
         rows = np.full(len(self.bits), -1, np.int32)
-        count, probes = buckets.find_tables(
+        plan = QueryPlan.of(wanted, "cosine", len(self.bits), min_points=at_least).kernel
+        count, probes = buckets.find_in_tables(
             kernels.pack((self.margins >= 0)[np.newaxis]),
             self.margins,
             self.arrays(),
-            n_probes,
-            at_least,
-            wanted.hash_limit,
-            wanted.sampling == "uniform",
+            plan._replace(n_probes=n_probes),
             self.ids,
-            np.uint64(wanted.seed),
             scratch,
             rows,
         )
@@ -123,7 +126,7 @@ drawn_tables = st.builds(
     limit=st.sampled_from([0, 1, 5, 40, 1000]),
     sampling=st.sampled_from(["uniform", "nearest"]),
 )
-def test_find_tables_finds_what_its_twin_finds(
+def test_find_in_tables_finds_what_its_twin_finds(
     tables: Tables, n_probes: int, limit: int, sampling: Sampling
 ) -> None:
     """The same buckets, the same points of them, the same sample of those."""

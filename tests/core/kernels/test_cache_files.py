@@ -26,9 +26,9 @@ from divgrpc.kernels import cache_files, jit
 SMALL = "leml.column_squares"
 _MIX = """
 import numpy as np
-from divgrpc.kernels import cache_files, sampling
-number = int(sampling.mix(np.uint64(1234567)))
-stats = sampling.mix.stats
+from divgrpc.kernels import cache_files, top_k
+number = int(top_k.mix(np.uint64(1234567)))
+stats = top_k.mix.stats
 hits, misses = sum(stats.cache_hits.values()), sum(stats.cache_misses.values())
 print(number, hits, misses, cache_files.is_warm())
 """

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.hashing.codes import pack_terms
-from divgrpc.kernels import code_scan, projection, sampling
+from divgrpc.kernels import code_scan, projection, top_k
 from divgrpc.types import FloatArray
 from reference import kernels
 
@@ -129,7 +129,7 @@ def test_what_is_known_takes_the_place_of_estimates(known: int, stop: int) -> No
 
     minima[:] = columns()
     padded[:known] = distances
-    code_scan.put_known(distances, stop, estimates, minima)
+    code_scan.replace_estimates(distances, stop, estimates, minima)
     assert estimates[:stop].tolist() == padded[:stop].tolist()
     assert minima.tolist() == columns().tolist()
 
@@ -161,7 +161,7 @@ def take(
     rows = np.full(len(scores), -1, np.int32)
     sure, count = code_scan.take_largest(scores, maxima, wanted, rows)
     if draw:
-        count = sampling.keep_sample(rows, sure, count, wanted - sure, ids, np.uint64(7))
+        count = top_k.keep_sample(rows, sure, count, wanted - sure, ids, np.uint64(7))
     return rows[:sure].tolist(), rows[sure:count].tolist()
 
 
@@ -207,19 +207,19 @@ def test_take_largest_draws_among_the_ties(seed: int, points: int, spread: int) 
 @given(word=st.integers(0, 2**64 - 1))
 def test_mix_is_splitmix64(word: int) -> None:
     """The published finaliser, on every word."""
-    assert sampling.mix(np.uint64(word)) == kernels.splitmix64(word)
+    assert top_k.mix(np.uint64(word)) == kernels.splitmix64(word)
 
 
 def test_mix_gives_the_published_numbers() -> None:
     """The generator's first three outputs from the state 1234567."""
     golden = 0x9E3779B97F4A7C15
-    outputs = [int(sampling.mix(np.uint64(1234567 + i * golden & 2**64 - 1))) for i in range(3)]
+    outputs = [int(top_k.mix(np.uint64(1234567 + i * golden & 2**64 - 1))) for i in range(3)]
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
 def kept(rows: list[int], wanted: int, ids: npt.NDArray[np.int64], seed: int) -> list[int]:
     array = np.array(rows, np.int32)
-    end: int = sampling.keep_sample(array, 0, len(rows), wanted, ids, np.uint64(seed))
+    end: int = top_k.keep_sample(array, 0, len(rows), wanted, ids, np.uint64(seed))
     stay: list[int] = array[:end].tolist()
     return stay
 
@@ -247,7 +247,7 @@ def test_keep_sample_keeps_the_lowest_priorities(
 def test_keep_sample_leaves_what_lies_before() -> None:
     """Only the part that is named is sampled."""
     rows = np.arange(100, dtype=np.int32)
-    end = sampling.keep_sample(rows, 60, 100, 5, NO_IDS, np.uint64(1))
+    end = top_k.keep_sample(rows, 60, 100, 5, NO_IDS, np.uint64(1))
     assert end == 65
     assert rows[:60].tolist() == list(range(60))
     assert set(rows[60:65].tolist()) < set(range(60, 100))

@@ -13,13 +13,14 @@ from scipy import sparse
 from core.kernels.test_greedy import CODES, METRICS, RULES, Case, Metrics, Rule
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
-from divgrpc.kernels import exact, greedy, near_copies
+from divgrpc.kernels import exact, greedy, pairwise
+from divgrpc.kernels.records import Candidates, Objective, Pool
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.results import joined
 from divgrpc.types import EffectiveParameters, FloatArray, QueryResult, Selector
 from reference import definitions
 from reference import near_copies as reference_collapse
-from reference.index import check_row, kernel_points, points_of, room_of, same_bytes
+from reference.index import check_row, points_of, same_bytes, selection_scratch
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
@@ -68,16 +69,16 @@ def test_kept_candidates_are_the_twins(
     case = Case(vectors, query.astype(np.float32), metric, data.draw(st.booleans()))
     near = definitions.nearest_rows(case.points(), case.query, range(len(vectors)))
     truth = reference_collapse.keep_different(case.points(), near, limit_of(metric))
-    points = kernel_points(vectors, stored_sparse=case.stored_sparse)
+    points = case.stored()
     rows, limit = np.array(near, np.int32), np.float32(limit_of(metric))
     kept = np.empty(len(rows), np.int64)
-    shared = (points, case.inverses(), rows)
-    scratch = room_of(len(rows), points, marked=data.draw(st.booleans()))
-    count = near_copies.keep_different(*shared, len(rows), limit, scratch, kept)
+    shared = (points, rows)
+    scratch = selection_scratch(len(rows), points, marked=data.draw(st.booleans()))
+    count = pairwise.keep_different(*shared, len(rows), limit, scratch, kept)
     assert rows[kept[:count]].tolist() == truth
     standing = np.zeros(len(rows), np.int8)
     for place in data.draw(st.permutations(range(len(rows)))):
-        stays = near_copies.is_kept(*shared, place, limit, standing, scratch)
+        stays = pairwise.is_kept(*shared, place, limit, standing, scratch)
         assert stays == (near[place] in truth)
 
 
@@ -131,32 +132,31 @@ def pick(
     case: Case, near: list[int], wanted: EffectiveParameters, pool: int
 ) -> tuple[tuple[list[int], list[float]], tuple[int, int, int]]:
     """Run the kernel; returns picks with their values, and what it counted."""
-    points, k = kernel_points(case.vectors), wanted.k
+    points, k = case.stored(), wanted.k
     rows = np.array(near, np.int32)
     distances = np.empty(len(rows), np.float32)
-    product = case.metric == "inner_product"
-    square = definitions.dot(case.query, case.query)
-    arguments = (points, case.query[np.newaxis], 0, square, product, rows, len(rows), distances)
-    exact.score_rows(*arguments)
+    query = case.kernel_query()
+    exact.score_rows(points, query, rows, len(rows), distances)
     picked, gains = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
     ids = np.empty(0, np.int64)
     ids.setflags(write=False)
-    bounds = np.empty(0, np.float32)
-    bounds.setflags(write=False)
-    chosen, filled, copies, seen = greedy.pick(
-        points,
-        (ids, case.inverses(), bounds),
-        rows,
-        distances,
-        np.empty(len(rows), np.float32),
-        (pool, len(rows), len(rows)),
+    objective = Objective(
         k,
         np.float32(1 - wanted.diversity),
         CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
-        product,
+        query.product,
         np.float32(limit_of(case.metric)),
-        room_of(len(rows), points),
-        (picked, gains),
+    )
+    chosen, filled, copies, seen = greedy.pick(
+        points,
+        ids,
+        Candidates(rows, distances),
+        np.empty(len(rows), np.float32),
+        Pool(pool, len(rows), len(rows)),
+        objective,
+        selection_scratch(len(rows), points),
+        picked,
+        gains,
     )
     return (rows[picked[:chosen]].tolist(), gains[:chosen].tolist()), (filled, copies, seen)
 

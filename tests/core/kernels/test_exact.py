@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.kernels import exact as scoring
+from divgrpc.kernels.records import Query
 from divgrpc.types import FloatArray
 from reference import definitions, kernels
 from reference.index import kernel_points
@@ -50,13 +51,13 @@ def test_score_rows_gives_distances(dims: int, kind: str, product: bool) -> None
     """Squared distances or minus products of the named rows, in their order, and no others."""
     vectors, queries = drawn(30, dims, dims), drawn(3, dims, dims + 1, longest=5)
     points = kernel_points(vectors, stored_sparse=kind == "sparse")
-    square = definitions.dot(queries[2], queries[2])
+    query = Query(queries, 2, definitions.dot(queries[2], queries[2]), product)
     order = np.random.default_rng(dims).permutation(30).astype(np.int32)
     every = np.full(30, 9, np.float32)
-    scoring.score_all(points, queries, 2, square, product, every)
+    scoring.score_all(points, query, every)
     for count in (0, 1, 4, 5, 30):
         distances = np.full(30, 9, np.float32)
-        scoring.score_rows(points, queries, 2, square, product, order, count, distances)
+        scoring.score_rows(points, query, order, count, distances)
         assert distances[:count].tolist() == every[order[:count]].tolist()
         assert (distances[count:] == 9).all()
     truth = [exact(row, queries[2], sparse=kind == "sparse", product=product) for row in vectors]
@@ -91,10 +92,11 @@ def test_score_longest_scores_all_that_count(
     wanted = min(wanted, count)
     every, some = np.full((2, count), np.nan, np.float32)
     points = kernel_points(vectors, stored_sparse=False)
-    scoring.score_all(points, target, 1, 0.0, True, every)
+    query = Query(target, 1, 0.0, product=True)
+    scoring.score_all(points, query, every)
     bounds = kernels.length_bounds(vectors, scoring.BOUND_ROWS)
     bounds.setflags(write=False)
-    scored = scoring.score_longest(vectors, target, 1, bounds, wanted, some)
+    scored = scoring.score_longest(vectors, query, bounds, wanted, some)
     assert scored >= wanted
     assert some[:scored].tolist() == every[:scored].tolist()
     if scored < count:
@@ -121,8 +123,9 @@ def test_reach_leaves_out_what_cannot_count(
     bounds = kernels.length_bounds(vectors, scoring.BOUND_ROWS)
     bounds.setflags(write=False)
     distances = np.full(count, np.nan, np.float32)
-    stop, scored = scoring.reach(vectors, target, 0, bounds, wanted, distances)
-    if scoring.worth_looking(bounds, wanted, count):
+    query = Query(target, 0, 0.0, product=True)
+    stop, scored = scoring.reach(vectors, query, bounds, wanted, distances)
+    if scoring.reach_pays(bounds, wanted, count):
         assert (stop, scored) == kernels.reach(vectors, target[0], bounds, wanted)
     every = -(vectors @ target[0])
     assert scored >= wanted
@@ -138,9 +141,12 @@ def test_score_longest_ends_where_lengths_fall() -> None:
     vectors.setflags(write=False)
     bounds = kernels.length_bounds(vectors, scoring.BOUND_ROWS)
     bounds.setflags(write=False)
-    target, distances = np.ones((1, 4), np.float32), np.empty(2000, np.float32)
-    assert scoring.score_longest(vectors, target, 0, bounds, 5, distances) == scoring.BOUND_ROWS
-    assert scoring.score_longest(vectors, target, 0, bounds, 11, distances) == 2000
+    query, distances = (
+        Query(np.ones((1, 4), np.float32), 0, 0.0, product=True),
+        np.empty(2000, np.float32),
+    )
+    assert scoring.score_longest(vectors, query, bounds, 5, distances) == scoring.BOUND_ROWS
+    assert scoring.score_longest(vectors, query, bounds, 11, distances) == 2000
 
 
 @pytest.mark.parametrize("length", [1.0, 1e3, 1e9])
@@ -153,7 +159,7 @@ def test_sparse_points_a_rounding_apart_are_told_apart(length: float) -> None:
     distances = np.empty(3, np.float32)
     square = definitions.dot(point[0], point[0])
     points = kernel_points(vectors, stored_sparse=True)
-    scoring.score_all(points, point, 0, square, False, distances)
+    scoring.score_all(points, Query(point, 0, square, product=False), distances)
     truth = [definitions.distance(row, point[0]) for row in vectors]
     assert np.abs(distances - truth).max() < 1e-14 * square
     assert distances[0] <= distances[1] < distances[2]

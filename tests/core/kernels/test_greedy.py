@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,21 +10,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from divgrpc.kernels import exact, greedy, near_copies
+from divgrpc.kernels import exact, greedy, records
+from divgrpc.kernels.records import Objective, Points, Query
 from divgrpc.parameters import QueryParameters
 from divgrpc.types import EffectiveParameters
 from reference import definitions, kernels, objectives
-from reference.index import kernel_points, room_of
+from reference.index import kernel_points, selection_scratch
 
 examples = settings(deadline=None, derandomize=True, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 Rule = Literal["corrected", "printed", "marginal", "mmr"]
 RULES: list[Rule] = ["corrected", "printed", "marginal", "mmr"]
 CODES = {
-    "corrected": greedy.CORRECTED,
-    "printed": greedy.PRINTED,
-    "marginal": greedy.MARGINAL,
-    "mmr": greedy.MMR,
+    "corrected": records.CORRECTED,
+    "printed": records.PRINTED,
+    "marginal": records.MARGINAL,
+    "mmr": records.MMR,
 }
 Metrics = Literal["cosine", "euclidean", "inner_product"]
 METRICS: list[Metrics] = ["cosine", "euclidean", "inner_product"]
@@ -91,12 +92,22 @@ class Case:
         inverses.setflags(write=False)
         return inverses
 
-    def costs(self, points: tuple[Any, ...], order: npt.NDArray[np.int32]) -> Vectors:
+    def stored(self) -> Points:
+        """Return the points as kernels take them."""
+        return kernel_points(
+            self.vectors, stored_sparse=self.stored_sparse, inverses=self.inverses()
+        )
+
+    def kernel_query(self) -> Query:
+        """Return the query as kernels take it."""
+        square = definitions.dot(self.query, self.query)
+        return Query(self.query[np.newaxis], 0, square, self.metric == "inner_product")
+
+    def costs(self, points: Points, order: npt.NDArray[np.int32]) -> Vectors:
         """Return what the candidates cost, as an index computes it."""
-        costs, square = np.empty(len(order), np.float32), definitions.dot(self.query, self.query)
-        product, target = self.metric == "inner_product", self.query[np.newaxis]
-        exact.score_rows(points, target, 0, square, product, order, len(order), costs)
-        if product and len(order):
+        costs, query = np.empty(len(order), np.float32), self.kernel_query()
+        exact.score_rows(points, query, order, len(order), costs)
+        if query.product and len(order):
             greedy.scale_costs(costs.copy(), len(order), len(order) - 1, costs)
         return costs
 
@@ -106,28 +117,31 @@ class Case:
         """Run the kernel over these candidate rows, nearest first, as an index does."""
         order = np.array(definitions.nearest_rows(self.points(), self.query, rows), np.int32)
         count, k = len(order), wanted.k
-        points = kernel_points(self.vectors, stored_sparse=self.stored_sparse)
+        points = self.stored()
         picked, values = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
-        room = room_of(count, points, marked=marked)
-        chosen, copies = greedy.greedy(
-            points,
-            self.inverses(),
-            order,
-            self.costs(points, order),
-            count,
+        selection = selection_scratch(count, points, marked=marked)
+        objective = Objective(
             k,
             np.float32(1 - wanted.diversity),
             CODES["mmr" if wanted.selector == "mmr" else wanted.variant],
-            near_copies.OFF,
-            room,
+            product=self.metric == "inner_product",
+            copy_limit=records.NO_COPIES,
+        )
+        chosen, copies = greedy.greedy(
+            points,
+            order,
+            self.costs(points, order),
+            count,
+            objective,
+            selection,
             np.zeros(0, np.int8),
             picked,
             values,
         )
         assert (chosen, copies) == (min(k, count), 0)
         assert (picked[chosen:] == -1).all()
-        assert not room[1].any()
-        assert not room[3].any()
+        assert not selection.dense.any()
+        assert not selection.marks.any()
         return order[picked[:chosen]].tolist(), values[:chosen].tolist()
 
 

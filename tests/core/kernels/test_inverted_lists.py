@@ -13,8 +13,10 @@ from divgrpc.build.encoder import COMMON_COLUMN_SHARE
 from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.kernels import exact, inverted_lists, normalise
-from divgrpc.kernels.registers import INDEX
-from divgrpc.kernels.sparse import mark, sparse_square
+from divgrpc.kernels.records import Candidates, InvertedLists, Points, Query, SelectionScratch
+from divgrpc.kernels.registers import slots_of
+from divgrpc.kernels.sparse import sparse_square
+from divgrpc.kernels.sparse import spread as spread_out
 from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, Metric
 from reference import kernels
@@ -49,7 +51,7 @@ def parts(rows: FloatArray) -> tuple[Any, ...]:
     return found
 
 
-def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> tuple[Any, ...]:
+def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedLists:
     """Return the lists of all columns but the common ones, made row by row."""
     indptr, indices, values = parts(rows)
     holders = np.zeros(rows.shape[1], np.int64)
@@ -63,7 +65,7 @@ def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> tuple[Any, .
         first, last = indptr[row], indptr[row + 1]
         alone = (np.array([0, last - first]), indices[first:last], values[first:last])
         inverted_lists.fill_lists(*alone, row, ends, where, held, lengths[row : row + 1])
-    return starts, where, held, lengths
+    return InvertedLists(starts, where, held, lengths)
 
 
 @examples
@@ -106,26 +108,26 @@ def test_the_nearest_are_among_those_that_lists_leave(  # noqa: PLR0917  # one f
     target = drawn(seed + 1, 4, dims, 0)[:1]
     squares = np.empty(count)
     normalise.squares_sparse(*(parts(rows)[i] for i in (0, 2)), squares)
-    points = (target[:0], *parts(rows), squares)
-    indptr, indices, values = parts(target)
-    queries = (target[:0], indptr, indices, values)
+    arrays = (target[:0], *parts(rows), squares, np.empty(0, np.float32))
+    points = Points(*arrays)
+    _, columns, values = parts(target)
     marks = np.zeros(-(-dims // 64) if marked else 0, np.uint64)
-    if marked:
-        mark(indices, 0, len(indices), marks)
-    square = sparse_square(indices, values, 0, len(indices), dims)
+    selection = SelectionScratch(target[0], target[0], np.zeros((1, dims), np.float32), marks)
+    spread_out(columns, values, 0, len(columns), selection)
+    square = sparse_square(columns, values, 0, len(columns), dims)
+    query = Query(selection.dense, 0, square, product)
     lists = listed(rows, share)
     guesses, sums = np.empty((2, count), np.float32)
-    inverted_lists.add_lists(squares, lists, queries, 0, square, product, guesses, sums)
+    inverted_lists.add_lists(squares, lists, columns, values, query, guesses, sums)
     truth = np.empty(count, np.float32)
-    exact.score_all(points, target, 0, square, product, truth)
+    exact.score_all(points, query, truth)
     assert (sums <= truth).all()
     twin = np.array(kernels.least_distances(rows, target[0], share, product=product))
     long = float(np.abs(rows).sum(axis=1).max() + np.abs(target).sum()) ** 2
     assert np.abs(sums - twin).max() <= 1e-4 * long + 1e-40
-    room = (target[0], target, target[0], marks)
     found, far = np.full(count, -1, np.int32), np.full(count, np.nan, np.float32)
     some = inverted_lists.score_listed(
-        points, lists, queries, 0, room, square, product, wanted, (found, far, sums)
+        points, lists, columns, values, query, wanted, selection, Candidates(found, far), sums
     )
     assert wanted <= some <= count
     assert len(set(found[:some].tolist())) == some
@@ -151,7 +153,7 @@ def test_an_exact_search_by_lists_answers_as_one_by_rows(
     else:
         options |= {"keep_duplicates": True, "candidates_limit": 30}
     by_lists = index.query(queries, **options)
-    lists = {slot.name for slot in INDEX["postings"]}
+    lists = {slot.name for slot in slots_of(InvertedLists)}
     others = {name: array for name, array in index.engine._arrays.items() if name not in lists}
     by_rows = Index(Engine(Generation(index.engine._manifest, others))).query(queries, **options)
     assert by_lists.ids.tobytes() == by_rows.ids.tobytes()

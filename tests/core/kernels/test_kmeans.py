@@ -54,7 +54,7 @@ def test_a_point_goes_to_the_nearest_cell_of_the_coarse_ones_near(
     assert found.dtype == np.int32
     for row, cell in enumerate(found.tolist()):
         tops = [definitions.distance(points[row], centre) for centre in made.coarse]
-        edge = sorted(tops)[: kmeans.LOOKED][-1]
+        edge = sorted(tops)[: kmeans.COARSE_CELLS][-1]
         near = [top for top, far in enumerate(tops) if far < edge + 1e-4]
         top = int(np.searchsorted(made.starts, cell, side="right")) - 1
         assert top in near
@@ -147,13 +147,13 @@ def test_several_nearest_come_in_order_and_are_grouped(seed: int, points: int, c
     """As sorting all of them has it, ties by number; -1 where there are fewer centres."""
     rng = np.random.default_rng(seed)
     products, halves = whole(rng, count, points), whole(rng, count, 1)[:, 0]
-    shape = (kmeans.LOOKED, points)
+    shape = (kmeans.COARSE_CELLS, points)
     numbers, gains = np.full(shape, -1, np.int32), np.full(shape, -np.inf, np.float32)
     kmeans.take_several(products, halves, numbers, gains)
     for point in range(points):
         every = (products[:, point] - halves).tolist()
-        order = sorted(range(count), key=lambda c: (-every[c], c))[: kmeans.LOOKED]
-        missing = kmeans.LOOKED - len(order)
+        order = sorted(range(count), key=lambda c: (-every[c], c))[: kmeans.COARSE_CELLS]
+        missing = kmeans.COARSE_CELLS - len(order)
         assert numbers[:, point].tolist() == [*order, *[-1] * missing]
         assert gains[:, point].tolist() == [*(every[c] for c in order), *[-np.inf] * missing]
     starts, grouped = kmeans.group(numbers, count)

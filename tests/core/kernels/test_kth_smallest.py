@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from divgrpc.kernels import kth_smallest
+from divgrpc.kernels import top_k
 
 examples = settings(deadline=None, derandomize=True, max_examples=200)
 
@@ -15,7 +15,7 @@ def test_kth_key_is_what_sorting_gives(values: list[int], data: st.DataObject) -
     """The element at k of the sorted integers, equal ones or not; they stay where they are."""
     k = data.draw(st.integers(0, len(values) - 1))
     keys = np.array(values, np.uint64)
-    assert kth_smallest.kth_key(keys, k) == sorted(values)[k]
+    assert top_k.kth_key(keys, k) == sorted(values)[k]
     assert keys.tolist() == values
 
 
@@ -29,4 +29,4 @@ def test_kth_key_is_what_sorting_gives(values: list[int], data: st.DataObject) -
 def test_kth_least_is_what_sorting_gives(values: list[float], data: st.DataObject) -> None:
     """The same of floats of both signs, infinities among them."""
     k = data.draw(st.integers(0, len(values) - 1))
-    assert kth_smallest.kth_least(np.array(values, np.float32), k) == sorted(values)[k]
+    assert top_k.kth_least(np.array(values, np.float32), k) == sorted(values)[k]

@@ -1,6 +1,7 @@
-"""Arrays that reach kernels by their addresses: the same ones, and none that would be misread."""
+"""Records that reach kernels by address: the same arrays, and none that would be misread."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -8,60 +9,95 @@ import pytest
 
 from divgrpc.kernels.code_scan import BLOCK
 from divgrpc.kernels.jit import kernel
-from divgrpc.kernels.registers import INDEX, SCRATCH, Slot, arrays_at, register
-from divgrpc.search.memory import Scratch, flat
-
-Layout = dict[str, tuple[Slot, ...]]
+from divgrpc.kernels.records import Cells, Heap, Index, Scratch
+from divgrpc.kernels.registers import (
+    Slot,
+    arrays_of,
+    fields_of,
+    record_at,
+    register,
+    slots_of,
+)
+from divgrpc.search.memory import Memory
 
 
 @kernel
 def read_cells(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
     """Return shapes of the two matrices among an index's cells, and a number of each array."""
-    codes, terms, centres, squares, starts, rows, _ = arrays_at(where, "cells")
+    cells = record_at(where, Cells)
     return (
-        codes.shape,
-        centres.shape,
-        codes[1, 2],
-        terms[0],
-        centres[-1, -1],
-        squares[1],
-        starts[2],
-        rows[-1],
+        cells.codes.shape,
+        cells.centres.shape,
+        cells.codes[1, 2],
+        cells.terms[0],
+        cells.centres[-1, -1],
+        cells.squares[1],
+        cells.starts[2],
+        cells.rows[-1],
     )
 
 
 @kernel
+def read_nested(where: npt.NDArray[np.int64]) -> tuple[object, ...]:
+    """Return numbers of an index's first array, its last, and one between records."""
+    index = record_at(where, Index)
+    return index.points.vectors[1, 2], index.cells.no_ids[0], index.ids[2]
+
+
+@kernel
 def write_heap(where: npt.NDArray[np.int64]) -> None:
-    """Write to the heap of a scratch."""
-    costs, _, _, keys = arrays_at(where, "heap")
-    costs[1], keys[0] = -2.5, -7
+    """Write to the heap of a scratch, as a record of its own and nested in others."""
+    record_at(where, Heap).costs[1] = -2.5
+    record_at(where, Scratch).probes.heap.keys[0] = -7
 
 
-def made(layout: Layout) -> list[npt.NDArray[np.generic]]:
-    """Return arrays as a layout has them, of other numbers each; no matrix is square."""
-    slots = [slot for group in layout.values() for slot in group]
-    shapes = [(3, 4)[: len(slot.absent)] for slot in slots]
-    return [
-        (np.arange(np.prod(shape)) + 10 * number).astype(slot.dtype).reshape(shape)
-        for number, (slot, shape) in enumerate(zip(slots, shapes, strict=True))
-    ]
+def made(record: type[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Return a record of arrays with other numbers each; no matrix is square."""
+    numbers = iter(range(100))
+
+    def value(field: Any) -> Any:  # noqa: ANN401  # a slot or a type of record
+        if not isinstance(field, Slot):
+            return field(*map(value, fields_of(field).values()))
+        shape = (3, 4)[: len(field.shape)]
+        array = np.arange(np.prod(shape)) + 10 * next(numbers)
+        return array.astype(field.dtype).reshape(shape)
+
+    whole: tuple[Any, ...] = value(record)
+    return whole
 
 
 def test_a_kernel_gets_the_arrays_that_were_registered() -> None:
     """Their shapes and numbers, and what it writes is in them."""
-    arrays = made(INDEX)
-    codes, terms, centres, squares, starts, rows, _ = arrays[-7:]
-    told = read_cells(register(INDEX, arrays))
-    assert told[:2] == (codes.shape, centres.shape)
-    assert told[2:] == (codes[1, 2], terms[0], centres[-1, -1], squares[1], starts[2], rows[-1])
-    scratch = made(SCRATCH)
-    before = [array.copy() for array in scratch]
-    write_heap(register(SCRATCH, scratch))
+    index = made(Index)
+    codes, terms, centres, squares, starts, rows, _ = index[-1]
+    read = read_cells(register(index))
+    assert read[:2] == (codes.shape, centres.shape)
+    assert read[2:] == (codes[1, 2], terms[0], centres[-1, -1], squares[1], starts[2], rows[-1])
+    assert isinstance(index, Index)
+    expected = (index.points.vectors[1, 2], index.cells.no_ids[0], index.ids[2])
+    assert read_nested(register(index)) == expected
+    scratch = made(Scratch)
+    before = [array.copy() for array in arrays_of(scratch)]
+    write_heap(register(scratch))
     changed = [
-        number for number, array in enumerate(scratch) if not np.array_equal(array, before[number])
+        number
+        for number, array in enumerate(arrays_of(scratch))
+        if not np.array_equal(array, before[number])
     ]
-    places = [(group, slot.name) for group, slots in SCRATCH.items() for slot in slots]
-    assert [places[number] for number in changed] == [("heap", "costs"), ("heap", "keys")]
+    assert isinstance(scratch, Scratch)
+    heap = scratch.probes.heap
+    assert [id(arrays_of(scratch)[number]) for number in changed] == [id(heap.costs), id(heap.keys)]
+    assert (heap.costs[1], heap.keys[0]) == (-2.5, -7)
+
+
+@pytest.mark.parametrize("record", [Index, Scratch])
+def test_every_field_of_a_record_has_a_dtype_and_a_shape(record: type[tuple[Any, ...]]) -> None:
+    """One slot for each array, of one or two dimensions; stored names are there once."""
+    slots = slots_of(record)
+    assert len(slots) == len(arrays_of(made(record)))
+    assert all(1 <= len(slot.shape) <= 2 for slot in slots)
+    if record is Index:
+        assert len({slot.name for slot in slots}) == len(slots)
 
 
 @pytest.mark.parametrize(
@@ -79,35 +115,35 @@ def test_what_a_kernel_would_misread_is_refused(
     spoil: Callable[[npt.NDArray[np.generic]], npt.NDArray[np.generic]],
 ) -> None:
     """The array at fault is named."""
-    arrays = made(INDEX)
-    arrays[0] = spoil(arrays[0])
-    with pytest.raises(TypeError, match="vectors"):
-        register(INDEX, arrays)
-    with pytest.raises(ValueError, match="shorter"):
-        register(INDEX, made(INDEX)[:-1])
+    index = made(Index)
+    assert isinstance(index, Index)
+    points = index.points._replace(vectors=spoil(index.points.vectors))  # type: ignore[arg-type]  # it is spoilt
+    with pytest.raises(TypeError, match="vectors must be a contiguous float32 array of 2"):
+        register(index._replace(points=points))
 
 
 @pytest.mark.parametrize(
-    "make",
+    "fit",
     [
-        lambda scratch: scratch.make_points(9),
-        lambda scratch: scratch.make_room(9, 2),
-        lambda scratch: scratch.make_room(2, 9),
-        lambda scratch: scratch.make_sums(9),
-        lambda scratch: scratch.make_scanning(9 * BLOCK),
-        lambda scratch: scratch.make_probing(2, 3),
-        lambda scratch: scratch.make_cells(9),
+        lambda memory: memory.fit_points(9),
+        lambda memory: memory.fit_selection(9, 2),
+        lambda memory: memory.fit_selection(2, 9),
+        lambda memory: memory.fit_lists(9),
+        lambda memory: memory.fit_scan(9 * BLOCK),
+        lambda memory: memory.fit_probes(2, 3),
+        lambda memory: memory.fit_cells(9),
+        lambda memory: memory.fit_batch(3, 7),
     ],
-    ids=["points", "seen", "k", "sums", "scanning", "probing", "cells"],
+    ids=["points", "candidates", "k", "lists", "scan", "probes", "cells", "batch"],
 )
-def test_memory_made_anew_is_registered_anew(make: Callable[[Scratch], None]) -> None:
+def test_memory_made_anew_is_registered_anew(fit: Callable[[Memory], None]) -> None:
     """The register says where memory is now; what was large enough keeps its own."""
-    scratch = Scratch.empty(4, 4, 1, (4, 64))
-    old = scratch.register
-    make(scratch)
-    assert scratch.register is not old
-    held = flat(scratch.as_tuple())
-    assert scratch.register[:, 0].tolist() == [each.ctypes.data for each in held]
-    kept = scratch.register
-    make(scratch)
-    assert scratch.register is kept
+    memory = Memory(4, 1, (4, 64))
+    old = memory.register
+    fit(memory)
+    assert memory.register is not old
+    arrays = arrays_of(memory.scratch)
+    assert memory.register[:, 0].tolist() == [array.ctypes.data for array in arrays]
+    kept = memory.register
+    fit(memory)
+    assert memory.register is kept

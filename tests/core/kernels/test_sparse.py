@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.kernels import exact, normalise, sparse
+from divgrpc.kernels.records import Points, Query, SelectionScratch
 from divgrpc.types import FloatArray
 from reference import definitions, kernels
 
@@ -25,6 +26,13 @@ def drawn(seed: int, rows: int, dims: int, share: float = 0.3) -> Rows:
     indices = np.concatenate([np.empty(0, np.int64), *held])
     values = rng.standard_normal(len(indices)).astype(np.float32)
     return indptr.astype(np.int64), indices.astype(np.int32), values
+
+
+def zeros(dims: int) -> SelectionScratch:
+    """Return memory over which one row is spread, with a mark per column."""
+    nothing = np.empty(0, np.float32)
+    marks = np.zeros(-(-dims // 64), np.uint64)
+    return SelectionScratch(nothing, nothing, np.zeros((1, dims), np.float32), marks)
 
 
 def made_dense(rows: Rows, dims: int) -> FloatArray:
@@ -74,8 +82,10 @@ def test_columns_that_are_not_marked_change_no_bit(
     """Products, distances of some rows and of all, and a query's square: as without marks."""
     indptr, indices, values = drawn(seed, 5, dims, share)
     query = drawn(seed + 1, 1, dims, asked)
-    target, marks = made_dense(query, dims), np.zeros(-(-dims // 64), np.uint64)
-    sparse.mark(query[1], 0, len(query[1]), marks)
+    selection = zeros(dims)
+    sparse.spread(query[1], query[2], 0, len(query[1]), selection)
+    target, marks = selection.dense, selection.marks
+    assert target.tolist() == made_dense(query, dims).tolist()
     sums = np.zeros(16)
     for row in range(5):
         part = slice(int(indptr[row]), int(indptr[row + 1]))
@@ -86,18 +96,20 @@ def test_columns_that_are_not_marked_change_no_bit(
     assert square == sparse.dense_square(target, 0)
     squares = np.empty(5)
     normalise.squares_sparse(indptr, values, squares)
-    points = (target[:0], indptr, indices, values, squares)
+    points = Points(target[:0], indptr, indices, values, squares, np.empty(0, np.float32))
     order = np.random.default_rng(seed).permutation(5)[:4].astype(np.int32)
     for product in (False, True):
         found, truth = np.full((2, 5), 9, np.float32)
-        exact.score_marked(points, target, marks, square, product, order, 4, found)
-        exact.score_rows(points, target, 0, square, product, order, 4, truth)
+        same = Query(target, 0, square, product)
+        exact.score_marked(points, same, marks, order, 4, found)
+        exact.score_rows(points, same, order, 4, truth)
         assert found.tobytes() == truth.tobytes()
-        exact.score_marked(points, target, marks, square, product, order, -1, found)
-        exact.score_all(points, target, 0, square, product, truth)
+        exact.score_marked(points, same, marks, order, exact.ALL_POINTS, found)
+        exact.score_all(points, same, truth)
         assert found.tobytes() == truth.tobytes()
-    sparse.unmark(query[1], 0, len(query[1]), marks)
+    sparse.clear(query[1], 0, len(query[1]), selection)
     assert not marks.any()
+    assert not target.any()
 
 
 @examples
@@ -119,12 +131,13 @@ def test_what_is_spread_is_cleared(seed: int, dims: int, share: float) -> None:
     """A target of zeros holds the row, then zeros again: the next row meets none of the last."""
     rows = drawn(seed, 4, dims, share)
     indptr, indices, values = rows
-    matrix, target = made_dense(rows, dims), np.zeros((1, dims), np.float32)
+    matrix, selection = made_dense(rows, dims), zeros(dims)
     for row in (2, 0, 3, 1):
-        sparse.spread(indices, values, indptr[row], indptr[row + 1], target)
-        assert target[0].tolist() == matrix[row].tolist()
-        sparse.clear(indices, indptr[row], indptr[row + 1], target)
-        assert not target.any()
+        sparse.spread(indices, values, indptr[row], indptr[row + 1], selection)
+        assert selection.dense[0].tolist() == matrix[row].tolist()
+        sparse.clear(indices, indptr[row], indptr[row + 1], selection)
+        assert not selection.dense.any()
+        assert not selection.marks.any()
 
 
 # Lengths and unit rows.
@@ -212,7 +225,7 @@ def fault_of(indptr: Indptr, indices: Indices, dims: int) -> int:
                 return normalise.BAD_RANGE
             if at and index <= row[at - 1]:
                 return normalise.BAD_ORDER
-    return normalise.FINE
+    return normalise.NO_FAULT
 
 
 @settings(deadline=None, derandomize=True, max_examples=400)
@@ -223,7 +236,7 @@ def test_check_sparse_finds_what_its_twin_finds(
     """Well formed rows are fine; of rows with numbers changed anywhere the first fault is told."""
     rng = np.random.default_rng(seed)
     indptr, indices, _ = drawn(seed, rows, dims, 0.5)
-    assert normalise.check_sparse(indptr, indices, dims) == normalise.FINE
+    assert normalise.check_sparse(indptr, indices, dims) == normalise.NO_FAULT
     for _ in range(spoiled):
         indptr[rng.integers(len(indptr))] += rng.integers(-2, 3)
         if len(indices):

@@ -43,7 +43,7 @@ def test_within_keeps_what_is_near_enough(seed: int, count: int, most: float) ->
     distances = (rng.integers(0, 9, 40) / 2).astype(np.float32)
     rows = rng.permutation(40).astype(np.int32)
     expected = [(r, d) for r, d in zip(rows.tolist()[:count], distances.tolist(), strict=False)]
-    kept = top_k.within(rows, distances, count, np.float32(most))
+    kept = top_k.keep_within(rows, distances, count, np.float32(most))
     near = [(r, d) for r, d in expected if d <= most]
     assert list(zip(rows[:kept].tolist(), distances[:kept].tolist(), strict=True)) == near
 

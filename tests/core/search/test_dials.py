@@ -15,12 +15,13 @@ from core.kernels.test_greedy import CODES, METRICS, RULES, Case, Metrics, Rule,
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid
 from divgrpc.index import Index
-from divgrpc.kernels import dials
+from divgrpc.kernels import dials, exact
+from divgrpc.kernels.records import Candidates
 from divgrpc.parameters import DIAL_STEPS, QueryParameters
 from divgrpc.search.dials import METRICS as METRIC_NUMBERS
 from divgrpc.types import FloatArray, QueryResult, Selector
 from reference import definitions, objectives
-from reference.index import kernel_points, room_of, same_bytes
+from reference.index import kernel_points, same_bytes, selection_scratch
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
@@ -75,12 +76,8 @@ def test_the_kernel_takes_the_greatest_dial_within_the_bound(  # noqa: PLR0917  
 
 def _distances(case: Case, order: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
     """Return how far candidates are, as an index computes it; of products minus the product."""
-    from divgrpc.kernels import exact
-
-    distances, square = np.empty(len(order), np.float32), definitions.dot(case.query, case.query)
-    points = kernel_points(case.vectors, stored_sparse=case.stored_sparse)
-    told = (points, case.query[np.newaxis], 0, square, case.metric == "inner_product")
-    exact.score_rows(*told, order, len(order), distances)
+    distances = np.empty(len(order), np.float32)
+    exact.score_rows(case.stored(), case.kernel_query(), order, len(order), distances)
     return distances
 
 
@@ -100,11 +97,21 @@ def _pick_within(  # noqa: PLR0917  # what a selector takes
     bound: float,
     rule: Rule,
 ) -> tuple[int, list[int], list[float]]:
-    points, count = kernel_points(case.vectors, stored_sparse=case.stored_sparse), len(order)
-    candidates = (points, case.inverses(), order, distances, case.costs(points, order))
+    points, count = case.stored(), len(order)
     picked, gains = np.full(k, -1, np.int64), np.full(k, np.nan, np.float32)
-    told = (CODES[rule], METRIC_NUMBERS[case.metric], room_of(count, points))
-    step = dials.pick_within(candidates, count, k, bound, *told, picked, gains)
+    step = dials.pick_within(
+        points,
+        Candidates(order, distances),
+        case.costs(points, order),
+        count,
+        k,
+        bound,
+        CODES[rule],
+        METRIC_NUMBERS[case.metric],
+        selection_scratch(count, points),
+        picked,
+        gains,
+    )
     return step, order[picked].tolist(), gains.tolist()
 
 
@@ -120,9 +127,9 @@ def fall_off_step(
     """Return the step for candidates at these distances, collapsed where they have `vectors`."""
     count = len(distances)
     points = kernel_points(np.zeros((count, 1), np.float32) if vectors is None else vectors)
-    candidates = (points, np.empty(0, np.float32), np.arange(count, dtype=np.int32), distances)
-    rest = (np.float32(limit), room_of(count, points), factor, METRIC_NUMBERS[metric])
-    return int(dials.fall_off_step(candidates, count, k, *rest))
+    candidates = Candidates(np.arange(count, dtype=np.int32), distances)
+    rest = (selection_scratch(count, points), factor, METRIC_NUMBERS[metric])
+    return int(dials.fall_off_step(points, candidates, count, k, np.float32(limit), *rest))
 
 
 @examples

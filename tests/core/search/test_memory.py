@@ -12,8 +12,9 @@ from scipy import sparse
 
 from divgrpc.engine import Engine
 from divgrpc.index import Index
+from divgrpc.kernels.registers import arrays_of
 from divgrpc.search import searcher
-from divgrpc.search.memory import Scratch, flat
+from divgrpc.search.memory import Memory
 from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, Metric, QueryResult, Search
 from divgrpc.vectors import SparseRows
@@ -42,7 +43,8 @@ def fresh(index: Index, **changed: FloatArray) -> Index:
 
 def lengths(index: Index) -> Iterator[int]:
     """Yield how long every array is that this thread's queries write into."""
-    return (each.size for each in flat(index.engine._searcher._local.scratch.as_tuple()))
+    scratch = index.engine._searcher._local.memory.scratch
+    return (array.size for array in arrays_of(scratch))
 
 
 def columns(found: QueryResult) -> list[bytes]:
@@ -84,9 +86,9 @@ def test_answers_are_the_same_however_little_room_there_was(
         for limits in ({}, {"hash_limit": 60}, {"hash_limit": 0}, {"hash_limit": ROWS - 1}):
             for asked in (queries, SparseRows.of(sparse.csr_array(queries))):
                 told: dict[str, Any] = {"search": search, "candidates_limit": 50, **limits}
-                monkeypatch.setattr(searcher, "_FIRST_ROOM", ROWS)
+                monkeypatch.setattr(searcher, "_CELL_ROOM_POINTS", ROWS)
                 expected = columns(whole.query(asked, **told))
-                monkeypatch.setattr(searcher, "_FIRST_ROOM", room)
+                monkeypatch.setattr(searcher, "_CELL_ROOM_POINTS", room)
                 assert columns(index.query(asked, **told)) == expected
 
 
@@ -105,8 +107,9 @@ def test_points_whose_estimates_are_no_numbers_come_last(share: float) -> None:
 @pytest.mark.parametrize("allowed", range(5))
 def test_memory_that_ends_leaves_what_was(allowed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels trust that what is looked through together is of one length."""
-    scratch = Scratch.empty(4, 4, 1, (4, 256))
-    scratch.make_room(4, 2)
+    memory = Memory(4, 1, (4, 256))
+    memory.fit_points(4)
+    memory.fit_selection(4, 2)
     given = iter([np.empty] * allowed)
 
     def empty(points: int, kind: type) -> object:
@@ -116,8 +119,10 @@ def test_memory_that_ends_leaves_what_was(allowed: int, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(np, "empty", empty)
     with contextlib.suppress(MemoryError):
-        scratch.make_points(9)
+        memory.fit_points(9)
     with contextlib.suppress(MemoryError):
-        scratch.make_room(9, 2)
-    assert len(scratch.rows) == len(scratch.distances) == len(scratch.scores)
-    assert len(scratch.far) == len(scratch.apart) == len(scratch.costs)
+        memory.fit_selection(9, 2)
+    scratch = memory.scratch
+    rows, distances = scratch.candidates
+    assert len(rows) == len(distances) == len(scratch.scan.scores)
+    assert len(scratch.selection.far) == len(scratch.selection.apart) == len(scratch.costs)

@@ -14,7 +14,7 @@ from core.search.test_selectors import candidates_of
 from divgrpc.index import Index
 from divgrpc.kernels import greedy, qp
 from divgrpc.search import relaxation
-from divgrpc.search.relaxation import Candidates, Relaxed, exchange, relax, round_up
+from divgrpc.search.relaxation import CandidateSet, Relaxed, exchange, relax, round_up
 from reference import definitions, selectors
 
 examples = settings(deadline=None, derandomize=True, max_examples=40)
@@ -22,7 +22,7 @@ seeds = st.integers(0, 2**32 - 1)
 Numbers = npt.NDArray[np.float64]
 
 
-def problem(case: Case) -> tuple[Candidates, Numbers, Numbers]:
+def problem(case: Case) -> tuple[CandidateSet, Numbers, Numbers]:
     """Return all points of a case as candidates, their costs and the distances of all pairs."""
     among = candidates_of(case)
     costs = among.costs
@@ -33,7 +33,7 @@ def problem(case: Case) -> tuple[Candidates, Numbers, Numbers]:
     points = case.points()
     known = definitions.costs(points, case.query, rows)
     apart = [[0.0 if a == b else definitions.apart(points, a, b) for b in rows] for a in rows]
-    return among.priced(costs), np.array([known[row] for row in rows]), np.array(apart)
+    return among.with_costs(costs), np.array([known[row] for row in rows]), np.array(apart)
 
 
 def check_shares(relaxed: Relaxed, k: int) -> None:
@@ -117,7 +117,7 @@ def test_selections_against_every_one_there_is(
         places = {"top_k": round_up(relaxed.shares, 4)}
         support = np.flatnonzero(relaxed.shares)
         start = np.searchsorted(support, places["top_k"])
-        places["exchange"] = support[exchange(among.of(support), start, relevance, beta)]
+        places["exchange"] = support[exchange(among.take(support), start, relevance, beta)]
         for name, chosen in places.items():
             shares = np.zeros(11)
             shares[chosen] = 1
@@ -175,11 +175,11 @@ def test_equal_points_have_nothing_to_trade(metric: Metrics) -> None:
 
 @examples
 @given(values=st.lists(st.floats(-1e6, 1e6, width=32), min_size=1), data=st.data())
-def test_take_least_takes_the_first_of_the_least(values: list[float], data: Any) -> None:  # noqa: ANN401  # hypothesis' own
+def test_mark_least_marks_the_first_of_the_least(values: list[float], data: Any) -> None:  # noqa: ANN401  # hypothesis' own
     """As many as wanted, their sum, and of equals the first."""
     k = data.draw(st.integers(1, len(values)))
     given_values, chosen = np.array(values), np.empty(len(values))
-    total = qp.take_least(given_values, k, np.empty(len(values), np.float32), chosen)
+    total = qp.mark_least(given_values, k, np.empty(len(values), np.float32), chosen)
     truth = sorted(range(len(values)), key=lambda i: (values[i], i))[:k]
     assert np.flatnonzero(chosen).tolist() == sorted(truth)
     assert total == pytest.approx(sum(values[i] for i in truth), rel=1e-12, abs=1e-6)
@@ -196,7 +196,7 @@ def test_means_are_by_share(
     case = Case.draw(seed, 9, 17, 0, metric, stored_sparse=stored_sparse)
     among = candidates_of(case)
     shares = np.array([1, 0, 0.25, 0, 0.75, 0, 1, 0, 0])
-    found = qp.mean_of(among.points, among.inverses, among.rows, 9, shares, 3)
+    found = qp.mean_of(among.points, among.rows, 9, shares, 3)
     rows = case.vectors[among.rows].astype(np.float64)
     if metric == "inner_product":
         rows = definitions.unit(rows)

@@ -12,26 +12,24 @@ from hypothesis import strategies as st
 from core.kernels.test_greedy import METRICS, Case, Metrics
 from divgrpc.kernels import exact, max_sum_dpp, pairwise
 from divgrpc.parameters import QueryParameters
-from divgrpc.search.relaxation import Candidates
+from divgrpc.search.relaxation import CandidateSet
 from divgrpc.search.selectors import Picks, select
 from divgrpc.types import EffectiveParameters, Selector
 from reference import definitions, selectors
-from reference.index import kernel_points, room_of
+from reference.index import selection_scratch
 
 examples = settings(deadline=None, derandomize=True, max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 SELECTORS: list[Selector] = ["rerank", "max_sum", "dpp"]
 
 
-def candidates_of(case: Case) -> Candidates:
+def candidates_of(case: Case) -> CandidateSet:
     """Return all points of a case, nearest first, with their distances."""
     count = len(case.vectors)
     order = np.array(definitions.nearest_rows(case.points(), case.query, range(count)), np.int32)
-    points = kernel_points(case.vectors, stored_sparse=case.stored_sparse)
-    distances, square = np.empty(count, np.float32), definitions.dot(case.query, case.query)
-    product, target = case.metric == "inner_product", case.query[np.newaxis]
-    exact.score_rows(points, target, 0, square, product, order, count, distances)
-    return Candidates(points, case.inverses(), order, distances, room_of(count, points))
+    points, distances = case.stored(), np.empty(count, np.float32)
+    exact.score_rows(points, case.kernel_query(), order, count, distances)
+    return CandidateSet(points, order, distances, selection_scratch(count, points))
 
 
 def parameters(k: int, diversity: float, selector: Selector) -> EffectiveParameters:
@@ -42,7 +40,7 @@ def picked(case: Case, wanted: EffectiveParameters) -> tuple[Any, Picks]:
     """Return the rows that were picked, and all that is said of them."""
     among = candidates_of(case)
     picks = select(among, wanted, case.metric)
-    assert not among.scratch[1].any()
+    assert not among.scratch.dense.any()
     return among.rows[picks.places].tolist(), picks
 
 
@@ -165,7 +163,7 @@ def test_dpp_leaves_copies_for_last(metric: Metrics, stored_sparse: bool) -> Non
     assert sorted(row % 6 for row in rows[:6]) == list(range(6))
     near = definitions.nearest_rows(case.points(), case.query, range(12))
     assert rows[6:] == [row for row in near if row in rows[6:]]
-    assert np.allclose(picks.values[6:], math.log(max_sum_dpp.LEAST))
+    assert np.allclose(picks.values[6:], math.log(max_sum_dpp.REMAINDER_MIN))
     assert np.isfinite(picks.values).all()
 
 
@@ -208,15 +206,15 @@ def test_far_from_is_how_far_apart_points_are(
     """Every distance from a candidate is the twin's, and from itself none."""
     case = Case.draw(seed, 12, 17, 0.3, metric, stored_sparse=stored_sparse)
     among = candidates_of(case)
-    far, shared = np.full(13, 9, np.float32), (among.points, among.inverses, among.rows, 12)
+    far = np.full(13, 9, np.float32)
     for pick in (0, 7):
-        pairwise.far_from(*shared, pick, among.scratch, far)
+        pairwise.far_from(among.points, among.rows, 12, pick, among.scratch, far)
         row = int(among.rows[pick])
         truth = [definitions.apart(case.points(), row, int(other)) for other in among.rows]
         truth[pick] = 0
         assert np.abs(far[:12] - truth).max() < case.room
         assert (far[pick], far[12]) == (0, 9)
-        alone = [pairwise.how_far(*shared[:2], row, other) for other in among.rows.tolist()]
+        alone = [pairwise.how_far(among.points, row, other) for other in among.rows.tolist()]
         assert np.abs(np.delete(np.subtract(far[:12], alone), pick)).max() < case.room
 
 
