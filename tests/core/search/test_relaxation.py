@@ -152,9 +152,9 @@ def test_working_candidates_are_enough(
     among, costs, apart = problem(case)
     values = []
     for start, joining, kept in ((300, 64, 1 << 20), (12, 3, 1 << 20), (300, 64, 2), (12, 3, 2)):
-        monkeypatch.setattr(relaxation, "_START", start)
-        monkeypatch.setattr(relaxation, "_JOINING", joining)
-        monkeypatch.setattr(relaxation, "_KEPT", kept)
+        monkeypatch.setattr(relaxation, "_WORKING_CANDIDATES", start)
+        monkeypatch.setattr(relaxation, "_JOINING_CANDIDATES", joining)
+        monkeypatch.setattr(relaxation, "_CACHED_DISTANCES", kept)
         relaxed = relax(among, 6, 0.7, 0.3)
         check_shares(relaxed, 6)
         assert relaxed.gap <= relaxation.TOLERANCE
