@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 test test-fast dist processors bench bench-large bench-labels lint types imports proto sync-client lock clean
+.PHONY: help demo table1 table2 figures test test-fast dist processors bench bench-large bench-labels lint types imports proto sync-client lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -50,13 +50,16 @@ SITE_PACKAGES = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_
 demo:            ## start a server, index real images, compare plain and diverse results
 	@test -e .venv/demo || echo "making the environment .venv and compiling, about a minute, once"
 	@$(MAKE) --no-print-directory -j 2 .venv/kernels .venv/demo
-	$(BIN)/divgrpc demo $(ARGS)
+	$(BIN)/python -m divgrpc_lab demo $(ARGS)
 
 table1: .venv/ready  ## the paper's Table 1 on real data; wants DIVGRPC_DATA, and ARGS="--quick" is short
-	$(BIN)/divgrpc paper table1 $(ARGS)
+	$(BIN)/python -m divgrpc_lab table1 $(ARGS)
 
 table2: .venv/ready  ## its Table 2, of labels, in the same way
-	$(BIN)/divgrpc paper table2 $(ARGS)
+	$(BIN)/python -m divgrpc_lab table2 $(ARGS)
+
+figures: .venv/ready  ## two of its figures, drawn again
+	$(BIN)/python -m divgrpc_lab figures $(ARGS)
 
 # Two processes, each with a server of its own, take one file after another. Kernels are compiled
 # before that, since a test has no time to wait for them.

@@ -17,7 +17,10 @@ import pytest
 import divgrpc
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("divgrpc", "protos/divgrpc_protos", "server/divgrpc_server", "client/divgrpc_client")
+PACKAGES = (
+    *("divgrpc", "protos/divgrpc_protos", "server/divgrpc_server"),
+    *("client/divgrpc_client", "client/divgrpc_lab"),
+)
 EXTRAS = ("cli", "server", "report", "load", "dev", "bench")
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 40

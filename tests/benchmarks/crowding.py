@@ -38,7 +38,7 @@ from divgrpc.errors import UnsupportedError
 from divgrpc.index import Index
 from divgrpc.types import HashFamily, IntArray, Search
 from divgrpc.warmup import warm_kernels
-from divgrpc_client.reports import topics
+from divgrpc_lab.data import topics
 from support import crowded_points
 from support.crowded_points import KINDS, Crowd
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from benchmarks.manifold import Manifold
 from divgrpc.metrics import Labels
 from divgrpc.types import FloatArray, IntArray
-from divgrpc_client.reports.topics import sha256
+from divgrpc_lab.data.topics import sha256
 
 REAL: Final = "real"
 _FILE = "cifar100_dense256.npz"

@@ -23,7 +23,7 @@ from divgrpc.index import Index
 from divgrpc.metrics import Values, h_score, judge, list_distances
 from divgrpc.types import IntArray
 from divgrpc.warmup import warm_kernels
-from divgrpc_client.reports import topics
+from divgrpc_lab.data import topics
 
 Options = Mapping[str, Any]
 

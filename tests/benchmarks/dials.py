@@ -28,7 +28,7 @@ from divgrpc.metrics import Labels, Values, alpha_ndcg, h_score, judge
 from divgrpc.search.dials import METRICS
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.warmup import warm_kernels
-from divgrpc_client.reports import topics
+from divgrpc_lab.data import topics
 from reference.index import kernel_points, selection_scratch
 
 _DIALS: Final = tuple(step / 32 for step in range(0, 33, 2))

@@ -2,7 +2,7 @@
 
 from divgrpc.metrics import JudgedLabels, LabelTree, precision_at
 from divgrpc.types import IntArray
-from divgrpc_client.reports.documents import SETS, Split, load, read
+from divgrpc_lab.data.documents import SETS, Split, load, read
 
 __all__ = ["SETS", "Split", "load", "precisions", "read", "tree"]
 

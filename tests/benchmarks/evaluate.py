@@ -21,8 +21,8 @@ from divgrpc.index import Index
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.warmup import warm_kernels
 from divgrpc_client import Client
-from divgrpc_client.reports import topics
-from divgrpc_client.reports.topics import Topics
+from divgrpc_lab.data import topics
+from divgrpc_lab.data.topics import Topics
 
 _INDEX = "bench"
 _DATA = "cifar100_dense256"

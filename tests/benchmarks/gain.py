@@ -34,7 +34,7 @@ from divgrpc.index import Index
 from divgrpc.metrics import h_score, judge, normalised_entropy, precision, subtopic_recall
 from divgrpc.types import HashFamily, IntArray, Search
 from divgrpc.warmup import warm_kernels
-from divgrpc_client.reports import topics
+from divgrpc_lab.data import topics
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -24,7 +24,7 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.search.arrays import pack_queries
 from divgrpc.types import FloatArray, IntArray, Search
 from divgrpc.vectors import Rows
-from divgrpc_client.reports.hyperplanes import HyperplaneQueries
+from divgrpc_lab.data.hyperplanes import HyperplaneQueries
 
 NEAREST: Final = "nearest"
 EVERYTHING: Final = "all points"

@@ -1,7 +1,7 @@
 """qp_relax over all points of a set of the paper's size, without pre-selection, on one thread.
 
 The paper took 700 to 1,100 s a query. Points are those of
-`divgrpc_client.reports.paper.synthetic`, at half the size and at the whole, so that growth can be
+`divgrpc_lab.data.visual_words`, at half the size and at the whole, so that growth can be
 seen; queries are held-out images, which are sparse, and hyperplanes learned from them, which are
 dense. Seconds are the thread's own, so that others on the machine do not count. Memory is what the
 process held at its peak during a first query above what it held
@@ -25,8 +25,8 @@ from benchmarks.tables import show, table
 from divgrpc.index import Index
 from divgrpc.search import relaxation
 from divgrpc.warmup import warm_kernels
-from divgrpc_client.reports.hyperplanes import hyperplane_queries
-from divgrpc_client.reports.paper.synthetic import IMAGES, POOL, WORDS, VisualWords, visual_words
+from divgrpc_lab.data.hyperplanes import hyperplane_queries
+from divgrpc_lab.data.visual_words import IMAGES, POOL, WORDS, VisualWords, visual_words
 
 _WHOLE: Final[dict[str, Any]] = {"search": "exact", "hash_limit": 0, "candidates_limit": 0}
 _GRADIENT: Final = relaxation._Problem.gradient

@@ -1,7 +1,7 @@
 """A query in the paper's size: 35,000 made-up images of 48,000 visual words, greedy, one thread.
 
 Queries are held-out images of 500 numbers or hardly fewer, which are sparse, and hyperplanes, which
-are dense: see `divgrpc_client.reports.paper.synthetic`. Each family is asked at several limits by
+are dense: see `divgrpc_lab.data.visual_words`. Each family is asked at several limits by
 its own search, `auto` by what Build chose; one query at a time, in turns. *J kept* says what limits
 cost in quality: 1 is the objective J of the same selector on exact candidates at the default limit,
 0 that of nearest neighbours. *Found* is the share of the exact candidates among as many of ours.
@@ -28,8 +28,8 @@ from divgrpc.parameters import QueryParameters
 from divgrpc.types import HashFamily, IntArray, Search
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc.warmup import warm_kernels
-from divgrpc_client.reports.hyperplanes import hyperplane_queries
-from divgrpc_client.reports.paper.synthetic import IMAGES, POOL, WORDS, VisualWords, visual_words
+from divgrpc_lab.data.hyperplanes import hyperplane_queries
+from divgrpc_lab.data.visual_words import IMAGES, POOL, WORDS, VisualWords, visual_words
 
 # Hashed points and candidates; None are the defaults.
 LIMITS: Final = ((None, None), (500, 200), (500, 100), (200, 100), (200, 50), (100, 50))

@@ -15,7 +15,7 @@ from benchmarks.crowding_tables import Row, measured
 from benchmarks.crowding_truth import Truth
 from divgrpc.index import Index
 from divgrpc.metrics import Labels
-from divgrpc_client.reports.topics import Topics
+from divgrpc_lab.data.topics import Topics
 from support import crowded_points
 from support.crowded_points import STORIES, Crowd, Queries
 

@@ -40,7 +40,7 @@ from divgrpc.index import Index
 from divgrpc.metrics import Values
 from divgrpc.search.memory import Memory
 from divgrpc.types import FloatArray
-from divgrpc_client.reports import topics
+from divgrpc_lab.data import topics
 
 
 def told(run: object, *words: str) -> argparse.Namespace:

@@ -26,7 +26,7 @@ from divgrpc.parameters import LabelParameters
 from divgrpc.types import FloatArray, IntArray, Progress, TrainingProgress
 from divgrpc.vectors import SparseRows
 from divgrpc.warmup import warm_kernels
-from divgrpc_client.reports.paper.labelled import (
+from divgrpc_lab.data.labelled_documents import (
     ASKED,
     DOCUMENTS,
     FEATURES,

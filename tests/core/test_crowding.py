@@ -14,7 +14,7 @@ from benchmarks.crowding_tables import Row, measured
 from benchmarks.crowding_truth import Truth
 from divgrpc.index import Index
 from divgrpc.types import QueryResult
-from divgrpc_client.reports import topics
+from divgrpc_lab.data import topics
 from support import crowded_points
 from support.crowded_points import KINDS, Crowd
 

@@ -8,7 +8,7 @@ import pytest
 
 from divgrpc.index import Index
 from divgrpc.types import FloatArray, HashFamily, QueryResult, Search
-from divgrpc_client.reports import topics
+from divgrpc_lab.data import topics
 from reference import definitions, objectives
 
 QUERIES = 200

@@ -14,7 +14,7 @@ from scipy import sparse
 
 from divgrpc.metrics import Labels
 from divgrpc.types import FloatArray, IntArray
-from divgrpc_client.reports.topics import Topics
+from divgrpc_lab.data.topics import Topics
 
 # A dense (n, d) float32 array, or scipy's csr_array of float32.
 Points: TypeAlias = Any

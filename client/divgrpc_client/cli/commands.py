@@ -278,58 +278,6 @@ def load(arguments: argparse.Namespace) -> int:
     return command.run(arguments)
 
 
-def demo(arguments: argparse.Namespace) -> int:
-    """Run the demonstration; returns its exit code."""
-    with extra("demo", "the demonstration", "server,report"):
-        from divgrpc_client.reports import demo as report
-    return report.run(Path(arguments.folder), keep=arguments.keep)
-
-
-def paper_table1(arguments: argparse.Namespace) -> int:
-    """Measure the paper's Table 1, or tell an earlier run again; returns the exit code."""
-    with extra("table1", "the paper's table", "server,report"):
-        from divgrpc_client.reports.paper import table1 as report
-    out = Path(arguments.out)
-    json_path = None if arguments.json_file is None else Path(arguments.json_file)
-    if arguments.source is not None:
-        measuring = ("data", "sets", "per_category", "seeds", "quick")
-        for name in (n for n in measuring if getattr(arguments, n) not in (None, False)):
-            option = name.replace("_", "-")
-            raise InvalidArgumentError(name, f"--from measures nothing: leave --{option} out")
-        return report.again(Path(arguments.source), out, json_path)
-    for name in ("per_category", "seeds"):
-        if arguments.quick and getattr(arguments, name) is not None:
-            option = name.replace("_", "-")
-            raise InvalidArgumentError(name, f"--quick asks few: leave --{option} out")
-    return report.run(
-        report.chosen(arguments.sets, arguments.data),
-        arguments.data,
-        report.plan(arguments.per_category, arguments.seeds, quick=arguments.quick),
-        out,
-        json_path,
-    )
-
-
-def paper_table2(arguments: argparse.Namespace) -> int:
-    """Measure the paper's Table 2; returns the exit code."""
-    with extra("table2", "the paper's table", "server,report"):
-        from divgrpc_client.reports.paper import table2 as report
-    return report.run(
-        report.chosen(arguments.sets, arguments.data),
-        arguments.data,
-        report.asked_documents(arguments.documents, quick=arguments.quick),
-        Path(arguments.out),
-        None if arguments.json_file is None else Path(arguments.json_file),
-    )
-
-
-def paper_figures(arguments: argparse.Namespace) -> int:
-    """Draw the paper's figures; returns the exit code."""
-    with extra("paper", "drawing the paper's figures", "server,report"):
-        from divgrpc_client.reports.paper import figures as report
-    return report.run(Path(arguments.out))
-
-
 def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[Tell | None]:
     if arguments.json or not sys.stderr.isatty():
         return nullcontext()

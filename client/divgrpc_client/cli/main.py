@@ -32,7 +32,6 @@ from divgrpc_client.cli.options import (
     add_split,
     add_with_file,
 )
-from divgrpc_client.cli.paper_verbs import add_paper
 from divgrpc_client.cli.warm_verb import add_warm
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
@@ -52,7 +51,7 @@ from divgrpc_client.rpc.errors import RpcError
 _TOP: Final = """\
 Search whose results are near the query and different from one another.
 
-Start a server first (divgrpc-server), or see it all at once (divgrpc demo):
+Start a server first (divgrpc-server):
 
   divgrpc build images vectors.npy         index the rows of a file
   divgrpc query images queries.npy -k 10   ten diverse results for each row
@@ -110,13 +109,6 @@ Try settings of divgrpc predict on documents whose labels are known, and show wh
   divgrpc evaluate-labels papers --features test.txt --selectors nearest greedy mmr --top-ks 5 \\
       --modes embedding neighbour_vote --diversities 0.1 0.3 --thresholds none 0.2 0.3
   divgrpc evaluate-labels papers --features test.txt --thresholds 0.1 0.2 0.3 --set-default
-"""
-_DEMO: Final = """\
-Start a server, index scanned digits and noisy copies of them, and put plain nearest neighbours
-beside diverse results: figures on the terminal, pictures in a file.
-
-  divgrpc demo           a minute at the first start, which compiles; then some ten seconds
-  divgrpc demo --keep    leave the server and its indexes to try, until Ctrl-C
 """
 
 # What the parsed arguments hold beside options.
@@ -228,9 +220,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_named(add(verbs, "rm", commands.rm, "Delete an index."))
     add_load(verbs)
-    _add_demo(verbs)
     add_warm(verbs)
-    add_paper(verbs)
     return parser
 
 
@@ -332,19 +322,4 @@ def _add_report(verb: argparse.ArgumentParser) -> None:
         type=int,
         metavar="N",
         help="Number of queries to show with their results (default 4).",
-    )
-
-
-def _add_demo(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    verb = verbs.add_parser(
-        "demo", help="See plain and diverse results side by side.", description=_DEMO
-    )
-    verb.set_defaults(run=commands.demo)
-    verb.add_argument(
-        "--folder", default="demo", help="Write the picture to this folder (default demo)."
-    )
-    verb.add_argument(
-        "--keep",
-        action="store_true",
-        help="Leave the server, its indexes and two files of vectors to try, until Ctrl-C.",
     )

@@ -322,7 +322,8 @@ def test_output_that_cannot_be_written(
     assert (asked.returncode, told) == (1, b"divgrpc: No space left on device\n")
     file = tmp_path / "file"
     file.touch()
-    assert main.main(["demo", "--folder", str(file / "demo")]) == 1
+    page = str(file / "folder" / "page.html")
+    assert main.main(["evaluate", index, str(vectors), "--report", page]) == 1
 
 
 def test_a_terminal_sees_progress(server: RunningServer, vectors: Path) -> None:

@@ -1,1 +1,0 @@
-"""The paper's table and figures, made again on data of today."""

@@ -1,0 +1,173 @@
+"""Table 1 measured on one data set: indexes built by the client, grids asked of Evaluate."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any, Final
+
+import numpy as np
+
+from divgrpc.types import IndexInfo, IntArray, Progress, Search
+from divgrpc_client.client import Client
+from divgrpc_lab.data.hyperplanes import HyperplaneQueries
+from divgrpc_lab.data.topics import Topics
+from divgrpc_lab.data.visual_words import IMAGES, WORDS
+from divgrpc_lab.table1.rows import (
+    FAMILIES,
+    HASHING,
+    WITHOUT_HASHING,
+    Asking,
+    Row,
+    combined,
+)
+
+INDEX: Final = "table1"
+# Seeds of what is not asked with every one.
+_SOME_SEEDS: Final = 2
+# What is measured beside the table takes, as a share of it.
+SIDES_WEIGHT: Final = 0.3
+
+Tell = Callable[[Progress], object]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is asked: queries of a category, those of slow methods, and seeds of the hash.
+
+    `code_seeds` are of bits and tables, of which `codes` are tried; `draws`, one a category and
+    seed, are of what is said to be uniform: fewer have little power; `sizes` are of growing data;
+    `made_up` are the images and words of what is timed alone.
+    """
+
+    per_category: int = 50
+    few: int = 10
+    seeds: int = 5
+    code_seeds: int = 2
+    codes: int = 4
+    draws: int = 500
+    sizes: int = 5
+    made_up: tuple[int, int] = (IMAGES, WORDS)
+
+    def seeds_of(self, asking: Asking) -> int:
+        """Return how many seeds a method is asked with."""
+        return self.seeds if asking.every_seed else min(self.seeds, _SOME_SEEDS)
+
+    def weight(self, categories: int) -> float:
+        """Return about how long a data set takes."""
+        once = sum(self._weight(each, categories) for each in WITHOUT_HASHING)
+        each_seed = (self._weight(a, categories) * self.seeds_of(a) for a in HASHING)
+        return (once + len(FAMILIES) * sum(each_seed)) * (1 + SIDES_WEIGHT)
+
+    def _weight(self, asking: Asking, categories: int) -> float:
+        return asking.weight(categories * (self.few if asking.few else self.per_category))
+
+
+class Clock:
+    """Tells how far all data sets have come."""
+
+    def __init__(self, tell: Tell, total: float) -> None:
+        self._tell, self._total, self._done = tell, total, 0.0
+        self._begun = time.monotonic()
+
+    def stage(self, words: str) -> None:
+        """Say what is done now."""
+        spent = time.monotonic() - self._begun
+        left = spent * (self._total - self._done) / self._done if self._done else None
+        self._tell(Progress(words, int(self._done), int(self._total), left))
+
+    def add(self, weight: float) -> None:
+        """Say that so much is done."""
+        self._done += weight
+
+
+class Bench:
+    """One data set and its queries, to be built and asked on a server."""
+
+    def __init__(self, client: Client, data: Topics, plan: Plan, clock: Clock) -> None:
+        self.client, self.data, self.plan = client, data, plan
+        self.name = data.name.partition(" (")[0]
+        self._clock = clock
+        self.stage("learning queries")
+        self.asked = data.queries(plan.per_category)
+        self._few = some_of(self.asked, plan.few)
+        self.info: IndexInfo | None = None
+
+    def stage(self, words: str) -> None:
+        """Say what is done now."""
+        self._clock.stage(f"{self.name}: {words}")
+
+    def add(self, share: float) -> None:
+        """Say that so much is done of what is measured beside the table."""
+        whole = self.plan.weight(len(self.data.asked))
+        self._clock.add(whole * share * SIDES_WEIGHT / (1 + SIDES_WEIGHT))
+
+    def rows(self) -> list[Row]:
+        """Ask everything that the table has."""
+        rows: list[Row] = []
+        with self.built(hash_family="lsh_sdiv") as info:
+            self.info = info
+            for asking in WITHOUT_HASHING:
+                rows += self._combined("NH", asking, [self._ask(asking, "exact", "NH")])
+        for name, family in FAMILIES.items():
+            found: dict[Asking, list[list[Any]]] = {}
+            for seed in range(self.plan.seeds):
+                with self.built(hash_family=family, seed=seed) as info:
+                    # The exact search hashes nothing.
+                    search = info.auto_search_dense or info.auto_search
+                    search = "scan" if search == "exact" else search
+                    for asking in HASHING:
+                        if seed < self.plan.seeds_of(asking):
+                            answer = self._ask(asking, search, f"{name}, seed {seed}")
+                            found.setdefault(asking, []).append(answer)
+            for asking, seeds in found.items():
+                rows += self._combined(name, asking, seeds)
+        return rows
+
+    @contextmanager
+    def built(self, rows: IntArray | None = None, **options: Any) -> Iterator[IndexInfo]:
+        """Build an index, of some rows or of all, and delete it at the end."""
+        points, labels = self.data.points, self.data.labels
+        own = slice(None) if rows is None else rows
+        self.stage(f"building {options.get('hash_family')}")
+        yield self.client.build(
+            INDEX,
+            points[own],
+            categories=labels.categories[own],
+            subtopics=labels.subtopics[own],
+            replace=True,
+            **options,
+        )
+        self.client.delete_index(INDEX)
+
+    def _ask(self, asking: Asking, search: Search, where: str) -> list[Any]:
+        """Return the rows of one call."""
+        self.stage(f"{where}: {asking.method}, {asking.stage}")
+        asked = self._few if asking.few else self.asked
+        rows = self.client.evaluate(
+            INDEX, asked.queries, asked.asked, per_query=True, **asking.grid(search)
+        )
+        found = list(rows)
+        self._clock.add(asking.weight(len(asked.asked)))
+        return found
+
+    def _combined(self, family: str, asking: Asking, seeds: Sequence[list[Any]]) -> list[Row]:
+        """Return a row for every k, of all seeds."""
+        by_k = [_by_k(rows) for rows in seeds]
+        asked = (self._few if asking.few else self.asked).asked
+        return [
+            combined(self.name, family, asking, [each[k] for each in by_k], asked) for k in by_k[0]
+        ]
+
+
+def some_of(asked: HyperplaneQueries, per_category: int) -> HyperplaneQueries:
+    """Return the first queries of each category."""
+    firsts = [np.flatnonzero(asked.asked == c)[:per_category] for c in np.unique(asked.asked)]
+    own = np.concatenate(firsts)
+    return HyperplaneQueries(asked.queries[own], asked.asked[own])
+
+
+def _by_k(rows: Sequence[Any]) -> dict[int, list[Any]]:
+    ordered = sorted(rows, key=lambda row: row.parameters.k)
+    return {k: list(own) for k, own in groupby(ordered, key=lambda row: row.parameters.k)}

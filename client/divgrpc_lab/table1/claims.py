@@ -1,0 +1,365 @@
+"""The paper's claims in words, each with what a run says of it: holds, does not, cannot be told.
+
+A claim is a function from rows to a `Verdict`, and no sentence is written that does not follow from
+numbers. Two methods are compared by the mean over queries of the difference between them, with its
+95 % interval of bootstrap draws of whole categories, since the queries of one are alike: above zero
+where all of the interval is. A claim about many cells (data sets, k, families) holds if it holds in
+all of them, and does not if the contrary is seen in one; the counts stand in the sentence. Of many
+cells one in forty is expected to seem contrary by chance, and more where categories are few.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from divgrpc.types import Interval
+from divgrpc_lab.table1.beside import BINS, PCA, Coded, Growth, Spread
+from divgrpc_lab.table1.chi_square import chi_square_test, power
+from divgrpc_lab.table1.printed import METHODS
+from divgrpc_lab.table1.rows import (
+    ALL,
+    BARE,
+    FAMILIES,
+    HASHED,
+    ONE_EXACT,
+    TABLES,
+    Row,
+    interval,
+)
+
+WORDS: Final = {True: "holds", False: "does not hold", None: "cannot be told"}
+_NOT_REJECTED: Final = "is not rejected"
+# Below it draws are said not to be uniform, shared among the data sets that are looked at.
+_SURE: Final = 0.01
+# How often the test must see that the density falls from 1.4 to 0.6 across the ball.
+_POWER: Final = 0.8
+_FALLING: Final = tuple(1.4 - 0.8 * (tenth + 0.5) / BINS for tenth in range(BINS))
+# What the paper's two decimals cannot tell apart.
+_EQUAL: Final = 0.01
+# How far recall may vary with the size of the data for growth to mean something.
+_RECALL_HELD: Final = 0.1
+_PAPER_FASTER: Final = (4.0, 8.0)
+_PAPER_THAN_GREEDY: Final = 100.0
+_PAPER_QP: Final = 2_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the paper says, whether it `holds` (None: cannot be told), and the sentence of why.
+
+    `held` is the word where it holds.
+    """
+
+    claim: str
+    holds: bool | None
+    sentence: str
+    held: str = WORDS[True]
+
+    @property
+    def word(self) -> str:
+        """The verdict in words."""
+        return self.held if self.holds else WORDS[self.holds]
+
+
+def everything(
+    rows: Sequence[Row],
+    coded: Sequence[Coded],
+    spreads: Sequence[Spread],
+    growths: Sequence[Growth],
+) -> list[Verdict]:
+    """Return the verdicts on all claims, in the order of the paper's."""
+    return [
+        *(raises_h(rows, method, stage) for stage in (TABLES, HASHED) for method in METHODS),
+        nearest_is_best(rows),
+        greedy_collapses(rows),
+        fewer_bits(coded),
+        randomness_matters(coded),
+        *(uniform([s for s in spreads if s.sampling == name]) for name in ("uniform", "nearest")),
+        grows_slowly(growths),
+        *(faster(rows, method, *_PAPER_FASTER) for method in METHODS[:-1]),
+        faster(rows, "QP-Rel", _PAPER_QP, _PAPER_QP),
+        faster_than_greedy(rows),
+    ]
+
+
+def difference(one: Row, other: Row, name: str = "h_score") -> Interval:
+    """Return how much more `one` has of a figure than `other`, of the same queries by category."""
+    return interval(one.values[name] - other.values[name], one.categories)
+
+
+def without_hashing(rows: Iterable[Row], like: Row) -> Row | None:
+    """Return the same method without hashing: over all points, or over its own candidates."""
+    found = {row.stage: row for row in rows if row.family == "NH" and _same(row, like)}
+    return found.get(ALL) or found.get(ONE_EXACT)
+
+
+def raises_h(rows: Sequence[Row], method: str, stage: str) -> Verdict:
+    """Hashing raises h: of one method at one stage, with both families."""
+    own = [r for r in rows if (r.method, r.stage) == (method, stage) and not r.fixed]
+    pairs = [(row, without_hashing(rows, row)) for row in own if row.few == (method == "QP-Rel")]
+    found = [difference(row, other) for row, other in pairs if other is not None]
+    sentence = f"h with hashing minus h without {_counted(found)}."
+    return Verdict(f"hashing raises h: {method}, {stage}", _in_all(found), sentence)
+
+
+def nearest_is_best(rows: Sequence[Row]) -> Verdict:
+    """Nearest neighbours with hashing alone have the greatest h of the paper's methods.
+
+    The best of its rows beside the best of all other methods' rows, with hashing or without, of
+    those that all queries were asked of, without QP-Rel; both are picked by the h that is reported.
+    """
+    found, told = [], []
+    for (data, k), own in by_cell(r for r in rows if not r.few and not r.fixed):
+        ours = [r for r in own if r.method == "NN" and r.family != "NH"]
+        others = [r for r in own if r.method in METHODS[1:]]
+        if ours and others:
+            best, rival = (max(each, key=lambda r: r.h.value) for each in (ours, others))
+            found.append(difference(best, rival))
+            told.append(
+                f"{data}, {k}: {best.h.value:.3f} against {rival.h.value:.3f} ({named(rival)})"
+            )
+    return Verdict(
+        "NN with LSH alone is best",
+        _in_all(found),
+        f"Its best h minus the best of the other methods {_counted(found)}. Both are picked by the "
+        f"h reported here; QP-Rel is asked fewer queries and left out. {'; '.join(told)}.",
+    )
+
+
+def greedy_collapses(rows: Sequence[Row]) -> Verdict:
+    """Greedy on hashed points loses precision without a limit on candidates, at one high dial."""
+    fixed = [r for r in rows if r.method == "Greedy" and r.fixed]
+    found, worst, drop = [], "", -np.inf
+    for row in (r for r in fixed if r.stage == TABLES):
+        bare = next(
+            r for r in fixed if r.stage == BARE and r.family == row.family and _same(r, row)
+        )
+        found.append(difference(row, bare, "precision"))
+        if found[-1].value > drop:
+            drop = found[-1].value
+            with_limit, without = (r.figures["precision"].value for r in (row, bare))
+            worst = (
+                f" The most on {row.data} at k = {row.k} ({row.family}): P {without:.2f} without "
+                f"the limit, {with_limit:.2f} with it."
+            )
+    dial = f"at diversity {fixed[0].dial:g} " if fixed else ""
+    return Verdict(
+        "greedy collapses on hashed points without a limit on candidates",
+        _in_all(found),
+        f"P with the default limit minus P without, {dial}{_counted(found)}.{worst}",
+    )
+
+
+def fewer_bits(coded: Sequence[Coded]) -> Verdict:
+    """LSH-SDiv needs fewer bits and tables than LSH-Div to reach the same h.
+
+    The same h is the best that LSH-Div reaches, picked by the h reported, less 0.01; what a code
+    needs is tables times bits. Of the difference between a code and that best one, the interval
+    decides: all above -0.01 it is reached, all below it is not, else it may be. LSH-SDiv needs
+    fewer where it surely reaches it with fewer than LSH-Div may, and does not where it may reach it
+    only with more than LSH-Div surely does.
+    """
+    verdicts, told = [], []
+    for data, own in _by_data(coded):
+        div, sdiv = ([c for c in own if c.row.family == name] for name in FAMILIES)
+        best = max(div, key=lambda c: c.row.h.value)
+        (div_sure, div_may), (sdiv_sure, sdiv_may) = (_least_bits(c, best) for c in (div, sdiv))
+        verdicts.append(True if sdiv_sure < div_may else False if sdiv_may > div_sure else None)
+        told.append(
+            f"{data}: {best.row.h.value - _EQUAL:.3f} is reached by LSH-Div "
+            f"{_needs(div_sure, div_may)}, by LSH-SDiv {_needs(sdiv_sure, sdiv_may)}, "
+            f"{max(c.row.h.value for c in sdiv):.3f} at its best"
+        )
+    return Verdict(
+        "LSH-SDiv needs fewer bits and tables than LSH-Div for equal h",
+        together(verdicts),
+        "Bits are tables times bits of a key, the method greedy, k = 10; equal is the best of "
+        f"LSH-Div by the h reported here, less {_EQUAL:g}. {'; '.join(told)}.",
+    )
+
+
+def randomness_matters(coded: Sequence[Coded]) -> Verdict:
+    """Random directions in the components (LSH-SDiv) beat the components (PCA-Hash)."""
+    found = []
+    for _, own in _by_data(coded):
+        at = {(c.row.family, c.n_bits, c.n_tables): c.row for c in own}
+        for family, bits, tables in at:
+            if family == PCA:
+                pair = at["LSH-SDiv", bits, tables], at[PCA, bits, tables]
+                found.append(difference(*pair))
+    return Verdict(
+        "randomness matters",
+        _in_all(found),
+        f"h of LSH-SDiv minus h of PCA-Hash at as many tables and bits {_counted(found)}.",
+    )
+
+
+def uniform(spreads: Sequence[Spread]) -> Verdict:
+    """Test that retrieved points are uniform over the ball: Pearson's chi-square over its tenths.
+
+    The null is that a draw, one of a category and seed (see `sides.uniformity`), falls in every
+    tenth alike and apart from all others; where draws of several queries of a category are counted
+    they count as one. p is the share of simulated samples, as large, with no less chi-square. Not
+    to reject is no proof, and says nothing where a density that falls evenly from 1.4 to 0.6 across
+    the ball were seen in fewer than 0.8 of such samples.
+    """
+    verdicts, told = [], []
+    for each in spreads:
+        sure = _SURE / len(spreads)
+        p, chi_square = chi_square_test(each.counts, each.queries)
+        draws = sum(each.counts)
+        seen = power(draws // each.queries, _FALLING, sure)
+        verdicts.append(False if p < sure else True if seen >= _POWER else None)
+        near, far = (each.counts[at] / max(1, draws) for at in (0, -1))
+        counted = f", counted as {draws // each.queries:,}" if each.queries > 1 else ""
+        told.append(
+            f"{each.data}: {'' if p < sure else 'not '}rejected, chi-square {chi_square:.0f} at "
+            f"{BINS - 1} degrees, p {_p(p)}, {draws:,} draws{counted}, power {seen:.2f}, "
+            f"{near:.0%} of them in the nearest tenth of {each.ball:,}, {far:.0%} in the farthest"
+        )
+    sampling = spreads[0].sampling if spreads else ""
+    return Verdict(
+        f'the retrieved points are uniform over the ball, sampling="{sampling}"',
+        together(verdicts),
+        f"{_listed(told)} Power is against a density that falls from 1.4 to 0.6 across the ball; "
+        f"below {_POWER:g} not to reject says nothing, and above it is no proof.",
+        _NOT_REJECTED,
+    )
+
+
+def grows_slowly(growths: Sequence[Growth]) -> Verdict:
+    """Hashed points grow as n^(1/(1+epsilon)) for some epsilon above 0: more slowly than n.
+
+    It cannot be told where recall was not held: fewer points are then fewer of those wanted.
+    """
+    verdicts, told = [], []
+    for each in growths:
+        x = each.exponent
+        held = max(each.recalls) - min(each.recalls) <= _RECALL_HELD
+        below = _sign(Interval(1 - x.value, 1 - x.high, 1 - x.low))
+        verdicts.append(below if held and x.low > 0 else None)
+        epsilon = f", epsilon {1 / x.value - 1:.2f}" if 0 < x.value < 1 else ""
+        told.append(
+            f"{each.data}: n^{x.value:.2f} ({x.low:.2f} to {x.high:.2f}){epsilon}, "
+            f"{each.hashed[0]:,.0f} of {each.sizes[0]:,} to {each.hashed[-1]:,.0f} of "
+            f"{each.sizes[-1]:,} points, recall "
+            f"{min(each.recalls):.2f} to {max(each.recalls):.2f}, "
+            f"hash_limit by epsilon = 1: {each.limits[0]:,} to {each.limits[-1]:,}"
+        )
+    return Verdict(
+        "hashed points grow as n^(1/(1+epsilon)), more slowly than n",
+        together(verdicts),
+        f"{_listed(told)} Epsilon is what the exponent found makes it; the intervals are "
+        "over queries alone: one hash seed was asked.",
+    )
+
+
+def faster(rows: Sequence[Row], method: str, low: float, high: float) -> Verdict:
+    """Hashing makes a method so many times as fast as it is without: the slowest case counts."""
+    few = method == "QP-Rel"
+    own = [r for r in rows if (r.method, r.stage, r.few) == (method, HASHED, few)]
+    pairs = [(row, without_hashing(rows, row)) for row in own]
+    ratios = [o.microseconds / row.microseconds for row, o in pairs if o is not None]
+    claimed = f"{low:,.0f}" if low == high else f"{low:g} to {high:g}"
+    return _times(f"hashing makes {method} {claimed} times as fast", ratios, low)
+
+
+def faster_than_greedy(rows: Sequence[Row]) -> Verdict:
+    """NN with hashing is about 100 times as fast as the exhaustive greedy."""
+    greedy = {(r.data, r.k): r.microseconds for r in rows if (r.method, r.stage) == ("Greedy", ALL)}
+    own = [r for r in rows if (r.method, r.stage) == ("NN", HASHED)]
+    ratios = [greedy[r.data, r.k] / r.microseconds for r in own if (r.data, r.k) in greedy]
+    return _times(
+        "NN with hashing is 100 times as fast as the server's exhaustive greedy",
+        ratios,
+        _PAPER_THAN_GREEDY,
+    )
+
+
+def named(row: Row) -> str:
+    """Say which row it is, within its data set and k."""
+    return f"{row.method}, {row.family}, {row.stage}"
+
+
+def by_cell(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, int], list[Row]]]:
+    """Return rows by data set and k."""
+    found: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row.data, row.k), []).append(row)
+    return found.items()
+
+
+def together(verdicts: Sequence[bool | None]) -> bool | None:
+    """Return whether something holds in all cells: not if it fails in one."""
+    if False in verdicts:
+        return False
+    return None if not verdicts or None in verdicts else True
+
+
+def _times(claim: str, ratios: Sequence[float], least: float) -> Verdict:
+    if not ratios:
+        return Verdict(claim, None, "It was not measured.")
+    middle, low, high = np.median(ratios), min(ratios), max(ratios)
+    sentence = f"{middle:,.1f} times in the middle case, from {low:,.1f} to {high:,.1f}."
+    return Verdict(claim, bool(low >= least), sentence)
+
+
+def _listed(told: Sequence[str]) -> str:
+    return f"{'; '.join(told)}." if told else "It was not measured."
+
+
+def _same(one: Row, other: Row) -> bool:
+    return (one.data, one.method, one.k, one.few) == (other.data, other.method, other.k, other.few)
+
+
+def _by_data(coded: Iterable[Coded]) -> Iterable[tuple[str, list[Coded]]]:
+    found: dict[str, list[Coded]] = {}
+    for each in coded:
+        found.setdefault(each.row.data, []).append(each)
+    return found.items()
+
+
+def _least_bits(coded: Sequence[Coded], best: Coded) -> tuple[float, float]:
+    """Return the fewest bits that surely reach the h of `best`, and that may; infinite if none."""
+    apart = [(c.n_bits * c.n_tables, difference(c.row, best.row)) for c in coded]
+    sure = (bits for bits, found in apart if found.low > -_EQUAL)
+    may = (bits for bits, found in apart if found.high >= -_EQUAL)
+    return min(sure, default=np.inf), min(may, default=np.inf)
+
+
+def _needs(sure: float, may: float) -> str:
+    """Say with how many bits an h is reached."""
+    if may == np.inf:
+        return "never"
+    perhaps = f"perhaps with {may:g} bits" if may < sure else ""
+    surely = f"surely with {sure:g} bits" if sure < np.inf else ""
+    return ", ".join(filter(None, (perhaps, surely)))
+
+
+def _p(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "below 0.001"
+
+
+def _sign(interval: Interval) -> bool | None:
+    if interval.low > 0:
+        return True
+    return False if interval.high < 0 else None
+
+
+def _in_all(differences: Sequence[Interval]) -> bool | None:
+    return together([_sign(each) for each in differences])
+
+
+def _counted(differences: Sequence[Interval]) -> str:
+    """Say in how many cells a difference is above zero, below it, or neither."""
+    if not differences:
+        return "was not measured"
+    signs = [_sign(each) for each in differences]
+    values = [each.value for each in differences]
+    return (
+        f"is above zero in {signs.count(True)} of {len(signs)} cells, below in "
+        f"{signs.count(False)}, too close to tell in {signs.count(None)}, from {min(values):+.3f} "
+        f"to {max(values):+.3f}"
+    )

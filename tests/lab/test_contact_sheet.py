@@ -1,0 +1,54 @@
+"""Hyperplane queries, the demonstration's parts, and the contact sheet's pixels."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from divgrpc_lab import contact_sheet
+from divgrpc_lab.contact_sheet import Block, Strip, write_contact_sheet
+from divgrpc_lab.data.hyperplanes import hyperplane_queries
+from divgrpc_lab.demo.digits import load, split
+
+
+def test_hyperplane_queries_separate_their_category() -> None:
+    """Queries are unit rows, each higher on its own category, and the same for the same seed."""
+    random = np.random.default_rng(0)
+    categories = np.arange(200) % 2
+    pool = random.normal(size=(200, 8)).astype(np.float32)
+    pool[:, 0] += np.where(categories == 1, 3, -3)
+    made = hyperplane_queries(pool, categories, per_category=3, seed=5)
+    again = hyperplane_queries(pool, categories, per_category=3, seed=5)
+    assert np.array_equal(made.queries, again.queries)
+    assert made.asked.tolist() == [0, 0, 0, 1, 1, 1]
+    assert np.linalg.norm(made.queries, axis=1) == pytest.approx(np.ones(6))
+    for query, category in zip(made.queries, made.asked, strict=True):
+        scores = pool @ query
+        assert scores[categories == category].mean() > scores[categories != category].mean()
+    assert not np.array_equal(made.queries[0], made.queries[1])
+
+
+def test_the_parts_of_the_demonstration_share_nothing() -> None:
+    """No indexed image teaches a query, and the dial is chosen on images of its own."""
+    data = load()
+    parts = split(len(data.images))
+    everything = np.concatenate(parts)
+    assert len(everything) == len(np.unique(everything)) == 1797
+    assert set(data.categories[parts.dial]) == {0, 1}
+
+
+def test_wrong_results_are_boxed_in_red(tmp_path: Path) -> None:
+    """The sheet boxes the wrong thumbnails, those alone, and is as large as its blocks."""
+    images = np.zeros((3, 8, 8))
+    images[1] = 1
+    strip = Strip("nearest", "a caption", images, np.array([False, True, False]))
+    path = tmp_path / "new" / "sheet.png"
+    write_contact_sheet(path, "A title", "A subtitle", [Block("A query", [strip, strip])])
+    pixels = np.asarray(Image.open(path).convert("RGB"))
+    red = (pixels == contact_sheet.RED).all(axis=2)
+    columns = np.flatnonzero(red.any(axis=0))
+    left = contact_sheet.MARGIN + contact_sheet.LABEL_WIDTH + contact_sheet.THUMB
+    assert left < columns.min()
+    assert columns.max() < left + contact_sheet.THUMB + 2 * contact_sheet.GAP
+    assert len(np.flatnonzero(np.diff(red.any(axis=1).astype(int)) == 1)) == 2

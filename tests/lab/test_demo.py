@@ -1,0 +1,143 @@
+"""The demonstration from its start to its picture, and how it fails."""
+
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from divgrpc.errors import UnavailableError
+from divgrpc_client import Client
+from divgrpc_client.formats import tables
+from divgrpc_lab.__main__ import main
+from divgrpc_lab.demo import command as demo
+from divgrpc_lab.demo import copies as demo_copies
+from divgrpc_lab.demo import digits as demo_digits
+from divgrpc_lab.demo import keep as demo_kept
+from divgrpc_lab.demo.command import programs
+from divgrpc_lab.server_process import running_server
+
+
+def test_the_demonstration_pays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It ends well, prints its figures and its next steps, and draws its picture."""
+    assert main(["demo", "--folder", str(tmp_path / "demo")]) == 0
+    told = capsys.readouterr().out
+    for word in ("nearest", "default", "ideal", "best dial", " P ", " SR ", " D ", " h "):
+        assert word in told
+    for word in ("ms, round trip", "µs, worker", "divgrpc-server"):
+        assert word in told
+    path = tmp_path / "demo" / "contact-sheet.png"
+    assert str(path) in told
+    with Image.open(path) as sheet:
+        assert sheet.width > 900
+
+
+def test_too_small_a_gain_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    """When h rises by less than it should, the demonstration says so; it ends with 1."""
+    out = tables.console()
+    assert demo.gained_too_little(out, 0.14)
+    assert "FAILED: h rose by 0.140" in capsys.readouterr().out
+    assert not demo.gained_too_little(out, 0.16)
+    assert capsys.readouterr().out == ""
+
+
+def test_copies_are_near_their_image_and_different_images_are_not() -> None:
+    """Copies of an image have a cosine above .95, and few different images have."""
+    digits = demo_digits.load()
+    copies = demo_copies.copy_images(digits.images[:200], digits.digits[:200])
+    unit = copies.vectors / np.linalg.norm(copies.vectors, axis=1, keepdims=True)
+    same = np.arange(len(unit)) // demo_copies.COPIES
+    cosines = unit @ unit.T
+    together = same[:, None] == same
+    assert np.mean(cosines[together] >= 0.95) > 0.999
+    assert np.mean(cosines[~together] >= 0.95) < 0.001
+
+
+def test_the_ideal_is_the_nearest_copy_of_each_image() -> None:
+    """It agrees with sorting all points and dropping further copies of an image, one by one."""
+    digits = demo_digits.load()
+    copies = demo_copies.copy_images(digits.images[:40], digits.digits[:40])
+    rows = np.array([0, 70, 133])
+    ids, cosines = demo_copies.ideal(copies, rows)
+    unit = copies.vectors / np.linalg.norm(copies.vectors, axis=1, keepdims=True)
+    for row, kept, scores in zip(rows, ids, cosines, strict=True):
+        nearest: dict[int, int] = {}
+        for point in np.argsort(-(unit @ unit[row])).tolist():
+            nearest.setdefault(point // demo_copies.COPIES, point)
+        assert kept.tolist() == list(nearest.values())[: len(kept)]
+        assert scores == pytest.approx(unit[kept] @ unit[row], abs=1e-5)
+
+
+def test_what_is_kept_answers_and_ends(tmp_path: Path) -> None:
+    """The commands that --keep prints work as they stand; Ctrl-C leaves the picture alone."""
+    program = [sys.executable, "-m", "divgrpc_lab", "demo", "--keep", "--folder", "demo"]
+    with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as kept:
+        try:
+            assert kept.stdout is not None
+            lines = []
+            for line in kept.stdout:
+                lines.append(line.strip())
+                if line.startswith("Ctrl-C"):
+                    break
+            commands = [line for line in lines if "--target" in line]
+            assert len(commands) == 5
+            for command in commands:
+                ran = subprocess.run(
+                    shlex.split(command), cwd=tmp_path, capture_output=True, text=True, check=False
+                )
+                assert ran.returncode == 0, f"{command}: {ran.stderr}"
+                assert ran.stdout
+            kept.send_signal(signal.SIGINT)
+            assert kept.wait(60) == 0
+        finally:
+            kept.kill()
+    target = commands[0].split()[-1]
+    with pytest.raises(UnavailableError), Client(target, timeout=2.0) as client:
+        client.list_indexes()
+    assert [path.name for path in (tmp_path / "demo").iterdir()] == ["contact-sheet.png"]
+
+
+def test_files_and_signals_are_put_back(tmp_path: Path) -> None:
+    """SIGTERM ends what is kept as Ctrl-C does, and its files go."""
+    before = signal.getsignal(signal.SIGTERM)
+    rows = np.eye(2, dtype=np.float32)
+
+    def keep() -> None:
+        with demo_kept.ended_by_signals(), demo_kept.written(tmp_path, rows, rows):
+            assert len(list(tmp_path.iterdir())) == 2
+            signal.raise_signal(signal.SIGTERM)
+
+    with pytest.raises(KeyboardInterrupt):
+        keep()
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_next_steps_can_be_typed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Where the shell would not find our programs, the demonstration says in which folder they are.
+
+    The folder is relative where it lies below the current one, as after `make demo`.
+    """
+    folder = tmp_path / ".venv" / "bin"
+    folder.mkdir(parents=True)
+    monkeypatch.setattr(sys, "executable", str(folder / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert programs() == f"{folder}/"
+    monkeypatch.chdir(tmp_path)
+    assert programs() == ".venv/bin/"
+    (folder / "divgrpc").touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(folder))
+    assert programs() == ""
+
+
+def test_a_server_that_cannot_start_shows_its_log() -> None:
+    """A server of a report that does not come up is an error with what it said."""
+    with (
+        pytest.raises(UnavailableError, match="no-such-option"),
+        running_server("--no-such-option"),
+    ):
+        pass

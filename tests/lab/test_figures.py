@@ -1,0 +1,76 @@
+"""The paper's figures: what they show, and that they are the same bytes at every run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from divgrpc_client import Client
+from divgrpc_lab import contact_sheet
+from divgrpc_lab.__main__ import main
+from divgrpc_lab.figures import (
+    DIGIT_METHODS,
+    QUERIES,
+    TOY_METHODS,
+    ask_digits,
+    ask_toy,
+    draw_toy,
+    toy,
+    toy_figures,
+)
+from support.running_server import RunningServer
+
+
+def test_the_plane_shows_what_the_paper_says(server: RunningServer) -> None:
+    """Nearest stay close, the greedy over all leaves the class, hashing first stays and spreads."""
+    points = toy()
+    with Client(server.target, timeout=30) as client:
+        picked = ask_toy(client, points)
+    assert list(picked) == list(TOY_METHODS)
+    right, _, apart = zip(*(toy_figures(points, ids) for ids in picked.values()), strict=True)
+    assert right[0] == right[2] == 10
+    assert right[1] < 8
+    assert apart[0] * 3 < apart[2] < apart[1]
+    for name, ids in picked.items():
+        assert draw_toy(points, name, ids) == draw_toy(points, name, ids)
+
+
+def test_seven_queries_have_ten_results_of_each_method(server: RunningServer) -> None:
+    """Every list is full, of different digits, and those of the last two are more diverse."""
+    with Client(server.target, timeout=30) as client:
+        shown = ask_digits(client)
+    assert [method.name for method in shown.methods] == list(DIGIT_METHODS)
+    kinds = []
+    for method in shown.methods:
+        assert method.ids.shape == (QUERIES, 10)
+        assert all(len(np.unique(ids[ids >= 0])) == 10 for ids in method.ids)
+        kinds.append(np.mean([len(np.unique(shown.data.digits[ids])) for ids in method.ids]))
+    assert kinds[0] + 1 < min(kinds[1:])
+
+
+def test_the_page_and_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two runs give the same bytes; what is wrong is boxed on the page and on the sheet."""
+    folder, page = tmp_path / "new", tmp_path / "page.html"
+    assert main(["figures", "--out", str(folder)]) == 0
+    assert main(["figures", "--out", str(page)]) == 0
+    assert str(folder) in capsys.readouterr().out
+    found = page.read_text()
+    assert found == (folder / "figures.html").read_text()
+    assert found.count("<figure") >= 3
+    assert found.count("Query ") >= QUERIES
+    wrong = found.count('class="wrong"')
+    assert wrong > 0
+    drawn = {path.name for path in folder.iterdir()}
+    assert drawn == {
+        "figures.html",
+        "digits.png",
+        "toy-nearest.svg",
+        "toy-greedy.svg",
+        "toy-lsh-sdiv.svg",
+    }
+    with Image.open(folder / "digits.png") as sheet:
+        red = (np.asarray(sheet.convert("RGB")) == contact_sheet.RED).all(axis=2)
+    # A box is four pixels thick and as wide as a thumbnail with three more on each side.
+    side = contact_sheet.THUMB + 6
+    assert red.sum() == wrong * (side**2 - (side - 8) ** 2)

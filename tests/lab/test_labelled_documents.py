@@ -1,0 +1,86 @@
+"""The made-up labelled documents: their sizes, what is planted, and that a seed fixes them."""
+
+import numpy as np
+import pytest
+
+from divgrpc.metrics import JudgedLabels, precision_at
+from divgrpc_lab.data.labelled_documents import LabelledDocuments, labelled_documents
+
+
+@pytest.fixture(scope="module")
+def made() -> LabelledDocuments:
+    """Return a five-hundredth of LSHTC3, and 300 documents to ask."""
+    return labelled_documents(1_508, 3_200, 518, 300, seed=3)
+
+
+def test_documents_are_of_the_papers_kind(made: LabelledDocuments) -> None:
+    """Unit rows of about 40 words, at least 4 labels, whose counts have a long tail."""
+    assert made.documents.shape == (1_508, 3_200)
+    assert made.labels.shape == (1_508, 518)
+    assert (made.asked.shape, made.truth.shape) == ((300, 3_200), (300, 518))
+    for rows in (made.documents, made.asked):
+        assert rows.dtype == np.float32
+        assert rows.has_canonical_format
+        assert 38 < rows.nnz / rows.shape[0] < 42
+        assert np.sqrt(rows.multiply(rows).sum(axis=1)) == pytest.approx(np.ones(rows.shape[0]))
+    for labels in (made.labels, made.truth):
+        assert labels.has_canonical_format
+        assert set(labels.data) == {1}
+        assert 4 <= np.diff(labels.indptr).min() < labels.nnz / labels.shape[0] < 5
+    counts = np.sort(np.bincount(made.labels.indices, minlength=518))
+    assert counts[-1] > 20 * counts[259] > 0
+
+
+def test_labels_of_a_document_share_a_topic(made: LabelledDocuments) -> None:
+    """One topic for each document, and every topic has labels next to each other."""
+    assert np.array_equal(made.topics, np.sort(made.topics))
+    assert set(made.topics) == {0, 1, 2}
+    topics = made.topics[made.labels.indices]
+    starts = made.labels.indptr[:-1]
+    assert np.array_equal(np.minimum.reduceat(topics, starts), np.maximum.reduceat(topics, starts))
+
+
+def test_words_stand_for_labels_topics_and_nothing(made: LabelledDocuments) -> None:
+    """Each label and topic has words, a fifth stands for nothing, and documents use their own."""
+    of_labels, of_topics = made.owners < 518, (made.owners >= 518) & (made.owners < 521)
+    assert set(made.owners) == set(range(522))
+    assert [of_labels.sum(), of_topics.sum()] == [2_080, 480]
+    document = np.repeat(np.arange(1_508), np.diff(made.documents.indptr))
+    owner = made.owners[made.documents.indices]
+    own = made.labels[document[owner < 518], owner[owner < 518]]
+    assert np.all(own == 1)
+
+
+@pytest.mark.parametrize(("lengths", "least"), [("unit", 0.8), ("long tail", 0.4)])
+def test_the_planted_model_finds_the_labels(
+    made: LabelledDocuments, lengths: str, least: float
+) -> None:
+    """Its best label is mostly true; rows are as long as the roots of their counts."""
+    factors, feature_map = made.planted(200)
+    assert (factors.shape, feature_map.shape) == ((518, 200), (3_200, 200))
+    assert factors.dtype == feature_map.dtype == np.float32
+    long = np.linalg.norm(factors, axis=1, keepdims=True)
+    counts = np.bincount(made.labels.indices, minlength=518)
+    assert long[:, 0] ** 2 == pytest.approx(np.maximum(counts, 1), rel=1e-4)
+    scores = made.asked @ feature_map @ (factors if lengths == "long tail" else factors / long).T
+    best = np.argsort(-scores, axis=1)[:, :5]
+    assert precision_at(JudgedLabels.of(best, made.truth)).mean(axis=0)[0] > least
+
+
+def test_a_seed_fixes_every_byte(made: LabelledDocuments) -> None:
+    """The same seed gives the same set, another one another."""
+    again, other = (labelled_documents(1_508, 3_200, 518, 300, seed=seed) for seed in (3, 4))
+    for part in ("documents", "labels", "asked", "truth"):
+        for name in ("data", "indices", "indptr"):
+            same, mine = (getattr(getattr(each, part), name) for each in (again, made))
+            assert same.tobytes() == mine.tobytes()
+    assert made.documents.indices.tobytes() != other.documents.indices.tobytes()
+    assert made.planted(8)[1].tobytes() == again.planted(8)[1].tobytes()
+
+
+def test_one_document_of_four_labels_is_enough() -> None:
+    """The least there can be: one topic, whose labels are all taken."""
+    made = labelled_documents(1, 16, 4, 1, seed=0)
+    assert made.labels.indices.tolist() == [0, 1, 2, 3]
+    assert made.documents.nnz > 0
+    assert made.planted(1)[0].shape == (4, 1)

@@ -1,0 +1,288 @@
+"""The paper's claims on made-up rows: each holds, does not hold, and cannot be told."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from divgrpc.types import Interval
+from divgrpc_lab.table1 import claims, gain
+from divgrpc_lab.table1.beside import PCA, Coded, Growth, Spread, exponent
+from divgrpc_lab.table1.chi_square import chi_square_test, power
+from divgrpc_lab.table1.printed import FAMILIES, KS, METHODS, printed
+from divgrpc_lab.table1.rows import (
+    ALL,
+    BARE,
+    FIGURES,
+    FOLDED,
+    HASHED,
+    ONE_EXACT,
+    TABLES,
+    Row,
+    interval,
+)
+
+_CATEGORIES = np.repeat(np.arange(20), 2)
+_FAMILY = "LSH-SDiv"
+# Of the categories' means, of which the draws are.
+_NOISE = np.repeat(np.linspace(-0.02, 0.02, 20), 2)
+
+
+def row(method: str, family: str, stage: str, h: float, **told: Any) -> Row:  # noqa: ANN401  # fields of a row
+    """Return a row whose queries have an h, or a precision, about so great."""
+    values = {"h_score": h + _NOISE, "precision": told.pop("precision", h) + _NOISE}
+    figures = {
+        name: Interval(float(values.get(name, values["h_score"]).mean()), h - 0.01, h + 0.01)
+        for name in FIGURES
+    }
+    blank = Row(
+        data="made up",
+        method=method,
+        family=family,
+        stage=stage,
+        k=10,
+        search="exact",
+        dial=0.3,
+        fixed=False,
+        hash_limit=0,
+        candidates_limit=0,
+        queries=40,
+        few=method == "QP-Rel",
+        short=0,
+        figures=figures,
+        h_seeds=(h,),
+        microseconds=100.0,
+        values=values,
+        categories=_CATEGORIES,
+    )
+    return replace(blank, **told)
+
+
+def uneven(found: Row) -> Row:
+    """Return a row that differs from others by noise alone."""
+    shuffled = {name: values[::-1].copy() for name, values in found.values.items()}
+    return replace(found, values=shuffled)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_hashing_raises_h(method: str) -> None:
+    """It holds where h is higher in every cell, not where it is lower in one."""
+    stage = ONE_EXACT if method == "Rerank" else ALL
+    plain = row(method, "NH", stage, 0.7)
+    better, worse = (row(method, "LSH-Div", TABLES, h) for h in (0.8, 0.6))
+    assert claims.raises_h([plain, better], method, TABLES).holds is True
+    assert claims.raises_h([plain, better, worse], method, TABLES).holds is False
+    assert claims.raises_h([plain, uneven(better), uneven(plain)], method, TABLES).holds is True
+    same = uneven(row(method, "LSH-SDiv", TABLES, 0.7))
+    verdict = claims.raises_h([plain, better, same], method, TABLES)
+    assert verdict.word == "cannot be told"
+    assert "above zero in 1 of 2 cells, below in 0, too close to tell in 1" in verdict.sentence
+    assert claims.raises_h([plain], method, TABLES).holds is None
+
+
+def test_nearest_with_hashing_is_best() -> None:
+    """It is compared with the best row of any other method of the paper's."""
+    nearest = row("NN", "LSH-Div", TABLES, 0.8)
+    lower, higher = row("MMR", "NH", ALL, 0.7), row("Greedy", "LSH-SDiv", HASHED, 0.9)
+    beyond = row("DPP", "NH", ALL, 0.95)
+    assert claims.nearest_is_best([nearest, lower, beyond]).holds is True
+    verdict = claims.nearest_is_best([nearest, lower, higher])
+    assert verdict.holds is False
+    assert "made up, 10: 0.800 against 0.900 (Greedy, LSH-SDiv, hashed)" in verdict.sentence
+    assert claims.nearest_is_best([nearest, uneven(row("MMR", "NH", ALL, 0.8))]).holds is None
+
+
+def test_greedy_collapses_without_a_limit() -> None:
+    """Precision is compared at the one fixed dial, with the limit and without."""
+
+    def pair(precision: float) -> list[Row]:
+        told = {"fixed": True, "dial": 0.7}
+        return [
+            row("Greedy", "LSH-Div", TABLES, 0.8, precision=0.9, **told),
+            row("Greedy", "LSH-Div", BARE, 0.5, precision=precision, **told),
+        ]
+
+    verdict = claims.greedy_collapses(pair(0.5))
+    assert verdict.holds is True
+    assert "P 0.50 without the limit, 0.90 with it" in verdict.sentence
+    assert claims.greedy_collapses(pair(0.95)).holds is False
+    with_limit, without = pair(0.9)
+    assert claims.greedy_collapses([with_limit, uneven(without)]).holds is None
+    assert claims.greedy_collapses([]).holds is None
+
+
+def coded(family: str, n_bits: int, h: float, n_tables: int = 4) -> Coded:
+    """Return what greedy reaches with so many bits."""
+    return Coded(n_bits, n_tables, row("Greedy", family, TABLES, h))
+
+
+@pytest.mark.parametrize(("fewer", "holds"), [(6, True), (12, None), (24, False), (0, False)])
+def test_fewer_bits_for_equal_h(fewer: int, holds: bool | None) -> None:
+    """LSH-SDiv is asked for the best h of LSH-Div, or nearly, which 12 bits reach here."""
+    div = [coded("LSH-Div", bits, h) for bits, h in ((6, 0.6), (12, 0.8), (24, 0.7))]
+    sdiv = [coded("LSH-SDiv", bits, 0.81 if bits == fewer else 0.5) for bits in (6, 12, 24)]
+    verdict = claims.fewer_bits([*div, *sdiv])
+    assert verdict.holds is holds
+    assert "0.790 is reached by LSH-Div surely with 48 bits" in verdict.sentence
+
+
+@pytest.mark.parametrize(("h", "holds"), [(0.7, True), (0.9, False)])
+def test_randomness_matters(h: float, holds: bool) -> None:
+    """LSH-SDiv and PCA-Hash meet at equal bits and tables; what has no partner is left out."""
+    rows = [coded("LSH-SDiv", 6, 0.8), coded(PCA, 6, h), coded("LSH-SDiv", 12, 0.1)]
+    assert claims.randomness_matters(rows).holds is holds
+
+
+@pytest.mark.parametrize(
+    ("counts", "word"),
+    [
+        ((50,) * 10, "is not rejected"),
+        ((110, *(10,) * 9), "does not hold"),
+        ((20,) * 10, "cannot be told"),
+        ((0,) * 10, "cannot be told"),
+    ],
+)
+def test_uniform_over_the_ball(counts: Sequence[int], word: str) -> None:
+    """Even draws are not rejected, uneven ones are, and few prove nothing."""
+    spread = Spread("made up", "uniform", 1_000, 10, tuple(counts))
+    assert claims.uniform([spread]).word == word
+
+
+def test_draws_of_alike_queries_count_as_one() -> None:
+    """What one draw a category rejects is not rejected where ten of each say the same."""
+    counts = (50, *(10,) * 9)
+    alone, alike = (Spread("made up", "uniform", 1_000, 10, counts, n) for n in (1, 10))
+    assert claims.uniform([alone]).holds is False
+    assert claims.uniform([alike]).holds is None
+    assert "140 draws, counted as 14" in claims.uniform([alike]).sentence
+
+
+def test_power_grows_with_draws_and_with_the_deviation() -> None:
+    """Of even draws as many are rejected as the test is wrong; of few hardly any."""
+    falling = np.linspace(1.36, 0.64, 10).tolist()
+    assert power(0, falling, 0.01) == 0
+    assert power(1_000, [1.0] * 10, 0.01) == pytest.approx(0.01, abs=0.005)
+    assert power(50, falling, 0.01) < 0.2
+    assert power(500, falling, 0.01) > 0.8
+    assert power(100, [5.0] + [1.0] * 9, 0.01) > 0.9
+
+
+def test_intervals_are_of_categories() -> None:
+    """Queries of a category that say the same make the mean no surer; other ones do."""
+    alike = interval(np.repeat(np.linspace(0, 1, 20), 2), _CATEGORIES)
+    twice = interval(np.repeat(np.linspace(0, 1, 20), 8), np.repeat(np.arange(20), 8))
+    assert tuple(alike) == pytest.approx(tuple(twice))
+    apart = interval(np.tile([0.0, 1.0], 20), _CATEGORIES)
+    assert tuple(apart) == pytest.approx((0.5, 0.5, 0.5))
+
+
+def test_chi_square_has_its_known_tail() -> None:
+    """At 9 degrees 16.92 is exceeded by one sample in twenty, give or take the simulation."""
+    counts = np.full(10, 100)
+    counts[:2] += (29, -29)
+    p, chi_square = chi_square_test(counts.tolist())
+    assert chi_square == pytest.approx(16.82)
+    assert p == pytest.approx(0.0517, abs=0.006)
+
+
+@pytest.mark.parametrize(
+    ("x", "holds"), [((0.5, 0.4, 0.6), True), ((1.2, 1.1, 1.3), False), ((0.9, 0.7, 1.1), None)]
+)
+def test_hashed_points_grow_slowly(x: tuple[float, float, float], holds: bool | None) -> None:
+    """An exponent below 1 is some epsilon above 0, where recall was held."""
+    growth = Growth("made up", (100, 200), (10.0, 14.0), (0.9, 0.85), (20, 29), Interval(*x))
+    assert claims.grows_slowly([growth]).holds is holds
+    assert claims.grows_slowly([replace(growth, recalls=(0.9, 0.7))]).holds is None
+
+
+def test_exponent_is_that_of_a_power() -> None:
+    """Points hashed as n to the power of 0.6 have the exponent 0.6, whatever the queries."""
+    sizes = [100, 200, 400]
+    hashed = np.array([[n**0.6 * q for n in sizes] for q in (1.0, 2.0, 3.0)])
+    assert tuple(exponent(sizes, hashed)) == pytest.approx((0.6, 0.6, 0.6))
+
+
+def test_faster_counts_the_slowest_case() -> None:
+    """A speed-up holds where every case has it, and says what was not measured."""
+    plain = row("MMR", "NH", ALL, 0.7, microseconds=500.0)
+    fast, slow = (row("MMR", "LSH-Div", HASHED, 0.7, microseconds=us) for us in (100.0, 250.0))
+    assert claims.faster([plain, fast], "MMR", 4, 8).holds is True
+    verdict = claims.faster([plain, fast, slow], "MMR", 4, 8)
+    assert verdict.holds is False
+    assert "from 2.0 to 5.0" in verdict.sentence
+    assert claims.faster([], "MMR", 4, 8).holds is None
+    greedy = row("Greedy", "NH", ALL, 0.7, microseconds=20_000.0)
+    nearest = row("NN", "LSH-Div", HASHED, 0.7)
+    assert claims.faster_than_greedy([greedy, nearest]).holds is True
+    assert claims.faster_than_greedy([replace(greedy, microseconds=999.0), nearest]).holds is False
+
+
+def exhaustive(h: float, greedy_h: float, microseconds: float = 100.0) -> list[Row]:
+    """Return a table in which hashed greedy has an h, between 0.7 of NN and that of MMR."""
+    return [
+        row("NN", "NH", ALL, 0.7),
+        row("MMR", "NH", ALL, h, microseconds=13_000.0),
+        row("Greedy", "NH", ALL, 0.75, microseconds=12_000.0),
+        row("Greedy", "NH", ONE_EXACT, 0.74, microseconds=1_000.0),
+        row("Greedy", _FAMILY, FOLDED, greedy_h, microseconds=microseconds),
+    ]
+
+
+def test_gain_share_is_of_the_best_exhaustive_method() -> None:
+    """Here MMR gains 0.1, of which hashing keeps 0.95, at 120 times the speed of greedy."""
+    kept = gain.gain_shares(exhaustive(0.8, 0.795))
+    hashed = next(each for each in kept if each.row.stage == FOLDED)
+    assert hashed.share is not None
+    assert hashed.best.method == "MMR"
+    assert hashed.share.value == pytest.approx(0.95)
+    ratios = (hashed.than_best, hashed.than_greedy, hashed.than_exact)
+    assert ratios == pytest.approx((130, 120, 10))
+    assert gain.enough_is_kept(kept, _FAMILY).holds is True
+    assert gain.hundred_times(kept, _FAMILY).holds is True
+
+
+def test_too_little_is_kept_or_too_slowly() -> None:
+    """Half of the gain is not enough, and speed is judged whatever is kept."""
+    half = gain.gain_shares(exhaustive(0.8, 0.75))
+    assert gain.enough_is_kept(half, _FAMILY).holds is False
+    assert gain.hundred_times(half, _FAMILY).holds is True
+    slow = gain.gain_shares(exhaustive(0.8, 0.8, microseconds=200.0))
+    assert gain.hundred_times(slow, _FAMILY).holds is False
+
+
+def test_gain_is_judged_by_one_row_of_each_family() -> None:
+    """A better row, at default limits or of the other family, is no help to one that keeps less."""
+    others = [row("Greedy", _FAMILY, HASHED, 0.8), row("Greedy", "LSH-Div", FOLDED, 0.8)]
+    kept = gain.gain_shares([*exhaustive(0.8, 0.75), *others])
+    assert gain.enough_is_kept(kept, _FAMILY).holds is False
+    assert gain.enough_is_kept(kept, "LSH-Div").holds is True
+    assert gain.enough_is_kept([], _FAMILY).holds is None
+
+
+def test_no_gain_has_no_share() -> None:
+    """Where nothing gains 0.02 of h there is no share, and no verdict on it."""
+    rows = [r for r in exhaustive(0.71, 0.70) if r.stage != ALL or r.method != "Greedy"]
+    kept = gain.gain_shares([*rows, row("Greedy", "NH", ALL, 0.7)])
+    assert [each.share for each in kept] == [None, None]
+    assert gain.enough_is_kept(kept, _FAMILY).holds is None
+
+
+def test_the_papers_numbers_fit_each_other() -> None:
+    """No h is above the harmonic mean of P and D, but for rounding; 14 of 45 lie below it."""
+    cells = printed()
+    assert set(cells) == {(m, f, k) for m in METHODS for f in FAMILIES for k in KS}
+
+    def harmonic(p: float, d: float) -> float:
+        return 2 * p * d / (p + d)
+
+    below = 0
+    for cell in cells.values():
+        p, d = cell.precision, cell.diversity
+        assert cell.h - 0.005 <= harmonic(p + 0.005, d + 0.005)
+        below += cell.h + 0.005 < harmonic(p - 0.005, d - 0.005)
+    assert below == 14
+    gaps = [harmonic(c.precision, c.diversity) - c.h for c in cells.values()]
+    assert np.mean(gaps) == pytest.approx(0.0087, abs=5e-5)
+    assert max(gaps) == pytest.approx(0.033, abs=5e-4)

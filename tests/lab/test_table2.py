@@ -1,0 +1,241 @@
+"""`divgrpc_lab table2` from its start to its page, as small as it goes; its claims by hand."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from divgrpc.types import Interval, Mode
+from divgrpc_lab.__main__ import main
+from divgrpc_lab.data.documents import DIGITS, load
+from divgrpc_lab.data.topics import DATA_VARIABLE
+from divgrpc_lab.table1.bench import Clock
+from divgrpc_lab.table2 import claims as label_claims
+from divgrpc_lab.table2.bench import EPSILONS, LabelBench, weight
+from divgrpc_lab.table2.pages import page
+from divgrpc_lab.table2.printed import PRINTED, impossible
+from divgrpc_lab.table2.report import Report
+from divgrpc_lab.table2.rows import (
+    BY_HIERARCHY,
+    DEFAULT,
+    EVERYTHING,
+    FAMILIES,
+    FIGURES,
+    PAPERS,
+    WITHOUT_HASHING,
+    Asking,
+    LabelRow,
+)
+from divgrpc_lab.table2.times import ENDS_EARLY, MadeUp, TimedLabels, label_times
+
+_NOISE = np.linspace(-0.02, 0.02, 40)
+
+
+def test_quick_run_on_digits(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without data it says so, measures every row on digits, and writes page and JSON."""
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    out, figures = tmp_path / "new" / "table2.html", tmp_path / "table2.json"
+    told = ["table2", "--quick", "--out", str(out), "--json", str(figures)]
+    assert main(told) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("No data")
+    assert "DOES NOT HOLD: the column h of Table 2" in shown
+    found = json.loads(figures.read_text())
+    without_hashing = len(WITHOUT_HASHING) + len(BY_HIERARCHY)
+    assert len(found["rows"]) == without_hashing + len(FAMILIES) * 2 * 2
+    assert {row["method"] for row in found["rows"]} > set(PRINTED) - {"LEML"}
+    for row in found["rows"]:
+        assert all(0 <= row[name]["value"] <= 1 for name in FIGURES)
+        assert row["h_score"]["value"] <= row["h_of_means"] + 1e-9
+        assert (row["dial"] == 0) == (row["method"] in ("LEML", "nearest"))
+        assert 0 < row["scored"] <= row["among"]
+        assert row["microseconds"] > 0
+    leml = found["rows"][0]
+    assert (leml["method"], leml["search"], leml["scored"]) == ("LEML", "exact", leml["among"])
+    assert len(found["epsilon"]) == 1 + 2 * 2 * len(EPSILONS)
+    limits = [each["hash_limit"] for each in found["epsilon"] if each["mode"] == "neighbour_vote"]
+    assert limits[: len(EPSILONS)] == sorted(limits[: len(EPSILONS)], reverse=True)
+    assert len(found["times"]) == 5 + 4 * len(FAMILIES)
+    html = out.read_text()
+    for words in ("the paper's own", "2PD/(P+D)", "h against ε", "cannot be told"):
+        assert words.replace("'", "&#39;") in html
+
+
+@pytest.mark.parametrize(
+    ("told", "complaint"),
+    [
+        (["--sets", "lshtc3"], "sets must be of bibtex"),
+        (["--documents", "9"], "documents must be at least 10"),
+    ],
+)
+def test_refusals(told: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What cannot be asked is refused before any work, with the field."""
+    assert main(["table2", *told]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_folder_without_the_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder that lacks a set is named, and nothing else is measured in its place."""
+    assert main(["table2", "--data", str(tmp_path)]) == 2
+    assert "there is no bibtex.npz" in capsys.readouterr().err
+
+
+def test_without_a_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is no D, no h and no curve, and the page leaves their places empty."""
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    (split,) = load([DIGITS])
+    bench = LabelBench(replace(split, hierarchy=None, roots=()), 12, Clock(lambda _: None, 1))
+    rows = list(bench.rows())
+    assert bench.curves() == []
+    assert all(np.isnan(row.figures["h_score"].value) for row in rows)
+    assert rows[0].plain()["h_score"] is None
+    assert all(row.figures["f_score"].value > 0 for row in rows)
+    report = Report({}, [{"name": DIGITS}], rows)
+    assert len(page(report).sections) == 5
+    json.dumps(report.plain(), allow_nan=False)
+
+
+def test_times_of_given_factors() -> None:
+    """Every method in both modes, of everything and by hashing, with what it found right."""
+    rng = np.random.default_rng(0)
+    factors = rng.standard_normal((400, 12)).astype("f4")
+    asked = rng.standard_normal((30, 12)).astype("f4")
+    truth = np.zeros((30, 400), "f4")
+    truth[np.arange(30)[:, None], np.argsort(-asked @ factors.T, axis=1)[:, :5]] = 1
+    # Documents of which each is asked again, with its own labels.
+    bags = sparse.csr_array(np.where(rng.random((30, 60)) < 0.2, 1, 0) + np.eye(30, 60), dtype="f4")
+    labels = sparse.csr_array(truth)
+    found = list(label_times(MadeUp(bags, labels, bags, labels, asked, factors)))
+    hashed = [*np.repeat([*FAMILIES], 2)]
+    names = ["LEML", "LEML", "MMR", "Greedy", *hashed, "nearest", *hashed]
+    assert [each.method for each in found] == names
+    assert [each.mode for each in found] == ["embedding"] * 10 + ["neighbour_vote"] * 7
+    assert (found[0].precision, found[0].scored, found[0].documents) == (1.0, 1.0, 30)
+    assert (found[0].setting, found[1].setting, found[1].precision) == (EVERYTHING, ENDS_EARLY, 1.0)
+    assert (found[0].among, found[10].among, found[10].scored) == (400, 30, 1.0)
+    assert (found[2].documents, found[3].documents) == (20, 20)
+    assert all(0 < each.scored <= 1 and each.microseconds > 0 for each in found)
+    verdicts = [each for each in label_claims.everything([], found) if "its size" in each.claim]
+    assert len(verdicts) == 4
+    assert all(each.holds is not None for each in verdicts)
+
+
+def row(
+    method: str,
+    figure: float,
+    setting: str = PAPERS,
+    mode: Mode = "embedding",
+    microseconds: float = 100.0,
+) -> LabelRow:
+    """Return a row every figure of which is about so great."""
+    values = dict.fromkeys(FIGURES, figure + _NOISE)
+    exhaustive = setting == EVERYTHING
+    return LabelRow(
+        data="made up",
+        asking=Asking(method, mode, setting),
+        search="exact" if exhaustive else "tables",
+        dial=0.3,
+        threshold=None,
+        documents=40,
+        empty=0,
+        figures={name: Interval(figure, figure - 0.1, figure + 0.1) for name in FIGURES},
+        precision_at=(figure,) * 5,
+        h_of_means=figure,
+        microseconds=microseconds,
+        scored=10,
+        among=100,
+        same_as_lsh_div=False,
+        values=values,
+    )
+
+
+def holds(rows: list[LabelRow], claim: str, times: list[TimedLabels] | None = None) -> bool | None:
+    """Return what is said of the claim that begins so."""
+    said = label_claims.everything(rows, times or [])
+    (found,) = (each for each in said if each.claim.startswith(claim))
+    return found.holds
+
+
+def test_claims_of_figures() -> None:
+    """Above in every cell holds, below in one does not, and noise or no row tells nothing."""
+    base = [row("LEML", 0.5, EVERYTHING), row("Greedy", 0.4, EVERYTHING)]
+    high = [row("LSH-SDiv", 0.6), row("LSH-SDiv", 0.6, DEFAULT)]
+    claim = "h of LSH-SDiv is above that of LEML, embedding"
+    assert holds([*base, *high], claim) is True
+    assert holds([*base, high[0], row("LSH-SDiv", 0.4, DEFAULT)], claim) is False
+    noisy = replace(high[0], values=dict.fromkeys(FIGURES, 0.5 + _NOISE[::-1]))
+    assert holds([*base, noisy], claim) is None
+    assert holds(base, claim) is None
+    # What an exact search found says nothing of hashing.
+    exact = replace(row("LSH-SDiv", 0.4, DEFAULT), search="exact")
+    assert holds([*base, high[0], exact], claim) is True
+    # Another mode is another claim.
+    assert holds([*base, *high], claim.replace("embedding", "votes")) is None
+    votes = [
+        row("LSH-SDiv", 0.6, mode="neighbour_vote"),
+        row("LSH-Div", 0.3, mode="neighbour_vote"),
+    ]
+    assert holds([*base, *votes], "P of LSH-SDiv is above that of LSH-Div, votes") is True
+    assert holds(base, "P of LEML is above that of Greedy") is True
+    assert holds([*base, *high], "R of LEML is above that of LSH-SDiv, embedding") is False
+
+
+def test_components_as_many_as_dimensions_are_told() -> None:
+    """Where hyperplanes are drawn alike the sentence says that nothing is to be expected."""
+    rows = [replace(row("LSH-SDiv", 0.6), same_as_lsh_div=True), row("LSH-Div", 0.6)]
+    said = label_claims.everything(rows)[0]
+    assert said.claim == "P of LSH-SDiv is above that of LSH-Div, embedding"
+    assert "same distribution" in said.sentence
+    assert "same distribution" not in label_claims.everything([row("LSH-SDiv", 0.6)])[0].sentence
+
+
+def test_claims_of_times() -> None:
+    """The slowest case counts on the data sets, the better setting at the paper's size."""
+    base, claim = row("LEML", 0.5, EVERYTHING, microseconds=3_000), "LSH-SDiv is more than 20 times"
+    hashed = row("LSH-SDiv", 0.5)
+    on_data = f"{claim} as fast as LEML, embedding"
+    rows = [base, hashed]
+    said = {each.claim: each.holds for each in label_claims.everything(rows)}
+    assert said[on_data] is True
+    slow = replace(hashed, data="slow", microseconds=1_000)
+    rows += [slow, replace(base, data="slow")]
+    said = {each.claim: each.holds for each in label_claims.everything(rows)}
+    assert said[on_data] is False
+    assert said[f"{on_data}, at its size"] is None
+    times = [
+        TimedLabels("LEML", "embedding", EVERYTHING, 500, 9, 2_500, 0.5, 1),
+        TimedLabels("LSH-SDiv", "embedding", PAPERS, 500, 9, 200, 0.5, 0.1),
+        TimedLabels("LSH-SDiv", "embedding", DEFAULT, 500, 9, 100, 0.5, 0.1),
+        TimedLabels("LSH-SDiv", "neighbour_vote", DEFAULT, 700, 9, 200, 0.5, 0.1),
+    ]
+    assert holds(rows, f"{on_data}, at its size", times) is True
+    assert holds(rows, f"{claim} as fast as LEML, votes, at its size", times) is False
+
+
+def test_h_that_cannot_be() -> None:
+    """Four of the five rows that the paper prints have more h than their P and D allow."""
+    assert impossible() == ["LEML", "PCA-Hash", "LSH-Div", "LSH-SDiv"]
+    assert {name: round(each.most, 3) for name, each in PRINTED.items()} == {
+        "LEML": 0.445,
+        "MMR": 0.417,
+        "PCA-Hash": 0.406,
+        "LSH-Div": 0.245,
+        "LSH-SDiv": 0.473,
+    }
+    assert label_claims.h_is_possible().holds is False
+
+
+def test_weight_counts_every_document(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock ends at what is asked, so that the time left is right."""
+    monkeypatch.delenv(DATA_VARIABLE, raising=False)
+    (split,) = load([DIGITS])
+    told: list[int] = []
+    clock = Clock(lambda progress: told.append(progress.rows_done), weight(10))
+    list(LabelBench(split, 10, clock).rows())
+    clock.stage("over")
+    assert told[-1] == weight(10)
