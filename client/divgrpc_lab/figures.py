@@ -12,13 +12,15 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 import divgrpc
 from divgrpc.metrics import mean
 from divgrpc.types import FloatArray, IntArray
 from divgrpc_client.client import Client
 from divgrpc_client.formats import tables
-from divgrpc_client.reports.charts import Spots, plane
+from divgrpc_client.reports.charts import Chart, Palette, draw
 from divgrpc_client.reports.page import (
     Body,
     Column,
@@ -112,8 +114,8 @@ def run(out: Path) -> int:
     drawings = {name: draw_toy(points, name, ids) for name, ids in picked.items()}
     write_page(_page(points, picked, drawings, shown), page)
     if page != out:
-        for name, svg in drawings.items():
-            (out / f"toy-{name.lower()}.svg").write_text(svg + "\n", encoding="utf-8")
+        for name, chart in drawings.items():
+            (out / f"toy-{name.lower()}.svg").write_text(chart.light, encoding="utf-8")
         write_contact_sheet(out / "digits.png", "Seven queries", _SHEET_TEXT, _blocks(shown))
     tables.console().print(f"Figures: {out}", soft_wrap=True)
     return 0
@@ -145,26 +147,31 @@ def ask_toy(client: Client, points: Toy) -> dict[str, IntArray]:
     }
 
 
-def draw_toy(points: Toy, name: str, ids: IntArray) -> str:
-    """Return the plane as SVG, with what was picked filled."""
-    picked = np.isin(np.arange(len(points.points)), ids)
+def draw_toy(points: Toy, name: str, ids: IntArray) -> Chart:
+    """Draw the plane, with what was picked filled."""
+    is_picked = np.isin(np.arange(len(points.points)), ids)
 
-    def spots(words: str, kind: int, marker: str, *, filled: bool) -> Spots:
-        chosen = (points.classes == kind) & (picked == filled)
-        where = [(float(x), float(y)) for x, y in points.points[chosen]]
-        return Spots(words, where, kind, marker, 0 if filled else 1, 8 if filled else 4)
+    def paint(axes: Axes, palette: Palette) -> Sequence[Line2D]:
+        axes.set_aspect("equal")
+        axes.set(xticks=[], yticks=[])
+        keys = []
+        for filled in (False, True):
+            for kind, marker in enumerate("os"):
+                chosen = points.points[(points.classes == kind) & (is_picked == filled)]
+                label = f"{'picked, ' if filled else 'class '}{'AB'[kind]}"
+                keys += axes.plot(
+                    *chosen.T,
+                    label=label,
+                    color=palette.series[kind],
+                    marker=marker,
+                    markersize=8 if filled else 4,
+                    fillstyle="full" if filled else "none",
+                    linestyle="none",
+                )
+        star: Any = {"color": palette.ink, "marker": "*", "markersize": 16, "linestyle": "none"}
+        return keys + axes.plot(*points.query[:, None], label="query", **star)
 
-    query = (float(points.query[0]), float(points.query[1]))
-    return plane(
-        [
-            spots("class A", 0, "o", filled=False),
-            spots("class B", 1, "s", filled=False),
-            spots("picked, A", 0, "o", filled=True),
-            spots("picked, B", 1, "s", filled=True),
-            Spots("query", [query], 6, "*", size=16),
-        ],
-        f"{name}: {TOY_K} picks of two classes in the plane",
-    )
+    return draw(paint, f"{name}: {TOY_K} picks of two classes in the plane")
 
 
 def ask_digits(client: Client) -> Shown:
@@ -186,9 +193,9 @@ def ask_digits(client: Client) -> Shown:
 
 
 def _page(
-    points: Toy, picked: Mapping[str, IntArray], drawings: Mapping[str, str], shown: Shown
+    points: Toy, picked: Mapping[str, IntArray], drawings: Mapping[str, Chart], shown: Shown
 ) -> Page:
-    figures = Figures([Figure(svg, name) for name, svg in drawings.items()])
+    figures = Figures([Figure(chart, name) for name, chart in drawings.items()])
     return Page(
         "The paper's figures, made again",
         [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc.search.results import ResultT, joined
-from divgrpc.types import EvaluateRow, Progress
+from divgrpc.types import EvaluateLabelRow, EvaluateRow, Progress
 from divgrpc_client.client import Client
 from divgrpc_client.formats import json_output, label_inputs
 from divgrpc_client.formats.extras import extra
@@ -143,8 +143,6 @@ def evaluate(arguments: argparse.Namespace) -> None:
 
 def evaluate_labels(arguments: argparse.Namespace) -> None:
     """Try a grid of predictions on documents whose labels are known."""
-    from divgrpc_client.formats import evaluation_tables, label_tables
-
     documents, labels, numbers = label_inputs.read_labelled_documents(arguments)
     if labels is None:
         raise InvalidArgumentError("labels", "--labels has them where --features are a matrix")
@@ -172,21 +170,18 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
                 **_given(arguments, LabelGridOptions),
             )
             rows = list(found)
-    if arguments.json:
-        evaluation_tables.show_json(rows)
-    elif arguments.csv:
-        evaluation_tables.show_csv(list(map(label_tables.cells, rows)))
-    else:
-        label_tables.show(rows)
+    _show(arguments, rows)
 
 
-def _show(arguments: argparse.Namespace, rows: Sequence[EvaluateRow]) -> None:
+def _show(
+    arguments: argparse.Namespace, rows: Sequence[EvaluateRow] | Sequence[EvaluateLabelRow]
+) -> None:
     from divgrpc_client.formats import evaluation_tables
 
     if arguments.json:
         evaluation_tables.show_json(rows)
     elif arguments.csv:
-        evaluation_tables.show_csv(list(map(evaluation_tables.cells, rows)))
+        evaluation_tables.show_csv(rows)
     else:
         evaluation_tables.show(rows)
 

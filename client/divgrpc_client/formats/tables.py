@@ -27,7 +27,7 @@ from divgrpc.types import (
 from divgrpc_client.messages.options import BUILD_DEFAULTS
 
 # Wide enough for every table here; rich guesses 80 columns where there is no terminal.
-_PIPE_WIDTH: Final = 120
+_PIPE_WIDTH: Final = 140
 _UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 

@@ -77,7 +77,14 @@ def _latency(report: Report) -> list[Part]:
         Curve("from when due", _ms(report["curve"]), 0),
         Curve("from when sent", _ms(report["service_curve"]), 1),
     ]
-    drawn = charts.nines(curves, "latency, ms", "Latency by percentile")
+    drawn = charts.lines(
+        curves,
+        "percentile",
+        "latency, ms",
+        "Latency by percentile",
+        x_scale="percentile",
+        log_y=True,
+    )
     table = _table("Times in ms", ("", *words.SHOWN), words.latencies(report))
     return [_TIMES, Figure(drawn, "Latency by percentile; every step is one more nine."), table]
 
@@ -92,9 +99,9 @@ def _by_second(report: Report) -> Figures:
     latency = [over(n, n, look, 1e3) for look, n in enumerate(("p50", "p90", "p99", "max"))]
     calls = [over("due", "due", 0), over("answered", "answered OK", 2), over("failed", "failed", 7)]
     drawn = [
-        Figure(charts.over_time(calls, "calls", "Calls by second"), "Calls by second."),
+        Figure(charts.lines(calls, "second", "calls", "Calls by second"), "Calls by second."),
         Figure(
-            charts.over_time(latency, "latency, ms", "Latency by second", log=True),
+            charts.lines(latency, "second", "latency, ms", "Latency by second", log_y=True),
             "Latency of the calls that were due in each second.",
         ),
     ]
@@ -102,8 +109,12 @@ def _by_second(report: Report) -> Figures:
         cores = [over("server_cores", "cores busy", 0)]
         memory = [over("server_bytes", "MiB of its own", 1, 2.0**20)]
         drawn += [
-            Figure(charts.over_time(cores, "cores", "CPU of the server"), "CPU of the server."),
-            Figure(charts.over_time(memory, "MiB", "Memory of the server"), "Its own memory."),
+            Figure(
+                charts.lines(cores, "second", "cores", "CPU of the server"), "CPU of the server."
+            ),
+            Figure(
+                charts.lines(memory, "second", "MiB", "Memory of the server"), "Its own memory."
+            ),
         ]
     return Figures(drawn)
 

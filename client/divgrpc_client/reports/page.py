@@ -3,8 +3,8 @@
     page = Page(title="...", facts=("2026-11-21",), sections=(Section("Results", (table, figure)),))
     write_page(page, Path("report.html"))
 
-Whatever text is put into a page is escaped; only `Figure.svg` goes in as it is. The same page gives
-the same bytes.
+Whatever text is put into a page is escaped, and charts are pictures. The same page gives the same
+bytes.
 """
 
 import base64
@@ -13,13 +13,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final, Literal, TypeAlias
 
 import jinja2
 import numpy as np
 import numpy.typing as npt
 from markupsafe import Markup
 from PIL import Image
+
+from divgrpc_client.reports.charts import Chart
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +39,15 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """What stands in a table: a text, a smaller one below it, and whether it is the best."""
+    """What stands in a table: a text, a smaller one below it, and how it is marked.
+
+    `best` marks the best of a column; `verdict` colours what holds, fails or cannot be decided.
+    """
 
     text: str
     detail: str = ""
     best: bool = False
+    verdict: Literal["", "good", "bad", "open"] = ""
 
 
 Row: TypeAlias = Sequence[Cell | str]
@@ -77,13 +83,9 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A drawing, and a caption below.
+    """A chart with a caption below."""
 
-    `svg` is trusted, and goes into the page as it is: an <svg> element with a <title> for those who
-    do not see it, such as `charts` makes.
-    """
-
-    svg: str
+    chart: Chart
     caption: str
 
 
@@ -173,6 +175,7 @@ _TEMPLATES: Final = jinja2.Environment(
     lstrip_blocks=True,
 )
 _TEMPLATES.filters["trusted"] = Markup
+_TEMPLATES.filters["svg_uri"] = lambda svg: f"data:image/svg+xml;base64,{_base64(svg.encode())}"
 _TEMPLATES.tests["cell"] = lambda value: isinstance(value, Cell)
 
 
@@ -192,7 +195,11 @@ def data_uri(image: Image.Image | npt.NDArray[np.uint8]) -> str:
     drawn = image if isinstance(image, Image.Image) else Image.fromarray(image)
     sink = io.BytesIO()
     drawn.save(sink, format="PNG", optimize=True)
-    return f"data:image/png;base64,{base64.b64encode(sink.getvalue()).decode()}"
+    return f"data:image/png;base64,{_base64(sink.getvalue())}"
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 def _kinds(parts: Sequence[Part]) -> Iterator[tuple[str, Part]]:

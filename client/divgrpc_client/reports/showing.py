@@ -101,7 +101,7 @@ def _best(rows: Sequence[EvaluateRow]) -> list[EvaluateRow]:
     own = [row for row in rows if row.parameters.k == k]
     best: dict[str, EvaluateRow] = {}
     for row in [row for row in own if row.by_fold] or own:
-        name = method(row.parameters)
+        name = method(row)
         if name not in best or h(row) > h(best[name]):
             best[name] = row
     return sorted(best.values(), key=lambda row: row.parameters.selector != "nearest")

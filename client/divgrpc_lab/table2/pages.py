@@ -161,7 +161,7 @@ def _by_epsilon(points: Sequence[AtEpsilon]) -> Figures:
             line = [(e, values[None] if level else values[e]) for e in epsilons]
             curves.append(Curve(name, line, look))
         title = f"{letter} against ε on {points[0].data}"
-        figures.append(Figure(charts.against(curves, "ε", letter, title), title))
+        figures.append(Figure(charts.lines(curves, "ε", letter, title, x_scale="log2"), title))
     return Figures(figures)
 
 

@@ -64,9 +64,10 @@ def test_a_table_for_people(run: Callable[..., Ran], files: Path) -> None:
     ran = run("judged", files, "--key", "q", "--categories", "y", *GRID)
     assert (ran.code, ran.err) == (0, "")
     head, *lines = ran.out.splitlines()
-    assert head.split()[:6] == ["row", "setting", "P", "SR", "D", "h"]
+    heads = ["row", "method", "diversity", "search", "limits", "k", "P", "SR", "D", "h"]
+    assert head.split()[:10] == heads
     assert [line.split()[0] for line in lines[:3]] == ["0", "1", "2"]
-    assert "greedy 0.7 auto 1062:850 k 5" in ran.out
+    assert lines[2].split()[1:6] == ["greedy", "0.7", "auto", "1062/850", "5"]
     assert "Chosen by folds" in ran.out
     assert any(line.rstrip().endswith("*") for line in lines[:3])
     assert max(map(len, ran.out.splitlines())) <= 120
@@ -119,7 +120,7 @@ def test_what_does_not_apply(capsys: pytest.CaptureFixture[str], client: Client)
     evaluation_tables.show_json(rows)
     told = json.loads(capsys.readouterr().out)["rows"]
     assert told[0]["metrics"]["h_score"] == {"value": None, "low": None, "high": None}
-    evaluation_tables.show_csv(list(map(evaluation_tables.cells, rows)))
+    evaluation_tables.show_csv(rows)
     assert next(csv.DictReader(io.StringIO(capsys.readouterr().out)))["h_score"] == ""
     evaluation_tables.show(rows)
     assert "row 0: 0 queries without a result, 2 short of k" in capsys.readouterr().out

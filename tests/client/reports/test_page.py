@@ -1,12 +1,13 @@
 """Pages: what is put into them is escaped, and they need nothing but themselves."""
 
+import base64
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from divgrpc_client.reports.charts import COLOURS
+from divgrpc_client.reports.charts import DARK, LIGHT, Chart
 from divgrpc_client.reports.page import (
     Body,
     Cell,
@@ -40,8 +41,8 @@ def _page(text: str) -> Page:
         text,
         Note(text),
         Table(text, columns, (Body(rows, title=text),)),
-        Figure(SVG, text),
-        Figures((Figure(SVG, text),)),
+        Figure(Chart(text, SVG, SVG), text),
+        Figures((Figure(Chart(text, SVG, SVG), text),)),
         ResultLists(text, (texts, images)),
     )
     return Page(text, [Section(text, parts)] * 3, lead=text, facts=(text, text))
@@ -54,6 +55,27 @@ def test_everything_is_escaped() -> None:
     assert "alert" in found
     # Attributes end where they should: none holds a bare quote of ours.
     assert '&"' not in found
+
+
+def test_verdicts_have_a_colour() -> None:
+    """What holds, fails or cannot be decided is marked as such."""
+    row = [Cell(word, verdict=word) for word in ("good", "bad", "open")]
+    table = Table("Claims", [Column(str(n)) for n in range(3)], (Body((row,)),))
+    found = render(Page("Title", (Section("One", (table,)),)))
+    for word in ("good", "bad", "open"):
+        assert f'<span class="{word}">{word}</span>' in found
+
+
+def test_charts_are_pictures_in_both_schemes() -> None:
+    """The light drawing is the picture; the dark one takes its place on dark screens alone."""
+    chart = Chart("a title", "<svg>light</svg>", "<svg>dark</svg>")
+    found = render(Page("Title", (Section("One", (Figure(chart, "caption"),)),)))
+    light, dark = (base64.b64encode(svg.encode()).decode() for svg in (chart.light, chart.dark))
+    assert f'<img src="data:image/svg+xml;base64,{light}" alt="a title">' in found
+    dark_source = (
+        f'"screen and (prefers-color-scheme: dark)" srcset="data:image/svg+xml;base64,{dark}"'
+    )
+    assert dark_source in found
 
 
 def test_the_same_page_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -118,12 +140,16 @@ def test_colours_can_be_read(scheme: str) -> None:
     light, dark = (
         dict(re.findall(r"--([\w-]+): (#\w{6})", part)) for part in style.split("@media")
     )
-    curves = {f"series-{n}": colour for n, colour in enumerate(COLOURS, 1)}
-    colours = {**curves, **light} if scheme == "light" else dark
-    assert set(curves) <= set(colours)
-    for name in ("ink", "faint", "link"):
+    palette = LIGHT if scheme == "light" else DARK
+    colours = light if scheme == "light" else {**light, **dark}
+    assert palette.paper == colours["paper"]
+    for name in ("ink", "faint", "link", "good", "bad", "open"):
         assert _contrast(colours[name], colours["paper"]) >= 4.5, name
     for below in ("best", "note", "tint"):
         assert _contrast(colours["ink"], colours[below]) >= 4.5, below
-    for name in (*curves, "wrong", "mark"):
+    for name in ("wrong", "mark"):
         assert _contrast(colours[name], colours["paper"]) >= 3, name
+    for word in (palette.ink, palette.faint):
+        assert _contrast(word, palette.paper) >= 4.5
+    for curve in palette.series:
+        assert _contrast(curve, palette.paper) >= 3
