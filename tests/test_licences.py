@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parent.parent
-RUN_TIME = ("cli", "server", "load", "report")
+RUN_TIME = ("cli", "server", "report")
 RUST_BUILDERS = ("maturin", "setuptools-rust")
 
 
@@ -100,7 +100,7 @@ def _is_gpl(licence: str) -> bool:
 
 
 def test_running_divgrpc_needs_no_wheel_made_by_rust() -> None:
-    """Base, [server], [load] and [report] bring no wheel of maturin or setuptools-rust."""
+    """Base, [server] and [report] bring no wheel of maturin or setuptools-rust."""
     made = {name: distribution(name).read_text("WHEEL") or "" for name in _run_time()}
     assert "numba" in made
     assert [name for name, wheel in made.items() if _built_by_rust(wheel)] == []

@@ -62,9 +62,8 @@ _INTERNAL: Final = {
     *("DIAL_STEPS", "MOST_CANDIDATES_GROWTH", "POOL_GROWTH", "POOL_WORK", "RELAX_PASSES"),
     *("SEARCHES_AGAIN", "SEARCH_GROWTH", "Sought"),
     *("as_metric", "check_index_name", "check_one_dial", "named_over_default"),
-    *("Index.", "Index.engine", "Call.drawn", "Call.messages", "Points.check", "Points.dims"),
-    *("Points.h", "Points.objective", "Schedule.after", "Schedule.arrivals", "Schedule.times"),
-    *("Step.times", "Threshold.holds"),
+    *("Index.", "Index.engine", "Call.messages", "Schedule.after", "Schedule.arrivals"),
+    *("Schedule.times", "Step.times", "Threshold.holds"),
 }
 # The signature of a function; None of a constant; the attributes of a class, with its signature
 # under "" and the classes that catch an exception under "except".

@@ -22,20 +22,9 @@ _WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
             "divgrpc: this command needs rich: install divgrpc[cli]\n",
         ),
         (
-            ("PIL",),
-            "from divgrpc_client.cli.main import main; sys.exit(main(['demo']))",
-            "divgrpc: the demonstration needs PIL: install divgrpc[server,report]\n",
-        ),
-        (
             ("numba",),
             "from divgrpc_client.cli.main import main; sys.exit(main(['warm']))",
             "divgrpc: compiling kernels needs numba: install divgrpc[server]\n",
-        ),
-        (
-            ("hdrh",),
-            "from divgrpc_client.cli.main import main\n"
-            "sys.exit(main(['load', 'x', '--rate', '1']))",
-            "divgrpc: load needs hdrh: install divgrpc[load]\n",
         ),
         *(
             (

@@ -268,8 +268,8 @@ def rm(arguments: argparse.Namespace) -> None:
 
 def load(arguments: argparse.Namespace) -> int:
     """Put load on a server; returns the exit code."""
-    with extra("load", "load", "load"):
-        from divgrpc_client.load import command
+    from divgrpc_client.load import command
+
     return command.run(arguments)
 
 

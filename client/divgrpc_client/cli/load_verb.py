@@ -17,12 +17,10 @@ could be sent, so that a server that stalls shows it.
   divgrpc load images --data queries.npy --objective 'p99<20ms'          the highest rate with that
   divgrpc load images --data queries.npy --closed 64    64 at a time, each when one is answered
   divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
-  divgrpc load --compare before.json after.json
 
 A mix is a file of [[call]] tables, each with index, data and, where wanted, key, rows, batch,
 share, method ("Query", "QueryStream" or "PredictLabels") and any option of divgrpc query or
-predict; a list is a choice. A table [call.points] names the file that the index was built of, by
-which --quality measures J, and its ids, categories and subtopics, by which it measures h.
+predict; a list makes one kind of call for each of its values.
 
 It ends with 3 where a --require was missed, with 4 where the run is VOID: the generator, not the
 server, was the bottleneck. More --processes, or a machine of its own, may help. Ctrl-C ends it with
@@ -43,7 +41,6 @@ def add_load(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for 
         "--batch", type=int, metavar="N", help="Number of rows in a call (default 1)."
     )
     verb.add_argument("--mix", metavar="TOML", help="Send a mix of calls instead of NAME.")
-    verb.add_argument("--compare", nargs=2, metavar="JSON", help="Compare two reports of --save.")
     _add_rates(verb)
     _add_making(verb)
     group = verb.add_argument_group("reports")
@@ -52,8 +49,8 @@ def add_load(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for 
         action="append",
         default=[],
         metavar="FIGURE<BOUND",
-        help="Fail where this is missed: p99<20ms, errors<0.1%%, rate>450, quality>0.95 or "
-        "gap_closed>0.97, for example. May be repeated.",
+        help="Fail where this is missed: p99<20ms, errors<0.1%%, rate>450 or quality>0.95, for "
+        "example. May be repeated.",
     )
     group.add_argument("--save", metavar="JSON", help="Write the report to this file.")
     group.add_argument("--report", metavar="HTML", help="Write a page; needs divgrpc[report].")
@@ -96,7 +93,7 @@ def _add_making(verb: Any) -> None:  # noqa: ANN401  # argparse names no type fo
     group.add_argument(
         "--warm-up", type=float, metavar="SECONDS", help="Send calls before any count (default 2)."
     )
-    for flag, told in (
+    for flag, text in (
         ("--processes", "Number of processes that make calls (default 1)."),
         ("--channels", "Number of connections a process opens (default 4)."),
         (
@@ -108,17 +105,12 @@ def _add_making(verb: Any) -> None:  # noqa: ANN401  # argparse names no type fo
             "Most calls under way; calls that are due beyond them fail (default 10000).",
         ),
     ):
-        group.add_argument(flag, type=int, metavar="N", help=told)
+        group.add_argument(flag, type=int, metavar="N", help=text)
     group.add_argument(
         "--quality",
         type=float,
         metavar="SHARE",
         help="Compare this share of the answers with exact search afterwards, such as 0.01.",
-    )
-    group.add_argument(
-        "--points",
-        metavar="FILE",
-        help="The file the index was built of, by which --quality measures J.",
     )
     group.add_argument(
         "--traffic-seed",

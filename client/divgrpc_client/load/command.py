@@ -3,23 +3,25 @@
 import argparse
 import os
 import sys
-import zlib
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
+
+from rich.live import Live
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.formats import json_output
 from divgrpc_client.formats.extras import extra
 from divgrpc_client.formats.files import pick_rows, read_vectors
-from divgrpc_client.load import showing, words
-from divgrpc_client.load.points import Points
-from divgrpc_client.load.results import Report, read_report, write_report
-from divgrpc_client.load.running import run_load
-from divgrpc_client.load.schedules import Schedule, constant, parse_schedule
-from divgrpc_client.load.sessions import Settings
-from divgrpc_client.load.targets import check_target
-from divgrpc_client.load.traffic import Call, read_mix
+from divgrpc_client.formats.tables import console
+from divgrpc_client.load.mix import Call, read_mix
+from divgrpc_client.load.recorder import Recorder, codes
+from divgrpc_client.load.report import Report, write_report
+from divgrpc_client.load.run import run_load
+from divgrpc_client.load.schedule import Schedule, constant, parse_schedule
+from divgrpc_client.load.settings import Settings, check_target
+from divgrpc_client.load.text import show
 from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.arrays import row_count, take
 
@@ -27,24 +29,14 @@ MISSED: Final = 3
 VOID: Final = 4
 _INTERRUPTED: Final = 130
 _RATE, _SECONDS = 100.0, 10.0
-_BESIDE_COMPARE: Final = {"compare", "json", "target", "run", "table"}
-# Of the command line, by what the library calls them.
-_SETTINGS: Final = {
-    "warm_up": "warm_up",
-    "processes": "processes",
-    "channels": "channels",
-    "timeout": "timeout",
-    "retries": "retries",
-    "max_in_flight": "max_in_flight",
-    "quality": "quality",
-    "traffic_seed": "seed",
-}
+# Options of the command line that `Settings` has under the same name; the seed has another.
+_SETTINGS: Final = (
+    *("warm_up", "processes", "channels", "timeout", "retries", "max_in_flight", "quality"),
+)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what the command line says; returns the exit code."""
-    if arguments.compare is not None:
-        return _compare(arguments)
     settings = _settings(arguments)
     schedule = _schedule(arguments)
     check_target(arguments.target, allow_remote=settings.allow_remote)
@@ -53,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("save", "report"):
         _make_folder(arguments, name)
     watched = sys.stderr.isatty() and not arguments.json
-    with showing.live() if watched else nullcontext() as tell:
+    with _live(schedule) if watched else nullcontext() as tell:
         report = run_load(
             arguments.target,
             calls,
@@ -67,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         json_output.show(report)
     else:
-        showing.show(report)
+        show(report)
     if arguments.save is not None:
         write_report(report, Path(arguments.save))
     if write_html is not None:
@@ -85,36 +77,31 @@ def _code(report: Report) -> int:
     return 0 if held and found else MISSED
 
 
-def _compare(arguments: argparse.Namespace) -> int:
-    _refuse(arguments, "compare", *sorted(vars(arguments).keys() - _BESIDE_COMPARE))
-    one, other = (_comparable(name) for name in arguments.compare)
-    if arguments.json:
-        heads = ("figure", "a", "b", "ratio", "verdict")
-        rows = [dict(zip(heads, row, strict=True)) for row in words.comparison(one, other)]
-        json_output.show({"notes": words.differences(one, other), "figures": rows})
-    else:
-        showing.show_comparison(one, other)
-    return VOID if one["void"] or other["void"] else 0
+@contextmanager
+def _live(schedule: Schedule) -> Iterator[Callable[[Recorder], None]]:
+    """Show a line on standard error while a run lasts; yields what to call once a second."""
+    with Live(console=console(stderr=True), transient=True, auto_refresh=False) as line:
 
+        def look(recorder: Recorder) -> None:
+            counts = codes(recorder.samples())
+            calls = ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "0 calls"
+            line.update(
+                f"{schedule.seconds:,.0f} s at each rate: {calls}, {sum(recorder.in_flight):,} in "
+                "flight; Ctrl-C ends it with what it has",
+                refresh=True,
+            )
 
-def _comparable(name: str) -> Report:
-    """Read a report; raises `InvalidArgumentError` where what a comparison needs is not in it."""
-    report = read_report(Path(name))
-    try:
-        words.comparison(report, report)
-        words.differences(report, report)
-    except (LookupError, TypeError, ValueError, AttributeError, zlib.error) as error:
-        raise InvalidArgumentError("compare", f"{name} is cut or was changed: {error!r}") from None
-    return report
+        yield look
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
-    given: dict[str, Any] = {
-        name: value
-        for option, name in _SETTINGS.items()
-        if (value := getattr(arguments, option)) is not None
-    }
-    return Settings(poisson=arguments.poisson, allow_remote=arguments.allow_remote, **given)
+    values: dict[str, Any] = {name: getattr(arguments, name) for name in _SETTINGS}
+    values["seed"] = arguments.traffic_seed
+    return Settings(
+        poisson=arguments.poisson,
+        allow_remote=arguments.allow_remote,
+        **{name: value for name, value in values.items() if value is not None},
+    )
 
 
 def _schedule(arguments: argparse.Namespace) -> Schedule:
@@ -140,30 +127,23 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
 def _calls(arguments: argparse.Namespace) -> list[Call]:
     options = {n: getattr(arguments, n) for n in QueryOptions.__annotations__ if n in arguments}
     if arguments.mix is not None:
-        _refuse(
-            arguments, "mix", "name", "data", "key", "dims", "rows", "batch", "points", *options
-        )
+        _refuse(arguments, "mix", "name", "data", "key", "dims", "rows", "batch", *options)
         return read_mix(Path(arguments.mix))
     if arguments.name is None or arguments.data is None:
         raise InvalidArgumentError("name", "say what to ask: NAME and --data, or --mix")
     path = Path(arguments.data)
     vectors = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
-    chosen = pick_rows(arguments.rows, row_count(vectors))
-    vectors = take(vectors, chosen.start, chosen.stop)
+    rows = pick_rows(arguments.rows, row_count(vectors))
+    vectors = take(vectors, rows.start, rows.stop)
     batch = 1 if arguments.batch is None else arguments.batch
-    points = None
-    if arguments.points is not None:
-        if not arguments.quality:
-            raise InvalidArgumentError("points", "--points measures what --quality samples")
-        points = Points(read_vectors(Path(arguments.points)))
-    return [Call(arguments.name, vectors, options, batch=batch, points=points)]
+    return [Call(arguments.name, vectors, options, batch=batch)]
 
 
 def _refuse(arguments: argparse.Namespace, beside: str, *names: str) -> None:
     """Refuse options that mean nothing beside another."""
     for name in names:
         value = getattr(arguments, name, None)
-        # 0 is given, though it equals False.
+        # 0 counts as given, though it equals False.
         if value is not None and value is not False and value not in ([], "auto"):
             flag = "NAME" if name == "name" else f"--{name.replace('_', '-')}"
             raise InvalidArgumentError(name, f"{flag} means nothing beside --{beside}")
@@ -171,10 +151,10 @@ def _refuse(arguments: argparse.Namespace, beside: str, *names: str) -> None:
 
 def _make_folder(arguments: argparse.Namespace, name: str) -> None:
     """Make the folder of a file that is written after the run, or refuse it before."""
-    given = getattr(arguments, name)
-    if given is None:
+    value = getattr(arguments, name)
+    if value is None:
         return
-    path = Path(given)
+    path = Path(value)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         writable = os.access(path if path.exists() else path.parent, os.W_OK) and not path.is_dir()
@@ -184,7 +164,7 @@ def _make_folder(arguments: argparse.Namespace, name: str) -> None:
         raise InvalidArgumentError(name, f"--{name}: {path} cannot be written")
 
 
-def _page_writer(arguments: argparse.Namespace) -> Any:  # noqa: ANN401  # the function, or None
+def _page_writer(arguments: argparse.Namespace) -> Callable[[Report, Path], None] | None:
     """Import what writes the page, before any work is done."""
     if arguments.report is None:
         return None

@@ -1,9 +1,9 @@
-"""One process that makes calls: `python -m divgrpc_client.load.generator FD`.
+"""One process that sends calls: `python -m divgrpc_client.load FD`.
 
-It gets a `Task` with all messages first, then one `Trial` after the other, each answered by `Sent`
-every few milliseconds; an `Ended` says that it is done with either; None stops a trial. The loop
-that sends does as little as it can: it takes the next due time from a list, waits, and starts a
-call; what a call saw is one tuple in a list.
+It gets a `Task` with all messages first, then one `Trial` after the other. It answers each with a
+`Part` every few milliseconds and `DONE` at the end; `STOP` ends a trial early. The loop that sends
+does as little as it can: it takes the next due time from a list, waits, and starts a call; a call
+leaves one tuple in a list.
 """
 
 import asyncio
@@ -11,41 +11,67 @@ import gc
 import itertools
 import os
 import selectors
-import signal
-import sys
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Final, TypeAlias
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 from grpc import aio
 
-from divgrpc_client.load.orders import NOT_SENT, SAMPLE, Ended, Sent, Task, Trial
-from divgrpc_client.load.streaming import StreamedQuery
+from divgrpc_client.load.recorder import NOT_SENT, SAMPLE, Part
+from divgrpc_client.load.schedule import Schedule
+from divgrpc_client.rpc.call import CODES
 from divgrpc_client.rpc.channels import SERVICE, Settings
+from divgrpc_protos.v1 import query_pb2
 
+STOP: Final = "stop"
+DONE: Final = "done"
 _FLUSH_SECONDS: Final = 0.05
 _BACKOFF_SECONDS: Final = 0.05
-# How long a stop may go unheard between two calls.
-_LOOK_SECONDS: Final = 0.25
-_BEHIND_MOST: Final = 5.0
+# The longest sleep between two calls, after which a stop is noticed.
+_SLEEP_SECONDS_MAX: Final = 0.25
+# A generator so far behind leaves the rest: the run is void, and ends.
+_BEHIND_SECONDS_MAX: Final = 5.0
 _PICKS: Final = 2**16
 
 Pick: TypeAlias = tuple[int, int]
-Ask: TypeAlias = Callable[..., Awaitable[bytes]]
+Method: TypeAlias = Callable[..., Awaitable[bytes]]
 
 
-@dataclass
-class _Seen:
-    samples: list[tuple[float, float, float, int, int, int]] = field(default_factory=list)
-    retried: Counter[int] = field(default_factory=Counter)
-    replies: list[tuple[int, int, bytes]] = field(default_factory=list)
-    lags: list[float] = field(default_factory=list)
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a generator is for: it is number `place` of `processes`; `messages` by kind of call."""
+
+    target: str
+    methods: Sequence[str]
+    messages: Sequence[Sequence[bytes]]
+    shares: Sequence[float]
+    place: int
+    processes: int
+    channels: int
+    timeout: float
+    retries: int
+    max_in_flight: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """Calls to send from `begin` on: by `schedule`, or with `closed` loops until its end.
+
+    One call in `sample_every` keeps its reply; none where that is 0.
+    """
+
+    begin: float
+    schedule: Schedule
+    poisson: bool = False
+    closed: int = 0
+    sample_every: int = 0
 
 
 class Generator:
@@ -59,14 +85,15 @@ class Generator:
         channels = [
             aio.insecure_channel(task.target, options=options) for _ in range(task.channels)
         ]
-        self._calls = [_callables(channel, task.methods) for channel in channels]
+        self._calls = [_methods(channel, task.methods) for channel in channels]
         for channel in channels:
             # By the first call it has connected.
             channel.get_state(try_to_connect=True)
-        self._seen = _Seen()
-        self._in_flight = 0
+        self._samples: list[tuple[float, float, float, int, int]] = []
+        self._replies: list[tuple[int, int, bytes]] = []
+        self._lags: list[float] = []
+        self._retries = self._in_flight = self._sample_every = 0
         self._stopped = asyncio.Event()
-        self._sample_every = 0
         self._busy = _busy_seconds()
 
     def stop(self) -> None:
@@ -74,33 +101,34 @@ class Generator:
         self._stopped.set()
 
     async def run(self, trial: Trial) -> None:
-        """Make the calls of a trial, and tell of them."""
+        """Send the calls of a trial, and report them."""
         self._stopped.clear()
         self._sample_every = trial.sample_every
-        telling = asyncio.ensure_future(self._tell())
+        reporting = asyncio.ensure_future(self._report())
         try:
             await asyncio.sleep(trial.begin - time.monotonic())
             await (self._closed(trial) if trial.closed else self._open(trial))
         finally:
-            telling.cancel()
+            reporting.cancel()
         self._flush()
-        self._connection.send(Ended())
+        self._connection.send(DONE)
 
     async def _open(self, trial: Trial) -> None:
         under_way: set[asyncio.Task[None]] = set()
         clock, begin, most = time.monotonic, trial.begin, self._task.max_in_flight
-        last = begin + trial.schedule.seconds + _BEHIND_MOST
-        for number, due, (kind, message) in self._arrivals(trial):
-            while (wait := begin + due - clock()) > _LOOK_SECONDS and not self._stopped.is_set():
-                await asyncio.sleep(_LOOK_SECONDS)
-            # Where the loop is late it still has to hear the answers.
-            await asyncio.sleep(max(wait, 0))
-            # One that is hopelessly behind leaves the rest: the run is void, and ends.
+        last = begin + trial.schedule.seconds + _BEHIND_SECONDS_MAX
+        for number, due, (kind, message) in self.arrivals(trial):
+            while (left := begin + due - clock()) > _SLEEP_SECONDS_MAX:
+                await asyncio.sleep(_SLEEP_SECONDS_MAX)
+                if self._stopped.is_set():
+                    break
+            # A loop that is late must still receive the answers.
+            await asyncio.sleep(min(max(left, 0), _SLEEP_SECONDS_MAX))
             if self._stopped.is_set() or clock() > last:
                 break
             if self._in_flight >= most:
                 now = clock()
-                self._seen.samples.append((begin + due, now, now, kind, NOT_SENT, 0))
+                self._samples.append((begin + due, now, now, kind, NOT_SENT))
                 continue
             task = asyncio.ensure_future(self._call(number, begin + due, kind, message))
             under_way.add(task)
@@ -121,16 +149,16 @@ class Generator:
         await asyncio.gather(*(loop() for _ in range(place, trial.closed, processes)))
 
     async def _call(self, number: int, due: float, kind: int, message: int) -> None:
-        """Make one call, again where it may be; the deadline is that of all attempts."""
+        """Make one call, again where it may be retried; all attempts share one deadline."""
         task = self._task
-        call = self._calls[number % task.channels][kind]
+        method = self._calls[number % task.channels][kind]
         request = task.messages[kind][message]
         retries = 0
         self._in_flight += 1
         sent = time.monotonic()
         while True:
             try:
-                reply = await call(request, timeout=sent + task.timeout - time.monotonic())
+                reply = await method(request, timeout=sent + task.timeout - time.monotonic())
             except aio.AioRpcError as error:
                 code = error.code()
             else:
@@ -138,19 +166,18 @@ class Generator:
             if code is not grpc.StatusCode.UNAVAILABLE or retries == task.retries:
                 break
             retries += 1
-            self._seen.retried[code.value[0]] += 1
             await asyncio.sleep(_BACKOFF_SECONDS * 2**retries)
-        done = time.monotonic()
         self._in_flight -= 1
-        self._seen.samples.append((due, sent, done, kind, code.value[0], retries))
+        self._retries += retries
+        self._samples.append((due, sent, time.monotonic(), kind, code.value[0]))
         if code is grpc.StatusCode.OK and self._sample_every and not number % self._sample_every:
-            self._seen.replies.append((kind, message, reply))
+            self._replies.append((kind, message, reply))
 
-    def _arrivals(self, trial: Trial) -> Iterator[tuple[int, float, Pick]]:
-        """Yield number, time and call of this process's share of the arrivals.
+    def arrivals(self, trial: Trial) -> Iterator[tuple[int, float, Pick]]:
+        """Yield number, due time and call of this process's share of the arrivals.
 
-        Arrival i is made by process i modulo their number, so that the traffic is the same however
-        many there are.
+        Process i of n sends every n-th arrival from the i-th on, so the traffic is the same for any
+        number of processes.
         """
         place, processes = self._task.place, self._task.processes
         blocks = trial.schedule.arrivals(poisson=trial.poisson, seed=self._task.seed)
@@ -169,35 +196,107 @@ class Generator:
             messages = (draws.random(_PICKS) * counts[kinds]).astype(np.int64)
             yield from zip(kinds.tolist(), messages.tolist(), strict=True)
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         while True:
             before = time.monotonic()
             await asyncio.sleep(_FLUSH_SECONDS)
-            self._seen.lags.append(time.monotonic() - before - _FLUSH_SECONDS)
+            self._lags.append(time.monotonic() - before - _FLUSH_SECONDS)
             self._flush()
 
     def _flush(self) -> None:
-        seen, self._seen = self._seen, _Seen()
         busy = _busy_seconds()
+        samples = np.array(self._samples, SAMPLE).tobytes()
         self._connection.send(
-            Sent(
-                samples=np.array(seen.samples, SAMPLE).tobytes(),
-                retried=dict(seen.retried),
-                replies=seen.replies,
-                in_flight=self._in_flight,
-                lags=seen.lags,
-                busy=busy - self._busy,
+            Part(
+                *(samples, self._retries, self._replies),
+                *(self._in_flight, self._lags, busy - self._busy),
             )
         )
-        self._busy = busy
+        self._samples, self._replies, self._lags = [], [], []
+        self._retries, self._busy = 0, busy
 
 
-def _callables(channel: aio.Channel, methods: Sequence[str]) -> list[Ask]:
-    """Return what makes each kind of call; all queries of streams share one."""
-    made: dict[str, Ask] = {name: channel.unary_unary(f"/{SERVICE}/{name}") for name in methods}
-    if "QueryStream" in made:
-        made["QueryStream"] = StreamedQuery(channel)
-    return [made[name] for name in methods]
+class StreamedQuery:
+    """The queries of one connection: sent on one stream, answered in any order.
+
+    It is called as a multicallable of Query is. A stream that ends fails the queries that wait on
+    it, and the next query opens another stream.
+    """
+
+    def __init__(self, channel: aio.Channel) -> None:
+        self._method: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
+            f"/{SERVICE}/QueryStream"
+        )
+        self._numbers = itertools.count(1)
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._outgoing: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
+        self._reader: asyncio.Task[None] | None = None
+
+    async def __call__(self, request: bytes, *, timeout: float) -> bytes:
+        """Return the answer to a QueryStreamRequest without a number; raises `aio.AioRpcError`."""
+        number = next(self._numbers)
+        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = answer
+        self._outgoing.put_nowait((number, request))
+        if self._reader is None or self._reader.done():
+            self._reader = asyncio.ensure_future(self._read())
+        try:
+            async with asyncio.timeout(timeout):
+                return await answer
+        except TimeoutError:
+            raise _error(grpc.StatusCode.DEADLINE_EXCEEDED) from None
+        finally:
+            self._waiting.pop(number, None)
+
+    async def _read(self) -> None:
+        """Hand out the answers of one stream until it ends."""
+        code = grpc.StatusCode.UNAVAILABLE
+        try:
+            async for reply in self._method(self._requests()):
+                self._take(reply)
+        except aio.AioRpcError as error:
+            code = error.code()
+        self._outgoing.put_nowait(None)
+        self._outgoing = asyncio.Queue()
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            if not answer.done():
+                answer.set_exception(_error(code))
+
+    async def _requests(self) -> AsyncIterator[bytes]:
+        outgoing = self._outgoing
+        while (item := await outgoing.get()) is not None:
+            number, request = item
+            if number in self._waiting:
+                # Fields of a message may come in pieces: the number goes before the rest.
+                numbered = query_pb2.QueryStreamRequest(correlation_id=number)
+                yield numbered.SerializeToString() + request
+
+    def _take(self, reply: bytes) -> None:
+        try:
+            response = query_pb2.QueryStreamResponse.FromString(reply)
+        except DecodeError:
+            return  # its call is unknown, and will miss its deadline
+        answer = self._waiting.get(response.correlation_id)
+        if answer is None or answer.done():
+            return
+        if response.HasField("error"):
+            code = CODES.get(response.error.code, grpc.StatusCode.UNKNOWN)
+            answer.set_exception(_error(code))
+        else:
+            answer.set_result(reply)
+
+
+def _error(code: grpc.StatusCode) -> aio.AioRpcError:
+    return aio.AioRpcError(code, aio.Metadata(), aio.Metadata())
+
+
+def _methods(channel: aio.Channel, names: Sequence[str]) -> list[Method]:
+    """Return what makes each kind of call; all queries of streams share one stream."""
+    methods: dict[str, Method] = {n: channel.unary_unary(f"/{SERVICE}/{n}") for n in names}
+    if "QueryStream" in methods:
+        methods["QueryStream"] = StreamedQuery(channel)
+    return [methods[name] for name in names]
 
 
 def _busy_seconds() -> float:
@@ -207,39 +306,32 @@ def _busy_seconds() -> float:
 
 
 async def main(connection: Connection) -> None:
-    """Do as told until the other end is closed, which ends the process."""
-    heard: asyncio.Queue[Task | Trial] = asyncio.Queue()
+    """Serve tasks and trials until the other end is closed, which ends the process."""
+    queue: asyncio.Queue[Task | Trial] = asyncio.Queue()
     generator: Generator | None = None
 
-    def hear() -> None:
+    def receive() -> None:
         try:
-            told = connection.recv()
+            order = connection.recv()
         except (EOFError, OSError):
             os._exit(0)
-        if told is not None:
-            heard.put_nowait(told)
+        if order != STOP:
+            queue.put_nowait(order)
         elif generator is not None:
             generator.stop()
 
-    asyncio.get_running_loop().add_reader(connection.fileno(), hear)
+    asyncio.get_running_loop().add_reader(connection.fileno(), receive)
     while True:
-        told = await heard.get()
-        if isinstance(told, Task):
-            generator = Generator(told, connection)
-            connection.send(Ended())
-            # Neither the messages nor what is imported is ever garbage.
+        order = await queue.get()
+        if isinstance(order, Task):
+            generator = Generator(order, connection)
+            connection.send(DONE)
+            # Neither the messages nor the imported modules are ever garbage.
             gc.freeze()
         elif generator is not None:
-            await generator.run(told)
+            await generator.run(order)
 
 
 def precise_loop() -> asyncio.AbstractEventLoop:
     """Return an event loop that wakes to the microsecond; epoll's timeouts are milliseconds."""
     return asyncio.SelectorEventLoop(selectors.SelectSelector())
-
-
-if __name__ == "__main__":
-    # Ctrl-C goes to every process of a terminal; the one that reports says when to stop.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    with asyncio.Runner(loop_factory=precise_loop) as runner:
-        runner.run(main(Connection(int(sys.argv[1]))))

@@ -166,7 +166,17 @@ def test_settings_are_tried(
              "--rows", ":60", "--selectors", "greedy", "--diversities", "0.2", "--top-ks", "4",
              "--thresholds", "none", "0.3")  # fmt: skip
     shown = run(*words).out
-    for word in ("embedding", "greedy", "0.2", "auto", "threshold", "held out", "P@k", "PSP@k", "Pareto"):
+    for word in (
+        "embedding",
+        "greedy",
+        "0.2",
+        "auto",
+        "threshold",
+        "held out",
+        "P@k",
+        "PSP@k",
+        "Pareto",
+    ):
         assert word in shown
     rows = json.loads(run(*words, "--json", "--per-document").out)["rows"]
     documents, labels = TRAIN[:60], labelled_documents.labels_of(TRAIN)[:60]

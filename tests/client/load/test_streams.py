@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.load import Call, Session, Settings, constant, run_load
-from divgrpc_client.load.results import build_report
+from divgrpc_client.load import Call, Settings, constant, run_load
+from divgrpc_client.load.report import build_report
+from divgrpc_client.load.run import Session
 from divgrpc_protos.v1 import query_pb2
 from support.scripted_server import ScriptedIndex, serving
 
@@ -47,7 +48,7 @@ def test_queries_of_streams_are_calls(script: ScriptedIndex, target: str) -> Non
     script.calls.clear()
     settings = Settings(warm_up=0, channels=1, seed=1, timeout=5)
     with Session(target, [STREAMED], settings) as session:
-        report = build_report(session, session.run(constant(50, 2)))
+        report = build_report(session.run(constant(50, 2)))
     assert report["codes"] == {"OK": 100}
     assert script.calls["QueryStream"] == 2  # the first one looks whether it is there
     assert "Query" not in script.calls
@@ -75,7 +76,7 @@ def test_a_stream_that_breaks_fails_what_waits_and_is_opened_anew() -> None:
     script = Breaking(after=30)
     settings = Settings(warm_up=0, channels=1, seed=1)
     with serving(script) as target, Session(target, [STREAMED], settings) as session:
-        report = build_report(session, session.run(constant(50, 2)))
+        report = build_report(session.run(constant(50, 2)))
     assert report["codes"]["INTERNAL"] >= 1
     assert report["codes"]["OK"] >= 80
     assert script.calls["QueryStream"] >= 4  # the one that looks, and one after each end
@@ -86,6 +87,6 @@ def test_a_query_that_is_not_answered_misses_its_deadline() -> None:
     script = Breaking(silent_at=20)
     settings = Settings(warm_up=0, channels=1, seed=1, timeout=0.5)
     with serving(script) as target, Session(target, [STREAMED], settings) as session:
-        report = build_report(session, session.run(constant(50, 2)))
+        report = build_report(session.run(constant(50, 2)))
     assert report["codes"] == {"OK": 99, "DEADLINE_EXCEEDED": 1}
     assert report["latency"]["max"] >= 0.5e6

@@ -10,9 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.load.generator import Generator
-from divgrpc_client.load.orders import Task, Trial
-from divgrpc_client.load.schedules import Schedule, Step, constant, parse_schedule
+from divgrpc_client.load.generator import Generator, Task, Trial
+from divgrpc_client.load.schedule import Schedule, Step, constant, parse_schedule
 
 _RATES = st.floats(0, 2000)
 _STEPS = st.builds(Step, _RATES, _RATES, st.floats(0.1, 20))
@@ -129,7 +128,7 @@ def test_traffic_is_the_same_however_many_make_it(processes: int) -> None:
         task = Task("localhost:1", ["Query"] * 2, messages, [3, 1], place, processes, 1, 1, 0, 1, 7)
         with ours, theirs:
             trial = Trial(0, constant(300, 10), poisson=True)
-            return list(Generator(task, ours)._arrivals(trial))
+            return list(Generator(task, ours).arrivals(trial))
 
     alone = asyncio.run(arrivals(0, 1))
     together = [

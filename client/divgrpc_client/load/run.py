@@ -1,0 +1,294 @@
+"""Runs: processes are started, calls checked and sent, the highest rate searched for."""
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from types import FrameType, TracebackType
+from typing import Final, Self, TypeAlias, cast
+
+import grpc
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client.client import Client
+from divgrpc_client.load import report as reports
+from divgrpc_client.load.generator import STOP, Task, Trial
+from divgrpc_client.load.mix import BYTES_MAX, Call
+from divgrpc_client.load.process import Process, receive
+from divgrpc_client.load.quality import compare_with_exact, send
+from divgrpc_client.load.recorder import Part, Recorder
+from divgrpc_client.load.report import Report, Run, Tried
+from divgrpc_client.load.schedule import Schedule, constant
+from divgrpc_client.load.settings import Settings, check_target
+from divgrpc_client.load.thresholds import Threshold, is_time, parse_threshold
+from divgrpc_client.messages.responses import ServerInfo
+from divgrpc_client.rpc.errors import RpcError
+
+# A reply that is kept is compared with an exact one.
+_REPLIES_MAX: Final = 500
+_KINDS_MAX: Final = 1_000
+_CHECK_SECONDS: Final = 60.0
+# Between the order and the first call: every process has it by then, and none is late.
+_LEAD_SECONDS: Final = 0.2
+# Of a process, beyond the deadline of its last call.
+_GRACE_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.1
+_START_SECONDS: Final = 120.0
+# The search for the highest rate ends when a rate fails that is at most so much higher.
+_RATE_RATIO: Final = 1.05
+_TRIALS_MAX: Final = 24
+# Fewer calls say nothing of a percentile.
+_CALLS_MIN: Final = 20
+
+Tell: TypeAlias = Callable[[Recorder], object]
+
+
+def run_load(
+    target: str,
+    calls: Sequence[Call],
+    schedule: Schedule,
+    settings: Settings | None = None,
+    *,
+    closed: int = 0,
+    objectives: Sequence[Threshold | str] = (),
+    require: Sequence[Threshold | str] = (),
+    tell: Tell | None = None,
+) -> Report:
+    """Send the calls of a schedule and return the report, a dictionary ready for JSON.
+
+    `closed`: keep so many calls under way instead, for as long as the schedule lasts. `objectives`:
+    find the highest rate that holds them instead; each rate is tried for as long as the schedule
+    lasts, its first one first. `require`: what the report's `thresholds` judge. `tell` gets the
+    recorder once a second. Ctrl-C ends the run early with the report so far.
+
+    Raises `InvalidArgumentError` for what cannot be sent, `RpcError` where the server refuses a
+    call of the mix or does not answer, `UnavailableError` where a process of the run dies.
+    """
+    goals = [_objective(objective) for objective in objectives]
+    required = [_threshold(one, "require") for one in require]
+    with Session(target, calls, settings) as session, _interruptible(session):
+        if goals:
+            run, search = session.find_highest_rate(
+                goals, schedule.steps[0].begin, schedule.seconds, tell
+            )
+            report = reports.build_report(run, search)
+        else:
+            run = session.run(schedule, closed=closed, tell=tell)
+            report = reports.build_report(run)
+        if session.settings.quality and not session.interrupted:
+            report["quality"] = compare_with_exact(
+                session.target,
+                [
+                    (session.calls[kind], session.messages[kind][message], reply)
+                    for kind, message, reply in run.recorder.replies
+                ],
+                lambda: session.interrupted,
+            )
+        report["thresholds"] = reports.judge(report, run.recorder, required)
+    return report
+
+
+class Session:
+    """Processes that send calls to one server, for one run or many: a context manager."""
+
+    def __init__(
+        self, target: str, calls: Sequence[Call], settings: Settings | None = None
+    ) -> None:
+        self.settings = settings or Settings()
+        self.target = check_target(target, allow_remote=self.settings.allow_remote)
+        if not 0 < len(calls) <= _KINDS_MAX:
+            raise InvalidArgumentError(
+                "mix", f"there must be 1 to {_KINDS_MAX} kinds of call, got {len(calls)}"
+            )
+        self.calls = list(calls)
+        room = BYTES_MAX // len(calls)
+        self.messages = [call.messages(self.settings.seed, room) for call in calls]
+        self.server: ServerInfo | None = None
+        self.interrupted = False
+        self._stack = ExitStack()
+        self._generators: list[Process] = []
+
+    def __enter__(self) -> Self:
+        with self._stack:
+            for place in range(self.settings.processes):
+                process = self._stack.enter_context(Process(self._task(place)))
+                self._generators.append(process)
+            # None may be late because it is still starting.
+            for process in self._generators:
+                receive(process.connection, _START_SECONDS)
+            self._check()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.close()
+
+    def interrupt(self) -> None:
+        """Let the run under way end now, with what it has; safe in a signal handler."""
+        self.interrupted = True
+
+    def run(self, schedule: Schedule, *, closed: int = 0, tell: Tell | None = None) -> Run:
+        """Send the calls of a schedule, or of `closed` loops for as long as it lasts."""
+        settings = self.settings
+        begin = time.monotonic() + _LEAD_SECONDS
+        counted = begin + (settings.warm_up if closed or schedule.steps[0].begin else 0.0)
+        recorder = Recorder(counted, counted + schedule.seconds, settings.processes)
+        run = Run(
+            *(self.target, self.calls, self.messages, settings, self.server),
+            *(schedule, closed, recorder),
+        )
+        trial = Trial(
+            begin=begin,
+            schedule=schedule.after(counted - begin),
+            poisson=settings.poisson,
+            closed=closed,
+            sample_every=round(1 / settings.quality) if settings.quality else 0,
+        )
+        for process in self._generators:
+            process.connection.send(trial)
+        self._collect(run, trial, tell)
+        return run
+
+    def _collect(self, run: Run, trial: Trial, tell: Tell | None) -> None:
+        """Record what processes report until all are done, or are killed when overdue."""
+        recorder, next_look = run.recorder, run.recorder.begin
+        overdue = trial.begin + trial.schedule.seconds + self.settings.timeout + _GRACE_SECONDS
+        waiting = {process.connection: n for n, process in enumerate(self._generators)}
+        while waiting:
+            for ready in wait(list(waiting), _POLL_SECONDS):
+                place = waiting[cast(Connection, ready)]
+                part = receive(cast(Connection, ready))
+                if isinstance(part, Part):
+                    recorder.add(place, part, time.monotonic())
+                    del recorder.replies[_REPLIES_MAX:]
+                else:
+                    del waiting[cast(Connection, ready)]
+            now = time.monotonic()
+            if self.interrupted and not run.interrupted:
+                run.interrupted = True
+                recorder.end_at(now)
+                for process in self._generators:
+                    with suppress(OSError):
+                        process.connection.send(STOP)
+            if tell is not None and now >= next_look:
+                next_look += 1.0
+                tell(recorder)
+            if now > overdue:
+                for place in waiting.values():
+                    self._generators[place].kill()
+                run.ended = False
+                return
+
+    def find_highest_rate(
+        self, objectives: Sequence[Threshold], begin: float, seconds: float, tell: Tell | None
+    ) -> tuple[Run, list[Tried]]:
+        """Return the run of the highest rate that held, or of the lowest tried, and all tries.
+
+        An interrupted trial ends the search.
+        """
+        tried: list[Tried] = []
+
+        def holds(rate: float) -> bool:
+            if tried and tried[-1].run.interrupted:
+                return False
+            run = self.run(constant(rate, seconds), tell=tell)
+            tried.append(reports.judge_rate(run, rate, objectives))
+            return tried[-1].held
+
+        search(holds, begin, _CALLS_MIN / seconds)
+        held = [one for one in tried if one.held]
+        if held:
+            return max(held, key=lambda one: one.rate).run, tried
+        return min(tried, key=lambda one: one.rate).run, tried
+
+    def _task(self, place: int) -> Task:
+        settings = self.settings
+        return Task(
+            target=self.target,
+            methods=[call.method for call in self.calls],
+            messages=self.messages,
+            shares=[call.share for call in self.calls],
+            place=place,
+            processes=settings.processes,
+            channels=settings.channels,
+            timeout=settings.timeout,
+            retries=settings.retries,
+            max_in_flight=-(-settings.max_in_flight // settings.processes),
+            seed=settings.seed,
+        )
+
+    def _check(self) -> None:
+        """See that the server takes every kind of call, before it gets thousands of them."""
+        with Client(self.target, timeout=_CHECK_SECONDS, retries=False) as client:
+            try:
+                self.server = client.server_info()
+            except RpcError as error:
+                # Another server of the same contract may be loaded too.
+                if error.code is not grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+        with grpc.insecure_channel(self.target) as channel:
+            for call, messages in zip(self.calls, self.messages, strict=True):
+                send(channel, self.target, call.method, messages[0])
+
+
+def search(holds: Callable[[float], bool], begin: float, least: float = 1.0) -> None:
+    """Try rates from `begin` on until the highest that holds is known to a twentieth.
+
+    No rate below `least` is tried but the first.
+    """
+    low, high, rate = 0.0, float("inf"), begin
+    for _ in range(_TRIALS_MAX):
+        if holds(rate):
+            low = rate
+        else:
+            high = rate
+        if high <= low * _RATE_RATIO:
+            return
+        rate = (low * high) ** 0.5 if low else high / 4
+        if high == float("inf"):
+            rate = 2 * low
+        if rate < least:
+            return
+
+
+def _threshold(threshold: Threshold | str, field: str) -> Threshold:
+    return threshold if isinstance(threshold, Threshold) else parse_threshold(threshold, field)
+
+
+def _objective(objective: Threshold | str) -> Threshold:
+    """Return an objective; a search needs one that holds at all lower rates if it holds at one."""
+    threshold = _threshold(objective, "objective")
+    bounded = is_time(threshold.name) or threshold.name == "errors"
+    if threshold.sign not in ("<", "<=") or not bounded:
+        raise InvalidArgumentError(
+            "objective",
+            f"objective must be a greatest latency or share of errors: {threshold.text!r}",
+        )
+    return threshold
+
+
+@contextmanager
+def _interruptible(session: Session) -> Iterator[None]:
+    """Let the first Ctrl-C end the run early and a second one end the program."""
+    if threading.current_thread() is not threading.main_thread():
+        # Signals reach the main thread alone.
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        session.interrupt()
+        signal.signal(signal.SIGINT, before)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

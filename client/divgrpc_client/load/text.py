@@ -1,0 +1,111 @@
+"""Figures of a report as people read them, the same on a terminal and on a page."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from divgrpc_client.formats.tables import console, table
+from divgrpc_client.load.report import Report
+from divgrpc_client.load.thresholds import is_time
+
+TIMES: Final = ("p50", "p90", "p99", "p99.9", "max", "mean")
+
+
+def ms(microseconds: float | None) -> str:
+    """Return a time in milliseconds."""
+    return "" if microseconds is None else f"{microseconds / 1e3:,.2f}"
+
+
+def summary(report: Report) -> str:
+    """Say in a sentence what came of a run."""
+    latency = report["latency"]
+    return (
+        f"{report['setting']['loop'].capitalize()}: {report['calls']:,} calls in "
+        f"{report['seconds']:,.1f} s, {report['offered']:,.1f} a second offered, "
+        f"{report['rate']:,.1f} answered OK; p50 {ms(latency['p50']) or '-'} ms, "
+        f"p99 {ms(latency['p99']) or '-'} ms; {report['errors']:.2%} errors."
+    )
+
+
+def notes(report: Report) -> Iterator[str]:
+    """Yield what must not be overlooked."""
+    if report["void"]:
+        yield f"VOID: the generator was the bottleneck. {'; '.join(report['void'])}."
+    if report["interrupted"]:
+        yield "Interrupted: these are the figures up to then."
+    if report["setting"]["closed"]:
+        yield (
+            "Closed loop: every call waits for the one before it, so a server that stalls is asked "
+            "less meanwhile, and these percentiles are not those that users would see."
+        )
+    search, quality = report["search"], report["quality"]
+    if search:
+        rate = f"{search['rate']:,.0f} calls a second" if search["rate"] else "none that was tried"
+        yield f"Highest rate that holds: {rate}. The other figures are those of that trial."
+    if quality:
+        same = (
+            "" if quality["same_ids"] is None else f", {quality['same_ids']:.2%} of its ids found"
+        )
+        yield f"Quality: {quality['rows']:,} rows compared with exact search{same}."
+        for name, why in (("replaced", "index replaced"), ("unanswered", quality["refusal"])):
+            if quality[name]:
+                yield f"{quality[name]:,} rows could not be compared: {why}"
+
+
+def tables(report: Report) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]]:
+    """Yield heads and rows of each table of a report; the first column holds names."""
+    times = [("latency, from when due", report["latency"])]
+    if not report["setting"]["closed"]:
+        times += [("service time, from when sent", report["service_time"])]
+        times += [("lateness of sending", report["lateness"])]
+    if len(report["by_call"]) > 1:
+        times += [(own["call"], own["latency"]) for own in report["by_call"]]
+    yield ("times in ms", *TIMES), [(name, *(ms(row[p]) for p in TIMES)) for name, row in times]
+    if report["search"]:
+        yield (
+            ("rate tried", "answered", "p50 ms", "p99 ms", "errors", "verdict"),
+            [
+                (
+                    *(f"{one['rate']:,.0f}", f"{one['answered']:,.0f}"),
+                    *(ms(one["latency"]["p50"]), ms(one["latency"]["p99"])),
+                    f"{one['errors']:.2%}",
+                    "void" if one["void"] else "held" if one["held"] else "missed",
+                )
+                for one in sorted(report["search"]["trials"], key=lambda one: float(one["rate"]))
+            ],
+        )
+    if set(report["codes"]) - {"OK"} or report["retries"]:
+        total = max(report["calls"], 1)
+        rows = [(n, f"{count:,}", f"{count / total:.2%}") for n, count in report["codes"].items()]
+        yield ("status", "calls", "share"), [*rows, ("retries", f"{report['retries']:,}", "")]
+    if report["thresholds"]:
+        yield (
+            ("required", "measured", "verdict"),
+            [(one["text"], _measured(one), _outcome(one)) for one in report["thresholds"]],
+        )
+
+
+def show(report: Report) -> None:
+    """Print a report."""
+    out = console()
+    for text in (summary(report), *notes(report)):
+        out.print(text, "", sep="\n", markup=False)
+    for heads, rows in tables(report):
+        grid = table(heads[0], *(f">{head}" for head in heads[1:]))
+        for row in rows:
+            grid.add_row(*row)
+        out.print(grid, "")
+
+
+def _measured(outcome: dict[str, Any]) -> str:
+    name, value = outcome["text"].partition("<")[0].partition(">")[0].strip(), outcome["value"]
+    if value is None:
+        return "not measured"
+    if is_time(name):
+        return f"{ms(value)} ms"
+    return f"{value:,.1f} a second" if name == "rate" else f"{value:.2%}"
+
+
+def _outcome(outcome: dict[str, Any]) -> str:
+    if outcome["held"]:
+        return "held"
+    return "missed: too many calls failed" if outcome["too_many_errors"] else "missed"

@@ -1,0 +1,361 @@
+"""Figures of a run: put together from all processes, judged and shown."""
+
+import copy
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc_client.load import Call, Settings, constant, parse_threshold, write_report
+from divgrpc_client.load.page import page
+from divgrpc_client.load.recorder import NOT_SENT, SAMPLE, Part, Recorder, by_second, latencies
+from divgrpc_client.load.recorder import figures as figures_of
+from divgrpc_client.load.report import Report, Run, build_report, figure, judge, void_reasons
+from divgrpc_client.load.run import Session, search
+from divgrpc_client.load.schedule import Schedule
+from divgrpc_client.load.settings import check_target
+from divgrpc_client.load.text import notes, summary
+from divgrpc_client.reports.page import render
+
+BEGIN, SECONDS = 100.0, 4.0
+OK = grpc.StatusCode.OK.value[0]
+LATE = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
+CALL = Call("images", np.ones((5, 2)), {"k": 3})
+
+
+def empty(processes: int = 1) -> Recorder:
+    """Return an empty recorder of four seconds."""
+    return Recorder(BEGIN, BEGIN + SECONDS, processes)
+
+
+def part(samples: np.ndarray, *, busy: float = 0.0, lags: tuple[float, ...] = ()) -> Part:
+    """Return what a process would report."""
+    return Part(samples.tobytes(), 0, [], 0, list(lags), busy)
+
+
+def calls(
+    latency: np.ndarray | float, count: int = 0, *, late: float = 0.0, code: int = OK
+) -> np.ndarray:
+    """Return calls due evenly over the four seconds; `latency` and `late` in seconds."""
+    latency = np.broadcast_to(latency, count or np.size(latency))
+    samples = np.zeros(len(latency), SAMPLE)
+    samples["due"] = BEGIN + np.arange(len(latency)) * SECONDS / len(latency)
+    samples["sent"] = samples["due"] + late
+    samples["done"] = samples["due"] + latency
+    samples["code"] = code
+    return samples
+
+
+def run_of(recorder: Recorder, *, rate: float = 100, closed: int = 0) -> Run:
+    """Return a run of four seconds that recorded this."""
+    schedule = constant(rate, SECONDS)
+    return Run("localhost:1", [CALL], [[b"a"]], Settings(), None, schedule, closed, recorder)
+
+
+def recorded(*parts: np.ndarray) -> Recorder:
+    """Return what was recorded of some calls."""
+    recorder = empty()
+    for samples in parts:
+        recorder.add(0, part(samples), BEGIN + 1)
+    return recorder
+
+
+def report(*parts: np.ndarray, rate: float = 100) -> Report:
+    """Return the report of some calls."""
+    return build_report(run_of(recorded(*parts), rate=rate))
+
+
+@settings(deadline=None, derandomize=True, max_examples=30)
+@given(st.lists(st.lists(st.floats(1e-4, 50), max_size=40), min_size=1, max_size=4))
+def test_figures_are_those_of_all_calls(parts: list[list[float]]) -> None:
+    """Whichever process reported a call, percentiles are by nearest rank over all of them."""
+    recorder = empty(processes=len(parts))
+    for place, latency in enumerate(parts):
+        for chunk in np.array_split(calls(np.array(latency)), 3):
+            recorder.add(place, part(chunk), BEGIN + 1)
+    whole = sorted(value * 1e6 for latency in parts for value in latency)
+    found = figures_of(latencies(recorder.samples()))
+    if not whole:
+        assert set(found.values()) == {None}
+        return
+    for percent in (50, 90, 99, 99.9):
+        rank = math.ceil(percent / 100 * len(whole) - 1e-9)
+        assert found[f"p{percent:g}"] == pytest.approx(whole[rank - 1], rel=1e-5, abs=0.1)
+    assert found["max"] == pytest.approx(whole[-1], rel=1e-5, abs=0.1)
+    assert found["mean"] == pytest.approx(np.mean(whole), rel=1e-5, abs=0.1)
+
+
+def test_only_calls_of_the_run_count() -> None:
+    """What was due in the warm-up or after the end is left out, whenever it was answered."""
+    samples = calls(0.5, 8)
+    samples["due"] = BEGIN + np.array([-1, -0.1, 0, 1, 2, 3.9, 4, 5])
+    assert len(recorded(samples).samples()) == 4
+
+
+def test_seconds_are_those_calls_were_due_in() -> None:
+    """A stall shows in the second that calls were due in, throughput where they were answered."""
+    samples = calls(0.001, 400)
+    stalled = (samples["due"] >= BEGIN + 1) & (samples["due"] < BEGIN + 2)
+    samples["done"][stalled] = BEGIN + 2.5
+    rows = by_second(recorded(samples))
+    assert [row["due"] for row in rows] == [100] * 4
+    assert [row["answered"] for row in rows] == [100, 0, 200, 100]
+    expected = [1000, pytest.approx(1e6, abs=2e4), 1000, 1000]
+    assert [row["p50"] for row in rows] == [
+        pytest.approx(v, abs=1) if v == 1000 else v for v in expected
+    ]
+
+
+def test_codes_are_counted_and_fast_refusals_are_no_latency() -> None:
+    """A deadline missed counts with its time; what was refused or never sent has none."""
+    found = report(calls(0.01, 80), calls(2.0, 10, code=LATE), calls(0.0, 6, code=REFUSED))
+    assert found["codes"] == {"OK": 80, "DEADLINE_EXCEEDED": 10, "RESOURCE_EXHAUSTED": 6}
+    assert found["errors"] == pytest.approx(16 / 96)
+    assert found["latency"]["p50"] == pytest.approx(1e4, rel=1e-5)
+    assert found["latency"]["p95"] == pytest.approx(2e6, rel=1e-5)
+    assert report(calls(0.0, 3, code=NOT_SENT))["codes"] == {"NOT_SENT": 3}
+
+
+def test_a_rate_counts_what_came_in_time() -> None:
+    """Answers after the end are no throughput: a queue that grew would look like speed."""
+    late = report(calls(2.0, 400))
+    assert late["rate"] == pytest.approx(50, abs=1)
+    assert late["codes"] == {"OK": 400}
+
+
+def test_the_curve_ends_where_the_count_does() -> None:
+    """No percentile is told that has not one call above it."""
+    curve = report(calls(0.01, 400))["curve"]
+    assert curve[0][0] == 0
+    assert 99 < curve[-1][0] <= 100 * (1 - 1 / 400) + 1e-9
+
+
+@pytest.mark.parametrize(
+    ("late", "latency", "void"),
+    [(0.0001, 0.005, False), (0.004, 0.005, True), (0.004, 0.5, False), (0.0015, 0.002, False)],
+)
+def test_late_calls_make_a_run_void(late: float, latency: float, void: bool) -> None:
+    """It is void where lateness is much, and much of the latency it is part of."""
+    recorder = empty()
+    recorder.add(0, part(calls(latency, 400, late=late)), BEGIN + 1)
+    assert bool(void_reasons(run_of(recorder))) is void
+
+
+def test_a_stalled_server_makes_no_run_void() -> None:
+    """A generator that was on time did its part, whatever became of the calls."""
+    recorder = empty()
+    recorder.add(0, part(calls(3.0, 400), busy=0.5), BEGIN + 1)
+    assert void_reasons(run_of(recorder)) == []
+
+
+def test_a_busy_generator_makes_a_run_void() -> None:
+    """One process that ran or waited for a core all the time is enough, in either kind of loop."""
+    for closed in (0, 8):
+        recorder = empty(processes=2)
+        recorder.add(0, part(calls(0.01, 400), busy=1.0), BEGIN + 1)
+        recorder.add(1, part(calls(0.01, 0), busy=3.9), BEGIN + 2)
+        (reason,) = void_reasons(run_of(recorder, closed=closed))
+        assert "load generator 2 was busy" in reason
+
+
+def test_calls_that_were_not_made_make_a_run_void() -> None:
+    """So does a closed loop whose event loop lagged, and a run without a call."""
+    recorder = empty()
+    recorder.add(0, part(calls(0.01, 300)), BEGIN + 1)
+    (reason,) = void_reasons(run_of(recorder, rate=100))
+    assert "300 calls were made of 400" in reason
+    few = empty()
+    few.add(0, part(calls(0.01, 60)), BEGIN + 1)
+    for poisson, void in ((False, True), (True, False)):
+        run = replace(run_of(few, rate=25), settings=Settings(poisson=poisson))
+        assert bool(void_reasons(run)) is void
+    lagged = empty()
+    lagged.add(0, part(calls(0.01, 400), lags=(0.008,) * 50), BEGIN + 1)
+    assert void_reasons(run_of(lagged)) == []
+    (reason,) = void_reasons(run_of(lagged, closed=8))
+    assert "lagged" in reason
+    assert "not one call was counted" in void_reasons(run_of(empty(), closed=1))
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "bound", "held"),
+    [
+        ("p99<20ms", "p99", 20_000.0, True),
+        ("p99.9 <= 1s", "p99.9", 1e6, True),
+        ("p50<500us", "p50", 500.0, False),
+        ("max>1ms", "max", 1000.0, True),
+        ("service_p99<20ms", "service_p99", 20_000.0, True),
+        ("errors<0.1%", "errors", 0.001, True),
+        ("errors<=0", "errors", 0.0, True),
+        ("rate>=450", "rate", 450.0, False),
+        ("quality>0.95", "quality", 0.95, False),
+        ("p75<11ms", "p75", 11_000.0, True),
+    ],
+)
+def test_thresholds_are_read_and_judged(text: str, name: str, bound: float, held: bool) -> None:
+    """A bound holds or not by the figure it names; what was not measured does not hold."""
+    threshold = parse_threshold(text)
+    assert threshold.name == name
+    assert threshold.bound == pytest.approx(bound)
+    samples = calls(0.01, 400)
+    (one,) = judge(report(samples), recorded(samples), [threshold])
+    assert (one["text"], one["held"]) == (text, held)
+
+
+@pytest.mark.parametrize(
+    "text", ["p99", "p99<", "p99<20", "p99<20%", "p0<1ms", "p100<1ms", "errors<1ms", "rate>5ms",
+             "speed>5", "p99=20ms", "p99<-1ms", "quality>nan"]
+)  # fmt: skip
+def test_what_is_no_threshold_is_refused(text: str) -> None:
+    """A time without its unit too."""
+    with pytest.raises(InvalidArgumentError):
+        parse_threshold(text)
+
+
+@pytest.mark.parametrize("code", [REFUSED, grpc.StatusCode.UNAVAILABLE.value[0], NOT_SENT])
+def test_a_latency_does_not_hold_where_calls_fail(code: int) -> None:
+    """Those that failed may be the slow ones, unless a threshold says how many may fail."""
+    thresholds = [parse_threshold("p99<20ms"), parse_threshold("service_max<20ms")]
+
+    def outcomes(good: int, *more: str) -> list[tuple[object, object]]:
+        samples = calls(0.01, good), calls(0.01, 1, code=code)
+        limits = [*thresholds, *map(parse_threshold, more)]
+        judged = judge(report(*samples), recorded(*samples), limits)
+        return [(one["held"], one["too_many_errors"]) for one in judged]
+
+    assert outcomes(399) == [(False, True)] * 2
+    assert outcomes(399, "errors<1%") == [(True, False)] * 3
+    assert outcomes(1999) == [(True, False)] * 2
+
+
+def test_rows_count_as_calls_do() -> None:
+    """What is answered after the end is in neither rate."""
+    one = report(calls(0.01, 300), calls(9.0, 100))
+    assert (one["rate"], one["rows_rate"]) == (75, 75)
+
+
+def test_reports_are_json(tmp_path: Path) -> None:
+    """What is written is the report, in a folder of its own."""
+    one = report(calls(0.01, 400))
+    write_report(one, tmp_path / "new" / "a.json")
+    again = json.loads((tmp_path / "new" / "a.json").read_text())
+    assert again["latency"] == one["latency"]
+    assert again["codes"] == {"OK": 400}
+
+
+def test_pages_are_the_same_bytes() -> None:
+    """Equal reports have equal pages, and one without a call has a page too."""
+    samples = calls(0.01, 400)
+    one = report(samples)
+    one["thresholds"] = judge(one, recorded(samples), [parse_threshold("p99<20ms")])
+    assert render(page(one)) == render(page(copy.deepcopy(one)))
+    assert "p99&lt;20ms" in render(page(one))
+    assert "VOID" in render(page(report()))
+
+
+def test_what_must_not_be_overlooked_is_said() -> None:
+    """Quality, a search without a rate, and an interrupted run have their sentence."""
+    one = report(calls(0.01, 400))
+    assert list(notes(one)) == []
+    one["quality"] = {"rows": 9, "same_ids": 0.5, "replaced": 2, "unanswered": 0, "refusal": ""}
+    one["search"] = {"rate": 0.0, "trials": []}
+    one["interrupted"] = True
+    said = " ".join(notes(one))
+    for words in ("Interrupted", "none that was tried", "50.00%", "2 rows", "index replaced"):
+        assert words in said
+    assert "400 calls in 4.0 s" in summary(one)
+
+
+@pytest.mark.parametrize("capacity", [3, 100, 137, 1000, 5000])
+def test_search_finds_the_highest_rate(capacity: float) -> None:
+    """The highest rate that held is within a twentieth of the highest there is."""
+    rates: list[float] = []
+
+    def holds(rate: float) -> bool:
+        rates.append(rate)
+        return rate <= capacity
+
+    search(holds, 100)
+    assert capacity / 1.05 <= max(rate for rate in rates if rate <= capacity) <= capacity
+    assert len(rates) < 20
+
+
+def test_search_ends_where_nothing_holds() -> None:
+    """It goes down to where so few calls say nothing, and ends where every rate holds."""
+    rates: list[float] = []
+
+    def never(rate: float) -> bool:
+        rates.append(rate)
+        return False
+
+    search(never, 100, least=5)
+    assert rates == [100, 25, 6.25]
+    rates.clear()
+    search(lambda rate: not never(rate), 1)
+    assert len(rates) == 24
+
+
+@pytest.mark.parametrize(
+    ("capacity", "generator", "void"), [(300, 1e9, False), (1e9, 300, True), (170, 180, False)]
+)
+def test_a_search_that_its_generator_ends_is_void(
+    capacity: float, generator: float, void: bool
+) -> None:
+    """It found what the generator can, unless at a lower rate the server failed by itself."""
+
+    class Played(Session):
+        def run(self, schedule: Schedule, **_: object) -> Run:
+            rate = schedule.steps[0].begin
+            late = 0.5 if rate > generator else 0.0
+            slow = 1.0 if rate > capacity else 0.01
+            samples = calls(slow + late, round(rate * SECONDS), late=late)
+            return run_of(recorded(samples), rate=rate)
+
+    session = Played("localhost:1", [CALL])
+    run, tried = session.find_highest_rate([parse_threshold("p99<20ms")], 100, SECONDS, None)
+    found = build_report(run, tried)
+    assert 100 < found["search"]["rate"] <= min(capacity, generator)
+    assert found["search"]["bound_by_generator"] is void
+    assert bool(found["void"]) is void
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["localhost:5", "127.0.0.1:5", "127.9.9.9:5", "[::1]:5", "dns:///localhost:5",
+     "ipv4:127.0.0.1:5,127.0.0.2:5", "unix:/tmp/socket", "ipv6:[::1]:5"],
+)  # fmt: skip
+def test_this_machine_may_be_loaded(target: str) -> None:
+    """Every way to write a loopback address is one."""
+    assert check_target(target) == target
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["example.com:5", "10.0.0.1:5", "0.0.0.0:5", "ipv4:127.0.0.1:5,10.0.0.1:5", "dns:///host:5",
+     "localhost.example.com:5", "dns://8.8.8.8/localhost:5", "[2001:db8::1]:5", "xds:///x", ""],
+)  # fmt: skip
+def test_another_machine_is_refused(target: str) -> None:
+    """Unless it is said to be meant."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        check_target(target)
+    assert caught.value.field == "target"
+    if target:
+        assert check_target(target, allow_remote=True) == target
+
+
+def test_any_percentile_can_be_required() -> None:
+    """A percentile that no table has is computed from the calls themselves."""
+    samples = calls(np.linspace(0.001, 0.4, 400), late=0.0005)
+    one, recorder = report(samples), recorded(samples)
+    assert figure(one, recorder, "p75") == pytest.approx(3e5, rel=2e-3)
+    assert figure(one, recorder, "service_p75") == pytest.approx(3e5 - 500, rel=2e-3)
+    assert figure(one, recorder, "p99.999") == one["latency"]["max"]
+    assert figure(one, recorder, "mean") == one["latency"]["mean"]
