@@ -65,7 +65,7 @@ def _table1(arguments: argparse.Namespace) -> int:
     from divgrpc_lab.table1 import command
 
     return command.run(
-        command.chosen(arguments.sets, arguments.data),
+        arguments.sets,
         arguments.data,
         command.plan(arguments.per_category, arguments.seeds, quick=arguments.quick),
         arguments.out,
@@ -77,7 +77,7 @@ def _table2(arguments: argparse.Namespace) -> int:
     from divgrpc_lab.table2 import command
 
     return command.run(
-        command.chosen(arguments.sets, arguments.data),
+        arguments.sets,
         arguments.data,
         command.asked_documents(arguments.documents, quick=arguments.quick),
         arguments.out,

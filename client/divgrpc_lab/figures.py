@@ -1,9 +1,9 @@
-"""`divgrpc paper figures`: what the paper draws, made again with an index and a server of ours.
+"""Two of the paper's figures, made again with an index and a server: `make figures`.
 
-Its figure of a made-up plane: two classes of sub-clusters, and what nearest neighbours, the greedy
-over all points, and hashing before the greedy pick for one query. And its figure of results side by
+The figure of a made-up plane: two classes of sub-clusters, and what nearest neighbours, the greedy
+over all points, and hashing before the greedy pick for one query. And the figure of results side by
 side: seven queries, ten results each, wrong ones boxed; here on scanned digits, even or odd. Data,
-hashes and draws are seeded, so that the figures are the same bytes at every run.
+hashes and draws are seeded, so the figures are the same bytes at every run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,8 +22,6 @@ from divgrpc_client.client import Client
 from divgrpc_client.formats import tables
 from divgrpc_client.reports.charts import Chart, Palette, draw
 from divgrpc_client.reports.page import (
-    Body,
-    Column,
     Figure,
     Figures,
     Page,
@@ -31,14 +29,14 @@ from divgrpc_client.reports.page import (
     ResultList,
     ResultLists,
     Section,
-    Table,
     data_uri,
     write_page,
 )
 from divgrpc_lab.contact_sheet import Block, Strip, write_contact_sheet
 from divgrpc_lab.data.hyperplanes import HyperplaneQueries
-from divgrpc_lab.demo import digits as demo_digits
+from divgrpc_lab.demo import digits
 from divgrpc_lab.demo.queries import K
+from divgrpc_lab.experiment import make_room, records_table
 from divgrpc_lab.server_process import running_server
 
 QUERIES: Final = 7
@@ -55,27 +53,25 @@ TOY_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Greedy": {"selector": "greedy", "diversity": TOY_DIVERSITY, **_ALL},
     "LSH-SDiv": {"selector": "greedy", "diversity": TOY_DIVERSITY, **_TOY_BALL},
 }
-# The dials of the last two are chosen on other queries.
+# The diversities of the last two are chosen on other queries.
 DIGIT_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "NN": {"selector": "nearest", **_ALL},
     "MMR": {"selector": "mmr", **_ALL},
     "LSH-SDiv": {"selector": "greedy", **_BALL},
 }
 _TOY_TEXT: Final = (
-    "Circles are class A, squares class B, the star is the query; what is filled was picked. The "
+    "Circles are class A, squares class B, the star is the query; filled points were picked. The "
     "plane lies in space, at a height of 2, and points are compared by their angles from the "
-    "origin. Greedy and LSH-SDiv take the same steps at the same dial, the one over all points, "
-    "the other over those in a Hamming ball around the query. Distances, in the plane, are means "
-    "over the picks and over pairs of them."
+    "origin. Greedy and LSH-SDiv take the same steps at the same diversity: greedy over all "
+    "points, LSH-SDiv over those in a Hamming ball around the query. Distances, in the plane, are "
+    "means over the picks and over pairs of them."
 )
 _DIGITS_TEXT: Final = (
     "Queries are hyperplanes that ask for even or odd digits; the five digits of a kind are its "
-    "sub-topics. NN and MMR see every point, LSH-SDiv a Hamming ball around the query. Dials were "
-    "chosen on other queries. The wrong ones are boxed."
+    "sub-topics. NN and MMR see every point, LSH-SDiv a Hamming ball around the query. Diversities "
+    "were chosen on other queries. Wrong results are boxed."
 )
-_SHEET_TEXT: Final = (
-    "Ten results each, in the order in which they were picked. Wrong ones are boxed."
-)
+_SHEET_TEXT: Final = "Ten results each, in the order they were picked. Wrong ones are boxed."
 
 
 class Toy(NamedTuple):
@@ -87,7 +83,7 @@ class Toy(NamedTuple):
 
 
 class Picked(NamedTuple):
-    """What one method found for every query: ids (nq, k), and the dial it was asked with."""
+    """What one method found for every query: ids (nq, k), and the diversity asked for."""
 
     name: str
     diversity: float
@@ -95,28 +91,29 @@ class Picked(NamedTuple):
 
 
 class Shown(NamedTuple):
-    """The digits, what was asked of them, and what each method found."""
+    """The digits, the queries, and what each method found."""
 
-    data: demo_digits.Digits
-    parts: demo_digits.Parts
-    asked: HyperplaneQueries
+    data: digits.Digits
+    parts: digits.Parts
+    queries: HyperplaneQueries
     methods: Sequence[Picked]
 
 
 def run(out: Path) -> int:
     """Write the page at `out` where it ends in .html, else page, SVG and PNG into that folder."""
-    page = out if out.suffix == ".html" else out / "figures.html"
-    page.parent.mkdir(parents=True, exist_ok=True)  # before the work: it may not be ours to write
+    path = out if out.suffix == ".html" else out / "figures.html"
+    make_room(path)
     points = toy()
     with running_server() as target, Client(target, timeout=10.0) as client:
         picked = ask_toy(client, points)
         shown = ask_digits(client)
     drawings = {name: draw_toy(points, name, ids) for name, ids in picked.items()}
-    write_page(_page(points, picked, drawings, shown), page)
-    if page != out:
+    blocks = _blocks(shown)
+    write_page(_page(points, picked, drawings, shown, blocks), path)
+    if path != out:
         for name, chart in drawings.items():
             (out / f"toy-{name.lower()}.svg").write_text(chart.light, encoding="utf-8")
-        write_contact_sheet(out / "digits.png", "Seven queries", _SHEET_TEXT, _blocks(shown))
+        write_contact_sheet(out / "digits.png", "Seven queries", _SHEET_TEXT, blocks)
     tables.console().print(f"Figures: {out}", soft_wrap=True)
     return 0
 
@@ -127,10 +124,10 @@ def toy(seed: int = 0) -> Toy:
     turns = np.arange(6) / 6 * 2 * np.pi
     # One of A's is nearest by far, as the paper draws it.
     away = np.array([0.55, 1.0, 1.0, 1.0, 1.0, 1.0])
-    ours = away[:, None] * np.column_stack((np.cos(turns), np.sin(turns)))
-    theirs = np.array([[2.6, 0.0], [1.9, 1.9], [1.9, -1.9]])
-    centres = np.concatenate((ours, theirs))
-    classes = np.repeat(np.repeat([0, 1], [len(ours), len(theirs)]), 40)
+    near = away[:, None] * np.column_stack((np.cos(turns), np.sin(turns)))
+    far = np.array([[2.6, 0.0], [1.9, 1.9], [1.9, -1.9]])
+    centres = np.concatenate((near, far))
+    classes = np.repeat(np.repeat([0, 1], [len(near), len(far)]), 40)
     points = np.repeat(centres, 40, axis=0) + 0.16 * random.standard_normal((len(classes), 2))
     return Toy(points.astype(np.float32), classes, np.zeros(2, np.float32))
 
@@ -148,7 +145,7 @@ def ask_toy(client: Client, points: Toy) -> dict[str, IntArray]:
 
 
 def draw_toy(points: Toy, name: str, ids: IntArray) -> Chart:
-    """Draw the plane, with what was picked filled."""
+    """Draw the plane, with the picked points filled."""
     is_picked = np.isin(np.arange(len(points.points)), ids)
 
     def paint(axes: Axes, palette: Palette) -> Sequence[Line2D]:
@@ -157,11 +154,9 @@ def draw_toy(points: Toy, name: str, ids: IntArray) -> Chart:
         keys = []
         for filled in (False, True):
             for kind, marker in enumerate("os"):
-                chosen = points.points[(points.classes == kind) & (is_picked == filled)]
-                label = f"{'picked, ' if filled else 'class '}{'AB'[kind]}"
                 keys += axes.plot(
-                    *chosen.T,
-                    label=label,
+                    *points.points[(points.classes == kind) & (is_picked == filled)].T,
+                    label=f"{'picked, ' if filled else 'class '}{'AB'[kind]}",
                     color=palette.series[kind],
                     marker=marker,
                     markersize=8 if filled else 4,
@@ -174,49 +169,6 @@ def draw_toy(points: Toy, name: str, ids: IntArray) -> Chart:
     return draw(paint, f"{name}: {TOY_K} picks of two classes in the plane")
 
 
-def ask_digits(client: Client) -> Shown:
-    """Index the digits and ask seven queries by every method."""
-    data = demo_digits.load()
-    parts = demo_digits.split(len(data.images))
-    demo_digits.build(client, data, parts.indexed)
-    learned = demo_digits.learn(
-        data, parts.reported, -(-QUERIES // len(demo_digits.CATEGORIES)), seed=1
-    )
-    asked = HyperplaneQueries(learned.queries[:QUERIES], learned.asked[:QUERIES])
-    methods = []
-    for name, options in DIGIT_METHODS.items():
-        plain = options["selector"] == "nearest"
-        dial = 0.0 if plain else demo_digits.choose_dial(client, data, parts, **options)
-        found = client.query(demo_digits.INDEX, asked.queries, k=K, diversity=dial, **options)
-        methods.append(Picked(name, dial, found.ids))
-    return Shown(data, parts, asked, methods)
-
-
-def _page(
-    points: Toy, picked: Mapping[str, IntArray], drawings: Mapping[str, Chart], shown: Shown
-) -> Page:
-    figures = Figures([Figure(chart, name) for name, chart in drawings.items()])
-    return Page(
-        "The paper's figures, made again",
-        [
-            Section("Two classes in the plane", [_TOY_TEXT, figures, _toy_table(points, picked)]),
-            Section("Seven queries", [_DIGITS_TEXT, _digit_table(shown), *_lists(shown)]),
-        ],
-        lead="Nearest neighbours, a greedy that sees every point, and hashing before it.",
-        facts=(f"divgrpc {divgrpc.__version__}",),
-    )
-
-
-def _toy_table(points: Toy, picked: Mapping[str, IntArray]) -> Table:
-    heads = ("method", "of class A", "from the query", "from each other")
-    rows = [
-        (name, *(f"{value:.3g}" for value in toy_figures(points, ids)))
-        for name, ids in picked.items()
-    ]
-    columns = [Column(head, numeric=at > 0) for at, head in enumerate(heads)]
-    return Table(f"{TOY_K} picks", columns, [Body(rows)])
-
-
 def toy_figures(points: Toy, ids: IntArray) -> tuple[int, float, float]:
     """Return how many picks are of class A, and their mean distance from query and each other."""
     chosen = points.points[ids]
@@ -225,25 +177,61 @@ def toy_figures(points: Toy, ids: IntArray) -> tuple[int, float, float]:
     return int((points.classes[ids] == 0).sum()), float(away.mean()), float(pairs.mean())
 
 
-def _digit_table(shown: Shown) -> Table:
-    rows = []
+def ask_digits(client: Client) -> Shown:
+    """Index the digits and ask seven queries by every method."""
+    data = digits.load()
+    parts = digits.split(len(data.images))
+    digits.build(client, data, parts.indexed)
+    learned = digits.learn(data, parts.reported, -(-QUERIES // len(digits.CATEGORIES)), seed=1)
+    queries = HyperplaneQueries(learned.queries[:QUERIES], learned.asked[:QUERIES])
+    methods = []
+    for name, options in DIGIT_METHODS.items():
+        plain = options["selector"] == "nearest"
+        dial = 0.0 if plain else digits.choose_dial(client, data, parts, **options)
+        result = client.query(digits.INDEX, queries.queries, k=K, diversity=dial, **options)
+        methods.append(Picked(name, dial, result.ids))
+    return Shown(data, parts, queries, methods)
+
+
+def _page(
+    points: Toy,
+    picked: Mapping[str, IntArray],
+    drawings: Mapping[str, Chart],
+    shown: Shown,
+    blocks: Sequence[Block],
+) -> Page:
+    heads = ("of class A", "from the query", "from each other")
+    plane = [
+        {"method": name} | dict(zip(heads, toy_figures(points, ids), strict=True))
+        for name, ids in picked.items()
+    ]
+    seven: list[dict[str, object]] = []
     for method in shown.methods:
-        found = demo_digits.measured(shown.data, shown.parts.indexed, shown.asked, method.ids)
-        values = (mean(found[name]) for name in demo_digits.SHOWN)
-        rows.append((method.name, f"{method.diversity:g}", *(f"{value:.3f}" for value in values)))
-    columns = [Column("method", numeric=False)]
-    columns += [Column(name) for name in ("diversity", "P", "SR", "D", "h")]
-    return Table(f"Means over {len(shown.asked.asked)} queries", columns, [Body(rows)])
-
-
-def _lists(shown: Shown) -> list[ResultLists]:
-    return [
+        values = digits.measured(shown.data, shown.parts.indexed, shown.queries, method.ids)
+        means = (mean(values[name]) for name in digits.SHOWN)
+        row: dict[str, object] = {"method": method.name, "diversity": method.diversity}
+        seven.append(row | dict(zip(("P", "SR", "D", "h"), means, strict=True)))
+    figures = Figures([Figure(chart, name) for name, chart in drawings.items()])
+    lists = [
         ResultLists(
             block.heading,
             [ResultList(strip.name, strip.caption, _results(strip)) for strip in block.strips],
         )
-        for block in _blocks(shown)
+        for block in blocks
     ]
+    means_table = records_table(f"Means over {QUERIES} queries", seven)
+    return Page(
+        "The paper's figures, made again",
+        [
+            Section(
+                "Two classes in the plane",
+                [_TOY_TEXT, figures, records_table(f"{TOY_K} picks", plane)],
+            ),
+            Section("Seven queries", [_DIGITS_TEXT, means_table, *lists]),
+        ],
+        lead="Nearest neighbours, a greedy that sees every point, and hashing before it.",
+        facts=(f"divgrpc {divgrpc.__version__}",),
+    )
 
 
 def _results(strip: Strip) -> list[Result]:
@@ -254,23 +242,16 @@ def _results(strip: Strip) -> list[Result]:
 
 
 def _shades(ink: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
-    # Large enough that a page's smoothing does no harm.
+    # Large enough that the smoothing of a page does no harm.
     return np.kron(np.rint(255 * (1 - ink)), np.ones((6, 6))).astype(np.uint8)
 
 
 def _blocks(shown: Shown) -> list[Block]:
     """Return the results of each query, the methods one below the other."""
-    blocks = []
-    for number, category in enumerate(shown.asked.asked):
-        kind = demo_digits.CATEGORIES[category]
-        strips = [_strip(shown.data, int(category), m.name, m.ids[number]) for m in shown.methods]
-        blocks.append(Block(f"Query {number + 1}: {kind} digits", strips))
-    return blocks
-
-
-def _strip(data: demo_digits.Digits, category: int, name: str, ids: IntArray) -> Strip:
-    ids = ids[ids >= 0]
-    wrong = data.categories[ids] != category
-    kinds = len(np.unique(data.digits[ids[~wrong]]))
-    caption = f"{len(ids) - int(wrong.sum())} of {K} right, {kinds} of 5 digits"
-    return Strip(name, caption, data.images[ids].reshape(-1, 8, 8) / 16, wrong)
+    return [
+        Block(
+            f"Query {number + 1}: {digits.CATEGORIES[category]} digits",
+            [digits.strip(shown.data, category, m.name, m.ids[number]) for m in shown.methods],
+        )
+        for number, category in enumerate(shown.queries.asked.tolist())
+    ]

@@ -1,4 +1,4 @@
-"""A server of one's own for as long as a report runs: embedded, on a free port of this machine."""
+"""A server for as long as a run takes: embedded, on a free port of this machine."""
 
 import subprocess
 import sys
@@ -12,10 +12,7 @@ from divgrpc.errors import UnavailableError
 
 # A first start compiles every kernel.
 _START_SECONDS: Final = 300.0
-_LATE: Final = (
-    f" in {_START_SECONDS:.0f} s (a first start compiles, and takes longer beside others)"
-)
-_LOOK_SECONDS: Final = 0.05
+_POLL_SECONDS: Final = 0.05
 _STOP_SECONDS: Final = 15.0
 
 
@@ -26,7 +23,7 @@ def starting_server(*arguments: str) -> Iterator[Callable[[], str]]:
     The function returns the server's address. It raises `UnavailableError`, with the end of the
     server's log, where the server does not come up.
     """
-    with tempfile.TemporaryDirectory(prefix="divgrpc-report-") as folder:
+    with tempfile.TemporaryDirectory(prefix="divgrpc-lab-") as folder:
         ready, log = Path(folder, "ready"), Path(folder, "log")
         command = [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0"]
         with log.open("wb") as sink:
@@ -36,7 +33,12 @@ def starting_server(*arguments: str) -> Iterator[Callable[[], str]]:
         try:
             yield lambda: _address(process, ready, log)
         finally:
-            _stop(process)
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 @contextmanager
@@ -47,24 +49,15 @@ def running_server(*arguments: str) -> Iterator[str]:
 
 
 def _address(process: "subprocess.Popen[bytes]", ready: Path, log: Path) -> str:
-    for _ in range(int(_START_SECONDS / _LOOK_SECONDS)):
+    for _ in range(int(_START_SECONDS / _POLL_SECONDS)):
         if ready.exists() and (address := ready.read_text().strip()):
             return address
         try:
-            # Waits for its end rather than sleeping, so that a failed start is seen at once.
-            process.wait(_LOOK_SECONDS)
+            # Waiting for its end notices a failed start at once.
+            process.wait(_POLL_SECONDS)
         except subprocess.TimeoutExpired:
             continue
         break
-    told = log.read_text(errors="replace")[-2000:]
-    late = "" if process.poll() is not None else _LATE
-    raise UnavailableError(f"the server did not start{late}; its log ends with:\n{told}")
-
-
-def _stop(process: "subprocess.Popen[bytes]") -> None:
-    process.terminate()
-    try:
-        process.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    end = log.read_text(errors="replace")[-2000:]
+    late = f" in {_START_SECONDS:.0f} s" if process.poll() is None else ""
+    raise UnavailableError(f"the server did not start{late}; its log ends with:\n{end}")

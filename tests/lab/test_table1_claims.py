@@ -10,7 +10,6 @@ import pytest
 from divgrpc.types import Interval
 from divgrpc_lab.table1 import claims, gain
 from divgrpc_lab.table1.beside import PCA, Coded, Growth, Spread, exponent
-from divgrpc_lab.table1.chi_square import chi_square_test, power
 from divgrpc_lab.table1.printed import FAMILIES, KS, METHODS, printed
 from divgrpc_lab.table1.rows import (
     ALL,
@@ -162,11 +161,19 @@ def test_draws_of_alike_queries_count_as_one() -> None:
 def test_power_grows_with_draws_and_with_the_deviation() -> None:
     """Of even draws as many are rejected as the test is wrong; of few hardly any."""
     falling = np.linspace(1.36, 0.64, 10).tolist()
-    assert power(0, falling, 0.01) == 0
-    assert power(1_000, [1.0] * 10, 0.01) == pytest.approx(0.01, abs=0.005)
-    assert power(50, falling, 0.01) < 0.2
-    assert power(500, falling, 0.01) > 0.8
-    assert power(100, [5.0] + [1.0] * 9, 0.01) > 0.9
+    assert claims.power(0, falling, 0.01) == 0
+    assert claims.power(1_000, [1.0] * 10, 0.01) == pytest.approx(0.01, rel=1e-6)
+    assert claims.power(50, falling, 0.01) < 0.2
+    assert claims.power(500, falling, 0.01) > 0.8
+    assert claims.power(100, [5.0] + [1.0] * 9, 0.01) > 0.9
+
+
+def test_power_is_how_often_samples_are_rejected() -> None:
+    """Of simulated samples with a falling density as many are rejected as the power says."""
+    density = np.linspace(1.4, 0.6, 10)
+    counts = np.random.default_rng(0).multinomial(150, density / density.sum(), 4_000)
+    rejected = np.mean([claims.chi_square_test(row.tolist())[0] < 0.01 for row in counts])
+    assert claims.power(150, density.tolist(), 0.01) == pytest.approx(rejected, abs=0.03)
 
 
 def test_intervals_are_of_categories() -> None:
@@ -179,12 +186,12 @@ def test_intervals_are_of_categories() -> None:
 
 
 def test_chi_square_has_its_known_tail() -> None:
-    """At 9 degrees 16.92 is exceeded by one sample in twenty, give or take the simulation."""
+    """At 9 degrees 16.92 is exceeded by one sample in twenty."""
     counts = np.full(10, 100)
     counts[:2] += (29, -29)
-    p, chi_square = chi_square_test(counts.tolist())
+    p, chi_square = claims.chi_square_test(counts.tolist())
     assert chi_square == pytest.approx(16.82)
-    assert p == pytest.approx(0.0517, abs=0.006)
+    assert p == pytest.approx(0.0517, abs=5e-4)
 
 
 @pytest.mark.parametrize(

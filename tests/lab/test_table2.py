@@ -12,7 +12,7 @@ from divgrpc.types import Interval, Mode
 from divgrpc_lab.__main__ import main
 from divgrpc_lab.data.documents import DIGITS, load
 from divgrpc_lab.data.topics import DATA_VARIABLE
-from divgrpc_lab.table1.bench import Clock
+from divgrpc_lab.experiment import Clock, Facts, plain
 from divgrpc_lab.table2 import claims as label_claims
 from divgrpc_lab.table2.bench import EPSILONS, LabelBench, weight
 from divgrpc_lab.table2.pages import page
@@ -95,9 +95,9 @@ def test_without_a_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(np.isnan(row.figures["h_score"].value) for row in rows)
     assert rows[0].plain()["h_score"] is None
     assert all(row.figures["f_score"].value > 0 for row in rows)
-    report = Report({}, [{"name": DIGITS}], rows)
+    report = Report(Facts({}), [{"name": DIGITS}], rows)
     assert len(page(report).sections) == 5
-    json.dumps(report.plain(), allow_nan=False)
+    json.dumps(plain(report.plain()), allow_nan=False)
 
 
 def test_times_of_given_factors() -> None:

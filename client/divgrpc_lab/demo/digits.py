@@ -169,7 +169,13 @@ def blocks(
         Block(
             f"{CATEGORIES[asked.asked[position]].capitalize()} digits, query {position + 1}",
             [
-                _strip(data, int(asked.asked[position]), each, quality["h_score"], position)
+                strip(
+                    data,
+                    int(asked.asked[position]),
+                    each.name,
+                    each.ids[position],
+                    f", h {quality['h_score'][position]:.2f}",
+                )
                 for each, quality in zip(answers, qualities, strict=True)
             ],
         )
@@ -177,12 +183,10 @@ def blocks(
     ]
 
 
-def _strip(data: Digits, category: int, answers: Answers, h: Values, position: int) -> Strip:
-    ids = answers.ids[position]
+def strip(data: Digits, category: int, name: str, ids: IntArray, more: str = "") -> Strip:
+    """Draw the results of one query, ids (K,); digits of the other kind are wrong."""
     ids = ids[ids >= 0]
     wrong = data.categories[ids] != category
     kinds = len(np.unique(data.digits[ids[~wrong]]))
-    right = len(ids) - int(wrong.sum())
-    caption = f"{right} of {K} right, {kinds} of 5 digits, h {h[position]:.2f}"
-    images = data.images[ids].reshape(-1, 8, 8) / 16
-    return Strip(answers.name, caption, images, wrong)
+    caption = f"{len(ids) - int(wrong.sum())} of {K} right, {kinds} of 5 digits{more}"
+    return Strip(name, caption, data.images[ids].reshape(-1, 8, 8) / 16, wrong)

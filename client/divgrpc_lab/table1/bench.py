@@ -1,7 +1,6 @@
 """Table 1 measured on one data set: indexes built by the client, grids asked of Evaluate."""
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
@@ -9,11 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from divgrpc.types import IndexInfo, IntArray, Progress, Search
+from divgrpc.types import IndexInfo, IntArray, Search
 from divgrpc_client.client import Client
 from divgrpc_lab.data.hyperplanes import HyperplaneQueries
 from divgrpc_lab.data.topics import Topics
-from divgrpc_lab.data.visual_words import IMAGES, WORDS
+from divgrpc_lab.experiment import Clock
 from divgrpc_lab.table1.rows import (
     FAMILIES,
     HASHING,
@@ -26,10 +25,6 @@ from divgrpc_lab.table1.rows import (
 INDEX: Final = "table1"
 # Seeds of what is not asked with every one.
 _SOME_SEEDS: Final = 2
-# What is measured beside the table takes, as a share of it.
-SIDES_WEIGHT: Final = 0.3
-
-Tell = Callable[[Progress], object]
 
 
 @dataclass(frozen=True)
@@ -37,8 +32,7 @@ class Plan:
     """How much is asked: queries of a category, those of slow methods, and seeds of the hash.
 
     `code_seeds` are of bits and tables, of which `codes` are tried; `draws`, one a category and
-    seed, are of what is said to be uniform: fewer have little power; `sizes` are of growing data;
-    `made_up` are the images and words of what is timed alone.
+    seed, are of what is said to be uniform: fewer have little power; `sizes` are of growing data.
     """
 
     per_category: int = 50
@@ -48,38 +42,15 @@ class Plan:
     codes: int = 4
     draws: int = 500
     sizes: int = 5
-    made_up: tuple[int, int] = (IMAGES, WORDS)
 
     def seeds_of(self, asking: Asking) -> int:
         """Return how many seeds a method is asked with."""
         return self.seeds if asking.every_seed else min(self.seeds, _SOME_SEEDS)
 
-    def weight(self, categories: int) -> float:
-        """Return about how long a data set takes."""
-        once = sum(self._weight(each, categories) for each in WITHOUT_HASHING)
-        each_seed = (self._weight(a, categories) * self.seeds_of(a) for a in HASHING)
-        return (once + len(FAMILIES) * sum(each_seed)) * (1 + SIDES_WEIGHT)
-
-    def _weight(self, asking: Asking, categories: int) -> float:
-        return asking.weight(categories * (self.few if asking.few else self.per_category))
-
-
-class Clock:
-    """Tells how far all data sets have come."""
-
-    def __init__(self, tell: Tell, total: float) -> None:
-        self._tell, self._total, self._done = tell, total, 0.0
-        self._begun = time.monotonic()
-
-    def stage(self, words: str) -> None:
-        """Say what is done now."""
-        spent = time.monotonic() - self._begun
-        left = spent * (self._total - self._done) / self._done if self._done else None
-        self._tell(Progress(words, int(self._done), int(self._total), left))
-
-    def add(self, weight: float) -> None:
-        """Say that so much is done."""
-        self._done += weight
+    @property
+    def calls(self) -> int:
+        """How many calls of Evaluate the table of a data set takes."""
+        return len(WITHOUT_HASHING) + len(FAMILIES) * sum(map(self.seeds_of, HASHING))
 
 
 class Bench:
@@ -97,11 +68,6 @@ class Bench:
     def stage(self, words: str) -> None:
         """Say what is done now."""
         self._clock.stage(f"{self.name}: {words}")
-
-    def add(self, share: float) -> None:
-        """Say that so much is done of what is measured beside the table."""
-        whole = self.plan.weight(len(self.data.asked))
-        self._clock.add(whole * share * SIDES_WEIGHT / (1 + SIDES_WEIGHT))
 
     def rows(self) -> list[Row]:
         """Ask everything that the table has."""
@@ -149,7 +115,7 @@ class Bench:
             INDEX, asked.queries, asked.asked, per_query=True, **asking.grid(search)
         )
         found = list(rows)
-        self._clock.add(asking.weight(len(asked.asked)))
+        self._clock.add(1)
         return found
 
     def _combined(self, family: str, asking: Asking, seeds: Sequence[list[Any]]) -> list[Row]:

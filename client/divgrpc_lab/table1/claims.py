@@ -1,22 +1,17 @@
-"""The paper's claims in words, each with what a run says of it: holds, does not, cannot be told.
+"""The paper's claims about Table 1, judged by rows: see `divgrpc_lab.verdicts`.
 
-A claim is a function from rows to a `Verdict`, and no sentence is written that does not follow from
-numbers. Two methods are compared by the mean over queries of the difference between them, with its
-95 % interval of bootstrap draws of whole categories, since the queries of one are alike: above zero
-where all of the interval is. A claim about many cells (data sets, k, families) holds if it holds in
-all of them, and does not if the contrary is seen in one; the counts stand in the sentence. Of many
-cells one in forty is expected to seem contrary by chance, and more where categories are few.
+Two methods are compared by the mean over queries of the difference between them. Its interval is of
+bootstrap draws of whole categories, since the queries of one category are alike.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+from scipy import stats
 
 from divgrpc.types import Interval
 from divgrpc_lab.table1.beside import BINS, PCA, Coded, Growth, Spread
-from divgrpc_lab.table1.chi_square import chi_square_test, power
 from divgrpc_lab.table1.printed import METHODS
 from divgrpc_lab.table1.rows import (
     ALL,
@@ -28,11 +23,11 @@ from divgrpc_lab.table1.rows import (
     Row,
     interval,
 )
+from divgrpc_lab.verdicts import Verdict, above, sign, times_as_fast, together
 
-WORDS: Final = {True: "holds", False: "does not hold", None: "cannot be told"}
 _NOT_REJECTED: Final = "is not rejected"
 # Below it draws are said not to be uniform, shared among the data sets that are looked at.
-_SURE: Final = 0.01
+_LEVEL: Final = 0.01
 # How often the test must see that the density falls from 1.4 to 0.6 across the ball.
 _POWER: Final = 0.8
 _FALLING: Final = tuple(1.4 - 0.8 * (tenth + 0.5) / BINS for tenth in range(BINS))
@@ -43,24 +38,6 @@ _RECALL_HELD: Final = 0.1
 _PAPER_FASTER: Final = (4.0, 8.0)
 _PAPER_THAN_GREEDY: Final = 100.0
 _PAPER_QP: Final = 2_400.0
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What the paper says, whether it `holds` (None: cannot be told), and the sentence of why.
-
-    `held` is the word where it holds.
-    """
-
-    claim: str
-    holds: bool | None
-    sentence: str
-    held: str = WORDS[True]
-
-    @property
-    def word(self) -> str:
-        """The verdict in words."""
-        return self.held if self.holds else WORDS[self.holds]
 
 
 def everything(
@@ -100,8 +77,7 @@ def raises_h(rows: Sequence[Row], method: str, stage: str) -> Verdict:
     own = [r for r in rows if (r.method, r.stage) == (method, stage) and not r.fixed]
     pairs = [(row, without_hashing(rows, row)) for row in own if row.few == (method == "QP-Rel")]
     found = [difference(row, other) for row, other in pairs if other is not None]
-    sentence = f"h with hashing minus h without {_counted(found)}."
-    return Verdict(f"hashing raises h: {method}, {stage}", _in_all(found), sentence)
+    return above(f"hashing raises h: {method}, {stage}", "h with hashing minus h without", found)
 
 
 def nearest_is_best(rows: Sequence[Row]) -> Verdict:
@@ -118,13 +94,14 @@ def nearest_is_best(rows: Sequence[Row]) -> Verdict:
             best, rival = (max(each, key=lambda r: r.h.value) for each in (ours, others))
             found.append(difference(best, rival))
             told.append(
-                f"{data}, {k}: {best.h.value:.3f} against {rival.h.value:.3f} ({named(rival)})"
+                f"{data}, {k}: {best.h.value:.3f} against {rival.h.value:.3f} ({rival.name})"
             )
-    return Verdict(
+    return above(
         "NN with LSH alone is best",
-        _in_all(found),
-        f"Its best h minus the best of the other methods {_counted(found)}. Both are picked by the "
-        f"h reported here; QP-Rel is asked fewer queries and left out. {'; '.join(told)}.",
+        "Its best h minus the best of the other methods",
+        found,
+        " Both are picked by the h reported here; QP-Rel is asked fewer queries and left out. "
+        f"{'; '.join(told)}.",
     )
 
 
@@ -145,10 +122,11 @@ def greedy_collapses(rows: Sequence[Row]) -> Verdict:
                 f"the limit, {with_limit:.2f} with it."
             )
     dial = f"at diversity {fixed[0].dial:g} " if fixed else ""
-    return Verdict(
+    return above(
         "greedy collapses on hashed points without a limit on candidates",
-        _in_all(found),
-        f"P with the default limit minus P without, {dial}{_counted(found)}.{worst}",
+        f"P with the default limit minus P without {dial}".rstrip(),
+        found,
+        worst,
     )
 
 
@@ -189,44 +167,68 @@ def randomness_matters(coded: Sequence[Coded]) -> Verdict:
             if family == PCA:
                 pair = at["LSH-SDiv", bits, tables], at[PCA, bits, tables]
                 found.append(difference(*pair))
-    return Verdict(
-        "randomness matters",
-        _in_all(found),
-        f"h of LSH-SDiv minus h of PCA-Hash at as many tables and bits {_counted(found)}.",
-    )
+    what = "h of LSH-SDiv minus h of PCA-Hash at as many tables and bits"
+    return above("randomness matters", what, found)
 
 
 def uniform(spreads: Sequence[Spread]) -> Verdict:
     """Test that retrieved points are uniform over the ball: Pearson's chi-square over its tenths.
 
-    The null is that a draw, one of a category and seed (see `sides.uniformity`), falls in every
-    tenth alike and apart from all others; where draws of several queries of a category are counted
-    they count as one. p is the share of simulated samples, as large, with no less chi-square. Not
-    to reject is no proof, and says nothing where a density that falls evenly from 1.4 to 0.6 across
-    the ball were seen in fewer than 0.8 of such samples.
+    The null is that a draw, one of a category and seed (see `beside.uniformity`), falls in every
+    tenth alike and independently of the others; draws of several queries of a category count as
+    one. Not to reject is no proof, and says nothing where a density that falls evenly from 1.4 to
+    0.6 across the ball would be rejected in fewer than 0.8 of such samples.
     """
-    verdicts, told = [], []
-    for each in spreads:
-        sure = _SURE / len(spreads)
-        p, chi_square = chi_square_test(each.counts, each.queries)
-        draws = sum(each.counts)
-        seen = power(draws // each.queries, _FALLING, sure)
-        verdicts.append(False if p < sure else True if seen >= _POWER else None)
-        near, far = (each.counts[at] / max(1, draws) for at in (0, -1))
-        counted = f", counted as {draws // each.queries:,}" if each.queries > 1 else ""
-        told.append(
-            f"{each.data}: {'' if p < sure else 'not '}rejected, chi-square {chi_square:.0f} at "
-            f"{BINS - 1} degrees, p {_p(p)}, {draws:,} draws{counted}, power {seen:.2f}, "
-            f"{near:.0%} of them in the nearest tenth of {each.ball:,}, {far:.0%} in the farthest"
+    verdicts, sentences = [], []
+    level = _LEVEL / max(1, len(spreads))
+    for spread in spreads:
+        drawn = sum(spread.counts)
+        draws = drawn // spread.queries
+        p, chi_square = chi_square_test(spread.counts, spread.queries)
+        seen = power(draws, _FALLING, level)
+        verdicts.append(False if p < level else True if seen >= _POWER else None)
+        near, far = (spread.counts[at] / max(1, drawn) for at in (0, -1))
+        counted = f", counted as {draws:,}" if spread.queries > 1 else ""
+        sentences.append(
+            f"{spread.data}: {'' if p < level else 'not '}rejected, chi-square {chi_square:.0f} at "
+            f"{BINS - 1} degrees, p {p:.3f}, {drawn:,} draws{counted}, power {seen:.2f}, "
+            f"{near:.0%} of them in the nearest tenth of {spread.ball:,}, {far:.0%} in the farthest"
         )
     sampling = spreads[0].sampling if spreads else ""
     return Verdict(
         f'the retrieved points are uniform over the ball, sampling="{sampling}"',
         together(verdicts),
-        f"{_listed(told)} Power is against a density that falls from 1.4 to 0.6 across the ball; "
-        f"below {_POWER:g} not to reject says nothing, and above it is no proof.",
+        f"{_listed(sentences)} Power is against a density that falls from 1.4 to 0.6 across the "
+        f"ball; below {_POWER:g} not to reject says nothing, and above it is no proof.",
         _NOT_REJECTED,
     )
+
+
+def chi_square_test(counts: Sequence[int], alike: int = 1) -> tuple[float, float]:
+    """Return p and the chi-square of `counts` (bins,) of draws under an even distribution.
+
+    Of each `alike` draws one is counted, as if the others said the same.
+    """
+    if sum(counts) < alike:
+        return 1.0, 0.0
+    test = stats.chisquare(np.asarray(counts) / alike)
+    return float(test.pvalue), float(test.statistic)
+
+
+def power(draws: int, density: Sequence[float], level: float) -> float:
+    """Return how often the test rejects, at `level`, draws of a `density` (bins,).
+
+    By the non-central chi-square distribution (Cohen, Statistical Power Analysis, 1988, ch. 7).
+    """
+    if not draws:
+        return 0.0
+    shares = np.asarray(density) / np.sum(density)
+    degrees = len(shares) - 1
+    effect = draws * float((((shares - 1 / len(shares)) ** 2) * len(shares)).sum())
+    limit = stats.chi2.isf(level, degrees)
+    # Without an effect the distribution is the central one, which scipy wants asked by name.
+    rejected = stats.ncx2.sf(limit, degrees, effect) if effect else level
+    return float(rejected)
 
 
 def grows_slowly(growths: Sequence[Growth]) -> Verdict:
@@ -238,7 +240,7 @@ def grows_slowly(growths: Sequence[Growth]) -> Verdict:
     for each in growths:
         x = each.exponent
         held = max(each.recalls) - min(each.recalls) <= _RECALL_HELD
-        below = _sign(Interval(1 - x.value, 1 - x.high, 1 - x.low))
+        below = sign(Interval(1 - x.value, 1 - x.high, 1 - x.low))
         verdicts.append(below if held and x.low > 0 else None)
         epsilon = f", epsilon {1 / x.value - 1:.2f}" if 0 < x.value < 1 else ""
         told.append(
@@ -263,7 +265,7 @@ def faster(rows: Sequence[Row], method: str, low: float, high: float) -> Verdict
     pairs = [(row, without_hashing(rows, row)) for row in own]
     ratios = [o.microseconds / row.microseconds for row, o in pairs if o is not None]
     claimed = f"{low:,.0f}" if low == high else f"{low:g} to {high:g}"
-    return _times(f"hashing makes {method} {claimed} times as fast", ratios, low)
+    return times_as_fast(f"hashing makes {method} {claimed} times as fast", ratios, low)
 
 
 def faster_than_greedy(rows: Sequence[Row]) -> Verdict:
@@ -271,16 +273,11 @@ def faster_than_greedy(rows: Sequence[Row]) -> Verdict:
     greedy = {(r.data, r.k): r.microseconds for r in rows if (r.method, r.stage) == ("Greedy", ALL)}
     own = [r for r in rows if (r.method, r.stage) == ("NN", HASHED)]
     ratios = [greedy[r.data, r.k] / r.microseconds for r in own if (r.data, r.k) in greedy]
-    return _times(
+    return times_as_fast(
         "NN with hashing is 100 times as fast as the server's exhaustive greedy",
         ratios,
         _PAPER_THAN_GREEDY,
     )
-
-
-def named(row: Row) -> str:
-    """Say which row it is, within its data set and k."""
-    return f"{row.method}, {row.family}, {row.stage}"
 
 
 def by_cell(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, int], list[Row]]]:
@@ -289,21 +286,6 @@ def by_cell(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, int], list[Row]]]:
     for row in rows:
         found.setdefault((row.data, row.k), []).append(row)
     return found.items()
-
-
-def together(verdicts: Sequence[bool | None]) -> bool | None:
-    """Return whether something holds in all cells: not if it fails in one."""
-    if False in verdicts:
-        return False
-    return None if not verdicts or None in verdicts else True
-
-
-def _times(claim: str, ratios: Sequence[float], least: float) -> Verdict:
-    if not ratios:
-        return Verdict(claim, None, "It was not measured.")
-    middle, low, high = np.median(ratios), min(ratios), max(ratios)
-    sentence = f"{middle:,.1f} times in the middle case, from {low:,.1f} to {high:,.1f}."
-    return Verdict(claim, bool(low >= least), sentence)
 
 
 def _listed(told: Sequence[str]) -> str:
@@ -336,30 +318,3 @@ def _needs(sure: float, may: float) -> str:
     perhaps = f"perhaps with {may:g} bits" if may < sure else ""
     surely = f"surely with {sure:g} bits" if sure < np.inf else ""
     return ", ".join(filter(None, (perhaps, surely)))
-
-
-def _p(p: float) -> str:
-    return f"{p:.3f}" if p >= 0.001 else "below 0.001"
-
-
-def _sign(interval: Interval) -> bool | None:
-    if interval.low > 0:
-        return True
-    return False if interval.high < 0 else None
-
-
-def _in_all(differences: Sequence[Interval]) -> bool | None:
-    return together([_sign(each) for each in differences])
-
-
-def _counted(differences: Sequence[Interval]) -> str:
-    """Say in how many cells a difference is above zero, below it, or neither."""
-    if not differences:
-        return "was not measured"
-    signs = [_sign(each) for each in differences]
-    values = [each.value for each in differences]
-    return (
-        f"is above zero in {signs.count(True)} of {len(signs)} cells, below in "
-        f"{signs.count(False)}, too close to tell in {signs.count(None)}, from {min(values):+.3f} "
-        f"to {max(values):+.3f}"
-    )

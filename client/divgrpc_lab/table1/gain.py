@@ -8,11 +8,11 @@ hashed, limits by folds.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from divgrpc.metrics import gain_share_interval
 from divgrpc.types import Interval
-from divgrpc_lab.table1.claims import Verdict, by_cell, together
+from divgrpc_lab.table1.claims import by_cell
 from divgrpc_lab.table1.rows import (
     ALL,
     FOLDED,
@@ -21,6 +21,7 @@ from divgrpc_lab.table1.rows import (
     Row,
     by_category,
 )
+from divgrpc_lab.verdicts import Verdict, together
 
 # QP-Rel is left out: it is asked fewer queries.
 EXHAUSTIVE: Final = ("Greedy", "MMR", "DPP")
@@ -45,6 +46,14 @@ class Kept:
     than_best: float
     than_greedy: float
     than_exact: float
+
+    def plain(self) -> dict[str, Any]:
+        """Return it for JSON, rows by their names."""
+        row, best = self.row, self.best
+        cell = {"data": row.data, "k": row.k, "row": row.name, "h": row.h.value}
+        against = {"nearest": self.nearest, "best": best.name, "best_h": best.h.value}
+        names = ("share", "than_best", "than_greedy", "than_exact")
+        return cell | against | {name: getattr(self, name) for name in names}
 
 
 def gain_shares(rows: Sequence[Row]) -> list[Kept]:

@@ -58,10 +58,6 @@ _LIMITS: Final[dict[str, list[tuple[int | None, int | None]]]] = {
     FOLDED: [(400, 100), (800, 200), (3_200, 800)],
 }
 _EXACT: Final = (ALL, ONE_EXACT)
-# Guesses of what a query takes, for the time left: 1 with hashing.
-_OVER_ALL: Final = {"NN": 4.0, "Greedy": 60.0, "MMR": 40.0, "DPP": 20.0, "QP-Rel": 100.0}
-_WEIGHTS: Final = {ONE_EXACT: 4.0, BARE: 2.0, FOLDED: 1.5}
-_QP_WEIGHT: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +86,6 @@ class Asking:
         # The paper knows no near-copies.
         fixed = {"ks": list(KS), "keep_duplicates": True}
         return {**told, "searches": [search], "limits": limits, **fixed}
-
-    def weight(self, queries: int) -> float:
-        """Return about how long it takes, in units of its own."""
-        told = self.grid("auto")
-        settings = len(told["diversities"]) * len(told["limits"])
-        if self.stage == ALL:
-            return queries * settings * _OVER_ALL[self.method]
-        slow = _QP_WEIGHT if self.method == "QP-Rel" else 1.0
-        return queries * settings * slow * _WEIGHTS.get(self.stage, 1.0)
 
 
 WITHOUT_HASHING: Final = (
@@ -152,16 +139,20 @@ class Row:
     categories: IntArray
 
     @property
+    def name(self) -> str:
+        """The row within its data set and k, in words."""
+        return f"{self.method}, {self.family}, {self.stage}"
+
+    @property
     def h(self) -> Interval:
         """The mean over queries of each query's h."""
         return self.figures["h_score"]
 
     def plain(self) -> dict[str, Any]:
-        """Return all but the categories, for JSON."""
-        apart = ("figures", "values", "categories")
-        told = {name: getattr(self, name) for name in self.__slots__ if name not in apart}
-        told["values"] = {name: own.tolist() for name, own in self.values.items()}
-        return told | {name: each._asdict() for name, each in self.figures.items()}
+        """Return all but the categories for JSON, each figure under its name."""
+        apart = ("figures", "categories")
+        shown = {name: getattr(self, name) for name in self.__slots__ if name not in apart}
+        return shown | self.figures
 
 
 def interval(values: Values, categories: IntArray) -> Interval:

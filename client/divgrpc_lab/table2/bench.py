@@ -16,7 +16,7 @@ from divgrpc.evaluation.label_grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.types import EvaluateLabelRow, Mode
 from divgrpc_lab.data.documents import Split
-from divgrpc_lab.table1.bench import Clock
+from divgrpc_lab.experiment import Clock
 from divgrpc_lab.table2.rows import (
     BY_HIERARCHY,
     DEFAULT,

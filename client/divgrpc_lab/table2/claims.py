@@ -1,8 +1,6 @@
-"""What the paper says of Table 2, each with what a run says of it: see `claims`.
+"""What the paper says of Table 2, judged by rows: see `divgrpc_lab.verdicts`.
 
-Two rows of one data set are compared by the mean over documents of the difference between them,
-with its 95 % interval: above zero where all of the interval is. A claim holds if it holds in every
-cell that is looked at, and does not if the contrary is seen in one.
+Two rows of one data set are compared by the mean over documents of the difference between them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,8 +9,7 @@ from typing import Final
 import numpy as np
 
 from divgrpc.metrics import mean_intervals
-from divgrpc.types import Interval, Mode
-from divgrpc_lab.table1.claims import Verdict, together
+from divgrpc.types import Mode
 from divgrpc_lab.table2.printed import PRINTED, impossible
 from divgrpc_lab.table2.rows import (
     DEFAULT,
@@ -23,6 +20,7 @@ from divgrpc_lab.table2.rows import (
     LabelRow,
 )
 from divgrpc_lab.table2.times import TimedLabels
+from divgrpc_lab.verdicts import Verdict, above, times_as_fast
 
 OURS: Final = "LSH-SDiv"
 _LETTERS: Final = dict(zip(FIGURES, ("P", "R", "f", "D", "h"), strict=True))
@@ -72,15 +70,14 @@ def _above(rows: Sequence[LabelRow], name: str, one: str, other: str, mode: Mode
         if not np.isnan(values).all():
             found += mean_intervals(values[:, np.newaxis])
     where = f", {MODES[mode]}" if OURS in (one, other) else ""
-    sentence = f"The difference {_counted(found)}."
-    if other == "LSH-Div" and any(
+    same = other == "LSH-Div" and any(
         first.same_as_lsh_div for first, _ in _pairs(rows, one, other, mode)
-    ):
-        sentence += _SAME
-    return Verdict(
+    )
+    return above(
         f"{_LETTERS[name]} of {one} is above that of {other}{where}",
-        together([_sign(each) for each in found]),
-        sentence,
+        "The difference",
+        found,
+        _SAME if same else "",
     )
 
 
@@ -92,15 +89,15 @@ def _faster(rows: Sequence[LabelRow], other: str, least: float, mode: Mode) -> V
         if fast.asking.setting == PAPERS
     ]
     claim = f"{OURS} is more than {least:g} times as fast as {other}, {MODES[mode]}"
-    if not ratios:
-        return Verdict(claim, None, "It was not measured.")
-    middle, low, high = np.median(ratios), min(ratios), max(ratios)
-    few = f"{min(row.among for row in rows):,} to {max(row.among for row in rows):,}"
-    return Verdict(
+    few = "few"
+    if ratios:
+        few = f"{min(row.among for row in rows):,} to {max(row.among for row in rows):,}"
+    return times_as_fast(
         claim,
-        bool(low > least),
-        f"{middle:,.1f} times in the middle case, from {low:,.1f} to {high:,.1f}; but these sets "
-        f"have {few} labels or documents where the paper has 259,000 and 603,000.",
+        ratios,
+        least,
+        f"; but these sets have {few} labels or documents where the paper has 259,000 and 603,000",
+        strictly=True,
     )
 
 
@@ -143,22 +140,3 @@ def _pairs(
             pair = [at.get((m, EVERYTHING if m in _EXHAUSTIVE else setting)) for m in (one, other)]
             if pair[0] is not None and pair[1] is not None:
                 yield pair[0], pair[1]
-
-
-def _sign(difference: Interval) -> bool | None:
-    if difference.low > 0:
-        return True
-    return False if difference.high < 0 else None
-
-
-def _counted(differences: Sequence[Interval]) -> str:
-    """Say in how many cells a difference is above zero, below it, or neither."""
-    if not differences:
-        return "was not measured"
-    signs = [_sign(each) for each in differences]
-    values = [each.value for each in differences]
-    return (
-        f"is above zero in {signs.count(True)} of {len(signs)} cells, below in "
-        f"{signs.count(False)}, too close to tell in {signs.count(None)}, from {min(values):+.3f} "
-        f"to {max(values):+.3f}"
-    )

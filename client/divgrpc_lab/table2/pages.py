@@ -20,12 +20,13 @@ from divgrpc_client.reports.page import (
 )
 from divgrpc_client.reports.page import Row as Line
 from divgrpc_lab.data.documents import DIGITS
-from divgrpc_lab.table1.claims import Verdict
+from divgrpc_lab.experiment import records_table
 from divgrpc_lab.table2.bench import AtEpsilon
 from divgrpc_lab.table2.printed import PRINTED, impossible
 from divgrpc_lab.table2.report import Report
 from divgrpc_lab.table2.rows import FIGURES, MODES, TOP_K, LabelRow
 from divgrpc_lab.table2.times import TimedLabels
+from divgrpc_lab.verdicts import verdict_table
 
 _LEAD: Final = (
     "Rows and columns are those of Table 2 of Diverse Yet Efficient Retrieval using Hash Functions "
@@ -48,18 +49,19 @@ _SAME: Final = (
     "LSH-Div's. So where the paper's LSH-SDiv finds other labels than its LSH-Div, it is likely to "
     "have hashed documents and let their labels vote."
 )
+_CLAIMS: Final = "What the paper claims, and what this run says of it."
 _HEADS: Final = ("P", "R", "f", "D", "h", "2PD/(P+D)")
 
 
 def page(report: Report) -> Page:
     """Return the page of a run."""
-    parts: list[Note | Table] = [_verdicts(report.verdicts)]
+    parts: list[Note | Table] = [verdict_table(report.verdicts, _CLAIMS)]
     if any(data["name"] == DIGITS for data in report.data):
         parts.insert(0, Note(f"Measured on {DIGITS}: it says nothing about the paper's claims."))
     return Page(
         title="The paper's Table 2 on real data",
         lead=_LEAD,
-        facts=[f"{name} {value}" for name, value in report.facts.items()],
+        facts=report.facts.listed(),
         sections=[
             Section("Claims", parts),
             Section("The paper's column h", [_why_not_h(), _printed()]),
@@ -67,16 +69,6 @@ def page(report: Report) -> Page:
             *(_data(report, data) for data in report.data),
             Section("Times at the paper's size", [_times(report.times)] if report.times else []),
         ],
-    )
-
-
-def _verdicts(verdicts: Sequence[Verdict]) -> Table:
-    heads = ("claim", "", "by these numbers")
-    lines = [(v.claim, v.word, v.sentence) for v in verdicts]
-    return Table(
-        "What the paper claims, and what this run says of it.",
-        [Column(head, numeric=False) for head in heads],
-        [Body(lines)],
     )
 
 
@@ -92,12 +84,17 @@ def _why_not_h() -> str:
 
 
 def _printed() -> Table:
-    columns = [Column("the paper's", numeric=False), *map(Column, (*_HEADS, "time"))]
-    lines = [
-        (name, *(f"{value:.3f}" for value in row[:5]), f"{row.most:.3f}", f"{row.milliseconds} ms")
-        for name, row in PRINTED.items()
-    ]
-    return Table("Table 2 as printed, and the most that h could be.", columns, [Body(lines)])
+    return records_table(
+        "Table 2 as printed, and the most that h could be.",
+        [
+            {
+                "the paper's": name,
+                **dict(zip(_HEADS, map("{:.3f}".format, (*row[:5], row.most)), strict=True)),
+                "time": f"{row.milliseconds} ms",
+            }
+            for name, row in PRINTED.items()
+        ],
+    )
 
 
 def _data(report: Report, data: dict[str, str]) -> Section:
@@ -166,23 +163,18 @@ def _by_epsilon(points: Sequence[AtEpsilon]) -> Figures:
 
 
 def _times(times: Sequence[TimedLabels]) -> Table:
-    heads = ("documents", "time", "x LEML", f"P@{TOP_K}", "scored")
-    columns = [Column("method, mode, setting", numeric=False), *map(Column, heads)]
     base = times[0].microseconds
-    lines = [
-        (
-            f"{each.method}, {MODES[each.mode]}, {each.setting}",
-            f"{each.documents:,}",
-            charts.time_words(each.microseconds),
-            f"{base / each.microseconds:.1f}",
-            f"{each.precision:.3f}",
-            f"{each.scored:.2%}",
-        )
-        for each in times
-    ]
     sizes = {each.mode: f"{each.among:,}" for each in times}
     among = " and ".join(
         f"{size} {'labels' if mode == 'embedding' else 'documents'}" for mode, size in sizes.items()
     )
-    caption = f"Median times on a set made up, to choose from {among}; of these the share scored."
-    return Table(caption, columns, [Body(lines)])
+    return records_table(
+        f"Median times on a made-up set, to choose from {among}, and the share scored.",
+        [
+            {"method": each.method, "mode": MODES[each.mode], "setting": each.setting}
+            | {"documents": each.documents, "time": charts.time_words(each.microseconds)}
+            | {"x LEML": base / each.microseconds, f"P@{TOP_K}": each.precision}
+            | {"scored": f"{each.scored:.2%}"}
+            for each in times
+        ],
+    )

@@ -1,21 +1,22 @@
 """All that a run of Table 2 has found: the page and the JSON are made from it."""
 
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
-from divgrpc_lab.table1.claims import Verdict
-from divgrpc_lab.table2 import claims as label_claims
+from divgrpc_lab.experiment import Facts
+from divgrpc_lab.table2 import claims
 from divgrpc_lab.table2.bench import AtEpsilon
 from divgrpc_lab.table2.printed import PRINTED
 from divgrpc_lab.table2.rows import LabelRow
 from divgrpc_lab.table2.times import TimedLabels
+from divgrpc_lab.verdicts import Verdict
 
 
 @dataclass
 class Report:
-    """All that a run has found: `facts` of the run, `data` of each set, and the measurements."""
+    """All that a run has found: facts of the run, `data` of each set, and the measurements."""
 
-    facts: dict[str, str]
+    facts: Facts = field(default_factory=Facts)
     data: list[dict[str, str]] = field(default_factory=list)
     rows: list[LabelRow] = field(default_factory=list)
     curves: list[AtEpsilon] = field(default_factory=list)
@@ -24,17 +25,17 @@ class Report:
     @property
     def verdicts(self) -> list[Verdict]:
         """What the run says of each claim."""
-        return label_claims.everything(self.rows, self.times)
+        return claims.everything(self.rows, self.times)
 
     def plain(self) -> dict[str, Any]:
         """Return everything but the figures of each document, for JSON."""
         return {
-            "facts": self.facts,
+            "facts": self.facts.values,
             "data": self.data,
             "rows": [row.plain() for row in self.rows],
-            "claims": [asdict(each) for each in self.verdicts],
-            "epsilon": [asdict(each) for each in self.curves],
-            "times": [asdict(each) for each in self.times],
+            "claims": self.verdicts,
+            "epsilon": self.curves,
+            "times": self.times,
             "paper": [
                 {"method": name, **row._asdict(), "most_h": row.most}
                 for name, row in PRINTED.items()

@@ -138,17 +138,15 @@ class LabelRow:
         return self.search != "exact"
 
     def plain(self) -> dict[str, Any]:
-        """Return all but the numbers per document, for JSON."""
-        own = self.asking
-        told: dict[str, Any] = {"method": own.method, "mode": own.mode, "setting": own.setting}
-        left_out = ("asking", "figures", "values")
-        told |= {n: getattr(self, n) for n in self.__slots__ if n not in left_out}
-        if np.isnan(self.h_of_means):
-            told["h_of_means"] = None
-        return told | {
-            name: None if np.isnan(each.value) else each._asdict()
-            for name, each in self.figures.items()
-        }
+        """Return all but the numbers per document for JSON, each figure under its name."""
+        asking = self.asking
+        shown: dict[str, Any] = {"method": asking.method, "mode": asking.mode}
+        shown["setting"] = asking.setting
+        apart = ("asking", "figures", "values")
+        shown |= {name: getattr(self, name) for name in self.__slots__ if name not in apart}
+        # A figure that does not apply is null as a whole.
+        figures = {n: None if np.isnan(each.value) else each for n, each in self.figures.items()}
+        return shown | figures
 
 
 def chosen(
