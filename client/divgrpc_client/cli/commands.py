@@ -14,7 +14,7 @@ from divgrpc_client.client import Client
 from divgrpc_client.formats import json_output, label_inputs
 from divgrpc_client.formats.extras import extra
 from divgrpc_client.formats.files import pick_rows, read_column, read_lists, read_vectors
-from divgrpc_client.formats.sparse_files import SVMLIGHT, widened
+from divgrpc_client.formats.sparse_text import SVMLIGHT, widened
 from divgrpc_client.messages.options import (
     BuildOptions,
     GridOptions,

@@ -1,10 +1,11 @@
 """Vectors and their columns from the files people have: .npy, .npz, .fvecs and svmlight.
 
 .npy and .fvecs are memory-mapped, so that a file larger than memory can be sent. What is wrong with
-a file is an `InvalidArgumentError` that says so; pickled objects are never read.
+a file is an `InvalidArgumentError` that says so; pickled objects are never read. scipy's .npz is
+four arrays, read without scipy, which a client need not have.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -13,14 +14,22 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.formats import sparse_files
-from divgrpc_client.formats.sparse_files import SVMLIGHT, IndexBase
+from divgrpc_client.formats.sparse_text import (
+    COLUMN_MAX,
+    SVMLIGHT,
+    IndexBase,
+    canonical,
+    read_labels,
+    read_svmlight,
+    wrong,
+)
 from divgrpc_protos.arrays import Csr, Matrix
 
 Array = npt.NDArray[Any]
 
 FORMATS: Final = ".npy, .npz (numpy's or scipy's), .fvecs or .svm (.svmlight, .libsvm)"
 _LABELS: Final = "labels"
+_SCIPY_KEYS: Final = {"format", "shape", "data"}
 # Rows of a .fvecs file whose headers are compared at a time: memory for the comparison is bounded.
 _FVECS_ROWS: Final = 2**16
 
@@ -34,7 +43,7 @@ def read_vectors(
     Raises `InvalidArgumentError` where the file is missing or is not what its name says.
     """
     if path.suffix in SVMLIGHT and key is None:
-        return sparse_files.read_svmlight(path, base=base, dims=dims)
+        return read_svmlight(path, base=base, dims=dims)
     if base != "auto" or dims is not None:
         option = "dims" if base == "auto" else "index_base"
         flag = f"--{option.replace('_', '-')}"
@@ -43,7 +52,7 @@ def read_vectors(
     if isinstance(vectors, Csr):
         return vectors
     if vectors.ndim != 2:
-        raise _wrong(path, f"must hold a two-dimensional array, got shape {vectors.shape}")
+        raise wrong(path, f"must hold a two-dimensional array, got shape {vectors.shape}")
     return vectors
 
 
@@ -54,7 +63,7 @@ def read_column(source: str, vectors_path: Path) -> Array:
     svmlight file that they came from, an .npy file, or a text file with one number per line.
     """
     if vectors_path.suffix in SVMLIGHT and source == _LABELS:
-        return sparse_files.read_labels(vectors_path)
+        return read_labels(vectors_path)
     if vectors_path.suffix == ".npz" and not Path(source).suffix:
         return _named(vectors_path, source)
     path = Path(source)
@@ -63,7 +72,7 @@ def read_column(source: str, vectors_path: Path) -> Array:
     try:
         return np.loadtxt(path, dtype=np.int64, ndmin=1)
     except (OSError, ValueError) as error:
-        raise _wrong(path, f"must hold one whole number per line: {_reason(error)}") from None
+        raise wrong(path, f"must hold one whole number per line: {_reason(error)}") from None
 
 
 def read_lists(path: Path) -> list[Array]:
@@ -75,7 +84,7 @@ def read_lists(path: Path) -> list[Array]:
         lines = path.read_text().splitlines()
         return [np.array([int(word) for word in line.split()], np.int64) for line in lines]
     except (OSError, ValueError, OverflowError) as error:
-        raise _wrong(path, f"must hold whole numbers on every line: {_reason(error)}") from None
+        raise wrong(path, f"must hold whole numbers on every line: {_reason(error)}") from None
 
 
 def pick_rows(text: str | None, count: int) -> range:
@@ -110,14 +119,14 @@ def _read(path: Path, key: str | None) -> Array | Csr:
             return _only_matrix(path) if key is None else _named(path, key)
         case ".fvecs":
             return _from_fvecs(path)
-    raise _wrong(path, f"must be {FORMATS}")
+    raise wrong(path, f"must be {FORMATS}")
 
 
 def _load(path: Path) -> Array:
     try:
         return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
     except (OSError, ValueError, EOFError) as error:
-        raise _wrong(path, f"cannot be read as .npy: {_reason(error)}") from None
+        raise wrong(path, f"cannot be read as .npy: {_reason(error)}") from None
 
 
 @contextmanager
@@ -129,7 +138,7 @@ def _npz(path: Path) -> Iterator[Any]:
     except InvalidArgumentError:
         raise
     except Exception as error:  # noqa: BLE001  # zipfile and numpy raise many kinds on bad bytes
-        raise _wrong(path, f"cannot be read as .npz: {_reason(error)}") from None
+        raise wrong(path, f"cannot be read as .npz: {_reason(error)}") from None
 
 
 def _named(path: Path, key: str) -> Array:
@@ -141,8 +150,8 @@ def _named(path: Path, key: str) -> Array:
 
 def _only_matrix(path: Path) -> Array | Csr:
     with _npz(path) as archive:
-        if sparse_files.is_scipy(archive):
-            return sparse_files.from_scipy(path, archive)
+        if _is_scipy(archive):
+            return _from_scipy(path, archive)
         matrices = [name for name in archive.files if archive[name].ndim == 2]
         if len(matrices) == 1:
             return np.asarray(archive[matrices[0]])
@@ -158,21 +167,51 @@ def _from_fvecs(path: Path) -> Array:
     try:
         numbers = np.memmap(path, dtype="<i4", mode="r")
     except (OSError, ValueError) as error:
-        raise _wrong(path, f"cannot be read as .fvecs: {_reason(error)}") from None
+        raise wrong(path, f"cannot be read as .fvecs: {_reason(error)}") from None
     dims = int(numbers[0])
     if dims < 1 or numbers.size % (dims + 1):
-        raise _wrong(path, f"is no .fvecs: rows of {dims} dimensions do not fill it")
+        raise wrong(path, f"is no .fvecs: rows of {dims} dimensions do not fill it")
     rows = numbers.reshape(-1, dims + 1)
     for start in range(0, len(rows), _FVECS_ROWS):
-        wrong = np.flatnonzero(rows[start : start + _FVECS_ROWS, 0] != dims)
-        if wrong.size:
-            row = start + int(wrong[0])
-            raise _wrong(path, f"is no .fvecs: row {row} has {rows[row, 0]} dimensions, not {dims}")
+        other = np.flatnonzero(rows[start : start + _FVECS_ROWS, 0] != dims)
+        if other.size:
+            row = start + int(other[0])
+            raise wrong(path, f"is no .fvecs: row {row} has {rows[row, 0]} dimensions, not {dims}")
     return rows.view("<f4")[:, 1:]
 
 
-def _wrong(path: Path, what: str) -> InvalidArgumentError:
-    return InvalidArgumentError("file", f"{path} {what}")
+def _is_scipy(archive: Mapping[str, Array]) -> bool:
+    """Tell whether the arrays of an .npz are what `scipy.sparse.save_npz` writes."""
+    return set(archive) >= _SCIPY_KEYS and archive["format"].ndim == 0
+
+
+def _from_scipy(path: Path, archive: Mapping[str, Array]) -> Csr:
+    """Return the matrix of an .npz that `scipy.sparse.save_npz` wrote, in canonical form.
+
+    What it stores out of order or more than once is sorted and added up. Raises
+    `InvalidArgumentError` where it is not CSR, or does not hold together.
+    """
+    kind = archive["format"].item()
+    kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)
+    if kind != "csr":
+        raise wrong(path, f"holds a sparse matrix of format {kind!r}: save it after .tocsr()")
+    indptr, indices, data = (archive[name] for name in ("indptr", "indices", "data"))
+    shape = archive["shape"]
+    whole = all(part.ndim == 1 for part in (indptr, indices, data, shape)) and len(shape) == 2
+    if whole:
+        rows, cols = map(int, shape)
+        whole = (
+            len(indptr) == rows + 1
+            and indptr.dtype.kind == indices.dtype.kind == "i"
+            and data.dtype.kind in "fiub"
+            and indptr[0] == 0
+            and bool((np.diff(indptr) >= 0).all())
+            and indptr[-1] == len(indices) == len(data)
+            and (not len(indices) or 0 <= indices.min() <= indices.max() < cols <= COLUMN_MAX)
+        )
+    if not whole:
+        raise wrong(path, "holds no whole CSR matrix: its shape and its arrays do not agree")
+    return canonical(indptr.astype(np.int64), indices, data, cols)
 
 
 def _reason(error: Exception) -> str:

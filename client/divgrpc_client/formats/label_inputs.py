@@ -9,8 +9,13 @@ import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.formats.files import read_vectors
-from divgrpc_client.formats.label_files import line_of, read_labelled, read_split
-from divgrpc_client.formats.sparse_files import IndexBase, widened
+from divgrpc_client.formats.sparse_text import (
+    IndexBase,
+    line_of,
+    read_labelled,
+    read_split,
+    widened,
+)
 from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, without_zeros
 
 # Files that hold a matrix and nothing else; all others are text, a document with its labels a line.

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.formats.label_files import read_labelled, read_pair, read_split
-from divgrpc_client.formats.sparse_files import IndexBase
+from divgrpc_client.formats.sparse_text import IndexBase, read_labelled, read_split
 from divgrpc_protos.arrays import Csr
 
 WITH_HEADER = "3 4 5\n0,4 1:0.5 3:2\n 0:1\n2 \n"
@@ -169,17 +168,3 @@ def test_wrong_splits_are_named_by_their_line(
     """No such column, and no document of that number."""
     with pytest.raises(InvalidArgumentError, match=message):
         read_split(written(tmp_path, text), 3, column)
-
-
-def test_pairs_have_as_many_rows(tmp_path: Path) -> None:
-    """Two of scipy's files are documents and labels, and must fit together."""
-    sizes = {"x": (4, 6), "y": (4, 3), "short": (3, 3)}
-    for name, shape in sizes.items():
-        matrix = scipy.sparse.csr_matrix(np.ones(shape, np.float32))
-        scipy.sparse.save_npz(tmp_path / f"{name}.npz", matrix)
-    documents, labels = read_pair(tmp_path / "x.npz", tmp_path / "y.npz")
-    assert isinstance(documents, Csr)
-    assert isinstance(labels, Csr)
-    assert (documents.cols, labels.cols) == (6, 3)
-    with pytest.raises(InvalidArgumentError, match=r"has 3 rows, and .* has 4"):
-        read_pair(tmp_path / "x.npz", tmp_path / "short.npz")

@@ -10,7 +10,7 @@ from sklearn.datasets import dump_svmlight_file, load_svmlight_file
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.formats.files import read_column, read_vectors
-from divgrpc_client.formats.sparse_files import IndexBase
+from divgrpc_client.formats.sparse_text import IndexBase
 from divgrpc_protos.arrays import Csr
 
 
@@ -73,9 +73,9 @@ def test_rows_may_be_empty_and_lines_may_be_blank(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("1 1:1\n1 2:1 1:1\n", "line 2: columns must ascend"),
-        ("1 1:1\n\n1 2:1 2:1\n", "line 3: columns must ascend"),
-        ("1 1:1\n1 2:x\n", "line 2: a value is no number"),
+        ("1 1:1\n\n1 2:1 2:1\n", "line 3: a column comes twice"),
+        ("1 1:1\n1 2:x\n", "line 2: a number is none"),
+        ("1 1:1\n1 2:1e39\n", "line 2: a value is not finite"),
         ("1 1:1\n1 2:1:3\n", "line 2 is not: label"),
         ("1 1:1\n1 2 3\n", "line 2 is not: label"),
         ("1:1 2:3\n", "line 1 is not: label"),
@@ -88,6 +88,12 @@ def test_wrong_lines_are_named(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         read_vectors(written(tmp_path, text))
     assert caught.value.field == "file"
+
+
+def test_columns_come_in_any_order(tmp_path: Path) -> None:
+    """They are sorted: some writers do not."""
+    path = written(tmp_path, "1 2:5 1:4\n")
+    assert dense(read_vectors(path)).tolist() == [[4, 5]]
 
 
 def test_a_column_0_where_columns_begin_at_1(tmp_path: Path) -> None:
