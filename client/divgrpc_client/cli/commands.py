@@ -41,7 +41,7 @@ Tell: TypeAlias = Callable[[Progress], None]
 
 def build(arguments: argparse.Namespace) -> None:
     """Index the rows of a file."""
-    path, vectors, told = label_inputs.read_build(arguments)
+    path, vectors, fields = label_inputs.read_build(arguments)
     columns = {
         name: None if source is None else read_column(source, path)
         for name in ("ids", "categories", "subtopics")
@@ -57,7 +57,7 @@ def build(arguments: argparse.Namespace) -> None:
             replace=arguments.replace,
             progress=progress,
             timeout=arguments.timeout,
-            **told,
+            **fields,
             **_given(arguments, BuildOptions),
         )
     if arguments.json:
@@ -158,7 +158,7 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
             if arguments.labels is None and info.labels is not None:
                 labels = widened(labels, info.labels.label_count)
         with _bar(arguments, "documents") as progress:
-            found = client.evaluate_labels(
+            stream = client.evaluate_labels(
                 arguments.name,
                 documents,
                 labels,
@@ -169,7 +169,7 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
                 timeout=arguments.timeout,
                 **_given(arguments, LabelGridOptions),
             )
-            rows = list(found)
+            rows = list(stream)
     _show(arguments, rows)
 
 
@@ -207,12 +207,12 @@ def _ask(
     arguments: argparse.Namespace,
     method: Callable[..., ResultT],
     options: type,
-    given: Matrix,
+    matrix: Matrix,
     unit: str = "rows",
 ) -> ResultT:
     """Ask about some rows at a time; the result is of one generation all the same."""
-    told, count = _given(arguments, options), row_count(given)
-    step = _ROWS_WITH_COPIES if told.get("list_collapsed") else _ROWS_AT_A_TIME
+    fields, count = _given(arguments, options), row_count(matrix)
+    step = _ROWS_WITH_COPIES if fields.get("list_collapsed") else _ROWS_AT_A_TIME
     shown = _bar(arguments, unit) if count > step else nullcontext()
     with shown as progress:
         for _ in range(_ROUNDS_MAX):
@@ -221,8 +221,8 @@ def _ask(
             for start in range(0, max(1, count), step):
                 if progress is not None:
                     progress(Progress("asking", start, count))
-                some = take(given, start, min(count, start + step))
-                parts.append(method(arguments.name, some, timeout=arguments.timeout, **told))
+                part = take(matrix, start, min(count, start + step))
+                parts.append(method(arguments.name, part, timeout=arguments.timeout, **fields))
                 if parts[-1].generation != parts[0].generation:
                     break
             else:

@@ -186,10 +186,10 @@ def _in_flags(message: str) -> str:
 
 
 def _complain(error: DivgrpcError, *, as_json: bool) -> None:
-    told: dict[str, object] = {"reason": error.reason}
+    details: dict[str, object] = {"reason": error.reason}
     if isinstance(error, RpcError):
         violations = [{"field": f, "description": d} for f, d in error.field_violations]
-        told |= {
+        details |= {
             "code": error.code.name,
             "detail": error.detail,
             "field_violations": violations,
@@ -197,8 +197,8 @@ def _complain(error: DivgrpcError, *, as_json: bool) -> None:
             "request_id": error.request_id,
         }
     elif isinstance(error, InvalidArgumentError):
-        told["field_violations"] = [{"field": error.field, "description": str(error)}]
-    _tell(str(error), told, as_json=as_json)
+        details["field_violations"] = [{"field": error.field, "description": str(error)}]
+    _tell(str(error), details, as_json=as_json)
 
 
 def _parser() -> argparse.ArgumentParser:

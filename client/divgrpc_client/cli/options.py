@@ -153,8 +153,8 @@ def add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, 
         if kind is bool:
             group.add_argument(*flags, action=argparse.BooleanOptionalAction, **how)
         elif get_origin(kind) is Sequence:
-            (each,) = get_args(kind)
-            group.add_argument(*flags, nargs="+", **_each(name, each), **how)
+            (item,) = get_args(kind)
+            group.add_argument(*flags, nargs="+", **_item_type(name, item), **how)
         elif get_origin(word := _without_none(kind)) is Literal:
             group.add_argument(*flags, **_word(name, word), **how)
         elif Auto in get_args(kind):
@@ -166,7 +166,7 @@ def add_options(verb: argparse.ArgumentParser, table: type, defaults: dict[str, 
             group.add_argument(*flags, type=number, metavar="N", **how)
 
 
-def _each(axis: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
+def _item_type(axis: str, kind: Any) -> dict[str, Any]:  # noqa: ANN401  # a type
     """Say how the values of a list are read."""
     if axis == "limits":
         return {"type": _limits, "metavar": "HASH:CANDIDATES"}

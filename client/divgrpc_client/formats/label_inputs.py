@@ -96,20 +96,20 @@ def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, A
     else:
         path = Path(arguments.features)
         rows, labels, numbers = read_labelled_documents(arguments)
-        given = vars(arguments)
-        rejects = given.get("metric", "cosine"), given.get("zero_vectors", "reject")
+        values = vars(arguments)
+        rejects = values.get("metric", "cosine"), values.get("zero_vectors", "reject")
         # What the server refuses, by the number of the row.
         if rejects == ("cosine", "reject") and is_text(path):
             _refuse_empty("features", path, cast(Csr, rows), numbers)
     names, edges = arguments.label_names, arguments.hierarchy
-    told = {
+    fields = {
         "labels": labels,
         "label_model": _model(arguments.label_model),
         "label_names": None if names is None else read_names(Path(names)),
         "hierarchy": None if edges is None else read_edges(Path(edges)),
         "roots": arguments.roots,
     }
-    return path, rows, told
+    return path, rows, fields
 
 
 def read_labelled_documents(arguments: argparse.Namespace) -> Chosen:
@@ -178,13 +178,13 @@ def split(arguments: argparse.Namespace, rows: Matrix) -> tuple[Matrix, npt.NDAr
     return picked(rows, chosen), chosen
 
 
-def _model(given: list[str] | None) -> Any:  # noqa: ANN401  # what `Client.build` takes
-    if given is None:
+def _model(values: list[str] | None) -> Any:  # noqa: ANN401  # what `Client.build` takes
+    if values is None:
         return None
-    if given == [_LEML]:
+    if values == [_LEML]:
         return _LEML
-    if len(given) != 2:
+    if len(values) != 2:
         raise InvalidArgumentError(
             "label_model", "--label-model takes leml, or two files: label factors and feature map"
         )
-    return tuple(read_vectors(Path(name)) for name in given)
+    return tuple(read_vectors(Path(name)) for name in values)

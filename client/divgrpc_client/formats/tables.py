@@ -229,37 +229,39 @@ def _labels(info: LabelInfo) -> str:
         )
         if has
     ]
-    told = f"{info.label_count:,} labels, {', '.join(kept) or 'nothing'} kept with them"
+    text = f"{info.label_count:,} labels, {', '.join(kept) or 'nothing'} kept with them"
     for mode, least in info.thresholds.items():
-        told = f"{told}; {mode} takes a threshold of {least:.4g}"
+        text = f"{text}; {mode} takes a threshold of {least:.4g}"
     if not info.rank:
-        return f"{told}; no label model: neighbours vote"
+        return f"{text}; no label model: neighbours vote"
     if info.parameters is None:
-        told = f"{told}; label factors of rank {info.rank} from elsewhere"
+        text = f"{text}; label factors of rank {info.rank} from elsewhere"
     else:
-        told = (
-            f"{told}; a label model of rank {info.rank}, regularisation "
+        text = (
+            f"{text}; a label model of rank {info.rank}, regularisation "
             f"{info.parameters['regularisation']:g}, {len(info.losses)} iterations, "
             f"loss {info.losses[0]:,.4g} to {info.losses[-1]:,.4g}"
         )
-    found = {cost.search: cost for cost in info.search_costs}.get(info.auto_search or "exact")
-    if found is None:
-        return told
-    return f"{told}; auto search means {found.search}, {found.microseconds:,.0f} µs a document"
+    cost_of_auto = {cost.search: cost for cost in info.search_costs}.get(
+        info.auto_search or "exact"
+    )
+    if cost_of_auto is None:
+        return text
+    return f"{text}; auto search means {cost_of_auto.search}, {cost_of_auto.microseconds:,.0f} µs a document"
 
 
 def _default(default: QueryDefault) -> str:
     """Name what an evaluation has chosen; limits that are the rule's are left out."""
-    told = ((field.name, getattr(default, field.name)) for field in fields(default))
-    return ", ".join(f"{name} {value}" for name, value in told if value is not None)
+    pairs = ((field.name, getattr(default, field.name)) for field in fields(default))
+    return ", ".join(f"{name} {value}" for name, value in pairs if value is not None)
 
 
 def _points(info: IndexInfo) -> str:
     if info.points != "sparse":
         return f"{info.points} points"
-    each = info.nonzeros / max(1, info.rows)
-    share = each / max(1, info.dims)
-    return f"sparse points: {info.nonzeros:,} numbers, {each:,.1f} a row, {share:.2%} of all"
+    per_row = info.nonzeros / max(1, info.rows)
+    share = per_row / max(1, info.dims)
+    return f"sparse points: {info.nonzeros:,} numbers, {per_row:,.1f} a row, {share:.2%} of all"
 
 
 def _choices(info: IndexInfo) -> Table:

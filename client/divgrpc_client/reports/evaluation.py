@@ -270,11 +270,11 @@ def _trade_offs(rows: Sequence[EvaluateRow]) -> list[Figures]:
 
 def _dial_curve(rows: Sequence[EvaluateRow], name: str, look: int) -> Curve:
     """Return P against D of one method, in the order of the diversity; its name has the ends."""
-    own = [row for row in rows if method(row) == name]
-    own.sort(key=lambda row: row.parameters.diversity)
-    ends = f" {diversity(own[0])} to {diversity(own[-1])}" if len(own) > 1 else ""
+    some = [row for row in rows if method(row) == name]
+    some.sort(key=lambda row: row.parameters.diversity)
+    ends = f" {diversity(some[0])} to {diversity(some[-1])}" if len(some) > 1 else ""
     points = [
-        (row.metrics["normalised_entropy"].value, row.metrics["precision"].value) for row in own
+        (row.metrics["normalised_entropy"].value, row.metrics["precision"].value) for row in some
     ]
     return Curve(name + ends, points, look)
 
@@ -284,14 +284,19 @@ def _h_against_time(rows: Sequence[EvaluateRow]) -> Figures:
     looks = _looks(rows)
     figures = []
     for k in _ks(rows):
-        own = _at_k(rows, k)
-        stages = list(dict.fromkeys(map(stage, own)))
+        some = _at_k(rows, k)
+        stages = list(dict.fromkeys(map(stage, some)))
         curves = [
-            Curve(name, [_h_at_time(r) for r in own if (method(r), stage(r)) == (name, s)], look, n)
+            Curve(
+                name,
+                [_h_at_time(r) for r in some if (method(r), stage(r)) == (name, s)],
+                look,
+                n,
+            )
             for name, look in looks.items()
             for n, s in enumerate(stages)
         ]
-        front = [_h_at_time(row) for row in own if row.on_front]
+        front = [_h_at_time(row) for row in some if row.on_front]
         title = f"h against time, k = {k}"
         figures.append(Figure(charts.h_against_time(curves, stages, front, title), f"k = {k}"))
     return Figures(figures)
@@ -323,8 +328,8 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
     columns.append(Column("diversity in each fold", numeric=False))
     bodies = []
     for k in _ks(choices):
-        own = _at_k(choices, k)
-        best = max(map(h, own))
+        some = _at_k(choices, k)
+        best = max(map(h, some))
         lines: list[Row] = [
             [
                 *_setting(row),
@@ -334,7 +339,7 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
                 _time(row),
                 " ".join(f"{settings[n].parameters.diversity:g}" for n in row.by_fold),
             ]
-            for row in own
+            for row in some
         ]
         bodies.append(Body(lines, f"k = {k}"))
     parts: list[Part] = [
@@ -356,9 +361,9 @@ def _all_settings(rows: Sequence[EvaluateRow]) -> Table:
     columns.append(Column("front", numeric=False))
     bodies = []
     for k in _ks(rows):
-        own = _at_k(rows, k)
-        best = max(map(h, own))
-        bodies.append(Body([_line(row, best=h(row) == best >= 0) for row in own], f"k = {k}"))
+        some = _at_k(rows, k)
+        best = max(map(h, some))
+        bodies.append(Body([_line(row, best=h(row) == best >= 0) for row in some], f"k = {k}"))
     caption = "empty: queries without a result. short: fewer than k results. front: Pareto front."
     return Table(caption, columns, bodies)
 

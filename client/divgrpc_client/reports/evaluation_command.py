@@ -80,10 +80,10 @@ class EvaluationReport:
 def _facts(client: Client, name: str) -> list[str]:
     """Say when, with what and of what; the server's machine is not known here."""
     index, server = client.get_index(name), client.server_info()
-    told = index.parameters
+    parameters = index.parameters
     return [
         dt.datetime.now(tz=dt.UTC).date().isoformat(),
         f"divgrpc {divgrpc.__version__}, server {server.version}, workers: {server.workers}",
-        f"{index.rows:,} points of {index.dims:,} dimensions, {told['metric']}, "
-        f"{told['hash_family']}",
+        f"{index.rows:,} points of {index.dims:,} dimensions, {parameters['metric']}, "
+        f"{parameters['hash_family']}",
     ]

@@ -72,8 +72,8 @@ class Table:
     def groups(self) -> list[tuple[str, int]]:
         """Return the heads above the columns' own, each with how many columns it spans."""
         runs = groupby(column.group for column in self.columns)
-        found = [(name, len(list(run))) for name, run in runs]
-        return found if any(name for name, _ in found) else []
+        spans = [(name, len(list(run))) for name, run in runs]
+        return spans if any(name for name, _ in spans) else []
 
     def group_starts(self) -> list[bool]:
         """Return for each column whether a group begins there."""

@@ -74,11 +74,11 @@ def side_by_side(
     matrix = as_matrix("queries", queries, one_row=True)
     total = row_count(matrix)
     numbers = np.unique(np.linspace(0, total - 1, min(count, total)).astype(int)).tolist()
-    asked = None if categories is None else np.asarray(categories)
-    found = []
+    query_categories = None if categories is None else np.asarray(categories)
+    sections = []
     for number in numbers:
-        category = None if asked is None else int(asked[number])
-        right = None if relevant is None else {int(each) for each in np.asarray(relevant[number])}
+        category = None if query_categories is None else int(query_categories[number])
+        right = None if relevant is None else {int(point) for point in np.asarray(relevant[number])}
         heading = f"Query {number}" + ("" if category is None else f", category {category}")
         query = take(matrix, number, number + 1)
         lists = []
@@ -91,16 +91,16 @@ def side_by_side(
             results = [_result(int(i), looks, category, right) for i in ids if i >= 0]
             judged = right is not None or (category is not None and bool(looks.categories))
             lists.append(ResultList(setting(row), _caption(results, judged=judged), results))
-        found.append(ResultLists(heading, lists))
-    return found
+        sections.append(ResultLists(heading, lists))
+    return sections
 
 
 def _best(rows: Sequence[EvaluateRow]) -> list[EvaluateRow]:
     """Return the best row of each method at the smallest k; choices go before settings."""
     k = min((row.parameters.k for row in rows), default=0)
-    own = [row for row in rows if row.parameters.k == k]
+    candidates = [row for row in rows if row.parameters.k == k]
     best: dict[str, EvaluateRow] = {}
-    for row in [row for row in own if row.by_fold] or own:
+    for row in [row for row in candidates if row.by_fold] or candidates:
         name = method(row)
         if name not in best or h(row) > h(best[name]):
             best[name] = row
@@ -142,7 +142,7 @@ def read_titles(path: Path) -> dict[int, str]:
         return {}
     numbered = [_NUMBERED.fullmatch(line) for line in lines]
     if all(numbered):
-        return {int(found[1]): found[2] for found in numbered if found}
+        return {int(match[1]): match[2] for match in numbered if match}
     return dict(enumerate(lines))
 
 

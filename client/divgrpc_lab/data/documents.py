@@ -48,13 +48,13 @@ class Split:
 
     def with_features(self) -> "Split":
         """Return the same without documents that have no feature: nothing can be said of them."""
-        own, asked = (np.flatnonzero(_lengths(each)) for each in (self.documents, self.asked))
+        kept, queries = (np.flatnonzero(_lengths(item)) for item in (self.documents, self.asked))
         return replace(
             self,
-            documents=self.documents[own],
-            labels=self.labels[own],
-            asked=self.asked[asked],
-            truth=self.truth[asked],
+            documents=self.documents[kept],
+            labels=self.labels[kept],
+            asked=self.asked[queries],
+            truth=self.truth[queries],
         )
 
     def described(self) -> dict[str, str]:
@@ -62,15 +62,15 @@ class Split:
         rows, dims = self.documents.shape
         kept = self.with_features()
         empty = sum(
-            each.shape[0] - whole.shape[0]
-            for each, whole in ((self.documents, kept.documents), (self.asked, kept.asked))
+            item.shape[0] - whole.shape[0]
+            for item, whole in ((self.documents, kept.documents), (self.asked, kept.asked))
         )
-        told = {
+        facts = {
             "documents": f"{rows:,} x {dims:,}, {self.asked.shape[0]:,} more to test with",
             "labels": f"{self.labels.shape[1]:,}, {self.labels.nnz / rows:.1f} a document",
             "sha256": self.sha256,
         }
-        return told | ({"without a feature, left out": str(empty)} if empty else {})
+        return facts | ({"without a feature, left out": str(empty)} if empty else {})
 
 
 def read(folder: Path, name: str) -> Split:
@@ -87,7 +87,7 @@ def read(folder: Path, name: str) -> Split:
         if name in _MEASURED:
             centre, scale = rows.mean(axis=0), rows.std(axis=0)
             scale[scale == 0] = 1
-            rows, asked = ((each - centre) / scale for each in (rows, asked))
+            rows, asked = ((item - centre) / scale for item in (rows, asked))
         return Split(
             name,
             sha256(folder / file),
@@ -138,14 +138,14 @@ def _digits() -> Split:
         (parent, digit) for digit in range(10) for parent in (10 + (digit >= 5), 12 + digit % 2)
     ]
     edges += [(14, parent) for parent in range(10, 14)]
-    own, told = sparse.csr_array(labels[:1400]), sparse.csr_array(labels[1400:])
+    train, test = sparse.csr_array(labels[:1400]), sparse.csr_array(labels[1400:])
     return Split(
         DIGITS,
         "shipped with scikit-learn",
         images[:1400],
-        own,
+        train,
         images[1400:],
-        told,
+        test,
         np.array(edges),
         (14,),
     )

@@ -46,8 +46,8 @@ def hyperplane_queries(
 
     random = np.random.default_rng(seed)
     unit = normalize(pool)
-    wanted = np.repeat(np.unique(categories if asked is None else asked), per_category)
-    queries = np.empty((len(wanted), unit.shape[1]), np.float32)
+    targets = np.repeat(np.unique(categories if asked is None else asked), per_category)
+    queries = np.empty((len(targets), unit.shape[1]), np.float32)
     machine = LinearSVC(
         C=penalty,
         class_weight="balanced" if balanced else None,
@@ -55,8 +55,8 @@ def hyperplane_queries(
         max_iter=_ITERATIONS,
         random_state=0,
     )
-    for query, category in zip(queries, wanted, strict=True):
+    for query, category in zip(queries, targets, strict=True):
         half = random.permutation(unit.shape[0])[: unit.shape[0] // 2]
         normal = machine.fit(unit[half], categories[half] == category).coef_[0]
         query[:] = normal / np.linalg.norm(normal)
-    return HyperplaneQueries(queries, wanted)
+    return HyperplaneQueries(queries, targets)

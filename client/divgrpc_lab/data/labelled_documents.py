@@ -142,16 +142,16 @@ def _drawn_labels(
     arrivals = random.exponential(size=members.shape) / popularity[members]
     arrivals[members == first[:, np.newaxis]] = 0
     arrivals[absent] = np.inf
-    wanted = _LABELS_LEAST + random.poisson(_LABELS_MORE, count)
-    wanted = np.minimum(wanted, np.diff(ends)[topic])
-    order = np.argsort(arrivals, axis=1)[:, : wanted.max()]
-    taken = np.arange(order.shape[1]) < wanted[:, np.newaxis]
-    labels = np.take_along_axis(members, order, axis=1)[taken]
-    starts = np.concatenate(([0], np.cumsum(wanted)))
+    counts = _LABELS_LEAST + random.poisson(_LABELS_MORE, count)
+    counts = np.minimum(counts, np.diff(ends)[topic])
+    order = np.argsort(arrivals, axis=1)[:, : counts.max()]
+    is_taken = np.arange(order.shape[1]) < counts[:, np.newaxis]
+    labels = np.take_along_axis(members, order, axis=1)[is_taken]
+    starts = np.concatenate(([0], np.cumsum(counts)))
     ones = np.ones(len(labels), np.float32)
-    found = sparse.csr_array((ones, labels, starts), (count, len(popularity)))
-    found.sort_indices()
-    return topic, found
+    matrix = sparse.csr_array((ones, labels, starts), (count, len(popularity)))
+    matrix.sort_indices()
+    return topic, matrix
 
 
 class _Vocabulary:

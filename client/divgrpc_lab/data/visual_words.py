@@ -95,8 +95,8 @@ def _themes(random: np.random.Generator, words: int) -> Numbers:
     """Return cumulative shares (themes, words): background, categories, sub-topics, scenes."""
     background = 1 / (np.arange(words) + 10.0)
     random.shuffle(background)
-    own = CATEGORIES * (1 + SUBTOPICS) + _SCENES
-    shares = np.exp(2 * random.standard_normal((1 + own, words)))
+    theme_count = CATEGORIES * (1 + SUBTOPICS) + _SCENES
+    shares = np.exp(2 * random.standard_normal((1 + theme_count, words)))
     shares[0] = 1
     shares *= background
     sums: Numbers = np.cumsum(shares, axis=1)
@@ -114,8 +114,8 @@ def _drawn(random: np.random.Generator, themes: Numbers, subtopics: IntArray) ->
         image = np.repeat(np.arange(len(block), dtype=np.int32)[:, None], numbers.shape[1], axis=1)
         images, drawn = [], []
         for theme in np.unique(of_each[0]):
-            wanted = of_each[0] == theme
-            images.append(np.repeat(image[wanted], numbers[wanted]))
+            of_theme = of_each[0] == theme
+            images.append(np.repeat(image[of_theme], numbers[of_theme]))
             drawn.append(np.searchsorted(themes[theme], random.random(len(images[-1])), "right"))
         # LIBLINEAR takes no wider indices.
         at = (np.concatenate(images), np.concatenate(drawn).astype(np.int32))

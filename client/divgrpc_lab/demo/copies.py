@@ -79,10 +79,10 @@ def ask_both(client: Client, copies: Copies, rows: IntArray) -> list[Answers]:
 
 def quality(copies: Copies, rows: IntArray, ids: IntArray, scores: FloatArray) -> tuple[str, ...]:
     """Return the figures of some results as they are printed; an id of -1 is no result."""
-    found = ids >= 0
+    present = ids >= 0
     images = np.mean([len(np.unique(row[row >= 0] // COPIES)) for row in ids])
     same = copies.digits[ids] == copies.digits[rows][:, None]
-    return f"{images:.1f} of {K}", f"{same[found].mean():.3f}", f"{scores[found].mean():.3f}"
+    return f"{images:.1f} of {K}", f"{same[present].mean():.3f}", f"{scores[present].mean():.3f}"
 
 
 def ideal(copies: Copies, rows: IntArray) -> tuple[IntArray, FloatArray]:

@@ -62,8 +62,8 @@ def load() -> Digits:
     """Return the 1,797 digits that scikit-learn carries."""
     from sklearn.datasets import load_digits
 
-    found = load_digits()
-    return Digits(found.data.astype(np.float32), found.target.astype(np.int64))
+    result = load_digits()
+    return Digits(result.data.astype(np.float32), result.target.astype(np.int64))
 
 
 def split(count: int) -> Parts:
@@ -104,8 +104,8 @@ def choose_dial(client: Client, data: Digits, parts: Parts, **options: Any) -> f
     asked = learn(data, parts.dial, DIAL_QUERIES_PER_CATEGORY, seed=2)
 
     def h(diversity: float) -> float:
-        found = client.query(INDEX, asked.queries, k=K, diversity=diversity, **options)
-        return mean(measured(data, parts.indexed, asked, found.ids)["h_score"])
+        result = client.query(INDEX, asked.queries, k=K, diversity=diversity, **options)
+        return mean(measured(data, parts.indexed, asked, result.ids)["h_score"])
 
     return max(DIALS, key=h)
 
@@ -135,13 +135,13 @@ def report(
     grid = tables.table(
         *("results", ">diversity", ">P", ">SR", ">D", ">h", ">ms, round trip", ">µs, worker")
     )
-    for each, quality in zip(answers, qualities, strict=True):
+    for item, quality in zip(answers, qualities, strict=True):
         grid.add_row(
-            each.name,
-            f"{each.parameters.diversity:g}",
+            item.name,
+            f"{item.parameters.diversity:g}",
             *(f"{mean(quality[name]):.3f}" for name in SHOWN),
-            f"{each.round_trip_seconds * 1e3:.2f}",
-            f"{each.worker_seconds * 1e6:.0f}",
+            f"{item.round_trip_seconds * 1e3:.2f}",
+            f"{item.worker_seconds * 1e6:.0f}",
         )
     out.print(grid)
     used = answers[1].parameters
@@ -172,11 +172,11 @@ def blocks(
                 strip(
                     data,
                     int(asked.asked[position]),
-                    each.name,
-                    each.ids[position],
+                    item.name,
+                    item.ids[position],
                     f", h {quality['h_score'][position]:.2f}",
                 )
-                for each, quality in zip(answers, qualities, strict=True)
+                for item, quality in zip(answers, qualities, strict=True)
             ],
         )
         for position in shown

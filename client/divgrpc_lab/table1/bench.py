@@ -77,7 +77,7 @@ class Bench:
             for asking in WITHOUT_HASHING:
                 rows += self._combined("NH", asking, [self._ask(asking, "exact", "NH")])
         for name, family in FAMILIES.items():
-            found: dict[Asking, list[list[Any]]] = {}
+            answers: dict[Asking, list[list[Any]]] = {}
             for seed in range(self.plan.seeds):
                 with self.built(hash_family=family, seed=seed) as info:
                     # The exact search hashes nothing.
@@ -86,8 +86,8 @@ class Bench:
                     for asking in HASHING:
                         if seed < self.plan.seeds_of(asking):
                             answer = self._ask(asking, search, f"{name}, seed {seed}")
-                            found.setdefault(asking, []).append(answer)
-            for asking, seeds in found.items():
+                            answers.setdefault(asking, []).append(answer)
+            for asking, seeds in answers.items():
                 rows += self._combined(name, asking, seeds)
         return rows
 
@@ -95,13 +95,13 @@ class Bench:
     def built(self, rows: IntArray | None = None, **options: Any) -> Iterator[IndexInfo]:
         """Build an index, of some rows or of all, and delete it at the end."""
         points, labels = self.data.points, self.data.labels
-        own = slice(None) if rows is None else rows
+        chosen = slice(None) if rows is None else rows
         self.stage(f"building {options.get('hash_family')}")
         yield self.client.build(
             INDEX,
-            points[own],
-            categories=labels.categories[own],
-            subtopics=labels.subtopics[own],
+            points[chosen],
+            categories=labels.categories[chosen],
+            subtopics=labels.subtopics[chosen],
             replace=True,
             **options,
         )
@@ -114,26 +114,26 @@ class Bench:
         rows = self.client.evaluate(
             INDEX, asked.queries, asked.asked, per_query=True, **asking.grid(search)
         )
-        found = list(rows)
+        answers = list(rows)
         self._clock.add(1)
-        return found
+        return answers
 
     def _combined(self, family: str, asking: Asking, seeds: Sequence[list[Any]]) -> list[Row]:
         """Return a row for every k, of all seeds."""
         by_k = [_by_k(rows) for rows in seeds]
         asked = (self._few if asking.few else self.asked).asked
         return [
-            combined(self.name, family, asking, [each[k] for each in by_k], asked) for k in by_k[0]
+            combined(self.name, family, asking, [item[k] for item in by_k], asked) for k in by_k[0]
         ]
 
 
 def some_of(asked: HyperplaneQueries, per_category: int) -> HyperplaneQueries:
     """Return the first queries of each category."""
     firsts = [np.flatnonzero(asked.asked == c)[:per_category] for c in np.unique(asked.asked)]
-    own = np.concatenate(firsts)
-    return HyperplaneQueries(asked.queries[own], asked.asked[own])
+    chosen = np.concatenate(firsts)
+    return HyperplaneQueries(asked.queries[chosen], asked.asked[chosen])
 
 
 def _by_k(rows: Sequence[Any]) -> dict[int, list[Any]]:
     ordered = sorted(rows, key=lambda row: row.parameters.k)
-    return {k: list(own) for k, own in groupby(ordered, key=lambda row: row.parameters.k)}
+    return {k: list(chosen) for k, chosen in groupby(ordered, key=lambda row: row.parameters.k)}

@@ -78,7 +78,7 @@ def bits_and_tables(bench: Bench) -> list[Coded]:
     grid = asking.grid("tables") | {"ks": [10]}
     asked = some_of(bench.asked, bench.plan.few)
     families: dict[str, HashFamily] = {**FAMILIES, PCA: "pca_hash"}
-    found = []
+    results = []
     for n_bits, n_tables in BITS_AND_TABLES[: bench.plan.codes]:
         for name, family in families.items():
             if name == PCA and n_bits * n_tables > min(_COMPONENTS, bench.data.points.shape[1]):
@@ -91,8 +91,8 @@ def bits_and_tables(bench: Bench) -> list[Coded]:
                     answer = bench.client.evaluate(INDEX, *asked, per_query=True, **grid)
                     rows.append(list(answer))
             row = combined(bench.name, name, asking, rows, asked.asked)
-            found.append(Coded(n_bits, n_tables, row))
-    return found
+            results.append(Coded(n_bits, n_tables, row))
+    return results
 
 
 def uniformity(bench: Bench) -> list[Spread]:
@@ -117,11 +117,11 @@ def uniformity(bench: Bench) -> list[Spread]:
         with bench.built(hash_family="lsh_div", seed=seed):
             bench.stage(f"uniformity, seed {seed}")
             if inside is None:
-                inside = _found(
+                inside = _ids(
                     bench, asked.queries, k=ball, search="exact", hash_limit=0, candidates_limit=0
                 )
             for sampling in samplings:
-                retrieved = _found(
+                retrieved = _ids(
                     bench,
                     asked.queries,
                     k=_RETRIEVED,
@@ -131,18 +131,19 @@ def uniformity(bench: Bench) -> list[Spread]:
                     hash_limit=_RETRIEVED,
                     candidates_limit=_RETRIEVED,
                 )
-                for ids, own in zip(inside, retrieved, strict=True):
-                    ranks = np.flatnonzero(np.isin(ids, own))
+                for ids, picked in zip(inside, retrieved, strict=True):
+                    ranks = np.flatnonzero(np.isin(ids, picked))
                     if len(ranks):
                         counts[sampling][draw.choice(ranks) * BINS // ball] += 1
     return [
-        Spread(bench.name, name, ball, seeds, tuple(own.tolist())) for name, own in counts.items()
+        Spread(bench.name, name, ball, seeds, tuple(picked.tolist()))
+        for name, picked in counts.items()
     ]
 
 
-def _found(bench: Bench, queries: FloatArray, **told: Any) -> IntArray:
-    told["selector"] = "nearest"
-    return bench.client.query(INDEX, queries, timeout=60, **told).ids
+def _ids(bench: Bench, queries: FloatArray, **options: Any) -> IntArray:
+    options["selector"] = "nearest"
+    return bench.client.query(INDEX, queries, timeout=60, **options).ids
 
 
 def growth(bench: Bench) -> Growth:
@@ -157,14 +158,14 @@ def growth(bench: Bench) -> Growth:
         rows = np.sort(order[: len(order) // part])
         with bench.built(rows, hash_family="lsh_div", target_recall=_GROWTH_RECALL):
             bench.stage(f"growth, {len(rows):,} points")
-            told: dict[str, Any] = {"selector": "nearest", "k": 10, "timeout": 60}
-            exact = bench.client.query(INDEX, queries, search="exact", **told)
-            found = bench.client.query(INDEX, queries, search="tables", hash_limit=0, **told)
-            by_rule = bench.client.query(INDEX, queries[:1], epsilon=_EPSILON, **told)
-        pairs = zip(exact.ids, found.ids, strict=True)
-        recalls.append(float(np.mean([np.isin(true, own).mean() for true, own in pairs])))
+            options: dict[str, Any] = {"selector": "nearest", "k": 10, "timeout": 60}
+            exact = bench.client.query(INDEX, queries, search="exact", **options)
+            results = bench.client.query(INDEX, queries, search="tables", hash_limit=0, **options)
+            by_rule = bench.client.query(INDEX, queries[:1], epsilon=_EPSILON, **options)
+        pairs = zip(exact.ids, results.ids, strict=True)
+        recalls.append(float(np.mean([np.isin(true, picked).mean() for true, picked in pairs])))
         sizes.append(len(rows))
-        columns.append(found.stats.points_hashed.astype(np.float64))
+        columns.append(results.stats.points_hashed.astype(np.float64))
         limits.append(by_rule.parameters.hash_limit)
     hashed = np.stack(columns, axis=1)
     return Growth(

@@ -68,16 +68,18 @@ def difference(one: Row, other: Row, name: str = "h_score") -> Interval:
 
 def without_hashing(rows: Iterable[Row], like: Row) -> Row | None:
     """Return the same method without hashing: over all points, or over its own candidates."""
-    found = {row.stage: row for row in rows if row.family == "NH" and _same(row, like)}
-    return found.get(ALL) or found.get(ONE_EXACT)
+    results = {row.stage: row for row in rows if row.family == "NH" and _same(row, like)}
+    return results.get(ALL) or results.get(ONE_EXACT)
 
 
 def raises_h(rows: Sequence[Row], method: str, stage: str) -> Verdict:
     """Hashing raises h: of one method at one stage, with both families."""
-    own = [r for r in rows if (r.method, r.stage) == (method, stage) and not r.fixed]
-    pairs = [(row, without_hashing(rows, row)) for row in own if row.few == (method == "QP-Rel")]
-    found = [difference(row, other) for row, other in pairs if other is not None]
-    return above(f"hashing raises h: {method}, {stage}", "h with hashing minus h without", found)
+    selected = [r for r in rows if (r.method, r.stage) == (method, stage) and not r.fixed]
+    pairs = [
+        (row, without_hashing(rows, row)) for row in selected if row.few == (method == "QP-Rel")
+    ]
+    results = [difference(row, other) for row, other in pairs if other is not None]
+    return above(f"hashing raises h: {method}, {stage}", "h with hashing minus h without", results)
 
 
 def nearest_is_best(rows: Sequence[Row]) -> Verdict:
@@ -86,36 +88,36 @@ def nearest_is_best(rows: Sequence[Row]) -> Verdict:
     The best of its rows beside the best of all other methods' rows, with hashing or without, of
     those that all queries were asked of, without QP-Rel; both are picked by the h that is reported.
     """
-    found, told = [], []
-    for (data, k), own in by_cell(r for r in rows if not r.few and not r.fixed):
-        ours = [r for r in own if r.method == "NN" and r.family != "NH"]
-        others = [r for r in own if r.method in METHODS[1:]]
-        if ours and others:
-            best, rival = (max(each, key=lambda r: r.h.value) for each in (ours, others))
-            found.append(difference(best, rival))
-            told.append(
+    results, sentences = [], []
+    for (data, k), selected in by_cell(r for r in rows if not r.few and not r.fixed):
+        hashed = [r for r in selected if r.method == "NN" and r.family != "NH"]
+        others = [r for r in selected if r.method in METHODS[1:]]
+        if hashed and others:
+            best, rival = (max(item, key=lambda r: r.h.value) for item in (hashed, others))
+            results.append(difference(best, rival))
+            sentences.append(
                 f"{data}, {k}: {best.h.value:.3f} against {rival.h.value:.3f} ({rival.name})"
             )
     return above(
         "NN with LSH alone is best",
         "Its best h minus the best of the other methods",
-        found,
+        results,
         " Both are picked by the h reported here; QP-Rel is asked fewer queries and left out. "
-        f"{'; '.join(told)}.",
+        f"{'; '.join(sentences)}.",
     )
 
 
 def greedy_collapses(rows: Sequence[Row]) -> Verdict:
     """Greedy on hashed points loses precision without a limit on candidates, at one high dial."""
     fixed = [r for r in rows if r.method == "Greedy" and r.fixed]
-    found, worst, drop = [], "", -np.inf
+    results, worst, drop = [], "", -np.inf
     for row in (r for r in fixed if r.stage == TABLES):
         bare = next(
             r for r in fixed if r.stage == BARE and r.family == row.family and _same(r, row)
         )
-        found.append(difference(row, bare, "precision"))
-        if found[-1].value > drop:
-            drop = found[-1].value
+        results.append(difference(row, bare, "precision"))
+        if results[-1].value > drop:
+            drop = results[-1].value
             with_limit, without = (r.figures["precision"].value for r in (row, bare))
             worst = (
                 f" The most on {row.data} at k = {row.k} ({row.family}): P {without:.2f} without "
@@ -125,7 +127,7 @@ def greedy_collapses(rows: Sequence[Row]) -> Verdict:
     return above(
         "greedy collapses on hashed points without a limit on candidates",
         f"P with the default limit minus P without {dial}".rstrip(),
-        found,
+        results,
         worst,
     )
 
@@ -139,13 +141,13 @@ def fewer_bits(coded: Sequence[Coded]) -> Verdict:
     fewer where it surely reaches it with fewer than LSH-Div may, and does not where it may reach it
     only with more than LSH-Div surely does.
     """
-    verdicts, told = [], []
-    for data, own in _by_data(coded):
-        div, sdiv = ([c for c in own if c.row.family == name] for name in FAMILIES)
+    verdicts, sentences = [], []
+    for data, selected in _by_data(coded):
+        div, sdiv = ([c for c in selected if c.row.family == name] for name in FAMILIES)
         best = max(div, key=lambda c: c.row.h.value)
         (div_sure, div_may), (sdiv_sure, sdiv_may) = (_least_bits(c, best) for c in (div, sdiv))
         verdicts.append(True if sdiv_sure < div_may else False if sdiv_may > div_sure else None)
-        told.append(
+        sentences.append(
             f"{data}: {best.row.h.value - _EQUAL:.3f} is reached by LSH-Div "
             f"{_needs(div_sure, div_may)}, by LSH-SDiv {_needs(sdiv_sure, sdiv_may)}, "
             f"{max(c.row.h.value for c in sdiv):.3f} at its best"
@@ -154,21 +156,21 @@ def fewer_bits(coded: Sequence[Coded]) -> Verdict:
         "LSH-SDiv needs fewer bits and tables than LSH-Div for equal h",
         together(verdicts),
         "Bits are tables times bits of a key, the method greedy, k = 10; equal is the best of "
-        f"LSH-Div by the h reported here, less {_EQUAL:g}. {'; '.join(told)}.",
+        f"LSH-Div by the h reported here, less {_EQUAL:g}. {'; '.join(sentences)}.",
     )
 
 
 def randomness_matters(coded: Sequence[Coded]) -> Verdict:
     """Random directions in the components (LSH-SDiv) beat the components (PCA-Hash)."""
-    found = []
-    for _, own in _by_data(coded):
-        at = {(c.row.family, c.n_bits, c.n_tables): c.row for c in own}
+    results = []
+    for _, selected in _by_data(coded):
+        at = {(c.row.family, c.n_bits, c.n_tables): c.row for c in selected}
         for family, bits, tables in at:
             if family == PCA:
                 pair = at["LSH-SDiv", bits, tables], at[PCA, bits, tables]
-                found.append(difference(*pair))
+                results.append(difference(*pair))
     what = "h of LSH-SDiv minus h of PCA-Hash at as many tables and bits"
-    return above("randomness matters", what, found)
+    return above("randomness matters", what, results)
 
 
 def uniform(spreads: Sequence[Spread]) -> Verdict:
@@ -236,24 +238,24 @@ def grows_slowly(growths: Sequence[Growth]) -> Verdict:
 
     It cannot be told where recall was not held: fewer points are then fewer of those wanted.
     """
-    verdicts, told = [], []
-    for each in growths:
-        x = each.exponent
-        held = max(each.recalls) - min(each.recalls) <= _RECALL_HELD
+    verdicts, sentences = [], []
+    for item in growths:
+        x = item.exponent
+        held = max(item.recalls) - min(item.recalls) <= _RECALL_HELD
         below = sign(Interval(1 - x.value, 1 - x.high, 1 - x.low))
         verdicts.append(below if held and x.low > 0 else None)
         epsilon = f", epsilon {1 / x.value - 1:.2f}" if 0 < x.value < 1 else ""
-        told.append(
-            f"{each.data}: n^{x.value:.2f} ({x.low:.2f} to {x.high:.2f}){epsilon}, "
-            f"{each.hashed[0]:,.0f} of {each.sizes[0]:,} to {each.hashed[-1]:,.0f} of "
-            f"{each.sizes[-1]:,} points, recall "
-            f"{min(each.recalls):.2f} to {max(each.recalls):.2f}, "
-            f"hash_limit by epsilon = 1: {each.limits[0]:,} to {each.limits[-1]:,}"
+        sentences.append(
+            f"{item.data}: n^{x.value:.2f} ({x.low:.2f} to {x.high:.2f}){epsilon}, "
+            f"{item.hashed[0]:,.0f} of {item.sizes[0]:,} to {item.hashed[-1]:,.0f} of "
+            f"{item.sizes[-1]:,} points, recall "
+            f"{min(item.recalls):.2f} to {max(item.recalls):.2f}, "
+            f"hash_limit by epsilon = 1: {item.limits[0]:,} to {item.limits[-1]:,}"
         )
     return Verdict(
         "hashed points grow as n^(1/(1+epsilon)), more slowly than n",
         together(verdicts),
-        f"{_listed(told)} Epsilon is what the exponent found makes it; the intervals are "
+        f"{_listed(sentences)} Epsilon is what the exponent found makes it; the intervals are "
         "over queries alone: one hash seed was asked.",
     )
 
@@ -261,8 +263,8 @@ def grows_slowly(growths: Sequence[Growth]) -> Verdict:
 def faster(rows: Sequence[Row], method: str, low: float, high: float) -> Verdict:
     """Hashing makes a method so many times as fast as it is without: the slowest case counts."""
     few = method == "QP-Rel"
-    own = [r for r in rows if (r.method, r.stage, r.few) == (method, HASHED, few)]
-    pairs = [(row, without_hashing(rows, row)) for row in own]
+    selected = [r for r in rows if (r.method, r.stage, r.few) == (method, HASHED, few)]
+    pairs = [(row, without_hashing(rows, row)) for row in selected]
     ratios = [o.microseconds / row.microseconds for row, o in pairs if o is not None]
     claimed = f"{low:,.0f}" if low == high else f"{low:g} to {high:g}"
     return times_as_fast(f"hashing makes {method} {claimed} times as fast", ratios, low)
@@ -271,8 +273,8 @@ def faster(rows: Sequence[Row], method: str, low: float, high: float) -> Verdict
 def faster_than_greedy(rows: Sequence[Row]) -> Verdict:
     """NN with hashing is about 100 times as fast as the exhaustive greedy."""
     greedy = {(r.data, r.k): r.microseconds for r in rows if (r.method, r.stage) == ("Greedy", ALL)}
-    own = [r for r in rows if (r.method, r.stage) == ("NN", HASHED)]
-    ratios = [greedy[r.data, r.k] / r.microseconds for r in own if (r.data, r.k) in greedy]
+    selected = [r for r in rows if (r.method, r.stage) == ("NN", HASHED)]
+    ratios = [greedy[r.data, r.k] / r.microseconds for r in selected if (r.data, r.k) in greedy]
     return times_as_fast(
         "NN with hashing is 100 times as fast as the server's exhaustive greedy",
         ratios,
@@ -282,14 +284,14 @@ def faster_than_greedy(rows: Sequence[Row]) -> Verdict:
 
 def by_cell(rows: Iterable[Row]) -> Iterable[tuple[tuple[str, int], list[Row]]]:
     """Return rows by data set and k."""
-    found: dict[tuple[str, int], list[Row]] = {}
+    results: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
-        found.setdefault((row.data, row.k), []).append(row)
-    return found.items()
+        results.setdefault((row.data, row.k), []).append(row)
+    return results.items()
 
 
-def _listed(told: Sequence[str]) -> str:
-    return f"{'; '.join(told)}." if told else "It was not measured."
+def _listed(sentences: Sequence[str]) -> str:
+    return f"{'; '.join(sentences)}." if sentences else "It was not measured."
 
 
 def _same(one: Row, other: Row) -> bool:
@@ -297,17 +299,17 @@ def _same(one: Row, other: Row) -> bool:
 
 
 def _by_data(coded: Iterable[Coded]) -> Iterable[tuple[str, list[Coded]]]:
-    found: dict[str, list[Coded]] = {}
-    for each in coded:
-        found.setdefault(each.row.data, []).append(each)
-    return found.items()
+    results: dict[str, list[Coded]] = {}
+    for item in coded:
+        results.setdefault(item.row.data, []).append(item)
+    return results.items()
 
 
 def _least_bits(coded: Sequence[Coded], best: Coded) -> tuple[float, float]:
     """Return the fewest bits that surely reach the h of `best`, and that may; infinite if none."""
-    apart = [(c.n_bits * c.n_tables, difference(c.row, best.row)) for c in coded]
-    sure = (bits for bits, found in apart if found.low > -_EQUAL)
-    may = (bits for bits, found in apart if found.high >= -_EQUAL)
+    differences = [(c.n_bits * c.n_tables, difference(c.row, best.row)) for c in coded]
+    sure = (bits for bits, results in differences if results.low > -_EQUAL)
+    may = (bits for bits, results in differences if results.high >= -_EQUAL)
     return min(sure, default=np.inf), min(may, default=np.inf)
 
 

@@ -58,41 +58,41 @@ class Kept:
 
 def gain_shares(rows: Sequence[Row]) -> list[Kept]:
     """Return what greedy keeps in every data set and at every k, from one exact pass and hashed."""
-    found = []
-    for _, own in by_cell(r for r in rows if not r.few and not r.fixed):
-        at = {(r.method, r.family, r.stage): r for r in own}
+    results = []
+    for _, selected in by_cell(r for r in rows if not r.few and not r.fixed):
+        at = {(r.method, r.family, r.stage): r for r in selected}
         nearest, greedy = (at[method, "NH", ALL] for method in ("NN", "Greedy"))
         exact = at["Greedy", "NH", ONE_EXACT]
-        over_all = (r for r in own if r.stage == ALL and r.method in EXHAUSTIVE)
+        over_all = (r for r in selected if r.stage == ALL and r.method in EXHAUSTIVE)
         best = max(over_all, key=lambda r: r.h.value)
         worth = best.h.value - nearest.h.value > WORTH
-        for row in own:
+        for row in selected:
             if row.method == "Greedy" and row.stage in (ONE_EXACT, HASHED, FOLDED):
                 share = _share(row, nearest, best) if worth else None
                 against = (best, greedy, exact)
-                times = (each.microseconds / row.microseconds for each in against)
-                found.append(Kept(row, nearest.h.value, best, share, *times))
-    return found
+                times = (item.microseconds / row.microseconds for item in against)
+                results.append(Kept(row, nearest.h.value, best, share, *times))
+    return results
 
 
 def enough_is_kept(kept: Sequence[Kept], family: str) -> Verdict:
     """Hash + greedy, limits by folds, keeps 0.9 of the gain on the mean, wherever there is one."""
-    verdicts, told = [], []
-    for each in _judged(kept, family):
-        cell, share = f"{each.row.data}, {each.row.k}", each.share
+    verdicts, sentences = [], []
+    for item in _judged(kept, family):
+        cell, share = f"{item.row.data}, {item.row.k}", item.share
         if share is None:
-            told.append(f"{cell}: no gain")
+            sentences.append(f"{cell}: no gain")
             continue
         verdicts.append(share.value >= ENOUGH)
-        told.append(
-            f"{cell}: {share.value:.2f} ({share.low:.2f} to {share.high:.2f}) of {each.best.method}"
+        sentences.append(
+            f"{cell}: {share.value:.2f} ({share.low:.2f} to {share.high:.2f}) of {item.best.method}"
         )
     return Verdict(
         f"hash + greedy keeps {ENOUGH:g} of the gain: {family}, limits by folds",
         together(verdicts),
         f"Mean shares decide, their intervals stand beside. The gain is that of the best of "
         f"{', '.join(EXHAUSTIVE)} over all points over nearest neighbours, where it is above "
-        f"{WORTH:g}. {'; '.join(told)}.",
+        f"{WORTH:g}. {'; '.join(sentences)}.",
     )
 
 
@@ -104,7 +104,7 @@ def hundred_times(kept: Sequence[Kept], family: str) -> Verdict:
     of sparse points, add up columns.
     """
     judged = _judged(kept, family)
-    told = [
+    sentences = [
         f"{e.row.data}, {e.row.k}: {e.than_best:.0f} times {e.best.method} over all points, "
         f"{e.than_greedy:.0f} times greedy there, {e.than_exact:.1f} times one exact pass"
         for e in judged
@@ -112,18 +112,18 @@ def hundred_times(kept: Sequence[Kept], family: str) -> Verdict:
     return Verdict(
         f"hash + greedy is {FAST:g} times as fast as the best exhaustive method: {family}, limits "
         "by folds",
-        together([each.than_best >= FAST for each in judged]),
-        f"Whatever it keeps there. {'; '.join(told)}.",
+        together([item.than_best >= FAST for item in judged]),
+        f"Whatever it keeps there. {'; '.join(sentences)}.",
     )
 
 
 def _judged(kept: Sequence[Kept], family: str) -> list[Kept]:
-    return [each for each in kept if (each.row.family, each.row.stage) == (family, FOLDED)]
+    return [item for item in kept if (item.row.family, item.row.stage) == (family, FOLDED)]
 
 
 def _share(row: Row, nearest: Row, best: Row) -> Interval:
     """Return the gain share with its interval over categories."""
-    own, least, most = (
-        by_category(each.values["h_score"], each.categories) for each in (row, nearest, best)
+    selected, least, most = (
+        by_category(item.values["h_score"], item.categories) for item in (row, nearest, best)
     )
-    return gain_share_interval(own, least, most)
+    return gain_share_interval(selected, least, most)

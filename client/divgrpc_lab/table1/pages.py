@@ -69,17 +69,17 @@ def _data(report: Report, data: dict[str, str]) -> Section:
         columns += [Column(name, f"k = {k}") for name in ("P", "SR", "D", "h", "time")]
     methods = dict.fromkeys(row.method for row in rows)
     bodies = [Body(list(_lines(rows, method)), title=method) for method in methods]
-    told = "; ".join(f"{name}: {value}" for name, value in data.items() if name != "name")
+    facts = "; ".join(f"{name}: {value}" for name, value in data.items() if name != "name")
     table = Table(f"Table 1 on {data['name']}.", columns, bodies)
-    return Section(data["name"], [f"{told}.", _READING, table])
+    return Section(data["name"], [f"{facts}.", _READING, table])
 
 
 def _lines(rows: Sequence[Row], method: str) -> Iterator[Line]:
     """Yield a line for each row of a method, its figures at every k, then the paper's."""
-    own = [row for row in rows if row.method == method]
-    best = {k: max((r.h.value for r in own if r.k == k and not r.fixed), default=0.0) for k in KS}
+    some = [row for row in rows if row.method == method]
+    best = {k: max((r.h.value for r in some if r.k == k and not r.fixed), default=0.0) for k in KS}
     groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in own:
+    for row in some:
         groups.setdefault((row.family, row.stage, row.few, row.fixed), []).append(row)
     for group in groups.values():
         first = group[0]
@@ -121,11 +121,11 @@ def _gains(kept: Sequence[Kept]) -> Table:
         "reported here, 0 nearest neighbours, with its interval over categories; times as fast as "
         "that best one, as greedy over all points, as one exact pass with the same selector.",
         [
-            {"set": each.row.data, "k": each.row.k, "row": each.row.name, "h": each.row.h.value}
-            | {"nearest": each.nearest, "best": each.best.h.value, "best method": each.best.method}
-            | {"gain share": "no gain" if each.share is None else each.share}
-            | {"x best": each.than_best, "x greedy": each.than_greedy, "x exact": each.than_exact}
-            for each in kept
+            {"set": item.row.data, "k": item.row.k, "row": item.row.name, "h": item.row.h.value}
+            | {"nearest": item.nearest, "best": item.best.h.value, "best method": item.best.method}
+            | {"gain share": "no gain" if item.share is None else item.share}
+            | {"x best": item.than_best, "x greedy": item.than_greedy, "x exact": item.than_exact}
+            for item in kept
         ],
     )
 
@@ -134,10 +134,10 @@ def _coded(coded: Sequence[Coded]) -> Table:
     return records_table(
         "Greedy over tables at k = 10, dial by folds; a list may be short of k, over all seeds.",
         [
-            {"set": each.row.data, "hash": each.row.family, "tables": each.n_tables}
-            | {"bits of a key": each.n_bits, "queries": each.row.queries, "h": each.row.h}
-            | {"short of k": each.row.short}
-            for each in coded
+            {"set": item.row.data, "hash": item.row.family, "tables": item.n_tables}
+            | {"bits of a key": item.n_bits, "queries": item.row.queries, "h": item.row.h}
+            | {"short of k": item.row.short}
+            for item in coded
         ],
     )
 
@@ -147,10 +147,10 @@ def _spreads(spreads: Sequence[Spread]) -> Table:
         "Retrieved points in the exact ball around a query, by tenths of the ball, the nearest "
         "first, in % of the draws; uniform is 10 in each.",
         [
-            {"set": each.data, "sampling": each.sampling, "points of the ball": each.ball}
-            | {"seeds": each.seeds, "draws": sum(each.counts)}
-            | {str(n): 100 * c / max(1, sum(each.counts)) for n, c in enumerate(each.counts, 1)}
-            for each in spreads
+            {"set": item.data, "sampling": item.sampling, "points of the ball": item.ball}
+            | {"seeds": item.seeds, "draws": sum(item.counts)}
+            | {str(n): 100 * c / max(1, sum(item.counts)) for n, c in enumerate(item.counts, 1)}
+            for item in spreads
         ],
     )
 
@@ -160,11 +160,11 @@ def _growths(growths: Sequence[Growth]) -> Table:
         "Points hashed without a limit, probes tuned for one recall; the exponent's interval is "
         "over queries alone, with one hash seed.",
         [
-            {"set": each.data, "exponent": each.exponent, "points": size, "points hashed": hashed}
+            {"set": item.data, "exponent": item.exponent, "points": size, "points hashed": hashed}
             | {"recall": recall, "hash_limit by epsilon = 1": limit}
-            for each in growths
+            for item in growths
             for size, hashed, recall, limit in zip(
-                each.sizes, each.hashed, each.recalls, each.limits, strict=True
+                item.sizes, item.hashed, item.recalls, item.limits, strict=True
             )
         ],
     )

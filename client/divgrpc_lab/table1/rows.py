@@ -75,9 +75,9 @@ class Asking:
 
     def grid(self, search: Search) -> dict[str, Any]:
         """Return what Evaluate is told; `search` is what a hashed stage takes."""
-        told = dict(_METHODS[self.method])
+        axes = dict(_METHODS[self.method])
         if self.dials is not None:
-            told["diversities"] = list(self.dials)
+            axes["diversities"] = list(self.dials)
         if self.stage in _EXACT:
             search = "exact"
         elif self.stage in (TABLES, BARE):
@@ -85,7 +85,7 @@ class Asking:
         limits = _LIMITS.get(self.stage, [(None, None)])
         # The paper knows no near-copies.
         fixed = {"ks": list(KS), "keep_duplicates": True}
-        return {**told, "searches": [search], "limits": limits, **fixed}
+        return {**axes, "searches": [search], "limits": limits, **fixed}
 
 
 WITHOUT_HASHING: Final = (
@@ -167,7 +167,7 @@ def interval(values: Values, categories: IntArray) -> Interval:
 
 def by_category(values: Values, categories: IntArray) -> Values:
     """Return the mean of `values` (nq,) in each category, in their order."""
-    return np.array([mean(values[categories == each]) for each in np.unique(categories)])
+    return np.array([mean(values[categories == item]) for item in np.unique(categories)])
 
 
 def combined(
@@ -201,7 +201,7 @@ def combined(
         queries=first.queries,
         few=asking.few,
         short=sum(row.short for row in chosen),
-        figures={name: interval(own, categories) for name, own in tables.items()},
+        figures={name: interval(values, categories) for name, values in tables.items()},
         h_seeds=tuple(mean(row.values["h_score"]) for row in chosen),
         microseconds=float(np.median([row.microseconds.p50 for row in chosen])),
         values={name: tables[name] for name in KEPT},

@@ -55,7 +55,7 @@ class AtEpsilon:
 
 def weight(documents: int) -> float:
     """Return about how long a data set takes, in documents predicted."""
-    hashed = [each for f in FAMILIES for s in (PAPERS, DEFAULT) for each in hashing(f, s)]
+    hashed = [item for f in FAMILIES for s in (PAPERS, DEFAULT) for item in hashing(f, s)]
     points = 1 + len(_HASHED) * len(MODES) * len(EPSILONS)
     return documents * float(
         points + sum(asking.settings for asking in (*WITHOUT_HASHING, *BY_HIERARCHY, *hashed))
@@ -66,11 +66,11 @@ class LabelBench:
     """One data set, `documents` of its test documents asked: a seeded draw where it has more."""
 
     def __init__(self, split: Split, documents: int, clock: Clock) -> None:
-        self._split = own = split.with_features()
-        self.name = own.name
+        self._split = kept = split.with_features()
+        self.name = kept.name
         self._clock = clock
-        rows = np.random.default_rng(0).permutation(own.asked.shape[0])[:documents]
-        self._asked, self._truth = own.asked[np.sort(rows)], own.truth[np.sort(rows)]
+        rows = np.random.default_rng(0).permutation(kept.asked.shape[0])[:documents]
+        self._asked, self._truth = kept.asked[np.sort(rows)], kept.truth[np.sort(rows)]
         self.documents = len(rows)
         self._trained: dict[str, Any] = {}
         self._curves: list[AtEpsilon] = []
@@ -103,14 +103,14 @@ class LabelBench:
     def _built(self, family: str, setting: str) -> divgrpc.Index:
         split = self._split
         self._stage(f"building {family}, {setting}")
-        told = self._trained | built_as(family, setting, split.documents.shape[1])
+        options = self._trained | built_as(family, setting, split.documents.shape[1])
         if split.hierarchy is not None:
-            told |= {"hierarchy": split.hierarchy, "roots": split.roots}
+            options |= {"hierarchy": split.hierarchy, "roots": split.roots}
         index = divgrpc.Index.build(
             split.documents,
             labels=split.labels,
             label_model="leml",
-            **told,
+            **options,
         )
         section = index.engine.manifest.labels
         if section is not None and section.parameters is not None:
@@ -119,7 +119,7 @@ class LabelBench:
         return index
 
     def _row(self, index: divgrpc.Index, asking: Asking) -> LabelRow:
-        found = self._ask(index, asking.method, asking.grid(), folds=5)
+        results = self._ask(index, asking.method, asking.grid(), folds=5)
         section = index.engine.manifest.labels
         embedding = asking.mode == "embedding"
         inner = section.index if section is not None else None
@@ -131,7 +131,7 @@ class LabelBench:
             and inner is not None
             and (inner.parameters.n_components or 0) >= rank
         )
-        return chosen(self.name, asking, found, among, same_as_lsh_div=same)
+        return chosen(self.name, asking, results, among, same_as_lsh_div=same)
 
     def _at(
         self, index: divgrpc.Index, method: str, mode: Mode, epsilon: float | None
@@ -159,10 +159,10 @@ class LabelBench:
     ) -> list[EvaluateLabelRow]:
         self._stage(f"{what}, {MODES[grid['modes'][0]]}")
         asked = LabelGrid(**grid)
-        found = evaluate_labels(
+        results = evaluate_labels(
             index, self._asked, self._truth, grid=asked, folds=folds, per_document=folds > 0
         )
-        rows = list(found)
+        rows = list(results)
         self._clock.add(self.documents * len(asked.settings()))
         return rows
 

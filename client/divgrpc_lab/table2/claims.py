@@ -53,22 +53,24 @@ def everything(rows: Sequence[LabelRow], times: Sequence[TimedLabels] = ()) -> l
 def h_is_possible() -> Verdict:
     """Say whether the paper's h can be the mean of what its P and D are means of."""
     wrong = impossible()
-    told = "; ".join(f"{name} {row.h:.3f}, at most {row.most:.3f}" for name, row in PRINTED.items())
+    sentences = "; ".join(
+        f"{name} {row.h:.3f}, at most {row.most:.3f}" for name, row in PRINTED.items()
+    )
     return Verdict(
         "the column h of Table 2 is of the same documents as its P and D",
         not wrong,
         f"The mean of h over documents is at most 2PD/(P+D) of the means, the harmonic mean being "
-        f"concave. Printed: {told}. So P, R, D and time are compared here, not that h.",
+        f"concave. Printed: {sentences}. So P, R, D and time are compared here, not that h.",
     )
 
 
 def _above(rows: Sequence[LabelRow], name: str, one: str, other: str, mode: Mode) -> Verdict:
     """Say whether a figure of one method is above another's, in all data sets and settings."""
-    found = []
+    differences = []
     for first, second in _pairs(rows, one, other, mode):
         values = first.values[name] - second.values[name]
         if not np.isnan(values).all():
-            found += mean_intervals(values[:, np.newaxis])
+            differences += mean_intervals(values[:, np.newaxis])
     where = f", {MODES[mode]}" if OURS in (one, other) else ""
     same = other == "LSH-Div" and any(
         first.same_as_lsh_div for first, _ in _pairs(rows, one, other, mode)
@@ -76,7 +78,7 @@ def _above(rows: Sequence[LabelRow], name: str, one: str, other: str, mode: Mode
     return above(
         f"{_LETTERS[name]} of {one} is above that of {other}{where}",
         "The difference",
-        found,
+        differences,
         _SAME if same else "",
     )
 
@@ -104,9 +106,9 @@ def _faster(rows: Sequence[LabelRow], other: str, least: float, mode: Mode) -> V
 def _faster_at_size(times: Sequence[TimedLabels], other: str, least: float, mode: Mode) -> Verdict:
     claim = f"{OURS} is more than {least:g} times as fast as {other}, {MODES[mode]}, at its size"
     taken = {
-        (each.method, each.setting): each
-        for each in times
-        if each.mode == mode or each.method in _EXHAUSTIVE
+        (item.method, item.setting): item
+        for item in times
+        if item.mode == mode or item.method in _EXHAUSTIVE
     }
     slow = taken.get((other, EVERYTHING))
     ratios = {
@@ -116,8 +118,8 @@ def _faster_at_size(times: Sequence[TimedLabels], other: str, least: float, mode
     }
     if not ratios:
         return Verdict(claim, None, "It was not measured.")
-    told = ", ".join(f"{ratio:,.1f} times at {setting}" for setting, ratio in ratios.items())
-    return Verdict(claim, bool(max(ratios.values()) > least), f"On documents made up: {told}.")
+    sentences = ", ".join(f"{ratio:,.1f} times at {setting}" for setting, ratio in ratios.items())
+    return Verdict(claim, bool(max(ratios.values()) > least), f"On documents made up: {sentences}.")
 
 
 def _pairs(

@@ -100,29 +100,29 @@ def _printed() -> Table:
 def _data(report: Report, data: dict[str, str]) -> Section:
     rows = [row for row in report.rows if row.data == data["name"]]
     columns = [Column("mode, setting", numeric=False), *map(Column, (*_HEADS, "dial", "time"))]
-    told = "; ".join(f"{name}: {value}" for name, value in data.items() if name != "name")
+    facts = "; ".join(f"{name}: {value}" for name, value in data.items() if name != "name")
     methods = dict.fromkeys(row.asking.method for row in rows)
     table = Table(
         f"Table 2 on {data['name']}.",
         columns,
         [Body(list(_lines(rows, method)), title=method) for method in methods],
     )
-    curves = [each for each in report.curves if each.data == data["name"]]
-    return Section(data["name"], [f"{told}.", table, *([_by_epsilon(curves)] if curves else [])])
+    curves = [item for item in report.curves if item.data == data["name"]]
+    return Section(data["name"], [f"{facts}.", table, *([_by_epsilon(curves)] if curves else [])])
 
 
 def _lines(rows: Sequence[LabelRow], method: str) -> Iterator[Line]:
     """Yield a line for each row of a method, then the paper's."""
     for row in rows:
-        own = row.asking
-        if own.method != method:
+        asking = row.asking
+        if asking.method != method:
             continue
         intervals = (row.figures[name] for name in FIGURES)
         dial = f"{row.dial:g}" if row.dial else ""
         least = "" if row.threshold is None else f"score {row.threshold:g}"
         taken = f"{row.search}, {row.scored / row.among:.0%}"
         yield [
-            f"{MODES[own.mode]}, {own.setting}" + ("*" if row.same_as_lsh_div else ""),
+            f"{MODES[asking.mode]}, {asking.setting}" + ("*" if row.same_as_lsh_div else ""),
             *map(_figure, intervals),
             _figure(Interval(row.h_of_means, math.nan, math.nan)),
             Cell(dial, detail=least),
@@ -145,14 +145,14 @@ def _figure(interval: Interval) -> Cell:
 
 def _by_epsilon(points: Sequence[AtEpsilon]) -> Figures:
     """Draw P, D and h against epsilon, with what scoring every label gives as a level line."""
-    names = dict.fromkeys((each.method, each.mode) for each in points)
-    epsilons = sorted({each.epsilon for each in points if each.epsilon is not None})
+    names = dict.fromkeys((item.method, item.mode) for item in points)
+    epsilons = sorted({item.epsilon for item in points if item.epsilon is not None})
     figures = []
     for letter, figure in (("P", "precision"), ("D", "drank"), ("h", "h_score")):
         curves = []
         for look, (method, mode) in enumerate(names):
-            own = [each for each in points if (each.method, each.mode) == (method, mode)]
-            values = {each.epsilon: float(getattr(each, figure)) for each in own}
+            selected = [item for item in points if (item.method, item.mode) == (method, mode)]
+            values = {item.epsilon: float(getattr(item, figure)) for item in selected}
             level = None in values
             name = method if level else f"{method}, {MODES[mode]}"
             line = [(e, values[None] if level else values[e]) for e in epsilons]
@@ -164,17 +164,17 @@ def _by_epsilon(points: Sequence[AtEpsilon]) -> Figures:
 
 def _times(times: Sequence[TimedLabels]) -> Table:
     base = times[0].microseconds
-    sizes = {each.mode: f"{each.among:,}" for each in times}
+    sizes = {item.mode: f"{item.among:,}" for item in times}
     among = " and ".join(
         f"{size} {'labels' if mode == 'embedding' else 'documents'}" for mode, size in sizes.items()
     )
     return records_table(
         f"Median times on a made-up set, to choose from {among}, and the share scored.",
         [
-            {"method": each.method, "mode": MODES[each.mode], "setting": each.setting}
-            | {"documents": each.documents, "time": charts.time_words(each.microseconds)}
-            | {"x LEML": base / each.microseconds, f"P@{TOP_K}": each.precision}
-            | {"scored": f"{each.scored:.2%}"}
-            for each in times
+            {"method": item.method, "mode": MODES[item.mode], "setting": item.setting}
+            | {"documents": item.documents, "time": charts.time_words(item.microseconds)}
+            | {"x LEML": base / item.microseconds, f"P@{TOP_K}": item.precision}
+            | {"scored": f"{item.scored:.2%}"}
+            for item in times
         ],
     )

@@ -86,17 +86,17 @@ def hashing(family: str, setting: str) -> list[Asking]:
 
 def built_as(family: str, setting: str, dims: int) -> dict[str, Any]:
     """Return what a build of an index of one family is told at one setting."""
-    told: dict[str, Any] = {"hash_family": FAMILIES[family]}
+    options: dict[str, Any] = {"hash_family": FAMILIES[family]}
     if setting != PAPERS:
-        return told
-    told |= {"n_tables": N_TABLES, "n_bits": N_BITS}
+        return options
+    options |= {"n_tables": N_TABLES, "n_bits": N_BITS}
     if family != "LSH-Div":
-        told["n_components"] = components = min(dims, N_COMPONENTS)
+        options["n_components"] = components = min(dims, N_COMPONENTS)
         if family == "PCA-Hash":
             # A component is one projection, and there may be fewer than a hundred.
-            told["n_bits"] = min(N_BITS, components)
-            told["n_tables"] = max(1, min(N_TABLES, components // N_BITS))
-    return told
+            options["n_bits"] = min(N_BITS, components)
+            options["n_tables"] = max(1, min(N_TABLES, components // N_BITS))
+    return options
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,8 +129,8 @@ class LabelRow:
     @property
     def name(self) -> str:
         """The row within its data set, in words."""
-        own = self.asking
-        return f"{own.method}, {MODES[own.mode]}, {own.setting}"
+        asking = self.asking
+        return f"{asking.method}, {MODES[asking.mode]}, {asking.setting}"
 
     @property
     def is_hashed(self) -> bool:
@@ -145,20 +145,20 @@ class LabelRow:
         apart = ("asking", "figures", "values")
         shown |= {name: getattr(self, name) for name in self.__slots__ if name not in apart}
         # A figure that does not apply is null as a whole.
-        figures = {n: None if np.isnan(each.value) else each for n, each in self.figures.items()}
+        figures = {n: None if np.isnan(item.value) else item for n, item in self.figures.items()}
         return shown | figures
 
 
 def chosen(
     data: str,
     asking: Asking,
-    found: Sequence[EvaluateLabelRow],
+    rows: Sequence[EvaluateLabelRow],
     among: int,
     *,
     same_as_lsh_div: bool = False,
 ) -> LabelRow:
     """Make a row of what folds chose."""
-    (row,) = (each for each in found if each.by_fold)
+    (row,) = (item for item in rows if item.by_fold)
     used = row.parameters
     return LabelRow(
         data=data,
@@ -169,7 +169,7 @@ def chosen(
         documents=row.documents,
         empty=row.empty,
         figures={name: row.metrics[name] for name in FIGURES},
-        precision_at=tuple(each.value for each in row.precision_at),
+        precision_at=tuple(item.value for item in row.precision_at),
         h_of_means=row.h_of_means,
         microseconds=row.microseconds.p50,
         scored=row.scored,

@@ -99,15 +99,15 @@ def label_times(made: MadeUp) -> Iterator[TimedLabels]:
     rank = made.label_factors.shape[1]
     model = (made.label_factors, np.eye(rank, dtype=np.float32))
     for mode in MODES:
-        asked = [each for each in WITHOUT_HASHING if each.mode == mode]
+        asked = [item for item in WITHOUT_HASHING if item.mode == mode]
         for family, setting in product(FAMILIES, (PAPERS, DEFAULT)):
             if mode == "embedding":
-                told = built_as(family, setting, rank)
-                index = divgrpc.Index.build(made.embedded, label_model=model, **told)
+                options = built_as(family, setting, rank)
+                index = divgrpc.Index.build(made.embedded, label_model=model, **options)
             else:
-                told = built_as(family, setting, made.documents.shape[1])
-                index = divgrpc.Index.build(made.documents, labels=made.labels, **told)
-            asked += [each for each in hashing(family, setting) if each.mode == mode]
+                options = built_as(family, setting, made.documents.shape[1])
+                index = divgrpc.Index.build(made.documents, labels=made.labels, **options)
+            asked += [item for item in hashing(family, setting) if item.mode == mode]
             for asking in asked:
                 timed = _timed(index, made, asking)
                 if asking.method == _LEML:
