@@ -245,9 +245,9 @@ def _labels(info: LabelInfo) -> str:
     cost_of_auto = {cost.search: cost for cost in info.search_costs}.get(
         info.auto_search or "exact"
     )
-    if cost_of_auto is None:
+    if auto is None:
         return text
-    return f"{text}; auto search means {cost_of_auto.search}, {cost_of_auto.microseconds:,.0f} µs a document"
+    return f"{text}; auto search means {auto.search}, {auto.microseconds:,.0f} µs a document"
 
 
 def _default(default: QueryDefault) -> str:
