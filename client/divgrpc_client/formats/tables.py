@@ -242,12 +242,11 @@ def _labels(info: LabelInfo) -> str:
             f"{info.parameters['regularisation']:g}, {len(info.losses)} iterations, "
             f"loss {info.losses[0]:,.4g} to {info.losses[-1]:,.4g}"
         )
-    cost_of_auto = {cost.search: cost for cost in info.search_costs}.get(
-        info.auto_search or "exact"
-    )
-    if auto is None:
+    auto_search = info.auto_search or "exact"
+    cost = next((cost for cost in info.search_costs if cost.search == auto_search), None)
+    if cost is None:
         return text
-    return f"{text}; auto search means {auto.search}, {auto.microseconds:,.0f} µs a document"
+    return f"{text}; auto search means {cost.search}, {cost.microseconds:,.0f} µs a document"
 
 
 def _default(default: QueryDefault) -> str:
