@@ -18,7 +18,7 @@ from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc import health
 from divgrpc_client.rpc.async_stack import Feed, FirstStatus, Handoff, Watchdog, Window, iterate
-from divgrpc_client.rpc.call import Call
+from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.errors import StallError
 from divgrpc_protos.v1 import index_pb2, query_pb2
 
@@ -33,7 +33,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 async def ask(
-    call: Call, method: "grpc.aio.UnaryUnaryMultiCallable[MessageT, AnswerT]", request: MessageT
+    call: RpcCall, method: "grpc.aio.UnaryUnaryMultiCallable[MessageT, AnswerT]", request: MessageT
 ) -> AnswerT:
     """Send one message and return the answer."""
     try:
@@ -43,7 +43,7 @@ async def ask(
 
 
 async def ask_all(
-    call: Call,
+    call: RpcCall,
     method: "grpc.aio.UnaryUnaryMultiCallable[MessageT, AnswerT]",
     batch: Batch[MessageT, AnswerT, ResultT],
 ) -> ResultT:
@@ -57,7 +57,7 @@ async def ask_all(
 
 
 async def becomes_ready(
-    call: Call, watch: "grpc.aio.UnaryStreamMultiCallable[bytes, bytes]"
+    call: RpcCall, watch: "grpc.aio.UnaryStreamMultiCallable[bytes, bytes]"
 ) -> bool:
     """Watch the server's health; False if the server goes away before it is ready."""
     statuses = watch(
@@ -80,7 +80,7 @@ async def becomes_ready(
 
 async def build(
     stub: "DiverseIndexAsyncStub",
-    call: Call,
+    call: RpcCall,
     upload: Upload,
     progress: Callable[[Progress], object] | None,
     idle_timeout: float,
@@ -119,7 +119,7 @@ async def build(
 
 async def query(
     stub: "DiverseIndexAsyncStub",
-    call: Call,
+    call: RpcCall,
     pipeline: Pipeline,
     queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
     idle_timeout: float,
@@ -160,7 +160,7 @@ async def query(
 
 async def evaluate(
     method: "grpc.aio.UnaryStreamMultiCallable[RequestT, ResponseT]",
-    call: Call,
+    call: RpcCall,
     evaluation: EvaluationParts[RequestT, ResponseT, RowT],
     idle_timeout: float,
 ) -> AsyncIterator[RowT]:

@@ -17,7 +17,7 @@ from divgrpc_client.messages.pipelines import Pipeline
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc import health
-from divgrpc_client.rpc.call import Call
+from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.errors import StallError
 from divgrpc_client.rpc.sync_stack import Feed, FirstStatus, Handoff, Watchdog, Window, iterate
 from divgrpc_protos.v1 import index_pb2, query_pb2
@@ -31,7 +31,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 def ask(
-    call: Call, method: "grpc.UnaryUnaryMultiCallable[MessageT, AnswerT]", request: MessageT
+    call: RpcCall, method: "grpc.UnaryUnaryMultiCallable[MessageT, AnswerT]", request: MessageT
 ) -> AnswerT:
     """Send one message and return the answer."""
     try:
@@ -41,7 +41,7 @@ def ask(
 
 
 def ask_all(
-    call: Call,
+    call: RpcCall,
     method: "grpc.UnaryUnaryMultiCallable[MessageT, AnswerT]",
     batch: Batch[MessageT, AnswerT, ResultT],
 ) -> ResultT:
@@ -54,7 +54,7 @@ def ask_all(
     return result
 
 
-def becomes_ready(call: Call, watch: "grpc.UnaryStreamMultiCallable[bytes, bytes]") -> bool:
+def becomes_ready(call: RpcCall, watch: "grpc.UnaryStreamMultiCallable[bytes, bytes]") -> bool:
     """Watch the server's health; False if the server goes away before it is ready."""
     statuses = watch(
         health.WATCH_REQUEST,
@@ -76,7 +76,7 @@ def becomes_ready(call: Call, watch: "grpc.UnaryStreamMultiCallable[bytes, bytes
 
 def build(
     stub: "DiverseIndexStub",
-    call: Call,
+    call: RpcCall,
     upload: Upload,
     progress: Callable[[Progress], object] | None,
     idle_timeout: float,
@@ -114,7 +114,7 @@ def build(
 
 def query(
     stub: "DiverseIndexStub",
-    call: Call,
+    call: RpcCall,
     pipeline: Pipeline,
     queries: Iterable[VectorsLike],
     idle_timeout: float,
@@ -155,7 +155,7 @@ def query(
 
 def evaluate(
     method: "grpc.UnaryStreamMultiCallable[RequestT, ResponseT]",
-    call: Call,
+    call: RpcCall,
     evaluation: EvaluationParts[RequestT, ResponseT, RowT],
     idle_timeout: float,
 ) -> Iterator[RowT]:

@@ -40,8 +40,8 @@ from divgrpc_client.messages.requests import build_message, next_page
 from divgrpc_client.messages.responses import ServerInfo
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc import health
-from divgrpc_client.rpc.call import Call
-from divgrpc_client.rpc.channels import ChannelOption, Pool, Settings
+from divgrpc_client.rpc.call import RpcCall
+from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
 from divgrpc_client.rpc.sync_stack import Connection, connect
 from divgrpc_protos.v1 import index_pb2
 
@@ -57,8 +57,7 @@ class Client:
     idle_timeout: seconds without a message until Build, QueryStream or an evaluation fails with
         DEADLINE_EXCEEDED.
     retries: repeat calls that only read if the server is unavailable, up to three attempts.
-    credentials: `grpc.ssl_channel_credentials(...)` for TLS, as a proxy may need it. Default: no
-        TLS, as divgrpc-server speaks none.
+    credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no TLS.
     options: channel arguments of gRPC, as pairs of name and value; they override ours.
 
     It connects at the first call. Every method raises `RpcError` if its call fails,
@@ -81,7 +80,8 @@ class Client:
         self._target = target
         self._timeout = arguments.duration("timeout", timeout)
         self._idle_timeout = arguments.duration("idle_timeout", idle_timeout)
-        self._pool = Pool(Settings(target, channels, retries, credentials, options), connect)
+        settings = ChannelSettings(target, channels, retries, credentials, options)
+        self._pool = ConnectionPool(settings, connect)
 
     def __enter__(self) -> Self:
         return self
@@ -156,7 +156,7 @@ class Client:
             roots=roots,
             replace=replace,
         )
-        call = Call("Build", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("Build", self._target, timeout=timeout, request_id=request_id)
         stub = self._connection().stub
         return calls.build(stub, call, upload, progress, self._idle_timeout)
 
@@ -231,7 +231,7 @@ class Client:
         gRPC takes items from `queries` elsewhere than in the caller's own code. An item that fails
         raises its error in its turn, and ends the stream.
         """
-        call = Call("QueryStream", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
         pipeline = Pipeline(name, options, in_flight)
         stub = self._connection().stub
         return calls.query(stub, call, pipeline, queries, self._idle_timeout)
@@ -273,7 +273,7 @@ class Client:
         rest = {"folds": folds, "set_default": set_default, "per_query": per_query}
         data = (name, queries, categories)
         evaluation = Evaluation(*data, options, rest, relevant=relevant, progress=progress)
-        call = Call("Evaluate", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("Evaluate", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.Evaluate
         return calls.evaluate(method, call, evaluation, self._idle_timeout)
 
@@ -309,7 +309,7 @@ class Client:
         """
         rest = {"folds": folds, "set_default": set_default, "per_document": per_document}
         evaluation = LabelEvaluation(name, documents, labels, options, rest, progress=progress)
-        call = Call("EvaluateLabels", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("EvaluateLabels", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.EvaluateLabels
         return calls.evaluate(method, call, evaluation, self._idle_timeout)
 
@@ -386,7 +386,7 @@ class Client:
 
         Raises `RpcError` with DEADLINE_EXCEEDED after `timeout`.
         """
-        call = Call("Watch", self._target, timeout=timeout, request_id=request_id)
+        call = RpcCall("Watch", self._target, timeout=timeout, request_id=request_id)
         while not calls.becomes_ready(call, self._connection().watch):
             time.sleep(health.PAUSE_SECONDS)
 
@@ -395,6 +395,6 @@ class Client:
         connection.check_owner()
         return connection
 
-    def _call(self, method: str, timeout: float | None, request_id: str | None) -> Call:
+    def _call(self, method: str, timeout: float | None, request_id: str | None) -> RpcCall:
         seconds = self._timeout if timeout is None else timeout
-        return Call(method, self._target, timeout=seconds, request_id=request_id)
+        return RpcCall(method, self._target, timeout=seconds, request_id=request_id)

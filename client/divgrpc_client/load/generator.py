@@ -26,7 +26,7 @@ from grpc import aio
 from divgrpc_client.load.recorder import NOT_SENT, SAMPLE, Part
 from divgrpc_client.load.schedule import Schedule
 from divgrpc_client.rpc.call import CODES
-from divgrpc_client.rpc.channels import SERVICE, Settings
+from divgrpc_client.rpc.channels import SERVICE, ChannelSettings
 from divgrpc_protos.v1 import query_pb2
 
 STOP: Final = "stop"
@@ -80,7 +80,9 @@ class Generator:
     def __init__(self, task: Task, connection: Connection) -> None:
         self._task = task
         self._connection = connection
-        settings = Settings(task.target, task.channels, retries=False, credentials=None, options=())
+        settings = ChannelSettings(
+            task.target, task.channels, retries=False, credentials=None, options=()
+        )
         options = settings.channel_options()
         channels = [
             aio.insecure_channel(task.target, options=options) for _ in range(task.channels)

@@ -12,7 +12,7 @@ from divgrpc.types import IntArray
 from divgrpc_client.load.mix import Call
 from divgrpc_client.messages.requests import enum_value
 from divgrpc_client.messages.responses import label_result, query_result
-from divgrpc_client.rpc.call import Call as Connected
+from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVICE
 from divgrpc_client.rpc.errors import RpcError
 from divgrpc_protos.v1 import predict_pb2, query_pb2
@@ -84,7 +84,7 @@ def exact(request: RequestT) -> RequestT:
 
 def send(channel: grpc.Channel, target: str, method: str, request: bytes) -> bytes:
     """Make one call with a message as it is; raises `RpcError`."""
-    call = Connected(method, target, timeout=_CALL_SECONDS, request_id=None)
+    call = RpcCall(method, target, timeout=_CALL_SECONDS, request_id=None)
     path = f"/{SERVICE}/{method}"
     try:
         if method != "QueryStream":

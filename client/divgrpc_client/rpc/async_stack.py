@@ -13,7 +13,7 @@ import grpc
 import grpc.aio
 
 from divgrpc_client.rpc import health
-from divgrpc_client.rpc.channels import Settings
+from divgrpc_client.rpc.channels import ChannelSettings
 from divgrpc_client.rpc.errors import ClientStateError, StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
@@ -43,7 +43,7 @@ class Connection(NamedTuple):
             )
 
 
-def connect(settings: Settings) -> Connection:
+def connect(settings: ChannelSettings) -> Connection:
     """Return a new connection; gRPC opens it at the first call."""
     options = settings.channel_options()
     if settings.credentials is None:

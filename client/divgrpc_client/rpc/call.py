@@ -23,7 +23,7 @@ _ENDLESS_SECONDS: Final = 1e8
 CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
-class Call:
+class RpcCall:
     """A call that is about to begin.
 
     `timeout` is in seconds, retries and all parts included; infinity or None is no deadline. Raises

@@ -40,7 +40,7 @@ _SERVICE_CONFIG: Final = json.dumps(
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ChannelSettings:
     """How a client connects; raises `InvalidArgumentError` for a wrong target or count."""
 
     target: str
@@ -72,14 +72,16 @@ class Settings:
         return [*options, *self.options]
 
 
-class Pool(Generic[ConnectionT]):
+class ConnectionPool(Generic[ConnectionT]):
     """Connections, made at first use and taken in turn.
 
     They belong to the process that made them. gRPC's threads and sockets do not survive a fork, so
     a child that used them would hang.
     """
 
-    def __init__(self, settings: Settings, connect: Callable[[Settings], ConnectionT]) -> None:
+    def __init__(
+        self, settings: ChannelSettings, connect: Callable[[ChannelSettings], ConnectionT]
+    ) -> None:
         self._settings = settings
         self._connect = connect
         self._lock = threading.Lock()

@@ -18,7 +18,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 import grpc
 
 from divgrpc_client.rpc import health
-from divgrpc_client.rpc.channels import Settings
+from divgrpc_client.rpc.channels import ChannelSettings
 from divgrpc_client.rpc.errors import StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
@@ -39,7 +39,7 @@ class Connection(NamedTuple):
         """Do nothing: any thread may use a channel."""
 
 
-def connect(settings: Settings) -> Connection:
+def connect(settings: ChannelSettings) -> Connection:
     """Return a new connection; gRPC opens it at the first call."""
     options = settings.channel_options()
     if settings.credentials is None:
