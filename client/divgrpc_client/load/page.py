@@ -51,7 +51,7 @@ def page(report: Report) -> Page:
     if server:
         facts.append(f"fronts: {server['fronts']}, workers: {server['workers']}")
     names = ", ".join(sorted({call["index"] for call in report["setting"]["mix"]}))
-    outcome: list[Part] = [Note(note) for note in notes(report)]
+    outcome: list[Part] = [Note(text, bad=text.startswith("VOID")) for text in notes(report)]
     outcome += [_table(heads, rows) for heads, rows in tables(report)]
     return Page(
         title=f"Load on {names}",

@@ -42,10 +42,9 @@ def notes(report: Report) -> Iterator[str]:
         rate = f"{search['rate']:,.0f} calls a second" if search["rate"] else "none that was tried"
         yield f"Highest rate that holds: {rate}. The other figures are those of that trial."
     if quality:
-        same = (
-            "" if quality["same_ids"] is None else f", {quality['same_ids']:.2%} of its ids found"
-        )
-        yield f"Quality: {quality['rows']:,} rows compared with exact search{same}."
+        yield f"Quality: {quality['rows']:,} rows were compared with exact search."
+        if quality["same_ids"] is not None:
+            yield f"{quality['same_ids']:.2%} of the ids of exact search were found."
         for name, why in (("replaced", "index replaced"), ("unanswered", quality["refusal"])):
             if quality[name]:
                 yield f"{quality[name]:,} rows could not be compared: {why}"

@@ -166,6 +166,8 @@ def lines(
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         if not log_y:
             axes.set_ylim(bottom=0)
+        if log_y:
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
         return [

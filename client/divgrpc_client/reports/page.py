@@ -130,9 +130,10 @@ class ResultLists:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """A paragraph that must not be overlooked."""
+    """A paragraph that must not be overlooked; `bad` where it says that something failed."""
 
     text: str
+    bad: bool = False
 
 
 Part: TypeAlias = str | Note | Table | Figure | Figures | ResultLists
