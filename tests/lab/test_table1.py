@@ -30,6 +30,7 @@ def test_quick_run_on_digits(
     assert {each["sampling"] for each in found["uniformity"]} == {"uniform", "nearest"}
     assert len(found["growth"]) == 1
     assert len(found["paper"]) == 45
+    assert len(found["times"]) == 2 * len(found["paper"])
     html = page.read_text()
     for words in ("the paper's LSH-SDiv", "QP-Rel", "cannot be told", "one exact pass"):
         assert words.replace("'", "&#39;") in html

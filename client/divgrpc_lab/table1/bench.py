@@ -12,6 +12,7 @@ from divgrpc.types import IndexInfo, IntArray, Search
 from divgrpc_client.client import Client
 from divgrpc_lab.data.hyperplanes import HyperplaneQueries
 from divgrpc_lab.data.topics import Topics
+from divgrpc_lab.data.visual_words import IMAGES, WORDS
 from divgrpc_lab.experiment import Clock
 from divgrpc_lab.table1.rows import (
     FAMILIES,
@@ -32,7 +33,8 @@ class Plan:
     """How much is asked: queries of a category, those of slow methods, and seeds of the hash.
 
     `code_seeds` are of bits and tables, of which `codes` are tried; `draws`, one a category and
-    seed, are of what is said to be uniform: fewer have little power; `sizes` are of growing data.
+    seed, are of what is said to be uniform: fewer have little power; `sizes` are of growing data;
+    `made_up` are the images and words of the set that times alone are of.
     """
 
     per_category: int = 50
@@ -42,6 +44,7 @@ class Plan:
     codes: int = 4
     draws: int = 500
     sizes: int = 5
+    made_up: tuple[int, int] = (IMAGES, WORDS)
 
     def seeds_of(self, asking: Asking) -> int:
         """Return how many seeds a method is asked with."""

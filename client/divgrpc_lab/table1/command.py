@@ -20,9 +20,10 @@ from divgrpc_lab.table1 import beside
 from divgrpc_lab.table1.bench import Bench, Plan
 from divgrpc_lab.table1.pages import page
 from divgrpc_lab.table1.report import Report
+from divgrpc_lab.table1.times import times
 
 # As much as shows that everything works, in a minute or two.
-QUICK: Final = Plan(5, few=3, seeds=2, code_seeds=1, codes=2, draws=6, sizes=2)
+QUICK: Final = Plan(5, few=3, seeds=2, code_seeds=1, codes=2, draws=6, sizes=2, made_up=(350, 300))
 # A call of the client's that is not Build or Evaluate, and how long those may stand still: a query
 # of an exhaustive method takes seconds where the machine has other work.
 _TIMEOUT: Final = 60.0
@@ -90,6 +91,8 @@ def measure(sets: Sequence[Topics], asked: Plan, tell: Tell) -> Report:
             report.coded += beside.bits_and_tables(bench)
             report.spreads += beside.uniformity(bench)
             report.growths.append(beside.growth(bench))
+        clock.stage("times in the paper's size")
+        report.times += times(client, *asked.made_up)
     report.facts.finish(
         f"{cores} cores, as many workers",
         **{"hash seeds": f"{asked.seeds}, of some methods 2 at most"},

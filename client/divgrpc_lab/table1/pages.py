@@ -13,6 +13,7 @@ from divgrpc_lab.table1.gain import EXHAUSTIVE, Kept
 from divgrpc_lab.table1.printed import FAMILIES, KS, METHODS, Printed, printed
 from divgrpc_lab.table1.report import Report
 from divgrpc_lab.table1.rows import FIGURES, Row
+from divgrpc_lab.table1.times import Timed
 from divgrpc_lab.verdicts import verdict_table
 
 _LEAD: Final = (
@@ -58,6 +59,7 @@ def page(report: Report) -> Page:
             Section("Bits and tables", [_coded(report.coded)]),
             Section("Over the ball", [_spreads(report.spreads)]),
             Section("Growth", [_growths(report.growths)]),
+            Section("Times in the paper's size", [_times(report.times)]),
         ],
     )
 
@@ -168,3 +170,19 @@ def _growths(growths: Sequence[Growth]) -> Table:
             )
         ],
     )
+
+
+def _times(times: Sequence[Timed]) -> Table:
+    """Show a line for each method with both kinds of query, and the paper's times."""
+    paper = printed()
+    lines: dict[tuple[str, str], dict[str, object]] = {}
+    ordered = sorted(times, key=lambda time: (METHODS.index(time.method), time.kind != "sparse"))
+    for time in ordered:
+        name = f"{time.method}, {time.family}, {time.stage}"
+        line = lines.setdefault((time.method, time.family), {"method, hash, points": name})
+        line[f"{time.kind}, k = {time.k}"] = time_words(time.microseconds)
+    for key, line in lines.items():
+        line |= {f"the paper, k = {k}": time_words(paper[*key, k].seconds * 1e6) for k in KS}
+    points = times[0].points if times else "not measured"
+    caption = f"Median times on made-up visual words, {points}; few queries, one thread."
+    return records_table(caption, list(lines.values()))

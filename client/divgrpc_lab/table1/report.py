@@ -9,6 +9,7 @@ from divgrpc_lab.table1.beside import Coded, Growth, Spread
 from divgrpc_lab.table1.gain import Kept
 from divgrpc_lab.table1.printed import printed
 from divgrpc_lab.table1.rows import FAMILIES, Row
+from divgrpc_lab.table1.times import Timed
 from divgrpc_lab.verdicts import Verdict
 
 
@@ -22,6 +23,7 @@ class Report:
     coded: list[Coded] = field(default_factory=list)
     spreads: list[Spread] = field(default_factory=list)
     growths: list[Growth] = field(default_factory=list)
+    times: list[Timed] = field(default_factory=list)
 
     @property
     def kept(self) -> list[Kept]:
@@ -52,6 +54,7 @@ class Report:
             ],
             "uniformity": self.spreads,
             "growth": self.growths,
+            "times": self.times,
             "paper": [
                 {"method": method, "family": family, "k": k, **cell._asdict()}
                 for (method, family, k), cell in printed().items()
