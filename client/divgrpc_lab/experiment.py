@@ -146,12 +146,16 @@ def plain(value: Any) -> Any:
 def records_table(caption: str, records: Sequence[Mapping[str, object]]) -> Table:
     """Return records as a table: their keys are the heads, numbers stand in three digits."""
     heads = list(dict.fromkeys(head for record in records for head in record))
-    columns = [
-        Column(head, numeric=not all(isinstance(r.get(head, ""), str) for r in records) or at > 1)
-        for at, head in enumerate(heads)
-    ]
     rows = [[_cell(record.get(head, "")) for head in heads] for record in records]
+    columns = [
+        Column(head, numeric=place > 0 and all(_is_number(row[place]) for row in rows))
+        for place, head in enumerate(heads)
+    ]
     return Table(caption, columns, [Body(rows)])
+
+
+def _is_number(cell: Cell) -> bool:
+    return not cell.text or cell.text.lstrip("-+")[:1].isdigit()
 
 
 def _cell(value: object) -> Cell:

@@ -122,10 +122,11 @@ def gained_too_little(out: Console, gain: float) -> bool:
 
 def _show_next(out: Console) -> None:
     out.print("Next, with vectors of your own:\n")
-    where = programs()
+    folder = programs()
     for command, purpose in _NEXT:
-        out.print(f"  {where}{command:<36} {purpose}", soft_wrap=True)
-    out.print("\nREADME.md has the same in Python, and what every word means.")
+        program = command if command.startswith("make ") else f"{folder}{command}"
+        out.print(f"  {program:<{len(folder) + 36}} {purpose}", soft_wrap=True)
+    out.print("\nREADME.md has the same in Python, and the documentation explains every word.")
 
 
 def programs() -> str:
