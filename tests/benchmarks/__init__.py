@@ -1,1 +1,5 @@
-"""Timed runs of divgrpc beside strong baselines; `make bench` runs them, the suite does not."""
+"""Benchmarks, which `make bench` runs; the suite runs them only in their smallest form.
+
+`harness` has the runner and the yardsticks. `quality`, `speed`, `rivals` and `server` have the
+benchmarks. A benchmark imports the product, the harness and `support`, and no other benchmark.
+"""

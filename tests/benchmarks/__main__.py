@@ -1,106 +1,94 @@
-"""python -m benchmarks [RUN] [--json FILE] [--record FILE]: measure, print, keep.
+"""python -m benchmarks [RUN] [--json FILE] [--record FILE]: run benchmarks and print their tables.
 
-Without a name of a run all are made but `large`, which takes an hour. `--help` after a name lists
-that run's options. Figures are only as quiet as the machine: the record has its load average.
+Without the name of a run, all are made but the long ones. `--help` after a name lists the options
+of that run.
 """
 
 import argparse
 import json
 import sys
+from dataclasses import asdict
 from pathlib import Path
+from typing import Final
 
-from benchmarks import (
-    batches,
-    build,
-    crowding,
-    default_h,
-    dials,
-    environment,
-    evaluate,
-    gain,
-    label_dial,
-    label_speed,
-    labels,
-    large,
-    memory,
-    metrics,
-    overload,
-    peers,
-    quality,
-    records,
-    relaxing,
-    selectors,
-    service,
-    sparse_query,
-    start,
-    training,
-    wire,
-)
-from benchmarks.tables import DRAWN, facts, show
+from benchmarks.harness import records, runner
+from benchmarks.harness.tables import show
 
-_RUNS = {
-    "quality": quality,
-    "gain": gain,
-    "crowding": crowding,
-    "default-h": default_h,
-    "dials": dials,
-    "metrics": metrics,
-    "selectors": selectors,
-    "relaxing": relaxing,
-    "sparse-query": sparse_query,
-    "batches": batches,
-    "peers": peers,
-    "wire": wire,
-    "start": start,
-    "service": service,
-    "large": large,
-    "overload": overload,
-    "build": build,
-    "memory": memory,
-    "evaluate": evaluate,
-    "labels": labels,
-    "label-dial": label_dial,
-    "label-speed": label_speed,
-    "training": training,
+RUNS: Final = {
+    "quality": "quality.gap",
+    "crowding": "quality.crowding",
+    "metrics": "quality.recall_by_metric",
+    "labels": "quality.labels",
+    "selectors": "speed.selectors",
+    "batches": "speed.batches",
+    "large": "rivals.large",
+    "training": "speed.training",
+    "peers": "rivals.peers",
+    "service": "rivals.service",
+    "wire": "server.wire",
+    "start": "server.start",
+    "overload": "server.overload",
+    "build": "server.build",
+    "memory": "server.memory",
+    "evaluate": "server.evaluate",
+    "chaos": "server.chaos",
+    "core-mutations": "core_mutations",
 }
-_LONG = {"large"}
-_RECORD_HELP = (
-    "write the table that the run prints as a record; the second goes to FILE-2, and so on"
-)
+_LONG: Final = {"large", "training", "chaos", "core-mutations"}
+# Runs that earlier records name, and what to use instead.
+RETIRED: Final = {
+    "gain": "make table1",
+    "sparse-query": "make table1",
+    "label-dial": "make table2",
+    "label-speed": 'make table2 ARGS="--sets"',
+    "default-h": 'make bench ARGS="crowding --shares 0 --kinds hyperplanes"',
+    "dials": "the commit of its records",
+    "relaxing": "the commit of its record",
+}
 
 
 def main() -> None:
     """Run what the command line names."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write everything as JSON")
-    parser.add_argument("--record", type=Path, metavar="FILE", help=_RECORD_HELP)
-    names = parser.add_subparsers(dest="run", metavar="RUN")
-    for name, run in _RUNS.items():
-        summary = (run.__doc__ or "").splitlines()[0].rstrip(".")
-        options = names.add_parser(name, help=summary, description=run.__doc__)
-        options.add_argument(
-            "--json", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="as above"
-        )
-        options.add_argument(
-            "--record", type=Path, metavar="FILE", default=argparse.SUPPRESS, help="as above"
-        )
-        run.add_arguments(options)
-    arguments = parser.parse_args()
+    arguments = _parser().parse_args()
     if arguments.record and not arguments.run:
-        parser.error("--record needs the name of a run")
-
-    record = environment.record()
-    show(facts(record))
-    results: dict[str, object] = {"environment": record}
-    for name in [arguments.run] if arguments.run else [name for name in _RUNS if name not in _LONG]:
-        # Once more for the options of a run that was not named.
-        told = arguments if arguments.run else parser.parse_args([name])
-        results[name] = _RUNS[name].run(told)
+        raise SystemExit("--record needs the name of a run")
+    environment = records.environment()
+    for name, value in environment.items():
+        show(f"{name:<20} {value}")
+    results: dict[str, object] = {"environment": environment}
+    for name in [arguments.run] if arguments.run else sorted(RUNS.keys() - _LONG):
+        benchmark = runner.load(RUNS[name])
+        options = arguments if arguments.run else runner.parse(benchmark)
+        tables = runner.measure(benchmark, options)
+        results[name] = [asdict(table) for table in tables]
+        if arguments.record:
+            title = runner.description(benchmark)[0]
+            records.write(arguments.record, title, sys.argv[1:], environment, tables)
     if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=2) + "\n")
-    if arguments.record:
-        title = (_RUNS[arguments.run].__doc__ or "").splitlines()[0].rstrip(".")
-        records.write(arguments.record, title, sys.argv[1:], record, DRAWN)
+        arguments.json.write_text(json.dumps(results, indent=2, default=str) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description=__doc__, allow_abbrev=False
+    )
+    retired = {name: f"retired: use {instead}" for name, instead in RETIRED.items()}
+    files = {
+        "--json": "write all tables as JSON",
+        "--record": "write each table as a record: FILE, FILE-2 and so on",
+    }
+    for flag, text in files.items():
+        parser.add_argument(flag, type=Path, metavar="FILE", help=text)
+    names = parser.add_subparsers(dest="run", metavar="RUN")
+    for name, path in RUNS.items():
+        benchmark = runner.load(path)
+        title, text = runner.description(benchmark)
+        options = names.add_parser(name, help=title, description=f"{title}. {text}")
+        for flag in files:
+            options.add_argument(flag, type=Path, metavar="FILE", default=argparse.SUPPRESS)
+        runner.add_options(options, benchmark)
+    parser.epilog = "; ".join(f"{name} is {text}" for name, text in retired.items())
+    return parser
 
 
 if __name__ == "__main__":

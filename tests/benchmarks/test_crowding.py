@@ -1,18 +1,16 @@
-"""The crowding run: its data are what they say, its truth is that of plain loops, and it runs."""
+"""The crowding benchmark: its data, its truth beside plain loops, and a small run."""
 
-import argparse
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from scipy import sparse
 
-from benchmarks import crowding, crowding_goals, crowding_tables
-from benchmarks.crowding_settings import OFF, Recalls, Setting, nearest, settings
-from benchmarks.crowding_tables import Row, measured
-from benchmarks.crowding_truth import Truth
+from benchmarks.harness import runner
+from benchmarks.harness.tables import Row
+from benchmarks.quality import crowding
+from benchmarks.quality.crowding import OFF, Setting
+from benchmarks.quality.crowding_figures import Recalls, Truth, figures
 from divgrpc.index import Index
 from divgrpc.metrics import Labels
 from divgrpc_lab.data.topics import Topics
@@ -141,23 +139,23 @@ def test_figures_of_an_answer() -> None:
     points = np.array([[1, 0], [1, 0], [0.8, 0.6], [0, 1]], np.float32)
     crowd = crowd_of(points, [0, 0, 1, 2])
     truth = Truth.of(crowd, "documents", crowd.queries["documents"], 3, 4)
-    row = measured(truth, np.array([[0, 1, 3]]), Row("", True, "documents", "", "", ""), 0.5)
-    assert (row.distinct, row.relevant_distinct) == (2, 1)
-    assert row.relevant == pytest.approx(2 / 3)
-    assert row.relevance == pytest.approx(2 / 3)
-    assert row.of_best == pytest.approx((2 / 3) / (1.8 / 3))
-    assert row.of_nearest == pytest.approx((2 / 3) / (2.8 / 3))
+    row = figures(truth, np.array([[0, 1, 3]]), 0.5)
+    assert (row["distinct"], row["of topic"]) == (2, 1)
+    assert row["relevant"] == pytest.approx(2 / 3)
+    assert row["of best"] == pytest.approx((2 / 3) / (1.8 / 3))
+    assert row["of nearest"] == pytest.approx((2 / 3) / (2.8 / 3))
     # J: half the mean squared distance to the query less half that of pairs.
-    assert row.objective == pytest.approx(0.5 * (2 / 3) - 0.5 * (4 / 3))
-    assert row.filled == 1
+    assert row["J"] == pytest.approx(0.5 * (2 / 3) - 0.5 * (4 / 3))
 
 
 def test_settings_ask_for_what_they_name() -> None:
     """Defaults name nothing; a variant, a limit and a threshold become parameters."""
-    asked = list(settings(["greedy:marginal"], [0.2], [400], [OFF], "scan"))
-    assert asked[0] == nearest("scan")
-    assert asked[1].parameters == {"search": "scan"}
-    assert asked[2].parameters == {
+    words = "--selectors greedy:marginal --dials 0.2 --candidates 400 --duplicate-thresholds off"
+    options = runner.parse(crowding, words)
+    plain, defaults, greedy = crowding.settings_of(options, "scan")
+    assert plain == Setting("nearest", 0.0, search="scan")
+    assert defaults.parameters == {"search": "scan"}
+    assert greedy.parameters == {
         "selector": "greedy",
         "variant": "marginal",
         "diversity": 0.2,
@@ -165,9 +163,9 @@ def test_settings_ask_for_what_they_name() -> None:
         "search": "scan",
         "keep_duplicates": True,
     }
+    assert greedy.name == f"greedy:marginal 0.2 of 400 collapse {OFF}"
     assert Setting(threshold="0.9").parameters == {"duplicate_threshold": 0.9}
     assert Setting().parameters == {}
-    assert asked[2].name == "greedy:marginal 0.2 of 400 collapse off"
 
 
 def test_recall_of_candidates_is_that_of_the_effective_search() -> None:
@@ -190,74 +188,58 @@ def test_runs_small(
     tmp_path: Path,
     half: str,
 ) -> None:
-    """Made and real sets, of every kind of queries: a row for everyone, and all in one table."""
+    """Synthetic and real sets, of every kind of queries: a row for everyone, and the goals."""
     monkeypatch.delenv("DIVGRPC_DATA", raising=False)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    parser = argparse.ArgumentParser()
-    crowding.add_arguments(parser)
     words = f"--sets made-3 cifar --points 600 --shares 50 --queries 8 --half {half} --timed 2 "
     words += "--searches defaults --selectors dpp --baselines mmr"
-    result = crowding.run(parser.parse_args(words.split()))
-    rows = result["rows"]
-    assert isinstance(rows, list)
-    kinds = [row["kind"] for row in rows if row["setting"] == "nearest"]
-    assert kinds == 2 * list(crowded_points.KINDS)
-    names = {row["setting"] for row in rows}
-    assert names == {"nearest", "defaults", "dpp 0.3", "best items", "mmr 0.3"}
-    for row in rows:
-        assert 1 <= row["distinct"] <= 10
-        assert row["than_nearest"] is None or row["than_nearest"] > 0
-    printed = capsys.readouterr().out
-    assert "All sets together" in printed
-    assert "defaults, defaults, dpp 0.3" in printed
-    assert "What the defaults must reach" in printed
-
-
-def test_builds_are_counted(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Two builds of one set come to the same; builds that differ in what they find do not."""
-    parser = argparse.ArgumentParser()
-    crowding.add_arguments(parser)
-    arguments = parser.parse_args(["--sets", "made-3", "--points", "2500", "--builds", "2"])
-    found = crowding.run(arguments)["builds"]
-    assert isinstance(found, list)
-    [alike] = found
-    assert (alike["builds"], alike["autos"], alike["costs"]) == (2, 1, 1)
-    assert "lsh_div" in capsys.readouterr().out
-    seeds = iter(range(2))
-    build = Index.build
-    monkeypatch.setattr(Index, "build", lambda points: build(points, seed=next(seeds)))
-    found = crowding.run(arguments)["builds"]
-    assert isinstance(found, list)
-    assert found[0]["costs"] == 2
+    *tables, goals = runner.measure(crowding, runner.parse(crowding, words))
+    assert [table.title.split(": ")[1] for table in tables] == 2 * list(crowded_points.KINDS)
+    for table in tables:
+        names = {row["family, search, setting"].split(", ")[-1] for row in table.rows}
+        assert names == {"nearest", "defaults", "dpp 0.3", "best items", "mmr 0.3 of 200"}
+        for row in table.rows:
+            assert 1 <= row["distinct"] <= 10
+            assert row.get("x nearest") is None or row["x nearest"] > 0
+    assert "distinct items" in {row["defaults"] for row in goals.rows}
+    assert "What the defaults must reach" in capsys.readouterr().out
 
 
 def test_goals_are_judged_by_the_worst_row_of_the_defaults() -> None:
     """Rows of other settings and searches do not count; each goal has its own cases."""
 
-    def row(data: str, setting: str, search: str = "defaults", **figures: float) -> Row:
-        crowded = data == "crowded"
-        own: dict[str, Any] = {"relevant_distinct": 8.0, "recall": 0.8, "target_recall": 0.9}
-        return replace(Row(data, crowded, "topics", "defaults", search, setting), **own | figures)
+    def row(data: str, setting: str, search: str = "defaults", **values: float) -> Row:
+        return {
+            "family, search, setting": f"defaults, {search}, {setting}",
+            "set": data,
+            "kind": "topics",
+            "crowded": data == "crowded",
+            "of topic": 8.0,
+            "recall": 0.8,
+            "target recall": 0.9,
+            "gap closed": None,
+            **{name.replace("_", " "): value for name, value in values.items()},
+        }
 
+    best = {"family, search, setting": "truth, exact, best items", "of topic": 10}
+    greedy = "greedy:marginal 0.3 collapse off"
     rows = [
         row("crowded", "defaults", distinct=9.5, of_best=0.9, recall=0.95),
         row("apart", "defaults", of_nearest=0.99),
         row("apart", "nearest", of_nearest=0.1, recall=0.92),
-        row("crowded", crowding_tables.BEST_ITEMS, "exact", relevant_distinct=10),
-        row("crowded", "greedy:marginal 0.3 collapse off", gap=0.9),
-        row("crowded", "greedy:marginal 0.3 collapse off", "exact", gap=1.0),
+        {**row("crowded", ""), **best},
+        row("crowded", greedy, gap_closed=0.9),
+        row("crowded", greedy, "exact", gap_closed=1.0),
     ]
-    found = {each.goal: each for each in crowding_goals.verdicts(rows)}
-    worst = {goal: (each.worst, each.held, each.cases) for goal, each in found.items()}
+    goals = {goal["defaults"]: goal for goal in crowding.goals(rows)}
+    worst = {name: (goal["worst"], goal["reached"], goal["cases"]) for name, goal in goals.items()}
     assert worst == {
         "distinct items": (9.5, 1, 1),
-        "distinct items of the topic, as a share of the nearest distinct items'": (0.8, 0, 1),
+        "items of the topic, as a share of the best items'": (0.8, 0, 1),
         "mean cosine of best": (0.9, 0, 1),
         "mean cosine of nearest, uncrowded": (0.99, 1, 1),
         "recall of candidates less target_recall": (pytest.approx(-0.1), 2, 4),
         "gap closed by marginal 0.3, nothing collapsed": (0.9, 0, 1),
         "gap closed by greedy, as a share of exact's": (0.9, 0, 1),
     }
-    assert found["mean cosine of nearest, uncrowded"].where == "apart, topics, defaults"
+    assert goals["mean cosine of nearest, uncrowded"]["worst at"] == "apart, topics"

@@ -1,12 +1,12 @@
-"""A server stands what nobody should send; `benchmarks.mutations` sends a hundred thousand."""
+"""A server stands what nobody should send; `support.mutations` sends a hundred thousand."""
 
 import random
 
 import pytest
 
-from benchmarks.mutations import FORBIDDEN, SHARES, Tally, report, run
-from benchmarks.mutators import change_bytes, mutated
 from divgrpc_protos.v1 import query_pb2
+from support.mutations import FORBIDDEN, SHARES, Tally, report, run
+from support.mutators import change_bytes, mutated
 
 
 def test_a_thousand_mutated_requests() -> None:

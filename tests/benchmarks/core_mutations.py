@@ -1,0 +1,199 @@
+"""Mutants of the core that its tests notice: one operator, constant or comparison changed.
+
+Draws statements by seed from core files of a throw-away clone, changes each once, runs the tests of
+its file and restores it. A file is tested by the folder of tests that mirrors its own; files beside
+folders by the files of `tests/core`. For another layout `--tests` names a JSON file from paths of
+sources, or folders of them, to lists of tests. Never name a clone in which somebody works.
+"""
+
+import ast
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.harness.runner import Option, Options, Output
+
+OPTIONS: Final = {
+    "clone": Option(None, "throw-away clone whose files are changed", kind=Path),
+    "count": Option(50, "mutants"),
+    "seed": Option(0, "seed of the draws"),
+    "files": Option([], "paths in the clone to draw from, all of the core without any"),
+    "tests": Option(None, "JSON file from sources to lists of tests", kind=Path),
+    "timeout": Option(900, "seconds for the tests of a mutant; a mutant that hangs is noticed"),
+}
+_PAIRS: Final = (
+    ("+", "-"),
+    ("*", "/"),
+    ("&", "|"),
+    ("<<", ">>"),
+    ("and", "or"),
+    ("<", "<="),
+    (">", ">="),
+    ("==", "!="),
+    ("is", "is not"),
+    ("in", "not in"),
+)
+_SWAPS: Final = {
+    **dict(_PAIRS),
+    **{second: first for first, second in _PAIRS},
+    **dict.fromkeys(("//", "%", "**"), "*"),
+    "@": "-",
+    "^": "&",
+}
+_SKIPPED: Final = ("__init__.py", "errors.py", "former_paths.py")
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A replacement of the bytes [begin, end) of a file; `line` counts from 1."""
+
+    path: str
+    line: int
+    begin: int
+    end: int
+    new: str
+
+    def apply(self, source: bytes) -> bytes:
+        """Return the changed source."""
+        return source[: self.begin] + self.new.encode() + source[self.end :]
+
+
+def rows(options: Options) -> Iterator[Output]:
+    """Yield a row for each mutant, and how many were noticed."""
+    if options.clone is None or not (options.clone / "divgrpc").is_dir():
+        raise SystemExit("--clone must name a clone of the repository")
+    tests = json.loads(options.tests.read_text()) if options.tests else None
+    mutants = draw(options.clone, options.files, options.count, options.seed)
+    noticed = 0
+    for mutant in mutants:
+        path = options.clone / mutant.path
+        source = path.read_bytes()
+        started = time.monotonic()
+        try:
+            path.write_bytes(mutant.apply(source))
+            folders = tests_of(mutant.path, options.clone, tests)
+            outcome = _run(options, folders)
+        finally:
+            path.write_bytes(source)
+        noticed += outcome
+        yield {
+            "file": f"{mutant.path}:{mutant.line}",
+            "change": f"{source[mutant.begin : mutant.end].decode()} to {mutant.new}",
+            "noticed": outcome,
+            "s": time.monotonic() - started,
+        }
+    yield f"{noticed} of {len(mutants)} noticed"
+
+
+def draw(clone: Path, files: Sequence[str], count: int, seed: int) -> list[Mutant]:
+    """Draw statements without replacement, and one place in each."""
+    paths = files or sorted(
+        str(path.relative_to(clone))
+        for path in (clone / "divgrpc").rglob("*.py")
+        if path.name not in _SKIPPED
+    )
+    statements = [places for path in paths for places in statements_of(path, clone)]
+    chosen = random.Random(seed)
+    picked = chosen.sample(statements, min(count, len(statements)))
+    return [chosen.choice(places) for places in picked]
+
+
+def statements_of(path: str, clone: Path) -> Iterator[list[Mutant]]:
+    """Yield the places of each statement that has any, compound ones without their bodies."""
+    source = (clone / path).read_bytes()
+    starts = [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    for statement in ast.walk(ast.parse(source)):
+        if isinstance(statement, ast.stmt) and not _is_docstring(statement):
+            places = [_mutant(path, source, starts, node) for node in _expressions(statement)]
+            known = [place for place in places if place]
+            if known:
+                yield known
+
+
+def _is_docstring(statement: ast.stmt) -> bool:
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+
+
+def _expressions(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield what lies in a statement and in no other; neither annotations nor decorators."""
+    for name, value in ast.iter_fields(node):
+        if name in ("annotation", "returns", "decorator_list"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST) and not isinstance(child, ast.stmt):
+                yield child
+                yield from _expressions(child)
+
+
+def _mutant(path: str, source: bytes, starts: Sequence[int], node: ast.AST) -> Mutant | None:
+    """Return the one change of an expression, None where it has none."""
+
+    def begin_of(expression: ast.expr) -> int:
+        return starts[expression.lineno - 1] + expression.col_offset
+
+    def end_of(expression: ast.expr) -> int:
+        return starts[(expression.end_lineno or 0) - 1] + (expression.end_col_offset or 0)
+
+    if isinstance(node, ast.Constant) and isinstance(node.value, bool | int | float):
+        new = repr(not node.value if isinstance(node.value, bool) else node.value + 1)
+        return Mutant(path, node.lineno, begin_of(node), end_of(node), new)
+    if isinstance(node, ast.BinOp):
+        left, right = node.left, node.right
+    elif isinstance(node, ast.Compare):
+        left, right = node.left, node.comparators[0]
+    elif isinstance(node, ast.BoolOp):
+        left, right = node.values[:2]
+    else:
+        return None
+    begin = end_of(left)
+    between = source[begin : begin_of(right)].decode()
+    operator = " ".join(between.replace("(", " ").replace(")", " ").split())
+    if operator not in _SWAPS or operator not in between:
+        return None
+    begin += between.index(operator)
+    return Mutant(path, left.lineno, begin, begin + len(operator), _SWAPS[operator])
+
+
+def tests_of(path: str, clone: Path, tests: Mapping[str, Sequence[str]] | None) -> list[str]:
+    """Return the tests of a source; raises SystemExit where a mapping does not name it."""
+    source = Path(path)
+    if tests is not None:
+        for name in (path, *map(str, source.parents)):
+            if name in tests:
+                return list(tests[name])
+        raise SystemExit(f"--tests names no tests of {path}")
+    mirrored = "tests" / Path("core", *source.parts[1:-1])
+    if source.parts[1:-1] and (clone / mirrored).is_dir():
+        return [str(mirrored)]
+    return sorted(str(file.relative_to(clone)) for file in (clone / "tests/core").glob("test_*.py"))
+
+
+def _run(options: Options, tests: Sequence[str]) -> bool:
+    """Return whether a test fails or the tests take too long."""
+    clone = options.clone.resolve()
+    roots = (clone, *(clone / name for name in ("protos", "server", "client", "tests")))
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, roots))}
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:xdist", *tests]
+    try:
+        done = subprocess.run(
+            command,
+            cwd=clone,
+            env=environment,
+            capture_output=True,
+            timeout=options.timeout,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return True
+    if done.returncode not in (0, 1, 2):
+        raise RuntimeError(f"the tests could not run: {done.stdout.decode()[-1_000:]}")
+    return done.returncode != 0

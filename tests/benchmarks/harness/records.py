@@ -1,0 +1,110 @@
+"""Records of a run: its environment, and its tables as the documentation renders them."""
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from benchmarks.harness.tables import Table
+
+ROOT: Final = Path(__file__).parents[3]
+_PACKAGES: Final = ("numpy", "scipy", "numba", "llvmlite", "grpcio", "protobuf")
+_FILE_OPTIONS: Final = ("--json", "--record")
+
+
+def environment() -> dict[str, str]:
+    """Return machine, versions, commit, command and date of this run, by name."""
+    cpu = Path("/proc/cpuinfo").read_text()
+    return {
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
+        "commit": _commit(),
+        "processor": _cpu_field(cpu, "model name"),
+        "cores": str(len(os.sched_getaffinity(0))),
+        "avx512_vpopcntdq": "yes" if "avx512_vpopcntdq" in _cpu_field(cpu, "flags") else "no",
+        "load average before": f"{os.getloadavg()[0]:.2f}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in _PACKAGES},
+    }
+
+
+def _cpu_field(cpu: str, field: str) -> str:
+    for line in cpu.splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return "unknown"
+
+
+def _commit() -> str:
+    """Return the short commit, marked where a tracked file differs from it."""
+
+    def git(*arguments: str) -> str:
+        command = ["git", *arguments]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        return done.stdout.strip()
+
+    commit = git("rev-parse", "--short", "HEAD") or "unknown"
+    return f"{commit} with changes" if git("status", "--porcelain", "-uno") else commit
+
+
+def write(
+    path: Path,
+    title: str,
+    words: Sequence[str],
+    environment: Mapping[str, str],
+    tables: Sequence[Table],
+) -> list[Path]:
+    """Write one record per table and return the paths.
+
+    The first table goes to `path`, NAME.json; the others go to NAME-2.json, NAME-3.json and so on.
+    `words` are the command-line arguments of the run.
+    """
+    vector = "" if environment["avx512_vpopcntdq"] == "yes" else "no "
+    head = {
+        "title": title,
+        "command": command(words),
+        "commit": environment["commit"],
+        "date": environment["date"].split()[0],
+        "machine": f"{environment['processor']}, {environment['cores']} cores, "
+        f"{vector}AVX-512 vpopcntdq",
+        "notes": [f"load average before the run {environment['load average before']}"],
+    }
+    paths = []
+    for number, table in enumerate(tables, start=1):
+        paths.append(path if number == 1 else path.with_stem(f"{path.stem}-{number}"))
+        paths[-1].write_text(_text(head, table), encoding="utf-8")
+    return paths
+
+
+def command(words: Sequence[str]) -> str:
+    """Return the make command of a run, without the options that name files to write."""
+    return f'make bench ARGS="{shlex.join(_without_files(words))}"'
+
+
+def _without_files(words: Sequence[str]) -> Iterator[str]:
+    remaining = iter(words)
+    for word in remaining:
+        if word in _FILE_OPTIONS:
+            next(remaining)
+        elif not word.startswith(tuple(f"{option}=" for option in _FILE_OPTIONS)):
+            yield word
+
+
+def _text(head: Mapping[str, object], table: Table) -> str:
+    """Return the JSON of a record, with one row of the table on each line."""
+    lines = [f"  {json.dumps(name)}: {_dump(value)}," for name, value in head.items()]
+    lines.append(f'  "columns": {_dump(table.columns)},')
+    rows = ",\n".join(f"    {_dump(cells)}" for cells in table.cells())
+    return "\n".join(["{", *lines, '  "rows": [', rows, "  ]", "}"]) + "\n"
+
+
+def _dump(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

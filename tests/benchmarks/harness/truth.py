@@ -1,0 +1,133 @@
+"""Exact answers for many queries at once: nearest points, greedy and MMR over all points, and J.
+
+Products of matrices make millions of points bearable. Nothing here is timed: `exhaustive` picks the
+same points, one query at a time.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+from scipy import sparse
+
+from benchmarks.harness.manifold import blocks
+from divgrpc import metrics
+from divgrpc.types import FloatArray, IntArray
+
+# A dense array (n, d), or a csr_array of scipy's, which has no types.
+Points: TypeAlias = Any
+# Rows (nq, m) and their squared distances, nearest first.
+Neighbours: TypeAlias = tuple[IntArray, FloatArray]
+# Memory of MMR's products for some queries at a time.
+_BLOCK_BYTES: Final = 2**28
+_ODDS: Final = (0.4, 0.5, 0.63, 0.8, 1.0, 1.25, 1.6, 2.0, 2.5, 3.2)
+
+
+def nearest(base: FloatArray, queries: FloatArray, count: int) -> Neighbours:
+    """Return the `count` nearest of `base` (n, d) for each of `queries` (nq, d), all unit rows."""
+    count = min(count, len(base))
+    rows, products = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
+    for begin, block in blocks(base):
+        near = queries @ block.T
+        some = min(count, len(block))
+        at = np.argpartition(-near, some - 1, axis=1)[:, :some]
+        rows = np.concatenate((rows, at + begin), axis=1)
+        products = np.concatenate((products, np.take_along_axis(near, at, 1)), axis=1)
+        order = np.lexsort((rows, -products), axis=1)[:, :count]
+        rows = np.take_along_axis(rows, order, 1)
+        products = np.take_along_axis(products, order, 1)
+    return rows, 2 - 2 * products
+
+
+def recall(answers: Iterable[IntArray], near: IntArray) -> float:
+    """Return the share of the nearest (nq, m) among the answers, however many rows those have."""
+    return float(
+        np.mean([np.isin(row, rows).mean() for rows, row in zip(answers, near, strict=True)])
+    )
+
+
+def greedy(base: Points, queries: FloatArray, k: int, diversity: float) -> IntArray:
+    """Return what the `marginal` greedy picks (nq, k) among all of `base`; k at least 2.
+
+    `base` (n, d) has unit rows, dense or scipy's.
+    """
+    picked = np.full((len(queries), k), -1, np.int64)
+    total = np.zeros_like(queries)
+    weight = np.float32(2 * diversity / (k - 1))
+    for step in range(k):
+        target = np.float32(1 - diversity) * queries - weight * total
+        most = np.full(len(queries), -np.inf, np.float32)
+        for begin, block in blocks(base):
+            values = target @ block.T
+            _exclude(values, picked[:, :step] - begin)
+            at = values.argmax(axis=1)
+            value = np.take_along_axis(values, at[:, None], 1)[:, 0]
+            picked[:, step] = np.where(value > most, at + begin, picked[:, step])
+            most = np.maximum(value, most)
+        rows = base[picked[:, step]]
+        total += rows.toarray() if sparse.issparse(rows) else rows
+    return picked
+
+
+def mmr(base: FloatArray, queries: FloatArray, k: int, diversity: float) -> IntArray:
+    """Return what MMR (Carbonell & Goldstein 1998) picks (nq, k) among all of `base`."""
+    picked = np.full((len(queries), k), -1, np.int64)
+    some = max(1, _BLOCK_BYTES // (4 * len(base)))
+    for begin in range(0, len(queries), some):
+        near = queries[begin : begin + some] @ base.T
+        near *= np.float32(1 - diversity)
+        alike: FloatArray = np.zeros_like(near)
+        for step in range(k):
+            values = near - alike
+            block = picked[begin : begin + some]
+            _exclude(values, block[:, :step])
+            block[:, step] = values.argmax(axis=1)
+            products = base[block[:, step]] @ base.T
+            products *= np.float32(diversity)
+            alike = products if step == 0 else np.maximum(alike, products, out=alike)
+    return picked
+
+
+def _exclude(values: FloatArray, picked: IntArray) -> None:
+    """Set the values (nq, n) of earlier picks to minus infinity, where they lie in the block."""
+    queries, steps = np.nonzero((picked >= 0) & (picked < values.shape[1]))
+    values[queries, picked[queries, steps]] = -np.inf
+
+
+def mean_objective(
+    base: FloatArray, queries: FloatArray, rows: IntArray, diversity: float
+) -> float:
+    """Return the mean of J over queries; `rows` (nq, k) are rows of `base`.
+
+    Raises `ValueError` where a row holds the -1 of a missing result.
+    """
+    distances = metrics.list_distances(base, queries, rows)
+    value = float(metrics.objective(distances, diversity).mean())
+    if np.isnan(value):
+        raise ValueError("J needs k results for every query")
+    return value
+
+
+def mean_mmr(base: FloatArray, queries: FloatArray, rows: IntArray, diversity: float) -> float:
+    """Return what MMR maximises, summed over its steps and negated; mean over queries.
+
+    A step gains (1 - diversity) times the product with the query less diversity times the largest
+    product with an earlier pick; `rows` (nq, k) in order. No vector is scaled.
+    """
+    picked = base[rows]
+    near = np.einsum("qkd,qd->qk", picked, queries).sum(axis=1)
+    alike = picked @ picked.transpose(0, 2, 1)
+    later = np.tril(np.ones(alike.shape[1:], bool), -1)
+    closest = np.where(later, alike, -np.inf).max(axis=2)[:, 1:].sum(axis=1)
+    return float(-((1 - diversity) * near - diversity * closest).mean())
+
+
+def dials(diversity: float) -> list[float]:
+    """Return the dials to try for a target: its odds, halved and doubled in small steps."""
+    odds = diversity / (1 - diversity)
+    return [float(odds * factor / (1 + odds * factor)) for factor in _ODDS]
+
+
+def best_dial(diversity: float, value_at: Callable[[float], float]) -> float:
+    """Return the dial with the least value, such as J; the smallest of equals."""
+    return min(dials(diversity), key=lambda dial: (value_at(dial), dial))

@@ -1,0 +1,129 @@
+"""Gap in J closed and time per query, beside exhaustive greedy and exact search.
+
+Every family, search and variant answers at the dial that serves J best on other queries. One
+thread, one query at a time, in turns; the same answers give the time and J. Ratios are paired by
+block of queries, with a bootstrap interval.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, get_args
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.harness import exhaustive, truth
+from benchmarks.harness.datasets import REAL, Points, load
+from benchmarks.harness.runner import FAMILIES, Option, Options, Output
+from benchmarks.harness.tables import Table
+from benchmarks.harness.turns import take_turns
+from divgrpc.index import Index
+from divgrpc.metrics import gap_closed
+from divgrpc.parameters import QueryParameters
+from divgrpc.types import FloatArray, HashFamily, IntArray, Search, Variant
+
+OPTIONS: Final = {
+    "k": Option(10, "results per query"),
+    "queries": Option(400, "queries reported"),
+    "tuning": Option(100, "queries to set dials with"),
+    "diversity": Option([0.1, 0.3, 0.5], "targets"),
+    "families": FAMILIES,
+}
+_VARIANTS: Final[tuple[Variant, ...]] = ("corrected", "marginal")
+# Candidates beyond the default limit.
+_WIDER: Final = (500, 1_000, 2_000)
+_EXHAUSTIVE: Final = "all points, marginal"
+
+
+@dataclass(frozen=True, eq=False)
+class _Contestant:
+    index: Index
+    k: int
+    search: Search
+    variant: Variant
+    candidates: int | None = None
+
+    def pick(self, queries: FloatArray, dial: float, number: int) -> IntArray:
+        parameters = QueryParameters(
+            k=self.k,
+            diversity=dial,
+            variant=self.variant,
+            search=self.search,
+            candidates_limit=self.candidates,
+        )
+        rows: IntArray = self.index.engine.answer(queries[number : number + 1], parameters).ids[0]
+        return rows
+
+
+def rows(options: Options) -> Iterator[Output]:
+    """Yield a table for each target."""
+    points = load(REAL, options.queries, options.tuning)
+    indexes = {family: Index.build(points.base, hash_family=family) for family in options.families}
+    contestants = dict(_contestants(indexes, options.k))
+    with threadpool_limits(1):
+        for diversity in options.diversity:
+            yield Table(f"Gap closed at diversity {diversity:g}", points.described())
+            yield from _at(points, contestants, options.k, diversity)
+
+
+def _contestants(indexes: Mapping[HashFamily, Index], k: int) -> Iterator[tuple[str, _Contestant]]:
+    """Yield families, searches and variants; exact search and wider limits by the first index."""
+    first = next(iter(indexes.values()))
+    for variant in _VARIANTS:
+        yield f"any, exact, {variant}", _Contestant(first, k, "exact", variant)
+    for family, index in indexes.items():
+        chosen = str(index.info.parameters["hash_family"])
+        name = f"auto ({chosen})" if family == "auto" else family
+        for search in get_args(Search):
+            # The search that `auto` takes stands here under its own name too.
+            if search == "auto" or (search != "exact" and family != "auto"):
+                kind = f"auto ({index.info.auto_search})" if search == "auto" else search
+                for variant in _VARIANTS:
+                    yield f"{name}, {kind}, {variant}", _Contestant(index, k, search, variant)
+    for limit in _WIDER:
+        if limit < first.rows:
+            contestant = _Contestant(first, k, "scan", "marginal", limit)
+            yield f"{next(iter(indexes))}, scan of {limit:,}, marginal", contestant
+
+
+def _at(
+    points: Points, contestants: Mapping[str, _Contestant], k: int, diversity: float
+) -> Iterator[Output]:
+    dials = {name: _best_dial(each, points, diversity) for name, each in contestants.items()}
+    asks: dict[str, Callable[[int], IntArray]] = {
+        _EXHAUSTIVE: lambda number: exhaustive.greedy(
+            points.base, points.queries[number], k, diversity
+        )
+    }
+    for name, contestant in contestants.items():
+        asks[name] = partial(contestant.pick, points.queries, dials[name])
+    timed = take_turns(asks, len(points.queries), k)
+
+    def value(rows: IntArray) -> float:
+        return truth.mean_objective(points.base, points.queries, rows, diversity)
+
+    nearest = value(truth.nearest(points.base, points.queries, k)[0])
+    best = value(timed[_EXHAUSTIVE].rows)
+    for name, answers in timed.items():
+        exact = "any, exact, corrected" if name.endswith("corrected") else "any, exact, marginal"
+        faster, interval = timed[exact].ratio(answers)
+        objective = value(answers.rows)
+        yield {
+            "family, search, variant": name,
+            "dial": dials.get(name, diversity),
+            "J": objective,
+            "gap closed": gap_closed(objective, nearest, best),
+            "us/query": answers.microseconds,
+            "x exhaustive": timed[_EXHAUSTIVE].ratio(answers)[0],
+            "x exact": faster,
+            "95 %": interval,
+        }
+
+
+def _best_dial(contestant: _Contestant, points: Points, diversity: float) -> float:
+    def value_at(dial: float) -> float:
+        picks = [contestant.pick(points.tuning, dial, i) for i in range(len(points.tuning))]
+        return truth.mean_objective(points.base, points.tuning, np.array(picks), diversity)
+
+    return truth.best_dial(diversity, value_at)

@@ -1,0 +1,139 @@
+"""Labels of napkinXC and PECOS, by an interpreter that has them.
+
+PECOS needs a numpy older than ours, so the other interpreter runs this file as a program, which
+imports nothing of ours. Both run with default settings, all cores and rows of unit length; napkinXC
+as a tree of labels (PLT) and as one classifier for each label (BR), PECOS as XR-Linear on a tree of
+labels clustered by their documents' features.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy import sparse
+
+NAMES: Final = ("napkinXC PLT", "napkinXC BR", "PECOS XR-Linear")
+_TOP_K: Final = 5
+# scipy's, or dense; it has no types.
+Csr: TypeAlias = Any
+# What `divgrpc.types` has, which is not there where this runs.
+IntArray: TypeAlias = npt.NDArray[np.int64]
+Predict: TypeAlias = Callable[[Csr], IntArray]
+Train: TypeAlias = Callable[[], Predict]
+_SEED: Final = 0
+
+
+@dataclass(frozen=True)
+class Rival:
+    """Labels (nq, 5) of the documents asked, -1 where there are fewer, and seconds of both parts.
+
+    Without labels `absent` says why.
+    """
+
+    name: str
+    labels: IntArray | None = None
+    training: float = 0.0
+    prediction: float = 0.0
+    absent: str = ""
+
+
+def ask(python: Path, documents: Csr, labels: Csr, asked: Csr) -> Iterator[Rival]:
+    """Train each rival on documents and labels in a process of its own, and predict with it."""
+    with tempfile.TemporaryDirectory(prefix="divgrpc-rivals-") as temporary:
+        folder = Path(temporary)
+        for file, rows in (("documents", documents), ("labels", labels), ("asked", asked)):
+            sparse.save_npz(folder / f"{file}.npz", sparse.csr_matrix(rows), compressed=False)
+        for name in NAMES:
+            # Isolated, so that no module of this folder shadows one of theirs.
+            ran = subprocess.run(
+                (str(python), "-I", __file__, str(folder), name),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if ran.returncode:
+                yield Rival(
+                    name, absent=(ran.stderr.splitlines() or ["it failed without a message"])[-1]
+                )
+                continue
+            seconds = json.loads((folder / "seconds.json").read_text())
+            yield Rival(name, np.load(folder / "found.npy"), **seconds)
+
+
+def _main(folder: Path, name: str) -> None:
+    rows, labels, asked = (
+        sparse.csr_matrix(sparse.load_npz(folder / f"{file}.npz"))
+        for file in ("documents", "labels", "asked")
+    )
+    make = _pecos if name.startswith("PECOS") else _napkinxc
+    train = make(name, folder, _unit(rows), labels)
+    begun = time.perf_counter()
+    predict = train()
+    trained = time.perf_counter()
+    found = predict(_unit(asked))
+    seconds = {"training": trained - begun, "prediction": time.perf_counter() - trained}
+    np.save(folder / "found.npy", found)
+    (folder / "seconds.json").write_text(json.dumps(seconds))
+
+
+def _napkinxc(name: str, folder: Path, rows: Csr, labels: Csr) -> Train:
+    from napkinxc.models import BR, PLT
+
+    given = [row.tolist() for row in np.split(labels.indices, labels.indptr[1:-1])]
+
+    def train() -> Predict:
+        kind = PLT if name.endswith("PLT") else BR
+        model = kind(str(folder / "model"), seed=_SEED)
+        model.fit(rows, given)
+
+        def predict(asked: Csr) -> IntArray:
+            found = np.full((asked.shape[0], _TOP_K), -1)
+            for row, mine in enumerate(model.predict(asked, top_k=_TOP_K)):
+                found[row, : len(mine)] = mine
+            return found
+
+        return predict
+
+    return train
+
+
+def _pecos(_: str, __: Path, rows: Csr, labels: Csr) -> Train:
+    from pecos.xmc import Indexer, LabelEmbeddingFactory
+    from pecos.xmc.xlinear.model import XLinearModel
+
+    def train() -> Predict:
+        features = LabelEmbeddingFactory.create(labels, rows, method="pifa")
+        model = XLinearModel.train(rows, labels, C=Indexer.gen(features, seed=_SEED))
+
+        def predict(asked: Csr) -> IntArray:
+            scores = sparse.csr_matrix(model.predict(asked, only_topk=_TOP_K))
+            found = np.full((asked.shape[0], _TOP_K), -1)
+            for row in range(asked.shape[0]):
+                mine = slice(scores.indptr[row], scores.indptr[row + 1])
+                order = np.argsort(-scores.data[mine], kind="stable")
+                found[row, : len(order)] = scores.indices[mine][order]
+            return found
+
+        return predict
+
+    return train
+
+
+def _unit(rows: Csr) -> Csr:
+    lengths = np.sqrt(np.asarray(rows.multiply(rows).sum(axis=1)).ravel())
+    lengths[lengths == 0] = 1
+    scaled = sparse.csr_matrix(sparse.diags(1 / lengths) @ rows, dtype=np.float32)
+    scaled.sort_indices()
+    return scaled
+
+
+if __name__ == "__main__":
+    _main(Path(sys.argv[1]), sys.argv[2])

@@ -1,0 +1,1 @@
+"""Other libraries at equal quality, in process and as a service."""

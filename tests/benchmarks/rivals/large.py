@@ -1,0 +1,278 @@
+"""Cost against the number of points, up to ten million synthetic ones on disk, beside faiss.
+
+A query's cost is that of its 50 nearest: with some shares of the probes that Build tuned the search
+is widened until 50 candidates hold 0.95 of them on the mean; the fastest such width counts. Queries
+are timed one at a time on one thread, in turns with the index that `auto` makes of 100,000 points,
+so that their ratio is one of the same minutes. faiss IVF, with some four roots of n lists, has no
+selector to run and gets the fewest probes that hold as many. At the end the exponent of cost
+against n is fitted. "On top" is everything but the vectors: codes, tables or cells, external ids,
+and the scratch of two workers; "memory MB" the most that the build held without pages of files.
+"""
+
+import os
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.harness import footprint, others, truth
+from benchmarks.harness.datasets import searches
+from benchmarks.harness.manifold import Manifold, blocks
+from benchmarks.harness.runner import FAMILIES, FOLDER, Option, Options, Output
+from benchmarks.harness.tables import Row, Table
+from benchmarks.harness.turns import Ask, take_turns
+from benchmarks.rivals.finders import Faiss, faiss_factories
+from divgrpc.index import Index
+from divgrpc.kernels.registers import arrays_of
+from divgrpc.parameters import QueryParameters
+from divgrpc.types import FloatArray, IntArray, Search
+
+OPTIONS: Final = {
+    "points": Option([10_000, 100_000, 1_000_000, 10_000_000], "points"),
+    "families": FAMILIES,
+    "k": Option(10, "results per query"),
+    "queries": Option(200, "queries asked"),
+    "recall": Option(0.95, "recall to reach"),
+    "target_recall": Option(0.99, "recall that Build tunes for"),
+    "folder": FOLDER,
+}
+_CANDIDATES: Final = 50
+# Hashed points for each candidate, and shares of the probes that Build tuned.
+_HASHED: Final = (1, 1.5, 2, 3, 4, 6, 8, 16, 32, 64, 128, 256)
+_PROBED: Final = (0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
+_WORKERS: Final = 2
+_REFERENCE: Final = 100_000
+_PATIENCE: Final = 3.0
+# Queries that choose the fastest of several widths.
+_CHOOSING: Final = 60
+# External ids begin here, so that none is a row's number.
+_FIRST_ID: Final = 7
+_TRAINED: Final = 1_000_000
+
+
+@dataclass(frozen=True)
+class _Width:
+    """How widely an index is searched, and its recall; 0 probes where there are none."""
+
+    probes: int
+    hashed: int
+    recall: float
+
+
+def rows(options: Options) -> Iterator[Output]:
+    """Yield a table for each size, and the exponents."""
+    every: list[Row] = []
+    with tempfile.TemporaryDirectory(prefix="divgrpc-large-", dir=options.folder) as temporary:
+        bench = _Bench(Path(temporary), options)
+        for count in options.points:
+            yield Table(f"{count:,} points, k = {options.k} of {_CANDIDATES} candidates")
+            for row in bench.rows(count):
+                every.append({"points": count, **row})
+                yield row
+    yield Table("Cost grows with n to the power of, where all sizes reach the recall")
+    for name, exponent in exponents(every).items():
+        yield {"search": name, "exponent": exponent}
+
+
+class _Bench:
+    """The folder, the queries, and the index that others are compared with."""
+
+    def __init__(self, folder: Path, options: Options) -> None:
+        self._folder, self._options, self._manifold = folder, options, Manifold.of()
+        self._queries = self._manifold.queries(options.queries)
+        points = self._manifold.points(_REFERENCE)
+        index = Index.build(points, hash_family="auto", target_recall=options.target_recall)
+        near = truth.nearest(points, self._queries, _CANDIDATES)[0]
+        self._reference = self._ask(index, "auto", self._fastest(index, "auto", near, 0))
+
+    def rows(self, count: int) -> Iterator[Row]:
+        """Yield rows for so many points; the files are gone afterwards."""
+        points = self._manifold.write(self._folder / "points.npy", count)
+        ids = np.arange(_FIRST_ID, count + _FIRST_ID)
+        near = truth.nearest(points, self._queries, _CANDIDATES)[0]
+        for family in self._options.families:
+            folder = self._folder / family
+            with footprint.watching(os.getpid()) as peak:
+                before, started = footprint.held(os.getpid()).unbacked, time.perf_counter()
+                index = Index.build(
+                    points,
+                    ids=ids,
+                    path=folder / "index",
+                    hash_family=family,
+                    target_recall=self._options.target_recall,
+                )
+                seconds = time.perf_counter() - started
+            built = {
+                "built in s": seconds,
+                "memory MB": (footprint.total(peak.unbacked).unbacked - before) / 1e6,
+            }
+            with threadpool_limits(1):
+                for search in searches(family):
+                    width = self._fastest(index, search, near, _FIRST_ID)
+                    name, ask = f"{family}, {search}", self._ask(index, search, width)
+                    yield {**self._row(name, width, ask), **built, "on top": on_top(index)}
+            del index
+            shutil.rmtree(folder)
+        if not others.missing("faiss"):
+            with threadpool_limits(1):
+                yield self._faiss(points, near)
+
+    def _row(self, name: str, width: _Width, ask: Ask) -> Row:
+        asks = {"this": ask, "reference": self._reference}
+        timed = take_turns(asks, len(self._queries), self._options.k, _PATIENCE)
+        return {
+            "search": name,
+            "probes": width.probes or None,
+            "hashed": width.hashed or None,
+            "recall": width.recall,
+            "reached": width.recall >= self._options.recall,
+            "us/query": timed["this"].microseconds,
+            f"x auto of {_REFERENCE:,}": timed["this"].ratio(timed["reference"])[0],
+        }
+
+    def _fastest(self, index: Index, search: Search, near: IntArray, first_id: int) -> _Width:
+        """Return the fastest width that reaches the recall, or the one that comes nearest."""
+        probed = [0]
+        if search == "tables" or (search == "auto" and index.info.auto_search == "tables"):
+            probed = sorted({max(1, round(share * index.info.n_probes)) for share in _PROBED})
+        widths = [self._widen(index, search, near, first_id, probes) for probes in probed]
+        enough = [width for width in widths if width.recall >= self._options.recall]
+        if not enough:
+            return max(widths, key=lambda width: width.recall)
+        asks = {width: self._ask(index, search, width) for width in enough}
+        queries = min(_CHOOSING, len(self._queries))
+        timed = take_turns(asks, queries, self._options.k, _PATIENCE)
+        return min(enough, key=lambda width: timed[width].microseconds)
+
+    def _widen(
+        self, index: Index, search: Search, near: IntArray, first_id: int, probes: int
+    ) -> _Width:
+        """Return hashed points that are enough for the nearest (nq, 50), with so many probes."""
+        recall, hashed = 0.0, _CANDIDATES
+        for factor in _HASHED:
+            hashed = min(index.rows, round(factor * _CANDIDATES))
+            parameters = QueryParameters(
+                k=_CANDIDATES,
+                selector="nearest",
+                search=search,
+                candidates_limit=_CANDIDATES,
+                hash_limit=hashed,
+                n_probes=probes or None,
+            )
+            ids = index.engine.answer(self._queries, parameters).ids - first_id
+            before, recall = recall, truth.recall(ids, near)
+            # Where probes are too few, their buckets hold no more points.
+            if recall >= self._options.recall or 0 < recall == before:
+                break
+        return _Width(probes, hashed, recall)
+
+    def _ask(self, index: Index, search: Search, width: _Width) -> Ask:
+        parameters = QueryParameters(
+            k=self._options.k,
+            search=search,
+            candidates_limit=_CANDIDATES,
+            hash_limit=width.hashed,
+            n_probes=width.probes or None,
+        )
+
+        def ask(number: int) -> IntArray:
+            query = self._queries[number : number + 1]
+            rows: IntArray = index.engine.answer(query, parameters).ids[0]
+            return rows
+
+        return ask
+
+    def _faiss(self, points: FloatArray, near: IntArray) -> Row:
+        """Build lists of faiss in blocks; its picks are the first k candidates."""
+        started = time.perf_counter()
+        finder = _lists(points)
+        seconds = time.perf_counter() - started
+
+        @cache
+        def recall(probes: int) -> float:
+            rows = (finder.nearest(each, _CANDIDATES, (probes,))[0] for each in self._queries)
+            return truth.recall(rows, near)
+
+        ladder = [int(probes) for (probes,) in finder.ladders()[0]]
+        probes = fewest(lambda probes: recall(probes) >= self._options.recall, ladder)
+
+        def ask(number: int) -> IntArray:
+            rows = finder.nearest(self._queries[number], _CANDIDATES, (probes,))[0]
+            return rows[: self._options.k]
+
+        row = self._row(finder.config, _Width(probes, 0, recall(probes)), ask)
+        return {**row, "built in s": seconds, "on top": finder.bytes / points.nbytes}
+
+
+def fewest(reaches: Callable[[int], bool], ladder: Sequence[int]) -> int:
+    """Return the least number that reaches, or the last of the ladder where none does."""
+    few = 0
+    for enough in ladder:
+        if reaches(enough):
+            break
+        few = enough
+    else:
+        return ladder[-1]
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if reaches(middle) else (middle, enough)
+    return enough
+
+
+def _lists(points: FloatArray) -> Faiss:
+    """Build faiss' flat lists with no more than some blocks in memory beside them."""
+    import faiss
+
+    config, axes = faiss_factories(*points.shape)["faiss IVF"]
+    faiss.omp_set_num_threads(os.cpu_count() or 1)
+    index: Any = faiss.index_factory(points.shape[1], config)
+    index.train(np.ascontiguousarray(points[:: max(1, len(points) // _TRAINED)]))
+    for _, block in blocks(points):
+        index.add(np.ascontiguousarray(block))
+    faiss.omp_set_num_threads(1)
+    # Each vector has its number beside it, and its list a centre.
+    size = 8 * len(points) + 4 * index.nlist * points.shape[1]
+    return Faiss("faiss IVF", config, index, 0.0, size, axes, index.nlist)
+
+
+def on_top(index: Index) -> float:
+    """Return the bytes of all but the vectors, with two workers' scratch, as a share of theirs.
+
+    The index has answered a query in this thread.
+    """
+    arrays = {array.name: array.bytes for array in index.info.arrays}
+    vectors = arrays.pop("vectors")
+    searcher: Any = index.engine._searcher
+    # Views are not counted: another array has their bytes.
+    memory = arrays_of(searcher._local.memory.scratch)
+    scratch = sum(array.nbytes for array in memory if array.base is None)
+    return float((sum(arrays.values()) + _WORKERS * scratch) / vectors)
+
+
+def exponents(every: Sequence[Row]) -> dict[str, float]:
+    """Fit log cost to log n for each search that reached the recall at all sizes, two or more.
+
+    A family stands here too by the faster of its searches at each size.
+    """
+    costs: dict[str, dict[int, float]] = defaultdict(dict)
+    missed = {row["search"] for row in every if not row["reached"]}
+    for row in every:
+        family = row["search"].split(",")[0]
+        for name in (row["search"], f"{family}, the faster"):
+            if row["reached"] and name not in missed and not family.startswith("IVF"):
+                known = costs[name].get(row["points"], np.inf)
+                costs[name][row["points"]] = min(known, row["us/query"])
+    sizes = {row["points"] for row in every}
+    return {
+        name: float(np.polyfit(np.log(list(cost)), np.log(list(cost.values())), 1)[0])
+        for name, cost in sorted(costs.items())
+        if len(cost) == len(sizes) > 1
+    }

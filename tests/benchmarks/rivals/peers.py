@@ -1,0 +1,295 @@
+"""Speed at equal quality: divgrpc in process beside other libraries.
+
+hnswlib and the indexes of faiss, each followed by a selector, our compiled one or pyversity's; and
+greedy and MMR over all points, compiled. Every configuration is tried at its best dial; of those
+that close the gap the fastest of each kind are timed in turns, one query at a time on one thread.
+Building uses all cores on all sides. Where one side does not close so much of the gap, the target
+is what both do. MMR is also compared at its own objective and dial.
+"""
+
+import statistics
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import product
+from typing import Final
+
+from threadpoolctl import threadpool_limits
+
+from benchmarks.harness import exhaustive, others, truth
+from benchmarks.harness.datasets import REAL, Points, load, searches
+from benchmarks.harness.runner import FAMILIES, Option, Options, Output
+from benchmarks.harness.tables import Row, Table
+from benchmarks.harness.turns import take_turns
+from benchmarks.rivals.contestants import (
+    Contestant,
+    Entry,
+    Objective,
+    Ours,
+    Pair,
+    Target,
+    finalists,
+)
+from benchmarks.rivals.finders import Finder, Graph, build_faiss, faiss_factories
+from benchmarks.rivals.pickers import OurPicker, Picker, Pyversity
+from divgrpc.errors import UnsupportedError
+from divgrpc.index import Index
+from divgrpc.kernels import records
+from divgrpc.types import HashFamily
+
+_FAISS: Final = list(faiss_factories(1, 1))
+OPTIONS: Final = {
+    "points": Option([REAL], f"{REAL}, or synthetic points"),
+    "k": Option(10, "results per query"),
+    "queries": Option(400, "queries reported"),
+    "tuning": Option(100, "queries to set dials with"),
+    "diversity": Option([0.1, 0.3, 0.5], "targets"),
+    "gap": Option(0.97, "share of the gap to close"),
+    "families": FAMILIES,
+    "faiss": Option(_FAISS, "kinds of faiss", _FAISS),
+    "links": Option([8, 16, 32], "M of hnswlib"),
+    "ef_construction": Option([100, 200], "ef_construction of hnswlib"),
+}
+_FINALISTS: Final = 2
+# target_recall of our builds.
+_RECALLS: Final = (0.9, 0.99)
+# Ours take a moment to build, in which a disturbance would show; the median of some is kept.
+_BUILDS: Final = 3
+_BUILDS_SECONDS: Final = 3.0
+# Seconds for a block of queries: all points of a million take a fifth of one.
+_PATIENCE: Final = 0.5
+_EF: Final = (10, 20, 50, 100, 200, 400, 800)
+EXACT: Final = "exact pass"
+GREEDY: Final = "greedy over all points"
+MMR: Final = "MMR over all points"
+
+
+@dataclass(frozen=True)
+class Built:
+    """Seconds of building with all cores, and bytes on top of the vectors."""
+
+    seconds: float = 0.0
+    bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The fastest entry of a kind at a target, or the one that closes most of the gap."""
+
+    entry: Entry
+    microseconds: float
+    built: Built
+    reached: bool
+
+
+def rows(options: Options) -> Iterator[Output]:
+    """Yield, for each set of points, tables of building, of each target, and of the ratios."""
+    for name in others.missing("hnswlib", "faiss", "pyversity"):
+        yield f"{name} is not installed and does not take part"
+    for which in options.points:
+        points = load(which, options.queries, options.tuning)
+        field = _Field.build(points, options)
+        yield Table(f"Building: {points.name}", points.described())
+        for name, built in field.built.items():
+            yield {"index": name, "built in s": built.seconds, "MB on top": built.bytes / 1e6}
+        yield from _graph_recalls(points, field.graphs)
+        targets: list[tuple[float, Objective]] = [(each, "J") for each in options.diversity]
+        targets.append((sorted(options.diversity)[len(options.diversity) // 2], "MMR"))
+        ratios: list[Row] = []
+        for diversity, objective in targets:
+            target = Target.of(points, options.k, options.gap, diversity, objective)
+            with threadpool_limits(1):
+                contestants = field.contestants(objective)
+                tried = [entry for each in contestants for entry in target.entries(each)]
+                share, timed = _fastest(target, tried, field)
+            title = f"{objective} at diversity {diversity:g}: the fastest to close {share:.3f}"
+            yield Table(title, points.described())
+            yield from map(_row, timed)
+            at = f"{objective} {diversity:g}"
+            ratios += [{"ours, at": f"{row['ours']}, {at}", **row} for row in compare(timed)]
+        yield Table(f"Times the speed of others at equal quality: {points.name}")
+        yield from ({name: row[name] for name in row if name != "ours"} for row in ratios)
+
+
+@dataclass(frozen=True, eq=False)
+class _Field:
+    """Everything built over the same points."""
+
+    points: Points
+    k: int
+    indexes: Mapping[str, Index]
+    finders: Sequence[Finder]
+    built: Mapping[str, Built]
+
+    @classmethod
+    def build(cls, points: Points, options: Options) -> "_Field":
+        """Build ours, then theirs, one after the other with all cores."""
+        indexes, built = _indexes(points, options.families)
+        finders: list[Finder] = []
+        if not others.missing("hnswlib"):
+            axes = product(options.links, options.ef_construction)
+            finders += [Graph.build(points.base, *axis) for axis in axes]
+        if not others.missing("faiss"):
+            finders += build_faiss(points.base, options.faiss)
+        for finder in finders:
+            built[f"{finder.kind}, {finder.config}"] = Built(finder.seconds, finder.bytes)
+        return cls(points, options.k, indexes, finders, built)
+
+    @property
+    def graphs(self) -> list[Graph]:
+        """Those of hnswlib."""
+        return [finder for finder in self.finders if isinstance(finder, Graph)]
+
+    @cached_property
+    def mmr(self) -> OurPicker:
+        """Our MMR: others' pick the same, and more slowly."""
+        return OurPicker.over(next(iter(self.indexes.values())), records.MMR)
+
+    def contestants(self, objective: Objective) -> list[Contestant]:
+        """Return everyone who competes for an objective."""
+        base, k = self.points.base, self.k
+        first = next(iter(self.indexes.values()))
+        picker = OurPicker.over(first) if objective == "J" else self.mmr
+        ours = partial(Ours, tuned=picker, k=k, selector=picker.selector)
+        contestants: list[Contestant] = [
+            ours(name.split(",")[0], name, index, search=search)
+            for name, index in self.indexes.items()
+            for search in searches(name.split(",")[0])
+        ]
+        contestants.append(ours(EXACT, "", first, search="exact"))
+        contestants += [Pair(finder, picker, k) for finder in self.finders]
+        for graph in self.graphs if not others.missing("pyversity") else ():
+            contestants.append(Pair(graph, Pyversity(base, "mmr"), k, self.mmr))
+            if objective == "J":
+                contestants.append(Pair(graph, Pyversity(base, "msd"), k))
+        return contestants
+
+
+def _indexes(
+    points: Points, families: Sequence[HashFamily]
+) -> tuple[dict[str, Index], dict[str, Built]]:
+    indexes: dict[str, Index] = {}
+    built: dict[str, Built] = {}
+    for family, recall in product(families, _RECALLS):
+        name, times = f"{family}, recall {recall}", list[float]()
+        try:
+            while len(times) < _BUILDS and sum(times) < _BUILDS_SECONDS:
+                started = time.perf_counter()
+                index = Index.build(points.base, hash_family=family, target_recall=recall)
+                times.append(time.perf_counter() - started)
+        except UnsupportedError:
+            continue
+        indexes[name] = index
+        size = sum(array.bytes for array in index.info.arrays)
+        built[name] = Built(statistics.median(times), size - points.base.nbytes)
+    return indexes, built
+
+
+def _graph_recalls(points: Points, graphs: Sequence[Graph]) -> Iterator[Output]:
+    """Yield how hard the points are: recall of the ten nearest by hnswlib's graphs, by ef."""
+    exact = truth.nearest(points.base, points.queries, 10)[0]
+    if graphs:
+        yield Table(f"Recall of the ten nearest at ef: {points.name}")
+    for graph in graphs:
+        recalls = {}
+        for ef in _EF:
+            near = (graph.nearest(query, 10, (ef / 10,))[0] for query in points.queries)
+            recalls[str(ef)] = truth.recall(near, exact)
+        yield {"hnswlib": graph.config, **recalls}
+
+
+def _fastest(target: Target, tried: Sequence[Entry], field: _Field) -> tuple[float, list[Timed]]:
+    """Time the fastest that close the gap, and return one of each name, those that do first."""
+    share, entries = finalists(tried, target.share, _FINALISTS)
+    entries += _over_all(target, field.mmr)
+    asks = {entry: entry.ask for entry in entries}
+    times = take_turns(asks, len(target.reported.queries), target.k, _PATIENCE)
+    timed = [
+        Timed(
+            entry,
+            times[entry].microseconds,
+            field.built.get(entry.built, Built()),
+            entry.gap >= share,
+        )
+        for entry in entries
+    ]
+    return share, best_of_each(timed)
+
+
+def best_of_each(timed: Iterable[Timed]) -> list[Timed]:
+    """Return the fastest of each name, those that close the gap before the others."""
+    best: dict[str, Timed] = {}
+    for each in sorted(timed, key=lambda each: (not each.reached, each.microseconds)):
+        best.setdefault(each.entry.name, each)
+    return list(best.values())
+
+
+def _over_all(target: Target, mmr: Picker) -> Iterator[Entry]:
+    """Yield greedy and MMR over all points, MMR for J at its dial for the most candidates."""
+    scale, k, base = target.reported, target.k, target.points.base
+    dial = scale.diversity
+    if scale.objective == "J":
+        picks = truth.greedy(scale.base, scale.queries, k, dial)
+        target_dial = dial
+        yield target.over_all(
+            GREEDY, picks, dial, lambda row: exhaustive.greedy(base, row, k, target_dial)
+        )
+        dial = target.dial(mmr, target.pool[0].shape[1])[0]
+    picks = truth.mmr(scale.base, scale.queries, k, dial)
+    yield target.over_all(MMR, picks, dial, lambda row: exhaustive.mmr(base, row, k, dial))
+
+
+def _row(timed: Timed) -> Row:
+    entry, built = timed.entry, timed.built
+    return {
+        "contestant": ": ".join(filter(None, (entry.name, entry.configuration))),
+        "dial": entry.dial,
+        "gap closed": entry.gap,
+        "reached": timed.reached,
+        "h": entry.h,
+        "us/query": timed.microseconds,
+        "queries/s": 1e6 / timed.microseconds,
+        "built in s": built.seconds or None,
+        "MB on top": built.bytes / 1e6 if built.seconds else None,
+    }
+
+
+def compare(timed: Sequence[Timed]) -> Iterator[Row]:
+    """Yield how many times ours that close the gap are as fast as the fastest others that do.
+
+    Building and memory are against the hnswlib of the fastest pair with pyversity: times as fast to
+    build, and the share of its bytes on top of the vectors.
+    """
+    reached = {each.entry.name: each for each in timed if each.reached}
+
+    def fastest(part: str) -> Timed | None:
+        names = [name for name in reached if part in name]
+        return min((reached[name] for name in names), key=_microseconds, default=None)
+
+    graph, lists = fastest("hnswlib + pyversity"), fastest("faiss")
+    rivals = {
+        "x hnswlib + pyversity": graph,
+        "x best faiss + ours": lists,
+        "x greedy over all": reached.get(GREEDY),
+        "x MMR over all": reached.get(MMR),
+        "x exact pass": reached.get(EXACT),
+    }
+    for name, each in reached.items():
+        if " + " in name or name in (GREEDY, MMR, EXACT):
+            continue
+        yield {
+            "ours": name,
+            "gap closed": each.entry.gap,
+            **{
+                title: rival.microseconds / each.microseconds if rival else None
+                for title, rival in rivals.items()
+            },
+            "best faiss": lists.entry.name.split(" + ")[0] if lists else None,
+            "x hnswlib in building": graph.built.seconds / each.built.seconds if graph else None,
+            "of its bytes": each.built.bytes / graph.built.bytes if graph else None,
+        }
+
+
+def _microseconds(timed: Timed) -> float:
+    return timed.microseconds

@@ -1,0 +1,199 @@
+"""Over the wire at equal quality: divgrpc beside a service written by hand around hnswlib.
+
+All close as much of the gap in J, each at the settings that were the fastest in process. One server
+of ours has an index of every family; it and the other have as many processes. They are up at once
+and asked in turns: so many calls in flight for the server's CPU per call, then an open loop at half
+the other's top rate, in which latency counts from when a call was due. A figure is that of the
+quietest round. A family that does not close as much is not compared, nor is the p99 of one that
+does not answer that rate, or that the caller could not offer it.
+"""
+
+import asyncio
+import tempfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Final, TypeAlias, cast
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from benchmarks.harness import load, open_loop, others
+from benchmarks.harness.datasets import REAL, Points, build_each, searches
+from benchmarks.harness.datasets import load as load_points
+from benchmarks.harness.load import Load
+from benchmarks.harness.open_loop import Offered
+from benchmarks.harness.programs import Program, by_hand, server
+from benchmarks.harness.runner import FAMILIES, Option, Options, Output
+from benchmarks.harness.tables import Row, Table
+from benchmarks.rivals.contestants import Contestant, Entry, Ours, Pair, Target, finalists
+from benchmarks.rivals.finders import Graph
+from benchmarks.rivals.pickers import OurPicker, Pyversity
+from divgrpc_client.messages import requests
+from divgrpc_client.messages.options import QueryOptions
+from divgrpc_protos.v1 import query_pb2
+
+OPTIONS: Final = {
+    "points": Option(REAL, f"{REAL}, or synthetic points"),
+    "k": Option(10, "results per query"),
+    "queries": Option(400, "queries asked"),
+    "tuning": Option(100, "queries to set dials with"),
+    "diversity": Option(0.3, "target"),
+    "gap": Option(0.97, "share of the gap to close"),
+    "families": FAMILIES,
+    "links": Option([16, 32], "M of hnswlib"),
+    "ef_construction": Option([100], "ef_construction of hnswlib"),
+    "in_flight": Option(64, "calls at a time"),
+    "seconds": Option(3.0, "seconds of one loop"),
+    "rounds": Option(3, "turns of each service"),
+}
+# Connections, so that every process of a port gets some.
+_CHANNELS: Final = 16
+_CALL_SECONDS: Final = 10.0
+# Share of an open loop's calls that must be answered in its time for its p99 to count.
+_ANSWERED: Final = 0.95
+# Closed and open loops of one service.
+Loops: TypeAlias = tuple[Sequence[Load], Sequence[Offered]]
+
+
+@dataclass(frozen=True, eq=False)
+class Service:
+    """A program that answers as an entry does in process, and a request for each query."""
+
+    entry: Entry
+    program: Program
+    requests: Sequence[bytes]
+
+
+def rows(options: Options) -> Iterator[Output]:
+    """Yield a row for each family, and one for the service written by hand."""
+    absent = others.missing("hnswlib", "pyversity")
+    if absent:
+        yield f"nothing to compare with: {' and '.join(absent)} not installed"
+        return
+    points = load_points(options.points, options.queries, options.tuning)
+    with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary, ExitStack() as stack:
+        folder = Path(temporary)
+        share, chosen = _settings(points, folder / "data", options)
+        services = _start(points, chosen, folder, stack)
+        asyncio.run(_check(services))
+        loops = asyncio.run(_take_turns(services, options))
+    title = f"Closing {share:.3f} of the gap in J at diversity {options.diversity:g}"
+    yield Table(title, points.described())
+    yield from rows_of(loops, [service.entry for service in services], share)
+
+
+def _settings(
+    points: Points, folder: Path, options: Options
+) -> tuple[float, dict[Entry, Contestant]]:
+    """Return the gap to close and the fastest of each kind that does, ours before theirs."""
+    indexes, k = build_each(points.base, options.families, folder), options.k
+    tuned = OurPicker.over(next(iter(indexes.values())))
+    contestants: list[Contestant] = [
+        Ours(family, family, index, tuned, k, search)
+        for family, index in indexes.items()
+        for search in searches(family)
+    ]
+    pyversity = Pyversity(points.base, "msd")
+    for links, ef_construction in product(options.links, options.ef_construction):
+        graph = Graph.build(points.base, links, ef_construction)
+        contestants.append(Pair(graph, pyversity, k))
+    target = Target.of(points, k, options.gap, options.diversity)
+    with threadpool_limits(1):
+        tried = {entry: each for each in contestants for entry in target.entries(each)}
+    share, chosen = finalists([*tried], options.gap, 1)
+    return share, {entry: tried[entry] for entry in chosen}
+
+
+def _start(
+    points: Points, chosen: Mapping[Entry, Contestant], folder: Path, stack: ExitStack
+) -> list[Service]:
+    program = stack.enter_context(server(folder, 1))
+    services = []
+    for entry, contestant in chosen.items():
+        if isinstance(contestant, Pair) and isinstance(contestant.finder, Graph):
+            contestant.finder.index.save_index(str(folder / "graph"))
+            np.save(folder / "vectors.npy", points.base)
+            ef = round(entry.effort[0] * entry.count)
+            theirs = by_hand(folder, 2, ef=ef, fetched=entry.count, dial=entry.dial)
+            program = stack.enter_context(theirs)
+        services.append(Service(entry, program, _requests(points, entry, contestant)))
+    return services
+
+
+def _requests(points: Points, entry: Entry, contestant: Contestant) -> list[bytes]:
+    """Return a request for each query; the service by hand reads the vector and k alone."""
+    options: QueryOptions = {"k": contestant.k}
+    if isinstance(contestant, Ours):
+        parameters = asdict(contestant.parameters(entry.count, entry.effort, entry.dial))
+        named = {name: value for name, value in parameters.items() if value is not None}
+        options = cast("QueryOptions", named)
+    fields = requests.query_fields(entry.name, options)
+    return [
+        requests.query(fields, points.queries, number, number + 1).SerializeToString()
+        for number in range(len(points.queries))
+    ]
+
+
+async def _check(services: Sequence[Service]) -> None:
+    """Raise RuntimeError where a service answers otherwise than in process."""
+    for service in services:
+        reply = await load.one(service.program, service.requests[0])
+        ids = list(query_pb2.QueryResponse.FromString(reply).ids)
+        if ids != service.entry.ask(0).tolist():
+            raise RuntimeError(f"{service.entry.name}: the answer is not that in process")
+
+
+async def _take_turns(services: Sequence[Service], options: Options) -> list[Loops]:
+    """Return what each service saw: closed loops in turns, then open ones at one rate."""
+    closed: dict[Service, list[Load]] = defaultdict(list)
+    opened: dict[Service, list[Offered]] = defaultdict(list)
+    for _ in range(options.rounds):
+        for each in services:
+            arguments = (each.program, each.requests, options.in_flight, options.seconds)
+            closed[each].append(await load.unary(*arguments, channels=_CHANNELS))
+    rate = max(loop.per_second for loop in closed[services[-1]]) / 2
+    for _ in range(options.rounds):
+        for each in services:
+            offered = open_loop.run(
+                each.program,
+                each.requests,
+                rate,
+                options.seconds,
+                timeout=_CALL_SECONDS,
+                channels=_CHANNELS,
+            )
+            opened[each].append(await offered)
+    return [(closed[each], opened[each]) for each in services]
+
+
+def rows_of(loops: Sequence[Loops], entries: Sequence[Entry], share: float) -> Iterator[Row]:
+    """Yield a row for each entry from its loops; the last is the service written by hand.
+
+    "times per CPU" are calls for each second of server CPU, in times the last's, "of its p99" the
+    share of the last's p99; None where one of the two does not close the gap, or does not answer.
+    """
+    closed = [min(loads, key=lambda load: sum(load.cpu.values())) for loads, _ in loops]
+    opened = [min(offers, key=lambda offer: offer.latency[99]) for _, offers in loops]
+    cpu = [sum(load.cpu.values()) for load in closed]
+    closing = [entry.gap >= share for entry in entries]
+    answering = [
+        closes and loop.goodput >= _ANSWERED * loop.rate and not loop.void
+        for closes, loop in zip(closing, opened, strict=True)
+    ]
+    for i, entry in enumerate(entries):
+        latency, last = opened[i].latency, opened[-1].latency
+        yield {
+            "service": f"{entry.name}: {entry.configuration}",
+            "gap closed": entry.gap,
+            "calls/s": closed[i].per_second,
+            "CPU us": cpu[i],
+            "times per CPU": cpu[-1] / cpu[i] if closing[i] and closing[-1] else None,
+            "then at calls/s": opened[i].goodput,
+            "p50 us": latency[50],
+            "p99 us": latency[99],
+            "of its p99": latency[99] / last[99] if answering[i] and answering[-1] else None,
+        }

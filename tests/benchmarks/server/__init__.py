@@ -1,0 +1,1 @@
+"""What the server costs: calls, overload, starts, builds, memory, evaluations, killed workers."""

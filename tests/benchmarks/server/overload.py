@@ -1,0 +1,174 @@
+"""Past capacity: goodput, refusals, and whether health and admin calls answer.
+
+Capacity is what a closed loop gets. Then an open loop sends multiples of it, each call with a
+deadline; goodput counts answers within it that came while calls were sent. In the case "workers"
+calls carry some rows each, so that workers are the bottleneck, while caller, front and worker share
+the machine. In "front" a call is one query and the server has one core, the caller the others, so
+that gRPC in the front is the bottleneck; "pending" is the same with few calls pending in gRPC.
+Rates take turns, and a row is the best of its rate. Health and GetIndex are asked beside, on a
+connection of their own; "told when" is the share of refused calls that were told when to return.
+"""
+
+import asyncio
+import os
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterator, Set
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from grpc import aio
+from grpc_health.v1 import health_pb2
+
+from benchmarks.harness import load, open_loop
+from benchmarks.harness.datasets import REAL
+from benchmarks.harness.datasets import load as load_points
+from benchmarks.harness.open_loop import Offered
+from benchmarks.harness.programs import Program, peak_bytes, server
+from benchmarks.harness.runner import Option, Options, Output
+from benchmarks.harness.tables import Row, Table
+from divgrpc.index import Index
+from divgrpc.types import FloatArray
+from divgrpc_protos import arrays
+from divgrpc_protos.v1 import index_pb2, query_pb2
+
+OPTIONS: Final = {
+    "times": Option([0.5, 1.0, 2.0], "multiples of capacity"),
+    "rows": Option(10, "rows of one call in the case workers, 16 kB at most"),
+    "workers": Option(1, "workers"),
+    "deadline": Option(0.5, "seconds of a call"),
+    "seconds": Option(3.0, "seconds of each rate"),
+    "rounds": Option(3, "turns of each rate"),
+}
+_INDEX: Final = "bench"
+_QUERIES, _IN_FLIGHT, _PENDING = 400, 16, 64
+_PROBE_SECONDS: Final = 0.05
+_HEALTH: Final = "/grpc.health.v1.Health/Check"
+_GET_INDEX: Final = "/divgrpc.v1.DiverseIndex/GetIndex"
+# Statuses of refused calls: by the front, or by gRPC before the front had seen them.
+_REFUSED: Final = ("RESOURCE_EXHAUSTED", open_loop.REFUSED_UNTIL, "CANCELLED")
+
+
+@dataclass(frozen=True)
+class _Case:
+    title: str
+    rows: int
+    one_core: bool = True
+    options: tuple[str, ...] = ()
+
+
+def rows(options: Options) -> Iterator[Output]:
+    """Yield a table for each case, with a row for each rate."""
+    points = load_points(REAL, _QUERIES)
+    few = ("--pending-calls", str(_PENDING))
+    cases = (
+        _Case(f"workers: {options.rows} queries a call", options.rows, one_core=False),
+        _Case("front: one query a call, the server on one core", 1),
+        _Case(f"pending: the same with {' '.join(few)}", 1, options=few),
+    )
+    with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary:
+        folder = Path(temporary)
+        Index.build(points.base, path=folder / "data" / _INDEX)
+        for case in cases:
+            title = f"Overload of the {case.title}, deadline {options.deadline:g} s"
+            yield Table(title, points.described())
+            yield from _rows(folder, points.queries, options, case)
+
+
+def _rows(folder: Path, queries: FloatArray, options: Options, case: _Case) -> list[Row]:
+    cores = os.sched_getaffinity(0)
+    requests = [_request(queries[at : at + case.rows]) for at in range(0, _QUERIES, case.rows)]
+    server_cores = {min(cores)} if case.one_core else cores
+    every: list[Row] = []
+    with (
+        _on_cores(server_cores),
+        server(folder, options.workers, *case.options) as program,
+        _on_cores((cores - server_cores) or cores),
+    ):
+        closed = asyncio.run(load.unary(program, requests, _IN_FLIGHT, options.seconds))
+        for times in options.times * options.rounds:
+            rate = times * closed.per_second
+            calls = partial(open_loop.run, program, requests, rate, options.seconds)
+            offer = _offer(program, partial(calls, timeout=options.deadline))
+            every.append({"times capacity": times, **_row(program, *asyncio.run(offer))})
+    best = [
+        max(
+            (row for row in every if row["times capacity"] == times),
+            key=lambda row: float(row["in time/s"]),
+        )
+        for times in options.times
+    ]
+    peak = max(row["in time/s"] for row in best)
+    return [{**row, "of peak": row["in time/s"] / peak} for row in best]
+
+
+@contextmanager
+def _on_cores(cores: Set[int]) -> Iterator[None]:
+    """Keep the threads of this process, and what it starts meanwhile, on some cores."""
+    before = os.sched_getaffinity(0)
+    _move(cores)
+    try:
+        yield
+    finally:
+        _move(before)
+
+
+def _move(cores: Set[int]) -> None:
+    for thread in os.listdir("/proc/self/task"):
+        with suppress(ProcessLookupError):  # it may have ended meanwhile
+            os.sched_setaffinity(int(thread), cores)
+
+
+def _request(rows: FloatArray) -> bytes:
+    message = query_pb2.QueryRequest(index=_INDEX, queries=arrays.encode_dense(rows))
+    return message.SerializeToString()
+
+
+async def _offer(
+    program: Program, calls: Callable[[], Awaitable[Offered]]
+) -> tuple[Offered, list[float], list[float]]:
+    """Return what the open loop saw, and the seconds that health and admin calls took."""
+    index = index_pb2.GetIndexRequest(index=_INDEX).SerializeToString()
+    check = health_pb2.HealthCheckRequest().SerializeToString()
+    health: list[float] = []
+    admin: list[float] = []
+    async with aio.insecure_channel(program.address, load.OWN_CONNECTION) as channel:
+        probes = [
+            asyncio.ensure_future(_probe(channel.unary_unary(_HEALTH), check, health)),
+            asyncio.ensure_future(_probe(channel.unary_unary(_GET_INDEX), index, admin)),
+        ]
+        offered = await calls()
+        for probe in probes:
+            probe.cancel()
+            with suppress(asyncio.CancelledError):
+                await probe  # raises the error of an answer that did not come
+    return offered, health, admin
+
+
+async def _probe(
+    method: Callable[..., Awaitable[bytes]], request: bytes, seconds: list[float]
+) -> None:
+    while True:
+        started = time.perf_counter()
+        await method(request, timeout=10)
+        seconds.append(time.perf_counter() - started)
+        await asyncio.sleep(_PROBE_SECONDS)
+
+
+def _row(program: Program, offered: Offered, health: list[float], admin: list[float]) -> Row:
+    refused = sum(offered.codes[name] for name in _REFUSED)
+    return {
+        "offered/s": offered.rate,
+        "in time/s": offered.goodput,
+        "refused": refused / offered.codes.total(),
+        "told when": offered.codes[open_loop.REFUSED_UNTIL] / refused if refused else None,
+        "p50 ms": offered.latency[50] / 1e3,
+        "p99 ms": offered.latency[99] / 1e3,
+        "slowest health ms": max(health) * 1e3,
+        "slowest GetIndex ms": max(admin) * 1e3,
+        "front MiB": sum(map(peak_bytes, program.roles["front"])) / 2**20,
+        "caller late ms": offered.lateness / 1e3,
+    }

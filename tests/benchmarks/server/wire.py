@@ -1,0 +1,248 @@
+"""CPU per call and latency of the server, beside an empty echo and the query in process.
+
+All programs are up at once and take turns in rounds, on the loopback address; a row's figures are
+those of its quietest round: the least CPU per call, or with one call in flight the least p50, as a
+worker that stays awake then uses CPU for nothing. Server CPU is that of fronts and workers. The
+access log is on. The echo answers messages of the Query's sizes; its CPU plus that of the same
+query in process is the floor of a call, and so with p50, one call at a time. A batch is one call of
+many rows, beside the same batch in process: "of in process" are rows that a worker answers in a
+second of its CPU.
+"""
+
+import asyncio
+import itertools
+import shutil
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self, TypeAlias
+
+from benchmarks.harness import load
+from benchmarks.harness.datasets import REAL, build_each
+from benchmarks.harness.datasets import load as load_points
+from benchmarks.harness.load import Load
+from benchmarks.harness.programs import Program, echo, server
+from benchmarks.harness.runner import FAMILIES, Option, Options, Output
+from benchmarks.harness.tables import Row, Table
+from divgrpc.index import Index
+from divgrpc.types import FloatArray
+from divgrpc_protos import arrays
+from divgrpc_protos.v1 import query_pb2
+
+OPTIONS: Final = {
+    "families": FAMILIES,
+    "workers": Option([1, 2], "workers of each server"),
+    "in_flight": Option(64, "calls at a time"),
+    "seconds": Option(2.0, "seconds of one loop"),
+    "rounds": Option(5, "turns of each program"),
+}
+_REQUESTS, _BATCH, _BATCHES_IN_FLIGHT = 400, 100, 4
+_IN_PROCESS: Final = " in process"
+_BATCHED: Final = f"batch of {_BATCH}"
+_STREAMED: Final = ", QueryStream"
+_ECHO: Final = "echo"
+# CPU in times the floor by workers, microseconds of p50 above it, front CPU of a stream in times a
+# unary call's, and the rate of a batch in times that in process.
+_CPU_GOALS: Final = {1: 1.25, 2: 1.45}
+_P50_GOAL, _STREAM_GOAL, _BATCH_GOAL = 250, 0.6, 0.95
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, the way it was asked, and the calls in flight; the echo is of no family."""
+
+    family: str
+    name: str
+    in_flight: int
+
+
+Loads: TypeAlias = "defaultdict[Case, list[Load]]"
+
+
+@dataclass(frozen=True, eq=False)
+class _Queries:
+    """An index, and the same queries for calls in process, calls and streams, and in batches."""
+
+    family: str
+    index: Index
+    queries: FloatArray
+    requests: Sequence[bytes]
+    messages: Sequence[bytes]
+    batches: Sequence[FloatArray]
+    batch_requests: Sequence[bytes]
+
+    @classmethod
+    def of(cls, family: str, index: Index, queries: FloatArray) -> Self:
+        """Make requests of the rows of queries (nq, d), and of as many whole batches as fit."""
+
+        def request(rows: FloatArray) -> query_pb2.QueryRequest:
+            return query_pb2.QueryRequest(index=family, queries=arrays.encode_dense(rows))
+
+        batches = [queries[at : at + _BATCH] for at in range(0, len(queries) - _BATCH + 1, _BATCH)]
+        single = [request(row[None]) for row in queries]
+        messages = [
+            query_pb2.QueryStreamRequest(correlation_id=number, query=message)
+            for number, message in enumerate(single)
+        ]
+        return cls(
+            family,
+            index,
+            queries,
+            [message.SerializeToString() for message in single],
+            [message.SerializeToString() for message in messages],
+            batches,
+            [request(batch).SerializeToString() for batch in batches],
+        )
+
+
+def rows(options: Options) -> Iterator[Output]:
+    """Yield a table of programs, and one of goals."""
+    points = load_points(REAL, _REQUESTS)
+    loads: Loads = defaultdict(list)
+    with tempfile.TemporaryDirectory(prefix="divgrpc-bench-") as temporary, ExitStack() as stack:
+        folder = Path(temporary)
+        indexes = build_each(points.base, options.families, folder / "built")
+        queries = [_Queries.of(*each, points.queries) for each in indexes.items()]
+        programs: dict[str, Program] = {}
+        for workers in options.workers:
+            shutil.copytree(folder / "built", folder / f"server-{workers}" / "data")
+            name = f"{workers} worker{'s' if workers > 1 else ''}"
+            programs[name] = stack.enter_context(server(folder / f"server-{workers}", workers))
+        reply_bytes = asyncio.run(_check(queries, programs))
+        empty = stack.enter_context(echo(reply_bytes))
+        for _ in range(options.rounds):
+            asyncio.run(_ask_echo(loads, empty, queries[0].requests, options))
+            for each in queries:
+                _ask_in_process(loads, each, options.seconds / 2)
+                asyncio.run(_ask_programs(loads, each, programs, options))
+    facts = {"bytes": f"{len(queries[0].requests[0]):,} a request, {reply_bytes:,} a reply"}
+    yield Table("One query of k = 10 a call", {**points.described(), **facts})
+    programs_rows = dict(rows_of(loads))
+    yield from programs_rows.values()
+    yield Table("Goals of a call")
+    yield from _goals(programs_rows, options.in_flight)
+
+
+async def _check(queries: Sequence[_Queries], programs: Mapping[str, Program]) -> int:
+    """Return the size of a reply; raises RuntimeError where a server's answer is not the core's."""
+    size = 0
+    for each, program in itertools.product(queries, programs.values()):
+        reply = await load.one(program, each.requests[0])
+        ids = list(query_pb2.QueryResponse.FromString(reply).ids)
+        if ids != each.index.query(each.queries[:1]).ids[0].tolist():
+            raise RuntimeError(f"{each.family}: the server's answer is not the core's")
+        size = len(reply)
+    return size
+
+
+async def _ask_echo(
+    loads: Loads, program: Program, requests: Sequence[bytes], options: Options
+) -> None:
+    for in_flight, seconds in ((1, options.seconds / 2), (options.in_flight, options.seconds)):
+        loop = await load.unary(program, requests, in_flight, seconds)
+        loads[Case("", _ECHO, in_flight)].append(loop)
+
+
+def _ask_in_process(loads: Loads, queries: _Queries, seconds: float) -> None:
+    single = [row[None] for row in queries.queries]
+    for name, batches in (("query", single), (_BATCHED, queries.batches)):
+        loads[Case(queries.family, f"{name}{_IN_PROCESS}", 1)].append(
+            _in_process(queries.index, batches, seconds)
+        )
+
+
+async def _ask_programs(
+    loads: Loads, queries: _Queries, programs: Mapping[str, Program], options: Options
+) -> None:
+    """Ask each server one call at a time, many, on a stream, and in batches."""
+    many, seconds = options.in_flight, options.seconds
+    for name, program in programs.items():
+        case = Case(queries.family, name, many)
+        alone = await load.unary(program, queries.requests, 1, seconds / 2)
+        loads[replace(case, in_flight=1)].append(alone)
+        loads[case].append(await load.unary(program, queries.requests, many, seconds))
+        streamed = await load.stream(program, queries.messages, many, seconds)
+        loads[replace(case, name=name + _STREAMED)].append(streamed)
+        batched = Case(queries.family, f"{name}, {_BATCHED}", _BATCHES_IN_FLIGHT)
+        loop = load.unary(program, queries.batch_requests, _BATCHES_IN_FLIGHT, seconds)
+        loads[batched].append(await loop)
+
+
+def _in_process(index: Index, batches: Sequence[FloatArray], seconds: float) -> Load:
+    """Ask one batch at a time, as a `Load` whose CPU is all a worker's."""
+    times: list[float] = []
+    cpu, begun = time.process_time(), time.perf_counter()
+    while time.perf_counter() < begun + seconds:
+        started = time.perf_counter()
+        index.query(batches[len(times) % len(batches)])
+        times.append(time.perf_counter() - started)
+    spent, taken = time.process_time() - cpu, time.perf_counter() - begun
+    order = sorted(times)
+    latency = {p: order[int(len(order) * p / 100)] * 1e6 for p in (50.0, 99.0)}
+    return Load(len(times), len(times) / taken, {"worker": spent / len(times) * 1e6}, latency)
+
+
+def rows_of(loads: Mapping[Case, Sequence[Load]]) -> Iterator[tuple[Case, Row]]:
+    """Yield a row for each case, from its quietest round, family by family."""
+    quietest = {
+        case: min(rounds, key=_p50 if case.in_flight == 1 and rounds[0].latency else _cpu)
+        for case, rounds in loads.items()
+    }
+    for case in sorted(quietest, key=lambda case: case.family):
+        best = quietest[case]
+        floor = above = share = None
+        served = len(best.cpu) > 1
+        query = Case(case.family, f"query{_IN_PROCESS}", 1)
+        if served and case.name.endswith(_BATCHED):
+            batch = loads[Case(case.family, _BATCHED + _IN_PROCESS, 1)]
+            share = min(map(_cpu, batch)) / best.cpu["worker"]
+        elif served and best.latency:  # an echo has no stream, so a stream has no floor
+            echo_case = Case("", _ECHO, case.in_flight)
+            floor = min(map(_cpu, loads[echo_case])) + min(map(_cpu, loads[query]))
+            if case.in_flight == 1:
+                above = _p50(best) - _p50(quietest[echo_case]) - _p50(quietest[query])
+        row = {
+            "family, program": ", ".join(filter(None, (case.family, case.name))),
+            "in flight": case.in_flight,
+            "calls/s": best.per_second,
+            "front us": best.cpu.get("front", 0.0),
+            "workers us": best.cpu.get("worker", 0.0),
+            "CPU us": _cpu(best),
+            "x floor": _cpu(best) / floor if floor else None,
+            "p50 us": best.latency.get(50),
+            "p99 us": best.latency.get(99),
+            "p50 above floor": above,
+            "of in process": share,
+        }
+        yield case, row
+
+
+def _goals(programs: Mapping[Case, Row], many: int) -> Iterator[Row]:
+    for case, row in programs.items():
+        name = row["family, program"]
+        if row["p50 above floor"] is not None:
+            value, goal = row["p50 above floor"], f"<= {_P50_GOAL}"
+            yield {"goal": f"{name}: p50 above floor, us", "here": value, "goal is": goal}
+        elif row["x floor"] is not None and case.in_flight == many:
+            goal = f"<= {_CPU_GOALS[1 if case.name.startswith('1 ') else 2]}"
+            yield {"goal": f"{name}: CPU of floor", "here": row["x floor"], "goal is": goal}
+        elif row["of in process"] is not None:
+            value, goal = row["of in process"], f">= {_BATCH_GOAL}"
+            yield {"goal": f"{name}: rate of in process", "here": value, "goal is": goal}
+        elif case.name.endswith(_STREAMED):
+            unary = programs[replace(case, name=case.name.removesuffix(_STREAMED))]
+            value, goal = row["front us"] / unary["front us"], f"<= {_STREAM_GOAL}"
+            yield {"goal": f"{name}: front CPU of unary", "here": value, "goal is": goal}
+
+
+def _cpu(load: Load) -> float:
+    """Return the CPU of a call, of all roles."""
+    return sum(load.cpu.values())
+
+
+def _p50(load: Load) -> float:
+    return load.latency[50]

@@ -1,0 +1,1 @@
+"""What queries, selectors, batches and label models cost in process, at any size."""

@@ -1,0 +1,234 @@
+"""The arithmetic of single benchmarks: who is compared with whom, and what reaches a goal."""
+
+import ast
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import core_mutations
+from benchmarks.harness.load import Load
+from benchmarks.harness.open_loop import Offered
+from benchmarks.rivals import large, peers, service
+from benchmarks.rivals.contestants import Entry, finalists
+from benchmarks.rivals.finders import faiss_factories
+from benchmarks.rivals.peers import Built, Timed
+from benchmarks.server import build
+from benchmarks.server.wire import Case, rows_of
+from benchmarks.speed import batches
+from divgrpc.index import Index
+from divgrpc.parameters import QueryParameters
+from divgrpc.types import IntArray
+
+
+def entry(name: str, gap: float, roughly: float = 1.0) -> Entry:
+    """Return an entry of which only these are looked at."""
+
+    def ask(_: int) -> IntArray:
+        return np.empty(0, np.int64)
+
+    return Entry(name, "", "", 1, (), 0.3, gap, 0.0, roughly, ask)
+
+
+def timed(name: str, microseconds: float, gap: float = 1.0, seconds: float = 1.0) -> Timed:
+    """Return a timed entry of which only these are looked at."""
+    return Timed(entry(name, gap), microseconds, Built(seconds, 10), gap >= 0.97)
+
+
+def test_a_batch_with_other_answers_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No figure is printed of a wrong answer."""
+    monkeypatch.setattr(batches, "_batch", lambda *_: np.full(6, -1))
+    index = Index.build(np.random.default_rng(0).standard_normal((50, 4)))
+    with pytest.raises(RuntimeError, match="other answers"):
+        batches.compare(index, QueryParameters(k=3), np.ones((2, 4), np.float32), 2, 1)
+
+
+def test_a_call_is_compared_with_echo_plus_query() -> None:
+    """The floor is the least CPU of the echo and of the query; one call's p50 is the least seen."""
+    latency = {50.0: 10.0, 99.0: 20.0}
+    loads = {
+        Case("cells", "query in process", 1): [
+            Load(1, 1.0, {"worker": w}, latency) for w in (90.0, 60.0)
+        ],
+        Case("auto", "query in process", 1): [Load(1, 1.0, {"worker": 10.0}, latency)],
+        Case("", "echo", 1): [Load(1, 1.0, {"front": w}, latency) for w in (40.0, 70.0)],
+        Case("cells", "1 worker", 1): [
+            Load(1, 1.0, {"front": 50.0, "worker": 75.0}, {50.0: 35.0}),
+            Load(1, 1.0, {"front": 20.0, "worker": 75.0}, {50.0: 99.0}),
+        ],
+        Case("auto", "1 worker", 1): [Load(1, 1.0, {"front": 5.0, "worker": 70.0}, latency)],
+        Case("cells", "1 worker, QueryStream", 1): [
+            Load(1, 1.0, {"front": 20.0, "worker": 75.0}, {})
+        ],
+        Case("cells", "batch of 100 in process", 1): [Load(1, 1.0, {"worker": 90.0}, latency)],
+        Case("cells", "1 worker, batch of 100", 4): [
+            Load(1, 1.0, {"front": 9.0, "worker": 100.0}, latency)
+        ],
+    }
+    rows = {(case.family, case.name): row for case, row in rows_of(loads)}
+    assert rows["cells", "1 worker"]["x floor"] == pytest.approx(125 / 100)
+    assert rows["cells", "1 worker"]["p50 above floor"] == pytest.approx(15)
+    assert rows["auto", "1 worker"]["x floor"] == pytest.approx(75 / 50)
+    assert rows["", "echo"]["x floor"] is None
+    assert rows["cells", "1 worker, QueryStream"]["x floor"] is None
+    assert rows["cells", "1 worker, batch of 100"]["x floor"] is None
+    assert rows["cells", "1 worker, batch of 100"]["of in process"] == pytest.approx(0.9)
+
+
+def test_a_build_is_compared_by_its_best_rounds() -> None:
+    """The quickest hashing and the quickest whole, which may be of two rounds."""
+    rounds = [{"hashing": 4.0, "rest": 5.0}, {"hashing": 5.0, "rest": 1.0}]
+    row = build.row_of("cells", rounds, 1.0, product=2.0, file=3.0)
+    assert (row["hashing, of the product's rate"], row["whole, times the file"]) == (0.5, 2)
+    assert row["rest"] == 1
+
+
+@pytest.mark.parametrize("needed", [1, 2, 5, 8, 13])
+def test_faiss_gets_as_few_probes_as_reach_the_recall(needed: int) -> None:
+    """Between the steps of its ladder too; its last step where none reaches it."""
+    assert large.fewest(lambda probes: probes >= needed, [2, 4, 8]) == min(needed, 8)
+
+
+def test_exponents_are_of_what_reaches_the_recall() -> None:
+    """Cost like the root of n has one half; what misses the recall at a size has none."""
+
+    def row(name: str, points: int, cost: float, *, reached: bool = True) -> dict[str, object]:
+        return {"search": name, "points": points, "us/query": cost, "reached": reached}
+
+    rows = [row("auto, auto", n, n**0.5) for n in (10**4, 10**5, 10**6)]
+    rows += [row("cells, scan", n, n, reached=n < 10**6) for n in (10**4, 10**5, 10**6)]
+    rows += [row("cells, tables", n, n**0.25) for n in (10**4, 10**5, 10**6)]
+    slopes = large.exponents(rows)
+    assert slopes["auto, auto"] == pytest.approx(0.5)
+    assert slopes["cells, tables"] == slopes["cells, the faster"] == pytest.approx(0.25)
+    assert "cells, scan" not in slopes
+
+
+def test_the_fastest_that_close_the_gap_stand_for_their_kind() -> None:
+    """Where none of a kind does, who closes most; what one side cannot, is asked of nobody."""
+    ours = [entry("ours", 0.98, 9), entry("ours", 0.97, 8), entry("ours", 0.99, 7)]
+    ours.append(entry("ours", 0.5, 1))
+    weak = [entry("c + d", 0.9, 1), entry("c + d", 0.8, 0.5)]
+    share, chosen = finalists([*ours, entry("a + b", 0.97, 5), *weak], 0.97, 2)
+    assert share == 0.97
+    assert [each.roughly for each in chosen] == [7, 8, 5, 1]
+    share, chosen = finalists([*ours, *weak], 0.97, 1)
+    assert share == 0.9
+    assert [each.roughly for each in chosen] == [7, 1]
+
+
+def test_ratios_are_against_who_closes_the_gap() -> None:
+    """A faster rival that does not close the gap is none; who does not close it has no ratio."""
+    entries = [
+        timed("auto", 10, seconds=2),
+        timed("cells", 1, gap=0.9),
+        timed("hnswlib + pyversity MSD", 30, seconds=40),
+        timed("hnswlib + pyversity MMR", 3, gap=0.9),
+        timed("faiss IVF + our greedy", 12),
+        timed("faiss PQ + our greedy", 15),
+        timed(peers.GREEDY, 1000),
+    ]
+    [row] = peers.compare(peers.best_of_each(entries))
+    assert (row["ours"], row["best faiss"]) == ("auto", "faiss IVF")
+    assert (row["x hnswlib + pyversity"], row["x best faiss + ours"]) == (3, 1.2)
+    assert (row["x greedy over all"], row["x hnswlib in building"]) == (100, 20)
+    assert row["of its bytes"] == 1
+    assert row["x exact pass"] is None
+
+
+def test_kinds_of_faiss_fit_the_data() -> None:
+    """Lists hold points enough to be learned, and a product's parts divide the dimensions."""
+    kinds = {kind: config for kind, (config, _) in faiss_factories(1_000_000, 128).items()}
+    assert kinds["faiss IVF"] == "IVF4096,Flat"
+    assert kinds["faiss PQ"] == "PQ128x4fs,RFlat"
+    assert kinds["faiss IVF-PQ"] == "IVF1024,PQ64x4fs,RFlat"
+    small = {kind: config for kind, (config, _) in faiss_factories(1_000, 48).items()}
+    assert small["faiss IVF"] == "IVF25,Flat"
+    assert small["faiss IVF-PQ"] == "IVF25,PQ16x4fs,RFlat"
+
+
+def test_a_service_is_shown_by_its_quietest_rounds() -> None:
+    """CPU is of the round that used least, p99 of the open round that had the least."""
+
+    def load(cpu: float, p99: float) -> Load:
+        return Load(1, 10.0, {"front": cpu, "worker": 1.0}, {50.0: 1.0, 99.0: p99})
+
+    def offered(p99: float, answered: int = 10, lateness: float = 0.0) -> Offered:
+        return Offered(10.0, 1.0, Counter(OK=answered), {50: 1.0, 99: p99}, lateness)
+
+    loops = [
+        ([load(5, 1), load(3, 2)], [offered(9), offered(8)]),
+        ([load(1, 1)], [offered(1)]),
+        ([load(1, 1)], [offered(1, answered=9)]),
+        ([load(1, 1)], [offered(1, lateness=50_000)]),
+        ([load(7, 1)], [offered(16)]),
+    ]
+    gaps = {"a": 0.97, "short": 0.96, "late": 0.98, "void": 0.98, "by hand": 0.97}
+    entries = [entry(name, gap) for name, gap in gaps.items()]
+    rows = list(service.rows_of(loops, entries, 0.97))
+    assert (rows[0]["CPU us"], rows[0]["p99 us"]) == (4, 8)
+    assert [row["times per CPU"] for row in rows] == [2, None, 4, 4, 1]
+    assert [row["of its p99"] for row in rows] == [0.5, None, None, None, 1]
+
+
+SOURCE = '''"""A docstring has no mutants."""
+
+LIMIT: int = 3
+
+
+def f(x: int, é: str = "é") -> bool:
+    """Nor has this."""
+    if x + 1 not in (LIMIT, 2) and (x
+            < 4):
+        return True
+    return (x) // (2) == 1.5
+'''
+
+
+def test_mutants_change_one_place(tmp_path: Path) -> None:
+    """Each is another program, and all kinds of places are there; a draw is fixed by its seed."""
+    (tmp_path / "divgrpc").mkdir()
+    (tmp_path / "divgrpc/a.py").write_text(SOURCE)
+    places = [
+        place
+        for statement in core_mutations.statements_of("divgrpc/a.py", tmp_path)
+        for place in statement
+    ]
+    source = SOURCE.encode()
+    changes = {(p.line, source[p.begin : p.end].decode(), p.new) for p in places}
+    assert changes == {
+        (3, "3", "4"),
+        (8, "+", "-"),
+        (8, "1", "2"),
+        (8, "not in", "in"),
+        (8, "2", "3"),
+        (8, "and", "or"),
+        (8, "<", "<="),
+        (9, "4", "5"),
+        (10, "True", "False"),
+        (11, "//", "*"),
+        (11, "2", "3"),
+        (11, "==", "!="),
+        (11, "1.5", "2.5"),
+    }
+    for place in places:
+        assert ast.dump(ast.parse(place.apply(source))) != ast.dump(ast.parse(SOURCE))
+    draws = [core_mutations.draw(tmp_path, [], 3, seed) for seed in (0, 0, 1)]
+    assert draws[0] == draws[1] != draws[2]
+    assert len({mutant.line for mutant in draws[0]}) == 3
+
+
+def test_mutants_are_tested_by_the_mirrored_folder(tmp_path: Path) -> None:
+    """A mapping is for other layouts, and must name every source that is drawn."""
+    for folder in ("tests/core/search", "divgrpc/search"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "tests/core/test_engine.py").touch()
+    tests_of = core_mutations.tests_of
+    assert tests_of("divgrpc/search/a.py", tmp_path, None) == ["tests/core/search"]
+    assert tests_of("divgrpc/engine.py", tmp_path, None) == ["tests/core/test_engine.py"]
+    mapping = {"divgrpc/search": ["a"], "divgrpc/search/b.py": ["b"]}
+    assert tests_of("divgrpc/search/a.py", tmp_path, mapping) == ["a"]
+    assert tests_of("divgrpc/search/b.py", tmp_path, mapping) == ["b"]
+    with pytest.raises(SystemExit, match=r"names no tests of divgrpc/engine\.py"):
+        tests_of("divgrpc/engine.py", tmp_path, mapping)

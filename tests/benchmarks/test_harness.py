@@ -1,0 +1,237 @@
+"""The yardsticks of all benchmarks: a wrong one makes every figure wrong."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.preprocessing import normalize
+
+from benchmarks.harness import exhaustive, footprint, runner, truth
+from benchmarks.harness.datasets import topics
+from benchmarks.harness.manifold import Manifold
+from benchmarks.harness.runner import Option, Options, Output
+from benchmarks.harness.tables import Table, text
+from benchmarks.harness.turns import Timed, take_turns
+from divgrpc.types import FloatArray, IntArray
+
+
+class _Example:
+    """Title of the example.
+
+    What it measures.
+    """
+
+    OPTIONS: Final = {
+        "k": Option(10, "picks"),
+        "sets": Option(["a"], "sets", ("a", "b")),
+        "dials": Option([], "dials", kind=float),
+        "per_call": Option(False, "a flag"),
+        "folder": runner.FOLDER,
+    }
+
+    def rows(self, options: Options) -> Iterator[Output]:
+        """Yield two tables, a note, and a table without rows."""
+        yield {"name": "a", "us": 1234.5}
+        yield "a note"
+        yield Table("Second", {"fact": "1"})
+        yield {"name": options.k, "share": 0.5}
+        yield {"name": "x", "extra": None}
+        yield Table("Empty")
+
+
+@pytest.fixture(scope="module")
+def base() -> FloatArray:
+    """Return points enough for two blocks, the second of them not whole."""
+    return Manifold.of(dims=16).points(70_000)
+
+
+def test_options_are_declared_once() -> None:
+    """Types are those of the defaults, or of `kind`; names have hyphens on the command line."""
+    example = _Example()
+    assert vars(runner.parse(example)) == {
+        "k": 10,
+        "sets": ["a"],
+        "dials": [],
+        "per_call": False,
+        "folder": None,
+    }
+    words = "--k 3 --sets b a --dials 0.5 --per-call --folder x"
+    options = runner.parse(example, words)
+    assert (options.k, options.sets, options.dials) == (3, ["b", "a"], [0.5])
+    assert (options.per_call, options.folder) == (True, Path("x"))
+    with pytest.raises(SystemExit):
+        runner.parse(example, "--sets c")
+
+
+def test_tables_are_printed_and_returned(capsys: pytest.CaptureFixture[str]) -> None:
+    """Those with rows alone; a column is there if any row has it."""
+    example = _Example()
+    tables = runner.measure(example, runner.parse(example))
+    assert [table.title for table in tables] == ["Title of the example", "Second"]
+    assert tables[1].columns == ["name", "share", "extra"]
+    assert tables[1].cells() == [["10", "0.500", ""], ["x", "", ""]]
+    printed = capsys.readouterr().out
+    assert "| a    | 1,234 |" in printed
+    assert "a note" in printed
+    assert "fact: 1" in printed
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0.0, "0.000"),
+        (1.0, "1.000"),
+        (2.5, "2.50"),
+        (12.345, "12.35"),
+        (1234.5, "1,234"),
+        (0.00012, "1.2e-04"),
+        (float("nan"), ""),
+        (True, "yes"),
+        (1000, "1,000"),
+        ([1, "a"], "1 a"),
+    ],
+)
+def test_numbers_have_three_digits_or_four(value: object, expected: str) -> None:
+    """Whatever their size."""
+    assert text(value) == expected
+
+
+def test_ratios_are_paired_by_block() -> None:
+    """The median of ratios within blocks, and an interval that holds it."""
+    no_rows = np.empty((0, 1), np.int64)
+    slow, fast = Timed(no_rows, (2.0, 40.0, 9.0)), Timed(no_rows, (1.0, 10.0, 3.0))
+    ratio, interval = slow.ratio(fast)
+    assert ratio == 3
+    assert interval == "2.00 to 4.00"
+
+
+def test_contestants_answer_every_query() -> None:
+    """Unless their patience is over: then the remaining rows of a block are -1."""
+    asks = {"all": lambda query: np.array([query, query + 1])}
+    timed = take_turns(asks, 20, 2)["all"]
+    assert timed.rows.tolist() == [[query, query + 1] for query in range(20)]
+    assert len(timed.blocks) == 8
+    assert (take_turns(asks, 20, 2, patience=0)["all"].rows[:, 0] >= 0).sum() == 8
+
+
+def test_objective_of_missing_results_is_an_error() -> None:
+    """A row with fewer than k results has no J."""
+    base = Manifold.of(dims=16).points(10)
+    assert truth.mean_objective(base, base[:1], np.array([[3, 4]]), 0.3) < 2
+    with pytest.raises(ValueError, match="k results"):
+        truth.mean_objective(base, base[:1], np.array([[3, -1]]), 0.3)
+
+
+def test_the_best_dial_has_the_least_value() -> None:
+    """Of dials on both sides of the target, the smaller of equals."""
+    tried = truth.dials(0.3)
+    assert tried == sorted(tried)
+    assert 0 < tried[0] < 0.2
+    assert 0.5 < tried[-1] < 1
+    assert truth.best_dial(0.5, lambda dial: abs(dial - 0.5)) == pytest.approx(0.5)
+    assert truth.best_dial(0.5, lambda _: 0.0) == truth.dials(0.5)[0]
+
+
+def stepwise(points: FloatArray, query: FloatArray, picked: IntArray, weight: float) -> None:
+    """Assert that each pick is the best of what is left, by distances in float64."""
+    points = points.astype(np.float64)
+    near = ((points - query) ** 2).sum(axis=1)
+    for step, pick in enumerate(picked):
+        before = points[picked[:step]]
+        value = near - weight * ((points[:, None] - before[None]) ** 2).sum(axis=(1, 2))
+        value[picked[:step]] = np.inf
+        assert value[pick] <= value.min() + 1e-5
+
+
+@pytest.mark.parametrize("diversity", [0.0, 0.3, 0.7])
+@pytest.mark.parametrize("kind", ["one query", "many", "many, sparse"])
+def test_exhaustive_greedy_follows_its_rule(diversity: float, kind: str) -> None:
+    """On rows of 7 dimensions, a length that no vector register divides."""
+    rows = normalize(np.random.default_rng(5).standard_normal((40, 7)).astype(np.float32))
+    points = rows[1:] if kind != "many, sparse" else normalize(rows[1:] * (rows[1:] > 0))
+    if kind == "one query":
+        picked = exhaustive.greedy(points, rows[0], 6, diversity)
+    else:
+        base = points if kind == "many" else sparse.csr_array(points)
+        [picked] = truth.greedy(base, rows[:1], 6, diversity)
+    stepwise(points, rows[0], picked, 2 * diversity / (1 - diversity) / 5)
+
+
+@pytest.mark.parametrize("diversity", [0.1, 0.5, 0.9])
+def test_many_queries_pick_as_one_does(base: FloatArray, diversity: float) -> None:
+    """Greedy and MMR over all points, by products of matrices, pick what the kernels pick."""
+    queries = Manifold.of(dims=16).queries(3)
+    at_once = truth.greedy(base, queries, 4, diversity), truth.mmr(base, queries, 4, diversity)
+    for number, query in enumerate(queries):
+        one = [pick(base, query, 4, diversity) for pick in (exhaustive.greedy, exhaustive.mmr)]
+        np.testing.assert_array_equal(np.array(one), [picks[number] for picks in at_once])
+
+
+def test_mmr_is_measured_by_its_steps() -> None:
+    """Near the query is gained, near the closest of those before is lost, and less is better."""
+    base = np.array([[1, 0], [0, 1], [0.6, 0.8]], np.float32)
+    query = np.array([[1, 0]], np.float32)
+    expected = -((0.75 * (1 + 0 + 0.6)) - 0.25 * (0 + 0.8))
+    assert truth.mean_mmr(base, query, np.array([[0, 1, 2]]), 0.25) == pytest.approx(expected)
+
+
+def test_the_nearest_are_those_of_a_sort(base: FloatArray) -> None:
+    """Blocks are joined by distance, and by row where that is the same."""
+    points = np.concatenate((base, base[:5]))
+    queries = base[[0, 3, 69_999]]
+    rows, distances = truth.nearest(points, queries, 7)
+    expected = np.argsort(-(queries @ points.T), axis=1, kind="stable")[:, :7]
+    np.testing.assert_array_equal(rows[:, 0], [0, 3, 69_999])
+    products = np.take_along_axis(queries @ points.T, expected, 1)
+    np.testing.assert_allclose(distances, 2 - 2 * products, atol=1e-5)
+    assert truth.nearest(points[:4], queries, 7)[0].shape == (3, 4)
+
+
+def test_recall_counts_missing_rows() -> None:
+    """Few rows that are all among the nearest are not all of the nearest; none are nothing."""
+    near = np.array([[1, 2, 3, 4], [5, 6, 7, 8], [1, 2, 3, 4]])
+    answers = [np.array([2, 1]), np.empty(0, np.int64), np.array([4, 3, 2, 1])]
+    assert truth.recall(answers, near) == 0.5
+
+
+def test_synthetic_points_do_not_depend_on_how_many(base: FloatArray, tmp_path: Path) -> None:
+    """The first rows are the same bytes in memory and in a file, whatever their number."""
+    manifold = Manifold.of(dims=16)
+    few = manifold.points(20_000)
+    np.testing.assert_array_equal(few, base[:20_000])
+    np.testing.assert_array_equal(manifold.write(tmp_path / "rows.npy", 20_000), few)
+    np.testing.assert_allclose(np.linalg.norm(few, axis=1), 1, rtol=1e-5)
+    assert not np.array_equal(manifold.queries(100), few[:100])
+    assert not np.array_equal(Manifold.of(seed=1, dims=16).points(100), few[:100])
+
+
+def test_synthetic_clusters_follow_a_power_law() -> None:
+    """The n-th largest cluster has its share, n to the minus .8 of the first's."""
+    drawn = Manifold.of(dims=16).clusters(np.random.default_rng(0))
+    sizes = np.bincount(drawn, minlength=2_000)
+    assert sizes[0] / sizes[:16].mean() == pytest.approx(3.6, rel=0.2)
+    assert sizes[0] / sizes[1_000:].mean() == pytest.approx(340, rel=0.2)
+
+
+def test_mappings_are_measured_by_folder(tmp_path: Path) -> None:
+    """They count where their file lies in the folder, and nowhere else."""
+    array = np.lib.format.open_memmap(tmp_path / "a.npy", "w+", np.float32, (2**16,))
+    array[:] = 1
+    assert footprint.mapped(os.getpid(), tmp_path)["Rss"] >= array.nbytes
+    assert footprint.mapped(os.getpid(), tmp_path / "b") == {"Size": 0, "Rss": 0, "Pss": 0}
+    assert footprint.held(os.getpid()).private > array.nbytes
+
+
+def test_queries_are_learned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What was learned is read again, and asks for every category with two sub-topics."""
+    monkeypatch.delenv("DIVGRPC_DATA", raising=False)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    [digits] = topics.load(["whatever"])
+    first, again = digits.queries(2), digits.queries(2)
+    np.testing.assert_array_equal(first.queries, again.queries)
+    np.testing.assert_array_equal(first.asked, [0, 0, 1, 1])
+    np.testing.assert_allclose(np.linalg.norm(first.queries, axis=1), 1, rtol=1e-5)

@@ -1,0 +1,287 @@
+"""python -m support.mutations: send a server requests that nobody should, and see it stand.
+
+A server with two workers gets valid requests of every RPC with fields and bytes changed by seeded
+draws; the draw of a request depends on the seed and its number alone, so `--only NUMBER` sends one
+again. No call may end with a status that speaks of a fault of ours (UNKNOWN, INTERNAL, DATA_LOSS),
+of a process that died (UNAVAILABLE, CANCELLED) or of a call that hung (DEADLINE_EXCEEDED); no
+worker and no front may be replaced; and what was asked before must be answered the same after.
+Exit code 1 where anything of that happened.
+"""
+
+import argparse
+import itertools
+import random
+import re
+import sys
+import tempfile
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import grpc
+import numpy as np
+from google.protobuf.message import DecodeError
+from scipy.sparse import csr_array
+
+from divgrpc.types import FloatArray
+from divgrpc_client import Client
+from divgrpc_client.messages.options import QueryOptions
+from divgrpc_protos.v1 import query_pb2
+from support.mutation_seeds import DIMS, Seeds
+from support.mutators import Draw, mutated
+from support.running_server import RunningServer, eventually
+from support.served_index import random_points
+
+FORBIDDEN: Final = {
+    "UNKNOWN",
+    "INTERNAL",
+    "DATA_LOSS",
+    "UNAVAILABLE",
+    "CANCELLED",
+    "DEADLINE_EXCEEDED",
+    "unanswered",
+}
+# How many of a thousand requests go to each method. A build is a process of its own.
+SHARES: Final = {
+    "Query": 400,
+    "QueryStream": 150,
+    "PredictLabels": 40,
+    "Evaluate": 40,
+    "EvaluateLabels": 40,
+    "GetIndex": 80,
+    "ListIndexes": 60,
+    "DeleteIndex": 60,
+    "GetServerInfo": 45,
+    "Check": 20,
+    "Watch": 20,
+    "Reflection": 40,
+    "Build": 5,
+    "BuildOnce": 5,
+}
+_ROWS: Final = 400
+_SECONDS: Final = 60
+_ITEMS: Final = 4
+# All that an Evaluate may have set a default for.
+_NAMED: Final[QueryOptions] = {
+    "diversity": 0.3,
+    "selector": "greedy",
+    "variant": "corrected",
+    "search": "auto",
+    "hash_limit": 800,
+    "candidates_limit": 200,
+}
+_OURS: Final = "/divgrpc.v1.DiverseIndex/"
+_REFLECTION: Final = "grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
+
+
+@dataclass
+class Tally:
+    """What became of the calls, by method and status, and which of them must not have."""
+
+    statuses: Counter[tuple[str, str]] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, number: int, method: str, status: str, detail: str = "") -> None:
+        """Count a call, or an item of a stream."""
+        with self._lock:
+            self.statuses[method, status] += 1
+            if status in FORBIDDEN:
+                self.wrong.append(f"request {number}, {method}: {status} {detail}")
+
+
+class Caller:
+    """Sends requests as bytes, and notes how each call ends."""
+
+    def __init__(self, channel: grpc.Channel, seed: int, tally: Tally) -> None:
+        self._channel = channel
+        self._seed = seed
+        self._tally = tally
+        self._seeds = Seeds()
+        self._building = threading.BoundedSemaphore(2)
+
+    def send(self, number: int) -> None:
+        """Draw a request by its number and send it."""
+        draw = random.Random(f"{self._seed}-{number}")
+        method = draw.choices(tuple(SHARES), tuple(SHARES.values()))[0]
+        try:
+            match method:
+                case "QueryStream":
+                    self._stream(number, draw)
+                case "Build":
+                    with self._building:
+                        self._build(draw)
+                case "BuildOnce":
+                    with self._building:
+                        self._one(_OURS + method, method, draw)
+                case "Reflection":
+                    path = "/" + _REFLECTION.format(draw.choice(("v1", "v1alpha")))
+                    self._exchange(path, [mutated(draw, self._seeds.other(method, draw))])
+                case "Watch" | "Check":
+                    self._one(f"/grpc.health.v1.Health/{method}", method, draw)
+                case _:
+                    self._one(_OURS + method, method, draw)
+        except grpc.RpcError as error:
+            self._tally.note(number, method, error.code().name, error.details() or "")
+        else:
+            self._tally.note(number, method, "OK")
+
+    def _one(self, path: str, method: str, draw: Draw) -> None:
+        seed = self._seeds.query(draw) if method == "Query" else self._seeds.other(method, draw)
+        payload = mutated(draw, seed)
+        if method == "Watch":
+            self._first(path, payload)
+        elif method in ("Evaluate", "EvaluateLabels"):
+            many: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(path)
+            list(many(payload, timeout=_SECONDS))
+        else:
+            one: grpc.UnaryUnaryMultiCallable[bytes, bytes] = self._channel.unary_unary(path)
+            one(payload, timeout=_SECONDS)
+
+    def _first(self, path: str, payload: bytes) -> None:
+        """Hear the first answer of a call that would go on for ever."""
+        watch: grpc.UnaryStreamMultiCallable[bytes, bytes] = self._channel.unary_stream(path)
+        call = watch(payload, timeout=_SECONDS)
+        next(iter(call))
+        call.cancel()
+
+    def _exchange(self, path: str, payloads: list[bytes]) -> list[bytes]:
+        call: grpc.StreamStreamMultiCallable[bytes, bytes] = self._channel.stream_stream(path)
+        return list(call(iter(payloads), timeout=_SECONDS))
+
+    def _build(self, draw: Draw) -> None:
+        steps = self._seeds.steps(draw)
+        chosen = {draw.randrange(len(steps)) for _ in range(draw.choice((0, 1, 1)))}
+        payloads = [
+            mutated(draw, step) if place in chosen else step.SerializeToString()
+            for place, step in enumerate(steps)
+        ]
+        match draw.randrange(8):
+            case 0:
+                payloads.insert(draw.randrange(5), draw.choice(payloads))
+            case 1:
+                payloads.pop(draw.randrange(len(payloads)))
+            case 2:
+                draw.shuffle(payloads)
+        self._exchange(_OURS + "Build", payloads)
+
+    def _stream(self, number: int, draw: Draw) -> None:
+        payloads = []
+        for place in range(_ITEMS):
+            item = self._seeds.item(draw)
+            item.correlation_id = place
+            whole = draw.random() < 0.4
+            payloads.append(item.SerializeToString() if whole else mutated(draw, item))
+        answers = self._exchange(_OURS + "QueryStream", payloads)
+        for answer in answers:
+            self._note_item(number, answer)
+        for _ in range(len(payloads) - len(answers)):
+            self._tally.note(number, "QueryStream, items", "unanswered")
+
+    def _note_item(self, number: int, answer: bytes) -> None:
+        try:
+            message = query_pb2.QueryStreamResponse.FromString(answer)
+        except DecodeError:
+            self._tally.note(number, "QueryStream, items", "UNKNOWN", "an answer cannot be parsed")
+            return
+        code = next(c for c in grpc.StatusCode if c.value[0] == message.error.code)
+        self._tally.note(number, "QueryStream, items", code.name, message.error.message)
+
+
+def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) -> Tally:
+    """Send the requests to a server of their own and return what became of them."""
+    tally = Tally()
+    with tempfile.TemporaryDirectory(prefix="divgrpc-mutations-") as temporary:
+        options = ("--data-dir", f"{temporary}/data", "--workers", "2", "--log-level", "warning")
+        with RunningServer(Path(temporary), *options, "--no-access-log") as server:
+            before, queries = _prepare(server)
+            pids = {role: server.pids(role) for role in ("front", "worker")}
+            numbers = range(requests) if only is None else range(only, only + 1)
+            with server.channel() as channel, ThreadPoolExecutor(callers) as pool:
+                caller = Caller(channel, seed, tally)
+                for _ in pool.map(caller.send, numbers):
+                    pass
+            _check(server, tally, pids)
+            if _answers(server, queries) != before:
+                tally.wrong.append("what was asked before is not answered the same")
+    return tally
+
+
+def _prepare(server: RunningServer) -> tuple[list[bytes], FloatArray]:
+    """Build the indexes that are asked; returns what they answer and the queries."""
+    points, queries = random_points(_ROWS, dims=DIMS), random_points(20, dims=DIMS, seed=9)
+    sparse = csr_array(np.where(np.abs(points) > 0.7, points, 0) + np.eye(_ROWS, DIMS))
+    with Client(server.target, timeout=60) as client:
+        rows = np.arange(_ROWS)
+        labels = np.eye(20)[rows % 20]
+        client.build(
+            "dense",
+            points,
+            categories=rows % 3,
+            subtopics=rows % 2,
+            labels=labels,
+            label_model=(random_points(20, dims=8), random_points(DIMS, dims=8)),
+            label_names=list(map(str, range(20))),
+        )
+        client.build("sparse", sparse, hash_family="lsh_div", metric="euclidean")
+        client.build("cells", points, hash_family="cells", metric="euclidean")
+        client.build("product", points, metric="inner_product")
+    return _answers(server, queries), queries
+
+
+def _answers(server: RunningServer, queries: FloatArray) -> list[bytes]:
+    with Client(server.target, timeout=60) as client:
+        found = [
+            client.query(name, queries, **_NAMED)
+            for name in ("dense", "sparse", "cells", "product")
+        ]
+    return [result.ids.tobytes() + result.scores.tobytes() for result in found]
+
+
+def _check(server: RunningServer, tally: Tally, pids: dict[str, list[int]]) -> None:
+    """Note processes that were replaced or left over, and faults that only the log has."""
+    for role, started in pids.items():
+        if server.pids(role) != started:
+            tally.wrong.append(f"a {role} was replaced")
+    try:
+        eventually(lambda: not server.pids("builder"), 30)
+    except AssertionError:
+        tally.wrong.append("a builder goes on")
+    log = server.log
+    if re.search(r"fault|Traceback|child ended", log):
+        tally.wrong.append(f"the log tells of faults: {log[-4_000:]}")
+
+
+def report(tally: Tally) -> str:
+    """Return the table of methods and statuses."""
+    statuses = sorted({status for _, status in tally.statuses})
+    methods = [name for name in (*SHARES, "QueryStream, items") if _sent(tally, name)]
+    rows = [
+        [name, f"{_sent(tally, name):,}", *(f"{tally.statuses[name, s]:,}" for s in statuses)]
+        for name in methods
+    ]
+    return "\n".join(f"| {' | '.join(row)} |" for row in [["method", "sent", *statuses], *rows])
+
+
+def _sent(tally: Tally, method: str) -> int:
+    return sum(count for (name, _), count in tally.statuses.items() if name == method)
+
+
+def main() -> None:
+    """Run and report."""
+    parser = argparse.ArgumentParser(prog="python -m support.mutations", description=__doc__)
+    parser.add_argument("--requests", type=int, default=100_000, help="(default 100000)")
+    parser.add_argument("--seed", type=int, default=0, help="of the draws (default 0)")
+    parser.add_argument("--only", type=int, metavar="NUMBER", help="send this request alone")
+    arguments = parser.parse_args()
+    tally = run(arguments.requests, arguments.seed, only=arguments.only)
+    lines = [report(tally), *itertools.islice(tally.wrong, 20), f"{len(tally.wrong)} violations"]
+    sys.stdout.write("\n".join(lines) + "\n")
+    sys.exit(1 if tally.wrong else 0)
+
+
+if __name__ == "__main__":
+    main()
