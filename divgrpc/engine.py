@@ -1,9 +1,9 @@
-"""All that an index can do, for the server, the evaluation and `divgrpc.Index`.
+"""The engine: one generation of an index, for the server, evaluations and `divgrpc.Index`.
 
-A query's story: its rows become unit vectors; `QueryParameters.resolve` fills in the defaults and
-`auto`; the kernel in `divgrpc.kernels.query` hashes, finds, scores and selects, row by row; the
-columns it writes become a `QueryResult`. Before that `divgrpc.kernels.batch` reads what the rows
-of a batch share.
+The steps of a query: `divgrpc.vectors` checks its rows and scales them for the metric.
+`SearchTable.resolve` fills in the defaults and resolves `auto`. `divgrpc.kernels.batch` reads the
+points once for all rows of a batch, where that is faster. The kernel in `divgrpc.kernels.query`
+hashes, finds, scores and selects, row by row. Its columns become a `QueryResult`.
 """
 
 import functools
@@ -11,13 +11,13 @@ import time
 from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from divgrpc import compilation
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
-from divgrpc.labels.prediction import IndexedLabels, document_rows
+from divgrpc.labels.prediction import NO_LABELS, IndexedLabels, document_rows
 from divgrpc.metrics import Labels, ListDistances, Topics, Values
 from divgrpc.metrics.distances import list_distances_stepwise
 from divgrpc.parameters import LIMITS, QueryParameters
@@ -27,30 +27,38 @@ from divgrpc.search.costs import SearchTable
 from divgrpc.search.dials import reason_words
 from divgrpc.search.plan import QueryPlan
 from divgrpc.search.searcher import Searcher
+from divgrpc.storage.defaults import updated
 from divgrpc.storage.generations import MANIFEST, Generation, IndexFolder, open_generation
-from divgrpc.storage.identity import NO_LABELS, KeptIndex
 from divgrpc.types import (
     EffectiveParameters,
+    IndexInfo,
     IntArray,
     LabelResult,
+    Mode,
+    QueryDefault,
     QueryResult,
     QueryStats,
     WarningInfo,
 )
 from divgrpc.vectors import Rows, RowsLike, SparseRows, prepare, query_rows
 
-# An index remembers the plans of so many kinds of calls.
-_PLANS_KEPT: Final = 1_024
+# Plans that an engine caches, one for each combination of parameters.
+_CACHED_PLANS_MAX: Final = 1_024
 
 
-class Engine(KeptIndex):
-    """One generation of an index, in memory or mapped from its folder; any thread may ask it."""
+class Engine:
+    """One generation of an index, in memory or mapped from its folder. Any thread may call it.
+
+    `manifest` describes the generation. `defaults` are the parameters of calls that leave them out:
+    see `set_default` and `set_threshold`. `labels` predicts labels, None in an index without them.
+    """
 
     def __init__(self, generation: Generation, name: str = "", folder: Path | None = None) -> None:
-        """Take a generation; `folder` is the index's folder, None for an index in memory."""
+        """Take a generation; `folder` is the folder of the index, None for an index in memory."""
         compilation.ensure()
-        super().__init__(generation, name, folder)
-        manifest = generation.manifest
+        self.manifest = manifest = generation.manifest
+        self.defaults = generation.defaults
+        self._name, self._folder = name, folder
         self._arrays = generation.arrays
         self._searcher = Searcher(generation.arrays, manifest.parameters, manifest.dims)
         self._plans: dict[tuple[QueryParameters, bool], QueryPlan] = {}
@@ -58,15 +66,13 @@ class Engine(KeptIndex):
         self._table = SearchTable.of(manifest, kind, dense=kind == "dense")
         # For dense queries of sparse points `auto` may take another search.
         self._dense_table = SearchTable.of(manifest, kind, dense=True)
-        self._dense_apart = kind == "sparse"
-        # None where the index was built without labels.
         self.labels = IndexedLabels.of(manifest, generation.arrays)
 
     @classmethod
     def open(cls, path: Path | str) -> "Engine":
-        """Open the current generation in an index's folder, or the generation in its own folder.
+        """Open the current generation in the folder of an index, or a generation's own folder.
 
-        Every checksum is compared. Raises `IndexNotFoundError`, `IndexDamagedError`,
+        Every checksum is compared. Raises `IndexNotFoundError`, `IndexDamagedError` and
         `OtherFormatError`.
         """
         folder = Path(path).absolute()
@@ -74,8 +80,55 @@ class Engine(KeptIndex):
             return cls(open_generation(folder), folder.parent.name, folder.parent)
         return cls(IndexFolder(folder).open(), folder.name, folder)
 
+    @property
+    def info(self) -> IndexInfo:
+        """The description of the index."""
+        return self.manifest.info(self._name, self.defaults)
+
+    @property
+    def default(self) -> QueryDefault | None:
+        """The default parameters of `query`."""
+        return self.defaults.query
+
+    @property
+    def generation(self) -> int:
+        """The number of this generation."""
+        return self.manifest.generation
+
+    @property
+    def rows(self) -> int:
+        """The number of points."""
+        return self.manifest.rows
+
+    @property
+    def dims(self) -> int:
+        """The number of dimensions."""
+        return self.manifest.dims
+
+    @property
+    def widest_row(self) -> int:
+        """The greatest number of values that a point stores, `dims` if points are dense."""
+        return self.manifest.widest_row
+
+    def set_default(self, default: QueryDefault | None) -> None:
+        """Do what `divgrpc.Index.set_default` does."""
+        self._set_defaults(query=default)
+
+    def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
+        """Do what `divgrpc.Index.set_threshold` does."""
+        if self.manifest.labels is None:
+            raise UnfitIndexError("mode", NO_LABELS)
+        parameters = PredictParameters(mode=mode, threshold=threshold)
+        self._set_defaults(thresholds={mode: parameters.least})
+
+    def _set_defaults(self, **changes: Any) -> None:  # noqa: ANN401  # fields of `Defaults`
+        if self._folder is None:
+            self.defaults = updated(self.defaults, changes)
+        else:
+            self.defaults = IndexFolder(self._folder).set_defaults(self.manifest, **changes)
+
     def predict(self, documents: RowsLike, parameters: PredictParameters) -> LabelResult:
-        """Do what `predict_labels` does, as `parameters` alone say: no threshold that is kept."""
+        """Do what `predict_labels` does, but without the default threshold of the index."""
         if self.labels is None:
             raise UnfitIndexError("mode", NO_LABELS)
         rows = document_rows(documents, self.dims)
@@ -84,7 +137,7 @@ class Engine(KeptIndex):
             prediction = self.labels.predict(rows, parameters)
         else:
             prepare("documents", rows, self._searcher.metric)
-            # Documents are like points, in whatever form they come.
+            # Dense documents are points too, not hyperplanes.
             plan = self._plan(parameters.query, dense=False)
             answers = self._searcher.answer(rows, plan)
             neighbours = self.topics.labels.rows(answers.ids)
@@ -92,7 +145,7 @@ class Engine(KeptIndex):
         return self.labels.result(prediction, parameters, self.generation)
 
     def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
-        """Raise what `predict` would raise for these rows."""
+        """Raise the errors that `predict` would raise for these rows."""
         rows = document_rows(documents, self.dims)
         if parameters.mode == "neighbour_vote" or self.labels is None:
             prepare("documents", rows, self._searcher.metric)
@@ -100,7 +153,7 @@ class Engine(KeptIndex):
             self.labels.check(rows)
 
     def check_queries(self, queries: RowsLike) -> None:
-        """Raise what `answer` would raise for these rows."""
+        """Raise the errors that `answer` would raise for these rows."""
         query_rows("queries", queries, self.dims, self._searcher.metric)
 
     def answer(
@@ -108,7 +161,7 @@ class Engine(KeptIndex):
     ) -> QueryResult:
         """Do what `query` does, with the parameters in one object.
 
-        `as_points`: dense queries too are like points, and none are hyperplanes.
+        With `as_points`, dense queries of sparse points are treated as points, not as hyperplanes.
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         if not 1 <= len(queries) <= LIMITS["query_rows_max"]:
@@ -116,17 +169,17 @@ class Engine(KeptIndex):
                 "queries",
                 f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(queries)}",
             )
-        dense = self._dense_apart and not (as_points or isinstance(queries, SparseRows))
+        dense = not (as_points or isinstance(queries, SparseRows))
         plan = self._plan(parameters, dense=dense)
         answers, effective = self._searcher.answer(queries, plan), plan.parameters
         warnings = parameters.warnings() + plan.warnings
         if dense and parameters.search == "auto" and effective.search != "exact":
-            warnings += self._like_points(queries, parameters)
+            warnings += self._warn_like_points(queries, parameters)
         warnings += too_few("k", effective.k, self.rows, answers.counts)
         stats = QueryStats(*answers.stats)
         if effective.duplicate_threshold is not None:
             warnings += crowded(effective.k, answers.counts, stats)
-        copies, offsets = _end_to_end(answers.copies)
+        copies, offsets = _concatenate(answers.copies)
         return QueryResult(
             ids=answers.ids,
             scores=answers.scores,
@@ -146,43 +199,42 @@ class Engine(KeptIndex):
     def resolve(
         self, parameters: QueryParameters, queries: RowsLike | None = None
     ) -> EffectiveParameters:
-        """Fill in the defaults for this index; raises what `answer` would raise for parameters.
+        """Fill in the defaults for this index; raises the errors of `answer` for parameters.
 
-        Only whether `queries` are dense or sparse matters; None stands for queries like points.
+        `queries` only say whether they are dense or sparse; None stands for queries like points.
         """
-        sparse = isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
-        return self._plan(parameters, dense=queries is not None and not sparse).parameters
+        sparse = queries is None or _is_sparse(queries)
+        return self._plan(parameters, dense=not sparse).parameters
 
     def exact_together(
         self, queries: RowsLike, parameters: QueryParameters, *, as_points: bool = False
     ) -> int:
-        """Return how many rows `answer` searches together exactly at most, 1 for one by one."""
-        sparse = isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
+        """Return how many rows of `answer` share one exact search at most, 1 if none share it."""
+        sparse = _is_sparse(queries)
         plan = self._plan(parameters, dense=not (as_points or sparse))
         return self._searcher.exact_together(plan, sparse=sparse)
 
     def _plan(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
-        """Return how to answer; the same few parameters come with nearly every call."""
-        dense = dense and self._dense_apart
+        """Return the plan for these parameters, from a cache, because most calls repeat them."""
+        dense = dense and self.manifest.points == "sparse"
         plan = self._plans.get((parameters, dense))
         if plan is None:
-            plan = self._planned(parameters, dense=dense)
-            if len(self._plans) >= _PLANS_KEPT:
+            plan = self._make_plan(parameters, dense=dense)
+            if len(self._plans) >= _CACHED_PLANS_MAX:
                 self._plans.clear()
             self._plans[parameters, dense] = plan
         return plan
 
-    def _like_points(self, queries: Rows, parameters: QueryParameters) -> tuple[WarningInfo, ...]:
-        """Warn where dense rows may be points, and `auto` goes by recalls of hyperplanes."""
-        searches = {
-            self._plan(parameters, dense=dense).parameters.search for dense in (False, True)
-        }
-        if self._manifest.auto_search_dense is None or len(searches) == 1:
+    def _warn_like_points(
+        self, queries: Rows, parameters: QueryParameters
+    ) -> tuple[WarningInfo, ...]:
+        """Warn if dense rows may be points, but `auto` takes the search for hyperplanes."""
+        if self.manifest.auto_search_dense is None or isinstance(queries, SparseRows):
             return ()
-        widest = self._manifest.widest_row
-        if isinstance(queries, SparseRows):
+        plans = [self._plan(parameters, dense=dense) for dense in (False, True)]
+        if plans[0].parameters.search == plans[1].parameters.search:
             return ()
-        if all(np.count_nonzero(query) > widest for query in queries):
+        if all(np.count_nonzero(query) > self.widest_row for query in queries):
             return ()
         sentence = (
             "dense queries are taken for hyperplanes, and some have no more numbers than points:"
@@ -190,17 +242,13 @@ class Engine(KeptIndex):
         )
         return (WarningInfo("DENSE_QUERIES_LIKE_POINTS", sentence, "queries"),)
 
-    @property
-    def _mean_width(self) -> int:
-        """How many numbers a point stores on average."""
-        return -(-self._manifest.nonzeros // self._manifest.rows)
-
-    def _planned(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
+    def _make_plan(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
         if parameters.max_distance is not None and self._searcher.metric == "inner_product":
             raise InvalidArgumentError(
                 "max_distance", "max_distance has no meaning under metric inner_product"
             )
-        manifest = self._manifest
+        manifest = self.manifest
+        mean_width = -(-manifest.nonzeros // manifest.rows)
         table = self._dense_table if dense else self._table
         threshold = parameters.collapse_threshold(
             self._searcher.metric, manifest.duplicate_threshold
@@ -214,11 +262,11 @@ class Engine(KeptIndex):
             most_probes=self._searcher.max_probes,
             duplicate_threshold=threshold,
         )
-        most_compared = parameters.most_compared(self._mean_width)
+        most_compared = parameters.most_compared(mean_width)
         plan = self._searcher.plan(
             effective,
             probe_on=parameters.search == "auto",
-            pool_limit=min(parameters.most_candidates(self._mean_width), most_compared),
+            pool_limit=min(parameters.most_candidates(mean_width), most_compared),
             retries=parameters.searches_again,
         )
         warnings = table.warnings(parameters, effective, manifest.rows)
@@ -226,38 +274,38 @@ class Engine(KeptIndex):
             warnings += (not_collapsed("candidates_limit", most_compared),)
         return replace(plan, warnings=warnings)
 
-    # For evaluations.
-
     def answer_one_by_one(
         self, queries: RowsLike, parameters: QueryParameters
     ) -> tuple[IntArray, Values]:
-        """Return the ids (nq, k) of `answer`, and the microseconds (nq,) of each row.
+        """Answer row by row, for evaluations.
 
-        Rows are answered one by one. Their times cover search and selection.
+        Returns the ids (nq, k) int64 of `answer`, and the microseconds (nq,) float64 that search
+        and selection took for each row.
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         plan = self._plan(parameters, dense=not isinstance(queries, SparseRows))
         ids = np.empty((len(queries), plan.parameters.k), np.int64)
         seconds = np.empty(len(queries))
         for number in range(len(queries)):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             answers = self._searcher.answer(queries[number : number + 1], plan)
-            seconds[number] = time.perf_counter() - begun
+            seconds[number] = time.perf_counter() - start
             ids[number] = answers.ids[0]
         return ids, seconds * 1e6
 
     @functools.cached_property
     def topics(self) -> Topics:
-        """The categories of the points, to judge results by; none where they have none."""
+        """The categories of the points, by which evaluations judge results; empty if none exist."""
         columns = {name: self._arrays.get(name) for name in ("categories", "subtopics")}
-        # Where ids are not kept they are the numbers of the rows.
+        # An index without stored ids has the numbers of the rows as ids.
         ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
         return Topics.of_categories(Labels.of(**columns, ids=ids))
 
     def distances(self, queries: RowsLike, ids: IntArray) -> Generator[None, None, ListDistances]:
-        """Measure how far results `ids` (nq, k) lie from their queries and from one another.
+        """Measure the distances of results `ids` (nq, k) from their queries and from one another.
 
-        It pauses every few milliseconds, and returns what `divgrpc.metrics.list_distances` does.
+        The generator pauses every few milliseconds. It returns the value of
+        `divgrpc.metrics.list_distances`.
         """
         prepared = query_rows("queries", queries, self.dims, self._searcher.metric)
         points, matrix = (
@@ -268,10 +316,14 @@ class Engine(KeptIndex):
         return list_distances_stepwise(points, matrix, places, self._searcher.metric)
 
 
-def _end_to_end(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
-    """Return the numbers of all parts, and where each part begins and the last ends; or nothing."""
+def _is_sparse(queries: RowsLike | None) -> bool:
+    return isinstance(queries, SparseRows) or hasattr(queries, "tocsr")
+
+
+def _concatenate(parts: list[IntArray]) -> tuple[IntArray, IntArray]:
+    """Return the numbers of all parts, and the offsets (parts + 1,); empty without parts."""
     if not parts:
-        nothing = np.empty(0, np.int64)
-        return nothing, nothing
+        empty = np.empty(0, np.int64)
+        return empty, empty
     offsets = np.concatenate(([0], np.cumsum([len(part) for part in parts]))).astype(np.int64)
     return np.concatenate(parts), offsets

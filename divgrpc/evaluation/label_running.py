@@ -10,9 +10,8 @@ from divgrpc.evaluation.label_planning import LabelOutlook, LabelTask
 from divgrpc.evaluation.label_tallying import LabelTally
 from divgrpc.evaluation.running import PIECE_QUERIES, Clock
 from divgrpc.labels.model import as_labels
-from divgrpc.labels.prediction import document_rows
+from divgrpc.labels.prediction import NO_LABELS, document_rows
 from divgrpc.metrics.labelling import SparseLabels
-from divgrpc.storage.identity import NO_LABELS
 from divgrpc.types import EvaluateLabelRow, Progress
 from divgrpc.vectors import Rows, RowsLike
 

@@ -15,12 +15,11 @@ from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation import FOLDS, choose_by_folds, deal_folds
 from divgrpc.index import Index
 from divgrpc.labels.model import as_labels
-from divgrpc.labels.prediction import IndexedLabels
+from divgrpc.labels.prediction import NO_LABELS, IndexedLabels
 from divgrpc.metrics import JudgedLabels, LabelTree, Values, measure_labels
 from divgrpc.metrics.labelling import SparseLabels
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
-from divgrpc.storage.identity import NO_LABELS
 from divgrpc.types import IntArray
 from divgrpc.vectors import Rows, RowsLike, as_rows
 

@@ -45,6 +45,7 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare
 INDEX = "label_index."
 # So that a check of many documents holds few of them.
 _CHECKED_AT_ONCE: Final = 256
+NO_LABELS: Final = "the index has no labels: give labels or a label_model to Build"
 # Labels of most votes that the selector `hierarchy` sees: so many, or so many times top_k.
 _VOTED_LEAST, _VOTED_PER_LABEL = 50, 10
 

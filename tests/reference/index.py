@@ -25,7 +25,7 @@ def dense(rows: object) -> FloatArray:
 
 def points_of(index: Index, columns: IntArray | None = None) -> definitions.Points:
     """Return what the twins need of an index; of some columns, where all others are empty."""
-    arrays, parameters = index.engine._arrays, index.engine._manifest.parameters
+    arrays, parameters = index.engine._arrays, index.engine.manifest.parameters
     codes, packed = arrays["codes"], arrays.get("scan_terms")
     terms = None if packed is None else kernels.unpack_terms(packed)
     cells = None

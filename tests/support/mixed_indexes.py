@@ -113,7 +113,7 @@ def taking(index: Index, search: Search) -> Index:
     """Return the index with this as what Build found to be best, for queries of both kinds."""
     # Without what was measured for each number of candidates.
     manifest = replace(
-        index.engine._manifest,
+        index.engine.manifest,
         auto_search=search,
         auto_search_dense=None,
         search_costs=(),

@@ -155,7 +155,7 @@ def test_an_exact_search_by_lists_answers_as_one_by_rows(
     by_lists = index.query(queries, **options)
     lists = {slot.name for slot in slots_of(InvertedLists)}
     others = {name: array for name, array in index.engine._arrays.items() if name not in lists}
-    by_rows = Index(Engine(Generation(index.engine._manifest, others))).query(queries, **options)
+    by_rows = Index(Engine(Generation(index.engine.manifest, others))).query(queries, **options)
     assert by_lists.ids.tobytes() == by_rows.ids.tobytes()
     assert by_lists.scores.tobytes() == by_rows.scores.tobytes()
     assert by_lists.selection_scores.tobytes() == by_rows.selection_scores.tobytes()

@@ -37,7 +37,7 @@ def built(metric: Metric, *, sparse_points: bool = False) -> Index:
 def fresh(index: Index, **changed: FloatArray) -> Index:
     """Return the same index without memory of queries, some of its arrays changed."""
     # Cells that hold more than the hash limit are told apart by code.
-    manifest = replace(index.engine._manifest, n_probes=6, auto_search="tables")
+    manifest = replace(index.engine.manifest, n_probes=6, auto_search="tables")
     return Index(Engine(Generation(manifest, {**index.engine._arrays, **changed})))
 
 

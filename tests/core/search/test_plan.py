@@ -21,7 +21,7 @@ def test_what_is_remembered_answers_as_what_is_new(
     points: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many threads ask in more ways than an index remembers: each gets its own answer."""
-    monkeypatch.setattr(engine, "_PLANS_KEPT", 3)
+    monkeypatch.setattr(engine, "_CACHED_PLANS_MAX", 3)
     ways = [
         QueryParameters(k=k, diversity=diversity, search=search, hash_limit=60)
         for k in (1, 5, 7)

@@ -169,7 +169,7 @@ def test_near_duplicates_keep_their_order() -> None:
 def taking(index: Index, search: Search) -> Index:
     """Return the index with this as what Build found to be best."""
     # Without what was measured for each number of candidates.
-    manifest = replace(index.engine._manifest, auto_search=search, search_costs=())
+    manifest = replace(index.engine.manifest, auto_search=search, search_costs=())
     return Index(Engine(Generation(manifest, index.engine._arrays), "digits"))
 
 

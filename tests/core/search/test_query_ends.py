@@ -129,8 +129,8 @@ def test_probes_are_what_a_search_over_tables_looks_at(
     """From one bucket or cell to all there are, as the twin does; no other search minds."""
     index, asked = an_index(family, metric, kind), queries(3, metric)
     cells = len(index.engine._arrays.get("cell_centres", ()))
-    buckets = (index.engine._manifest.parameters.n_tables or 0) * 2 ** (
-        index.engine._manifest.parameters.n_bits or 0
+    buckets = (index.engine.manifest.parameters.n_tables or 0) * 2 ** (
+        index.engine.manifest.parameters.n_bits or 0
     )
     options: dict[str, Any] = {"k": 9, "hash_limit": 0, "selector": "nearest"}
     for n_probes in (1, 2, 7, 4096, 2**31 - 1):
