@@ -1,51 +1,57 @@
-"""All kernels compiled once, ahead of their first use, by other processes; and what is said of it.
+"""Compilation of all kernels before their first use, in other processes, and reports of it.
 
-A compiler leaves half a gigabyte in the process that ran it, and it runs on one core. So a process
-that finds kernels missing has others compile them, one from each end of the list, and loads what
-they leave: afterwards it is as small as one that found all kernels there. Where no file can be
-kept, it compiles what it needs itself.
+A compiler leaves half a gigabyte in the memory of its process, and it runs on one core. If kernels
+are missing, a process therefore starts two compilers, one from each end of the list, and loads the
+files that they write. It is then as small as a process that found all kernels in files. If files
+cannot be written, the process compiles kernels itself as it needs them.
 """
 
 import contextlib
 import os
+import re
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, Literal
+from typing import IO, Final, Literal, TypeAlias
 
 from divgrpc.kernels import cache_files
 from divgrpc.platforms import count_cores, lock_exclusively
-from divgrpc.unused_kernels import mark_used, remove_unused
 
-# With two cores a cold start on an idle machine took 31 s. One compiler alone took 45 s of CPU.
-_SECONDS_ALONE: Final = 45
-_SECONDS_TOGETHER: Final = 30
-_LOOK_SECONDS: Final = 0.1
-# Compilers that have written no file for so long hang.
-_STILL_SECONDS_MAX: Final = 600.0
-# The folder of this package comes last: whatever else this process found it by goes first.
+# A cold start takes about 31 s with two idle cores, and 45 s with one.
+_ONE_CORE_SECONDS: Final = 45
+_TWO_CORES_SECONDS: Final = 30
+_POLL_SECONDS: Final = 0.1
+# Compilers that write no file for this long have hung.
+_STALL_SECONDS_MAX: Final = 600.0
+# Folders of kernels that no process has used for 30 days are removed.
+_UNUSED_SECONDS_MAX: Final = 30 * 86_400
+_FOLDER_NAME: Final = re.compile(r"kernels-[0-9a-f]{16}")
+# The folder of this package comes last, so that the other import paths keep their precedence.
 _COMMAND: Final = (
     "import sys; sys.path.append(sys.argv[1]); "
     "from divgrpc.warmup import compile_kernels; compile_kernels(sys.argv[2], sys.argv[3])"
 )
 _ENDS: Final = ("first", "last")
 
+State: TypeAlias = Literal["started", "running", "done", "failed", "uncached"]
+
 
 @dataclass(frozen=True, slots=True)
 class Compilation:
-    """How far it is: `ready` of `total` kernels, `seconds` after it began.
+    """Progress of a compilation: `ready` of `total` kernels, `seconds` after its start.
 
-    `state`: "begun"; "going on", many times; then "done", or "failed" with its `reason`, where
-    kernels are compiled in this process as they are needed. "unkept" alone, with its `reason`,
-    where no file can be kept.
+    The states are "started", then "running" many times, then "done" or "failed". "uncached" comes
+    alone: no file can be written. After "failed" and "uncached", for a `reason`, this process
+    compiles kernels as it needs them.
     """
 
-    state: Literal["begun", "going on", "done", "failed", "unkept"]
+    state: State
     ready: int
     total: int
     seconds: float
@@ -56,159 +62,153 @@ Report = Callable[[Compilation], None]
 
 
 def expected_seconds() -> int:
-    """Return about how long it takes on an idle machine with as many cores."""
-    return _SECONDS_ALONE if count_cores() < 2 else _SECONDS_TOGETHER
+    """Return about how many seconds a compilation takes on an idle machine with these cores."""
+    return _ONE_CORE_SECONDS if count_cores() < 2 else _TWO_CORES_SECONDS
 
 
-def tell_standard_error(now: Compilation) -> None:
-    """Say in a line or two how far it is, on a terminal as it goes on.
+def print_progress(now: Compilation) -> None:
+    """Print the progress to standard error: a running count on a terminal, else a line or two.
 
-    Nothing is said where DIVGRPC_QUIET is set to anything.
+    Nothing is printed if DIVGRPC_QUIET is set.
     """
     if os.environ.get("DIVGRPC_QUIET") or sys.stderr is None:
         return
     terminal = sys.stderr.isatty()
-    begin, end = ("\r\033[K", "") if terminal else ("", "\n")
+    start, end = ("\r\033[K", "") if terminal else ("", "\n")
     line = f"divgrpc: compiling kernels, once, about {expected_seconds()} s"
-    if now.state == "going on":
+    if now.state == "running":
         if not terminal:
             return
         line += f": {now.ready} of {now.total} after {now.seconds:.0f} s"
     elif now.state == "done":
         line, end = f"divgrpc: kernels compiled in {now.seconds:.0f} s", "\n"
-    elif now.state in ("failed", "unkept"):
+    elif now.state in ("failed", "uncached"):
         line, end = f"divgrpc: {describe_failure(now)}", "\n"
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"{begin}{line}{end}")
+        sys.stderr.write(f"{start}{line}{end}")
         sys.stderr.flush()
 
 
 def describe_failure(now: Compilation) -> str:
-    """Return a sentence on why kernels are compiled in this process, and what to do about it."""
-    if now.state == "unkept":
+    """Return a sentence: why this process compiles kernels itself, and how to avoid that."""
+    if now.state == "uncached":
         return (
             f"compiled kernels cannot be kept ({now.reason}), so every process compiles them again;"
-            " DIVGRPC_KERNEL_CACHE names another folder"
+            " set DIVGRPC_KERNEL_CACHE to a folder that can be written"
         )
     return f"kernels could not be compiled ahead ({now.reason}); they are compiled as needed"
 
 
-class _Once:
-    """Whether this process has seen to its kernels, and whom it tells."""
+class _Process:
+    """The compilation in this process: whether it is done, and where its reports go."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.done = False
-        self.report: Report = tell_standard_error
+        self.report: Report = print_progress
 
 
-_once = _Once()
+_process = _Process()
 
 
 def report_to(report: Report) -> None:
-    """Have this process tell `report` what it would otherwise say on standard error."""
-    _once.report = report
+    """Send the reports of this process to `report` instead of standard error."""
+    _process.report = report
 
 
 def ensure() -> None:
-    """Have every kernel compiled, unless that has been done; any thread may call this often."""
-    if _once.done:
+    """Compile all missing kernels once; later calls, from any thread, do nothing."""
+    if _process.done:
         return
-    with _once.lock:
-        if not _once.done:
-            compile_ahead(_once.report)
-            _once.done = True
+    with _process.lock:
+        if not _process.done:
+            compile_ahead(_process.report)
+            _process.done = True
 
 
-def leave_to_others() -> None:
-    """Have `ensure` do nothing in this process, which compiles whatever it comes to."""
-    _once.done = True
+def disable() -> None:
+    """Make `ensure` do nothing in this process, which then compiles kernels as it needs them."""
+    _process.done = True
 
 
 def compile_ahead(report: Report) -> bool:
-    """Have other processes compile the kernels that are missing; tells whether all exist then."""
+    """Compile the missing kernels in other processes; return whether all kernels exist then."""
     if cache_files.is_warm():
-        mark_used()
+        _mark_used()
         return True
-    begun = time.monotonic()
+    start = time.monotonic()
     total = len(cache_files.kernel_names())
 
-    def tell(
-        state: Literal["begun", "going on", "done", "failed", "unkept"], why: str = ""
-    ) -> None:
-        seconds = time.monotonic() - begun
-        report(Compilation(state, cache_files.count_ready(), total, seconds, why))
+    def send(state: State, reason: str = "") -> None:
+        seconds = time.monotonic() - start
+        report(Compilation(state, cache_files.count_ready(), total, seconds, reason))
 
     try:
         cache_files.check_writable()
     except OSError as error:
-        tell("unkept", f"{error.strerror or error}: {cache_files.cache_folder()}")
+        send("uncached", f"{error.strerror or error}: {cache_files.cache_folder()}")
         return False
-    if not _runs_python():
-        tell("failed", "sys.executable is no Python")
+    # An application with an embedded Python cannot be started as a compiler.
+    if not Path(sys.executable or "").name.startswith("python"):
+        send("failed", "sys.executable is no Python")
         return False
-    tell("begun")
-    reason = _compile_in_turn(lambda: tell("going on"))
+    send("started")
+    reason = _compile_under_lock(lambda: send("running"))
     if reason:
-        tell("failed", reason)
+        send("failed", reason)
         return False
-    tell("done")
+    send("done")
     remove_unused()
     return True
 
 
-def _runs_python() -> bool:
-    """Tell whether a process of ours can be started; an application may have Python built in."""
-    return Path(sys.executable or "").name.startswith("python")
-
-
-def _compile_in_turn(tick: Callable[[], None]) -> str:
-    """Compile, or wait for another process that does; returns why kernels are missing still."""
+def _compile_under_lock(tick: Callable[[], None]) -> str:
+    """Compile, or wait for another process that compiles; return the reason of a failure, or ""."""
     with open(cache_files.cache_folder() / "lock", "ab") as lock:
-        for _ in _patience(tick):
-            if _locked(lock):
+        for _ in _poll_while_files_come(tick):
+            if _try_lock(lock):
                 break
         else:
             return "another process holds the lock and writes no file"
-        # The other one may have written everything meanwhile.
-        return "" if cache_files.is_warm() else _compile_apart(tick)
+        # The other process may have written all files in the meantime.
+        return "" if cache_files.is_warm() else _run_compilers(tick)
 
 
-def _locked(lock: IO[bytes]) -> bool:
-    """Take the lock if it is free; file systems without locks let everybody in, which is safe."""
+def _try_lock(lock: IO[bytes]) -> bool:
+    """Take the lock if it is free; without file locks several processes compile, which is safe."""
     try:
         return lock_exclusively(lock)
     except OSError:
         return True
 
 
-def _patience(tick: Callable[[], None]) -> Iterator[None]:
-    """Yield a few times a second for as long as files keep coming."""
+def _poll_while_files_come(tick: Callable[[], None]) -> Iterator[None]:
+    """Yield ten times a second until no new file has come for `_STALL_SECONDS_MAX`."""
     ready, since = cache_files.count_ready(), time.monotonic()
-    while time.monotonic() - since < _STILL_SECONDS_MAX:
+    while time.monotonic() - since < _STALL_SECONDS_MAX:
         yield
         tick()
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
         if (now := cache_files.count_ready()) != ready:
             ready, since = now, time.monotonic()
 
 
-def _compile_apart(tick: Callable[[], None]) -> str:
-    """Run the compilers to their end; returns what went wrong, nothing where all kernels exist."""
+def _run_compilers(tick: Callable[[], None]) -> str:
+    """Run the compilers to their end; return the reason of a failure, "" if all kernels exist."""
     cores = count_cores()
-    with tempfile.TemporaryFile() as complaints, contextlib.ExitStack() as ending:
+    with tempfile.TemporaryFile() as errors, contextlib.ExitStack() as stack:
         try:
-            compilers = [ending.enter_context(_compiler(e, complaints)) for e in _ENDS[:cores]]
+            compilers = [stack.enter_context(_compiler(end, errors)) for end in _ENDS[:cores]]
         except OSError as error:
             return str(error)
-        # The first compiles whatever the other has not come to, so its end is the end.
-        for _ in _patience(tick):
+        # The first compiler also compiles all that the other one has not reached.
+        for _ in _poll_while_files_come(tick):
             if compilers[0].poll() is not None:
                 break
         else:
-            return f"the compilers wrote no file for {_STILL_SECONDS_MAX:.0f} s"
-        complaints.seek(0)
-        lines = complaints.read().decode(errors="replace").strip().splitlines()
+            return f"the compilers wrote no file for {_STALL_SECONDS_MAX:.0f} s"
+        errors.seek(0)
+        lines = errors.read().decode(errors="replace").strip().splitlines()
     if cache_files.is_warm():
         return ""
     code = compilers[0].returncode
@@ -216,14 +216,16 @@ def _compile_apart(tick: Callable[[], None]) -> str:
 
 
 @contextlib.contextmanager
-def _compiler(end: str, complaints: IO[bytes]) -> Iterator["subprocess.Popen[bytes]"]:
-    """Run a process that compiles from one end of the list, and end it with this block."""
+def _compiler(end: str, errors: IO[bytes]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a process that compiles from one end of the list, and kill it when this block ends."""
     package = str(Path(__file__).parent.parent)
-    process = subprocess.Popen(  # noqa: S603  # our own words
-        (*_python(), "-c", _COMMAND, package, end, str(cache_files.cache_folder())),
+    folder = str(cache_files.cache_folder())
+    process = subprocess.Popen(  # noqa: S603  # every argument is ours
+        # -P keeps files of the current folder from being imported as modules.
+        (sys.executable, "-P", "-c", _COMMAND, package, end, folder),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
-        stderr=complaints,
+        stderr=errors,
     )
     with process:
         try:
@@ -232,6 +234,24 @@ def _compiler(end: str, complaints: IO[bytes]) -> Iterator["subprocess.Popen[byt
             process.kill()
 
 
-def _python() -> Sequence[str]:
-    # -P: a file of the folder that we are started in is no module.
-    return sys.executable, "-P"
+def _mark_used() -> None:
+    """Set the time of the current folder: the last start that used it.
+
+    Times of access would not do, because file systems may not record them.
+    """
+    with contextlib.suppress(OSError):
+        os.utime(cache_files.cache_folder())
+
+
+def remove_unused() -> None:
+    """Remove kernels of other releases that no process has used for 30 days."""
+    current = cache_files.cache_folder()
+    oldest = time.time() - _UNUSED_SECONDS_MAX
+    with contextlib.suppress(OSError):
+        for folder in current.parent.iterdir():
+            if folder.name == current.name or not _FOLDER_NAME.fullmatch(folder.name):
+                continue
+            # Another process may remove it at the same time, and other users' folders stay.
+            with contextlib.suppress(OSError):
+                if folder.lstat().st_mtime < oldest:
+                    shutil.rmtree(folder)

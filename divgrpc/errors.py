@@ -1,24 +1,23 @@
-"""Everything divgrpc raises on purpose.
+"""The errors that divgrpc raises on purpose.
 
-One tree with one root. A class carries the `reason` that the wire shows. The server maps classes
-to gRPC statuses (`divgrpc_server.codec.statuses`). Messages name the argument, the fault and the
-fix. They never hold a path or a traceback, because callers on the other side of a network read
-them.
+They form one tree with one root. Each class has the `reason` that callers see over gRPC. The server
+maps classes to gRPC statuses (`divgrpc_server.codec.statuses`). A message names the argument, the
+fault and the fix. It holds no path and no traceback, because callers of a server read it.
 """
 
 from typing import ClassVar
 
 
 class DivgrpcError(Exception):
-    """Root of all errors raised on purpose."""
+    """The root of all errors that divgrpc raises on purpose; `reason` is a stable code."""
 
     reason: ClassVar[str] = "ERROR"
 
 
 class InvalidArgumentError(DivgrpcError, ValueError):
-    """An argument is wrong whatever the state of the index.
+    """An argument is wrong for every index.
 
-    `field` is the argument's name as the caller wrote it, such as ``"diversity"``.
+    `field` is the name of the argument as the caller wrote it, such as ``"diversity"``.
     """
 
     reason = "INVALID_ARGUMENT"
@@ -29,7 +28,10 @@ class InvalidArgumentError(DivgrpcError, ValueError):
 
 
 class UnsupportedError(DivgrpcError):
-    """The request is well formed and asks for something that is not there yet."""
+    """The request is valid, but this version does not implement it.
+
+    `field` is the name of the argument.
+    """
 
     reason = "UNSUPPORTED"
 
@@ -39,9 +41,9 @@ class UnsupportedError(DivgrpcError):
 
 
 class UnfitIndexError(DivgrpcError):
-    """The request is well formed, and this index lacks what it needs, such as categories.
+    """The request is valid, but this index lacks data for it, such as labels.
 
-    `field` is the argument that needs it.
+    `field` is the name of the argument that needs the data.
     """
 
     reason = "INDEX_UNFIT"
@@ -52,13 +54,13 @@ class UnfitIndexError(DivgrpcError):
 
 
 class IndexNotFoundError(DivgrpcError):
-    """There is no index of that name, or at that place."""
+    """There is no index with this name or in this folder."""
 
     reason = "INDEX_NOT_FOUND"
 
 
 class IndexExistsError(DivgrpcError):
-    """An index of that name is there, and the build was not told to replace it."""
+    """An index with this name exists, and the build does not replace it."""
 
     reason = "INDEX_EXISTS"
 
@@ -70,42 +72,42 @@ class BuildUnderWayError(DivgrpcError):
 
 
 class IndexChangedError(DivgrpcError):
-    """The index was replaced while something was under way that is of one generation alone."""
+    """The index was replaced during a call that needs one generation throughout."""
 
     reason = "GENERATION_CHANGED"
 
 
 class IndexDamagedError(DivgrpcError):
-    """The files of an index are short, changed or missing."""
+    """Files of an index are missing, too short, or changed."""
 
     reason = "INDEX_DAMAGED"
 
 
 class OtherFormatError(DivgrpcError):
-    """The index is of a later format than this version reads, or of one it reads no more."""
+    """The format of the index is newer, or much older, than this version can read."""
 
     reason = "OTHER_FORMAT"
 
 
 class LimitExceededError(DivgrpcError):
-    """A limit on rows, bytes or builds was reached."""
+    """A limit on rows, bytes or concurrent builds is exceeded."""
 
     reason = "LIMIT_EXCEEDED"
 
 
 class StorageFullError(DivgrpcError):
-    """There is no room left where indexes are kept."""
+    """The disk that holds the indexes is full."""
 
     reason = "STORAGE_FULL"
 
 
 class StorageInUseError(DivgrpcError):
-    """Another server keeps its indexes in this folder."""
+    """Another server uses this data folder."""
 
     reason = "STORAGE_IN_USE"
 
 
 class UnavailableError(DivgrpcError):
-    """Nobody can answer just now; the same call may succeed later."""
+    """No server or worker can answer now; the same call may succeed later."""
 
     reason = "UNAVAILABLE"

@@ -1,4 +1,4 @@
-"""Import paths of earlier releases: each is an alias of the module that has its names today."""
+"""Import paths of earlier releases, as aliases of the modules that have their names today."""
 
 import sys
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ MODULES: Final = {
 
 
 class _Alias(Loader):
-    """Load the module of today under a former path."""
+    """Loads the current module under a former path."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(MODULES[spec.name])
@@ -27,12 +27,12 @@ class _Alias(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Run nothing, since the module ran when it was imported; give it its own spec back."""
+        """Restore the module's own spec; the module itself ran when it was imported."""
         module.__spec__ = self._spec
 
 
 class _Finder(MetaPathFinder):
-    """Find former paths; every other path is left to the finders before this one."""
+    """Finds former paths only; other finders find all other paths."""
 
     def find_spec(
         self, fullname: str, _path: Sequence[str] | None, _target: ModuleType | None = None
@@ -41,6 +41,6 @@ class _Finder(MetaPathFinder):
 
 
 def install() -> None:
-    """Let former paths import, after every path that exists."""
+    """Make former paths importable; paths that exist take precedence."""
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder())

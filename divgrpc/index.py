@@ -1,11 +1,11 @@
-"""The façade: build, open, query. The file to read first; `divgrpc.engine` does the work."""
+"""`Index`, the interface for users: build, open, query. `divgrpc.engine` does the work."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from types import MethodType
-from typing import Any, Final, Self, Unpack, cast, get_type_hints
+from typing import Final, Self, Unpack, cast, get_type_hints
 
 import numpy.typing as npt
 
@@ -40,28 +40,24 @@ from divgrpc.types import (
 )
 from divgrpc.vectors import RowsLike
 
+_BUILD_FIELDS: Final = [field.name for field in fields(BuildParameters)]
 _LABEL_DEFAULTS: Final = {field.name: field.default for field in fields(LabelParameters)}
-
-
-def _of(table: Any, values: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ANN401  # a dataclass
-    """Return those values that are fields of a table of parameters."""
-    return {name: values[name] for name in table.__dataclass_fields__}
 
 
 class Index:
     """One generation of an index, in memory or mapped from its folder.
 
-    Make one with `Index.build` or `Index.open`. Any thread may query it. `len(index)` is the number
-    of its points. `index.info` has the parameters of the build, and what Build chose and measured.
+    `Index.build` and `Index.open` make one. Any thread may query it. `len(index)` is the number of
+    points.
     """
 
     def __init__(self, engine: Engine) -> None:
-        """Take an engine; call `Index.build` or `Index.open` instead."""
+        """Wrap an engine. Users call `Index.build` or `Index.open` instead."""
         self._engine = engine
 
     @property
     def engine(self) -> Engine:
-        """The engine, for servers and evaluations; its methods are no promise to users."""
+        """The engine, for servers and evaluations. Its methods may change in any release."""
         return self._engine
 
     def __len__(self) -> int:
@@ -94,44 +90,50 @@ class Index:
         progress: Callable[[Progress], None] | None = None,
         **labelling: Unpack[Labelling],
     ) -> Self:
-        """Build an index of `vectors`.
+        """Build an index of the rows of `vectors`.
 
-        vectors: (n, d), anything numpy makes numbers of, or a sparse matrix of scipy's. A single
-            vector is refused; `x[None]` makes a row of it.
-        ids: (n,) unique whole numbers from 0 up, by which results name points. Default: 0 to n - 1.
-        categories, subtopics: (n,) whole numbers, -1 for none, by which Evaluate judges results.
-            For sparse points, categories also help `auto` tune for dense queries.
-        metric: what nearness means. l2 means euclidean, ip and dot mean inner_product.
-        hash_family: how space is cut into buckets or cells; auto lets Build choose.
-        hyperplanes: how random directions are drawn.
+        vectors: (n, d) numbers, converted to float32: an array, nested lists, or a sparse matrix of
+            scipy. At most 16,384 dense columns, or 2**22 sparse ones. A single vector is refused;
+            `x[None]` is a matrix of one row.
+        ids: (n,) unique integers from 0 up, which results return. Default: 0 to n - 1.
+        categories, subtopics: (n,) integers, -1 for none, by which evaluations judge results. For
+            sparse points, categories also help `auto` to tune for dense queries.
+        metric: "cosine", "euclidean" or "inner_product". "l2" means euclidean, "ip" and "dot" mean
+            inner_product.
+        hash_family: "lsh_div" hashes with random hyperplanes, "lsh_sdiv" with random directions
+            inside the principal components, "pca_hash" with the components themselves. "cells"
+            learns a partition by k-means. "auto" lets Build choose (paper: LSH-Div, LSH-SDiv).
+        hyperplanes: random directions are "orthogonal" in blocks (Ji et al. 2012), or independent
+            and "gaussian".
         centred: hash around the mean of the points; not with inner_product.
         n_tables: 1 to 256 tables of buckets; not with cells. Default: chosen by Build.
         n_bits: 1 to 24 bits in the key of a bucket; not with cells. Default: chosen by Build.
-        n_components: principal components to draw directions or learn cells in, at most d.
+        n_components: number of principal components for lsh_sdiv, pca_hash and cells, at most d.
             Default: chosen by Build.
-        target_recall: above 0 and at most 1, the share of the nearest that a query's candidates
-            must hold under `auto`.
-        zero_vectors: refuse or leave out vectors of zeros, which have no cosine.
-        seed: of every random choice; the same seed and points give the same index.
-        labels: (n, L), dense or sparse: a number other than 0 gives the row that label.
-        path: the folder to keep the index in, whose name becomes the index's; None keeps it in
-            memory.
-        replace: with `path`, let a new generation take the place of an index that is there.
-        progress: called with `divgrpc.types.Progress` as the build goes on.
-        label_model: "leml" trains a model that predicts labels; or a pair of factors (L, r) and
-            (d, r); or a `LabelModel`. Default: none, and neighbours vote.
-        label_names: (L,) texts of at most 1,024 bytes.
+        target_recall: the share of the true nearest points, above 0 and at most 1, that the
+            candidates of a query under `auto` must hold.
+        zero_vectors: under cosine, "reject" raises an error for a vector of zeros, which has no
+            direction; "skip" leaves it out with a warning.
+        seed: seed of all random choices; the same seed and points give the same index.
+        labels: (n, L), dense or sparse; a row has label j if column j is not 0.
+        path: folder of the index, whose last part is its name. None builds in memory.
+        replace: replace an index that exists at `path`, by a new generation.
+        progress: called with a `divgrpc.types.Progress` several times per stage.
+        label_model: "leml" trains a model that predicts labels (Yu et al. 2014); a pair of factors
+            (L, r) and (d, r), or a `LabelModel`, is used as it is. Default: none, and labels are
+            predicted by the votes of neighbours.
+        label_names: L names of at most 1,024 bytes each.
         hierarchy: (m, 2) edges from parent to child; nodes below L are the labels.
-        roots: the nodes where the hierarchy begins.
-        rank, regularisation, iterations, inner_iterations, tolerance: how "leml" is trained, as in
+        roots: the nodes at which the hierarchy begins. Default: the nodes without parents.
+        rank, regularisation, iterations, inner_iterations, tolerance: parameters of "leml": see
             `divgrpc.parameters.LabelParameters`.
 
-        Raises `InvalidArgumentError` with the field named, and `UnsupportedError`; with `path` also
+        Raises `InvalidArgumentError` with the field, and `UnsupportedError`; with `path` also
         `IndexExistsError`, `BuildUnderWayError` and `StorageFullError`.
         """
         values = {**locals(), "metric": as_metric(metric)}
         refuse_unknown("build", labelling, Labelling.__annotations__, taken_by(cls.build))
-        parameters = BuildParameters(**_of(BuildParameters, values))
+        parameters = BuildParameters(**{name: values[name] for name in _BUILD_FIELDS})
         plan = LabelPlan.told(seed, **labelling)
         with store_at(path, replace=replace) as (store, folder):
             builder = IndexBuilder(store, parameters, on_progress=progress, labels=plan)
@@ -141,23 +143,23 @@ class Index:
 
     @classmethod
     def open(cls, path: Path | str) -> Self:
-        """Open the current generation in an index's folder, or the generation in its own folder.
+        """Open an index from its folder.
 
-        path: the folder that `build` was given, one below a server's data directory, or the folder
-            of one generation in it.
+        path: the `path` of `build`, a folder in the data directory of a server (which means the
+            current generation), or the folder of one generation.
 
-        Every checksum is compared. Raises `IndexNotFoundError`, `IndexDamagedError`,
+        Every checksum is compared. Raises `IndexNotFoundError`, `IndexDamagedError` and
         `OtherFormatError`.
         """
         return cls(Engine.open(path))
 
     def query(self, queries: RowsLike, **options: Unpack[QueryOptions]) -> QueryResult:
-        """Return `k` results for each row of `queries`, near it and different from one another.
+        """Return `k` diverse results for each row of `queries`: near it, and unlike one another.
 
-        queries: (nq, dims) or one vector (dims,), dense or sparse, 10,000 rows at most.
+        queries: (nq, d) numbers or one vector (d,), dense or sparse; at most 10,000 rows.
 
-        The index's `default`, if it has one, gives the parameters that the call leaves out. Raises
-        `InvalidArgumentError` with the field named.
+        Parameters that are left out come from the `default` of the index, if it has one. Raises
+        `InvalidArgumentError` with the field.
         """
         refuse_unknown("query", options, QueryOptions.__annotations__, ("queries",))
         check_one_dial(options)
@@ -165,13 +167,13 @@ class Index:
         return self._engine.answer(queries, parameters)
 
     def predict_labels(self, documents: RowsLike, **options: Unpack[PredictOptions]) -> LabelResult:
-        """Return `top_k` labels for each of `documents`, fitting and different from one another.
+        """Return at most `top_k` diverse labels for each row of `documents`.
 
-        documents: (nq, dims) or one vector (dims,), dense or sparse, 10,000 rows at most.
+        documents: (nq, d) numbers or one vector (d,), dense or sparse; at most 10,000 rows.
 
-        Raises `InvalidArgumentError` with the field named, and `UnfitIndexError` if the index was
-        built without a label model, in the mode `neighbour_vote` without labels, or for the
-        selector `hierarchy` without a hierarchy.
+        Raises `InvalidArgumentError` with the field. Raises `UnfitIndexError` if the index has no
+        label model, in the mode `neighbour_vote` no labels, or for the selector `hierarchy` no
+        hierarchy.
         """
         refuse_unknown("predict_labels", options, PredictOptions.__annotations__, ("documents",))
         parameters = PredictParameters(**options)
@@ -180,49 +182,48 @@ class Index:
 
     @property
     def info(self) -> IndexInfo:
-        """The parameters of the build, and what Build chose and measured."""
+        """The description of the index: its parameters, and what Build chose and measured."""
         return self._engine.info
 
     @property
     def rows(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         return self._engine.rows
 
     @property
     def dims(self) -> int:
-        """How many dimensions they have."""
+        """The number of dimensions."""
         return self._engine.dims
 
     @property
     def generation(self) -> int:
-        """The number of this build."""
+        """The number of this generation."""
         return self._engine.generation
 
     @property
     def default(self) -> QueryDefault | None:
-        """The parameters of `query` that stand where its caller names none."""
+        """The parameters of `query` for callers that leave them out, None if there are none."""
         return self._engine.default
 
     def set_default(self, default: QueryDefault | None) -> None:
-        """Set what `query` takes on this generation where its caller names nothing.
+        """Set the parameters of `query` for callers that leave them out.
 
-        default: the parameters, or None to take them back. They are kept with an index that is in a
-            folder, and whoever serves it there uses them at once.
+        default: the parameters; None removes them. An index in a folder stores them there, and
+            every process that serves it uses them at once.
 
-        Raises `IndexChangedError` where another generation serves by now, and
-        `BuildUnderWayError`.
+        Raises `IndexChangedError` if a newer generation is current, and `BuildUnderWayError`.
         """
         self._engine.set_default(default)
 
     def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
-        """Set what `predict_labels` takes in a mode where its caller names no threshold.
+        """Set the threshold of `predict_labels` for callers that leave it out.
 
-        threshold: the least score, or share of the votes; None for none. It is kept as
-            `set_default` keeps its parameters. `divgrpc.evaluation.label_thresholds` chooses one.
-        mode: the mode that it is for.
+        threshold: the least score, or share of the votes; None removes it. It is stored like the
+            parameters of `set_default`. `divgrpc.evaluation.label_thresholds` can choose it.
+        mode: the mode of `predict_labels` that the threshold is for.
 
-        Raises what `set_default` raises, `InvalidArgumentError`, and `UnfitIndexError` where there
-        are no labels.
+        Raises the errors of `set_default`, `InvalidArgumentError`, and `UnfitIndexError` if the
+        index has no labels.
         """
         self._engine.set_threshold(threshold, mode)
 

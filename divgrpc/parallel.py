@@ -1,4 +1,4 @@
-"""Work of a build on all cores: kernels and matrix products let go of the interpreter's lock."""
+"""Parallel work of a build, on threads: kernels and matrix products release the GIL."""
 
 import functools
 import os
@@ -12,40 +12,43 @@ from divgrpc.platforms import count_cores
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
-# More queued items for each core would keep another build waiting.
+# A longer queue would keep other builds waiting.
 _QUEUED_ITEMS_PER_CORE: Final = 4
-_here = threading.local()
+_thread = threading.local()
 
 
 def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> Iterator[_Result]:
-    """Yield what `work` makes of each item, in their order; its first error is raised.
+    """Call `work` with every item, on all cores, and yield the results in order.
 
-    None of the work goes on behind its end, however it ends. What asks for all cores in the midst
-    of such work gets its own alone: the others are busy.
+    The first error of `work` is raised. No call runs on when the iterator ends, for any reason. A
+    nested use runs on the thread that makes it, because the other cores are busy.
     """
     cores = count_cores()
-    if min(cores, len(items)) < 2 or hasattr(_here, "busy"):
+    if min(cores, len(items)) < 2 or hasattr(_thread, "busy"):
         yield from map(work, items)
         return
-    begun: deque[Future[_Result]] = deque()
+    futures: deque[Future[_Result]] = deque()
     try:
         for item in items:
-            begun.append(_pool(os.getpid(), cores).submit(work, item))
-            if len(begun) > _QUEUED_ITEMS_PER_CORE * cores:
-                yield begun.popleft().result()
-        while begun:
-            yield begun.popleft().result()
+            futures.append(_pool(os.getpid(), cores).submit(work, item))
+            if len(futures) > _QUEUED_ITEMS_PER_CORE * cores:
+                yield futures.popleft().result()
+        while futures:
+            yield futures.popleft().result()
     finally:
-        for future in begun:
+        for future in futures:
             future.cancel()
-        wait(begun)
+        wait(futures)
 
 
 @functools.cache
 def _pool(_process: int, cores: int) -> ThreadPoolExecutor:
-    """Return threads that stay: a build comes here a hundred times. A fork has none of them."""
+    """Return a thread pool that lasts as long as the process; a forked process gets its own.
 
-    def begin() -> None:
-        _here.busy = True
+    A build uses it a hundred times.
+    """
 
-    return ThreadPoolExecutor(cores, "divgrpc", begin)
+    def mark_busy() -> None:
+        _thread.busy = True
+
+    return ThreadPoolExecutor(cores, "divgrpc", mark_busy)

@@ -1,7 +1,7 @@
-"""Calls that not every operating system has, each with what stands in for it elsewhere.
+"""Calls of the operating system that some systems lack, with replacements.
 
-Nothing is imported here, or called at import, that only Linux has. The client, `divgrpc.Index` and
-selection therefore load on every system that numpy and numba know.
+Importing this module needs no Linux. The client, `divgrpc.Index` and selection therefore work on
+every system that numpy and numba support.
 """
 
 import errno
@@ -14,7 +14,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 def count_cores() -> int:
-    """Return how many cores this process may use; where the system cannot say, how many exist."""
+    """Return how many cores this process may use, or all cores if the system has no such limit."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -23,7 +23,7 @@ def count_cores() -> int:
 def lock_exclusively(file: IO[bytes] | int) -> bool:
     """Take the lock of an open file if it is free; return whether this process has it.
 
-    The lock ends when the file is closed. Raises `OSError` (ENOLCK) where there are no locks.
+    Closing the file releases the lock. Raises `OSError` (ENOLCK) on systems without file locks.
     """
     try:
         import fcntl
@@ -39,7 +39,7 @@ def lock_exclusively(file: IO[bytes] | int) -> bool:
 def reserve(descriptor: int, size_bytes: int) -> None:
     """Reserve disk space, so that a full disk is an error here and not a signal later.
 
-    Systems without such a call get a file of this size, whose space is not reserved.
+    On systems without such a call the file gets this size, but its space is not reserved.
     """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(descriptor, 0, size_bytes)
@@ -48,12 +48,12 @@ def reserve(descriptor: int, size_bytes: int) -> None:
 
 
 def sync_data(descriptor: int) -> None:
-    """Write a file's data to the disk, without its times where the system can leave them."""
+    """Write a file's data to the disk, but not its times if the system can leave them out."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def end_with_parent() -> None:
-    """Have Linux end this process when its parent dies; other systems do nothing."""
+    """Let Linux kill this process when its parent dies; other systems do nothing."""
     if sys.platform == "linux":
         import ctypes
 

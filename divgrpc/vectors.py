@@ -1,7 +1,7 @@
-"""Rows that come in, dense or sparse: checked, copied, made what the metric works on.
+"""Rows from callers, dense or sparse: checked, copied to float32, and scaled for the metric.
 
-Cosine works on unit rows and refuses rows of zeros, which have no direction. The other metrics
-work on rows as they are, up to a length whose square float32 can hold and add up.
+Cosine works on rows of unit length. It refuses rows of zeros, which have no direction. The other
+metrics work on unscaled rows, up to a length whose square float32 can hold and sum.
 """
 
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
 from divgrpc.types import FloatArray, IntArray, Metric
 
-# Squares of what is so long can be added up ten million times in float32.
-LONGEST: Final = 1e15
-_TAKEN_AT_ONCE: Final = 256
-_BLOCK_ROWS: Final = 8_192
-_BLOCK_FLOATS: Final = 1 << 23
+# The greatest length of a row. Float32 can sum ten million squares of it.
+LENGTH_MAX: Final = 1e15
+_TAKE_ROWS: Final = 256
+_BLOCK_ROWS_MAX: Final = 8_192
+_BLOCK_NUMBERS_MAX: Final = 1 << 23
 
 _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
-_MALFORMED: Final = {
+_FAULTS: Final = {
     normalise.BAD_INDPTR: ("indptr", "must begin at 0, never decrease and end at the values"),
     normalise.BAD_ORDER: ("indices", "must be strictly increasing within each row"),
     normalise.BAD_RANGE: ("indices", "must be from 0 to the number of columns less one"),
@@ -32,16 +32,17 @@ _MALFORMED: Final = {
 
 
 def within_float32(number: float) -> np.float32:
-    """Return the nearest finite float32: a limit beyond all scores stays one, without a warning."""
+    """Return the nearest finite float32, so that a huge limit neither overflows nor warns."""
     return np.float32(min(max(number, -_FLOAT32_MAX), _FLOAT32_MAX))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SparseRows:
-    """Compressed sparse rows of `dims` columns.
+    """Compressed sparse rows (CSR), n rows of `dims` columns.
 
-    `indptr` (n + 1,) int64 from 0 up; row i owns indices[indptr[i]:indptr[i + 1]] int32, strictly
-    increasing, and as many `values` float32.
+    `indptr` (n + 1,) int64 begins at 0 and never decreases. Row i has the columns
+    `indices[indptr[i]:indptr[i + 1]]` int32, strictly increasing, and the same part of `values`
+    float32.
     """
 
     indptr: IntArray
@@ -51,7 +52,7 @@ class SparseRows:
 
     @classmethod
     def of(cls, matrix: sparse.csr_array) -> "SparseRows":
-        """Return a copy of scipy's matrix, with what it stores twice added up."""
+        """Return a copy of a scipy matrix, in which entries stored twice are summed."""
         matrix = matrix.copy()
         matrix.sum_duplicates()
         with np.errstate(over="ignore"):
@@ -61,21 +62,21 @@ class SparseRows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Rows and columns."""
+        """The number of rows and the number of columns."""
         return len(self), self.dims
 
     @property
     def matrix(self) -> sparse.csr_array:
-        """The same numbers as scipy's, not copied where scipy allows."""
+        """The rows as a scipy matrix, not copied if scipy allows that."""
         return sparse.csr_array((self.values, self.indices, self.indptr), shape=self.shape)
 
     def __len__(self) -> int:
         return max(0, len(self.indptr) - 1)
 
     def __getitem__(self, rows: slice | npt.NDArray[np.generic]) -> "SparseRows":
-        """Return some rows: consecutive ones share memory, those of an array are copied."""
+        """Return a slice of rows, which shares memory, or the rows of an array, copied."""
         if not isinstance(rows, slice):
-            # scipy's own would look at every row there is, however few are wanted.
+            # scipy would look at every row of the matrix.
             numbers = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
             starts = self.indptr[numbers]
             sizes = self.indptr[numbers + 1] - starts
@@ -101,22 +102,22 @@ class SparseRows:
 
 
 Rows: TypeAlias = FloatArray | SparseRows
-# What callers may give: arrays, nested lists, and whatever of scipy's has `tocsr`.
+# Rows that callers may pass: arrays, nested lists, and scipy matrices that have `tocsr`.
 RowsLike: TypeAlias = npt.ArrayLike | SparseRows | sparse.sparray | sparse.spmatrix
 
 
-def as_rows(field_name: str, given: object, dims: int | None, *, single: bool = True) -> Rows:
-    """Return a new (n, d) float32 matrix or `SparseRows`, finite or not.
+def as_rows(field_name: str, values: object, dims: int | None, *, single: bool = True) -> Rows:
+    """Return `values` as a new (n, d) float32 matrix or `SparseRows`; numbers need not be finite.
 
-    A single vector is a row, unless `single` is False. Raises `InvalidArgumentError` naming
-    `field_name` where `given` is no matrix of `dims` columns.
+    A single vector is a matrix of one row, unless `single` is false. Raises `InvalidArgumentError`
+    with the field `field_name` if `values` is no matrix of `dims` columns.
     """
-    if isinstance(given, SparseRows):
-        rows: Rows = _checked(field_name, given)
-    elif hasattr(given, "tocsr"):
-        rows = _of_scipy(field_name, given, single=single)
+    if isinstance(values, SparseRows):
+        rows: Rows = _check_sparse(field_name, values)
+    elif hasattr(values, "tocsr"):
+        rows = _from_scipy(field_name, values, single=single)
     else:
-        rows = _as_matrix(field_name, given, single=single)
+        rows = _from_dense(field_name, values, single=single)
     if dims is not None and rows.shape[1] != dims:
         raise InvalidArgumentError(
             field_name, f"{field_name} must have {dims} columns, got {rows.shape[1]}"
@@ -125,10 +126,11 @@ def as_rows(field_name: str, given: object, dims: int | None, *, single: bool = 
 
 
 def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) -> int:
-    """Make `rows` in place what the metric works on; returns the first row of zeros, or -1.
+    """Scale `rows` in place for the metric; return the first row of zeros, or -1.
 
-    Only cosine looks for zeros. `first_row` is the number of the first in messages. Raises
-    `InvalidArgumentError` naming `field_name` where a row is not finite, or too long.
+    Only cosine scales rows and looks for zeros. Messages count rows from `first_row`. Raises
+    `InvalidArgumentError` with the field `field_name` if a row is not finite or is longer than
+    `LENGTH_MAX`.
     """
     if metric == "cosine":
         if isinstance(rows, SparseRows):
@@ -139,21 +141,20 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
             raise InvalidArgumentError(
                 field_name,
                 f"{field_name} row {first_row + bad} has a value that is not finite"
-                f"{_where(rows[bad : bad + 1])}",
+                f"{_first_fault(rows[bad : bad + 1])}",
             )
         return int(zero)
-    wrong = np.flatnonzero(~(lengths(rows) <= LONGEST))
-    if len(wrong):
-        where = _where(rows[wrong[0] : wrong[0] + 1])
-        fault = "has a value that is not finite" if where else f"is longer than {LONGEST:.0e}"
-        raise InvalidArgumentError(
-            field_name, f"{field_name} row {first_row + wrong[0]} {fault}{where}"
-        )
+    bad_rows = np.flatnonzero(~(lengths(rows) <= LENGTH_MAX))
+    if len(bad_rows):
+        bad = bad_rows[0]
+        place = _first_fault(rows[bad : bad + 1])
+        fault = "has a value that is not finite" if place else f"is longer than {LENGTH_MAX:.0e}"
+        raise InvalidArgumentError(field_name, f"{field_name} row {first_row + bad} {fault}{place}")
     return -1
 
 
-def _where(row: Rows) -> str:
-    """Return which column of one row holds the first value that is not finite, or ""."""
+def _first_fault(row: Rows) -> str:
+    """Return the column and value of the first number of a row that is not finite, or ""."""
     values = row.values if isinstance(row, SparseRows) else row[0]
     places = np.flatnonzero(~np.isfinite(values))
     if not len(places):
@@ -163,54 +164,52 @@ def _where(row: Rows) -> str:
 
 
 def take(rows: Rows, numbers: IntArray) -> Rows:
-    """Return a copy of some rows, ascending, holding few pages of mapped ones at a time."""
-    chunks = [
-        numbers[at : at + _TAKEN_AT_ONCE] for at in range(0, max(1, len(numbers)), _TAKEN_AT_ONCE)
-    ]
+    """Return a copy of the rows `numbers`, which ascend, with few pages mapped at a time."""
+    starts = range(0, max(1, len(numbers)), _TAKE_ROWS)
+    chunks = [numbers[start : start + _TAKE_ROWS] for start in starts]
     if isinstance(rows, SparseRows):
         parts: list[Rows] = []
         for chunk in chunks:
             parts.append(rows[chunk])
             release_rows(rows)
-        return joined(parts)
-    taken = np.empty((len(numbers), rows.shape[1]), np.float32)
-    for number, chunk in enumerate(chunks):
-        start = number * _TAKEN_AT_ONCE
-        taken[start : start + len(chunk)] = rows[chunk]
+        return concatenate_rows(parts)
+    copy = np.empty((len(numbers), rows.shape[1]), np.float32)
+    for start, chunk in zip(starts, chunks, strict=True):
+        copy[start : start + len(chunk)] = rows[chunk]
         release_rows(rows)
-    return taken
+    return copy
 
 
-def joined(parts: list[Rows]) -> Rows:
-    """Return rows of one kind, one part after the other, one part at least."""
+def concatenate_rows(parts: list[Rows]) -> Rows:
+    """Concatenate at least one part; all parts are dense, or all are sparse."""
     dense = [part for part in parts if not isinstance(part, SparseRows)]
     if dense:
         return np.concatenate(dense)
-    thin = [part for part in parts if isinstance(part, SparseRows)]
-    ends = np.cumsum([0, *(len(part.indices) for part in thin)])
-    starts = [part.indptr[:-1] + end for part, end in zip(thin, ends[:-1], strict=True)]
+    sparse_parts = [part for part in parts if isinstance(part, SparseRows)]
+    ends = np.cumsum([0, *(len(part.indices) for part in sparse_parts)])
+    starts = [part.indptr[:-1] + end for part, end in zip(sparse_parts, ends[:-1], strict=True)]
     return SparseRows(
         np.concatenate([*starts, ends[-1:]]),
-        np.concatenate([part.indices for part in thin]),
-        np.concatenate([part.values for part in thin]),
-        thin[0].dims,
+        np.concatenate([part.indices for part in sparse_parts]),
+        np.concatenate([part.values for part in sparse_parts]),
+        sparse_parts[0].dims,
     )
 
 
 def block_rows(rows: Rows) -> int:
-    """Return how many rows pass through memory at a time: 8,192, or what holds 2^23 numbers."""
-    return max(1, min(_BLOCK_ROWS, _BLOCK_FLOATS // mean_width(rows)))
+    """Return how many rows fit into one block: at most 8,192, and at most 2**23 numbers."""
+    return max(1, min(_BLOCK_ROWS_MAX, _BLOCK_NUMBERS_MAX // mean_width(rows)))
 
 
 def mean_width(rows: Rows) -> int:
-    """Return how many numbers a row holds on the average, rounded up, at least 1."""
+    """Return how many numbers a row holds on average, rounded up, at least 1."""
     if isinstance(rows, SparseRows):
         return max(1, -(-len(rows.indices) // max(1, len(rows))))
     return int(rows.shape[1])
 
 
 def release_rows(rows: Rows) -> None:
-    """Let go of the pages of mapped rows."""
+    """Release the memory pages of mapped rows, which are read again when they are used."""
     if isinstance(rows, SparseRows):
         release(rows.indptr)
         release(rows.indices)
@@ -219,9 +218,12 @@ def release_rows(rows: Rows) -> None:
         release(rows)
 
 
-def query_rows(field_name: str, given: object, dims: int, metric: Metric) -> Rows:
-    """Return new rows ready to be asked for; raises what `as_rows` and `prepare` do."""
-    rows = as_rows(field_name, given, dims)
+def query_rows(field_name: str, values: object, dims: int, metric: Metric) -> Rows:
+    """Return queries as new rows, checked and scaled for the metric.
+
+    Raises the errors of `as_rows` and `prepare`; under cosine also for a row of zeros.
+    """
+    rows = as_rows(field_name, values, dims)
     zero = prepare(field_name, rows, metric)
     if zero >= 0:
         raise InvalidArgumentError(
@@ -231,9 +233,9 @@ def query_rows(field_name: str, given: object, dims: int, metric: Metric) -> Row
 
 
 def lengths(rows: Rows) -> FloatArray:
-    """Return the Euclidean length of each row, (n,) float32; not finite where its square is not."""
+    """Return the Euclidean length of each row, (n,) float32, infinite if its square is."""
     result = np.empty(len(rows), np.float32)
-    # One compiled version does for rows that may be written and for those that may not.
+    # Rows are passed read-only, so that one compiled version serves all rows.
     if isinstance(rows, SparseRows):
         normalise.lengths_sparse(rows.indptr, read_only(rows.values), result)
     else:
@@ -241,43 +243,43 @@ def lengths(rows: Rows) -> FloatArray:
     return result
 
 
-def _checked(field_name: str, given: SparseRows) -> SparseRows:
-    _check_kinds(field_name, given)
-    indptr = np.array(given.indptr, np.int64)
-    # What int32 cannot hold is out of range and must not become something that is not.
-    indices = np.clip(given.indices, -1, np.iinfo(np.int32).max).astype(np.int32)
+def _check_sparse(field_name: str, rows: SparseRows) -> SparseRows:
+    _check_dtypes(field_name, rows)
+    indptr = np.array(rows.indptr, np.int64)
+    # Numbers that int32 cannot hold must stay out of range, so they are clipped, not wrapped.
+    indices = np.clip(rows.indices, -1, np.iinfo(np.int32).max).astype(np.int32)
     if indptr.ndim != 1 or not len(indptr) or indptr[-1] != len(indices):
         fault = normalise.BAD_INDPTR
     else:
-        fault = normalise.check_sparse(indptr, indices, given.dims)
+        fault = normalise.check_sparse(indptr, indices, rows.dims)
     if fault:
-        part, rule = _MALFORMED[fault]
+        part, rule = _FAULTS[fault]
         raise InvalidArgumentError(f"{field_name}.{part}", f"{field_name}.{part} {rule}")
-    if len(given.values) != len(indices):
+    if len(rows.values) != len(indices):
         raise InvalidArgumentError(
             f"{field_name}.values", f"{field_name}.values must be as many as the indices"
         )
-    return SparseRows(indptr, indices, np.array(given.values, np.float32), given.dims)
+    return SparseRows(indptr, indices, np.array(rows.values, np.float32), rows.dims)
 
 
-def _check_kinds(field_name: str, given: SparseRows) -> None:
+def _check_dtypes(field_name: str, rows: SparseRows) -> None:
     for part, kinds in (("indptr", "iu"), ("indices", "iu"), ("values", "fiub")):
-        array = np.asarray(getattr(given, part))
+        array = np.asarray(getattr(rows, part))
         if array.ndim != 1 or array.dtype.kind not in kinds:
-            wanted = "numbers" if part == "values" else "whole numbers"
+            numbers = "numbers" if part == "values" else "whole numbers"
             raise InvalidArgumentError(
-                f"{field_name}.{part}", f"{field_name}.{part} must be one row of {wanted}"
+                f"{field_name}.{part}", f"{field_name}.{part} must be one row of {numbers}"
             )
-    if not isinstance(given.dims, int):
+    if not isinstance(rows.dims, int):
         raise InvalidArgumentError(field_name, f"{field_name} must have a whole number of columns")
 
 
-def _of_scipy(field_name: str, given: object, *, single: bool) -> SparseRows:
+def _from_scipy(field_name: str, values: object, *, single: bool) -> SparseRows:
     try:
-        # scipy's own loops trust what the arrays say.
-        if hasattr(given, "check_format"):
-            given.check_format(full_check=True)
-        matrix = sparse.csr_array(given)
+        # Conversions of scipy do not check the arrays of a matrix.
+        if hasattr(values, "check_format"):
+            values.check_format(full_check=True)
+        matrix = sparse.csr_array(values)
         matrix.check_format(full_check=True)
     except (ValueError, TypeError) as error:
         raise InvalidArgumentError(field_name, f"{field_name} is malformed: {error}") from None
@@ -289,26 +291,26 @@ def _of_scipy(field_name: str, given: object, *, single: bool) -> SparseRows:
         raise InvalidArgumentError(
             field_name,
             f"{field_name} must have rows and columns, got a single vector of {matrix.shape[0]}"
-            " columns; matrix[[0]] is a row of a matrix with its two dimensions",
+            " columns; matrix[[0]] is a matrix of one row",
         )
     return SparseRows.of(matrix)
 
 
-def _as_matrix(field_name: str, given: object, *, single: bool) -> FloatArray:
-    if isinstance(given, np.ma.MaskedArray) and np.ma.is_masked(given):
+def _from_dense(field_name: str, values: object, *, single: bool) -> FloatArray:
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
         raise InvalidArgumentError(field_name, f"{field_name} must not have masked entries")
     try:
-        numbers = np.asarray(given)
+        numbers = np.asarray(values)
         if numbers.dtype == np.float32:
             matrix = np.array(numbers, order="C", ndmin=2)
         elif numbers.dtype.kind in "fiub":
             with np.errstate(over="ignore"):
                 matrix = np.array(numbers, np.float32, order="C", ndmin=2)
         else:
-            raise TypeError(numbers.dtype)  # noqa: TRY301  # joins the conversions that fail by themselves
+            raise TypeError(numbers.dtype)  # noqa: TRY301  # handled like a failed conversion
     except (TypeError, ValueError):
         raise InvalidArgumentError(
-            field_name, f"{field_name} must be a matrix of numbers{stacking_hint(given)}"
+            field_name, f"{field_name} must be a matrix of numbers{stacking_hint(values)}"
         ) from None
     if numbers.ndim == 1 and not single:
         raise InvalidArgumentError(

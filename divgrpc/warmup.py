@@ -1,6 +1,7 @@
-"""Kernels made ready before the first query: compiled by other processes, then loaded.
+"""Warm-up: all kernels loaded before the first query.
 
-`divgrpc.compilation` starts those processes; what they run is here.
+`divgrpc.compilation` starts the processes that compile missing kernels. They call
+`compile_kernels`, which runs every kernel once on tiny data.
 """
 
 import contextlib
@@ -28,28 +29,29 @@ from divgrpc.search.compilation import compile_beside, compile_together
 from divgrpc.search.selectors import ONE_BY_ONE
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray
-from divgrpc.unused_kernels import remove_unused
 from divgrpc.vectors import SparseRows, as_rows
 
 
 def warm_kernels() -> None:
-    """Load every kernel, and have those compiled before that are not kept yet.
+    """Compile the kernels that are missing, and load all of them.
 
-    Says so on standard error where anything is compiled, or where `compilation.report_to` has it.
+    Reports of a compilation go to standard error, or to the function given to
+    `divgrpc.compilation.report_to`.
     """
     compilation.ensure()
-    with _uncollected():
+    with _without_garbage_collection():
         _run_every_kernel()
     if not cache_files.is_warm():
-        # Where no other process could compile them, this one has.
+        # No other process could compile the kernels, so this one has.
         cache_files.mark_warm(jit.needed)
 
 
 @dataclass(frozen=True, slots=True)
 class Warmed:
-    """What `warm_ahead` did: `kernels` of `size_bytes` altogether, for a `processor`.
+    """The result of `warm_ahead`: the number of `kernels`, their size in all, and two times.
 
-    They are in `folder` if they are `kept`. `compile_seconds` is None where none was missing.
+    `kept` is whether the compiled kernels are stored in `folder`. `processor` is the one that they
+    are compiled for, as LLVM names it. `compile_seconds` is None if no kernel was missing.
     """
 
     folder: Path
@@ -61,46 +63,47 @@ class Warmed:
     load_seconds: float
 
     def as_dict(self) -> dict[str, object]:
-        """Return the same for JSON."""
+        """Return the fields as JSON takes them."""
         return asdict(self) | {"folder": str(self.folder)}
 
 
 def warm_ahead(*, quiet: bool = False) -> Warmed:
-    """Compile every kernel that is missing, load all of them, and say what that came to.
+    """Compile every kernel that is missing, load all of them, and remove unused ones.
 
-    Folders of other releases that are no longer used are removed. Progress goes to standard error,
-    unless `quiet`.
+    Unused kernels are those of other releases that no process has used for 30 days. Progress goes
+    to standard error, unless `quiet` is true.
     """
     if quiet:
         compilation.report_to(lambda _: None)
     missing = not cache_files.is_warm()
-    begun = time.monotonic()
+    start = time.monotonic()
     compilation.ensure()
-    compiled = time.monotonic()
+    load_start = time.monotonic()
     warm_kernels()
-    remove_unused()
+    compilation.remove_unused()
     return Warmed(
         folder=cache_files.cache_folder(),
         kept=cache_files.is_warm(),
         kernels=len(cache_files.kernel_names()),
         size_bytes=sum(file.stat().st_size for file in cache_files.cache_folder().glob("*.kernel")),
         processor=cache_files.processor(),
-        compile_seconds=compiled - begun if missing else None,
-        load_seconds=time.monotonic() - compiled,
+        compile_seconds=load_start - start if missing else None,
+        load_seconds=time.monotonic() - load_start,
     )
 
 
 def compile_kernels(end: str, folder: str) -> None:
-    """Compile every kernel from the "first" or the "last" of the list on, as a process of its own.
+    """Compile every kernel, from the "first" or the "last" `end` of the list on.
 
-    `folder` is where whoever started this process looks for the files. Exits with 1, and the reason
-    on standard error, where they would be elsewhere or cannot be kept.
+    This runs in a process of its own. `folder` is where its parent looks for the files. If they
+    would go to another folder, or cannot be written, the process exits with 1 and prints the reason
+    to standard error.
     """
-    # Nobody waits for the files any more once that process has died.
+    # Without its parent no process needs the files at once.
     end_with_parent()
     if folder != str(cache_files.cache_folder()):
         raise SystemExit("another divgrpc is installed than the one that runs")
-    compilation.leave_to_others()
+    compilation.disable()
     gc.disable()
     if end == "last":
         compile_other_end()
@@ -112,14 +115,14 @@ def compile_kernels(end: str, folder: str) -> None:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """Look for no garbage meanwhile: a compiler makes much that is kept, and looks take a tenth."""
-    was = gc.isenabled()
+def _without_garbage_collection() -> Iterator[None]:
+    """Switch off the garbage collector, which would take a tenth of a compilation's time."""
+    enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if was:
+        if enabled:
             gc.enable()
 
 
@@ -141,7 +144,7 @@ def _run_every_kernel() -> None:
 
 
 def compile_other_end() -> None:
-    """Compile what `_run_every_kernel` comes to last, where another process runs it."""
+    """Compile the kernels that come last in `_run_every_kernel`, which another process runs."""
     points = np.eye(8, dtype=np.float32)
     compile_beside()
     learn(points, 4, np.random.default_rng(0))

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc.types import FloatArray, IntArray
-from divgrpc.vectors import Rows, SparseRows, joined, release_rows, take
+from divgrpc.vectors import Rows, SparseRows, concatenate_rows, release_rows, take
 
 # Dimensions from which rows are sketched; embeddings have fewer.
 FROM_DIMS: Final = 8_193
@@ -74,7 +74,7 @@ class CountSketch:
         for start in range(0, max(1, len(numbers)), _ROWS_AT_ONCE):
             parts.append(self(rows[numbers[start : start + _ROWS_AT_ONCE]]))
             release_rows(rows)
-        return joined(parts)
+        return concatenate_rows(parts)
 
     def of_dense(self, rows: FloatArray) -> FloatArray:
         """Return the sketch of dense rows, or of one vector: (..., d) to (..., dims)."""

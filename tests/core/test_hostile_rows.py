@@ -12,7 +12,7 @@ from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray, HashFamily, Metric, Variant
-from divgrpc.vectors import LONGEST, SparseRows
+from divgrpc.vectors import LENGTH_MAX, SparseRows
 from reference import kernels
 
 
@@ -66,12 +66,12 @@ def test_the_longest_points_have_finite_estimates_and_planes(
     metric: Metric, family: HashFamily
 ) -> None:
     """A sum that overflows is no number, and a scan would look for it in vain."""
-    points = np.full((3_000, 1), 0.99 * LONGEST)
+    points = np.full((3_000, 1), 0.99 * LENGTH_MAX)
     points[::10] *= -1
     index = Index.build(points, metric=metric, hash_family=family)
     assert np.isfinite(index.engine._arrays["hyperplanes"]).all()
     assert np.isfinite(kernels.unpack_terms(index.engine._arrays["scan_terms"])).all()
-    result = index.query([[0.0], [LONGEST / 2]], search="scan", k=50)
+    result = index.query([[0.0], [LENGTH_MAX / 2]], search="scan", k=50)
     assert (result.counts == 50).all()
     assert all(len(set(ids)) == 50 for ids in result.ids.tolist())
 

@@ -15,7 +15,7 @@ from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import FloatArray, Metric
-from divgrpc.vectors import LONGEST, SparseRows, as_rows
+from divgrpc.vectors import LENGTH_MAX, SparseRows, as_rows
 from reference.index import dense, same_bytes
 
 NAN = float("nan")
@@ -238,7 +238,7 @@ def test_a_sparse_row_of_one_dimension_is_a_query_and_no_index() -> None:
 def test_rows_too_long_are_refused_and_the_longest_are_not(kind: str, metric: Metric) -> None:
     """Up to the length whose square float32 can hold and add up; cosine has no such end."""
     points = drawn()
-    points *= np.float32(0.99 * LONGEST) / np.linalg.norm(points, axis=1)[:, np.newaxis]
+    points *= np.float32(0.99 * LENGTH_MAX) / np.linalg.norm(points, axis=1)[:, np.newaxis]
     made = sparse.csr_array if kind == "sparse" else np.array
     index = Index.build(made(points), metric=metric)
     for search in ("tables", "scan", "scan_hamming", "exact"):
@@ -246,7 +246,7 @@ def test_rows_too_long_are_refused_and_the_longest_are_not(kind: str, metric: Me
         assert np.isfinite(result.scores[:, 0]).all()
         assert np.isfinite(result.selection_scores[:, 0]).all()
     points[20] *= 1.1
-    with pytest.raises(InvalidArgumentError, match=re.escape(f"{LONGEST:.0e}")) as caught:
+    with pytest.raises(InvalidArgumentError, match=re.escape(f"{LENGTH_MAX:.0e}")) as caught:
         Index.build(made(points), metric=metric)
     assert caught.value.field == "vectors"
     with pytest.raises(InvalidArgumentError, match="row 20 "):

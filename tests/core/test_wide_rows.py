@@ -27,7 +27,7 @@ from divgrpc.search.memory import Memory
 from divgrpc.search.relaxation import CandidateSet
 from divgrpc.storage.generations import Generation
 from divgrpc.types import FloatArray, HashFamily, IntArray, Metric, Search, Selector, Variant
-from divgrpc.vectors import SparseRows, block_rows, joined, mean_width
+from divgrpc.vectors import SparseRows, block_rows, concatenate_rows, mean_width
 from reference.index import check_row, points_of, same_bytes
 from support.labelled_documents import widened as at_columns
 from support.mixed_indexes import METRICS, SELECTIONS, drawn, queries
@@ -273,7 +273,7 @@ def test_rows_that_are_taken_are_those_of_scipy() -> None:
         assert taken.indptr.tolist() == truth.indptr.tolist()
         assert taken.indices.tolist() == truth.indices.tolist()
         assert taken.values.tobytes() == truth.data.tobytes()
-        again = joined([taken[:3], taken[3:3], taken[3:]])
+        again = concatenate_rows([taken[:3], taken[3:3], taken[3:]])
         assert isinstance(again, SparseRows)
         assert again.indptr.tolist() == taken.indptr.tolist()
         assert again.indices.tolist() == taken.indices.tolist()

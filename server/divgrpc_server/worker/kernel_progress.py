@@ -27,17 +27,17 @@ class _Reporter:
     def report(self, now: Compilation) -> None:
         """Report a change of state at once, and progress every few seconds."""
         pause = now.seconds - self._message_time
-        if now.state != "going on" or pause >= _MESSAGE_SECONDS:
+        if now.state != "running" or pause >= _MESSAGE_SECONDS:
             self._message_time = now.seconds
             self.send_count(now.ready, now.total)
-        if now.state == "begun":
+        if now.state == "started":
             self._log.info("compiling kernels, once", about_seconds=compilation.expected_seconds())
-        elif now.state == "going on" and now.seconds - self._log_time >= _LOG_SECONDS:
+        elif now.state == "running" and now.seconds - self._log_time >= _LOG_SECONDS:
             self._log_time = now.seconds
             self._log.info("compiling kernels", ready=now.ready, total=now.total)
         elif now.state == "done":
             self._log.info("kernels are compiled", seconds=round(now.seconds, 3))
-        elif now.state in ("failed", "unkept"):
+        elif now.state in ("failed", "uncached"):
             self._log.warning(compilation.describe_failure(now))
 
     def send_count(self, ready: int, total: int) -> None:

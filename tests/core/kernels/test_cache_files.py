@@ -186,7 +186,7 @@ def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None
         _, said = run(script, DIVGRPC_KERNEL_CACHE=place)
         assert said.count("\n") == 1
         assert said.startswith("divgrpc: compiled kernels cannot be kept (")
-        assert "DIVGRPC_KERNEL_CACHE names another folder" in said
+        assert "set DIVGRPC_KERNEL_CACHE to a folder that can be written" in said
 
 
 def test_a_folder_that_can_only_be_read_is_read(
@@ -204,7 +204,7 @@ def test_a_folder_that_can_only_be_read_is_read(
     file_of(folder, SMALL).unlink()
     assert not compilation.compile_ahead(reports.append)
     (report,) = reports
-    assert report.state == "unkept"
+    assert report.state == "uncached"
     assert report.reason.startswith("Read-only file system: ")
 
 
@@ -233,8 +233,8 @@ def test_compilers_that_fail_are_said_and_done_without(
     monkeypatch.setattr(compilation, "_COMMAND", "raise SystemExit('no room')")
     reports: list[Compilation] = []
     assert not compilation.compile_ahead(reports.append)
-    states = [report.state for report in reports if report.state != "going on"]
-    assert states == ["begun", "failed"]
+    states = [report.state for report in reports if report.state != "running"]
+    assert states == ["started", "failed"]
     assert reports[-1].reason == "no room"
     assert reports[-1].ready == reports[-1].total - 1 == len(cache_files.kernel_names()) - 1
     assert "no room" in compilation.describe_failure(reports[-1])
@@ -318,8 +318,8 @@ def test_a_compiler_runs_no_file_of_the_folder_it_is_started_in(
 @pytest.mark.parametrize(
     ("state", "line"),
     [
-        ("begun", r"divgrpc: compiling kernels, once, about \d+ s\n"),
-        ("going on", ""),
+        ("started", r"divgrpc: compiling kernels, once, about \d+ s\n"),
+        ("running", ""),
         ("done", r"divgrpc: kernels compiled in 21 s\n"),
         ("failed", r"divgrpc: kernels could not be compiled ahead \(why\); .*\n"),
     ],
@@ -330,10 +330,10 @@ def test_a_file_gets_two_lines(
     """Nobody watches a file: it gets no progress, and nothing at all where quiet is asked for."""
     now = Compilation(state, 60, 117, 21.2, "why")  # type: ignore[arg-type]  # a parameter
     monkeypatch.delenv("DIVGRPC_QUIET", raising=False)
-    compilation.tell_standard_error(now)
+    compilation.print_progress(now)
     assert re.fullmatch(line, capsys.readouterr().err)
     monkeypatch.setenv("DIVGRPC_QUIET", "1")
-    compilation.tell_standard_error(now)
+    compilation.print_progress(now)
     assert capsys.readouterr().err == ""
 
 
@@ -343,8 +343,8 @@ def test_a_terminal_sees_progress(
     """One line, written over again and again, and a whole line at the end."""
     monkeypatch.delenv("DIVGRPC_QUIET", raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    compilation.tell_standard_error(Compilation("going on", 60, 117, 9.4))
-    compilation.tell_standard_error(Compilation("done", 117, 117, 21.2))
+    compilation.print_progress(Compilation("running", 60, 117, 9.4))
+    compilation.print_progress(Compilation("done", 117, 117, 21.2))
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert re.search(r"\r\033\[Kdivgrpc: .* about \d+ s: 60 of 117 after 9 s\r\033\[K", said)
@@ -353,8 +353,8 @@ def test_a_terminal_sees_progress(
 def test_waiting_for_another_process_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that holds the lock and writes nothing holds up nobody for ever."""
     file_of(folder, SMALL).unlink()
-    monkeypatch.setattr(compilation, "_STILL_SECONDS_MAX", 0.3)
-    monkeypatch.setattr(compilation, "_locked", lambda _: False)
+    monkeypatch.setattr(compilation, "_STALL_SECONDS_MAX", 0.3)
+    monkeypatch.setattr(compilation, "_try_lock", lambda _: False)
     reports: list[Compilation] = []
     begun = time.monotonic()
     assert not compilation.compile_ahead(reports.append)

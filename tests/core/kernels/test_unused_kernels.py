@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from divgrpc import compilation, unused_kernels, warmup
+from divgrpc import compilation, warmup
 from divgrpc.kernels import cache_files
 
 DAY_SECONDS = 86_400
@@ -55,7 +55,7 @@ def test_a_compilation_removes_it_too(
 ) -> None:
     """A release compiles once. Where that fails, everything stays."""
     monkeypatch.setattr(cache_files, "is_warm", lambda: False)
-    monkeypatch.setattr(compilation, "_compile_in_turn", lambda _: failure)
+    monkeypatch.setattr(compilation, "_compile_under_lock", lambda _: failure)
     assert compilation.compile_ahead(lambda _: None) == (not failure)
     assert left(folders) == set(folders) - removed
 
@@ -81,5 +81,5 @@ def test_what_cannot_be_removed_stays(
     monkeypatch.setattr(os, "utime", refuse)
     monkeypatch.setattr("shutil.rmtree", refuse)
     assert compilation.compile_ahead(lambda _: None)
-    unused_kernels.remove_unused()
+    compilation.remove_unused()
     assert left(folders) == set(folders)

@@ -48,9 +48,9 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
     assert order == [1, 2, "piece"]
 
 
-_BEGUN = Compilation("begun", 2, 117, 0.0)
-_HALF = Compilation("going on", 60, 117, 9.0)
-_SOON_AFTER = Compilation("going on", 61, 117, 9.1)
+_BEGUN = Compilation("started", 2, 117, 0.0)
+_HALF = Compilation("running", 60, 117, 9.0)
+_SOON_AFTER = Compilation("running", 61, 117, 9.1)
 _DONE = Compilation("done", 117, 117, 21.0)
 
 
@@ -64,7 +64,7 @@ _DONE = Compilation("done", 117, 117, 21.0)
             [2, 60, 117],
         ),
         (
-            [Compilation("unkept", 0, 117, 0.0, "Read-only file system")],
+            [Compilation("uncached", 0, 117, 0.0, "Read-only file system")],
             ["cannot be kept (Read-only file system)", "kernels are warm"],
             [0],
         ),
