@@ -1,8 +1,8 @@
-"""Results and words that the core and the client share.
+"""Results and choices that the core and the client share.
 
-Lives here: dataclasses of results, the choices of parameters as `Literal` types, rows of hits. May
-import numpy. May not import any other package of divgrpc. The words are the same in the .proto,
-where each is an enum value: ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
+Lives here: dataclasses of results, choices of parameters as `Literal` types, and rows of hits. May
+import numpy. May not import any other package of divgrpc. Each choice is a value of an enum in the
+.proto files: ``"lsh_sdiv"`` is ``HASH_FAMILY_LSH_SDIV``.
 """
 
 from divgrpc.types.evaluation_rows import (

@@ -1,4 +1,4 @@
-"""What an evaluation says of each setting: figures with intervals, and times."""
+"""Rows of evaluations: one per setting, with metrics, intervals and times."""
 
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
@@ -10,7 +10,7 @@ from divgrpc.types.words import EffectiveLabelParameters, EffectiveParameters, I
 
 
 class Interval(NamedTuple):
-    """A figure with its 95 % interval; NaN where it is of no query."""
+    """A mean and its 95 % interval, NaN if the metric applies to no query."""
 
     value: float
     low: float
@@ -18,7 +18,7 @@ class Interval(NamedTuple):
 
 
 class Microseconds(NamedTuple):
-    """How long a query took, one at a time on one thread: the mean and three percentiles."""
+    """Times of single queries on one thread: the mean and three percentiles, in microseconds."""
 
     mean: float
     p50: float
@@ -28,21 +28,24 @@ class Microseconds(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvaluateRow:
-    """One setting, or one choice by folds among several, and what it reached.
+    """The results of one setting, or of a choice among settings by cross-validation.
 
-    `number` counts the rows from 0 up; `generation` answered every query. `search` is the one asked
-    for, `parameters.search` what it came to. `metrics` are means over the queries to which they
-    apply, by the names of `divgrpc.metrics.measure` and, from `divgrpc.metrics.list_distances`,
-    `query_distance`, `ilad`, `ilmd` and `objective`. `queries` were asked; `empty` of them got
-    nothing, `short` fewer than k. `on_front`: no other setting of this k has more h in less time
-    (p50).
+    `number` counts the rows of an evaluation from 0 up. `generation` is the one that answered.
+    `search` is the requested search, and `parameters.search` the one that `auto` resolved to.
+    `queries` is the number of queries; `empty` of them got no results, and `short` fewer than k.
 
-    A choice has `by_fold`, the number of the row at which each fold of the queries is reported: the
-    one with the greatest mean h on the other folds. Its `parameters` are those best on all
-    queries, for use on others; `is_default` says that they are the index's default for Query now.
+    `metrics` are means over the queries to which they apply. Their names are those of
+    `divgrpc.metrics.measure` and, from `divgrpc.metrics.list_distances`, `query_distance`, `ilad`,
+    `ilmd` and `objective`. `h_of_means` is the harmonic mean of mean precision and mean
+    normalised entropy, which is at least the mean h. `on_front` is true if no other setting with
+    this k has a greater h in a shorter median time.
 
-    `values`, where asked for, are the numbers per query that `metrics` are the means of, (nq,)
-    float64 each, NaN where a metric does not apply.
+    A choice has `by_fold`: for each fold of the queries, the number of the row with the greatest
+    mean h on the other folds, which is used for this fold. Its `parameters` are the best on all
+    queries. `is_default` is true if they are now the default of the index.
+
+    `values` are the metrics of every query, on request: (nq,) float64 each, NaN where a metric does
+    not apply.
     """
 
     number: int
@@ -63,20 +66,22 @@ class EvaluateRow:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EvaluateLabelRow:
-    """One setting, or one choice by folds among several, and the labels it predicted.
+    """The label predictions of one setting, or of a choice among settings by cross-validation.
 
-    `number`, `generation`, `search`, `on_front` and `by_fold` are as in `EvaluateRow`, with the
-    `goal` in place of h: `h_score` where there is a hierarchy, else `f_score`. `metrics` are means
-    over the documents of what `divgrpc.metrics.measure_labels` gives, of the sets that were
-    predicted; `drank` and `h_score` are NaN without a hierarchy. `precision_at`, `recall_at` and
-    `ndcg_at` are means over documents for k from 1 to top_k; `propensity_scored_at` is of sums, and
-    empty where the index does not know how frequent labels are. `coverage_at` has no interval: a
-    label that is drawn twice is found once. `documents` were asked; `empty` of them got no label,
-    `short` fewer than top_k. `scored`: points scored exactly, labels or neighbours, the mean.
-    `is_default`: the threshold of this choice is kept with the index now, for its mode.
+    `number`, `generation`, `search`, `on_front` and `by_fold` are as in `EvaluateRow`, with `goal`
+    in place of h: `h_score` if the index has a hierarchy, else `f_score`. `documents` is the number
+    of documents; `empty` of them got no label, and `short` fewer than top_k. `scored` is the mean
+    number of labels or neighbours that were scored exactly.
 
-    `values`, where asked for, are the numbers per document, (nq,) float64 each, and `labels` (nq,
-    top_k) int64 those that it got, in the order in which they were picked, -1 for none.
+    `metrics` are means over the documents of the values of `divgrpc.metrics.measure_labels`;
+    `drank` and `h_score` are NaN without a hierarchy. `precision_at`, `recall_at` and `ndcg_at` are
+    means over the documents for k from 1 to top_k. `propensity_scored_at` is a ratio of sums, empty
+    if the index does not store labels of points. `coverage_at` has no interval, because a document
+    drawn twice covers no further label.
+
+    `is_default` is true if the threshold of this choice is now the default of the index for its
+    mode. On request `values` are the metrics of every document, (nq,) float64 each, and `labels`
+    (nq, top_k) int64 its predictions in the order of selection, -1 for none.
     """
 
     number: int

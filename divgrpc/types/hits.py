@@ -1,7 +1,7 @@
-"""Rows of hits: what makes the columns of a result easy to read, one hit at a time.
+"""Rows of hits: the columns of a result, read one row at a time.
 
-The columns are padded so that they are rectangular. Rows of hits have no padding, so that a lookup
-by a hit's id never meets the -1 of a place that was not filled.
+Columns are rectangular, padded with -1 or NaN. Rows of hits have no padding, so that a lookup by
+the id of a hit never meets the -1 of an empty place.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-# What `repr` shows of a result.
+# `repr` shows three rows, and five hits of each.
 _ROWS_SHOWN: Final = 3
 _HITS_SHOWN: Final = 5
 
@@ -23,8 +23,9 @@ _HITS_SHOWN: Final = 5
 class Hit(NamedTuple):
     """One point of a result.
 
-    `score` is its relevance in the metric's own direction; `rank` counts from 1 in the order in
-    which points were picked; `selection_score` is what the selector saw in it, higher is better.
+    `score` is the cosine, the inner product or the squared distance. `rank` counts from 1 in the
+    order of selection. `selection_score` is the value that the selector maximised; its scale
+    depends on the selector.
     """
 
     id: int
@@ -34,9 +35,10 @@ class Hit(NamedTuple):
 
 
 class LabelHit(NamedTuple):
-    """One label of a document; `name` is None where the index has no names.
+    """One label of a document; `name` is None if the index has no names of labels.
 
-    `score`, `rank` and `selection_score` are as in `Hit`.
+    `score` is the inner product with the embedded document, or the share of the votes. `rank` and
+    `selection_score` are as in `Hit`.
     """
 
     label: int
@@ -50,7 +52,7 @@ HitT = TypeVar("HitT", bound=Hit | LabelHit)
 
 
 class _Parameters(Protocol):
-    """As much of the parameters of an answer as `repr` shows."""
+    """The parameters of a result that `repr` shows."""
 
     @property
     def selector(self) -> str: ...
@@ -61,7 +63,7 @@ class _Parameters(Protocol):
 
 
 class _QueryParameters(_Parameters, Protocol):
-    """The same of a query for points, each row of which may have a dial of its own."""
+    """The same for points, whose rows may have different dials."""
 
     @property
     def diversity_auto(self) -> bool: ...
@@ -70,9 +72,9 @@ class _QueryParameters(_Parameters, Protocol):
 
 
 class HitRows(ABC, Generic[HitT]):
-    """A result as a sequence of rows, one for each query; a row is a tuple of its hits.
+    """A result as a sequence of rows, one per query; a row is a tuple of its hits.
 
-    A result without rows has length 0 and is therefore false.
+    A result without rows has length 0, so it is false.
     """
 
     __slots__ = ()
@@ -84,11 +86,11 @@ class HitRows(ABC, Generic[HitT]):
 
     @abstractmethod
     def _hits(self, row: int) -> tuple[HitT, ...]:
-        """Return the hits of a row from 0 up."""
+        """Return the hits of row number `row`, which is at least 0."""
 
     @property
     def dial(self) -> str:
-        """In words the dial at which the rows were answered."""
+        """The dial of the rows, in words."""
         return f"diversity {self.parameters.diversity:g}"
 
     @abstractmethod
@@ -103,9 +105,9 @@ class HitRows(ABC, Generic[HitT]):
     @overload
     def __getitem__(self, row: slice) -> list[tuple[HitT, ...]]: ...
     def __getitem__(self, row: int | slice) -> tuple[HitT, ...] | list[tuple[HitT, ...]]:
-        """Return the hits of one row in the order in which they were picked; -1 is the last row.
+        """Return the hits of one row in the order of selection; row -1 is the last.
 
-        A slice gives a list of rows. Raises IndexError where there is no such row.
+        A slice gives a list of rows. Raises IndexError if the row does not exist.
         """
         if isinstance(row, slice):
             return [self._hits(number) for number in range(len(self))[row]]
@@ -121,24 +123,24 @@ class HitRows(ABC, Generic[HitT]):
 
     def __repr__(self) -> str:
         rows = _rows_of(len(self))
-        used = self.parameters
+        parameters = self.parameters
         lines = [
             f"{type(self).__name__}: {rows}, {int(self.counts.sum()):,} hits; "
-            f"{used.selector} at {self.dial}, {used.search} search"
+            f"{parameters.selector} at {self.dial}, {parameters.search} search"
         ]
         for row in range(min(len(self), _ROWS_SHOWN)):
-            shown = [f"{_key(hit)} ({hit.score:.4g})" for hit in self[row][:_HITS_SHOWN]]
+            words = [f"{_key(hit)} ({hit.score:.4g})" for hit in self[row][:_HITS_SHOWN]]
             if self.counts[row] > _HITS_SHOWN:
-                shown.append("...")
-            lines.append(f"  [{row}] {', '.join(shown) or 'no hits'}")
+                words.append("...")
+            lines.append(f"  [{row}] {', '.join(words) or 'no hits'}")
         if len(self) > _ROWS_SHOWN:
             lines.append("  ...")
         return "\n".join(lines)
 
     def to_pandas(self) -> "DataFrame":
-        """Return one line per hit: the query's `row` from 0 up, then the fields of the hit.
+        """Return a table with one line per hit: the `row` of the query, then the fields of the hit.
 
-        Raises ModuleNotFoundError where pandas is not installed.
+        Raises ModuleNotFoundError if pandas is not installed.
         """
         try:
             import pandas as pd
@@ -165,11 +167,11 @@ class PointHitRows(HitRows[Hit]):
 
     @property
     def dial(self) -> str:
-        """In words the dial of all rows, or between which two dials the rows got theirs."""
-        used = self.parameters
-        if not used.diversity_auto and used.lose_at_most is None:
+        """The dial of the rows in words; the least and the greatest if rows have different ones."""
+        bound = self.parameters.lose_at_most
+        if not self.parameters.diversity_auto and bound is None:
             return super().dial
-        rule = "auto" if used.lose_at_most is None else f"by lose_at_most {used.lose_at_most:g}"
+        rule = "auto" if bound is None else f"by lose_at_most {bound:g}"
         if not len(self.diversities):
             return f"diversity {rule}"
         least, most = self.diversities.min(), self.diversities.max()

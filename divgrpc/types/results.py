@@ -1,4 +1,4 @@
-"""Results of queries, predictions and builds, and what is known of an index; numpy alone."""
+"""Results of queries, predictions and builds, and the description of an index."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -25,10 +25,10 @@ from divgrpc.types.words import (
 
 @dataclass(frozen=True, slots=True)
 class WarningInfo:
-    """Something a caller will want to know about an answer that is still right.
+    """A warning about a result that is correct but may be unexpected.
 
-    `code` is stable and for machines, `message` a sentence for people, `field` the parameter it
-    speaks of, or empty.
+    `code` is stable, for programs. `message` is a sentence for people. `field` is the parameter
+    that the warning concerns, or empty.
     """
 
     code: str
@@ -38,27 +38,30 @@ class WarningInfo:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QueryResult(PointHitRows):
-    """Results of a batch of queries, in the order in which they were picked.
+    """Results of a batch of queries, in the order of selection.
 
-    `result[0]` and iteration give rows of `divgrpc.types.hits.Hit` without padding. The columns
-    have it: `ids` (nq, k) int64, -1 where fewer than k were found; `scores` and `selection_scores`
-    (nq, k) float32, NaN there; `counts` (nq,) uint32, how many each row has. A score is the
-    relevance in the metric's own direction: the cosine, the product, or the squared Euclidean
-    distance, which is smaller for nearer points. A selection score is what the selector saw in the
-    point when it picked it, higher is better. `duality_gaps` is empty but for the selector
-    `qp_relax`: (nq,) float32, how far each row's shares may be from the best, as a share of the
-    objective's range.
+    `result[0]` and iteration give rows of `divgrpc.types.hits.Hit` without padding. Columns are
+    padded: `ids` (nq, k) int64 with -1, `scores` and `selection_scores` (nq, k) float32 with NaN.
+    `counts` (nq,) uint32 is the number of results in each row.
 
-    `collapsed_ids` (m,) int64 are the near-copies that results stand for, where `list_collapsed`
-    asked for them, and `collapsed_offsets` (nq * k + 1,) int64 say which result: place j of row i
-    owns the entries from offsets[i * k + j] up to the next. Both are empty where nobody asked.
+    A score is the cosine, the inner product, or the squared Euclidean distance, which is smaller
+    for nearer points. A selection score is the value that the selector maximised when it selected
+    the point. `duality_gaps` (nq,) float32 is an upper bound on the distance of the shares of
+    `qp_relax` from their optimum, as a share of the range of the objective. It is empty for other
+    selectors.
 
-    `diversities` (nq,) float64 are the dials that were chosen, and `dial_reasons` (nq,) say why, in
-    a word each; both are empty where the query named a dial. With `lose_at_most`: `loss_bound`, a
-    greater dial loses more; `within_bound`, the greatest dial loses no more; `equal_relevance`, the
-    candidates are all as relevant, so that there is nothing to lose. With `diversity="auto"`:
-    `fall_off`, by how relevance falls among the candidates. With either: `no_choice`, there are no
-    more candidates than k, and the dial is 0.
+    With `list_collapsed`, `collapsed_ids` (m,) int64 are the near-copies that results stand for.
+    Those of place j in row i are `collapsed_ids[offsets[i * k + j]:offsets[i * k + j + 1]]`, with
+    offsets = `collapsed_offsets` (nq * k + 1,) int64. Both are empty without `list_collapsed`.
+
+    `diversities` (nq,) float64 are the dials that were chosen, and `dial_reasons` (nq,) the reasons
+    for them. Both are empty if the query set the dial.
+
+    With `lose_at_most` the reason is `loss_bound` if a greater dial loses more than the bound,
+    `within_bound` if the greatest dial loses no more, and `equal_relevance` if all candidates are
+    equally relevant. With `diversity="auto"` it is `fall_off`: the dial follows from how relevance
+    falls off among the candidates. With either it is `no_choice`, and the dial is 0, if there are
+    no more than k candidates.
     """
 
     ids: IntArray
@@ -76,9 +79,10 @@ class QueryResult(PointHitRows):
     dial_reasons: npt.NDArray[np.str_] = field(default_factory=lambda: np.empty(0, np.str_))
 
     def collapsed(self, row: int, place: int) -> IntArray:
-        """Return the ids of the near-copies that a result stands for, nearest first.
+        """Return the ids (m,) of the near-copies that one result stands for, nearest first.
 
-        Empty unless the query was asked with `list_collapsed`.
+        `row` is the number of the query, `place` that of the result in its row, both from 0 up. The
+        array is empty unless the query had `list_collapsed`.
         """
         if not len(self.collapsed_offsets):
             return self.collapsed_ids
@@ -88,16 +92,16 @@ class QueryResult(PointHitRows):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LabelResult(LabelHitRows):
-    """Labels of a batch of documents, in the order in which they were picked.
+    """Labels of a batch of documents, in the order of selection.
 
-    `result[0]` and iteration give rows of `divgrpc.types.hits.LabelHit` without padding. The
-    columns have it: `labels` (nq, top_k) int64, -1 where there are fewer; `scores` and
-    `selection_scores` (nq, top_k) float32, NaN there; `counts` (nq,) uint32, how many each document
-    has. A score is the product of the label with the embedded document, or its share of the votes;
-    a selection score what the selector saw in the label when it picked it. In a vote it is the
-    share too, unless the selector is `hierarchy`, which picks labels there as well. `names` has
-    those of each document's labels, and is empty where the index has no names. `stats` are of the
-    search for labels, or for neighbours.
+    `result[0]` and iteration give rows of `divgrpc.types.hits.LabelHit` without padding. Columns
+    are padded: `labels` (nq, top_k) int64 with -1, `scores` and `selection_scores` (nq, top_k)
+    float32 with NaN. `counts` (nq,) uint32 is the number of labels of each document.
+
+    A score is the inner product of the label with the embedded document, or the share of the votes.
+    A selection score is the value that the selector maximised. In `neighbour_vote` it equals the
+    score, unless the selector is `hierarchy`. `names` has the names of each document's labels, and
+    is empty if the index has none. `stats` count the search for labels or for neighbours.
     """
 
     labels: IntArray
@@ -113,7 +117,7 @@ class LabelResult(LabelHitRows):
 
 @dataclass(frozen=True, slots=True)
 class ArrayInfo:
-    """One array of an index."""
+    """One array of an index; `bytes` is the size of its data."""
 
     name: str
     dtype: str
@@ -123,13 +127,13 @@ class ArrayInfo:
 
 @dataclass(frozen=True, slots=True)
 class PoolCost:
-    """What Build measured of one way to search, for queries that ask for so many candidates.
+    """The cost of one kind of search, as Build measured it for a number of `candidates`.
 
-    `hash_limit`: points that a query for so many hashes at most, unless it names a limit.
-    `n_probes`: buckets or cells looked up, 0 where the search has none. `recall`: share of the true
-    nearest `candidates` among the hashed points, the lower end of its 95 % interval over queries
-    that chose nothing. What a query reads on the average: `points_scored` vectors, `codes_read`,
-    `lists_read` buckets or cells, `entries_read` of posting lists or buckets.
+    `hash_limit` is the default for this number of candidates. `n_probes` is the number of buckets
+    or cells looked up, 0 for a search without them. `recall` is the share of the true nearest
+    `candidates` among the hashed points: the lower end of a one-sided 95 % interval, over queries
+    that took no part in tuning. The other fields are means per query: `points_scored` exactly,
+    `codes_read`, `lists_read` (buckets or cells), and `entries_read` of inverted lists or buckets.
     """
 
     candidates: int
@@ -144,11 +148,12 @@ class PoolCost:
 
 @dataclass(frozen=True, slots=True)
 class SearchCost:
-    """What Build measured of one way to search.
+    """The cost of one kind of search, as Build measured it.
 
-    `recall` and `microseconds` are for a default query. `pools` has a `PoolCost` for each of a few
-    numbers of candidates. `microseconds` come from counted work, not from a clock. In an index
-    without `pools` they are a median time, and `recall` is for the ten nearest.
+    `recall` and `microseconds` are for a query with default parameters. `pools` has a `PoolCost`
+    for each of a few numbers of candidates. `microseconds` are computed from counted work, not from
+    a clock. An index of an earlier release has no `pools`: then `microseconds` are a median time,
+    and `recall` is for the ten nearest points.
     """
 
     search: Search
@@ -159,7 +164,7 @@ class SearchCost:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One thing that Build chose: the parameter, what it became, and a sentence that says why."""
+    """A choice of Build: the parameter, its value, and the reason in words."""
 
     parameter: str
     value: str
@@ -168,9 +173,9 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class QueryDefault:
-    """What Query takes on an index where its caller names nothing; Evaluate can set it.
+    """The parameters of Query for callers that leave them out; Evaluate can set them.
 
-    A limit of None is the rule's: as `divgrpc.parameters.QueryParameters` has it.
+    A limit of None means the default of `divgrpc.parameters.QueryParameters`.
     """
 
     diversity: float
@@ -184,12 +189,13 @@ class QueryDefault:
 
 @dataclass(frozen=True, slots=True)
 class LabelInfo:
-    """The labels of an index as they stand; `rank` is 0 without a model, and `auto_search` None.
+    """The labels of an index, and its label model.
 
-    `has_label_sets`: the points have labels, so that neighbours can vote. `parameters`, by their
-    names, are what the model was trained with, None where it was brought; `losses` what the loss
-    was after each iteration. `auto_search` and `search_costs` are of the search for labels.
-    `thresholds` are the least scores that are kept with the generation, as `Defaults` has them.
+    `rank` is the number of columns of the label factors, 0 without a model. `has_label_sets` is
+    true if the points have labels, so that neighbours can vote. `parameters` are those of the
+    training by name, and `losses` the loss after each iteration; None and empty if the model was
+    not trained by Build. `auto_search` and `search_costs` describe the search for labels.
+    `thresholds` are the defaults of PredictLabels by mode, as in `Defaults`.
     """
 
     label_count: int
@@ -206,10 +212,10 @@ class LabelInfo:
 
 @dataclass(frozen=True, slots=True)
 class Defaults:
-    """What a generation is asked with where the caller names nothing: None and nothing at first.
+    """The parameters that calls to one generation take when the caller leaves them out.
 
-    `query` is for Query. `thresholds` are the least scores of PredictLabels, for the modes that
-    have one: a product and a share of votes are not alike.
+    `query` is for Query. `thresholds` are the least scores of PredictLabels by mode, because the
+    scores of the modes differ. A new generation has neither.
     """
 
     query: QueryDefault | None = None
@@ -218,19 +224,19 @@ class Defaults:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class IndexInfo:
-    """An index as it stands: what it was asked to be, and what Build made of it.
+    """The description of an index: its parameters, and what Build chose and measured.
 
-    `repr` shows the most important of it; `parameters`, `choices`, `search_costs` and `arrays` have
-    the rest.
+    `repr` shows the most important fields. `parameters` are the fields of
+    `divgrpc.parameters.BuildParameters` by name, with every default filled in. `choices` are the
+    values that Build chose. `code_bits` is the number of bits in a hash code. `n_probes` is the
+    default of queries. `nonzeros` is the number of stored numbers, rows * dims if points are dense.
+    `query_default` is None until a caller sets it, and `labels` is None in an index without labels.
 
-    `parameters` is a `divgrpc.parameters.BuildParameters` with every default filled in, given as a
-    mapping of its field names. `nonzeros` counts stored numbers, rows * dims if points are dense.
-    `query_default` is None until Evaluate has set one on this generation, `labels` where the index
-    was built without. `auto_search_dense` is what `auto` resolves to for dense queries of sparse
-    points, by `search_costs_dense`; None under `euclidean` and where points are too few to make
-    such queries of, and all queries take `auto_search`. `duplicate_threshold` is the cosine, or
-    under `euclidean` the squared distance, from which on points are near-copies where a query does
-    not say; None where none are.
+    `auto_search` is the search that `auto` takes, chosen by `search_costs`. For dense queries of
+    sparse points it is `auto_search_dense`, chosen by `search_costs_dense`. That is None under
+    `euclidean`, or if there are too few points to make such queries. `duplicate_threshold` is the
+    default of queries: a cosine, or under `euclidean` a squared distance. If it is None, queries
+    drop no near-copies by default.
     """
 
     name: str
@@ -257,7 +263,7 @@ class IndexInfo:
 
     @property
     def summary(self) -> str:
-        """A line with the name, the generation, the points, the metric and the hash family."""
+        """The name, generation, size, metric and hash family, in one line."""
         name = f"{self.name!r}, " if self.name else ""
         kind = f"{self.points} " if self.points == "sparse" else ""
         return (
@@ -267,20 +273,20 @@ class IndexInfo:
 
     def __repr__(self) -> str:
         threshold = self.duplicate_threshold
-        near = "none by default" if threshold is None else f"{threshold:.9g}"
+        default = "none by default" if threshold is None else f"{threshold:.9g}"
         size = sum(array.bytes for array in self.arrays)
         return (
             f"IndexInfo: {self.summary}\n"
-            f"  auto search {self.auto_search}, duplicate_threshold {near}, "
+            f"  auto search {self.auto_search}, duplicate_threshold {default}, "
             f"{size:,} bytes in {len(self.arrays)} arrays"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a stage has come; `rows_total` 0 and `seconds_left` None: unknown.
+    """The progress of a stage; `rows_total` is 0 and `seconds_left` is None if unknown.
 
-    Rows are those of a build's points, or the queries of an evaluation, each once for a setting.
+    Rows are the points of a build. In an evaluation each query counts once per setting.
     """
 
     stage: str
@@ -293,8 +299,8 @@ class Progress:
 class LabelPrediction:
     """Labels of a batch of documents, best first.
 
-    `labels` (nq, top_k) int64, -1 where there are fewer; `scores` (nq, top_k) float32, NaN there;
-    `counts` (nq,) uint32, how many each document has.
+    `labels` (nq, top_k) int64 are padded with -1, `scores` (nq, top_k) float32 with NaN. `counts`
+    (nq,) uint32 is the number of labels of each document.
     """
 
     labels: IntArray
@@ -304,9 +310,9 @@ class LabelPrediction:
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgress(Progress):
-    """The same of a training: rows are documents, each once for an iteration.
+    """The progress of a training, in which each document counts once per iteration.
 
-    `loss` is what the last iteration came to; None before the first has ended.
+    `loss` is the loss after the last iteration, None during the first.
     """
 
     loss: float | None = None

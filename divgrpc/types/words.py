@@ -1,4 +1,4 @@
-"""The choices of parameters as words, the arrays, and the parameters and counts of an answer."""
+"""Choices of parameters as `Literal` types, and the parameters and counts of results."""
 
 from dataclasses import dataclass, fields
 from typing import Literal
@@ -14,7 +14,7 @@ Hyperplanes = Literal["orthogonal", "gaussian"]
 ZeroVectors = Literal["reject", "skip"]
 Search = Literal["auto", "tables", "scan", "scan_hamming", "exact"]
 Selector = Literal["nearest", "greedy", "mmr", "rerank", "qp_relax", "dpp", "max_sum"]
-# Of labels; `hierarchy` needs one.
+# Selectors of labels. `hierarchy` needs an index with a hierarchy.
 LabelSelector = Literal[Selector, "hierarchy"]
 Variant = Literal["corrected", "printed", "marginal"]
 Sampling = Literal["uniform", "nearest"]
@@ -22,7 +22,7 @@ Rounding = Literal["exchange", "top_k"]
 Mode = Literal["embedding", "neighbour_vote"]
 Vote = Literal["weighted", "plain"]
 Auto = Literal["auto"]
-# Why a query got its dial; see `QueryResult`.
+# Reasons for a dial that was chosen: see `QueryResult`.
 DialReason = Literal["loss_bound", "within_bound", "fall_off", "no_choice", "equal_relevance"]
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -31,12 +31,12 @@ CountArray = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True, slots=True)
 class EffectiveParameters:
-    """The parameters a query was answered with: defaults filled in, `auto` resolved.
+    """The parameters that answered a query: defaults filled in, `auto` resolved.
 
-    `hash_limit` and `candidates_limit` of 0 mean no limit, as does a `max_distance` of None;
-    `n_probes` is 0 for a search that looks at no buckets or cells. A `duplicate_threshold` of None
-    means that no near-copies are collapsed. With `diversity_auto`, or a `lose_at_most` that is not
-    None, every query row has a dial of its own (`QueryResult.diversities`) and `diversity` is 0.
+    A `hash_limit` or `candidates_limit` of 0 means no limit, and so does a `max_distance` of None.
+    `n_probes` is 0 for a search without buckets or cells. A `duplicate_threshold` of None means
+    that near-copies are not dropped. With `diversity_auto` or `lose_at_most` each row has its own
+    dial in `QueryResult.diversities`, and `diversity` is 0.
     """
 
     k: int
@@ -58,16 +58,17 @@ class EffectiveParameters:
 
     @property
     def has_fixed_dial(self) -> bool:
-        """Whether all query rows are answered at `diversity`."""
+        """Whether all rows have the dial `diversity`."""
         return not self.diversity_auto and self.lose_at_most is None
 
 
 @dataclass(frozen=True, slots=True)
 class EffectiveLabelParameters:
-    """The parameters labels were predicted with: defaults filled in, `auto` resolved.
+    """The parameters that predicted labels: defaults filled in, `auto` resolved.
 
-    Of the search for labels, or in the mode `neighbour_vote` of that for `neighbours`, which are 0
-    in the mode `embedding`. Limits of 0 mean no limit, a `threshold` of None that there is none.
+    `search` and the limits are those of the search for labels, or in the mode `neighbour_vote` for
+    neighbours. `neighbours` is 0 in the mode `embedding`. A limit of 0 means no limit, and a
+    `threshold` of None means no threshold.
     """
 
     top_k: int
@@ -85,18 +86,18 @@ class EffectiveLabelParameters:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class QueryStats:
-    """What happened, one number per query row; every array is (nq,) uint32.
+    """Counts of the work for each row of a query; every array is (nq,) uint32.
 
-    `points_hashed`: distinct points that the hash stage handed on; `buckets_probed`: buckets looked
-    up; `points_scored`: points scored exactly. `candidates`: points that the selector chose from,
-    up to four times `parameters.candidates_limit` where near-copies crowd them, more where the
-    search was repeated.
+    `points_hashed` are the distinct points that hashing found, `buckets_probed` the buckets or
+    cells looked up, and `points_scored` the points scored exactly. `candidates` are the points that
+    the selector chose from. If they are crowded with near-copies, there may be four times
+    `parameters.candidates_limit` of them.
 
-    Where near-copies crowd the candidates of a row, it may be searched again: then `points_hashed`,
-    `buckets_probed` and `points_scored` count the last search alone.
+    A row whose candidates are crowded may also be searched again with greater limits. `candidates`
+    may then be still more, and the first three arrays count the last search only.
 
-    `collapsed`: candidates that are near-copies of a result. `duplicates`: as many of these are
-    results all the same, because fewer than k candidates differ.
+    `collapsed` candidates are near-copies of a result. `duplicates` of them are results
+    nevertheless, because fewer than k candidates differ.
     """
 
     points_hashed: CountArray
@@ -108,14 +109,14 @@ class QueryStats:
 
     def __repr__(self) -> str:
         rows = len(self.candidates)
-        shown = f"QueryStats: {rows:,} {'row' if rows == 1 else 'rows'}"
+        title = f"QueryStats: {rows:,} {'row' if rows == 1 else 'rows'}"
         if not rows:
-            return shown
+            return title
         ranges = [f"{column.name} {_range(getattr(self, column.name))}" for column in fields(self)]
-        return f"{shown}; {', '.join(ranges)}"
+        return f"{title}; {', '.join(ranges)}"
 
 
 def _range(counts: CountArray) -> str:
-    """Return the least and the greatest of some counts, at least one, or what all are."""
+    """Return the least and the greatest count, or the one value if all are equal."""
     least, most = int(counts.min()), int(counts.max())
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
