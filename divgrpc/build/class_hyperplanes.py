@@ -66,8 +66,8 @@ def class_hyperplanes(
     rng = np.random.default_rng((seed, 2))
     rows = _sample_rows(points, rng)
     classes = categories[rows]
-    known, sizes = np.unique(classes[classes >= 0], return_counts=True)
-    learnable = known[(sizes >= _CLASS_ROWS_MIN) & (len(rows) - sizes >= _CLASS_ROWS_MIN)]
+    names, sizes = np.unique(classes[classes >= 0], return_counts=True)
+    learnable = names[(sizes >= _CLASS_ROWS_MIN) & (len(rows) - sizes >= _CLASS_ROWS_MIN)]
     parts = [np.empty((0, points.dims), np.float32)]
     room = _query_count(points)
     if not len(learnable):

@@ -125,18 +125,18 @@ class LabelBuilder:
                 f"label_model must have a feature map of {dims} rows, one per "
                 f"dimension, got {model.dims}",
             )
-        counts = {
+        sizes = {
             "labels": self._label_count,
             "label_model": model.label_count if isinstance(model, LabelModel) else None,
             "label_names": None if names is None else len(names),
         }
-        known = {field: count for field, count in counts.items() if count is not None}
-        for field, count in known.items():
+        counts = {field: size for field, size in sizes.items() if size is not None}
+        for field, count in counts.items():
             _check_label_count(field, count)
-        if not known or list(known) == ["label_names"]:
+        if not counts or list(counts) == ["label_names"]:
             raise InvalidArgumentError("labels", "labels must come with every row or with none")
-        first, label_count = next(iter(known.items()))
-        for field, count in known.items():
+        first, label_count = next(iter(counts.items()))
+        for field, count in counts.items():
             if count != label_count:
                 raise InvalidArgumentError(
                     field, f"{field} must have {label_count} labels like {first}, got {count}"

@@ -103,15 +103,15 @@ class Manifest:
         """Read the text of the file; raises `IndexDamagedError` and `OtherFormatError`."""
         try:
             document = json.loads(text)
-            known, version = document["format"] == FORMAT, int(document["format_version"])
+            is_index, version = document["format"] == FORMAT, int(document["format_version"])
             manifest = None
-            if known and version <= FORMAT_VERSION:
+            if is_index and version <= FORMAT_VERSION:
                 if document.pop("crc32") != _checksum(document):
                     raise ValueError("checksum")
                 manifest = cls.from_document(document)
         except _UNREADABLE as error:
             raise IndexDamagedError("the manifest cannot be read") from error
-        if not known:
+        if not is_index:
             raise IndexDamagedError("the manifest is of another format")
         if manifest is None:
             raise OtherFormatError(
@@ -142,9 +142,9 @@ class Manifest:
             "duplicate_threshold": DEFAULT_DUPLICATE_COSINE if cosine else None,
         }
         document = later | document
-        known = {field.name: document[field.name] for field in fields(cls)}
+        values = {field.name: document[field.name] for field in fields(cls)}
         return cls(
-            **known
+            **values
             | {
                 "parameters": BuildParameters(**document["parameters"]),
                 **{

@@ -236,7 +236,7 @@ class IndexInfo:
     sparse points it is `auto_search_dense`, chosen by `search_costs_dense`. That is None under
     `euclidean`, or if there are too few points to make such queries. `duplicate_threshold` is the
     default of queries: a cosine, or under `euclidean` a squared distance. If it is None, queries
-    drop no near-copies by default.
+    collapse no near-copies by default.
     """
 
     name: str

@@ -35,7 +35,7 @@ class EffectiveParameters:
 
     A `hash_limit` or `candidates_limit` of 0 means no limit, and so does a `max_distance` of None.
     `n_probes` is 0 for a search without buckets or cells. A `duplicate_threshold` of None means
-    that near-copies are not dropped. With `diversity_auto` or `lose_at_most` each row has its own
+    that near-copies are not collapsed. With `diversity_auto` or `lose_at_most` each row has its own
     dial in `QueryResult.diversities`, and `diversity` is 0.
     """
 
