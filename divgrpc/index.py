@@ -145,8 +145,8 @@ class Index:
     def open(cls, path: Path | str) -> Self:
         """Open an index from its folder.
 
-        path: the `path` of `build`, a folder in the data directory of a server (which means the
-            current generation), or the folder of one generation.
+        path: the folder of an index, which opens its current generation, or the folder of one
+            generation. The data directory of a server has one folder per index.
 
         Every checksum is compared. Raises `IndexNotFoundError`, `IndexDamagedError` and
         `OtherFormatError`.

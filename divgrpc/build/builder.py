@@ -22,7 +22,7 @@ from divgrpc.labels.build_inputs import LabelPlan
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.writers import Store
-from divgrpc.types import IndexInfo, Progress, WarningInfo
+from divgrpc.types import Progress, WarningInfo
 from divgrpc.vectors import Rows, SparseRows, as_rows, prepare
 
 _BLOCK_ROWS: Final = 8_192
@@ -30,11 +30,10 @@ _COLUMN_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": n
 
 
 class IndexBuilder:
-    """Takes rows with `append` or `append_all`, then builds with `build` or `finish`.
+    """Takes rows with `append` or `append_all`, then builds with `build`.
 
-    `expected_rows` reserves space and makes progress a share of the whole. `name` is the name of
-    the index in the `IndexInfo` that `finish` returns. `labels` is the plan for a label model.
-    Raises `LimitExceededError` if more rows are expected than an index may hold.
+    `expected_rows` reserves space and makes progress a share of the whole. `labels` is the plan for
+    a label model. Raises `LimitExceededError` if more rows are expected than an index may hold.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class IndexBuilder:
         *,
         expected_rows: int | None = None,
         on_progress: Callable[[Progress], None] | None = None,
-        name: str = "",
         labels: LabelPlan | None = None,
     ) -> None:
         compilation.ensure()
@@ -52,7 +50,6 @@ class IndexBuilder:
         self._parameters = parameters
         self._expect(expected_rows or 0)
         self._on_progress = on_progress
-        self._name = name
         self._labels = LabelBuilder(store, labels or LabelPlan(), on_progress)
         self._kinds: frozenset[str] = frozenset()
         self._dims: int | None = None
@@ -124,10 +121,6 @@ class IndexBuilder:
         for start in range(0, max(1, len(vectors)), _BLOCK_ROWS):
             block = slice(start, start + _BLOCK_ROWS)
             self.append(vectors[block], **{name: values[block] for name, values in columns.items()})
-
-    def finish(self) -> IndexInfo:
-        """Build, publish, and return the description of the index."""
-        return self.build().manifest.info(self._name)
 
     def build(self) -> Generation:
         """Build and publish; raises `InvalidArgumentError` if there are no rows or equal ids."""

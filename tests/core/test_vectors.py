@@ -284,7 +284,7 @@ def test_an_index_is_of_one_kind_of_points(first: str) -> None:
         builder.append(other)
     assert caught.value.field == "vectors"
     builder.append(one)
-    info = builder.finish()
+    info = builder.build().manifest
     assert (info.rows, info.points) == (60, first)
     assert info.nonzeros == 2 * (points.size if first == "dense" else np.count_nonzero(points))
 

@@ -167,7 +167,6 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
             parameters,
             expected_rows=expected,
             on_progress=events.progress,
-            name=name,
             labels=plan,
         )
         rows, layout = 0, None
@@ -178,7 +177,7 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
             raise InvalidArgumentError(
                 "header.expected_rows", f"header.expected_rows was {expected}, and {rows} rows came"
             )
-        return builder.finish()
+        return builder.build().manifest.info(name)
 
 
 class _Layout(NamedTuple):

@@ -169,7 +169,7 @@ def test_two_builds_of_a_name_at_once_are_one_too_many(tmp_path: Path) -> None:
         builder.append(normal())
         with pytest.raises(BuildUnderWayError):
             Index.build(normal(), path=tmp_path / "points")
-        assert builder.finish().rows == 20
+        assert builder.build().manifest.rows == 20
     assert Index.open(tmp_path / "points").rows == 20
 
 
@@ -394,7 +394,7 @@ def test_an_announced_number_of_rows_may_be_wrong(tmp_path: Path, expected: int)
     with staging(tmp_path / "points", replace=False) as stage:
         builder = IndexBuilder(stage, BuildParameters(), expected_rows=expected)
         builder.append(normal())
-        builder.finish()
+        builder.build()
     opened = IndexFolder(tmp_path / "points").open()
     assert opened.manifest.rows == 20
     assert (tmp_path / "points" / "1" / "vectors.npy").stat().st_size == 128 + 20 * 4 * 4

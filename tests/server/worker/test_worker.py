@@ -366,9 +366,9 @@ def build_prepared(front: Front, root: Path, number: int, *, publish: bool) -> N
 
     with staging(root / "small", replace=True) as stage:
         stage.on_whole = prepare
-        builder = IndexBuilder(stage, BuildParameters(), name="small")
+        builder = IndexBuilder(stage, BuildParameters())
         builder.append(random_points(40, seed=number))
-        builder.finish()
+        builder.build()
 
 
 def generation(front: Front, number: int) -> int:
