@@ -99,7 +99,7 @@ def compile_kernels(end: str, folder: str) -> None:
     would go to another folder, or cannot be written, the process exits with 1 and prints the reason
     to standard error.
     """
-    # Without its parent no process needs the files at once.
+    # Only the parent waits for the files, so this process must not outlive it.
     end_with_parent()
     if folder != str(cache_files.cache_folder()):
         raise SystemExit("another divgrpc is installed than the one that runs")

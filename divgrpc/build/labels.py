@@ -56,9 +56,10 @@ class LabelBuilder:
         self.warnings: tuple[WarningInfo, ...] = ()
 
     def check(self, labels: object, rows: int) -> SparseRows:
-        """Return `labels` (rows, L), sparse or dense, as sparse rows; a number but 0 is a label.
+        """Check `labels` (rows, L), dense or sparse, and return them as sparse rows.
 
-        Raises `InvalidArgumentError` with the field `labels`.
+        A row has label j if column j is not 0. Raises `InvalidArgumentError` with the field
+        `labels`.
         """
         block = as_rows("labels", labels, self._label_count)
         if len(block) != rows:

@@ -173,7 +173,7 @@ def map_array(
     """Map the data of a file; an array without elements is plain memory."""
     if 0 in shape:
         empty = np.empty(shape, dtype)
-        # Read-only like a mapping, because a compiled kernel takes that for a type of its own.
+        # Read-only like a mapping, because kernels are compiled for read-only arrays.
         empty.setflags(write=mode != "r")
         return empty
     mapped = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)

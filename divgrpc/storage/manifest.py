@@ -34,7 +34,7 @@ FORMAT: Final = "divgrpc-index"
 FORMAT_VERSION: Final = 6
 _PACKED_VERSION: Final = 5
 _PACKED_ARRAYS: Final = frozenset(("scan_terms", "cell_rows"))
-# Errors of reading a document with any content.
+# Errors that parsing an arbitrary document can raise.
 _UNREADABLE: Final = (
     ValueError,
     KeyError,
