@@ -7,7 +7,7 @@ the id of a hit never meets the -1 of an empty place.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -78,6 +78,7 @@ class HitRows(ABC, Generic[HitT]):
     """
 
     __slots__ = ()
+    _hit_fields: ClassVar[tuple[str, ...]]
 
     scores: npt.NDArray[np.float32]
     selection_scores: npt.NDArray[np.float32]
@@ -92,10 +93,6 @@ class HitRows(ABC, Generic[HitT]):
     def dial(self) -> str:
         """The dial of the rows, in words."""
         return f"diversity {self.parameters.diversity:g}"
-
-    @abstractmethod
-    def _hit_fields(self) -> tuple[str, ...]:
-        """Return the names of a hit's fields."""
 
     def __len__(self) -> int:
         return len(self.counts)
@@ -148,7 +145,7 @@ class HitRows(ABC, Generic[HitT]):
             message = "to_pandas needs pandas, which divgrpc does not bring: pip install pandas"
             raise ModuleNotFoundError(message, name="pandas") from error
         lines = [(row, *hit) for row, hits in enumerate(self) for hit in hits]
-        return pd.DataFrame(lines, columns=["row", *self._hit_fields()])
+        return pd.DataFrame(lines, columns=["row", *self._hit_fields])
 
     def _cut(self, row: int, keys: npt.NDArray[np.int64]) -> tuple[list[int], list[float], range]:
         """Return the keys, the scores and the ranks of a row without its padding."""
@@ -160,6 +157,7 @@ class PointHitRows(HitRows[Hit]):
     """Rows of points."""
 
     __slots__ = ()
+    _hit_fields = Hit._fields
 
     ids: npt.NDArray[np.int64]
     diversities: npt.NDArray[np.float64]
@@ -182,14 +180,12 @@ class PointHitRows(HitRows[Hit]):
         selection_scores = self.selection_scores[row].tolist()
         return tuple(map(Hit, *self._cut(row, self.ids), selection_scores))
 
-    def _hit_fields(self) -> tuple[str, ...]:
-        return Hit._fields
-
 
 class LabelHitRows(HitRows[LabelHit]):
     """Rows of labels."""
 
     __slots__ = ()
+    _hit_fields = LabelHit._fields
 
     labels: npt.NDArray[np.int64]
     names: tuple[tuple[str, ...], ...]
@@ -199,9 +195,6 @@ class LabelHitRows(HitRows[LabelHit]):
         names = self.names[row] if self.names else repeat(None)
         selection_scores = self.selection_scores[row].tolist()
         return tuple(map(LabelHit, labels, names, scores, ranks, selection_scores))
-
-    def _hit_fields(self) -> tuple[str, ...]:
-        return LabelHit._fields
 
 
 def _rows_of(count: int) -> str:
