@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from divgrpc.build.builder import IndexBuilder
 from divgrpc.engine import Engine
-from divgrpc.labels.build_inputs import Labelling, LabelModelLike, LabelPlan
+from divgrpc.labels.build_inputs import LabelInputs, Labelling, LabelModelLike
 from divgrpc.parameters import (
     BuildParameters,
     LabelParameters,
@@ -134,7 +134,7 @@ class Index:
         values = {**locals(), "metric": as_metric(metric)}
         refuse_unknown("build", labelling, Labelling.__annotations__, taken_by(cls.build))
         parameters = BuildParameters(**{name: values[name] for name in _BUILD_FIELDS})
-        plan = LabelPlan.told(seed, **labelling)
+        plan = LabelInputs.from_keywords(seed, **labelling)
         with store_at(path, replace=replace) as (store, folder):
             builder = IndexBuilder(store, parameters, on_progress=progress, labels=plan)
             builder.append_all(vectors, ids, categories, subtopics, labels)

@@ -1,9 +1,11 @@
-"""Labels of documents: a model of them trained, and every label scored with it.
+"""Label models: training, label prediction, and the inputs of a build that concern labels.
 
     trained = train(documents, labels)
     prediction = trained.model.predict(queries, top_k=5)
 
-`training` is where to begin to read.
+Lives here: LEML training (`training`), the model, and prediction with an index. May import search,
+hashing, parameters, storage, metrics, kernels and vectors. May not import build, the engine or
+`divgrpc.Index`.
 """
 
 from divgrpc.labels.model import LabelModel

@@ -1,4 +1,4 @@
-"""What a build is told of labels, beside the rows of them that come with the points."""
+"""Inputs of a build that concern labels, except the label rows that come with the points."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,35 +12,21 @@ from divgrpc.labels import LabelModel
 from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import LIMITS, LabelParameters
 
-# "leml", factors (L, r) and (d, r) from elsewhere, a model, or none.
+# "leml", a pair of factors (L, r) and (d, r), a model, or None.
 LabelModelLike: TypeAlias = str | tuple[npt.ArrayLike, npt.ArrayLike] | LabelModel | None
 
 
-def check_trained(model: object, told: Iterable[str]) -> None:
-    """Raise `InvalidArgumentError`, with the first as its field, for parameters that train none."""
-    for name in told:
-        if model != "leml":
-            raise InvalidArgumentError(
-                name, f'{name} goes with label_model="leml", which is trained; nothing else is'
-            )
-
-
-def as_label_model(given: LabelModelLike) -> LabelModel | str | None:
-    """Return a pair of factors as the model that it makes; raises `InvalidArgumentError`."""
-    if isinstance(given, tuple) and len(given) == 2:
-        return LabelModel.of_factors(*given)
-    if isinstance(given, tuple):
-        raise InvalidArgumentError("label_model", "label_model must be a pair of factors")
-    return given
-
-
 class Labelling(TypedDict, total=False):
-    """What `Index.build` takes about labels by name, beside the rows of them.
+    """Keyword arguments of `Index.build` that concern labels, except the label rows.
 
-    `label_model` is "leml", to train one on all rows with what is not told chosen on held-out rows,
-    or a pair of label factors (L, r) and feature map (d, r), or a `LabelModel`. `label_names` (L);
-    `hierarchy` (m, 2) are edges from parent to child, from the `roots` down, nodes below L being
-    the labels. What else there is says how one is trained: see `LabelParameters`.
+    label_model: "leml" trains a model on all rows. A pair of label factors (L, r) and feature map
+        (d, r), or a `LabelModel`, is stored as it is. Without one, neighbours can still vote.
+    label_names: one text for each of the L labels.
+    hierarchy: edges (m, 2) of node numbers from 0 up, parent first. Nodes below L are the labels.
+    roots: the nodes where the hierarchy begins; by default all nodes that have children and no
+        parents.
+    rank, regularisation, iterations, inner_iterations, tolerance: training parameters, only with
+        "leml"; see `LabelParameters`. Open ones are chosen on held-out rows.
     """
 
     label_model: LabelModelLike
@@ -55,13 +41,12 @@ class Labelling(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelPlan:
-    """What a build is told of labels, beside the rows of them that come with the points.
+class LabelInputs:
+    """Inputs of a build that concern labels, checked.
 
-    `model`: "leml" trains one with `parameters` on all rows, a `LabelModel` is taken as it is, None
-    leaves the votes of neighbours alone. `names` (L) of the labels; `hierarchy` (m, 2) edges from
-    parent to child, nodes below L being the labels, from the `roots` down: see
-    `divgrpc.metrics.LabelTree`.
+    `model` is "leml", a `LabelModel` or None; `parameters` are for "leml". `names` (L,),
+    `hierarchy` (m, 2) and `roots` are described in `Labelling`. Raises `InvalidArgumentError` with
+    the field label_model, label_names, hierarchy or roots.
     """
 
     model: LabelModel | str | None = None
@@ -71,15 +56,15 @@ class LabelPlan:
     roots: Sequence[int] | None = None
 
     def __post_init__(self) -> None:
-        trained = isinstance(self.model, str) and self.model == "leml"
-        if not trained and not isinstance(self.model, LabelModel | None):
+        is_leml = isinstance(self.model, str) and self.model == "leml"
+        if not is_leml and not isinstance(self.model, LabelModel | None):
             raise InvalidArgumentError(
                 "label_model", 'label_model must be "leml", a pair of factors, or None'
             )
         if self.names is not None and not all(map(_is_name, self.names)):
-            most = LIMITS["label_name_bytes_max"]
+            bytes_max = LIMITS["label_name_bytes_max"]
             raise InvalidArgumentError(
-                "label_names", f"label_names must be texts of at most {most} bytes each"
+                "label_names", f"label_names must be texts of at most {bytes_max} bytes each"
             )
         if self.roots is not None and self.hierarchy is None:
             raise InvalidArgumentError("roots", "roots must come with a hierarchy")
@@ -89,43 +74,75 @@ class LabelPlan:
             )
 
     @classmethod
-    def told(cls, seed: int, **labelling: Unpack[Labelling]) -> Self:
-        """Return the plan of what `Index.build` was told; raises `InvalidArgumentError`."""
-        given: dict[str, Any] = dict(labelling)
-        model = as_label_model(given.pop("label_model", None))
-        names, hierarchy, roots = (
-            given.pop(name, None) for name in ("label_names", "hierarchy", "roots")
-        )
-        plan = cls(
+    def from_keywords(cls, seed: int, **labelling: Unpack[Labelling]) -> Self:
+        """Check the keyword arguments of `Index.build`; `seed` is for training.
+
+        Raises `InvalidArgumentError` with the field as the constructor and `LabelParameters` do,
+        and for training parameters without "leml".
+        """
+        training: dict[str, Any] = dict(labelling)
+        model = training.pop("label_model", None)
+        if isinstance(model, tuple):
+            if len(model) != 2:
+                raise InvalidArgumentError("label_model", "label_model must be a pair of factors")
+            model = LabelModel.of_factors(*model)
+        names = training.pop("label_names", None)
+        hierarchy, roots = training.pop("hierarchy", None), training.pop("roots", None)
+        inputs = cls(
             model=model,
-            parameters=LabelParameters(seed=seed, **given),
+            parameters=LabelParameters(seed=seed, **training),
             names=names,
             hierarchy=hierarchy,
             roots=roots,
         )
-        check_trained(model, (name for name, value in given.items() if value is not None))
-        return plan
+        check_trained(model, (name for name, value in training.items() if value is not None))
+        return inputs
+
+    told = from_keywords
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing but rows of labels may come."""
+        """Whether there is no model, no name and no hierarchy."""
         return self.model is None and self.names is None and self.hierarchy is None
 
     def tree(self, label_count: int) -> LabelTree | None:
-        """Return the tree over so many labels; raises `InvalidArgumentError` as that does."""
+        """Return the hierarchy over L = `label_count` labels as a tree, None without a hierarchy.
+
+        Raises `InvalidArgumentError` with the field hierarchy for nodes above the limit, and as
+        `LabelTree.of_edges` does.
+        """
         if self.hierarchy is None:
             return None
         edges = np.asarray(self.hierarchy)
-        most = LIMITS["hierarchy_nodes_max"]
-        if edges.size and edges.max() >= most:
+        nodes_max = LIMITS["hierarchy_nodes_max"]
+        if edges.size and edges.max() >= nodes_max:
             raise InvalidArgumentError(
-                "hierarchy", f"hierarchy must have nodes below {most}, got {edges.max()}"
+                "hierarchy", f"hierarchy must have nodes below {nodes_max}, got {edges.max()}"
             )
         return LabelTree.of_edges(edges[:, 0], edges[:, 1], label_count, self.roots)
 
 
+# The former name.
+LabelPlan = LabelInputs
+
+
+def check_trained(model: object, names: Iterable[str]) -> None:
+    """Raise `InvalidArgumentError` for the first of `names`, unless `model` is "leml".
+
+    `names` are the training parameters that the caller set.
+    """
+    for name in names:
+        if model != "leml":
+            raise InvalidArgumentError(
+                name, f'{name} goes with label_model="leml", which is trained; nothing else is'
+            )
+
+
 def _is_name(name: object) -> bool:
-    """Tell what UTF-8 can hold, half a pair of surrogates it cannot, and what is not too long."""
+    """Return whether `name` is a text that UTF-8 can encode, and is not too long.
+
+    UTF-8 cannot encode half of a surrogate pair.
+    """
     if not isinstance(name, str):
         return False
     text = name.encode(errors="ignore")

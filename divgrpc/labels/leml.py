@@ -1,23 +1,24 @@
-"""LEML with squared loss: label factors H (L, r) and a feature map V (d, r) by turns.
+"""LEML with squared loss: alternate between label factors H (L, r) and a feature map V (d, r).
 
-Yu, Jain, Kar and Dhillon, "Large-scale multi-label learning with missing labels" (ICML 2014), where
-no label is missing: the least of
+Yu, Jain, Kar and Dhillon, "Large-scale multi-label learning with missing labels" (ICML 2014). Here
+no label is missing. Training minimises
 
     F(V, H) = |X V Hᵀ - Y|² / 2 + regularisation (|V|² + |H|²) / 2
 
-For a given V the best H solves one r x r system for all labels, by Cholesky. For a given H the
-feature map is found by conjugate gradients. F is the same for V R and H R with any rotation R, and
-with the one that makes HᵀH diagonal, s, the columns of V part: column j solves
+For a fixed V the best H solves one r x r system for all labels, by Cholesky. For a fixed H,
+conjugate gradients improve V. A rotation of both factors leaves F as it is. The rotation that makes
+HᵀH diagonal, with the diagonal s, separates the columns of V: column j solves
 
     (s_j XᵀX + regularisation) v_j = Xᵀ Y h_j
 
-a system with a far better condition than all of them as one; and a few columns at a time bound the
-memory. Each column has a step length of its own. Neither solve can raise F.
+Each of these systems is far better conditioned than all columns as one system, and a few columns at
+a time bound the memory. Each column has its own step length. Neither solve can raise F.
 
 The first H are the leading right singular vectors of XᵀY, by randomised subspace iteration on the
-operator (Halko, Martinsson and Tropp 2011). They are orthonormal, so the first feature map is the
-ridge regression to the labels projected on them, and an iteration or two are nearly as good as it
-gets on documents to come; many more fit the ones at hand.
+operator (Halko, Martinsson and Tropp, "Finding structure with randomness", SIAM Review 2011). They
+are orthonormal, so the first feature map is the ridge regression to the projected labels. One or
+two iterations predict new documents about as well as LEML ever does. Many more fit the training
+data only.
 """
 
 from collections.abc import Callable, Iterator
@@ -31,43 +32,49 @@ from divgrpc.labels.matrices import Products, second_moments
 from divgrpc.parallel import on_all_cores
 from divgrpc.types import FloatArray
 
-# Told the share of a stage that is done; may raise to end it.
+# Called with the share of a stage that is done, 0 to 1; may raise to end the training.
 Tick = Callable[[float], None]
-# One for each column, float64.
+# One number per column, float64.
 Sums: TypeAlias = npt.NDArray[np.float64]
 
-_OVERSAMPLING: Final = 10
+# Columns of the first subspace beyond the rank, and its power iterations (Halko et al., 4.5).
+_OVERSAMPLED_COLUMNS: Final = 10
 _POWER_ITERATIONS: Final = 2
-# Conjugate gradients end at this share of the residual that they began with, ...
-_REDUCTION: Final = 1e-2
-# ... or of the right-hand side, where float32 has no more to give.
-_ROUNDING: Final = 1e-6
-# Numbers of a feature map that are solved for at a time: conjugate gradients keep four such blocks.
-_BLOCK_FLOATS: Final = 2**26
+# Conjugate gradients end at 1 % of the first residual, ...
+_RESIDUAL_SHARE: Final = 1e-2
+# ... or at 1e-6 of the right-hand side, which is the precision of float32.
+_RIGHT_SIDE_SHARE: Final = 1e-6
+# A block of columns has at most 2**26 numbers (256 MiB). Conjugate gradients keep four blocks.
+_BLOCK_NUMBERS: Final = 2**26
+# Rows of one dense product.
 _BLOCK_ROWS: Final = 2**16
 # Numbers of an array that one thread updates at a time.
-_UPDATED_FLOATS: Final = 2**20
+_UPDATED_NUMBERS: Final = 2**20
 
 
 def start(products: Products, rank: int, rng: np.random.Generator, tick: Tick) -> FloatArray:
-    """Return the first label factors (L, rank): orthonormal, the most weighty first."""
-    labels = products.shape[2]
-    width = min(labels, rank + _OVERSAMPLING)
-    basis = np.linalg.qr(rng.standard_normal((labels, width), np.float32))[0]
-    for step in range(_POWER_ITERATIONS + 1):
+    """Return the first label factors (L, rank) float32: orthonormal, largest singular value first.
 
-        def told(share: float, before: int = step) -> None:
-            tick((before + share) / (_POWER_ITERATIONS + 1))
-
-        image = _label_moments(products, basis, told)
+    `rank` is at most the least of n, d and L.
+    """
+    label_count, steps = products.shape[2], _POWER_ITERATIONS + 1
+    width = min(label_count, rank + _OVERSAMPLED_COLUMNS)
+    basis = np.linalg.qr(rng.standard_normal((label_count, width), np.float32))[0]
+    for step in range(steps):
+        image = _label_moments(products, basis, _part_of(tick, step, steps))
         if step < _POWER_ITERATIONS:
             basis = np.linalg.qr(image)[0]
     directions = np.linalg.eigh((basis.T @ image).astype(np.float64))[1][:, : -rank - 1 : -1]
     return np.ascontiguousarray(basis @ directions, np.float32)
 
 
+def _part_of(tick: Tick, part: int, parts: int) -> Tick:
+    """Return the tick of one of several equal parts of a stage."""
+    return lambda share: tick((part + share) / parts)
+
+
 def _label_moments(products: Products, basis: FloatArray, tick: Tick) -> FloatArray:
-    """Return Yᵀ X Xᵀ Y B (L, m), a few columns at a time."""
+    """Return Yᵀ X Xᵀ Y B (L, m) of a basis B (L, m), a few columns at a time."""
     image = np.empty_like(basis)
     for columns in _column_blocks(products, basis.shape[1]):
         block = products.to_features(products.of_labels(np.ascontiguousarray(basis[:, columns])))
@@ -77,12 +84,18 @@ def _label_moments(products: Products, basis: FloatArray, tick: Tick) -> FloatAr
 
 
 class Alternation:
-    """A training under way: `label_factors` (L, r), `feature_map` (d, r) and their `loss`, F."""
+    """One training: `label_factors` (L, r), `feature_map` (d, r), and their `loss`, F.
+
+    F is infinite before the first iteration.
+    """
 
     def __init__(
         self, products: Products, factors: FloatArray, regularisation: float, inner_iterations: int
     ) -> None:
-        """Begin with some label `factors` and a feature map of zeros."""
+        """Begin with label `factors` (L, r), which are overwritten, and a feature map of zeros.
+
+        `inner_iterations` is the largest number of conjugate-gradient steps of one solve.
+        """
         self._products = products
         self._regularisation = regularisation
         self._inner_iterations = inner_iterations
@@ -91,21 +104,18 @@ class Alternation:
         self.loss = np.inf
 
     def iterate(self, tick: Tick) -> float:
-        """Solve for the feature map, then for the label factors; returns the loss."""
-        scales = self._part_columns()
+        """Solve for the feature map, then for the label factors; return the loss."""
+        scales = self._separate_columns()
         blocks = list(_column_blocks(self._products, len(scales)))
         for number, columns in enumerate(blocks):
-
-            def told(share: float, before: int = number) -> None:
-                tick((before + share) / (len(blocks) + 1))
-
-            self._solve_columns(columns, scales[columns], told)
+            share = _part_of(tick, number, len(blocks) + 1)
+            self._solve_columns(columns, scales[columns], share)
         self._solve_labels()
         tick(1.0)
         return self.loss
 
-    def _part_columns(self) -> FloatArray:
-        """Rotate both factors so that HᵀH is diagonal, and return the diagonal, falling."""
+    def _separate_columns(self) -> FloatArray:
+        """Rotate both factors so that HᵀH is diagonal; return its diagonal (r,), descending."""
         scales, rotation = np.linalg.eigh(second_moments(self.label_factors))
         rotation = rotation[:, ::-1].astype(np.float32)
         for factors in (self.label_factors, self.feature_map):
@@ -114,44 +124,46 @@ class Alternation:
         return np.asarray(np.maximum(scales[::-1], 0), np.float32)
 
     def _solve_columns(self, columns: slice, scales: FloatArray, tick: Tick) -> None:
-        """Improve some columns of the feature map by conjugate gradients from where they are."""
+        """Improve some columns of the feature map by conjugate gradients, from their values."""
         products, weight = self._products, np.float32(self._regularisation)
 
         def system(block: FloatArray) -> tuple[FloatArray, Sums]:
             image = products.moments(block)
             return image, _over_rows(block, leml.weigh, image, block, scales, weight)
 
-        found = np.ascontiguousarray(self.feature_map[:, columns])
+        solution = np.ascontiguousarray(self.feature_map[:, columns])
         factors = np.ascontiguousarray(self.label_factors[:, columns])
         residual = products.to_features(products.of_labels(factors))
-        least = _ROUNDING**2 * _squares(residual).sum()
-        if found.any():
-            residual -= system(found)[0]
+        squares_min = _RIGHT_SIDE_SHARE**2 * _squares(residual).sum()
+        if solution.any():
+            residual -= system(solution)[0]
         direction, squares = residual.copy(), _squares(residual)
-        least = max(least, _REDUCTION**2 * squares.sum())
+        squares_min = max(squares_min, _RESIDUAL_SHARE**2 * squares.sum())
         for step in range(self._inner_iterations):
-            if squares.sum() <= least:
+            if squares.sum() <= squares_min:
                 break
             image, curvature = system(direction)
-            lengths, before = _ratio(squares, curvature), squares
-            squares = _over_rows(found, leml.descend, found, residual, direction, image, lengths)
-            _over_rows(found, leml.turn, direction, residual, _ratio(squares, before))
+            steps, previous = _ratio(squares, curvature), squares
+            squares = _over_rows(
+                solution, leml.descend, solution, residual, direction, image, steps
+            )
+            _over_rows(solution, leml.turn, direction, residual, _ratio(squares, previous))
             tick((step + 1) / self._inner_iterations)
-        self.feature_map[:, columns] = found
+        self.feature_map[:, columns] = solution
 
     def _solve_labels(self) -> None:
-        """Find the best label factors for this feature map, and the loss of the two."""
+        """Set the best label factors for the feature map, and the loss of both."""
         products, weight = self._products, self._regularisation
         embedded = products.embed(self.feature_map)
         moments = second_moments(embedded)
         moments[np.diag_indices_from(moments)] += weight
         image = products.to_labels(embedded)
-        # Not scipy's, whose threads get into the way of numpy's.
+        # numpy, because the threads of scipy's BLAS compete with those of numpy's.
         root = np.linalg.inv(np.linalg.cholesky(moments))
         explained = 0.0
         for rows in _row_blocks(image):
             halves = image[rows] @ root.T
-            # What labels explain of Y is their solution's product with their image.
+            # The part of |Y|² that labels explain is the product of their factors and the image.
             explained += float(np.vdot(halves, halves))
             self.label_factors[rows] = halves @ root
         squares = float(_squares(self.feature_map).sum())
@@ -159,14 +171,14 @@ class Alternation:
 
 
 def _column_blocks(products: Products, count: int) -> Iterator[slice]:
-    """Yield slices of `count` columns whose feature maps fit the memory."""
-    width = max(1, _BLOCK_FLOATS // max(1, *products.shape[:2]))
+    """Yield slices covering `count` columns, each at most `_BLOCK_NUMBERS` / max(n, d) wide."""
+    width = max(1, _BLOCK_NUMBERS // max(1, *products.shape[:2]))
     for first in range(0, count, width):
         yield slice(first, min(count, first + width))
 
 
 def _row_blocks(rows: FloatArray) -> Iterator[slice]:
-    """Yield slices of rows that dense products take at a time."""
+    """Yield slices covering all rows, each at most `_BLOCK_ROWS` high."""
     for first in range(0, len(rows), _BLOCK_ROWS):
         yield slice(first, first + _BLOCK_ROWS)
 
@@ -177,15 +189,15 @@ def _squares(rows: FloatArray) -> Sums:
 
 
 def _over_rows(like: FloatArray, update: Callable[..., None], *arrays: object) -> Sums:
-    """Run a kernel over all rows on all cores, and return what it adds up for each column."""
+    """Run a kernel over the rows of `like` (n, r) on all cores; return its sums by column (r,)."""
     count = like.shape[1]
-    height = max(1, _UPDATED_FLOATS // count)
+    height = max(1, _UPDATED_NUMBERS // count)
     starts = range(0, len(like), height)
     sums = np.zeros((len(starts), count))
 
     def block(number: int) -> None:
-        start_row = starts[number]
-        update(*arrays, start_row, min(len(like), start_row + height), sums[number])
+        first_row = starts[number]
+        update(*arrays, first_row, min(len(like), first_row + height), sums[number])
 
     for _ in on_all_cores(block, range(len(starts))):
         pass
@@ -193,5 +205,5 @@ def _over_rows(like: FloatArray, update: Callable[..., None], *arrays: object) -
 
 
 def _ratio(a: Sums, b: Sums) -> FloatArray:
-    """Divide, 0 where there is nothing left to divide."""
+    """Return a / b by column, 0 where b is not above 0."""
     return np.divide(a, b, out=np.zeros_like(a), where=b > 0).astype(np.float32)

@@ -1,8 +1,8 @@
-"""Documents X (n, d) and labels Y (n, L) as what LEML multiplies with; neither is spread out.
+"""Products of documents X (n, d) and labels Y (n, L) with a few columns, for LEML.
 
-Everything goes over the stored numbers: X, Y and a transposed copy of each, by rows on all cores.
-Where d is small, XᵀX (d, d) is kept instead of being applied: then a step of conjugate gradients
-costs one dense product, some thirty times faster than two passes over sparse rows.
+Sparse matrices stay sparse. A product passes over the stored numbers of X, of Y or of a transposed
+copy, by rows on all cores. If d is small, XᵀX (d, d) is kept: a step of conjugate gradients is then
+one dense product, some thirty times faster than two passes over sparse rows.
 """
 
 from itertools import pairwise
@@ -19,58 +19,61 @@ from divgrpc.vectors import Rows, SparseRows
 
 Matrix: TypeAlias = FloatArray | SparseRows
 
-# XᵀX has at most 4,096 columns (64 MiB), and is worth it where it is no more than so many times the
-# stored numbers: a dense product does about as much more in the same time.
-_MOMENT_COLUMNS: Final = 4_096
-_MOMENTS_OVER_STORED: Final = 32
-# Rows with more of their columns stored are multiplied as dense ones.
-_DENSE_FROM: Final = 1 / 16
+# Keep XᵀX only up to 4,096 columns (64 MiB) and up to 32 x the stored numbers of X. A dense product
+# handles about 32 numbers in the time of one stored number.
+_MOMENT_COLUMNS_MAX: Final = 4_096
+_MOMENTS_PER_STORED_MAX: Final = 32
+# From this share of stored numbers, XᵀX is computed from dense blocks of rows.
+_DENSE_SHARE_MIN: Final = 1 / 16
 _BLOCK_ROWS: Final = 8_192
-# Rows that one thread takes at a time hold so many numbers together.
+# Stored numbers in the rows that one thread multiplies at a time.
 _BLOCK_VALUES: Final = 2**17
 
 
 class Products:
-    """X and Y, to be multiplied with few columns; float32 throughout."""
+    """Products of X and Y with a few columns, in float32."""
 
     def __init__(self, documents: Rows, labels: SparseRows) -> None:
-        """Take X (n, d) and Y (n, L), whose values are 1."""
+        """Hold X (n, d) and Y (n, L); the values of Y are 1."""
         self.documents, self.labels = documents, labels
-        self._documents_back, self._labels_back = _transposed(documents), _transposed(labels)
+        self._transposed_documents, self._transposed_labels = (
+            _transpose(documents),
+            _transpose(labels),
+        )
         self._moments = _moments(documents) if _worth_moments(documents) else None
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Documents, features and labels: n, d, L."""
+        """The numbers of documents, features and labels: n, d, L."""
         return len(self.documents), self.documents.shape[1], self.labels.shape[1]
 
     def embed(self, feature_map: FloatArray) -> FloatArray:
-        """Return X V (n, r) of V (d, r)."""
+        """Return X V (n, r), V = `feature_map` (d, r)."""
         return multiply(self.documents, feature_map)
 
     def to_features(self, rows: FloatArray) -> FloatArray:
-        """Return Xᵀ A (d, r) of A (n, r)."""
-        return multiply(self._documents_back, rows)
+        """Return Xᵀ A (d, r), A = `rows` (n, r)."""
+        return multiply(self._transposed_documents, rows)
 
     def of_labels(self, label_factors: FloatArray) -> FloatArray:
-        """Return Y H (n, r) of H (L, r)."""
+        """Return Y H (n, r), H = `label_factors` (L, r)."""
         return multiply(self.labels, label_factors)
 
     def to_labels(self, rows: FloatArray) -> FloatArray:
-        """Return Yᵀ A (L, r) of A (n, r)."""
-        return multiply(self._labels_back, rows)
+        """Return Yᵀ A (L, r), A = `rows` (n, r)."""
+        return multiply(self._transposed_labels, rows)
 
     def moments(self, feature_map: FloatArray) -> FloatArray:
-        """Return XᵀX V (d, r) of V (d, r)."""
+        """Return XᵀX V (d, r), V = `feature_map` (d, r)."""
         if self._moments is not None:
             return self._moments @ feature_map
         return self.to_features(self.embed(feature_map))
 
 
 def multiply(matrix: Matrix, columns: FloatArray) -> FloatArray:
-    """Return the product of a matrix (m, d) and `columns` (d, r): (m, r) float32.
+    """Return `matrix` (m, d) times `columns` (d, r): (m, r) float32.
 
-    A sparse row's sum runs over its own numbers in order, whatever thread has it.
+    The sum of a sparse row runs over its numbers in order, on any number of threads.
     """
     if not isinstance(matrix, SparseRows):
         return matrix @ columns
@@ -88,7 +91,7 @@ def multiply(matrix: Matrix, columns: FloatArray) -> FloatArray:
 
 
 def second_moments(rows: FloatArray) -> npt.NDArray[np.float64]:
-    """Return AᵀA (r, r) float64 of A (n, r), added up over blocks."""
+    """Return AᵀA (r, r) float64, A = `rows` (n, r), as a sum over blocks of rows."""
     total = np.zeros((rows.shape[1], rows.shape[1]))
     for start in range(0, len(rows), _BLOCK_ROWS):
         block = rows[start : start + _BLOCK_ROWS]
@@ -97,20 +100,20 @@ def second_moments(rows: FloatArray) -> npt.NDArray[np.float64]:
 
 
 def without_empty(rows: SparseRows) -> tuple[SparseRows, IntArray]:
-    """Return rows in the columns that they have anything in, and which these are, ascending.
+    """Return rows (n, d) without their empty columns, and the numbers of the other columns.
 
-    Of a few with millions of columns a model is trained in the time that their own take.
+    The numbers ascend. Training then takes time for the columns in use, not for all d.
     """
     used = np.zeros(rows.dims, np.bool_)
     used[rows.indices] = True
     columns = np.flatnonzero(used)
     if len(columns) == rows.dims:
         return rows, columns
-    renamed = (np.cumsum(used, dtype=np.int32) - 1)[rows.indices]
-    return SparseRows(rows.indptr, renamed, rows.values, len(columns)), columns
+    renumbered = (np.cumsum(used, dtype=np.int32) - 1)[rows.indices]
+    return SparseRows(rows.indptr, renumbered, rows.values, len(columns)), columns
 
 
-def _transposed(matrix: Matrix) -> Matrix:
+def _transpose(matrix: Matrix) -> Matrix:
     if not isinstance(matrix, SparseRows):
         return matrix.T
     return SparseRows.of(sparse.csr_array(matrix.matrix.T))
@@ -119,7 +122,7 @@ def _transposed(matrix: Matrix) -> Matrix:
 def _worth_moments(documents: Matrix) -> bool:
     columns = int(documents.shape[1])
     stored = len(documents.indices) if isinstance(documents, SparseRows) else documents.size
-    return columns <= _MOMENT_COLUMNS and columns**2 <= _MOMENTS_OVER_STORED * max(1, stored)
+    return columns <= _MOMENT_COLUMNS_MAX and columns**2 <= _MOMENTS_PER_STORED_MAX * max(1, stored)
 
 
 def _moments(documents: Matrix) -> FloatArray:
@@ -127,7 +130,7 @@ def _moments(documents: Matrix) -> FloatArray:
     if not isinstance(documents, SparseRows):
         return second_moments(documents).astype(np.float32)
     rows, columns = documents.shape
-    if len(documents.indices) < _DENSE_FROM * rows * columns:
+    if len(documents.indices) < _DENSE_SHARE_MIN * rows * columns:
         matrix = documents.matrix
         return np.asarray((matrix.T @ matrix).toarray(), np.float32)
     total = np.zeros((columns, columns))

@@ -1,8 +1,8 @@
-"""A label model: two factors whose product scores every label of a document.
+"""The label model: two factors whose product scores every label of a document.
 
-The score of label l for document x is h_l . (Vᵀx + offset), with h_l a row of the label factors and
-V the feature map. What training gives wants documents of unit length and has an offset, which is
-what a constant feature came to; factors from elsewhere are taken as they are.
+The score of label l for document x is h_l · (Vᵀx + offset). h_l is a row of the label factors, V is
+the feature map. A trained model scales documents to unit length; its offset is the row of V of a
+constant feature. Factors from elsewhere are used as they are.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from divgrpc.labels.matrices import multiply
 from divgrpc.types import FloatArray, IntArray, LabelPrediction
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare, within_float32
 
-# Scores of a block of documents: 64 MiB.
+# Scores of one block of documents: 64 MiB.
 _BLOCK_SCORES: Final = 2**24
 
 
@@ -25,7 +25,7 @@ _BLOCK_SCORES: Final = 2**24
 class LabelModel:
     """`label_factors` (L, r), `feature_map` (d, r) and `offset` (r,), all float32.
 
-    `unit_rows`: documents are scaled to unit length before they are multiplied.
+    `unit_rows`: documents are scaled to unit length first.
     """
 
     label_factors: FloatArray
@@ -37,15 +37,13 @@ class LabelModel:
     def of_factors(
         cls, label_factors: npt.ArrayLike, feature_map: npt.ArrayLike, *, unit_rows: bool = False
     ) -> Self:
-        """Take factors from elsewhere, (L, r) and (d, r).
+        """Make a model of factors from elsewhere, (L, r) and (d, r), with an offset of zeros.
 
-        Raises `InvalidArgumentError`, with the field, where they are no finite matrices of as many
-        columns.
+        Raises `InvalidArgumentError`, with the field label_factors or feature_map, unless both are
+        dense, finite matrices with the same number of columns.
         """
-        factors, features = (
-            _factor(name, given)
-            for name, given in (("label_factors", label_factors), ("feature_map", feature_map))
-        )
+        factors = _as_factor("label_factors", label_factors)
+        features = _as_factor("feature_map", feature_map)
         if factors.shape[1] != features.shape[1]:
             raise InvalidArgumentError(
                 "feature_map",
@@ -56,54 +54,48 @@ class LabelModel:
 
     @property
     def dims(self) -> int:
-        """How many features a document has, d."""
+        """The number of features of a document, d."""
         return len(self.feature_map)
 
     @property
     def label_count(self) -> int:
-        """How many labels there are, L."""
+        """The number of labels, L."""
         return len(self.label_factors)
 
     @property
     def rank(self) -> int:
-        """How many numbers stand for a document or a label, r."""
+        """The numbers that represent a document or a label, r."""
         return int(self.label_factors.shape[1])
 
     def embed(self, documents: RowsLike) -> FloatArray:
-        """Return what stands for each of `documents` (nq, d): (nq, r).
+        """Return Vᵀx + offset (nq, r) float32 for `documents` (nq, d), dense or sparse.
 
-        A document without a feature is its offset alone. Raises `InvalidArgumentError`, with the
-        field `documents`, for other columns and for values that are not finite.
+        A document without features becomes the offset. Raises `InvalidArgumentError`, with the
+        field documents, for another number of columns and for values that are not finite.
         """
         rows = as_rows("documents", documents, self.dims)
-        # Both raise for what is not finite; the first also scales.
+        # Both raise for values that are not finite; the first also scales the rows.
         prepare("documents", rows, "cosine" if self.unit_rows else "inner_product")
         return np.asarray(multiply(rows, self.feature_map) + self.offset)
 
     def predict(
         self, documents: RowsLike, *, top_k: int = 5, threshold: float | None = None
     ) -> LabelPrediction:
-        """Score every label of each document and return the `top_k` best of at least `threshold`.
+        """Score every label of `documents` (nq, d); return the `top_k` best.
 
-        What is faster but not exact is measured beside this. Equal scores go by the smaller label.
+        Labels with a score below `threshold` are left out. Of equal scores the smaller label comes
+        first. Approximate searches are measured against this one. Raises `InvalidArgumentError` as
+        `embed` does, and with the field top_k unless it is at least 1.
         """
         embedded = self.embed(documents)
         width = check_top_k(top_k, self.label_count)
-        labels = np.empty((len(embedded), width), np.int64)
-        scores = np.empty((len(embedded), width), np.float32)
-        size = max(1, _BLOCK_SCORES // self.label_count)
-        for start in range(0, len(embedded), size):
-            block = slice(start, start + size)
-            labels[block], scores[block] = best_labels(
-                embedded[block] @ self.label_factors.T, width
-            )
-        return prediction(labels, scores, top_k, threshold)
+        return prediction(*best_products(embedded, self.label_factors, width), top_k, threshold)
 
 
 def as_documents(documents: RowsLike) -> Rows:
-    """Return documents (n, d) as training takes them: of unit length, and a feature that is 1.
+    """Return `documents` (n, d) for training: (n, d + 1), of unit length, with a last column of 1.
 
-    The constant is the last of d + 1 columns. Raises `InvalidArgumentError` as `embed` does.
+    Raises `InvalidArgumentError` as `LabelModel.embed` does.
     """
     rows = as_rows("documents", documents, None)
     prepare("documents", rows, "cosine")
@@ -115,10 +107,10 @@ def as_documents(documents: RowsLike) -> Rows:
 
 
 def as_labels(labels: RowsLike, documents: int | None = None) -> SparseRows:
-    """Return a label matrix (n, L), sparse or dense, as rows of ones: what is not 0 is a label.
+    """Return `labels` (n, L), sparse or dense, as sparse rows of ones: any number but 0 is a label.
 
-    Raises `InvalidArgumentError`, with the field `labels`, where there are other rows than
-    `documents`, no labels, and values that are not finite.
+    Raises `InvalidArgumentError`, with the field labels, if `documents` is another number of rows,
+    if there is no label, and for values that are not finite.
     """
     rows = label_rows(as_rows("labels", labels, None))
     if documents is not None and len(rows) != documents:
@@ -131,50 +123,73 @@ def as_labels(labels: RowsLike, documents: int | None = None) -> SparseRows:
     return rows
 
 
-def label_rows(given: Rows) -> SparseRows:
-    """Return labels (n, L) as sparse rows of what is not 0; sparse ones are written over.
+def label_rows(labels: Rows) -> SparseRows:
+    """Return `labels` (n, L) as sparse rows without zeros; sparse ones are overwritten.
 
-    Raises `InvalidArgumentError`, with the field `labels`, for values that are not finite.
+    Raises `InvalidArgumentError`, with the field labels, for values that are not finite.
     """
-    matrix = given.matrix if isinstance(given, SparseRows) else sparse.csr_array(given)
+    matrix = labels.matrix if isinstance(labels, SparseRows) else sparse.csr_array(labels)
     matrix.eliminate_zeros()
     if not np.isfinite(matrix.data).all():
         raise InvalidArgumentError("labels", "labels must be finite")
     return SparseRows.of(matrix)
 
 
-def best_labels(scores: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
-    """Return labels and scores (m, count) of the greatest of `scores` (m, L), best first.
+def best_products(
+    embedded: FloatArray, factors: FloatArray, count: int
+) -> tuple[IntArray, FloatArray]:
+    """Return labels and scores (m, count) of the largest products of each row, in blocks of rows.
 
-    `count` is from 1 to L; of equal scores the smaller label comes first.
+    `embedded` is (m, r) and `factors` (L, r), float32; the rest is as in `best_labels`.
     """
-    least = np.partition(scores, scores.shape[1] - count, axis=1)[:, scores.shape[1] - count]
-    rows, labels = np.nonzero(scores >= least[:, None])
+    labels = np.empty((len(embedded), count), np.int64)
+    scores = np.empty((len(embedded), count), np.float32)
+    rows = max(1, _BLOCK_SCORES // len(factors))
+    for start in range(0, len(embedded), rows):
+        block = slice(start, start + rows)
+        labels[block], scores[block] = best_labels(embedded[block] @ factors.T, count)
+    return labels, scores
+
+
+def best_labels(scores: FloatArray, count: int) -> tuple[IntArray, FloatArray]:
+    """Return labels and scores (m, count) of the largest `scores` (m, L) of each row, best first.
+
+    `count` is from 1 to L. Of equal scores the smaller label comes first.
+    """
+    boundary = np.partition(scores, scores.shape[1] - count, axis=1)[:, scores.shape[1] - count]
+    rows, labels = np.nonzero(scores >= boundary[:, None])
     return best_of_pairs(rows, labels, scores[rows, labels], len(scores), count)
 
 
 def best_of_pairs(
     rows: IntArray, labels: IntArray, scores: FloatArray, row_count: int, count: int
 ) -> tuple[IntArray, FloatArray]:
-    """Return the same of t triples of row, label and score; -1 and NaN where a row has fewer."""
+    """Return labels and scores (row_count, count) of the best of t scored pairs, best first.
+
+    Pair i gives the label labels[i] of row rows[i] the score scores[i]. Of equal scores the smaller
+    label comes first. A row with fewer pairs ends with -1 and NaN.
+    """
     order = np.lexsort((labels, -scores, rows))
     rows = rows[order]
-    place = np.arange(len(rows)) - np.searchsorted(rows, rows)
-    kept = place < count
+    places = np.arange(len(rows)) - np.searchsorted(rows, rows)
+    inside = places < count
     best = np.full((row_count, count), -1)
-    worth = np.full((row_count, count), np.nan, np.float32)
-    best[rows[kept], place[kept]] = labels[order][kept]
-    worth[rows[kept], place[kept]] = scores[order][kept]
-    return best, worth
+    best_scores = np.full((row_count, count), np.nan, np.float32)
+    best[rows[inside], places[inside]] = labels[order][inside]
+    best_scores[rows[inside], places[inside]] = scores[order][inside]
+    return best, best_scores
 
 
 def prediction(
     labels: IntArray, scores: FloatArray, top_k: int, threshold: float | None
 ) -> LabelPrediction:
-    """Return lists of `top_k` places of which those below the threshold are empty."""
-    empty = ((0, 0), (0, top_k - labels.shape[1]))
-    labels = np.pad(labels, empty, constant_values=-1)
-    scores = np.pad(scores, empty, constant_values=np.nan)
+    """Return `labels` and `scores` (nq, at most top_k) as lists of `top_k` places.
+
+    Places without a label, or with a score below `threshold`, get -1 and NaN.
+    """
+    padding = ((0, 0), (0, top_k - labels.shape[1]))
+    labels = np.pad(labels, padding, constant_values=-1)
+    scores = np.pad(scores, padding, constant_values=np.nan)
     if threshold is not None:
         below = ~(scores >= within_float32(threshold))
         labels[below], scores[below] = -1, np.nan
@@ -182,14 +197,17 @@ def prediction(
 
 
 def check_top_k(top_k: int, label_count: int) -> int:
-    """Return how many labels there can be at most; raises for none."""
+    """Return the smaller of `top_k` and `label_count`.
+
+    Raises `InvalidArgumentError`, with the field top_k, unless `top_k` is an int from 1 up.
+    """
     if not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1:
         raise InvalidArgumentError("top_k", f"top_k must be a whole number from 1 up, got {top_k}")
     return min(top_k, label_count)
 
 
-def _factor(name: str, given: npt.ArrayLike) -> FloatArray:
-    factor = as_rows(name, given, None)
+def _as_factor(name: str, matrix: npt.ArrayLike) -> FloatArray:
+    factor = as_rows(name, matrix, None)
     if isinstance(factor, SparseRows) or not factor.size:
         raise InvalidArgumentError(name, f"{name} must be a dense matrix, and not empty")
     if not np.isfinite(factor).all():

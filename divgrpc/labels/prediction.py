@@ -1,9 +1,9 @@
-"""From documents to labels: what `Index.predict_labels` asks of a generation's labels.
+"""Prediction of labels from documents, for `Index.predict_labels`.
 
-`embedding`: a document becomes r numbers, and the labels of the largest products with them are
-found as any points are, by an index of its own over the label factors; then a selector picks.
-`neighbour_vote`: documents that were built in are found, and vote (`divgrpc.labels.votes`). In both
-modes the selector `hierarchy` picks among the best labels (`divgrpc.search.branches`).
+Mode `embedding`: a document becomes r numbers. An index over the label factors finds the labels
+with the largest products, as it would find points, and a selector picks. Mode `neighbour_vote`: the
+nearest points vote for their labels (`divgrpc.labels.votes`). In both modes the selector
+`hierarchy` picks among the best labels (`divgrpc.search.branches`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,18 +41,19 @@ from divgrpc.types import (
 )
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare
 
-# Where the arrays of the index over label factors stand among those of a generation.
-INDEX = "label_index."
-# So that a check of many documents holds few of them.
-_CHECKED_AT_ONCE: Final = 256
+# Prefix of the names of the arrays of the index over label factors.
+INDEX: Final = "label_index."
+# Documents that a check embeds at a time.
+_CHECKED_ROWS: Final = 256
+# The selector `hierarchy` sees the 50 labels with most votes, or 10 x top_k if that is more.
+_VOTED_LABELS_MIN: Final = 50
+_VOTED_PER_LABEL: Final = 10
 NO_LABELS: Final = "the index has no labels: give labels or a label_model to Build"
-# Labels of most votes that the selector `hierarchy` sees: so many, or so many times top_k.
-_VOTED_LEAST, _VOTED_PER_LABEL = 50, 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """What was found for documents: columns as in `LabelResult`, and the query that found it."""
+class LabelHits:
+    """Labels of documents, columns as in `LabelResult`, and the parameters of their search."""
 
     labels: IntArray
     scores: FloatArray
@@ -63,33 +64,33 @@ class Found:
 
 
 class IndexedLabels:
-    """The labels of a generation: sets of its points, a model, names, a hierarchy; what it has."""
+    """The labels of a generation: label sets of its points, a model, names, a hierarchy.
+
+    Each of the four may be missing.
+    """
 
     def __init__(self, arrays: Mapping[str, Array], section: LabelSection, metric: Metric) -> None:
-        """Take a generation's; `metric` is that of its points."""
+        """Hold the arrays of a generation and its label section; `metric` is that of its points."""
         self._arrays = arrays
         self._section = section
         self._metric: Metric = metric
 
     @classmethod
     def of(cls, manifest: Manifest, arrays: Mapping[str, Array]) -> Self | None:
-        """Return the labels of a generation, None where it has none."""
+        """Return the labels of a generation, None if it was built without labels."""
         if manifest.labels is None:
             return None
         return cls(arrays, manifest.labels, manifest.parameters.metric)
 
     @property
     def count(self) -> int:
-        """How many labels there are, L."""
+        """The number of labels, L."""
         return self._section.label_count
 
     @cached_property
     def tree(self) -> LabelTree | None:
-        """The hierarchy, as a tree."""
-        if not self.has_hierarchy:
-            return None
-        parents, depths = (self._arrays[f"label_tree.{name}"] for name in ("parents", "depths"))
-        return LabelTree.of_tree(parents, depths, self.count)
+        """The hierarchy as a tree, None without a hierarchy."""
+        return LabelTree.of_tree(*self._tree_arrays(), self.count) if self.has_hierarchy else None
 
     @property
     def has_hierarchy(self) -> bool:
@@ -98,19 +99,21 @@ class IndexedLabels:
 
     @cached_property
     def _branches(self) -> Branches:
-        """The hierarchy as the selector takes it; only where there is one."""
-        parents, depths = (self._arrays[f"label_tree.{name}"] for name in ("parents", "depths"))
-        return Branches.of(parents, depths, self.count)
+        """The hierarchy in the form of the selector; raises KeyError without a hierarchy."""
+        return Branches.of(*self._tree_arrays(), self.count)
+
+    def _tree_arrays(self) -> tuple[Array, Array]:
+        return self._arrays["label_tree.parents"], self._arrays["label_tree.depths"]
 
     @property
     def point_counts(self) -> IntArray | None:
-        """How many points have each label, (L,) int64; None where their labels are not kept."""
+        """The number of points of each label, (L,) int64; None without label sets."""
         indices = self._arrays.get("label_sets.indices")
         return None if indices is None else np.bincount(indices, minlength=self.count)
 
     @cached_property
     def _sets(self) -> SparseRows:
-        """The labels of every point (n, L)."""
+        """The label sets of the points (n, L); raises `UnfitIndexError` without them."""
         if "label_sets.indptr" not in self._arrays:
             raise UnfitIndexError("mode", "the index has no labels of its points to vote with")
         indptr, indices = (self._arrays[f"label_sets.{name}"] for name in ("indptr", "indices"))
@@ -118,7 +121,7 @@ class IndexedLabels:
 
     @property
     def _index(self) -> Manifest:
-        """What is known of the index over the label factors."""
+        """The manifest of the index over the label factors."""
         if self._section.index is None:
             raise UnfitIndexError("mode", "the index has no label model; Build makes or takes one")
         return self._section.index
@@ -135,7 +138,7 @@ class IndexedLabels:
         """Fill in the defaults of a search for labels; raises `UnfitIndexError` without a model."""
         index = self._index
         parameters = parameters.filled(hierarchy=self.has_hierarchy)
-        wanted = self._table.resolve(
+        effective = self._table.resolve(
             parameters.query,
             index.rows,
             index.dims,
@@ -143,17 +146,17 @@ class IndexedLabels:
             most_probes=self._searcher.max_probes,
         )
         if parameters.least is None:
-            return wanted
-        # What is below it never comes before the selector. Distances are minus the products.
-        return replace(wanted, max_distance=-parameters.least)
+            return effective
+        # Labels below the threshold never reach the selector. Distances are minus the products.
+        return replace(effective, max_distance=-parameters.least)
 
     def check(self, documents: Rows) -> None:
-        """Raise what embedding these would raise, with their own numbers; they are written over."""
+        """Raise the errors of embedding `documents` (nq, d), which are overwritten."""
         _ = self._index
-        for start in range(0, len(documents), _CHECKED_AT_ONCE):
-            self._embedded(documents[start : start + _CHECKED_AT_ONCE], first_row=start)
+        for start in range(0, len(documents), _CHECKED_ROWS):
+            self._embed(documents[start : start + _CHECKED_ROWS], first_row=start)
 
-    def _embedded(self, documents: Rows, *, first_row: int = 0) -> FloatArray:
+    def _embed(self, documents: Rows, *, first_row: int = 0) -> FloatArray:
         return embed(
             documents,
             self._arrays["feature_map"],
@@ -163,33 +166,34 @@ class IndexedLabels:
         )
 
     def exact_together(self, parameters: PredictParameters) -> int:
-        """Return for how many documents labels are searched together exactly at most, or 1."""
+        """Return the largest number of documents in one exact search, 1 for one by one."""
         plan = self._plan(self.resolve(parameters), parameters)
         return self._searcher.exact_together(plan, sparse=False)
 
-    def _plan(self, wanted: EffectiveParameters, parameters: PredictParameters) -> QueryPlan:
-        """Return how labels are searched for; the selector `hierarchy` takes all candidates."""
+    def _plan(self, effective: EffectiveParameters, parameters: PredictParameters) -> QueryPlan:
+        """Plan the search for labels; the selector `hierarchy` gets all candidates."""
         if parameters.by_hierarchy:
-            wanted = replace(wanted, k=min(wanted.candidates_limit or self.count, self.count))
-        return self._searcher.plan(wanted, probe_on=parameters.search == "auto")
+            candidates = effective.candidates_limit or self.count
+            effective = replace(effective, k=min(candidates, self.count))
+        return self._searcher.plan(effective, probe_on=parameters.search == "auto")
 
-    def predict(self, documents: Rows, parameters: PredictParameters) -> Found:
-        """Return the labels whose products with the embedded documents are selected.
+    def predict(self, documents: Rows, parameters: PredictParameters) -> LabelHits:
+        """Return selected labels with large products with the embedded `documents` (nq, d).
 
-        `parameters` are filled in.
+        `parameters` have every default filled in. `documents` are overwritten.
         """
-        wanted = self.resolve(parameters)
-        plan = self._plan(wanted, parameters)
-        embedded = self._embedded(documents)
+        effective = self.resolve(parameters)
+        plan = self._plan(effective, parameters)
+        embedded = self._embed(documents)
         if not parameters.by_hierarchy:
             answers = self._searcher.answer(embedded, plan)
-            return Found(
+            return LabelHits(
                 answers.ids,
                 answers.scores,
                 answers.selection_scores,
                 answers.counts,
                 answers.stats,
-                wanted,
+                effective,
             )
         picks, stats = [], []
         rows = max(1, CANDIDATES_AT_ONCE // plan.parameters.k)
@@ -198,7 +202,7 @@ class IndexedLabels:
             picks.append(self._pick(answers.ids, answers.scores, answers.counts, parameters))
             stats.append(answers.stats)
         labels, scores, values, counts = map(np.concatenate, zip(*picks, strict=True))
-        return Found(labels, scores, values, counts, np.concatenate(stats, axis=1), wanted)
+        return LabelHits(labels, scores, values, counts, np.concatenate(stats, axis=1), effective)
 
     def _pick(
         self,
@@ -207,7 +211,7 @@ class IndexedLabels:
         counts: CountArray,
         parameters: PredictParameters,
     ) -> PickedLabels:
-        """Pick among candidates by the hierarchy."""
+        """Pick top_k of the candidates `labels` (nq, m) by the hierarchy."""
         return self._branches.pick(labels, scores, counts, parameters.top_k, parameters.dial)
 
     def vote(
@@ -216,51 +220,57 @@ class IndexedLabels:
         answers: Answers,
         parameters: PredictParameters,
         query: EffectiveParameters,
-    ) -> Found:
-        """Return the labels of most votes of `neighbours` (nq, k), rows of points, -1 for none."""
+    ) -> LabelHits:
+        """Return the labels with most votes of `neighbours` (nq, k), rows of points, -1 for none.
+
+        `answers` hold the scores of the neighbours; `query` are the parameters that found them.
+        """
         weights = np.ones(neighbours.shape, np.float32)
         if parameters.vote == "weighted":
             weights = weigh(answers.scores, answers.counts, self._metric)
         width = parameters.top_k
         if parameters.by_hierarchy:
-            width = max(_VOTED_LEAST, _VOTED_PER_LABEL * width)
+            width = max(_VOTED_LABELS_MIN, _VOTED_PER_LABEL * width)
         labels, shares = most_voted(neighbours, weights, self._sets, min(width, self.count))
         voted = prediction(labels, shares, width, parameters.least)
+        picked = PickedLabels(voted.labels, voted.scores, voted.scores, voted.counts)
         if parameters.by_hierarchy:
             picked = self._pick(voted.labels, voted.scores, voted.counts, parameters)
-            return Found(*picked, answers.stats, query)
-        return Found(voted.labels, voted.scores, voted.scores, voted.counts, answers.stats, query)
+        return LabelHits(*picked, answers.stats, query)
 
-    def result(self, found: Found, parameters: PredictParameters, generation: int) -> LabelResult:
-        """Return what was found with all that belongs to an answer."""
+    def result(
+        self, hits: LabelHits, parameters: PredictParameters, generation: int
+    ) -> LabelResult:
+        """Return hits with their names, statistics, parameters and warnings."""
         warnings = parameters.query.warnings()
-        warnings += too_few("top_k", parameters.top_k, self.count, found.counts)
+        warnings += too_few("top_k", parameters.top_k, self.count, hits.counts)
         return LabelResult(
-            labels=found.labels,
-            scores=found.scores,
-            selection_scores=found.values,
-            counts=found.counts,
+            labels=hits.labels,
+            scores=hits.scores,
+            selection_scores=hits.values,
+            counts=hits.counts,
             generation=generation,
-            stats=QueryStats(*found.stats),
-            parameters=parameters.effective(found.query),
+            stats=QueryStats(*hits.stats),
+            parameters=parameters.effective(hits.query),
             warnings=warnings,
-            names=tuple(self._names(found)),
+            names=tuple(self._names(hits)),
         )
 
-    def _names(self, found: Found) -> Iterator[tuple[str, ...]]:
+    def _names(self, hits: LabelHits) -> Iterator[tuple[str, ...]]:
         if "label_names.ends" not in self._arrays:
             return
         text, ends = self._arrays["label_names.bytes"], self._arrays["label_names.ends"]
-        for labels, count in zip(found.labels, found.counts, strict=True):
+        for labels, count in zip(hits.labels, hits.counts, strict=True):
             spans = ((ends[label - 1] if label else 0, ends[label]) for label in labels[:count])
             yield tuple(text[start:stop].tobytes().decode() for start, stop in spans)
 
 
 def document_rows(documents: RowsLike, dims: int) -> Rows:
-    """Return a copy of documents (nq, dims); raises `InvalidArgumentError` for `documents`.
+    """Return a copy of `documents` (nq, d = `dims`), dense or sparse, as float32.
 
-    One without a feature is refused, as a vector without a direction is: every label would be as
-    good.
+    Raises `InvalidArgumentError`, with the field documents, for another number of columns, for a
+    number of rows outside the limits, and for a document without features, to which every label
+    would be equally near.
     """
     rows = as_rows("documents", documents, dims)
     if not 1 <= len(rows) <= LIMITS["query_rows_max"]:
@@ -288,11 +298,12 @@ def embed(
     unit: bool,
     first_row: int = 0,
 ) -> FloatArray:
-    """Return what stands for each document (nq, d): (nq, r), the same whatever it is asked with.
+    """Return Vᵀx + offset (nq, r) float32 for `documents` (nq, d), which are overwritten.
 
-    `documents` are written over. `unit`: they are scaled to unit length first. Raises
-    `InvalidArgumentError`, with the field `documents`, for what is not finite, or too long once it
-    is embedded; `first_row` is the number of the first there.
+    The result of a document does not depend on the others. `feature_map` V is (d, r), `offset`
+    (r,). `unit`: scale documents to unit length first. Raises `InvalidArgumentError`, with the
+    field documents, for values that are not finite and for embedded documents that are too long.
+    `first_row` is the number that the message gives to the first row.
     """
     prepare("documents", documents, "cosine" if unit else "inner_product", first_row=first_row)
     embedded = np.empty((len(documents), len(offset)), np.float32)

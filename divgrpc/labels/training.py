@@ -1,4 +1,4 @@
-"""Training a label model from documents and their labels: parameters chosen, then all rows used."""
+"""Training of a label model: choose the open parameters, then train on all rows."""
 
 import time
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from divgrpc.vectors import Rows, RowsLike, SparseRows
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedLabels:
-    """A `model`, the `parameters` it was trained with, none open, and how that went.
+    """A trained `model` and its `parameters`, none of them open.
 
-    `losses`: what the loss was after each iteration, falling; `trials`: what was tried on rows held
-    out.
+    `losses` holds the loss after each iteration, descending. `trials` holds the settings that were
+    tried on held-out rows; it is empty if no parameter was open.
     """
 
     model: LabelModel
@@ -39,110 +39,108 @@ def train(
 ) -> TrainedLabels:
     """Train LEML on `documents` X (n, d) and `labels` Y (n, L), each sparse or dense.
 
-    Rows of X are scaled to unit length and get a constant feature; what is not 0 in Y is a label.
-    `on_progress` is called several times an iteration, and ends the training by raising. The same
-    data, parameters and libraries on the same machine give the same factors. Raises
-    `InvalidArgumentError` with the field named: documents, labels, rank, regularisation.
+    Rows of X are scaled to unit length and get a constant feature. Any number in Y but 0 is a
+    label. `on_progress` is called several times per iteration, and may raise to end the training.
+    The same data, parameters, libraries and processor give the same factors. Raises
+    `InvalidArgumentError` with the field documents, labels, rank or regularisation.
     """
     rows = as_documents(documents)
     truth = as_labels(labels, len(rows))
-    given = parameters or LabelParameters()
-    reported = _Reports(len(rows), on_progress)
-    # Products of BLAS are small here: its threads wait for one another, on a busy machine for long.
+    reports = _Reports(len(rows), on_progress)
+    # The products are small: threads of BLAS would mostly wait for one another.
     with threadpool_limits(1, user_api="blas"):
-        return _trained(rows, truth, given, reported)
+        return _train(rows, truth, parameters or LabelParameters(), reports)
 
 
-def _trained(
-    rows: Rows, truth: SparseRows, given: LabelParameters, reported: "_Reports"
+def _train(
+    rows: Rows, truth: SparseRows, parameters: LabelParameters, reports: "_Reports"
 ) -> TrainedLabels:
     features, labels = rows.shape[1], truth.shape[1]
-    _check_size(given.rank, features, labels)
-    used = None
+    _check_size(parameters.rank, features, labels)
+    used_features = None
     if isinstance(rows, SparseRows):
-        rows, used = without_empty(rows)
-    truth, had = without_empty(truth)
-    chosen = choose(rows, truth, given, reported.choosing)
+        rows, used_features = without_empty(rows)
+    truth, used_labels = without_empty(truth)
+    best, trials = choose(rows, truth, parameters, reports.choosing)
     products = Products(rows, truth)
-    rng = np.random.default_rng((given.seed, 2))
-    reported.begin(chosen.iterations)
-    first = start(products, chosen.rank, rng, reported.within)
-    training = Alternation(products, first, chosen.regularisation, given.inner_iterations)
+    rng = np.random.default_rng((parameters.seed, 2))
+    reports.begin(best.iterations)
+    first = start(products, best.rank, rng, reports.within)
+    training = Alternation(products, first, best.regularisation, parameters.inner_iterations)
     losses: list[float] = []
-    for _ in range(chosen.iterations):
-        losses.append(training.iterate(reported.within))
-        reported.end_iteration(losses[-1])
-        if len(losses) > 1 and losses[-2] - losses[-1] < given.tolerance * losses[-2]:
+    for _ in range(best.iterations):
+        losses.append(training.iterate(reports.within))
+        reports.end_iteration(losses[-1])
+        if len(losses) > 1 and losses[-2] - losses[-1] < parameters.tolerance * losses[-2]:
             break
     if not training.label_factors.any():
         raise InvalidArgumentError(
             "regularisation",
-            f"regularisation must be lower, {chosen.regularisation:g} leaves no factors but zeros",
+            f"regularisation must be lower, {best.regularisation:g} leaves no factors but zeros",
         )
-    # What no document has stays at none, as regularisation has it.
-    feature_map = _spread(training.feature_map, used, features)
-    factors = _spread(training.label_factors, had, labels)
+    # Regularisation would give features and labels that no document has zeros too.
+    feature_map = _insert_zeros(training.feature_map, used_features, features)
+    factors = _insert_zeros(training.label_factors, used_labels, labels)
     model = LabelModel(factors, feature_map[:-1], feature_map[-1], unit_rows=True)
-    filled = replace(
-        given,
-        rank=chosen.rank,
-        regularisation=chosen.regularisation,
-        iterations=chosen.iterations,
+    chosen = replace(
+        parameters, rank=best.rank, regularisation=best.regularisation, iterations=best.iterations
     )
-    return TrainedLabels(model, filled, tuple(losses), chosen.trials)
+    return TrainedLabels(model, chosen, tuple(losses), trials)
 
 
 def _check_size(rank: int | None, features: int, labels: int) -> None:
-    """Refuse a rank whose factors are too large to keep, the constant feature counted."""
-    most = LIMITS["label_factor_numbers_max"] // max(features, labels)
-    if rank is not None and rank > most:
+    """Refuse a rank whose factors are too large to store; `features` includes the constant."""
+    rank_max = LIMITS["label_factor_numbers_max"] // max(features, labels)
+    if rank is not None and rank > rank_max:
         raise InvalidArgumentError(
             "rank",
-            f"rank must be at most {most} with {features - 1} columns and {labels} labels, "
+            f"rank must be at most {rank_max} with {features - 1} columns and {labels} labels, "
             f"got {rank}: a factor holds too many numbers",
         )
 
 
-def _spread(found: FloatArray, places: IntArray | None, count: int) -> FloatArray:
-    """Return what was found at their places among `count` rows of zeros; None is everywhere."""
+def _insert_zeros(rows: FloatArray, places: IntArray | None, count: int) -> FloatArray:
+    """Return `count` rows: `rows` at their places, zeros elsewhere; None stands for every place."""
     if places is None or len(places) == count:
-        return found
-    spread = np.zeros((count, found.shape[1]), np.float32)
-    spread[places] = found
+        return rows
+    spread = np.zeros((count, rows.shape[1]), np.float32)
+    spread[places] = rows
     return spread
 
 
 class _Reports:
-    """Progress of both stages: the first may end before all of it is done.
+    """Progress of both stages, in rows.
 
-    In the second, the start of the factors is as much as an iteration.
+    Choosing may end before its total is reached. In training the first factors count as one
+    iteration.
     """
 
     def __init__(self, rows: int, on_progress: Callable[[Progress], None] | None) -> None:
         self._rows = rows
         self._on_progress = on_progress or (lambda _: None)
-        self._begun = time.monotonic()
+        self._start_seconds = time.monotonic()
         self._done, self._total = 0, 1
         self._loss: float | None = None
 
     def choosing(self, share: float) -> None:
-        """Say how many settings have been tried, as a share of the most that may be."""
+        """Report the share of the largest number of trials that is done, 0 to 1."""
         self._on_progress(TrainingProgress("choosing", round(share * self._rows), self._rows))
 
     def begin(self, iterations: int) -> None:
-        """Start the clock of the training itself."""
-        self._begun, self._total = time.monotonic(), iterations + 1
+        """Start the clock of the training stage."""
+        self._start_seconds, self._total = time.monotonic(), iterations + 1
 
     def within(self, share: float) -> None:
-        """Say how far an iteration, or the start, has come."""
+        """Report the share of an iteration, or of the first factors, that is done."""
         if share == 1 and self._done == 0:
             self._done, share = 1, 0.0
         done = self._done + share
-        left = (time.monotonic() - self._begun) * (self._total - done) / done if done else None
+        seconds = time.monotonic() - self._start_seconds
+        seconds_left = seconds * (self._total - done) / done if done else None
         rows = (round(done * self._rows), self._total * self._rows)
-        self._on_progress(TrainingProgress("training", *rows, left, self._loss))
+        self._on_progress(TrainingProgress("training", *rows, seconds_left, self._loss))
 
     def end_iteration(self, loss: float) -> None:
-        """Note what it came to."""
+        """Record the loss of an iteration, and report."""
         self._done, self._loss = self._done + 1, loss
         self.within(0.0)

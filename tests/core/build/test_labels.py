@@ -14,7 +14,7 @@ from divgrpc.errors import IndexDamagedError, InvalidArgumentError
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.index import Index
 from divgrpc.labels import train
-from divgrpc.labels.build_inputs import LabelPlan
+from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import BuildParameters, LabelParameters
 from divgrpc.parameters.predict import PredictParameters
@@ -187,7 +187,7 @@ def test_an_ended_training_leaves_nothing(tmp_path: Path) -> None:
 
 def test_blocks_build_what_a_whole_does() -> None:
     """A builder that takes rows in parts, as a stream brings them, makes the same arrays."""
-    plan = LabelPlan(
+    plan = LabelInputs(
         model="leml", parameters=LabelParameters(rank=3, regularisation=1.0, iterations=2)
     )
     builder = IndexBuilder(MemoryStore(), BuildParameters(), labels=plan)

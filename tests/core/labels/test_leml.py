@@ -15,7 +15,7 @@ from divgrpc.labels import leml, matrices, model_selection, training
 from divgrpc.labels.leml import Alternation
 from divgrpc.labels.matrices import Products
 from divgrpc.labels.model import as_documents, as_labels
-from divgrpc.labels.model_selection import RANK_MOST, REGULARISATIONS
+from divgrpc.labels.model_selection import RANK_MAX, REGULARISATIONS
 from divgrpc.labels.training import TrainedLabels, train
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import Progress, TrainingProgress
@@ -83,9 +83,9 @@ def test_both_solves_are_exact(n: int, d: int, count: int, seed: int) -> None:
     rank, weight = min(d, count, 3), 0.7
     training, x, y = begun(made(n, d, count, seed), rank, weight, inner=200)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leml, "_REDUCTION", 0.0)
+        patch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
         for _ in range(2):
-            scales = training._part_columns()
+            scales = training._separate_columns()
             training._solve_columns(slice(0, rank), scales, lambda _: None)
             wanted = reference.solve_features(x, y, training.label_factors, weight)
             assert np.allclose(wanted, training.feature_map, atol=1e-3)
@@ -117,10 +117,10 @@ def test_first_factors_are_singular_vectors() -> None:
 
 def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
     """At full rank the first iteration's features, times the labels they began with, are ridge."""
-    monkeypatch.setattr(leml, "_REDUCTION", 0.0)
+    monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
     both = made(80, 15, 6, 3)
     training, x, y = begun(both, 6, 2.0, inner=100)
-    training._solve_columns(slice(0, 6), training._part_columns(), lambda _: None)
+    training._solve_columns(slice(0, 6), training._separate_columns(), lambda _: None)
     ridge = np.linalg.solve(x.T @ x + 2.0 * np.eye(16), x.T @ y)
     assert np.allclose(training.feature_map @ training.label_factors.T, ridge, atol=1e-3)
 
@@ -136,14 +136,14 @@ def test_moments_kept_and_applied_are_the_same(
     the processor. Here every solve goes on to the rounding of float32, so that both ways solve the
     same systems and differ by rounding alone.
     """
-    monkeypatch.setattr(leml, "_REDUCTION", 0.0)
+    monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
     documents, labels = made(70, 9, 8, 4)
     given: object = documents.toarray() if dense else documents
     parameters = LabelParameters(rank=4, regularisation=1, iterations=3, inner_iterations=100)
     kept = train(given, labels, parameters)
-    monkeypatch.setattr(matrices, "_MOMENT_COLUMNS", 0)
+    monkeypatch.setattr(matrices, "_MOMENT_COLUMNS_MAX", 0)
     monkeypatch.setattr(matrices, "_BLOCK_VALUES", 7)
-    monkeypatch.setattr(leml, "_BLOCK_FLOATS", 1)
+    monkeypatch.setattr(leml, "_BLOCK_NUMBERS", 1)
     applied = train(given, labels, parameters)
     assert scores_of(applied, documents) == pytest.approx(scores_of(kept, documents), abs=1e-4)
     assert applied.losses == pytest.approx(kept.losses, rel=1e-5)
@@ -174,7 +174,7 @@ def test_parameters_left_open_are_chosen_and_the_others_kept() -> None:
     trained = train(*both)
     chosen = trained.parameters
     assert chosen.rank is not None
-    assert chosen.rank <= RANK_MOST
+    assert chosen.rank <= RANK_MAX
     assert chosen.regularisation in REGULARISATIONS
     best = max(trial.score for trial in trained.trials)
     of_chosen = [
@@ -193,8 +193,8 @@ def test_rows_held_out_have_no_say_in_the_features() -> None:
     """A sample is trained on the features that it has; others are left alone."""
     documents, labels = made(100, 40, 6, 7, density=0.05)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model_selection, "_TRAINED_MOST", 20)
-        patch.setattr(model_selection, "_HELD_OUT_MOST", 9)
+        patch.setattr(model_selection, "_TRAINED_ROWS_MAX", 20)
+        patch.setattr(model_selection, "_HELD_OUT_ROWS_MAX", 9)
         trained = train(documents, labels)
     assert trained.model.dims == 40
     assert trained.trials
