@@ -1,12 +1,15 @@
-"""How good results are: relevance, sub-topics, distances, and how two methods compare.
+"""Metrics of results: relevance, sub-topics, distances, labels, and comparisons of methods.
 
-    judged = judge(result.ids, asked, Labels.of(categories, subtopics))
+    points = PointCategories.of(categories, subtopics)
+    judged = judge(result.ids, query_categories, points)
     measure(judged)["h_score"]       # one value per query
-    mean(h_score(judged))            # and their mean
+    mean(h_score(judged))            # their mean
 
-Every metric takes results as judged and gives one float64 per query; NaN says that a metric does
-not apply to a query, and means and intervals are over the queries to which it applies. numpy alone
-is imported, so that clients can measure too. The README's section on metrics says what each is.
+Most metrics take judged results and return one float64 per query. NaN means that the metric does
+not apply to the query; means and intervals leave such queries out.
+
+Lives here: every measure of quality. May import numpy, `divgrpc.types` and `divgrpc.errors`. May
+not import scipy or numba, because clients measure too.
 """
 
 from divgrpc.metrics.comparing import (
@@ -24,7 +27,15 @@ from divgrpc.metrics.distances import (
     objective,
 )
 from divgrpc.metrics.hierarchy import LabelTree
-from divgrpc.metrics.judging import Judged, Labels, Topics, Values, judge, judge_relevant
+from divgrpc.metrics.judging import (
+    Judged,
+    Labels,
+    PointCategories,
+    Topics,
+    Values,
+    judge,
+    judge_relevant,
+)
 from divgrpc.metrics.labelling import (
     JudgedLabels,
     coverage_at,
@@ -66,6 +77,7 @@ __all__ = [
     "LabelTree",
     "Labels",
     "ListDistances",
+    "PointCategories",
     "Topics",
     "Values",
     "alpha_ndcg",
@@ -109,10 +121,10 @@ __all__ = [
 
 
 def measure(judged: Judged) -> dict[str, Values]:
-    """Return every metric that needs no vectors, by name; each is (nq,) float64.
+    """Return every metric that needs no vectors by name, each (nq,) float64.
 
-    `one_call` and `n_call` are 1-call@k and n-call@k with n = k: one relevant result, and none but
-    relevant ones.
+    `one_call` is 1-call@k: at least one result is relevant. `n_call` is n-call@k with n = k: every
+    result is relevant.
     """
     return {
         "precision": precision(judged),

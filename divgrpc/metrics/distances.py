@@ -1,4 +1,4 @@
-"""How far results lie from the query and from one another, and the objective J made of the two."""
+"""Distances of results to the query and to one another, and the objective J of both."""
 
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -12,24 +12,26 @@ from divgrpc.types import IntArray, Metric
 
 T = TypeVar("T")
 
-# A dense (n, d) array or a sparse matrix of scipy's, which is not imported here.
+# A dense (n, d) array or a sparse matrix of scipy, which this module must not import.
 Rows = Any
-# Numbers held at a time: of the rows that lists name, and of the products of pairs.
-_NUMBERS: Final = 2**20
-# Multiplications at a time, and products of sparse rows: some milliseconds.
-_MULTIPLICATIONS: Final = 2**26
-_SPARSE_PRODUCTS: Final = 2**17
-# Rows of sparse lists that are multiplied with one another at a time: most products are not wanted.
-_SPARSE_ROWS: Final = 256
+# Numbers of vectors, and products of pairs, held at a time: 8 MiB each.
+_BLOCK_NUMBERS: Final = 2**20
+# Multiplications of dense rows, and products of sparse rows, in one step: a few milliseconds.
+_STEP_MULTIPLICATIONS: Final = 2**26
+_STEP_SPARSE_PRODUCTS: Final = 2**17
+# Sparse rows multiplied at a time. All pairs of a block are multiplied, also across lists.
+_BLOCK_SPARSE_ROWS: Final = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListDistances:
-    """Distances of nq result lists, in the metric's own terms (`list_distances`); each (nq,).
+    """Distances of nq result lists, as `list_distances` defines them; arrays are (nq,).
 
-    `to_query`: their mean distance to the query; `mean` and `least`: the mean and the least over
-    unordered pairs of results (ILAD and ILMD), NaN for fewer than two; `found` int64: how many
-    results there are, of `k` places.
+    to_query: mean distance of the results to the query, NaN without results.
+    mean, least: mean and least distance over unordered pairs of results (ILAD and ILMD), NaN for
+        fewer than two results.
+    found: int64, the number of results.
+    k: places of a list.
     """
 
     to_query: Values
@@ -42,12 +44,17 @@ class ListDistances:
 def list_distances(
     points: Rows, queries: Rows, rows: IntArray, metric: Metric = "cosine"
 ) -> ListDistances:
-    """Measure the lists `rows` (nq, k): rows of `points` (n, d), -1 where there is none.
+    """Measure the distances of result lists.
 
-    Under `cosine` and `euclidean` distances are squared, those of unit vectors (0 to 4) or of the
-    vectors as they are. Under `inner_product` the distance of two points is 1 - cosine, as
-    selectors have it, and that to the query is NaN: it depends on the candidates. A vector of zeros
-    has a cosine of 0 with any other.
+    points: (n, d) dense or sparse.
+    queries: (nq, d) dense or sparse.
+    rows: (nq, k) row numbers of `points`, -1 for a place without a result.
+    metric: `cosine` gives squared distances of unit vectors (0 to 4), `euclidean` squared
+        distances. `inner_product` gives 1 - cosine between points, as selectors do, and NaN to the
+        query, because that distance depends on the candidates.
+
+    A vector of zeros has a cosine of 0 with any other. Raises `InvalidArgumentError`, with the
+    field rows, for other shapes.
     """
     return to_end(list_distances_stepwise(points, queries, rows, metric))
 
@@ -55,24 +62,24 @@ def list_distances(
 def list_distances_stepwise(
     points: Rows, queries: Rows, rows: IntArray, metric: Metric
 ) -> Generator[None, None, ListDistances]:
-    """Do what `list_distances` does, with a pause every few milliseconds, however long a list."""
+    """Do what `list_distances` does, in steps of a few milliseconds."""
     rows = np.asarray(rows, np.int64)
     if rows.ndim != 2 or not rows.shape[1]:
         raise InvalidArgumentError("rows", "rows must be (queries, k) with k at least 1")
     if len(rows) != queries.shape[0]:
         raise InvalidArgumentError("rows", f"rows must be of {queries.shape[0]} queries")
     k, dims = rows.shape[1], points.shape[1]
-    most = _SPARSE_ROWS // k if _is_sparse(points) else _NUMBERS // (k * max(k, dims))
-    at_once = min(max(1, most), _SPARSE_ROWS)
+    lists = _BLOCK_SPARSE_ROWS // k if _is_sparse(points) else _BLOCK_NUMBERS // (k * max(k, dims))
+    lists = min(max(1, lists), _BLOCK_SPARSE_ROWS)
     values = np.empty((3, len(rows)))
-    for start in range(0, len(rows), at_once):
-        own = slice(start, start + at_once)
-        values[:, own] = yield from _of_lists(points, queries[own], rows[own], metric)
+    for start in range(0, len(rows), lists):
+        block = slice(start, start + lists)
+        values[:, block] = yield from _measure_block(points, queries[block], rows[block], metric)
     return ListDistances(values[0], values[1], values[2], (rows >= 0).sum(axis=1), k)
 
 
 def to_end(steps: Generator[None, None, T]) -> T:
-    """Go through all steps without a pause, and return what the last one returns."""
+    """Run all steps and return the value of the generator."""
     while True:
         try:
             next(steps)
@@ -82,88 +89,90 @@ def to_end(steps: Generator[None, None, T]) -> T:
 
 
 def objective(distances: ListDistances, diversity: float) -> Values:
-    """Return J of each list: (1 - diversity) times `to_query` less diversity times `mean`.
+    """Return the objective J (nq,): (1 - diversity) `to_query` - diversity `mean`; lower is better.
 
-    Eq. 1 with both sums made means; lower is better. NaN for a list that is short of k results: J
-    of fewer points is better for being fewer. Where k is 1 there are no pairs and their part is 0.
-    NaN under `inner_product`, whose distance to the query is not fixed.
+    This is equation 1 of the paper with means in place of sums. `diversity` is from 0 to 1. J is
+    NaN for a list with fewer than k results, because fewer points would have a better J. With k = 1
+    there are no pairs and their part is 0. Under `inner_product` J is NaN. Raises
+    `InvalidArgumentError` with the field diversity.
     """
     if not 0 <= diversity <= 1:
         raise InvalidArgumentError(
             "diversity", f"diversity must be between 0 and 1, got {diversity}"
         )
-    apart = distances.mean if distances.k > 1 else np.zeros_like(distances.mean)
-    value = (1 - diversity) * distances.to_query - diversity * apart
+    spread = distances.mean if distances.k > 1 else np.zeros_like(distances.mean)
+    value = (1 - diversity) * distances.to_query - diversity * spread
     return np.where(distances.found == distances.k, value, np.nan)
 
 
-def _of_lists(
+def _measure_block(
     points: Rows, queries: Rows, rows: IntArray, metric: Metric
 ) -> Generator[None, None, Values]:
     """Return (3, g): mean distance to the query, mean and least between results, of g lists."""
-    there = rows >= 0
-    chosen = points[np.maximum(rows, 0).ravel()].astype(np.float64)
+    valid = rows >= 0
+    listed = points[np.maximum(rows, 0).ravel()].astype(np.float64)
     queries = queries.astype(np.float64)
-    squares = _squares(chosen).reshape(rows.shape)
-    count = there.sum(axis=1)
-    near = _near(chosen, queries, rows.shape)
-    to_query = _distances(near, squares, _squares(queries)[:, None], metric)
+    squares = _squares(listed).reshape(rows.shape)
+    count = valid.sum(axis=1)
+    products = _query_products(listed, queries, rows.shape)
+    to_query = _distances(products, squares, _squares(queries)[:, None], metric)
     total, least = np.zeros(len(rows)), np.full(len(rows), np.inf)
-    for start, products in _products(chosen, rows.shape):
-        own = slice(start, start + products.shape[1])
-        apart = _distances(products, squares[:, own, None], squares[:, None], metric)
-        # Each pair once: with those that come later in the list.
-        later = (
-            np.arange(rows.shape[1]) > np.arange(own.start, own.start + products.shape[1])[:, None]
-        )
-        pairs = later & there[:, own, None] & there[:, None]
-        total += np.where(pairs, apart, 0.0).sum(axis=(1, 2))
-        least = np.minimum(least, np.where(pairs, apart, np.inf).min(axis=(1, 2)))
+    places = np.arange(rows.shape[1])
+    for start, products in _pair_products(listed, rows.shape):
+        block = slice(start, start + products.shape[1])
+        distances = _distances(products, squares[:, block, None], squares[:, None], metric)
+        # Count each pair once, with the later place as the second.
+        pairs = (places > places[block, None]) & valid[:, block, None] & valid[:, None]
+        total += np.where(pairs, distances, 0.0).sum(axis=(1, 2))
+        least = np.minimum(least, np.where(pairs, distances, np.inf).min(axis=(1, 2)))
         yield
-    pairs_of = count * (count - 1) // 2
+    pair_count = count * (count - 1) // 2
     measured = (count > 0) & (metric != "inner_product")
     values = np.stack(
         [
-            np.where(there, to_query, 0.0).sum(axis=1) / np.maximum(count, 1),
-            total / np.maximum(pairs_of, 1),
+            np.where(valid, to_query, 0.0).sum(axis=1) / np.maximum(count, 1),
+            total / np.maximum(pair_count, 1),
             least,
         ]
     )
-    return np.where([measured, pairs_of > 0, pairs_of > 0], values, np.nan)
+    return np.where([measured, pair_count > 0, pair_count > 0], values, np.nan)
 
 
 def _distances(products: Values, a: Values, b: Values, metric: Metric) -> Values:
-    """Return the distances of pairs of vectors, from their products and their squared lengths."""
+    """Return distances of pairs of vectors; `a` and `b` are their squared lengths."""
     if metric == "euclidean":
         return np.maximum(0.0, a + b - 2 * products)
     lengths = np.sqrt(a) * np.sqrt(b)
-    apart = np.maximum(0.0, 1 - products / np.where(lengths > 0, lengths, np.inf))
-    return 2 * apart if metric == "cosine" else apart
+    distances = np.maximum(0.0, 1 - products / np.where(lengths > 0, lengths, np.inf))
+    return 2 * distances if metric == "cosine" else distances
 
 
-def _products(chosen: Rows, shape: tuple[int, int]) -> Iterator[tuple[int, Values]]:
-    """Yield places and the products (g, some, k) of those places' rows with all of their lists."""
+def _pair_products(listed: Rows, shape: tuple[int, int]) -> Iterator[tuple[int, Values]]:
+    """Yield (first place, products (g, s, k)) of rows at s places with all rows of their lists.
+
+    `listed` holds the rows of g lists of k places, `shape` is (g, k).
+    """
     lists, k = shape
-    if _is_sparse(chosen):
-        step = k if lists > 1 else max(1, _SPARSE_PRODUCTS // k)
+    if _is_sparse(listed):
+        step = k if lists > 1 else max(1, _STEP_SPARSE_PRODUCTS // k)
         for start in range(0, k, step):
-            some = chosen if lists > 1 else chosen[start : start + step]
-            products = _dense(some @ chosen.T).reshape(lists, -1, lists, k)
+            block = listed if lists > 1 else listed[start : start + step]
+            products = _dense(block @ listed.T).reshape(lists, -1, lists, k)
             yield start, products[np.arange(lists), :, np.arange(lists)]
         return
-    stacked = chosen.reshape(lists, k, -1)
-    step = max(1, _MULTIPLICATIONS // stacked.size)
+    stacked = listed.reshape(lists, k, -1)
+    step = max(1, _STEP_MULTIPLICATIONS // stacked.size)
     for start in range(0, k, step):
         yield start, stacked[:, start : start + step] @ stacked.transpose(0, 2, 1)
 
 
-def _near(chosen: Rows, queries: Rows, shape: tuple[int, int]) -> Values:
-    """Return the products (g, k) of each list's rows with its query."""
+def _query_products(listed: Rows, queries: Rows, shape: tuple[int, int]) -> Values:
+    """Return the products (g, k) of the rows of each list with its query."""
     lists, k = shape
-    if _is_sparse(chosen) or _is_sparse(queries):
-        products = _dense(chosen @ queries.T).reshape(lists, k, lists)
+    if _is_sparse(listed) or _is_sparse(queries):
+        products = _dense(listed @ queries.T).reshape(lists, k, lists)
         return np.asarray(products[np.arange(lists), :, np.arange(lists)])
-    return np.asarray(np.einsum("gkd,gd->gk", chosen.reshape(lists, k, -1), queries))
+    return np.asarray(np.einsum("gkd,gd->gk", listed.reshape(lists, k, -1), queries))
 
 
 def _squares(rows: Rows) -> Values:
@@ -176,5 +185,5 @@ def _is_sparse(rows: Rows) -> bool:
 
 
 def _dense(products: Rows) -> Values:
-    """Return products as an array, whatever kind of rows they are of."""
+    """Return products of dense or sparse rows as an array."""
     return np.asarray(products.toarray() if hasattr(products, "toarray") else products)

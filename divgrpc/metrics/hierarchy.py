@@ -1,22 +1,24 @@
-"""How far apart labels are in a hierarchy: drank, on the tree that is left of any directed graph.
+"""drank: how far apart labels are in a hierarchy. A directed graph is pruned to a tree first.
 
-drank (Swamy, Reddy and Srivastava, PAKDD 2014, in the form for balanced hierarchies, which
-Srivastava, Kiran and Reddy gave first, COMAD 2011) asks level by level, from the leaves up, how
-many of a set's nodes still have parents of their own. With GFP(l) the distinct ancestors of a set
-on level l of a tree of height h:
+Srivastava, Kiran and Reddy, "Discovering diverse-frequent patterns in transactional databases"
+(COMAD 2011), for balanced hierarchies; Swamy, Reddy and Srivastava, "Extracting diverse patterns
+with unbalanced concept hierarchy" (PAKDD 2014). GFP(l) is the set of distinct ancestors of a set of
+labels on level l of a tree of height h:
 
     MF(l) = (|GFP(l)| - 1) / (|GFP(l + 1)| - 1),  LF(l) = 2 (h - l) / (h (h - 1))
-    drank = sum of MF(l) LF(l) from l = h - 1 up to 1, ended where one node is left
+    drank = sum of MF(l) LF(l) for l = h - 1 down to 1, which ends when one node is left
 
-It is 0 for labels that share a parent and 1 for labels that meet at the root alone.
+It is 0 for labels that share a parent and 1 for labels that meet only at the root.
 
-Decided here. A graph, which may have cycles and nodes of several parents, becomes a tree by
-breadth-first search: a node belongs to the level where it is first reached, and of its parents on
-the level before the one with the smallest id stays. Several roots hang under one that is added.
-What cannot be reached is unknown, as is any label below -1 or past the end: unknown labels are left
-out of a set. A label above the lowest level, whether it has children or not, goes on below itself
-by dummy nodes of its own; h is the depth of the deepest label. Labels are a set: what comes twice
-counts once. Fewer than two labels have a drank of 0; where h is 1, and LF is 0 / 0, two have 1.
+Conventions of this module:
+- A graph, which may have cycles and nodes with several parents, becomes a tree by breadth-first
+  search. A node belongs to the level that reaches it first. Of its parents on the level before, the
+  one with the smallest id stays. Several roots get a common root.
+- A label that no root reaches is unknown, and so are numbers outside 0 to L - 1. Unknown labels are
+  left out of a set. A label that occurs twice counts once.
+- h is the depth of the deepest label. A label above that depth continues downwards as a chain of
+  its own dummy nodes.
+- Fewer than two labels have a drank of 0. If h is 1, LF is 0 / 0, and two labels or more have 1.
 """
 
 from collections.abc import Sequence
@@ -31,19 +33,20 @@ from divgrpc.metrics.judging import Values
 from divgrpc.types import IntArray
 
 _NONE: Final = -1
-# Rows whose ancestors are looked at together, times their labels.
-_BLOCK: Final = 2**20
-# Wikipedia's categories have some twenty levels; a table of labels by levels must stay bounded.
+# Labels of the rows that are measured at a time.
+_BLOCK_LABELS: Final = 2**20
+# Bounds the table of labels by levels. The categories of Wikipedia have about twenty levels.
 _LEVELS_MAX: Final = 255
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelTree:
-    """A hierarchy as a tree over m nodes, of which the first L are the labels.
+    """A hierarchy as a tree over m nodes; the first L nodes are the labels.
 
-    `parents` (m,) int64: of each node, -1 of a root and of what no root reaches; `depths` (m,)
-    int64, -1 for the latter; `ancestors` (L, h) int64: each label's on levels 1 to h, itself from
-    its own level on, and -1 where it is unknown.
+    parents: (m,) int64, the parent of each node; -1 for roots and for nodes that no root reaches.
+    depths: (m,) int64, -1 for nodes that no root reaches.
+    ancestors: (L, h) int64, the ancestor of each label on levels 1 to h. From its own level on this
+        is the label itself. Unknown labels have -1.
     """
 
     parents: IntArray
@@ -58,12 +61,12 @@ class LabelTree:
         label_count: int,
         roots: Sequence[int] | None = None,
     ) -> Self:
-        """Prune the graph of edges parents[i] -> children[i] from its `roots` down.
+        """Prune the graph with the edges parents[i] -> children[i] to a tree below its `roots`.
 
-        Nodes are numbers from 0 up, labels those below `label_count`. Without `roots` they are all
-        nodes with children and without parents. Raises `InvalidArgumentError`, with the field
-        `hierarchy`, where the edges are no such pairs, where there is no root, and for more than
-        255 levels.
+        Nodes are numbers from 0 up; those below L = `label_count` are the labels. By default every
+        node with children and without parents is a root. Raises `InvalidArgumentError`, with the
+        field hierarchy, for arrays that are not pairs of such numbers, for a graph without a root,
+        and for more than 255 levels.
         """
         above, below = _edges(parents, children)
         nodes = max(label_count, int(max(above.max(initial=-1), below.max(initial=-1))) + 1)
@@ -77,7 +80,7 @@ class LabelTree:
             raise _wrong("must have a root: every node has a parent, so say where to begin")
         tree = np.full(nodes, _NONE)
         depths = np.full(nodes, _NONE)
-        # Under an added root the given ones are on level 1.
+        # Below a common root the roots are on level 1.
         depths[tops] = level = int(len(tops) > 1)
         while True:
             reached = (depths[above] == level) & (depths[below] == _NONE)
@@ -85,53 +88,56 @@ class LabelTree:
                 break
             if level == _LEVELS_MAX:
                 raise _wrong(f"must have at most {_LEVELS_MAX} levels below its root")
-            found = np.full(nodes, nodes)
-            np.minimum.at(found, below[reached], above[reached])
-            new = np.flatnonzero(found < nodes)
+            smallest = np.full(nodes, nodes)
+            np.minimum.at(smallest, below[reached], above[reached])
+            new = np.flatnonzero(smallest < nodes)
             level += 1
-            tree[new], depths[new] = found[new], level
+            tree[new], depths[new] = smallest[new], level
         return cls(tree, depths, _ancestors(tree, depths, label_count))
 
     @classmethod
     def of_tree(cls, parents: npt.ArrayLike, depths: npt.ArrayLike, label_count: int) -> Self:
-        """Take a tree as `parents` and `depths` (m,) have it, for instance from a file."""
+        """Make a tree of `parents` and `depths` (m,), for instance from a file."""
         above, levels = np.asarray(parents, np.int64), np.asarray(depths, np.int64)
         return cls(above, levels, _ancestors(above, levels, label_count))
 
     @property
     def height(self) -> int:
-        """The depth of the deepest label, the h of the formula."""
+        """The depth of the deepest label, h."""
         return int(self.ancestors.shape[1])
 
     @property
     def unknown(self) -> IntArray:
-        """The labels that no root reaches, ascending."""
+        """The labels that no root reaches, ascending, int64."""
         return np.flatnonzero(self.depths[: len(self.ancestors)] == _NONE)
 
     def drank(self, labels: npt.ArrayLike) -> Values:
-        """Return the drank of each row of `labels` (nq, k), -1 for none: (nq,) float64, 0 to 1."""
-        given = np.asarray(labels)
-        if given.ndim != 2 or (given.dtype.kind not in "iu" and given.size):
+        """Return the drank (nq,) float64, 0 to 1, of each row of `labels` (nq, k), -1 for none.
+
+        Raises `InvalidArgumentError`, with the field labels, for another shape or dtype.
+        """
+        numbers = np.asarray(labels)
+        if numbers.ndim != 2 or (numbers.dtype.kind not in "iu" and numbers.size):
             raise InvalidArgumentError("labels", "labels must be rows of whole numbers")
-        rows = max(1, _BLOCK // max(1, given.shape[1]))
-        parts = [self._drank(given[at : at + rows]) for at in range(0, len(given), rows)]
+        rows = max(1, _BLOCK_LABELS // max(1, numbers.shape[1]))
+        starts = range(0, len(numbers), rows)
+        parts = [self._drank(numbers[start : start + rows]) for start in starts]
         return np.concatenate([np.empty(0), *parts])
 
     def _drank(self, labels: IntArray) -> Values:
         known = (labels >= 0) & (labels < len(self.ancestors))
         if not self.height:
             return np.zeros(len(labels))
-        own = np.where(known, labels, 0)
-        height = self.height
-        below = _distinct(np.where(known, self.ancestors[own, height - 1], _NONE)) - 1
+        rows, height = np.where(known, labels, 0), self.height
+        below = _distinct(np.where(known, self.ancestors[rows, height - 1], _NONE)) - 1
         if height == 1:
             return (below > 0).astype(np.float64)
         result = np.zeros(len(labels))
         for level in range(height - 1, 0, -1):
-            here = _distinct(np.where(known, self.ancestors[own, level - 1], _NONE)) - 1
-            merging = np.divide(here, below, out=np.zeros(len(labels)), where=below > 0)
+            above = _distinct(np.where(known, self.ancestors[rows, level - 1], _NONE)) - 1
+            merging = np.divide(above, below, out=np.zeros(len(labels)), where=below > 0)
             result += merging * (2 * (height - level) / (height * (height - 1)))
-            below = here
+            below = above
         return result
 
 
@@ -146,7 +152,7 @@ def _edges(parents: npt.ArrayLike, children: npt.ArrayLike) -> tuple[IntArray, I
 
 
 def _ancestors(parents: IntArray, depths: IntArray, label_count: int) -> IntArray:
-    """Return (L, h): the ancestors on levels 1 to h, a label itself where it is a dummy's top."""
+    """Return the field `ancestors` of `LabelTree`, (L, h) int64."""
     height = int(depths[:label_count].max(initial=0))
     table = np.empty((label_count, height), np.int64)
     node = np.where(depths[:label_count] == _NONE, _NONE, np.arange(label_count))
@@ -158,7 +164,7 @@ def _ancestors(parents: IntArray, depths: IntArray, label_count: int) -> IntArra
 
 
 def _distinct(nodes: IntArray) -> IntArray:
-    """Count the distinct nodes of each row, -1 left out."""
+    """Return the number of distinct nodes of each row, without -1."""
     if not nodes.shape[1]:
         return np.zeros(len(nodes), np.int64)
     ordered = np.sort(nodes, axis=1)
@@ -166,5 +172,5 @@ def _distinct(nodes: IntArray) -> IntArray:
     return np.asarray((new & (ordered[:, 1:] >= 0)).sum(axis=1) + (ordered[:, 0] >= 0))
 
 
-def _wrong(what: str) -> InvalidArgumentError:
-    return InvalidArgumentError("hierarchy", f"hierarchy {what}")
+def _wrong(problem: str) -> InvalidArgumentError:
+    return InvalidArgumentError("hierarchy", f"hierarchy {problem}")

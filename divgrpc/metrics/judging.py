@@ -1,15 +1,16 @@
-"""Results beside what is known of the points: which are relevant, and of which sub-topic.
+"""Judgement of results: which are relevant, and which sub-topics they have.
 
-Decided here for all metrics. A place that is not filled (-1) is a place with a wrong result. An id
-that comes twice in a list counts at its first place: results are a set (Algorithm 1 collects R_q
-from several tables). A relevant point without a sub-topic (-1) is relevant and adds nothing to what
-is measured of sub-topics. Every query has a relevant point: one that has none is refused, for
-whatever it gets would be as good.
+Conventions of all metrics:
+- An empty place (-1) counts as a wrong result.
+- An id that occurs twice in a list counts at its first place, because results are a set: the
+  paper's Algorithm 1 collects R_q from several tables.
+- A relevant point without a sub-topic (-1) is relevant, and does not count for sub-topics.
+- A query without a relevant point is refused, because every result would be equally good.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -20,17 +21,18 @@ from divgrpc.types import IntArray
 Values = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-_NONE = -1
+_NONE: Final = -1
 # Categories and sub-topics of an index are int32.
-_MOST = 2**31 - 1
+_CATEGORY_MAX: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Labels:
-    """What is known of all n points that could have been found; `of` makes them.
+class PointCategories:
+    """Categories and sub-topics of all n points; made by `of`.
 
-    `categories` and `subtopics` (n,) int64, below 0 for none; `ids` (n,) int64, each once; `order`
-    (n,) int64: where the ids stand that `ascending` (n,) int64 has in their order.
+    categories, subtopics: (n,) int64, below 0 for none.
+    ids: (n,) int64, all different.
+    order, ascending: (n,) int64, the rows in the order of their ids, and the ids in that order.
     """
 
     categories: IntArray
@@ -46,58 +48,70 @@ class Labels:
         subtopics: npt.ArrayLike | None = None,
         ids: npt.ArrayLike | None = None,
     ) -> Self:
-        """Take whole numbers, one for each point; None: no point has one, and ids 0, 1, 2, ...
+        """Check integers (n,), one for each point, below 0 for none.
 
-        Raises `InvalidArgumentError`, with the field, where lengths differ, where an id comes twice
-        or is below 0, where a category or sub-topic is above what an index takes (int32), and where
-        nothing is given.
+        Without `categories` or `subtopics` no point has one. Without `ids` they are 0, 1, 2, ...
+        Raises `InvalidArgumentError`, with the field of the same name, for different lengths, for
+        ids that are equal or below 0, for categories and sub-topics above 2**31 - 1, and with the
+        field ids if all three are None.
         """
-        given = {
+        columns = {
             name: _whole(array, name)
             for name, array in (("categories", categories), ("subtopics", subtopics), ("ids", ids))
             if array is not None
         }
-        length = next((array.size for array in given.values()), None)
+        length = next((array.size for array in columns.values()), None)
         if length is None:
             raise InvalidArgumentError("ids", "labels must have categories, subtopics or ids")
-        for name, array in given.items():
+        for name, array in columns.items():
             if array.shape != (length,):
                 raise InvalidArgumentError(
                     name, f"{name} must have one number for each of {length} points"
                 )
-            if name != "ids" and array.max(initial=0) > _MOST:
-                raise InvalidArgumentError(name, f"{name} must be at most {_MOST}")
-        own = given.get("ids", np.arange(length))
-        order = np.argsort(own, kind="stable")
-        ascending = own[order]
-        if (ascending[1:] == ascending[:-1]).any() or own.min(initial=0) < 0:
+            if name != "ids" and array.max(initial=0) > _CATEGORY_MAX:
+                raise InvalidArgumentError(name, f"{name} must be at most {_CATEGORY_MAX}")
+        ids = columns.get("ids", np.arange(length))
+        order = np.argsort(ids, kind="stable")
+        ascending = ids[order]
+        if (ascending[1:] == ascending[:-1]).any() or ids.min(initial=0) < 0:
             raise InvalidArgumentError("ids", "ids must differ and be from 0 up")
         nothing = np.full(length, _NONE)
-        categories, subtopics = (given.get(name, nothing) for name in ("categories", "subtopics"))
-        return cls(categories, subtopics, own, order, ascending)
+        categories, subtopics = (columns.get(name, nothing) for name in ("categories", "subtopics"))
+        return cls(categories, subtopics, ids, order, ascending)
 
     def rows(self, ids: IntArray, name: str = "ids") -> IntArray:
-        """Return the place among the n points of each id, -1 for -1; an unknown one is an error."""
-        wanted = _whole(ids, name)
-        found = np.full(wanted.shape, _NONE)
+        """Return the row number of each of `ids` (any shape), -1 for -1.
+
+        Raises `InvalidArgumentError`, with the field `name`, for an id that no point has.
+        """
+        ids = _whole(ids, name)
+        rows = np.full(ids.shape, _NONE)
         if len(self.ids):
-            at = np.minimum(np.searchsorted(self.ascending, wanted), len(self.ids) - 1)
-            found = np.where(self.ascending[at] == wanted, self.order[at], _NONE)
-        unknown = wanted[(found < 0) & (wanted != _NONE)]
+            places = np.minimum(np.searchsorted(self.ascending, ids), len(self.ids) - 1)
+            rows = np.where(self.ascending[places] == ids, self.order[places], _NONE)
+        unknown = ids[(rows < 0) & (ids != _NONE)]
         if len(unknown):
             raise InvalidArgumentError(name, f"{name} has {unknown[0]}, which is no labelled point")
-        return found
+        return rows
+
+
+# The former name.
+Labels = PointCategories
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """Results of nq queries, k places each, as the metrics see them.
+    """Judged results of nq queries, k places each. Numbers are int64.
 
-    `relevant` (nq, k) bool; `subtopics` (nq, k) int64, of the relevant results, else -1;
-    `categories` (nq, k) int64, what each result says the query is, -1 where it says nothing;
-    `asked` (nq,) int64, what it is; `relevant_total` (nq,) int64, from 1 up: relevant points in
-    all; `depths` (nq, k) int64: in column j how many of the query's sub-topics have more than j
-    relevant points, so that column 0 counts its sub-topics; `found` (nq,) int64: places filled.
+    relevant: (nq, k) bool.
+    subtopics: (nq, k), of relevant results, else -1.
+    categories: (nq, k), the category of each result, -1 for none. With lists of relevant ids it is
+        1 for relevant results and 0 for others.
+    asked: (nq,), the category of each query; 1 with lists of relevant ids.
+    relevant_total: (nq,), from 1 up, all relevant points.
+    depths: (nq, k), column j counts the query's sub-topics with more than j relevant points; column
+        0 counts all its sub-topics.
+    found: (nq,), places that are filled.
     """
 
     relevant: Mask
@@ -110,22 +124,23 @@ class Judged:
 
     @property
     def k(self) -> int:
-        """Places of a list, filled or not."""
+        """The places of a list, filled or empty."""
         return int(self.relevant.shape[1])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Topics:
-    """The points that t topics hold: what queries can ask for, made once to judge many results.
+    """The relevant points of t topics, made once to judge many results. Numbers are int64.
 
-    `of_categories` and `of_relevant` make them. `names` (t,) int64, ascending: the category of
-    each, or the number of a list of relevant ids, where `lists` says so; `keys` int64, ascending:
-    topic times n plus row, for every point of every topic; `totals` (t,) int64: points of each;
-    `pair_topics` and `pair_points` int64: for every sub-topic of a topic the topic, and how many
-    points.
+    `of_categories` makes one topic of each category, `of_relevant` one of each list of ids.
+
+    names: (t,) ascending, the category of each topic, or the number of its list.
+    keys: ascending, topic * n + row for every point of every topic.
+    totals: (t,), the number of points of each topic. pair_topics, pair_points: for every sub-topic
+        of every topic, the topic and the number of points. lists: whether topics are lists of ids.
     """
 
-    labels: Labels
+    labels: PointCategories
     names: IntArray
     keys: IntArray
     totals: IntArray
@@ -134,49 +149,57 @@ class Topics:
     lists: bool = False
 
     @classmethod
-    def of_categories(cls, labels: Labels) -> Self:
-        """Make a topic of every category."""
+    def of_categories(cls, labels: PointCategories) -> Self:
+        """Make one topic of each category of `labels`."""
         members = np.flatnonzero(labels.categories >= 0)
         names, topics = np.unique(labels.categories[members], return_inverse=True)
         return cls(labels, names, *_grouped(topics, members, labels, len(names)))
 
     @classmethod
-    def of_relevant(cls, relevant: Sequence[npt.ArrayLike], labels: Labels) -> Self:
-        """Make a topic of every list of ids.
+    def of_relevant(cls, relevant: Sequence[npt.ArrayLike], labels: PointCategories) -> Self:
+        """Make one topic of each list of ids in `relevant`.
 
-        Raises `InvalidArgumentError` for a list without ids and for an id that no point has.
+        Raises `InvalidArgumentError`, with the field relevant, for a list without ids and for an id
+        that no point has.
         """
-        lists = [np.unique(_whole(each, "relevant")) for each in relevant]
-        for number, each in enumerate(lists):
-            if not len(each) or each[0] < 0:
+        lists = [np.unique(_whole(ids, "relevant")) for ids in relevant]
+        for number, ids in enumerate(lists):
+            if not len(ids) or ids[0] < 0:
                 raise InvalidArgumentError(
-                    "relevant", f"relevant must have ids from 0 up for every query, not so {number}"
+                    "relevant",
+                    f"relevant must have ids from 0 up for every query, query {number} has none",
                 )
         names = np.arange(len(lists))
-        topics = np.repeat(names, [len(each) for each in lists])
+        topics = np.repeat(names, [len(ids) for ids in lists])
         points = labels.rows(np.concatenate([*lists, np.empty(0, np.int64)]), "relevant")
         return cls(labels, names, *_grouped(topics, points, labels, len(names)), lists=True)
 
     def numbers(self, asked: IntArray) -> IntArray:
-        """Return the topic (nq,) of each query; a category that no point has is an error."""
-        at = np.searchsorted(self.names, asked)
-        known = np.append(self.names, _NONE)[at] == asked
-        absent = asked[~known | (asked < 0)]
-        if len(absent):
-            raise InvalidArgumentError("asked", f"no point has the category {absent.min()}")
-        return at
+        """Return the topic number (nq,) of each category in `asked` (nq,).
+
+        Raises `InvalidArgumentError`, with the field asked, for a category that no point has.
+        """
+        numbers = np.searchsorted(self.names, asked)
+        known = np.append(self.names, _NONE)[numbers] == asked
+        unknown = asked[~known | (asked < 0)]
+        if len(unknown):
+            raise InvalidArgumentError("asked", f"no point has the category {unknown.min()}")
+        return numbers
 
     def judge(self, ids: IntArray, asked: IntArray) -> "Judged":
-        """Judge results `ids` (nq, k), -1 where there is none, of queries for `asked` (nq,)."""
+        """Judge results `ids` (nq, k), -1 for none, of queries for the topics named `asked` (nq,).
+
+        Raises `InvalidArgumentError`, with the field asked or ids, for what no point has.
+        """
         topics, labels = self.numbers(asked), self.labels
         rows = labels.rows(ids)
         first = (rows >= 0) & (earlier_and_total(rows)[0] == 0)
         relevant = first & is_among(self.keys, topics[:, None] * len(labels.ids) + rows)
-        said = relevant if self.lists else labels.categories[rows]
+        categories = relevant if self.lists else labels.categories[rows]
         return Judged(
             relevant=relevant,
             subtopics=np.where(relevant, labels.subtopics[rows], _NONE),
-            categories=np.where(first, said, _NONE),
+            categories=np.where(first, categories, _NONE),
             asked=np.ones_like(asked) if self.lists else asked,
             relevant_total=self.totals[topics],
             depths=self.depths(topics, rows.shape[1]),
@@ -184,101 +207,104 @@ class Topics:
         )
 
     def depths(self, topics: IntArray, k: int) -> IntArray:
-        """Count (nq, k), for each query, its sub-topics with more than j points, j from 0."""
-        own, places = np.unique(topics, return_inverse=True)
-        among = np.isin(self.pair_topics, own)
-        deep = np.minimum(self.pair_points[among], k)
-        keys = np.searchsorted(own, self.pair_topics[among]) * (k + 1) + deep
-        exactly = np.bincount(keys, minlength=len(own) * (k + 1)).reshape(-1, k + 1)
+        """Return the field `depths` of `Judged`, (nq, k), for queries of `topics` (nq,)."""
+        distinct, places = np.unique(topics, return_inverse=True)
+        among = np.isin(self.pair_topics, distinct)
+        points = np.minimum(self.pair_points[among], k)
+        keys = np.searchsorted(distinct, self.pair_topics[among]) * (k + 1) + points
+        exactly = np.bincount(keys, minlength=len(distinct) * (k + 1)).reshape(-1, k + 1)
         at_least = exactly[:, ::-1].cumsum(axis=1)[:, ::-1]
         return np.asarray(at_least[places, 1:])
 
 
-def judge(ids: IntArray, asked: IntArray, labels: Labels) -> Judged:
-    """Judge results `ids` (nq, k), -1 where there is none, of queries for categories `asked` (nq,).
+def judge(ids: IntArray, asked: IntArray, labels: PointCategories) -> Judged:
+    """Judge results by categories: a point is relevant if it has the category of the query.
 
-    A point of the category asked for is relevant. Raises `InvalidArgumentError`, with the field,
-    for a category that no point has and for an id that is no labelled point.
+    ids: (nq, k) result ids, -1 for none.
+    asked: (nq,) the category of each query.
+    labels: categories and sub-topics of all points.
+
+    Raises `InvalidArgumentError`, with the field asked, for a category that no point has, and with
+    the field ids for an id that no point has.
     """
     asked = _whole(asked, "asked")
-    return Topics.of_categories(labels).judge(lists(ids, len(asked), "asked"), asked)
+    return Topics.of_categories(labels).judge(as_lists(ids, len(asked), "asked"), asked)
 
 
-def judge_relevant(ids: IntArray, relevant: Sequence[npt.ArrayLike], labels: Labels) -> Judged:
-    """Judge results `ids` (nq, k) by the ids that are `relevant` to each of nq queries.
+def judge_relevant(
+    ids: IntArray, relevant: Sequence[npt.ArrayLike], labels: PointCategories
+) -> Judged:
+    """Judge results by lists of relevant ids.
 
-    A result says 1, it is what the query is, or 0, it is not. Raises `InvalidArgumentError`, with
-    the field, for a query to which nothing is relevant and for an id that is no labelled point.
+    ids: (nq, k) result ids, -1 for none.
+    relevant: the relevant ids of each of the nq queries, at least one each.
+    labels: sub-topics of all points.
+
+    Raises `InvalidArgumentError`, with the field relevant, for an empty list, and with the field
+    ids or relevant for an id that no point has.
     """
-    ids = lists(ids, len(relevant), "relevant")
+    ids = as_lists(ids, len(relevant), "relevant")
     topics = Topics.of_relevant(relevant, labels)
     return topics.judge(ids, topics.names)
 
 
 def earlier_and_total(labels: IntArray) -> tuple[IntArray, IntArray]:
-    """Count for each place of `labels` (nq, k) its equals in the row: before it, and in all.
+    """Count, for each place of `labels` (nq, k), equal labels earlier in its row, and in its row.
 
-    Both are (nq, k) int64; a label below 0 has no equals, and 0 in both.
+    Both results are (nq, k) int64, and 0 for labels below 0.
     """
     keys = labels - labels.min(initial=0)
     keys += np.arange(len(labels))[:, None] * (keys.max(initial=0) + 1)
-    earlier, total = _among_equals(keys.ravel())
-    real = labels >= 0
-    return (
-        np.where(real, earlier.reshape(labels.shape), 0),
-        np.where(real, total.reshape(labels.shape), 0),
-    )
+    order = np.argsort(keys, axis=None, kind="stable")
+    _, starts, counts = np.unique(keys.ravel()[order], return_index=True, return_counts=True)
+    earlier, total = np.zeros((2, *labels.shape), np.int64)
+    earlier.flat[order] = np.arange(keys.size) - np.repeat(starts, counts)
+    total.flat[order] = np.repeat(counts, counts)
+    return np.where(labels >= 0, earlier, 0), np.where(labels >= 0, total, 0)
 
 
 def _grouped(
-    topics: IntArray, points: IntArray, labels: Labels, count: int
+    topics: IntArray, points: IntArray, labels: PointCategories, count: int
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Return keys, totals, and topics and points of the pairs, of points that belong to topics."""
+    """Return keys, totals, pair_topics and pair_points of `count` topics.
+
+    Row points[i] belongs to topic topics[i].
+    """
     subtopics = labels.subtopics[points]
-    real = subtopics >= 0
+    valid = subtopics >= 0
     span = subtopics.max(initial=0) + 1
-    pairs, pair_points = np.unique(topics[real] * span + subtopics[real], return_counts=True)
+    pairs, pair_points = np.unique(topics[valid] * span + subtopics[valid], return_counts=True)
     keys = np.sort(topics * len(labels.ids) + points)
     return keys, np.bincount(topics, minlength=count), pairs // span, pair_points
 
 
-def is_among(keys: IntArray, wanted: IntArray) -> Mask:
-    """Tell which of `wanted` is one of the ascending `keys`."""
+def is_among(keys: IntArray, values: IntArray) -> Mask:
+    """Return which of `values` (any shape) are among the ascending `keys`."""
     if not len(keys):
-        return np.zeros(wanted.shape, np.bool_)
-    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-    return np.asarray(keys[at] == wanted)
+        return np.zeros(values.shape, np.bool_)
+    places = np.minimum(np.searchsorted(keys, values), len(keys) - 1)
+    return np.asarray(keys[places] == values)
 
 
-def _among_equals(keys: IntArray) -> tuple[IntArray, IntArray]:
-    """Return for each of `keys` (m,) how many of its equals come before it, and are in all."""
-    order = np.argsort(keys, kind="stable")
-    _, starts, counts = np.unique(keys[order], return_index=True, return_counts=True)
-    earlier, total = np.empty_like(order), np.empty_like(order)
-    earlier[order] = np.arange(len(keys)) - np.repeat(starts, counts)
-    total[order] = np.repeat(counts, counts)
-    return earlier, total
+def as_lists(ids: IntArray, queries: int, truth_field: str, ids_field: str = "ids") -> IntArray:
+    """Return `ids` as (queries, k) int64.
 
-
-def lists(ids: IntArray, queries: int, name: str, own: str = "ids") -> IntArray:
-    """Return `ids`, which errors call `own`, as (nq, k) int64, one row for each of `queries`.
-
-    Raises `InvalidArgumentError` for `own` where it is no such lists, and for `name`, what the
-    queries come with, where it is not as long.
+    Raises `InvalidArgumentError`, with the field `ids_field`, for another number of dimensions,
+    k = 0 or another dtype, and with the field `truth_field` for another number of rows.
     """
-    found = _whole(ids, own)
-    if found.ndim != 2 or not found.shape[1]:
-        raise InvalidArgumentError(own, f"{own} must be (queries, k) with k at least 1")
-    if len(found) != queries:
+    lists = _whole(ids, ids_field)
+    if lists.ndim != 2 or not lists.shape[1]:
+        raise InvalidArgumentError(ids_field, f"{ids_field} must be (queries, k) with k at least 1")
+    if len(lists) != queries:
         raise InvalidArgumentError(
-            name, f"{name} must have one entry for each of {len(found)} rows"
+            truth_field, f"{truth_field} must have one entry for each of {len(lists)} rows"
         )
-    return found
+    return lists
 
 
 def _whole(numbers: npt.ArrayLike, name: str) -> IntArray:
     array = np.asarray(numbers)
-    # An empty list is one of floats to numpy.
+    # numpy makes floats of an empty list.
     if array.dtype.kind not in "iu" and array.size:
         raise InvalidArgumentError(name, f"{name} must be whole numbers, got {array.dtype}")
     return array.astype(np.int64)

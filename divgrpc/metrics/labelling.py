@@ -1,10 +1,10 @@
-"""How good predicted labels are: right, ranked well, rare ones too.
+"""Metrics of predicted labels.
 
-A prediction is a list of labels, best first, -1 where there is none; a label that comes twice
-counts at its first place. There are two ways to count. `..._at` has a column for every k from 1 up
-and divides by k, places not filled included, as everyone in extreme classification does. `set_...`
-are of the set that was predicted, however large: what a threshold left. A document that has no
-label counts, as 0: what is predicted for it is wrong, and these data sets have some.
+A prediction is a list of labels, best first, -1 for none. A label that occurs twice counts at its
+first place. `..._at` functions return a column for every k from 1 up and divide by k, empty places
+included, as is usual in extreme classification. `set_...` functions measure the predicted set of
+any size, for instance what a threshold leaves. A document without labels counts as 0, because every
+label predicted for it is wrong.
 """
 
 from collections.abc import Callable
@@ -15,32 +15,33 @@ import numpy as np
 import numpy.typing as npt
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.metrics.judging import Mask, Values, earlier_and_total, is_among, lists
+from divgrpc.metrics.judging import Mask, Values, as_lists, earlier_and_total, is_among
 from divgrpc.metrics.relevance import harmonic_mean
 from divgrpc.types import IntArray
 
-# The usual A and B; Wikipedia's are .5 and .4, Amazon's .6 and 2.6 (Jain, Prabhu & Varma 2016).
+# The usual A and B of `inverse_propensities`. Jain, Prabhu and Varma (2016) use 0.5 and 0.4 for
+# Wikipedia, 0.6 and 2.6 for Amazon.
 PROPENSITY: Final = (0.55, 1.5)
 
 
 class SparseLabels(Protocol):
-    """Compressed sparse rows (n, L): row i has the labels indices[indptr[i]:indptr[i + 1]]."""
+    """Compressed sparse rows (n, L): document i has labels indices[indptr[i]:indptr[i + 1]]."""
 
     @property
     def indptr(self) -> npt.NDArray[Any]:
-        """Where rows begin and end, (n + 1,)."""
+        """Ends of rows, (n + 1,), beginning with 0."""
 
     @property
     def indices(self) -> npt.NDArray[Any]:
-        """The labels of one row after the other."""
+        """The labels of all rows, row by row."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Documents and labels."""
+        """The numbers of documents and labels, n and L."""
 
 
 class Truth(NamedTuple):
-    """Such rows, of arrays that are there."""
+    """Compressed sparse rows of labels, from arrays in memory: see `SparseLabels`."""
 
     indptr: npt.NDArray[np.int64]
     indices: npt.NDArray[np.uint32]
@@ -49,11 +50,13 @@ class Truth(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JudgedLabels:
-    """Predicted labels of nq documents, k places each, beside the true ones; `of` makes them.
+    """Predicted labels of nq documents, k places each, with the true ones; made by `of`.
 
-    `labels` (nq, k) int64, -1 for none and for what came before in the row; `right` (nq, k) bool;
-    `totals` (nq,) int64: labels that a document has; `rows` and `true` (t,) int64: document and
-    label of each of them; `label_count` L.
+    labels: (nq, k) int64, -1 for none and for a label that occurs earlier in the row.
+    right: (nq, k) bool, whether the document has the label.
+    totals: (nq,) int64, the number of true labels of each document.
+    rows, true: (t,) int64, document and label of every true label.
+    label_count: L.
     """
 
     labels: IntArray
@@ -65,40 +68,43 @@ class JudgedLabels:
 
     @classmethod
     def of(cls, labels: npt.ArrayLike, truth: SparseLabels) -> Self:
-        """Judge `labels` (nq, k) by the `truth` (nq, L).
+        """Judge predicted `labels` (nq, k), -1 for none, by the true ones, `truth` (nq, L).
 
-        Raises `InvalidArgumentError` where the two have different rows, and for a label below -1 or
-        above L - 1.
+        Raises `InvalidArgumentError` with the field truth for another number of rows, and with the
+        field labels for labels outside -1 to L - 1.
         """
         count, totals = truth.shape[1], np.diff(truth.indptr).astype(np.int64)
-        predicted = lists(np.asarray(labels), len(totals), "truth", "labels")
+        predicted = as_lists(np.asarray(labels), len(totals), "truth", "labels")
         if predicted.size and not -1 <= predicted.min() <= predicted.max() < count:
             raise InvalidArgumentError("labels", f"labels must be from -1 to {count - 1}")
-        own = np.where(earlier_and_total(predicted)[0] == 0, predicted, -1)
+        distinct = np.where(earlier_and_total(predicted)[0] == 0, predicted, -1)
         rows = np.repeat(np.arange(len(totals)), totals)
         true = truth.indices.astype(np.int64)
         keys = np.sort(rows * count + true)
-        right = (own >= 0) & is_among(keys, np.arange(len(own))[:, None] * count + own)
-        return cls(own, right, totals, rows, true, count)
+        predicted_keys = np.arange(len(distinct))[:, None] * count + distinct
+        right = (distinct >= 0) & is_among(keys, predicted_keys)
+        return cls(distinct, right, totals, rows, true, count)
 
     @property
     def found(self) -> IntArray:
-        """How many labels each document was given, (nq,)."""
+        """The number of labels predicted for each document, (nq,) int64."""
         return np.asarray((self.labels >= 0).sum(axis=1))
 
 
 def precision_at(judged: JudgedLabels) -> Values:
-    """Return P@1 to P@k (nq, k): right labels among the first j, over j."""
+    """Return P@1 to P@k (nq, k), 0 to 1: right labels among the first j, over j."""
     return np.asarray(judged.right.cumsum(axis=1) / _ranks(judged))
 
 
 def recall_at(judged: JudgedLabels) -> Values:
-    """Return R@1 to R@k (nq, k): right labels among the first j, over all that the document has."""
+    """Return R@1 to R@k (nq, k), 0 to 1: right labels among the first j, over all true labels."""
     return np.asarray(judged.right.cumsum(axis=1) / np.maximum(judged.totals, 1)[:, None])
 
 
 def ndcg_at(judged: JudgedLabels) -> Values:
-    """Return nDCG@1 to nDCG@k (nq, k): gain 1, discount log2(1 + rank), over the best list's.
+    """Return nDCG@1 to nDCG@k (nq, k), 0 to 1: gain 1 and discount log2(1 + rank).
+
+    The sum is divided by that of the best list.
 
     Järvelin and Kekäläinen, "Cumulated gain-based evaluation of IR techniques" (TOIS 2002).
     """
@@ -111,12 +117,13 @@ def ndcg_at(judged: JudgedLabels) -> Values:
 def inverse_propensities(
     label_counts: npt.ArrayLike, documents: int, a: float = PROPENSITY[0], b: float = PROPENSITY[1]
 ) -> Values:
-    """Return what finding each label is worth, (L,) float64, above 1: the rarer the more.
+    """Return the inverse propensity of each label, (L,) float64, above 1; rare labels have more.
 
-    `label_counts` (L,) is how many of the `documents` of the training have each label. 1 + C (N_l +
-    B)^-A with C = (log N - 1)(B + 1)^A: Jain, Prabhu and Varma, "Extreme multi-label loss
-    functions" (KDD 2016), section 4. Raises `InvalidArgumentError` for fewer than three documents,
-    where C would not be above 0.
+    It is 1 + C (N_l + B)^-A with C = (log N - 1)(B + 1)^A. N = `documents` is the number of
+    training documents, at least 3, N_l = `label_counts` (L,) of them have label l. Jain, Prabhu and
+    Varma, "Extreme multi-label loss functions" (KDD 2016), section 4. Raises
+    `InvalidArgumentError`, with the field documents, for fewer than three, because C must be above
+    0.
     """
     if documents < 3:
         raise InvalidArgumentError("documents", f"documents must be at least 3, got {documents}")
@@ -125,34 +132,34 @@ def inverse_propensities(
 
 
 def propensity_scored_at(judged: JudgedLabels, inverse: Values) -> Values:
-    """Return PSP@1 to PSP@k, (k,): what right labels are worth, over the most there is to get.
+    """Return PSP@1 to PSP@k, (k,), 0 to 1: propensity-scored precision.
 
-    `inverse` (L,) is what `inverse_propensities` gives. Sums over all documents are divided, not
-    means taken: so do the tools whose figures are published.
+    `inverse` (L,) comes from `inverse_propensities`. As in published figures, the sum of the gains
+    of all documents is divided by the sum of their best gains; this is not a mean of quotients.
     """
-    gained, most = (each.sum(axis=0) for each in propensity_gains(judged, inverse))
-    return np.asarray(np.divide(gained, most, out=np.zeros(len(most)), where=most > 0))
+    gained, best = (gains.sum(axis=0) for gains in propensity_gains(judged, inverse))
+    return np.asarray(np.divide(gained, best, out=np.zeros(len(best)), where=best > 0))
 
 
 def propensity_gains(judged: JudgedLabels, inverse: Values) -> tuple[Values, Values]:
-    """Return what is divided there: of each document what it gained at 1 to k, and the most.
+    """Return the gains of `propensity_scored_at` and the best gains, both (nq, k), at 1 to k.
 
-    Both are (nq, k).
+    The gain of a document is the sum of `inverse` (L,) over its right labels.
     """
     gained = np.where(judged.right, inverse[judged.labels], 0.0)
     order = np.lexsort((-inverse[judged.true], judged.rows))
     starts = np.cumsum(judged.totals) - judged.totals
-    place = np.arange(len(order)) - np.repeat(starts, judged.totals)
-    within = place < gained.shape[1]
+    places = np.arange(len(order)) - np.repeat(starts, judged.totals)
+    within = places < gained.shape[1]
     best = np.zeros(gained.shape)
-    best[judged.rows[within], place[within]] = inverse[judged.true[order]][within]
+    best[judged.rows[within], places[within]] = inverse[judged.true[order]][within]
     return np.asarray(gained.cumsum(axis=1)), np.asarray(best.cumsum(axis=1))
 
 
 def coverage_at(judged: JudgedLabels) -> Values:
-    """Return coverage@1 to coverage@k, (k,): labels found right somewhere, over all that occur.
+    """Return coverage@1 to coverage@k, (k,), 0 to 1: right labels over labels that occur.
 
-    How much of the variety of labels is ever shown: a label counts once, whoever has it.
+    A label counts once, for any number of documents.
     """
     k = judged.labels.shape[1]
     first = np.full(judged.label_count, k)
@@ -163,27 +170,28 @@ def coverage_at(judged: JudgedLabels) -> Values:
 
 
 def set_precision(judged: JudgedLabels) -> Values:
-    """Return right labels over those predicted (nq,), 0 where none is."""
+    """Return right labels over predicted labels (nq,), 0 without predicted labels."""
     return np.asarray(judged.right.sum(axis=1) / np.maximum(judged.found, 1))
 
 
 def set_recall(judged: JudgedLabels) -> Values:
-    """Return right labels over those that the document has (nq,), 0 where it has none."""
+    """Return right labels over true labels (nq,), 0 without true labels."""
     return recall_at(judged)[:, -1]
 
 
 def set_f_score(judged: JudgedLabels) -> Values:
-    """Return the harmonic mean of the two (nq,); Table 2 has the mean of this over documents."""
+    """Return the harmonic mean of `set_precision` and `set_recall` (nq,): the paper's Table 2."""
     return harmonic_mean(set_precision(judged), set_recall(judged))
 
 
 def measure_labels(
     judged: JudgedLabels, diversity: Callable[[IntArray], Values] | None = None
 ) -> dict[str, Values]:
-    """Return what is of one document each, by name, (nq,): precision, recall, f_score, ndcg.
+    """Return the metrics of single documents by name, each (nq,): precision, recall, f_score, ndcg.
 
-    With a `diversity`, such as `LabelTree.drank`, also `drank` of all that was predicted, right or
-    not, and `h_score`, its harmonic mean with precision ("Combining Accuracy and Diversity").
+    `diversity` maps labels (nq, k) to numbers (nq,), as `LabelTree.drank` does. With it the result
+    also has `drank`, of all predicted labels, right or wrong, and `h_score`, its harmonic mean with
+    precision (the paper's section "Combining Accuracy and Diversity").
     """
     measured = {
         "precision": set_precision(judged),

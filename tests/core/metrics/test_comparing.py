@@ -67,7 +67,7 @@ def test_intervals_are_the_percentiles_of_a_plain_bootstrap(
 ) -> None:
     """Drawing queries one set at a time gives the same means, and the interval between them."""
     monkeypatch.setattr(comparing, "DRAWS", 50)
-    monkeypatch.setattr(comparing, "_BLOCK", 7 * 12)
+    monkeypatch.setattr(comparing, "_BLOCK_NUMBERS", 7 * 12)
     values = np.random.default_rng(1).random((12, 3))
     drawn = np.array(reference.bootstrap(values, 50, seed=4))
     for column, found in enumerate(mean_intervals(values, seed=4, draws=50)):
