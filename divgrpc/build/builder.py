@@ -18,7 +18,7 @@ from divgrpc.build.assembly import assemble
 from divgrpc.build.labels import LabelBuilder
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
 from divgrpc.hashing import hyperplanes
-from divgrpc.labels.build_inputs import LabelPlan
+from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.storage.generations import Generation
 from divgrpc.storage.writers import Store
@@ -43,14 +43,14 @@ class IndexBuilder:
         *,
         expected_rows: int | None = None,
         on_progress: Callable[[Progress], None] | None = None,
-        labels: LabelPlan | None = None,
+        labels: LabelInputs | None = None,
     ) -> None:
         compilation.ensure()
         self._store = store
         self._parameters = parameters
         self._expect(expected_rows or 0)
         self._on_progress = on_progress
-        self._labels = LabelBuilder(store, labels or LabelPlan(), on_progress)
+        self._labels = LabelBuilder(store, labels or LabelInputs(), on_progress)
         self._kinds: frozenset[str] = frozenset()
         self._dims: int | None = None
         self._sparse = False

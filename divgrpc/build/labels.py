@@ -23,7 +23,7 @@ from divgrpc.build.encoder import Report
 from divgrpc.build.sample import SAMPLE_QUERIES
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels import LabelModel, train
-from divgrpc.labels.build_inputs import LabelPlan
+from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.labels.model import label_rows
 from divgrpc.labels.prediction import INDEX, embed
 from divgrpc.parameters import LIMITS, BuildParameters
@@ -46,7 +46,7 @@ class LabelBuilder:
     """
 
     def __init__(
-        self, store: Arrays, plan: LabelPlan, on_progress: Callable[[Progress], None] | None
+        self, store: Arrays, plan: LabelInputs, on_progress: Callable[[Progress], None] | None
     ) -> None:
         self._store = store
         self._plan = plan

@@ -20,7 +20,7 @@ from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_server.builder import __main__ as builder
-from divgrpc_server.builder.labels import LabelPieces
+from divgrpc_server.builder.labels import LabelUpload
 from support import labelled_documents
 from support.manual_uploads import chunk, commit, header, refusal
 from support.raw_calls import unary
@@ -204,11 +204,11 @@ def take_in(
     folder: Path, opening: index_pb2.BuildRequest, steps: Sequence[index_pb2.BuildRequest]
 ) -> None:
     """Do what a builder does with an upload, in this process and in memory."""
-    with LabelPieces(opening.header, folder) as pieces:
+    with LabelUpload(opening.header, folder) as upload:
         for step in steps:
             if step.HasField("label_chunk"):
-                pieces.add(step.label_chunk)
-        building = IndexBuilder(MemoryStore(), BuildParameters(), labels=pieces.plan())
+                upload.add(step.label_chunk)
+        building = IndexBuilder(MemoryStore(), BuildParameters(), labels=upload.inputs())
     layout = None
     for step in steps:
         if step.HasField("chunk"):
@@ -316,7 +316,7 @@ def test_a_wrong_plan_names_its_field(
     assert blamed(tmp_path, header("a", labels=plan), *steps) == field
 
 
-def test_pieces_of_a_factor_are_alike(tmp_path: Path) -> None:
+def test_chunks_of_a_factor_have_one_width(tmp_path: Path) -> None:
     """All have as many columns."""
     steps = (piece(feature_map=dense(MAP)), piece(feature_map=dense(MAP[:, :1])))
     assert blamed(tmp_path, header("a", labels=BROUGHT), *steps) == "feature_map"
@@ -346,7 +346,7 @@ def test_a_wrong_build_leaves_nothing(
     assert clean
 
 
-def test_pieces_come_before_rows(stub: DiverseIndexStub, clean: str) -> None:
+def test_label_chunks_come_before_rows(stub: DiverseIndexStub, clean: str) -> None:
     """What is told of labels is known before the first row."""
     steps = (chunk(THREE, labels=GOOD), piece(label_names=NAMES), commit(3))
     details = refusal(stub, header(clean), *steps)
@@ -359,19 +359,19 @@ def test_pieces_come_before_rows(stub: DiverseIndexStub, clean: str) -> None:
 def test_more_than_a_build_may_bring(
     limit: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What comes in pieces is counted before it is kept."""
+    """Chunks count against the limits before they are stored."""
     monkeypatch.setitem(LIMITS, limit, 7)
     part = labels_pb2.LabelChunk(
         label_factors=dense(np.ones((1, 2))), hierarchy=EDGES, label_names=NAMES
     )
-    with LabelPieces(index_pb2.BuildHeader(labels=BROUGHT), tmp_path) as pieces:
-        pieces.add(part)
+    with LabelUpload(index_pb2.BuildHeader(labels=BROUGHT), tmp_path) as upload:
+        upload.add(part)
         if limit != "label_names_bytes_max":
-            # Of the others a piece has two.
-            pieces.add(part)
-            pieces.add(part)
+            # A chunk has two numbers or edges, and four names.
+            upload.add(part)
+            upload.add(part)
         with pytest.raises(LimitExceededError, match="at most 7"):
-            pieces.add(part)
+            upload.add(part)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,12 +1,12 @@
-"""The process of one build: takes an upload from a front, makes a generation of it, ends.
+"""The process of one build: it reads an upload from a front, makes a generation, and ends.
 
-Theory of operation. The main thread reads the upload, writes rows to a staging folder and computes.
-A second thread does nothing but wait for the front or the supervisor to hang up, which is how a
-cancelled call, a lost connection and a passed deadline look from here. It then ends the process at
-once, whatever the first is building. That is safe at any moment, because storage publishes by one
-rename and survives a crash anywhere; what lies in the staging folder is removed by the supervisor,
-which is told of our end by the kernel. Only the last words, a log line and the outcome, are waited
-for: a process that ends in the middle of a write to the log leaves half a line.
+Theory of operation. The main thread reads the upload, writes rows to a staging folder and builds. A
+second thread waits until the front or the supervisor hangs up: a cancelled call, a lost connection
+and a passed deadline all look like this here. It then ends the process at once. That is safe at any
+moment, because storage publishes by one rename and survives a crash at any point. The kernel tells
+the supervisor of the exit, and the supervisor removes the staging folder. The second thread waits
+for one thing only, the last log line and the outcome, because a process that ends in the middle of
+a write leaves half a line in the log.
 """
 
 import contextlib
@@ -35,38 +35,40 @@ if TYPE_CHECKING:
     from divgrpc.build.builder import IndexBuilder
 
 _PROGRESS_SECONDS: Final = 0.1
-# What a builder whose work is done gets for its last words once nobody listens.
-_LAST_WORDS_SECONDS: Final = 1.0
+# Time to write the last log line and the outcome after the front has hung up.
+_OUTCOME_SECONDS: Final = 1.0
 
 
 class Upload:
-    """The messages of one Build call: a header, label chunks, chunks, a commit, nothing else.
+    """The messages of one Build call: a header, label chunks, chunks, and a commit.
 
-    The one message of a BuildOnce call stands for all of them.
+    The one message of a BuildOnce call stands for all of them. Methods raise
+    `InvalidArgumentError`, with the field named, for messages in another order, and EOFError if the
+    front hangs up.
     """
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
-        # What was read and is still to be looked at; None is the end.
-        self._ahead: list[index_pb2.BuildRequest | None] = []
+        # Messages that were received but not yet returned, the next one last; None is the end.
+        self._pending: list[index_pb2.BuildRequest | None] = []
 
     def header(self) -> index_pb2.BuildHeader:
-        """Return the first message; raises `InvalidArgumentError` where it is no header."""
+        """Return the first message, which must be a header."""
         request = self._next()
         if request is None or request.WhichOneof("step") != "header":
             raise InvalidArgumentError("header", "the first message must be a header")
         return request.header
 
     def label_chunks(self) -> Iterator[labels_pb2.LabelChunk]:
-        """Yield what is told of labels, up to the first message of another kind."""
+        """Yield label chunks up to the first message of another kind."""
         while (request := self._next()) is not None:
             if request.WhichOneof("step") != "label_chunk":
                 break
             yield request.label_chunk
-        self._ahead.append(request)
+        self._pending.append(request)
 
     def chunks(self) -> Iterator[index_pb2.BuildChunk]:
-        """Yield the chunks up to the commit, whose count of rows must be theirs."""
+        """Yield chunks up to the commit, which must count their rows."""
         rows = 0
         while (request := self._next()) is not None:
             step = request.WhichOneof("step")
@@ -74,7 +76,7 @@ class Upload:
                 yield request.chunk
                 rows += _rows(request.chunk)
             elif step == "commit":
-                self._end(request.commit, rows)
+                self._check_commit(request.commit, rows)
                 return
             elif step == "header":
                 raise InvalidArgumentError("header", "there must be one header, got a second")
@@ -87,17 +89,17 @@ class Upload:
         raise InvalidArgumentError("commit", "the upload must end with a commit")
 
     def _next(self) -> index_pb2.BuildRequest | None:
-        if self._ahead:
-            return self._ahead.pop()
+        if self._pending:
+            return self._pending.pop()
         part, payload = build_frames.receive(self._link)
         if part == Part.END:
             return None
         if part == Part.ONCE:
-            self._ahead.extend(reversed(_steps(index_pb2.BuildOnceRequest.FromString(payload))))
-            return self._ahead.pop()
+            self._pending.extend(reversed(_steps(index_pb2.BuildOnceRequest.FromString(payload))))
+            return self._pending.pop()
         return index_pb2.BuildRequest.FromString(payload)
 
-    def _end(self, commit: index_pb2.BuildCommit, rows: int) -> None:
+    def _check_commit(self, commit: index_pb2.BuildCommit, rows: int) -> None:
         if commit.rows != rows:
             raise InvalidArgumentError(
                 "commit.rows", f"commit.rows must be the {rows} rows sent, got {commit.rows}"
@@ -105,7 +107,7 @@ class Upload:
         build_frames.send(self._link, Part.COMMITTED)
 
     def offer(self, whole: Whole) -> None:
-        """Offer a generation and wait until it may serve; nothing may have followed the commit."""
+        """Offer a generation, and wait until it may serve; no message may follow the commit."""
         build_frames.send(self._link, Part.WHOLE, whole.pack())
         while (part := build_frames.receive(self._link)[0]) != Part.PUBLISH:
             if part != Part.END:
@@ -113,61 +115,61 @@ class Upload:
 
 
 class Events:
-    """What the caller hears while the build goes on."""
+    """Responses to the caller during a build."""
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
         self._stage = ""
-        self._sent = 0.0
+        self._sent_seconds = 0.0
 
     def accepted(self) -> None:
-        """Say that chunks may come."""
+        """Announce that the upload may send chunks."""
         accepted = index_pb2.BuildAccepted(chunk_bytes=LIMITS["chunk_bytes"])
         self._send(Part.EVENT, index_pb2.BuildResponse(accepted=accepted))
 
     def progress(self, progress: Progress) -> None:
-        """Say how far the build has come; left out where the last word is recent or unread."""
+        """Report progress, unless the last report is recent or the socket is full."""
         now = time.monotonic()
-        if progress.stage == self._stage and now - self._sent < _PROGRESS_SECONDS:
+        if progress.stage == self._stage and now - self._sent_seconds < _PROGRESS_SECONDS:
             return
         if not select.select([], [self._link], [], 0)[1]:
             return
-        self._stage, self._sent = progress.stage, now
+        self._stage, self._sent_seconds = progress.stage, now
         self._send(Part.EVENT, index_pb2.BuildResponse(progress=results.pack_progress(progress)))
 
     def done(self, info: IndexInfo) -> None:
-        """Say that the index serves."""
+        """Report that the index serves."""
         self._send(Part.DONE, index_pb2.BuildResponse(done=results.pack_info(info)))
 
     def _send(self, part: Part, response: index_pb2.BuildResponse) -> None:
         build_frames.send(self._link, part, response.SerializeToString())
 
 
-def build(link: socket.socket, me: control.Self) -> IndexInfo:
-    """Take the upload and publish a generation; returns its description."""
+def build(link: socket.socket, process: control.Self) -> IndexInfo:
+    """Read the upload on `link`, publish a generation, and return its description."""
     upload, events = Upload(link), Events(link)
     header = upload.header()
     name = check_index_name(header.index)
     parameters = results.parse_build_parameters(header.parameters)
     expected = header.expected_rows if header.HasField("expected_rows") else None
-    with staging(me.root / name, replace=header.replace) as stage:
+    with staging(process.root / name, replace=header.replace) as stage:
         stage.on_whole = lambda folder: upload.offer(Whole(name, folder.name))
         events.accepted()
-        # Loading the compiler takes longer than all of the above, and the first chunks meanwhile
-        # fill the socket.
+        # Loading the compiler takes longer than the steps above. The first chunks fill the socket
+        # meanwhile.
         from divgrpc.build.builder import IndexBuilder
-        from divgrpc_server.builder.labels import LabelPieces
+        from divgrpc_server.builder.labels import LabelUpload
 
-        with LabelPieces(header, stage.folder) as pieces:
-            for piece in upload.label_chunks():
-                pieces.add(piece)
-            plan = pieces.plan()
+        with LabelUpload(header, stage.folder) as label_upload:
+            for label_chunk in upload.label_chunks():
+                label_upload.add(label_chunk)
+            label_inputs = label_upload.inputs()
         builder = IndexBuilder(
             stage,
             parameters,
             expected_rows=expected,
             on_progress=events.progress,
-            labels=plan,
+            labels=label_inputs,
         )
         rows, layout = 0, None
         for chunk in upload.chunks():
@@ -181,29 +183,29 @@ def build(link: socket.socket, me: control.Self) -> IndexInfo:
 
 
 class _Layout(NamedTuple):
-    """What all chunks of an upload have in common."""
+    """The properties that all chunks of an upload share."""
 
     kind: str | None
     cols: int
 
 
 def _append(
-    builder: "IndexBuilder", chunk: index_pb2.BuildChunk, before: _Layout | None
+    builder: "IndexBuilder", chunk: index_pb2.BuildChunk, expected: _Layout | None
 ) -> _Layout:
-    """Hand a chunk on; returns its layout, which must be that of the chunks before."""
+    """Append a chunk to the index; return its layout, which must be the `expected` one."""
     from divgrpc_server.builder import labels
-    from divgrpc_server.codec import requests  # as late as the compiler that they load
+    from divgrpc_server.codec import requests  # late, because they load the compiler
 
     vectors = requests.parse_vectors("vectors", chunk.vectors)
-    found = _Layout(chunk.vectors.WhichOneof("kind"), int(vectors.shape[1]))
-    # Of chunks without rows the core hears nothing.
-    if before is not None and found.kind != before.kind:
+    layout = _Layout(chunk.vectors.WhichOneof("kind"), int(vectors.shape[1]))
+    # The core never sees a chunk without rows, so it cannot check its layout.
+    if expected is not None and layout.kind != expected.kind:
         raise InvalidArgumentError(
-            "vectors", f"vectors must be {before.kind} in every chunk, got {found.kind} ones"
+            "vectors", f"vectors must be {expected.kind} in every chunk, got {layout.kind} ones"
         )
-    if before is not None and found.cols != before.cols:
+    if expected is not None and layout.cols != expected.cols:
         raise InvalidArgumentError(
-            "vectors", f"vectors must have {before.cols} columns, got {found.cols}"
+            "vectors", f"vectors must have {expected.cols} columns, got {layout.cols}"
         )
     if len(vectors):
         builder.append(
@@ -214,12 +216,12 @@ def _append(
             labels=labels.parse_label_sets(chunk, len(vectors)),
         )
     else:
-        _check_no_labels(chunk)
-    return found
+        _check_no_columns(chunk)
+    return layout
 
 
-def _check_no_labels(chunk: index_pb2.BuildChunk) -> None:
-    """Refuse labels that come without rows."""
+def _check_no_columns(chunk: index_pb2.BuildChunk) -> None:
+    """Refuse ids, categories, sub-topics and labels of a chunk without rows."""
     for field in ("ids", "categories", "subtopics"):
         count = len(getattr(chunk, field))
         if count:
@@ -229,7 +231,7 @@ def _check_no_labels(chunk: index_pb2.BuildChunk) -> None:
 
 
 def _steps(once: index_pb2.BuildOnceRequest) -> list[index_pb2.BuildRequest]:
-    """Return the messages of the Build that makes the same index."""
+    """Return the messages of a Build call that makes the same index."""
     header = index_pb2.BuildHeader(
         index=once.index, parameters=once.parameters, replace=once.replace
     )
@@ -255,9 +257,9 @@ def _rows(chunk: index_pb2.BuildChunk) -> int:
 
 
 def _watch(link: socket.socket, channel: control.Channel, ending: threading.Lock) -> None:
-    """Wait until one of those we work for is gone, then end the process.
+    """Wait until the front or the supervisor hangs up, then end the process.
 
-    `ending` is for whichever thread ends the process and is never released.
+    The thread that ends the process holds the lock `ending`, and never releases it.
     """
     poller = select.poll()
     poller.register(link, select.POLLRDHUP)
@@ -265,43 +267,43 @@ def _watch(link: socket.socket, channel: control.Channel, ending: threading.Lock
     poller.poll()
     if ending.acquire(blocking=False):
         os._exit(1)
-    time.sleep(_LAST_WORDS_SECONDS)
+    time.sleep(_OUTCOME_SECONDS)
     os._exit(0)
 
 
-def serve(me: control.Self, log: logs.Logger) -> None:
-    """Serve the one call this process is for.
+def serve(process: control.Self, log: logs.Logger) -> None:
+    """Serve the one call of this process.
 
-    Raises OSError where the front hangs up on the last words.
+    Raises OSError if the front hangs up before it has the outcome.
     """
-    received = me.channel.receive()
+    received = process.channel.receive()
     if received is None or received[1] < 0:
         return
     message, descriptor = received
     ending = threading.Lock()
     with packets.adopt(descriptor) as link:
-        threading.Thread(target=_watch, args=(link, me.channel, ending), daemon=True).start()
+        threading.Thread(target=_watch, args=(link, process.channel, ending), daemon=True).start()
         try:
-            info = build(link, me)
+            info = build(link, process)
         except (EOFError, BrokenPipeError, ConnectionResetError):
-            return  # the front hung up on us; the staging folder is gone already
-        except Exception as error:  # noqa: BLE001  # the edge of the process: the caller hears of it
+            return  # the front hung up; the staging folder is removed already
+        except Exception as error:  # noqa: BLE001  # becomes the status of the call
             ending.acquire()
             status = explain(error, message.text, log)
             build_frames.send(link, Part.STATUS, status.SerializeToString())
         else:
             ending.acquire()
-            # Before the outcome, upon which the front hangs up.
+            # Before the outcome, because the front hangs up when it has that.
             log.info("built", index=info.name, generation=info.generation, rows=info.rows)
             Events(link).done(info)
 
 
 def main() -> None:
-    """Run a builder; started by the supervisor alone."""
-    me = control.enter()
+    """Run a builder; only the supervisor starts it."""
+    process = control.enter()
     with contextlib.suppress(OSError):
-        serve(me, logs.configure(me.config, "builder", me.serial))
-    # Taking a compiler apart in good order takes longer than many a build.
+        serve(process, logs.configure(process.config, "builder", process.serial))
+    # An orderly exit would unload the compiler, which takes longer than a small build.
     os._exit(0)
 
 

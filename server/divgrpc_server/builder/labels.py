@@ -1,8 +1,7 @@
-"""What a build is told of labels beside its rows, as a builder takes it: pieces to a plan.
+"""The label inputs of an upload, except the label rows.
 
-Factors go to files without a name as they come, so that nothing is left of them whatever happens;
-names and edges are few beside the rows and stay in memory, up to limits. Used by builders, late:
-it brings scipy.
+Factors go to unnamed files as they arrive, so nothing of them outlives the process. Names and edges
+stay in memory, because limits keep them small. Imported late, because it loads scipy.
 """
 
 import tempfile
@@ -15,7 +14,7 @@ import numpy as np
 
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
 from divgrpc.labels import LabelModel
-from divgrpc.labels.build_inputs import LabelPlan, check_trained
+from divgrpc.labels.build_inputs import LabelInputs, check_trained
 from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
@@ -27,24 +26,25 @@ _PLAN: Final = labels_pb2.LabelPlan.DESCRIPTOR
 _FACTORS: Final = ("label_factors", "feature_map")
 
 
-class LabelPieces:
-    """Takes the pieces in their order; `plan` is what they come to. A context manager.
+class LabelUpload:
+    """Collects the label chunks of one upload; a context manager that closes its files.
 
-    `folder` is where factors wait. Both raise `InvalidArgumentError` with the field named, and
-    `LimitExceededError` for more than a build may bring.
+    Methods raise `InvalidArgumentError` with the field named, and `LimitExceededError` for more
+    than a build may bring.
     """
 
     def __init__(self, header: index_pb2.BuildHeader, folder: Path) -> None:
-        told = header.labels
-        self._model = results.word(_PLAN, "model", told.model)
-        self._offset = np.array(told.offset, np.float32)
-        self._unit_rows = told.unit_rows
-        if self._model != "factors" and (told.unit_rows or len(told.offset)):
+        """Check the label plan in the header of an upload; factors wait in `folder`."""
+        plan = header.labels
+        self._model = results.word(_PLAN, "model", plan.model)
+        self._offset = np.array(plan.offset, np.float32)
+        self._unit_rows = plan.unit_rows
+        if self._model != "factors" and (plan.unit_rows or len(plan.offset)):
             raise InvalidArgumentError("offset", "offset and unit_rows go with factors alone")
-        given = {field.name: value for field, value in told.parameters.ListFields()}
-        check_trained(self._model, given)
-        self._parameters = LabelParameters(**{"seed": header.parameters.seed} | given)
-        self._factors = {field: _Factor(field, folder) for field in _FACTORS}
+        training = {field.name: value for field, value in plan.parameters.ListFields()}
+        check_trained(self._model, training)
+        self._parameters = LabelParameters(**{"seed": header.parameters.seed} | training)
+        self._factors = {field: _FactorFile(field, folder) for field in _FACTORS}
         self._names: list[str] | None = None
         self._name_bytes = 0
         self._edges: list[IntArray] | None = None
@@ -63,21 +63,21 @@ class LabelPieces:
         for factor in self._factors.values():
             factor.close()
 
-    def add(self, piece: labels_pb2.LabelChunk) -> None:
-        """Take a piece."""
+    def add(self, chunk: labels_pb2.LabelChunk) -> None:
+        """Append the contents of a chunk."""
         for field in _FACTORS:
-            if piece.HasField(field):
+            if chunk.HasField(field):
                 if self._model != "factors":
                     raise InvalidArgumentError(field, f"{field} go with the label model factors")
-                self._factors[field].add(getattr(piece, field))
-        if piece.HasField("label_names"):
-            self._add_names(list(piece.label_names.values))
-        if piece.HasField("hierarchy"):
-            self._add_edges(piece.hierarchy)
+                self._factors[field].add(getattr(chunk, field))
+        if chunk.HasField("label_names"):
+            self._add_names(list(chunk.label_names.values))
+        if chunk.HasField("hierarchy"):
+            self._add_edges(chunk.hierarchy)
 
-    def plan(self) -> LabelPlan:
-        """Return what all pieces say."""
-        return LabelPlan(
+    def inputs(self) -> LabelInputs:
+        """Return the label inputs of all chunks; factors are mapped, not read."""
+        return LabelInputs(
             model=self._factor_model() if self._model == "factors" else self._model,
             parameters=self._parameters,
             names=self._names,
@@ -90,26 +90,26 @@ class LabelPieces:
             self._names = []
         self._names.extend(names)
         self._name_bytes += sum(len(name.encode()) for name in names)
-        _limit("label_names", len(self._names), "labels_max")
-        _limit("label_names", self._name_bytes, "label_names_bytes_max", " bytes")
+        _check_limit("label_names", len(self._names), "labels_max")
+        _check_limit("label_names", self._name_bytes, "label_names_bytes_max", " bytes")
 
-    def _add_edges(self, piece: labels_pb2.Hierarchy) -> None:
-        if len(piece.parents) != len(piece.children):
+    def _add_edges(self, hierarchy: labels_pb2.Hierarchy) -> None:
+        parents, children = len(hierarchy.parents), len(hierarchy.children)
+        if parents != children:
             raise InvalidArgumentError(
                 "hierarchy.children",
-                f"hierarchy.children must be as many as the {len(piece.parents)} parents, "
-                f"got {len(piece.children)}",
+                f"hierarchy.children must be as many as the {parents} parents, got {children}",
             )
-        self._edge_count += len(piece.parents)
-        self._roots.extend(piece.roots)
-        _limit("hierarchy", self._edge_count, "hierarchy_edges_max", " edges")
-        _limit("roots", len(self._roots), "hierarchy_edges_max", " roots")
-        edges = np.array([piece.parents, piece.children], np.int64).T
-        greatest = max(int(edges.max(initial=0)), max(piece.roots, default=0))
-        if greatest >= LIMITS["hierarchy_nodes_max"]:
+        self._edge_count += parents
+        self._roots.extend(hierarchy.roots)
+        _check_limit("hierarchy", self._edge_count, "hierarchy_edges_max", " edges")
+        _check_limit("roots", len(self._roots), "hierarchy_edges_max", " roots")
+        edges = np.array([hierarchy.parents, hierarchy.children], np.int64).T
+        largest = max(int(edges.max(initial=0)), max(hierarchy.roots, default=0))
+        if largest >= LIMITS["hierarchy_nodes_max"]:
             raise InvalidArgumentError(
                 "hierarchy",
-                f"hierarchy must have nodes below {LIMITS['hierarchy_nodes_max']}, got {greatest}",
+                f"hierarchy must have nodes below {LIMITS['hierarchy_nodes_max']}, got {largest}",
             )
         self._edges = [*(self._edges or []), edges]
 
@@ -125,8 +125,8 @@ class LabelPieces:
         return replace(model, offset=self._offset)
 
 
-class _Factor:
-    """A matrix that comes in rows and goes to a file without a name."""
+class _FactorFile:
+    """A matrix that arrives in blocks of rows, in an unnamed file."""
 
     def __init__(self, field: str, folder: Path) -> None:
         self._field = field
@@ -136,25 +136,25 @@ class _Factor:
 
     def add(self, matrix: vectors_pb2.DenseMatrix) -> None:
         block = _decode(self._field, matrix)
-        if self._file is None:
-            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  # ends with us
-            self._cols = block.shape[1]
         cols = block.shape[1]
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  # closed later
+            self._cols = cols
         if cols != self._cols:
             raise InvalidArgumentError(
                 self._field, f"{self._field} must have {self._cols} columns everywhere, got {cols}"
             )
         self._rows += len(block)
-        _limit(self._field, self._rows * self._cols, "label_factor_numbers_max", " numbers")
+        _check_limit(self._field, self._rows * cols, "label_factor_numbers_max", " numbers")
         self._file.write(block.tobytes())
 
     def close(self) -> None:
-        """Let go of the file; what was read stays."""
+        """Close the file; a mapping of `read` stays valid."""
         if self._file is not None:
             self._file.close()
 
     def read(self) -> FloatArray:
-        """Return the rows that have come, mapped."""
+        """Map all rows, (rows, columns) float32; (0, 0) if none arrived."""
         if self._file is None or not self._rows * self._cols:
             return np.empty((0, 0), np.float32)
         self._file.flush()
@@ -162,9 +162,9 @@ class _Factor:
 
 
 def parse_label_sets(chunk: index_pb2.BuildChunk, rows: int) -> SparseRows | None:
-    """Return the labels of a chunk's rows, None where it has none.
+    """Return the label rows of a chunk of `rows` rows, None without labels.
 
-    Raises `InvalidArgumentError` with the field below `labels` named.
+    Raises `InvalidArgumentError` with a field below `labels`.
     """
     if not chunk.HasField("labels"):
         return None
@@ -180,6 +180,6 @@ def _decode(field: str, matrix: vectors_pb2.DenseMatrix) -> FloatArray:
         raise InvalidArgumentError(path, f"{field}: {error}") from None
 
 
-def _limit(field: str, count: int, limit: str, unit: str = "") -> None:
+def _check_limit(field: str, count: int, limit: str, unit: str = "") -> None:
     if count > LIMITS[limit]:
         raise LimitExceededError(f"{field} must be at most {LIMITS[limit]}{unit}, got {count}")
