@@ -1,4 +1,4 @@
-"""Count sketch: what becomes of very many dimensions before they are hashed."""
+"""The count sketch: wide rows become 4,096 sums before they are hashed."""
 
 import math
 
@@ -7,6 +7,7 @@ import pytest
 from scipy import sparse
 
 from divgrpc.errors import InvalidArgumentError
+from divgrpc.hashing import count_sketch
 from divgrpc.hashing.count_sketch import FROM_DIMS, SUMS, CountSketch
 from divgrpc.index import Index
 from divgrpc.kernels import projection
@@ -21,17 +22,17 @@ SEARCHES: list[Search] = ["tables", "scan", "scan_hamming"]
 
 
 def bags(rows: int, dims: int, seed: int) -> sparse.csr_array:
-    """Draw bags of words around a few topics, whose lengths vary by 10."""
+    """Draw bags of some 70 words around five topics; their lengths vary by a factor of 10."""
     rng = np.random.default_rng(seed)
-    noise = sparse.random_array((rows, dims), density=0.003, rng=rng, format="csr")
-    topics = sparse.random_array((5, dims), density=0.005, rng=rng, format="csr")
-    chosen = topics[rng.integers(0, 5, rows)]
+    noise = sparse.random_array((rows, dims), density=27 / dims, rng=rng, format="csr")
+    topics = sparse.random_array((5, dims), density=45 / dims, rng=rng, format="csr")
+    words = topics[rng.integers(0, 5, rows)] + noise
     lengths = sparse.diags_array(10 ** rng.uniform(0, 1, rows))
-    return sparse.csr_array(lengths @ (chosen + noise)).astype(np.float32)
+    return sparse.csr_array(lengths @ words).astype(np.float32)
 
 
-def test_a_sketch_is_the_sum_that_it_says() -> None:
-    """Blocks of both kinds and both kernels against the twin."""
+def test_sketches_agree_with_their_twin() -> None:
+    """Sparse and dense blocks, and both kernels, add and subtract what the twin does."""
     sketch, rows = CountSketch.draw(DIMS, 5), bags(4, DIMS, 1)
     truth = kernels.sketch(rows.toarray(), sketch.places, SUMS)
     of_sparse = sketch(SparseRows.of(rows))
@@ -47,8 +48,8 @@ def test_a_sketch_is_the_sum_that_it_says() -> None:
         assert one.tobytes() == other.tobytes()
 
 
-def test_dimensions_are_dealt_out_evenly_with_both_signs() -> None:
-    """Each sum gets its share, half of it with either sign, and other seeds deal otherwise."""
+def test_dimensions_are_spread_evenly_with_both_signs() -> None:
+    """Sums get equally many dimensions, half of them with either sign; seeds differ."""
     places = CountSketch.draw(DIMS, 5).places
     sums = np.where(places >= 0, places, ~places)
     counts = np.bincount(sums, minlength=SUMS)
@@ -58,21 +59,21 @@ def test_dimensions_are_dealt_out_evenly_with_both_signs() -> None:
     assert (CountSketch.draw(DIMS, 6).places != places).mean() > 0.9
 
 
-def test_products_of_unit_vectors_are_kept_as_promised() -> None:
-    """On the average what they were, with a standard deviation of at most sqrt(2 / 4,096)."""
+def test_products_of_unit_vectors_are_unbiased() -> None:
+    """Their mean is the exact product; their standard deviation is at most sqrt(2 / 4,096)."""
     rng = np.random.default_rng(2)
     one = rng.standard_normal(DIMS)
     near = one + 0.5 * rng.standard_normal(DIMS)
     pair = np.array([one / np.linalg.norm(one), near / np.linalg.norm(near)], np.float32)
     sketches = [CountSketch.draw(DIMS, seed).of_dense(pair) for seed in range(400)]
     products = np.array([one @ other for one, other in sketches])
-    promised = math.sqrt(2 / SUMS)
-    assert abs(products.mean() - pair[0] @ pair[1]) < 4 * promised / math.sqrt(len(products))
-    assert 0.3 * promised < products.std() < 1.1 * promised
+    deviation = math.sqrt(2 / SUMS)
+    assert abs(products.mean() - pair[0] @ pair[1]) < 4 * deviation / math.sqrt(len(products))
+    assert 0.3 * deviation < products.std() < 1.1 * deviation
 
 
-def test_fewer_dimensions_are_left_alone() -> None:
-    """Nothing is stored, and rows come back as they are."""
+def test_narrow_rows_are_not_sketched() -> None:
+    """Below 8,193 dimensions rows stay as they are, and the index stores no sketch."""
     rows = np.ones((2, FROM_DIMS - 1), np.float32)
     sketch = CountSketch.draw(FROM_DIMS - 1, 0)
     assert sketch(rows) is rows
@@ -82,53 +83,64 @@ def test_fewer_dimensions_are_left_alone() -> None:
     assert "sketch" not in [choice.parameter for choice in plain.info.choices]
 
 
-def test_info_tells_of_a_sketch() -> None:
-    """What it is and that dimensions are the reason."""
+def test_info_lists_the_sketch() -> None:
+    """The choice has the number of sums, and names the dimensions as the reason."""
     index = Index.build(np.ones((2, FROM_DIMS), np.float32))
     assert index.engine._arrays["sketch"].shape == (FROM_DIMS,)
-    told = next(choice for choice in index.info.choices if choice.parameter == "sketch")
-    assert told.value == str(SUMS)
-    assert "8,193 columns" in told.reason
+    sketch = next(choice for choice in index.info.choices if choice.parameter == "sketch")
+    assert sketch.value == str(SUMS)
+    assert "8,193 columns" in sketch.reason
 
 
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("family", FAMILIES)
-def test_sketched_indexes_answer_as_their_twins_do(family: HashFamily, metric: Metric) -> None:
-    """Dense and sparse points and queries, centred where that is legal."""
-    drawn = bags(152, DIMS, 3)
-    points, asked = drawn[:150], drawn[150:]
-    centred = metric == "euclidean"
-    for given in (points, points.toarray()):
+def test_sketched_indexes_agree_with_their_twins(
+    monkeypatch: pytest.MonkeyPatch, family: HashFamily, metric: Metric
+) -> None:
+    """Dense and sparse points and queries, centred if the metric allows it.
+
+    Here 300 dimensions become 128 sums, and points are few, because the twin compares all pairs.
+    """
+    monkeypatch.setattr(count_sketch, "FROM_DIMS", 300)
+    monkeypatch.setattr(count_sketch, "SUMS", 128)
+    rows = bags(52, 300, 3)
+    points, queries = rows[:50], rows[50:]
+    for matrix in (points, points.toarray()):
         index = Index.build(
-            given, metric=metric, hash_family=family, centred=centred, n_components=40
+            matrix,
+            metric=metric,
+            hash_family=family,
+            centred=metric == "euclidean",
+            n_components=20,
         )
+        assert index.engine._arrays["sketch"].shape == (300,)
         twin = points_of(index)
         if twin.cells is None:
             margins = kernels.margins(twin.vectors, twin.hyperplanes, twin.thresholds)
             near = np.abs(margins) < 1e-5 * np.linalg.norm(twin.vectors, axis=1)[:, np.newaxis]
             assert (twin.bits == (margins >= 0))[~near].all()
         for search in SEARCHES:
-            for queries in (asked, asked.toarray()):
-                result = index.query(queries, k=4, search=search, hash_limit=1_000)
-                for row, query in enumerate(asked.toarray()):
+            for block in (queries, queries.toarray()):
+                result = index.query(block, k=4, search=search, hash_limit=1_000)
+                for row, query in enumerate(queries.toarray()):
                     check_row(twin, query, result, row)
 
 
-def test_sketched_hashing_finds_what_is_near() -> None:
-    """By code alone, of 2,000 bags, 100 that hold most of the true ten nearest."""
+def test_sketched_codes_find_near_points() -> None:
+    """Of 2,000 bags, the 100 with the nearest codes hold most of the true ten nearest."""
     points = bags(2_000, DIMS, 6)
     index = Index.build(points, hash_family="lsh_div")
-    asked = points[:40]
-    truth = index.query(asked, k=10, search="exact", selector="nearest").ids
-    found = index.query(
-        asked, k=100, search="scan", selector="nearest", hash_limit=100, candidates_limit=100
+    queries = points[:40]
+    truth = index.query(queries, k=10, search="exact", selector="nearest").ids
+    hits = index.query(
+        queries, k=100, search="scan", selector="nearest", hash_limit=100, candidates_limit=100
     ).ids
-    shares = [np.isin(row, others).mean() for row, others in zip(truth, found, strict=True)]
+    shares = [np.isin(row, others).mean() for row, others in zip(truth, hits, strict=True)]
     assert np.mean(shares) > 0.6
 
 
 def test_more_components_than_sums_are_refused() -> None:
-    """Those of the dimensions that are hashed are as many as there are."""
+    """The components of a sketched index are components of its sums."""
     with pytest.raises(InvalidArgumentError, match="4096") as caught:
         Index.build(np.eye(3, FROM_DIMS, dtype=np.float32), n_components=SUMS + 1)
     assert caught.value.field == "n_components"
