@@ -1,4 +1,4 @@
-"""`divgrpc-server`: arguments, environment and file to one configuration, then run."""
+"""The command `divgrpc-server`: read the configuration, then run the supervisor."""
 
 import argparse
 import dataclasses
@@ -15,14 +15,14 @@ import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc_server import config as configuration
 
-# What the extra `server` brings, by the names that are imported.
-_EXTRA: Final = ("numba", "scipy", "structlog", "grpc_health", "grpc_reflection")
+# Modules that the extra `server` installs.
+_EXTRA_MODULES: Final = ("numba", "scipy", "structlog", "grpc_health", "grpc_reflection")
 
 _DESCRIPTION = """\
 Serves diverse retrieval over gRPC: results that are near the query and different from one another.
 
   divgrpc-server                               indexes in memory, 127.0.0.1:50051
-  divgrpc-server --data-dir /var/lib/divgrpc   indexes that outlive the server
+  divgrpc-server --data-dir /var/lib/divgrpc   indexes on disk, which outlive the server
   divgrpc-server --listen 127.0.0.1:0          a free port; `serving HOST:PORT` is printed
 """
 _EPILOG = """\
@@ -31,7 +31,7 @@ that --config names (data_dir = "..."). Arguments win over the environment, whic
 file.
 
 Once the server serves it prints one line, `serving HOST:PORT`, on standard output; logs go to
-standard error. SIGTERM and SIGINT let calls under way finish; a second one ends them.
+standard error. SIGTERM or SIGINT lets running calls finish; a second signal ends them.
 """
 
 
@@ -69,39 +69,39 @@ def _metavar(field: "dataclasses.Field[object]") -> str:
 
 
 def run(arguments: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run the server; returns the exit code: 2 for a bad configuration, 1 for a failed start."""
-    given = vars(parser().parse_args(arguments))
-    file = given.pop("config", environment.get("DIVGRPC_CONFIG"))
+    """Run the server; return its exit code, 2 for a bad configuration and 1 for a failed start."""
+    options = vars(parser().parse_args(arguments))
+    file = options.pop("config", environment.get("DIVGRPC_CONFIG"))
     try:
-        config = configuration.load(given, environment, Path(file) if file else None)
+        config = configuration.load(options, environment, Path(file) if file else None)
     except InvalidArgumentError as error:
         sys.stderr.write(f"divgrpc-server: {error}\n")
         return 2
-    if missing := [name for name in _EXTRA if importlib.util.find_spec(name) is None]:
-        # The base install has this command too, since extras cannot add one.
+    if missing := [name for name in _EXTRA_MODULES if importlib.util.find_spec(name) is None]:
+        # The base install has this command too, because an extra cannot add a command.
         sys.stderr.write(f"divgrpc-server needs {missing[0]}: install divgrpc[server]\n")
         return 1
     from divgrpc_server.logging import logs
     from divgrpc_server.supervisor import supervisor
 
     _raise_descriptor_limit()
-    _leave_on_signals()
+    _exit_on_signals()
     log = logs.configure(config, "supervisor")
     try:
         return supervisor.run(config, log)
     except DivgrpcError as error:
-        log.error("cannot start", reason=str(error))  # noqa: TRY400  # a traceback helps nobody here
+        log.error("cannot start", reason=str(error))  # noqa: TRY400  # a traceback would not help
         return 1
 
 
 def _raise_descriptor_limit() -> None:
-    """Take all descriptors that we may have: a connection is one, and the usual limit is 1,024."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    """Raise the soft limit of descriptors, usually 1,024, because each connection needs one."""
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
 
 
-def _leave_on_signals() -> None:
-    """End in good order when told to stop before the supervisor listens for that itself."""
+def _exit_on_signals() -> None:
+    """Exit in order on a signal that arrives before the supervisor handles signals."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
 

@@ -1,8 +1,8 @@
-"""Everything the server can be told, in one frozen object made at the start and passed down.
+"""The configuration of the server: one frozen object, made at the start and passed down.
 
-A value comes from, in this order: an argument, its environment twin, the TOML file, the default.
-The name is the same everywhere: ``--data-dir``, ``DIVGRPC_DATA_DIR``, ``data_dir = "..."``. Child
-processes get the finished object as JSON; nothing below `__main__` reads the environment.
+The value of an option comes from its argument, its environment variable, the TOML file or its
+default, in this order. Its name is the same everywhere: ``--data-dir``, ``DIVGRPC_DATA_DIR``,
+``data_dir = "..."``. Child processes get the object as JSON. Only `__main__` reads the environment.
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ def _option(
     low: float = -math.inf,
     high: float = math.inf,
     choices: tuple[str, ...] = (),
-) -> Any:  # noqa: ANN401  # as dataclasses.field: each caller has its own type
+) -> Any:  # noqa: ANN401  # like dataclasses.field, of the type of its field
     metadata = {"help": help_text, "low": low, "high": high, "choices": choices}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -40,14 +40,14 @@ def _cores() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """The server's configuration, checked when made.
+    """The options of the server; their help texts say what they mean.
 
-    Raises `InvalidArgumentError` with the option named.
+    Raises `InvalidArgumentError`, with the name of the option, for a value out of range.
     """
 
     listen: str = _option("127.0.0.1:50051", "host:port to listen on; port 0 takes a free one")
     data_dir: str = _option(
-        "", "folder that keeps the indexes; without it they live in memory and end with the server"
+        "", "folder of the indexes; without it they live in memory and end with the server"
     )
     workers: int = _option(max(1, _cores() - 1), "processes that answer queries", low=1, high=1024)
     fronts: int = _option(1, "processes that speak gRPC, sharing the port", low=1, high=256)
@@ -57,39 +57,37 @@ class Config:
         choices=("auto", "json", "console"),
     )
     log_level: str = _option(
-        "info", "the least that is logged", choices=("debug", "info", "warning", "error")
+        "info", "lowest level of log lines", choices=("debug", "info", "warning", "error")
     )
     access_log: bool = _option(True, "one line per call, at level info")
-    reflection: bool = _option(True, "let tools such as grpcurl ask what there is")
+    reflection: bool = _option(True, "let tools such as grpcurl list the methods")
     ready_file: str = _option("", "file to write host:port to once the server serves")
-    grace: float = _option(
-        10.0, "seconds that calls under way get to finish when the server is told to stop", low=0
-    )
-    max_builds: int = _option(2, "builds at a time, of all indexes together", low=1, high=64)
+    grace: float = _option(10.0, "seconds to finish running calls after a signal to stop", low=0)
+    max_builds: int = _option(2, "builds at a time, over all indexes", low=1, high=64)
     upload_idle: float = _option(
-        60.0, "seconds that an upload may stand still before its build is ended", low=0.01
+        60.0, "seconds without a message after which an upload is cancelled", low=0.01
     )
-    queue_calls: int = _option(1024, "queries a front holds before it refuses more", low=1)
+    queue_calls: int = _option(1024, "queries that a front queues before it refuses more", low=1)
     queue_bytes: int = _option(
-        64 * 2**20, "bytes of queries a front holds before it refuses", low=1
+        64 * 2**20, "bytes of queries that a front queues before it refuses more", low=1
     )
     pending_calls: int = _option(
         20_000,
-        "calls that gRPC holds for a front that is behind; those beyond it ends as CANCELLED",
+        "calls that gRPC queues for a busy front; it ends further calls as CANCELLED",
         low=1,
     )
     stream_window: int = _option(
-        256, "queries of one QueryStream that are under way at a time", low=1, high=65536
+        256, "queries of one QueryStream that run at a time", low=1, high=65536
     )
     worker_wait: float = _option(
-        5.0, "seconds that a query waits for a worker while none is up", low=0
+        5.0, "seconds that a query waits for a worker if none is up", low=0
     )
     worker_silence: float = _option(
-        20.0, "seconds that a worker with work may be silent before it is replaced", low=0.1
+        20.0, "seconds of silence after which a busy worker is replaced", low=0.1
     )
     worker_awake: float = _option(
         0.001,
-        "seconds that a worker stays awake for the next query where they come one by one as fast",
+        "seconds that a worker stays awake for the next query of a fast caller",
         low=0,
         high=0.1,
     )
@@ -110,22 +108,26 @@ class Config:
         return _split_address(self.listen)[1]
 
     def to_json(self) -> str:
-        """Return what `from_json` reads."""
+        """Return the configuration as JSON, for `from_json`."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Config":
-        """Return the configuration that another process of ours wrote."""
+        """Read the JSON of `to_json`."""
         return cls(**json.loads(text))
 
 
 def load(
     arguments: Mapping[str, object], environment: Mapping[str, str], file: Path | None
 ) -> Config:
-    """Merge the sources into one configuration; `arguments` holds only what was given.
+    """Merge the sources into one configuration.
 
-    Raises `InvalidArgumentError` for an unknown name in the file, for a value of the wrong type and
-    for one out of range, naming the option and where it came from.
+    arguments: the options of the command line, without defaults.
+    environment: all environment variables.
+    file: a TOML file of options.
+
+    Raises `InvalidArgumentError`, with the name of the option, for an unknown option in the file,
+    for a value of the wrong type and for one out of range.
     """
     values: dict[str, object] = {}
     known = {field.name: field for field in dataclasses.fields(Config)}
@@ -150,7 +152,7 @@ def _read_toml(file: Path) -> dict[str, object]:
 
 
 def _typed(field: "dataclasses.Field[object]", value: object) -> object:
-    """Return `value`, which may be text, as the type of `field`."""
+    """Convert `value`, which may be text, to the type of `field`."""
     if field.type is bool and isinstance(value, str) and value.lower() in _YES + _NO:
         return value.lower() in _YES
     try:
@@ -159,7 +161,7 @@ def _typed(field: "dataclasses.Field[object]", value: object) -> object:
         if field.type is float and isinstance(value, str | int) and not isinstance(value, bool):
             return float(value)
     except ValueError:
-        pass  # the check below says it better
+        pass  # the error below is clearer
     if not isinstance(value, cast("type", field.type)) or (
         field.type is int and isinstance(value, bool)
     ):

@@ -105,21 +105,15 @@ def margins(vectors: Floats, hyperplanes: Floats, thresholds: Floats) -> npt.NDA
 
 def pack(bits: Bits) -> npt.NDArray[np.uint64]:
     """Return bits (n, code_bits) as words (code_bits / 64, n), bit b in word b // 64."""
-    words = np.zeros((ceil(bits.shape[1] / WORD_BITS), len(bits)), np.uint64)
-    for point, row in enumerate(bits):
-        for b in np.flatnonzero(row).tolist():
-            words[b // WORD_BITS, point] |= np.uint64(1 << (b % WORD_BITS))
-    return words
+    padded = np.pad(bits, ((0, 0), (0, -bits.shape[1] % WORD_BITS)))
+    words = np.packbits(padded, axis=1, bitorder="little").view("<u8")
+    return np.ascontiguousarray(words.T, np.uint64)
 
 
 def unpack(words: npt.NDArray[np.uint64]) -> Bits:
     """Return words (w, n) as bits (n, 64 * w)."""
-    columns = [
-        [bool(int(words[b // WORD_BITS, point]) >> (b % WORD_BITS) & 1) for point in range(n)]
-        for n in (words.shape[1],)
-        for b in range(WORD_BITS * words.shape[0])
-    ]
-    return np.array(columns, np.bool_).T
+    rows = np.ascontiguousarray(words.T, "<u8").view(np.uint8)
+    return np.unpackbits(rows, axis=1, bitorder="little").astype(np.bool_)
 
 
 def hamming(a: Bits, b: Bits) -> int:
@@ -141,12 +135,13 @@ def unpack_terms(words: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
 
 
 def asymmetric_score(bits: Bits, query_levels: Sequence[int]) -> int:
-    """Return the sum of the query's levels times what a code has of each; larger is nearer.
+    """Return the sum of the query's levels over the set bits of a code; larger is nearer.
 
-    Where there are more bits than levels, each run of as many bits weighs twice the one before.
+    If a code has more bits than levels, each run of bits weighs twice the run before.
     """
-    count = len(query_levels)
-    return sum(query_levels[b % count] << (b // count) for b in np.flatnonzero(bits).tolist())
+    runs = np.reshape(bits, (-1, len(query_levels))).astype(np.int64)
+    weights = 2 ** np.arange(len(runs))
+    return int(weights @ runs @ np.array(query_levels))
 
 
 def odd_levels(bits: Bits, margins: int) -> npt.NDArray[np.int64]:

@@ -1,4 +1,5 @@
-"""Messages between the processes of one server: packets, control messages, frames of builds.
+"""Messages between the processes of one server: packets, control messages, frames of jobs.
 
-May import the configuration. May not import grpc, protobuf messages or the core's engine.
+Lives here: how bytes travel, not what they mean. May import the configuration. May not import grpc,
+protobuf messages or the engine of the core.
 """

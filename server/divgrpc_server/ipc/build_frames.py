@@ -30,18 +30,18 @@ class Part(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A generation that is written and does not serve yet: its index, and its folder's name."""
+    """A complete generation that does not serve yet: its index and the name of its folder."""
 
     index: str
     folder: str
 
     def pack(self) -> bytes:
-        """Return what `unpack` reads."""
+        """Return the payload of a WHOLE frame."""
         return f"{self.index}/{self.folder}".encode()
 
     @classmethod
     def unpack(cls, payload: bytes) -> "Whole":
-        """Return what another process of ours packed."""
+        """Read the payload of a WHOLE frame."""
         return cls(*payload.decode().split("/"))
 
 
@@ -51,7 +51,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def send(link: socket.socket, part: Part, payload: bytes = b"") -> None:
-    """Send a frame, waiting until it is taken."""
+    """Send a frame; wait for room in the socket."""
     link.sendall(_HEAD.pack(len(payload), part))
     link.sendall(payload)
 
@@ -63,14 +63,14 @@ def receive(link: socket.socket) -> tuple[Part, bytes]:
 
 
 async def send_async(link: socket.socket, part: Part, payload: bytes = b"") -> None:
-    """Do what `send` does on an event loop; `link` must not block."""
+    """Send a frame on an event loop; `link` must be non-blocking."""
     loop = asyncio.get_running_loop()
     await loop.sock_sendall(link, _HEAD.pack(len(payload), part))
     await loop.sock_sendall(link, payload)
 
 
 async def receive_async(link: socket.socket) -> tuple[Part, bytes]:
-    """Do what `receive` does on an event loop; `link` must not block."""
+    """Wait for a frame on an event loop; `link` must be non-blocking. Raises as `receive` does."""
     length, part = _HEAD.unpack(await _receive_exactly_async(link, _HEAD.size))
     return Part(part), await _receive_exactly_async(link, length)
 

@@ -1,8 +1,7 @@
 """The channel between the supervisor and each of its children.
 
-A SEQPACKET socket pair carries small JSON messages and, with some of them, one descriptor. The
-child finds its end as standard input. It ends when the channel does: whatever happens to the
-supervisor, nobody is left behind.
+A SEQPACKET socket pair carries small JSON messages; some carry a descriptor too. The child finds
+its end at standard input, and exits when the channel ends. So no child outlives the supervisor.
 """
 
 import ctypes
@@ -38,7 +37,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message on a channel; what `number` and `text` mean is said beside each kind."""
+    """One message on a channel; the comment on its kind explains `number` and `text`."""
 
     kind: Kind
     number: int = 0
@@ -52,7 +51,7 @@ class Channel:
         self._socket = end
 
     def fileno(self) -> int:
-        """Return the descriptor, for whoever polls."""
+        """Return the descriptor, for polling."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -60,18 +59,18 @@ class Channel:
         self._socket.close()
 
     def send(self, message: Message, descriptor: int | None = None) -> None:
-        """Send without waiting; the caller keeps, and closes, its own copy of `descriptor`.
+        """Send without waiting; the caller still has to close its copy of `descriptor`.
 
-        Raises OSError where the other side is gone, and BlockingIOError where it reads nothing.
+        Raises BlockingIOError if the channel is full, and OSError if the other side is gone.
         """
         data = json.dumps([message.kind, message.number, message.text]).encode()
         passed = [] if descriptor is None else [descriptor]
         socket.send_fds(self._socket, [data], passed, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
     def receive(self) -> tuple[Message, int] | None:
-        """Wait for a message and its descriptor; None at the end of the channel.
+        """Wait for a message and its descriptor; return None at the end of the channel.
 
-        The descriptor is -1 where none came, and where this process had no room for it.
+        The descriptor is -1 if the message has none, or if this process has no room for one more.
         """
         try:
             data, passed, _, _ = socket.recv_fds(
@@ -86,7 +85,7 @@ class Channel:
 
 @dataclass(frozen=True, slots=True)
 class Self:
-    """What a child learns first: who it is and how the server is configured."""
+    """The identity of a child and the configuration of the server."""
 
     channel: Channel
     config: Config
@@ -95,20 +94,20 @@ class Self:
 
 
 def hello(config: Config, root: Path, serial: int) -> Message:
-    """Return the first message to a child; `root` is where indexes are kept."""
+    """Return the first message to a child; `root` is the folder of the indexes."""
     return Message("hello", serial, json.dumps([str(root), config.to_json()]))
 
 
 def enter() -> Self:
-    """Begin life as a child of the supervisor.
+    """Set up this process as a child of the supervisor, and wait for its identity.
 
-    Only the supervisor decides when a child ends. Signals that a terminal or an init system sends
-    to every process at once are therefore ignored, or workers would go before calls are answered.
+    Only the supervisor decides when a child ends. The child ignores the signals that a terminal or
+    an init system sends to every process, because workers must answer the calls under way first.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    # A child that cannot read its channel, stopped or deep in a computation, still dies with the
-    # supervisor. Where that one died before this line, the channel has ended already.
+    # A child that cannot read its channel, because it is stopped or computes, still dies with the
+    # supervisor. If the supervisor died before this line, the channel has ended already.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = Channel(socket.socket(fileno=os.dup(0)))
     os.set_inheritable(channel.fileno(), False)

@@ -1,22 +1,21 @@
 """Packets between a front and a worker.
 
-Theory of operation. Each front and worker share one SEQPACKET socket: packets keep their borders
-and the death of one side is the end of the other's socket. A request packet is a row of items, so
-that small requests travel together:
+Theory of operation. Each front shares one SEQPACKET socket with each worker. Packets keep their
+borders, and the death of one side ends the socket of the other. A request packet is a row of items,
+so that small requests travel together:
 
     request item   id, deadline, op, tag (the request id for logs and errors), payload
-    reply packet   credits given back, and one lent, then items: id, kind, payload
+    reply packet   credits returned, one credit lent, then items: id, kind, payload
 
-A packet holds `PACKET_BYTES`. A payload that does not fit travels as a memfd, alone in its packet;
-both sides close their descriptor at once, so none outlives the packet. Deadlines are in the clock
-of `time.monotonic`, which all processes of one machine share.
+A packet has at most `PACKET_BYTES`. A larger payload travels in a memfd, alone in its packet. Both
+sides close their descriptor at once, so none outlives the packet. Deadlines are in seconds of
+`time.monotonic`, a clock that all processes of one machine share.
 
-Credits keep the flow: a front sends a packet against a credit, and the worker gives the credit back
-when it is ready for another packet. There are `SMALL_CREDITS` for packets of small requests and
-`LARGE_CREDITS` for large ones, counted apart, so that large requests never hold up small ones.
-Before the last piece of a large batch, where that should be short, its worker lends the front one
-more, for the next to be there in time, and takes it back with the batch's own: so its work is never
-hidden.
+Credits control the flow. A front spends a credit for each packet, and the worker returns it when it
+is ready for another packet. Packets of small requests have `SMALL_CREDITS`, those of large ones
+`LARGE_CREDITS`, so that large requests never hold up small ones. Before the last slice of a large
+batch, if that should be short, the worker lends the front one more credit, so that the next batch
+arrives in time. It takes the credit back when it returns that of the batch.
 """
 
 import contextlib
@@ -88,7 +87,7 @@ class Reply(NamedTuple):
 
 
 class Link:
-    """One end of the socket between a front and a worker; never waits but in `send_waiting`."""
+    """One end of the socket between a front and a worker; only `send_waiting` waits."""
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -97,7 +96,7 @@ class Link:
         self._buffer = memoryview(bytearray(PACKET_BYTES))
 
     def fileno(self) -> int:
-        """Return the descriptor, for whoever polls."""
+        """Return the descriptor, for polling."""
         return self._socket.fileno()
 
     def close(self) -> None:
@@ -105,14 +104,14 @@ class Link:
         self._socket.close()
 
     def send(self, packet: bytes, memfd: int = -1) -> None:
-        """Send one packet; raises BlockingIOError where there is no room, OSError where no peer."""
+        """Send one packet; raises BlockingIOError without room, OSError without a peer."""
         if memfd < 0:
             self._socket.send(packet)
         else:
             socket.send_fds(self._socket, [packet], [memfd])
 
     def send_waiting(self, packet: bytes, memfd: int, seconds: float) -> None:
-        """Send one packet, waiting for room; raises TimeoutError where there is none in time."""
+        """Send one packet; raises TimeoutError if there is no room within `seconds`."""
         while True:
             try:
                 return self.send(packet, memfd)
@@ -123,9 +122,9 @@ class Link:
                     raise TimeoutError("the other side of a link reads nothing") from None
 
     def receive(self) -> tuple[memoryview, int]:
-        """Return the next packet and its memfd (-1 for none); an empty packet is the end.
+        """Return the next packet and its memfd, -1 for none; an empty packet is the end.
 
-        The view holds until the next call. Raises BlockingIOError where nothing is there.
+        The view is valid until the next call. Raises BlockingIOError if no packet is waiting.
         """
         try:
             size, ancillary, _, _ = self._socket.recvmsg_into(
@@ -143,12 +142,12 @@ def pair() -> tuple[socket.socket, socket.socket]:
 
 
 def adopt(descriptor: int) -> socket.socket:
-    """Return the socket behind a descriptor that came over a control channel."""
+    """Return the socket of a descriptor from a control channel."""
     return socket.socket(fileno=descriptor)
 
 
 def pack_request(request: Request, *, in_memfd: bool = False) -> bytes:
-    """Return a request item; its payload follows in a memfd where `in_memfd` says so."""
+    """Return a request item; with `in_memfd` without its payload, which a memfd holds."""
     tag = request.tag.encode()
     op = request.op | _IN_MEMFD if in_memfd else request.op
     head = _REQUEST.pack(request.id, request.deadline, len(request.payload), op, len(tag))
@@ -156,7 +155,7 @@ def pack_request(request: Request, *, in_memfd: bool = False) -> bytes:
 
 
 def request_bytes(request: Request) -> int:
-    """Return how much of a packet the item takes."""
+    """Return the size of the item in a packet."""
     return _REQUEST.size + len(request.tag) + len(request.payload)
 
 
@@ -180,19 +179,19 @@ def unpack_requests(packet: memoryview, memfd: int) -> Iterator[Request]:
 
 
 def pack_credits(small: int, large: int, lent: int = 0) -> bytes:
-    """Return the head of a reply packet; `lent`: 1, or -1 to take that back, else 0."""
+    """Return the head of a reply packet; `lent` is 1 to lend a credit, -1 to take it back, or 0."""
     return _CREDITS.pack(small, large, lent)
 
 
 def pack_reply(reply: Reply, *, in_memfd: bool = False) -> bytes:
-    """Return a reply item; its payload follows in a memfd where `in_memfd` says so."""
+    """Return a reply item; with `in_memfd` without its payload, which a memfd holds."""
     outcome = reply.outcome | _IN_MEMFD if in_memfd else reply.outcome
     head = _REPLY.pack(reply.id, len(reply.payload), outcome)
     return head if in_memfd else head + reply.payload
 
 
 def unpack_credits(packet: memoryview) -> tuple[int, int, int]:
-    """Return the small and the large credits that a reply packet gives back, and those it lends."""
+    """Return the small and large credits that a reply packet returns, and the one it lends."""
     small, large, lent = _CREDITS.unpack_from(packet)
     return small, large, lent
 
@@ -214,7 +213,7 @@ def unpack_replies(packet: memoryview, memfd: int) -> Iterator[Reply]:
 
 @contextlib.contextmanager
 def memory_file(payload: bytes) -> Iterator[int]:
-    """Yield the descriptor of a memory file that holds `payload`, to be sent within the block."""
+    """Yield the descriptor of a memory file with `payload`; it is closed after the block."""
     memfd = os.memfd_create("divgrpc-frame", os.MFD_CLOEXEC)
     try:
         rest = memoryview(payload)
@@ -228,7 +227,7 @@ def memory_file(payload: bytes) -> Iterator[int]:
 def read_memfd(memfd: int, length: int) -> bytes:
     """Return the first `length` bytes of a memory file and close it.
 
-    Read, not mapped: a file that its writer cut short must not end this process by SIGBUS.
+    It is not mapped, because a file that its writer truncates would end this process by SIGBUS.
     """
     try:
         return os.pread(memfd, length, 0)

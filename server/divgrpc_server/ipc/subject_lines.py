@@ -1,4 +1,4 @@
-"""Subjects of calls as access lines print them; this module loads no protobuf."""
+"""The subject of a call in its access line; this module must not load protobuf."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -9,27 +9,28 @@ from divgrpc.parameters import INDEX_NAME
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The subject of a call in both forms of the log; empty where it is not known."""
+    """The index and the sizes of a call as text, in both forms of the log; empty if unknown."""
 
     in_json: str = ""
     for_people: str = ""
 
 
 NO_SUBJECT: Final = Subject()
-# Stands for the name where the queries of a stream go to several indexes.
+# The name in the line of a stream whose queries go to several indexes.
 SEVERAL: Final = "*"
-_NAME_CHARACTERS: Final = 63  # of the longest name; no longer text may fill the cache
+# Longer texts are no names, and must not fill the cache.
+_NAME_CHARACTERS_MAX: Final = 63
 
 
 def subject(index: str, rows: int | None = None, k: int | None = None) -> Subject:
-    """Return the subject of a call; None stands for a number that such calls do not have."""
-    return _subject(index, rows, k) if len(index) <= _NAME_CHARACTERS else NO_SUBJECT
+    """Return the subject of a call; None leaves a number out."""
+    return _subject(index, rows, k) if len(index) <= _NAME_CHARACTERS_MAX else NO_SUBJECT
 
 
-@lru_cache(maxsize=4096)  # calls mostly repeat one another
+@lru_cache(maxsize=4096)  # most calls repeat an earlier one
 def _subject(index: str, rows: int | None, k: int | None) -> Subject:
     if index != SEVERAL and not INDEX_NAME.fullmatch(index):
-        # A line has the name as it is, so that a text which is no name could forge lines.
+        # The line holds the name without escapes, so any other text could forge a line.
         return NO_SUBJECT
     numbers = {name: number for name, number in (("rows", rows), ("k", k)) if number is not None}
     return Subject(

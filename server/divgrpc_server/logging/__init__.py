@@ -1,4 +1,5 @@
-"""Logs: structured records, access lines, and a pipe that never blocks its writer.
+"""Logs: structured records, access lines, and a log sink that never blocks its writer.
 
-May import ipc and the configuration. May not import any process.
+Lives here: all output to standard error. May import ipc and the configuration. May not import any
+process.
 """

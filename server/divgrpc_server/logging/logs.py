@@ -1,8 +1,8 @@
-"""Logs: structlog for what happens now and then, a buffered writer for the line of each call.
+"""Logs: structlog for rare events, a buffered writer for the access line of each call.
 
-Everything goes to standard error, as JSON or for people. structlog costs some ten microseconds per
-event, which is too much for one line per call: `AccessLog` keeps what a line needs in a tuple and
-formats a quarter of a second's calls at once.
+Everything goes to standard error, as JSON or as text for a console. structlog takes some ten
+microseconds per event, which is too much for every call. `AccessLog` keeps the values of a line in
+a tuple, and formats the calls of a quarter of a second at once.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import structlog
 
 from divgrpc_server.config import Config
 from divgrpc_server.ipc.subject_lines import NO_SUBJECT, Subject
-from divgrpc_server.logging.nonblocking_pipe import WRITE_BYTES, Outlet
+from divgrpc_server.logging.nonblocking_pipe import WRITE_BYTES_MAX, LogSink
 
 _STDERR: Final = 2
 _FLUSH_SECONDS: Final = 0.25
@@ -27,7 +27,7 @@ Logger = structlog.typing.FilteringBoundLogger
 
 
 def wants_json(config: Config) -> bool:
-    """Tell whether logs are JSON, which `auto` decides by looking for a terminal."""
+    """Return whether logs are JSON; with `auto` they are, unless standard error is a terminal."""
     if config.log_format == "auto":
         return not sys.stderr.isatty()
     return config.log_format == "json"
@@ -36,7 +36,7 @@ def wants_json(config: Config) -> bool:
 def configure(config: Config, role: str, serial: int = 0) -> Logger:
     """Set up structlog for this process and return its logger."""
     json = wants_json(config)
-    last: list[structlog.typing.Processor] = (
+    renderers: list[structlog.typing.Processor] = (
         [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         if json
         else [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
@@ -45,10 +45,10 @@ def configure(config: Config, role: str, serial: int = 0) -> Logger:
         processors=[
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
-            *last,
+            *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[config.log_level]),
-        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", Outlet(_STDERR, in_json=json))),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", LogSink(_STDERR, in_json=json))),
         cache_logger_on_first_use=True,
     )
     return cast("Logger", structlog.get_logger(process=role, serial=serial))
@@ -56,7 +56,7 @@ def configure(config: Config, role: str, serial: int = 0) -> Logger:
 
 @contextlib.contextmanager
 def edge(log: Logger) -> Iterator[None]:
-    """Log whatever would end this process, whole, and end it with exit code 1."""
+    """Log an exception that would end this process with its traceback; exit with code 1."""
     try:
         yield
     except Exception:
@@ -65,7 +65,7 @@ def edge(log: Logger) -> Iterator[None]:
 
 
 def log_faults_of(loop: asyncio.AbstractEventLoop, log: Logger) -> None:
-    """Have the loop log what nobody else caught as all else is logged."""
+    """Log the exceptions that nothing in the event loop caught."""
 
     def handle(_: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         error = context.get("exception")
@@ -74,9 +74,8 @@ def log_faults_of(loop: asyncio.AbstractEventLoop, log: Logger) -> None:
     loop.set_exception_handler(handle)
 
 
-# When a call ended in seconds since 1970, its method and code, the seconds it took, its request id,
-# its peer and its subject: a bare tuple, since one is made for every call. Filling in a template
-# with % is the fastest that Python has for so few texts and numbers.
+# End of a call in seconds since 1970, method, code, duration in seconds, request id, peer, subject.
+# Every call needs one, and a tuple and a % template are the cheapest way in Python.
 _AccessLine = tuple[float, str, str, float, str, str, Subject]
 _JSON: Final = (
     '{"event": "call", "method": "%s", "code": "%s", "duration_ms": %.3f, %s"request_id": "%s", '
@@ -86,17 +85,17 @@ _CONSOLE: Final = "%s.%06dZ [info     ] %s %s %.3f ms%s request_id=%s peer=%s\n"
 
 
 class AccessLog:
-    """Writes one line per call, a quarter of a second's at a time.
+    """Writes one line per call, the calls of a quarter of a second at a time.
 
-    The texts of a line come from us or were checked by us, so none needs escaping.
+    No text of a line needs escaping: the server made it or checked it.
     """
 
     def __init__(self, config: Config, *, descriptor: int = _STDERR) -> None:
         json = wants_json(config)
-        # Whether lines are written at all. Where none are, subjects of calls are not worth reading.
+        # Whether lines are written. If not, callers need not find out the subjects of calls.
         self.enabled = config.access_log and _LEVELS[config.log_level] <= _LEVELS["info"]
         self._format = _json_line if json else _console_line
-        self._outlet = Outlet(descriptor, in_json=json)
+        self._sink = LogSink(descriptor, in_json=json)
         self._lines: list[_AccessLine] = []
         self._timer: asyncio.TimerHandle | None = None
 
@@ -110,7 +109,7 @@ class AccessLog:
         *,
         subject: Subject = NO_SUBJECT,
     ) -> None:
-        """Take note of a call that ended now."""
+        """Add the line of a call that has just ended and took `seconds`."""
         if not self.enabled:
             return
         self._lines.append((time.time(), method, code, seconds, request_id, peer, subject))
@@ -121,7 +120,7 @@ class AccessLog:
             self.flush()
 
     def flush(self) -> None:
-        """Write what there is."""
+        """Write the lines that are waiting."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -129,25 +128,25 @@ class AccessLog:
         block: list[str] = []
         size = 0
         for line in map(self._format, lines):
-            if size + len(line) > WRITE_BYTES:
-                self._outlet.write("".join(block))
+            if size + len(line) > WRITE_BYTES_MAX:
+                self._sink.write("".join(block))
                 block, size = [], 0
             block.append(line)
             size += len(line)
         if block:
-            self._outlet.write("".join(block))
+            self._sink.write("".join(block))
 
     def close(self) -> None:
-        """Write what there is, as the last."""
+        """Write the lines that are waiting, and close the sink."""
         self.flush()
-        self._outlet.close()
+        self._sink.close()
 
 
 _last_second: tuple[int, str] = (0, "")
 
 
 def _second(whole: int) -> str:
-    global _last_second  # noqa: PLW0603  # the lines of one flush share a second or two
+    global _last_second  # noqa: PLW0603  # a flush spans a second or two
     if _last_second[0] != whole:
         _last_second = whole, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
     return _last_second[1]

@@ -1,10 +1,10 @@
-"""Where log lines leave the process, without ever waiting for whoever reads them.
+"""The log sink: writes log lines to a descriptor without waiting for its reader.
 
-Theory of operation. Standard error is shared by all processes of the server and mostly a pipe. Once
-nobody reads it and it is full, a write would stop its process in mid-call, so lines are dropped
-instead, and counted for when there is room again. Making the pipe non-blocking would do so for
-whoever gave it to us too, which is why it is opened anew for this process alone. What cannot be
-opened so, a socket or a terminal, is asked for room before each write.
+Theory of operation. All processes of the server share standard error, which is mostly a pipe. If
+its reader stops and the pipe is full, a write would block its process in the middle of a call.
+Lines are dropped and counted instead, and the count is logged when there is room again. Making the
+pipe non-blocking would affect every process that shares it, so this process opens it again for
+itself. A socket or a terminal cannot be opened again; it is polled for room before each write.
 """
 
 import contextlib
@@ -15,22 +15,22 @@ import stat
 import time
 from typing import Final
 
-# Writes up to this size stay whole when several processes share a pipe.
-WRITE_BYTES: Final = 4096
+# Writes of up to 4,096 bytes (PIPE_BUF) stay whole when several processes share a pipe.
+WRITE_BYTES_MAX: Final = 4096
 
 
-class Outlet:
-    """As much of a text file as loggers need, on a descriptor."""
+class LogSink:
+    """The part of a text file that loggers need, on a descriptor."""
 
     def __init__(self, descriptor: int, *, in_json: bool) -> None:
-        self._given = descriptor
+        self._shared = descriptor
         self._in_json = in_json
         self._descriptor: int | None = None
         self._room = select.poll()
         self._dropped = 0
 
     def write(self, lines: str) -> None:
-        """Write whole lines, or drop them where there is no room."""
+        """Write whole lines, or drop them if there is no room."""
         if self._dropped:
             if not self._put(self._notice().encode()):
                 self._dropped += lines.count("\n")
@@ -40,11 +40,11 @@ class Outlet:
             self._dropped = lines.count("\n")
 
     def flush(self) -> None:
-        """Do nothing: nothing is kept back."""
+        """Do nothing, because no line is held back."""
 
     def close(self) -> None:
-        """Let go of what was opened; the descriptor that was given stays open."""
-        if self._descriptor is not None and self._descriptor != self._given:
+        """Close the descriptor that this sink opened; the shared one stays open."""
+        if self._descriptor is not None and self._descriptor != self._shared:
             os.close(self._descriptor)
         self._descriptor = None
 
@@ -55,14 +55,14 @@ class Outlet:
             while rest:
                 if not self._room.poll(0):
                     return False
-                rest = rest[os.write(descriptor, rest[:WRITE_BYTES]) :]
+                rest = rest[os.write(descriptor, rest[:WRITE_BYTES_MAX]) :]
         except OSError:
-            return False  # full, or whoever read the log is gone; calls matter more
+            return False  # full, or the reader is gone; calls matter more than log lines
         return True
 
     def _open(self) -> int:
         if self._descriptor is None:
-            self._descriptor = _of_our_own(self._given)
+            self._descriptor = _reopen(self._shared)
             self._room.register(self._descriptor, select.POLLOUT)
         return self._descriptor
 
@@ -76,8 +76,8 @@ class Outlet:
         return json.dumps(entry) + "\n"
 
 
-def _of_our_own(descriptor: int) -> int:
-    """Return a descriptor of the same pipe that never blocks, or the one given."""
+def _reopen(descriptor: int) -> int:
+    """Open a pipe again without blocking; return any other descriptor as it is."""
     with contextlib.suppress(OSError):
         if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC

@@ -1,7 +1,7 @@
-"""One child process as the supervisor sees it: started by exec, heard over a channel, outlived.
+"""One child process, from the supervisor's side: started, heard over a channel, and outlived.
 
-Never by fork: a forked copy of a process with threads is a copy of its locks too. The module's own
-name and the role stand in the command line, so that `ps` tells who is who.
+A child is started by exec, never by fork alone: a fork of a process with threads copies its locks
+too. The command line has the name of the module and the role, so that `ps` shows both.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ _ONE_THREAD: Final = (
 
 
 class Child:
-    """A process of ours, from exec to exit."""
+    """One child process, from exec to exit."""
 
     def __init__(self, role: Role, serial: int, config: Config, root: Path) -> None:
-        """Start the process; its `hello` is on the way when this returns.
+        """Start the process, and send its `hello`.
 
-        Raises OSError, and leaves nothing behind, where the machine has no room for one more.
+        Raises OSError, and leaves nothing behind, if the machine cannot start one more process.
         """
         self.role = role
         self.serial = serial
@@ -66,9 +66,9 @@ class Child:
         loop.add_reader(self._pidfd, self._reap)
 
     def send(self, message: control.Message, end: socket.socket | None = None) -> None:
-        """Send a message, and an end of a socket with it, which is closed here.
+        """Send a message with the `end` of a socket, if any, which is then closed here.
 
-        A child that is gone is noticed elsewhere; one that reads nothing is killed.
+        A child that reads nothing is killed. `exited` tells of a child that is gone.
         """
         try:
             self.channel.send(message, None if end is None else end.fileno())
@@ -106,21 +106,21 @@ class Child:
 
 
 def _spawn(role: Role, serial: int, stdin: socket.socket) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(  # noqa: S603  # our own interpreter and module
+    return subprocess.Popen(  # noqa: S603  # this interpreter, a module of this package
         _command(role, serial),
         stdin=stdin.fileno(),
         env=_environment(role, os.environ),
-        # A terminal's signals are for the supervisor alone.
+        # Only the supervisor gets the signals of a terminal.
         start_new_session=True,
     )
 
 
 def _command(role: Role, serial: int) -> list[str]:
-    # -P: a module of ours is never mistaken for a file in the current folder.
+    # -P: a file in the current folder must not shadow a module of this package.
     return [sys.executable, "-P", "-m", f"divgrpc_server.{role}", f"divgrpc-{role}", str(serial)]
 
 
 def _environment(role: Role, inherited: Mapping[str, str]) -> dict[str, str]:
     threads = dict.fromkeys(_ONE_THREAD, "1") if role == "worker" else {}
-    # A worker logs that kernels are compiled; a builder that finds some missing adds no bare lines.
+    # Quiet, because workers log the compilation of kernels, and a builder must add no plain lines.
     return {**inherited, **threads, "DIVGRPC_QUIET": "1"}

@@ -1,8 +1,8 @@
-"""The default without a data directory: indexes live in memory and end with the server.
+"""The folder of indexes without a data directory: in memory, removed at the end of the server.
 
-They are kept in a folder of a memory file system, so workers share them as they would files. The
-folder is locked while its server lives. A server that was killed leaves one behind, without a lock,
-and the next one to start removes it.
+It is in a file system in memory, so workers share its files as usual. The server locks it while it
+runs. A server that was killed leaves its folder behind without a lock, and the next server removes
+it.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ from divgrpc.errors import StorageInUseError
 from divgrpc.storage.generations import lock_root
 
 _NAME: Final = re.compile(r"divgrpc-[0-9a-f]{12}")
-# Says that the folder is ours to remove.
+# A file that marks a folder which servers may remove.
 _MARK: Final = ".embedded"
-_MEMORY: Final = Path("/dev/shm")  # noqa: S108  # folders below it are ours alone, mode 0700
-# Containers often give 64 MiB, which no index fits in.
+_MEMORY: Final = Path("/dev/shm")  # noqa: S108  # the folder below it has mode 0700
+# Containers often have 64 MiB there, too little for an index.
 _ROOM_BYTES_MIN: Final = 2**30
 
 
 @contextlib.contextmanager
 def memory_root() -> Iterator[Path]:
-    """Yield a new folder, in memory where there is room, and remove it at the end."""
+    """Yield a new folder, in memory if there is room, and remove it at the end."""
     below = _below()
     for base in {below, Path(tempfile.gettempdir())}:
         _sweep(base)
@@ -49,7 +49,7 @@ def _below() -> Path:
 
 @contextlib.contextmanager
 def _claim(below: Path) -> Iterator[Path]:
-    """Make a folder and lock it; a server that starts now may sweep it before the lock is ours."""
+    """Make a folder and lock it; try again if another server sweeps it before it is locked."""
     while True:
         root = below / f"divgrpc-{secrets.token_hex(6)}"
         root.mkdir(mode=0o700)
@@ -69,7 +69,7 @@ def _sweep(below: Path) -> None:
     """Remove the folders of servers that were killed."""
     for folder in below.glob("divgrpc-*"):
         if not _NAME.fullmatch(folder.name) or not (folder / _MARK).exists():
-            continue  # such as a data directory that somebody put here
+            continue  # for instance the data directory of another server
         with contextlib.suppress(OSError, StorageInUseError):
             if folder.lstat().st_uid == os.getuid():
                 with lock_root(folder):

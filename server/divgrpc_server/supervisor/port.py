@@ -1,4 +1,4 @@
-"""The port that fronts share: chosen and held by the supervisor, listened on by each front."""
+"""The shared port: the supervisor chooses and holds it, each front listens on it."""
 
 import contextlib
 import socket
@@ -11,10 +11,10 @@ from divgrpc_server.config import Config
 
 @contextlib.contextmanager
 def reserved_port(config: Config) -> Iterator[Config]:
-    """Hold a port and yield the configuration with its number, which settles port 0.
+    """Hold a port, and yield the configuration with its number in place of 0.
 
-    Raises `UnavailableError` where somebody listens there already. The socket that holds the port
-    never listens, so it takes no calls from the fronts.
+    The socket that holds the port never listens, so it takes no calls from the fronts. Raises
+    `UnavailableError` if another process listens there.
     """
     with contextlib.ExitStack() as stack:
         try:
@@ -22,8 +22,8 @@ def reserved_port(config: Config) -> Iterator[Config]:
                 config.host, config.port, type=socket.SOCK_STREAM
             )[0]
             with socket.socket(family, kind, protocol) as probe:
-                # This bind does not share: another server that shares its port would not stop us
-                # from taking a part of its calls.
+                # Bind without sharing first. Otherwise this server would take a part of the calls
+                # of another server that shares its port.
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 probe.bind(address)
                 address = probe.getsockname()

@@ -1,13 +1,13 @@
 """The parent of all processes: starts them, connects them, replaces the dead, and ends last.
 
-Theory of operation. Imports neither grpc nor numba, so it starts at once and has nothing that could
-fail it. Every front and every worker that are both ready share a socket; whoever is replaced gets
-new ones. The first worker starts alone and has the kernels compiled where they are missing; the
-others start when it is ready, as they would only wait for it.
+Theory of operation. The supervisor imports neither grpc nor numba, so it starts at once, and no
+fault of them ends it. Every ready front shares a socket with every ready worker. A replaced process
+gets new sockets. The first worker starts alone and compiles missing kernels. The others start when
+it is ready, because they would only wait for it.
 
-A child that dies is replaced at once, unless its kind keeps dying young: then after a pause that
-doubles. A server whose children have never come up gives up and says so. When the supervisor dies,
-however it dies, every channel ends and with it every child.
+A child that dies is replaced at once. If children of its role keep dying young, there is a pause
+that doubles each time. A server gives up if its children never come up. When the supervisor dies,
+for any reason, every channel ends, and with it every child.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _YOUNG_SECONDS: Final = 2.0
 _CONNECT_SECONDS: Final = 1.0
 _PAUSE_SECONDS_MAX: Final = 10.0
 _START_FAILURES_MAX: Final = 3
-# What a child gets beyond the grace of its calls before it is killed.
+# A child is killed this long after the grace of its calls.
 _EXIT_SECONDS: Final = 3.0
 # How long a new build waits for one that may be ending.
 _EXPIRE_SECONDS: Final = 0.5
@@ -60,7 +60,7 @@ class Supervisor:
         self._stopping = False
 
     async def run(self) -> int:
-        """Serve until told to stop; returns the exit code."""
+        """Serve until a signal to stop; return the exit code."""
         self._startup()
         await self._stop.wait()
         await self._shutdown()
@@ -76,7 +76,7 @@ class Supervisor:
         self._fill("front")
 
     def _fill(self, role: Role) -> None:
-        """Start what is missing; one worker alone until it has warmed the kernels."""
+        """Start missing children of a role; a single worker until it has compiled the kernels."""
         wanted = self._config.fronts if role == "front" else self._config.workers
         if role == "worker" and not self._warm:
             wanted = 1
@@ -97,7 +97,7 @@ class Supervisor:
         return child
 
     def _announce(self) -> None:
-        """Say that the server serves, once every child has come up."""
+        """Announce that the server serves, once every child has come up."""
         wanted = self._config.workers + self._config.fronts
         if self._serving or len(self._ready("worker")) + len(self._ready("front")) < wanted:
             return
@@ -110,7 +110,7 @@ class Supervisor:
         sys.stdout.write(f"serving {self._config.listen}\n")
         sys.stdout.flush()
 
-    # What children say.
+    # Messages from children.
 
     def _hear(self, child: Child, message: Message) -> None:
         if message.kind == "ready":
@@ -186,7 +186,7 @@ class Supervisor:
     # Death.
 
     async def _outlive(self, child: Child) -> None:
-        """Wait for the end of a child and do what follows from it."""
+        """Wait for the exit of a child, then clean up or replace it."""
         code = await child.exited
         del self._children[child.serial]
         if child.role == "builder":
@@ -213,7 +213,7 @@ class Supervisor:
         self._fill(role)
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not longer than until the server is told to stop."""
+        """Wait, but not beyond a signal to stop."""
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stop.wait(), seconds)
 
@@ -227,7 +227,7 @@ class Supervisor:
         self._stop.set()
 
     async def _shutdown(self) -> None:
-        """Drain the fronts, then let go of everybody else."""
+        """Drain the fronts, then end all other children."""
         self._stopping = True
         self._log.info("stopping", grace=self._config.grace)
         for front in self._of("front"):
@@ -242,7 +242,7 @@ class Supervisor:
         self._log.info("stopped")
 
     async def _wait_for(self, children: list[Child], seconds: float) -> None:
-        """Wait for children to end, and end those that do not."""
+        """Wait for the exit of children, then kill the others."""
         if not children:
             return
         exits = [child.exited for child in children]
@@ -270,7 +270,7 @@ class Supervisor:
 
 
 def _write_whole(path: Path, text: str) -> None:
-    """Write a file that is never seen half written."""
+    """Write a file that is never visible in part."""
     draft = path.with_name(f"{path.name}.new")
     draft.write_text(text, encoding="utf-8")
     draft.replace(path)
@@ -278,7 +278,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 @contextlib.contextmanager
 def _storage(config: Config, log: Logger) -> Iterator[Path]:
-    """Hold the folder that keeps the indexes."""
+    """Lock the folder of the indexes."""
     if not config.data_dir:
         with memory_root() as root:
             log.warning("indexes live in memory only and end with the server", folder=str(root))
@@ -295,7 +295,7 @@ def _storage(config: Config, log: Logger) -> Iterator[Path]:
 
 
 def _sweep(root: Path, log: Logger) -> None:
-    """Remove what unfinished builds left; what cannot be removed keeps nobody from serving."""
+    """Remove what unfinished builds left; log a failure, because the server can serve anyway."""
     try:
         swept = sweep(root)
     except (DivgrpcError, OSError) as error:
@@ -308,7 +308,7 @@ def _sweep(root: Path, log: Logger) -> None:
 def run(config: Config, log: Logger) -> int:
     """Run a server to its end and return its exit code.
 
-    Raises `DivgrpcError` where it cannot start.
+    Raises `DivgrpcError` if it cannot start.
     """
     with _storage(config, log) as root, reserved_port(config) as reserved:
         return asyncio.run(_supervise(reserved, root, log))

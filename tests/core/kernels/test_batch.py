@@ -1,4 +1,4 @@
-"""Rows of a batch that are searched together: to the byte what each gets alone."""
+"""Queries that are searched together: the same bytes as one by one."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,22 +31,23 @@ from divgrpc.vectors import SparseRows
 from reference.index import same_bytes
 from support.mixed_indexes import METRICS, SAMPLINGS, SELECTIONS, check, drawn, taking
 
-# No block of points is whole.
+# The last block of points is not full.
 ROWS, DIMS = 3 * BLOCK + 77, 12
-# Nor the last rows that are searched together, nor the last of those whose sums are.
+# Most counts leave the last group of queries, and the last group of sums, not full.
 COUNTS = [3, 4, 5, 16, 17, 39]
 LSH: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
 SCANS: list[Search] = ["scan", "scan_hamming"]
 
 Options = dict[str, Any]
-examples = settings(deadline=None, derandomize=True, max_examples=150)
+examples = settings(deadline=None, derandomize=True, max_examples=50)
 
 
 @cache
 def built(family: HashFamily, metric: Metric, *, falling: bool = False) -> Index:
-    """Build an index whose ids are in no order; `falling`: long rows come first.
+    """Build an index with shuffled ids; `falling`: long rows come first.
 
-    A tenth of the points is there twice, and half of them are one point: more than are kept.
+    A tenth of the points occurs twice, and half of all points are one point: more than a query
+    keeps.
     """
     points = drawn(ROWS, DIMS, 4, metric)
     points[1::2] = points[1]
@@ -58,13 +59,13 @@ def built(family: HashFamily, metric: Metric, *, falling: bool = False) -> Index
 
 
 def drawn_queries(count: int, metric: Metric) -> FloatArray:
-    """Draw queries near the points and far from them; one is the point that many are."""
+    """Draw queries near points and far from them; one is the point that occurs most."""
     rng = np.random.default_rng(count)
     points = drawn(ROWS, DIMS, 4, metric)
-    asked = points[1 : 1 + count] + 0.1 * rng.standard_normal((count, DIMS))
-    asked[1::2] = rng.standard_normal(asked[1::2].shape)
-    asked[count // 2] = points[1]
-    return asked.astype(np.float32)
+    queries = points[1 : 1 + count] + 0.1 * rng.standard_normal((count, DIMS))
+    queries[1::2] = rng.standard_normal(queries[1::2].shape)
+    queries[count // 2] = points[1]
+    return queries.astype(np.float32)
 
 
 @contextmanager
@@ -83,24 +84,24 @@ def searched_together() -> Iterator[dict[str, Mock]]:
 
 
 def row_of(result: QueryResult, row: int) -> QueryResult:
-    """Return what a batch of that row alone should give."""
+    """Return one row of a batch's result."""
     columns = ("ids", "scores", "selection_scores", "counts")
-    stats = [getattr(result.stats, each.name)[row : row + 1] for each in fields(QueryStats)]
-    some = {name: getattr(result, name)[row : row + 1] for name in columns}
-    return replace(result, stats=QueryStats(*stats), **some)
+    stats = [getattr(result.stats, field.name)[row : row + 1] for field in fields(QueryStats)]
+    arrays = {name: getattr(result, name)[row : row + 1] for name in columns}
+    return replace(result, stats=QueryStats(*stats), **arrays)
 
 
 def compare(
-    index: Index, asked: FloatArray | SparseRows, options: Options
+    index: Index, queries: FloatArray | SparseRows, options: Options
 ) -> tuple[QueryResult, list[int]]:
-    """Compare a batch with its rows, statistics too; returns it, and how often kernels were called.
+    """Compare a batch with its rows, with statistics.
 
-    That is of those that search rows together, the nearest and by code.
+    Returns the result, and the calls of the two kernels that search together: exactly, and by code.
     """
     with searched_together() as kernels:
-        whole = index.query(asked, **options)
-    for row in range(len(asked)):
-        assert same_bytes(row_of(whole, row), index.query(asked[row : row + 1], **options)), row
+        whole = index.query(queries, **options)
+    for row in range(len(queries)):
+        assert same_bytes(row_of(whole, row), index.query(queries[row : row + 1], **options)), row
     return whole, [kernel.call_count for kernel in kernels.values()]
 
 
@@ -122,15 +123,15 @@ def compare(
         [(10, None, None), (6, 30, 20), (10, 10, 10), (200, 270, 0), (150, 0, 256)]
     ),
 )
-def test_exact_rows_together_are_those_alone(
+def test_exact_searches_agree_with_single_queries(
     index: Index, count: int, options: Options, limits: tuple[int, int | None, int | None]
 ) -> None:
-    """Whatever ends a query early, and however many are wanted."""
+    """With every condition that ends a query early, and with few and many results."""
     if index.engine._searcher.metric == "inner_product":
         options["max_distance"] = None
     options |= dict(zip(("k", "hash_limit", "candidates_limit"), limits, strict=True))
     _, calls = compare(index, drawn_queries(count, index.engine._searcher.metric), options)
-    # A pool that may grow up to four times keeps too many of so few points.
+    # A pool that may grow fourfold keeps too large a share of so few points.
     grows = options["selector"] == "greedy" and not options["keep_duplicates"] and not limits[1]
     assert calls == [0 if grows else -(-count // batch.BATCH_QUERIES), 0]
 
@@ -150,31 +151,32 @@ def test_exact_rows_together_are_those_alone(
     ),
     sparse=st.booleans(),
 )
-def test_rows_scanned_together_are_those_alone(
+def test_scans_agree_with_single_queries(
     index: Index, count: int, options: Options, *, sparse: bool
 ) -> None:
-    """Where more points tie than there is room for, and where a query is one of those, too."""
-    asked = drawn_queries(count, index.engine._searcher.metric)
-    rows = SparseRows.of(csr_array(asked)) if sparse else asked
+    """Also if more points tie than there is room for, and if the query is one of them."""
+    queries = drawn_queries(count, index.engine._searcher.metric)
+    rows = SparseRows.of(csr_array(queries)) if sparse else queries
     _, calls = compare(index, rows, options)
     assert calls == [0, -(-count // batch.BATCH_QUERIES)]
 
 
-@pytest.mark.parametrize("search", ["exact", *SCANS])
+@pytest.mark.parametrize("place", range(5))
 @pytest.mark.parametrize("metric", METRICS)
-def test_rows_together_are_those_of_the_twin(metric: Metric, search: Search) -> None:
-    """Every selector that knows rows of a batch."""
-    for selector, variant in SELECTIONS[:5]:
-        asked = drawn_queries(3, metric)
-        options: Options = {"search": search, "selector": selector, "variant": variant}
-        options |= {"k": 6, "hash_limit": 40, "candidates_limit": 25}
-        result, calls = compare(built("lsh_sdiv", metric), asked, options)
-        assert sum(calls) == 1
-        check(built("lsh_sdiv", metric), asked, result)
+def test_searches_together_agree_with_their_twin(metric: Metric, place: int) -> None:
+    """Every selector that keeps batches meets every metric and every search."""
+    selector, variant = SELECTIONS[place]
+    search = ["exact", *SCANS][(place + METRICS.index(metric)) % 3]
+    queries = drawn_queries(3, metric)
+    options: Options = {"search": search, "selector": selector, "variant": variant}
+    options |= {"k": 6, "hash_limit": 40, "candidates_limit": 25}
+    result, calls = compare(built("lsh_sdiv", metric), queries, options)
+    assert sum(calls) == 1
+    check(built("lsh_sdiv", metric), queries, result)
 
 
 @pytest.mark.parametrize(
-    ("asked", "options"),
+    ("count", "options"),
     [
         (2, {"search": "exact"}),
         (3, {"search": "exact", "hash_limit": 0, "candidates_limit": 0}),
@@ -184,31 +186,31 @@ def test_rows_together_are_those_of_the_twin(metric: Metric, search: Search) -> 
         (3, {"search": "exact", "selector": "max_sum"}),
     ],
 )
-def test_other_rows_are_searched_one_by_one(asked: int, options: Options) -> None:
-    """Few rows, rows that want most of the points, rows that read few of them."""
-    _, calls = compare(built("lsh_sdiv", "cosine"), drawn_queries(asked, "cosine"), options)
+def test_other_queries_are_searched_one_by_one(count: int, options: Options) -> None:
+    """Two queries, queries for most of the points, and queries that read few points."""
+    _, calls = compare(built("lsh_sdiv", "cosine"), drawn_queries(count, "cosine"), options)
     assert calls == [0, 0]
 
 
-def test_sparse_rows_are_searched_exactly_one_by_one() -> None:
-    """They are spread out one at a time."""
+def test_exact_searches_of_sparse_queries_run_one_by_one() -> None:
+    """Because one query at a time becomes dense."""
     rows = SparseRows.of(csr_array(drawn_queries(5, "cosine")))
     _, calls = compare(built("lsh_sdiv", "cosine"), rows, {"search": "exact"})
     assert calls == [0, 0]
 
 
-def test_hashed_points_of_an_exact_search_are_no_nearest_ones() -> None:
-    """Build asks for hashed points, many rows at a time: of an exact search all are hashed."""
-    searcher, asked = built("lsh_sdiv", "cosine").engine._searcher, drawn_queries(5, "cosine")
-    wanted = QueryParameters(search="exact", hash_limit=50).resolve(ROWS, "exact")
+def test_hashed_points_of_an_exact_search_are_the_first_points() -> None:
+    """Tuning asks for the hashed points of many queries; an exact search hashes every point."""
+    searcher, queries = built("lsh_sdiv", "cosine").engine._searcher, drawn_queries(5, "cosine")
+    effective = QueryParameters(search="exact", hash_limit=50).resolve(ROWS, "exact")
     with searched_together():
-        found = searcher.hashed(asked, wanted)
-    assert [ids.tolist() for ids in found] == [searcher.ids[:50].tolist()] * 5
+        hashed = searcher.hashed(queries, effective)
+    assert [ids.tolist() for ids in hashed] == [searcher.ids[:50].tolist()] * 5
 
 
 @pytest.mark.parametrize("search", SCANS)
-def test_no_rows_of_cells_or_falling_lengths_are_scanned_together(search: Search) -> None:
-    """Codes of cells lie by cell; where lengths fall a scan ends early."""
+def test_scans_of_cells_and_falling_lengths_run_one_by_one(search: Search) -> None:
+    """Cells order their codes by cell, and a scan over falling lengths ends early."""
     for index in (built("cells", "cosine"), built("lsh_div", "inner_product", falling=True)):
         options = {"search": search, "hash_limit": 50}
         _, calls = compare(index, drawn_queries(5, "cosine"), options)
@@ -216,8 +218,8 @@ def test_no_rows_of_cells_or_falling_lengths_are_scanned_together(search: Search
 
 
 @pytest.mark.parametrize("search", ["exact", "scan"])
-def test_rows_are_searched_together_where_there_is_much_to_read(search: Search) -> None:
-    """From so many bytes of vectors on, and of codes."""
+def test_large_indexes_are_searched_together(search: Search) -> None:
+    """Above a number of bytes, of vectors for exact searches, of codes for scans."""
     index = built("lsh_sdiv", "cosine")
     array = {"exact": "vectors", "scan": "codes"}[search]
     name = {"exact": "_BATCH_VECTOR_BYTES_MIN", "scan": "_BATCH_CODE_BYTES_MIN"}[search]
@@ -225,31 +227,29 @@ def test_rows_are_searched_together_where_there_is_much_to_read(search: Search) 
     for limit, expected in ((size, 0), (size - 1, 1)):
         with searched_together() as kernels, patch.object(searching, name, limit):
             index.query(drawn_queries(5, "cosine"), search=search, hash_limit=50)
-        assert sum(each.call_count for each in kernels.values()) == expected
+        assert sum(kernel.call_count for kernel in kernels.values()) == expected
 
 
 @pytest.mark.parametrize(
-    ("name", "refused", "taken"),
+    ("name", "refused", "accepted"),
     [
         ("_BATCH_ROWS_MIN", 6, 5),
         ("_BATCH_DIMS_MIN", DIMS + 1, DIMS),
         ("_BATCH_POINTS_RATIO", ROWS, 2),
     ],
 )
-def test_rows_are_searched_one_by_one_where_that_is_faster(
-    name: str, refused: int, taken: int
-) -> None:
-    """Few of them, in few dimensions, or keeping many of the points."""
+def test_queries_run_one_by_one_if_that_is_faster(name: str, refused: int, accepted: int) -> None:
+    """For few queries, in few dimensions, and if queries keep a large share of the points."""
     index = built("lsh_sdiv", "cosine")
-    for value, expected in ((refused, 0), (taken, 1)):
+    for value, expected in ((refused, 0), (accepted, 1)):
         with searched_together() as kernels, patch.object(searching, name, value):
             index.query(drawn_queries(5, "cosine"), search="exact", hash_limit=50)
         assert kernels["score_batch"].call_count == expected
 
 
 @pytest.mark.parametrize(("search", "block"), [("exact", BOUND_ROWS), ("scan", BLOCK)])
-def test_what_rows_keep_together_has_a_limit(search: Search, block: int) -> None:
-    """To the byte; whoever keeps more is searched for alone."""
+def test_scratch_memory_has_a_limit(search: Search, block: int) -> None:
+    """To the byte; queries that need more run one by one."""
     index = taking(built("lsh_sdiv", "cosine"), "scan")
     size = batch.BATCH_QUERIES * (2 * 60 + block) * 8
     for limit, expected in ((size - 1, 0), (size, 1)):
@@ -260,8 +260,8 @@ def test_what_rows_keep_together_has_a_limit(search: Search, block: int) -> None
     assert kept.rows.nbytes + kept.distances.nbytes == size
 
 
-def test_the_nearest_of_falling_lengths_are_all_the_candidates_there_are() -> None:
-    """A search that ends early finds k of them; how many more it came across is not told."""
+def test_nearest_of_falling_lengths_counts_its_results_as_candidates() -> None:
+    """A search that ends early counts k candidates, not every point that it met."""
     index = built("lsh_div", "inner_product", falling=True)
     options: Options = {"search": "exact", "selector": "nearest", "k": 5}
     result, _ = compare(index, drawn_queries(5, "inner_product"), options)
@@ -280,32 +280,30 @@ def test_the_nearest_of_falling_lengths_are_all_the_candidates_there_are() -> No
         ({"search": "tables"}, 1),
     ],
 )
-def test_an_index_tells_how_many_rows_it_searches_together_exactly(
-    options: Options, expected: int
-) -> None:
-    """So that a server cuts no batch of those into pieces of fewer."""
-    index, asked = built("lsh_sdiv", "cosine"), drawn_queries(5, "cosine")
+def test_an_index_gives_the_size_of_its_exact_batches(options: Options, expected: int) -> None:
+    """So that a server cuts no such batch into smaller slices."""
+    index, queries = built("lsh_sdiv", "cosine"), drawn_queries(5, "cosine")
     parameters = QueryParameters(**options)
     with searched_together():
-        assert index.engine.exact_together(asked, parameters) == expected
-        assert index.engine.exact_together(SparseRows.of(csr_array(asked)), parameters) == 1
-    assert index.engine.exact_together(asked, parameters) == 1
+        assert index.engine.exact_together(queries, parameters) == expected
+        assert index.engine.exact_together(SparseRows.of(csr_array(queries)), parameters) == 1
+    assert index.engine.exact_together(queries, parameters) == 1
 
 
-@pytest.mark.parametrize(("seed", "wanted"), [(3, 100), (4, 270)])
-def test_no_point_is_kept_twice(seed: int, wanted: int) -> None:
-    """What is behind the kept ones is void, and may well be one of them again."""
+@pytest.mark.parametrize(("seed", "limit"), [(3, 100), (4, 270)])
+def test_no_point_is_kept_twice(seed: int, limit: int) -> None:
+    """Memory behind the kept points is undefined, and may hold one of them again."""
     rng = np.random.default_rng(seed)
-    points, asked = (rng.standard_normal((n, DIMS)).astype(np.float32) for n in (ROWS, 64))
+    points, queries = (rng.standard_normal((n, DIMS)).astype(np.float32) for n in (ROWS, 64))
     index = Index.build(points, hash_family="lsh_div", metric="euclidean", n_tables=2)
-    options: Options = {"search": "exact", "selector": "nearest", "hash_limit": wanted}
-    compare(index, asked, options | {"k": min(wanted, 200), "candidates_limit": 0})
+    options: Options = {"search": "exact", "selector": "nearest", "hash_limit": limit}
+    compare(index, queries, options | {"k": min(limit, 200), "candidates_limit": 0})
 
 
-def test_points_that_tie_are_drawn_from_together_as_alone() -> None:
-    """A query of many equal points: some are drawn, and another seed draws others."""
+def test_ties_are_drawn_with_the_seed() -> None:
+    """Of many equal points some are drawn, and another seed draws others."""
     index = built("lsh_sdiv", "cosine")
-    asked = np.repeat(drawn(ROWS, DIMS, 4, "cosine")[1:2], 3, axis=0)
+    queries = np.repeat(drawn(ROWS, DIMS, 4, "cosine")[1:2], 3, axis=0)
     options: Options = {"search": "scan", "hash_limit": 200, "selector": "nearest"}
-    first, second = (compare(index, asked, options | {"seed": seed})[0].ids for seed in (1, 2))
+    first, second = (compare(index, queries, options | {"seed": seed})[0].ids for seed in (1, 2))
     assert (first != second).any()

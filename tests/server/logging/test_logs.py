@@ -13,7 +13,7 @@ import pytest
 from divgrpc_server.config import Config
 from divgrpc_server.ipc.subject_lines import subject
 from divgrpc_server.logging.logs import AccessLog
-from divgrpc_server.logging.nonblocking_pipe import Outlet
+from divgrpc_server.logging.nonblocking_pipe import LogSink
 
 
 async def written(config: Config, count: int) -> str:
@@ -128,18 +128,18 @@ def test_lines_that_nobody_reads_are_counted(
     """Who writes to a full pipe that blocks is not held up, and says later what is missing."""
     reading, writing = make()
     assert os.get_blocking(writing)
-    outlet = Outlet(writing, in_json=in_json)
+    sink = LogSink(writing, in_json=in_json)
     for _ in range(3_000):
-        outlet.write("x" * 999 + "\n")
+        sink.write("x" * 999 + "\n")
     os.set_blocking(reading, False)
     kept = drain(reading).count("\n")
     assert 0 < kept < 3_000
-    outlet.write("last\n")
+    sink.write("last\n")
     notice, last = drain(reading).splitlines()
     assert last == "last"
     count = json.loads(notice)["count"] if in_json else int(notice.rpartition("=")[2])
     assert count == 3_000 - kept
     assert os.get_blocking(writing)
-    outlet.close()
+    sink.close()
     os.close(reading)
     os.close(writing)
