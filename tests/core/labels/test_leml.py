@@ -27,7 +27,7 @@ from support.labelled_documents import widened
 examples = settings(deadline=None, derandomize=True, max_examples=40)
 
 
-def made(
+def make_data(
     n: int, d: int, count: int, seed: int, density: float = 0.3
 ) -> tuple[sparse.csr_array, sparse.csr_array]:
     """Return documents whose labels follow from their features, and the labels."""
@@ -39,11 +39,11 @@ def made(
     return sparse.csr_array(documents, dtype=np.float32), sparse.csr_array(labels)
 
 
-def begun(
-    both: tuple[sparse.csr_array, sparse.csr_array], rank: int, weight: float, inner: int = 30
+def begin(
+    data: tuple[sparse.csr_array, sparse.csr_array], rank: int, weight: float, inner: int = 30
 ) -> tuple[Alternation, Floats, Floats]:
     """Return a training that has just begun, and X and Y spread out."""
-    documents, labels = as_documents(both[0]), as_labels(both[1])
+    documents, labels = as_documents(data[0]), as_labels(data[1])
     assert isinstance(documents, SparseRows)
     operators = Products(documents, labels)
     first = leml.start(operators, rank, np.random.default_rng(0), lambda _: None)
@@ -51,7 +51,7 @@ def begun(
     return Alternation(operators, first, weight, inner), *dense
 
 
-def iterated(training: Alternation, times: int) -> list[float]:
+def iterate(training: Alternation, times: int) -> list[float]:
     """Return the losses of some iterations."""
     return [training.iterate(lambda _: None) for _ in range(times)]
 
@@ -69,11 +69,11 @@ def test_loss_falls_and_is_what_it_says(
 ) -> None:
     """No iteration raises the loss, which is that of the definition, whatever the shapes."""
     rank = max(1, min(n, d, count) // 2)
-    training, x, y = begun(made(n, d, count, seed), rank, weight, inner=4)
-    losses = iterated(training, 6)
+    training, x, y = begin(make_data(n, d, count, seed), rank, weight, inner=4)
+    losses = iterate(training, 6)
     assert all(b <= a * (1 + 1e-5) for a, b in pairwise(losses))
-    told = reference.leml_loss(x, y, training.feature_map, training.label_factors, weight)
-    assert losses[-1] == pytest.approx(told, rel=1e-4)
+    expected_loss = reference.leml_loss(x, y, training.feature_map, training.label_factors, weight)
+    assert losses[-1] == pytest.approx(expected_loss, rel=1e-4)
 
 
 @given(st.integers(6, 30), st.integers(2, 12), st.integers(2, 8), st.integers(0, 99))
@@ -81,14 +81,14 @@ def test_loss_falls_and_is_what_it_says(
 def test_both_solves_are_exact(n: int, d: int, count: int, seed: int) -> None:
     """With inner iterations enough, both factors are those of the dense closed forms."""
     rank, weight = min(d, count, 3), 0.7
-    training, x, y = begun(made(n, d, count, seed), rank, weight, inner=200)
+    training, x, y = begin(make_data(n, d, count, seed), rank, weight, inner=200)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
         for _ in range(2):
             scales = training._separate_columns()
             training._solve_columns(slice(0, rank), scales, lambda _: None)
-            wanted = reference.solve_features(x, y, training.label_factors, weight)
-            assert np.allclose(wanted, training.feature_map, atol=1e-3)
+            features = reference.solve_features(x, y, training.label_factors, weight)
+            assert np.allclose(features, training.feature_map, atol=1e-3)
             training._solve_labels()
             exact = reference.solve_labels(x, y, training.feature_map, weight)
             assert np.allclose(exact, training.label_factors, atol=1e-3)
@@ -96,8 +96,8 @@ def test_both_solves_are_exact(n: int, d: int, count: int, seed: int) -> None:
 
 def test_training_ends_where_the_gradient_is_nothing() -> None:
     """After many iterations neither factor can be bettered by a small step."""
-    training, x, y = begun(made(60, 12, 8, 1), 4, 0.5, inner=50)
-    iterated(training, 300)
+    training, x, y = begin(make_data(60, 12, 8, 1), 4, 0.5, inner=50)
+    iterate(training, 300)
     v, h = training.feature_map.astype(float), training.label_factors.astype(float)
     rest = x @ v @ h.T - y
     by_features = x.T @ rest @ h + 0.5 * v
@@ -109,8 +109,8 @@ def test_training_ends_where_the_gradient_is_nothing() -> None:
 
 def test_first_factors_are_singular_vectors() -> None:
     """Where labels are few the start spans the leading right singular vectors of X'Y exactly."""
-    documents, labels = made(80, 30, 9, 2)
-    training, x, y = begun((documents, labels), 4, 1.0)
+    documents, labels = make_data(80, 30, 9, 2)
+    training, x, y = begin((documents, labels), 4, 1.0)
     right = np.linalg.svd(x.T @ y)[2][:4].T
     assert np.allclose(np.abs(right.T @ training.label_factors), np.eye(4), atol=1e-3)
 
@@ -118,8 +118,8 @@ def test_first_factors_are_singular_vectors() -> None:
 def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
     """At full rank the first iteration's features, times the labels they began with, are ridge."""
     monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
-    both = made(80, 15, 6, 3)
-    training, x, y = begun(both, 6, 2.0, inner=100)
+    data = make_data(80, 15, 6, 3)
+    training, x, y = begin(data, 6, 2.0, inner=100)
     training._solve_columns(slice(0, 6), training._separate_columns(), lambda _: None)
     ridge = np.linalg.solve(x.T @ x + 2.0 * np.eye(16), x.T @ y)
     assert np.allclose(training.feature_map @ training.label_factors.T, ridge, atol=1e-3)
@@ -137,16 +137,16 @@ def test_moments_kept_and_applied_are_the_same(
     same systems and differ by rounding alone.
     """
     monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
-    documents, labels = made(70, 9, 8, 4)
+    documents, labels = make_data(70, 9, 8, 4)
     given: object = documents.toarray() if dense else documents
     parameters = LabelParameters(rank=4, regularisation=1, iterations=3, inner_iterations=100)
-    kept = train(given, labels, parameters)
+    stored = train(given, labels, parameters)
     monkeypatch.setattr(matrices, "_MOMENT_COLUMNS_MAX", 0)
     monkeypatch.setattr(matrices, "_BLOCK_VALUES", 7)
     monkeypatch.setattr(leml, "_BLOCK_NUMBERS", 1)
     applied = train(given, labels, parameters)
-    assert scores_of(applied, documents) == pytest.approx(scores_of(kept, documents), abs=1e-4)
-    assert applied.losses == pytest.approx(kept.losses, rel=1e-5)
+    assert scores_of(applied, documents) == pytest.approx(scores_of(stored, documents), abs=1e-4)
+    assert applied.losses == pytest.approx(stored.losses, rel=1e-5)
 
 
 def scores_of(trained: TrainedLabels, documents: object) -> npt.NDArray[np.float32]:
@@ -157,8 +157,8 @@ def scores_of(trained: TrainedLabels, documents: object) -> npt.NDArray[np.float
 
 def test_a_seed_gives_the_same_bytes() -> None:
     """Twice the same training is the same to the last bit, and says the same of itself."""
-    both = made(120, 25, 14, 5)
-    one, other = (train(*both, LabelParameters(seed=7)) for _ in range(2))
+    data = make_data(120, 25, 14, 5)
+    one, other = (train(*data, LabelParameters(seed=7)) for _ in range(2))
     for name in ("label_factors", "feature_map", "offset"):
         assert getattr(one.model, name).tobytes() == getattr(other.model, name).tobytes()
     assert (one.parameters, one.trials, one.losses) == (
@@ -170,8 +170,8 @@ def test_a_seed_gives_the_same_bytes() -> None:
 
 def test_parameters_left_open_are_chosen_and_the_others_kept() -> None:
     """The choice is the best trial, and nothing that was given is tried otherwise."""
-    both = made(150, 30, 20, 6)
-    trained = train(*both)
+    data = make_data(150, 30, 20, 6)
+    trained = train(*data)
     chosen = trained.parameters
     assert chosen.rank is not None
     assert chosen.rank <= RANK_MAX
@@ -183,15 +183,15 @@ def test_parameters_left_open_are_chosen_and_the_others_kept() -> None:
         if (trial.rank, trial.regularisation) == (chosen.rank, chosen.regularisation)
     ]
     assert of_chosen == [best]
-    fixed = train(*both, LabelParameters(rank=5, iterations=3))
+    fixed = train(*data, LabelParameters(rank=5, iterations=3))
     assert (fixed.parameters.rank, fixed.parameters.iterations) == (5, 3)
     assert {(t.rank, t.iterations) for t in fixed.trials} == {(5, 3)}
-    assert train(*both, LabelParameters(rank=5, iterations=3, regularisation=2)).trials == ()
+    assert train(*data, LabelParameters(rank=5, iterations=3, regularisation=2)).trials == ()
 
 
 def test_rows_held_out_have_no_say_in_the_features() -> None:
     """A sample is trained on the features that it has; others are left alone."""
-    documents, labels = made(100, 40, 6, 7, density=0.05)
+    documents, labels = make_data(100, 40, 6, 7, density=0.05)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_selection, "_TRAINED_ROWS_MAX", 20)
         patch.setattr(model_selection, "_HELD_OUT_ROWS_MAX", 9)
@@ -202,7 +202,7 @@ def test_rows_held_out_have_no_say_in_the_features() -> None:
 
 def test_labels_and_features_nobody_has_change_nothing() -> None:
     """They take no part: the same numbers come out for the others, and zeros for them."""
-    documents, labels = made(90, 25, 14, 12)
+    documents, labels = make_data(90, 25, 14, 12)
     plain = train(documents, labels)
     columns, ids = np.arange(25) * 700 + 3, np.arange(14) * 700
     wide = train(widened(documents, columns, 25 * 700), widened(labels, ids, 14 * 700))
@@ -222,13 +222,13 @@ def test_what_a_model_costs_goes_by_the_labels_that_are_there(
     seen = []
 
     class Seen(Products):
-        def __init__(self, *both: Any) -> None:  # noqa: ANN401  # X and Y
-            super().__init__(*both)
+        def __init__(self, *data: Any) -> None:  # noqa: ANN401  # X and Y
+            super().__init__(*data)
             seen.append(self.shape[1:])
 
     for module in (model_selection, training):
         monkeypatch.setattr(module, "Products", Seen)
-    documents, labels = made(90, 25, 14, 12)
+    documents, labels = make_data(90, 25, 14, 12)
     train(documents, widened(labels, np.arange(14) * 100_000, 2_000_000))
     assert set(seen) == {(26, 14)}
 
@@ -256,8 +256,8 @@ def test_the_rank_goes_by_what_is_there(width: int) -> None:
 
 def test_progress_is_told_and_may_end_it() -> None:
     """Both stages are told, the loss and what is left too, and raising ends the training."""
-    both, seen = made(100, 20, 10, 8), list[Progress]()
-    train(*both, LabelParameters(tolerance=0), seen.append)
+    data, seen = make_data(100, 20, 10, 8), list[Progress]()
+    train(*data, LabelParameters(tolerance=0), seen.append)
     assert [step.stage for step in seen if step.stage == "choosing"]
     training = [step for step in seen if isinstance(step, TrainingProgress)]
     training = [step for step in training if step.stage == "training"]
@@ -276,7 +276,7 @@ def test_progress_is_told_and_may_end_it() -> None:
             raise Enough
 
     with pytest.raises(Enough):
-        train(*both, on_progress=stop)
+        train(*data, on_progress=stop)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 1, 5), (2, 7, 1), (30, 2, 2)])

@@ -34,35 +34,35 @@ def factors(count: int = 7, dims: int = 4, rank: int = 3) -> tuple[FloatArray, F
 def test_best_labels_agree_with_their_twin(rows: list[list[int]], count: int) -> None:
     """Greatest first, of equals the smaller label, however many are equal."""
     scores = np.array(rows, np.float32).reshape(-1, 6)
-    labels, found = best_labels(scores, count)
+    labels, best = best_labels(scores, count)
     expected = [reference.best(dict(enumerate(row)), count) for row in rows]
     assert labels.tolist() == expected
-    assert np.array_equal(found, np.take_along_axis(scores, labels, axis=1))
+    assert np.array_equal(best, np.take_along_axis(scores, labels, axis=1))
 
 
 def test_every_label_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sparse or dense, in one block or several: the best of X V H', best first."""
     label_factors, feature_map = factors()
-    own = LabelModel.of_factors(label_factors, feature_map)
+    label_model = LabelModel.of_factors(label_factors, feature_map)
     documents = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
     scores = documents @ feature_map @ label_factors.T
     expected = np.argsort(-scores, axis=1)[:, :3]
-    whole = own.predict(documents, top_k=3)
+    whole = label_model.predict(documents, top_k=3)
     assert np.array_equal(whole.labels, expected)
     assert np.allclose(whole.scores, np.take_along_axis(scores, expected, axis=1), atol=1e-5)
     monkeypatch.setattr(model, "_BLOCK_SCORES", 1)
     for given_rows in (documents, sparse.csr_array(documents)):
-        assert np.array_equal(own.predict(given_rows, top_k=3).labels, expected)
+        assert np.array_equal(label_model.predict(given_rows, top_k=3).labels, expected)
 
 
 def test_lists_are_as_long_as_asked() -> None:
     """More places than labels stay empty, and so do those below the threshold."""
-    own = LabelModel.of_factors([[1.0], [3.0], [2.0]], [[1.0]])
-    all_there = own.predict([[2.0]], top_k=5)
+    label_model = LabelModel.of_factors([[1.0], [3.0], [2.0]], [[1.0]])
+    all_there = label_model.predict([[2.0]], top_k=5)
     assert all_there.labels.tolist() == [[1, 2, 0, -1, -1]]
     assert all_there.counts.tolist() == [3]
     assert np.isnan(all_there.scores[0, 3:]).all()
-    some = own.predict([[2.0], [0.0]], top_k=2, threshold=5.0)
+    some = label_model.predict([[2.0], [0.0]], top_k=2, threshold=5.0)
     assert some.labels.tolist() == [[1, -1], [-1, -1]]
     assert some.counts.tolist() == [1, 0]
 
@@ -83,8 +83,8 @@ def test_documents_get_length_and_constant() -> None:
     given_rows = np.array([[3.0, 0, 4], [0, 0, 0]])
     expected = np.array([[0.6, 0, 0.8, 1], [0, 0, 0, 1]])
     for rows in (given_rows, sparse.csr_array(given_rows)):
-        made = as_documents(rows)
-        dense = made.matrix.toarray() if isinstance(made, SparseRows) else made
+        extended = as_documents(rows)
+        dense = extended.matrix.toarray() if isinstance(extended, SparseRows) else extended
         assert np.allclose(dense, expected)
 
 

@@ -84,13 +84,13 @@ def test_embedded_documents_agree_with_their_twin(seed: int, unit: bool, stored:
     rows[:, 0] = 1
     offset = rng.standard_normal(RANK).astype("f4")
     given_rows = SparseRows.of(sparse.csr_array(rows)) if stored else rows.copy()
-    found = embed(given_rows, MAP, offset, unit=unit)
+    result = embed(given_rows, MAP, offset, unit=unit)
     for number, row in enumerate(rows):
         truth = reference_labels.embed(row, MAP, offset, unit=unit)
-        assert found[number] == pytest.approx(truth, rel=1e-5, abs=1e-5)
+        assert result[number] == pytest.approx(truth, rel=1e-5, abs=1e-5)
         one = rows[number : number + 1].copy()
         alone = SparseRows.of(sparse.csr_array(one)) if stored else one
-        assert embed(alone, MAP, offset, unit=unit).tobytes() == found[number].tobytes()
+        assert embed(alone, MAP, offset, unit=unit).tobytes() == result[number].tobytes()
 
 
 # `qp_relax` has no twin among the loops: its own tests have a general solver beside it.
@@ -98,20 +98,20 @@ def test_embedded_documents_agree_with_their_twin(seed: int, unit: bool, stored:
 @pytest.mark.parametrize("diversity", [0.0, 0.4, 1.0])
 def test_predictions_agree_with_loops(selector: Selector, diversity: float) -> None:
     """Every label scored, the best kept, one by one: what an exact search predicts."""
-    asked = PredictParameters(
+    parameters = PredictParameters(
         top_k=4, diversity=diversity, selector=selector, search="exact", candidates_limit=9
     )
     built = index()
     assert built.engine.labels is not None
-    points, wanted = points_of(inner(built)), built.engine.labels.resolve(asked)
-    found = built.engine.predict(X[:5], asked)
+    points, effective = points_of(inner(built)), built.engine.labels.resolve(parameters)
+    result = built.engine.predict(X[:5], parameters)
     for row, document in enumerate(X[:5]):
         query = embed(document[np.newaxis].copy(), MAP, np.zeros(RANK, "f4"), unit=False)[0]
-        truth = near_copies.answer(points, query, wanted)
-        assert found.labels[row].tolist() == truth.ids
-        assert found.scores[row] == pytest.approx(truth.scores, rel=1e-4, abs=1e-5)
-        assert found.scores[row] == pytest.approx(FACTORS[truth.ids] @ query, rel=1e-4, abs=1e-5)
-        assert found.names[row] == tuple(NAMES[label] for label in truth.ids)
+        truth = near_copies.answer(points, query, effective)
+        assert result.labels[row].tolist() == truth.ids
+        assert result.scores[row] == pytest.approx(truth.scores, rel=1e-4, abs=1e-5)
+        assert result.scores[row] == pytest.approx(FACTORS[truth.ids] @ query, rel=1e-4, abs=1e-5)
+        assert result.names[row] == tuple(NAMES[label] for label in truth.ids)
 
 
 @pytest.mark.parametrize("family", get_args(HashFamily))
@@ -119,16 +119,16 @@ def test_predictions_agree_with_loops(selector: Selector, diversity: float) -> N
 def test_labels_are_searched_as_points_are(family: HashFamily, search: Search) -> None:
     """A prediction is the answer of an index over the label factors to the embedded document."""
     built = index(family)
-    labels, told = inner(built), {"search": search, "hash_limit": 30, "candidates_limit": 12}
-    found = built.predict_labels(X, top_k=3, seed=5, diversity=0.3, **told)  # type: ignore[arg-type]
+    labels, options = inner(built), {"search": search, "hash_limit": 30, "candidates_limit": 12}
+    result = built.predict_labels(X, top_k=3, seed=5, diversity=0.3, **options)  # type: ignore[arg-type]
     queries = embed(X.copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     plain: dict[str, Any] = {"diversity": 0.3, "variant": "corrected", "keep_duplicates": True}
-    truth = labels.query(queries, k=3, seed=5, **plain, **told)  # type: ignore[arg-type]
-    assert found.labels.tolist() == truth.ids.tolist()
-    assert found.scores.tobytes() == truth.scores.tobytes()
-    assert found.selection_scores.tobytes() == truth.selection_scores.tobytes()
-    assert found.stats.candidates.tolist() == truth.stats.candidates.tolist()
-    assert found.parameters.search == truth.parameters.search
+    truth = labels.query(queries, k=3, seed=5, **plain, **options)  # type: ignore[arg-type]
+    assert result.labels.tolist() == truth.ids.tolist()
+    assert result.scores.tobytes() == truth.scores.tobytes()
+    assert result.selection_scores.tobytes() == truth.selection_scores.tobytes()
+    assert result.stats.candidates.tolist() == truth.stats.candidates.tolist()
+    assert result.parameters.search == truth.parameters.search
 
 
 def test_an_exact_search_ends_early_and_finds_the_same() -> None:
@@ -141,12 +141,16 @@ def test_an_exact_search_ends_early_and_finds_the_same() -> None:
     plain = Index.build(many, metric="inner_product")
     queries = embed(X.copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     for diversity in (0, 0.3):
-        told: dict[str, Any] = {"search": "exact", "diversity": diversity, "candidates_limit": 20}
-        found = long_tailed.predict_labels(X, **told)
-        truth = plain.query(queries, k=5, variant="corrected", keep_duplicates=True, **told)
-        assert found.labels.tolist() == truth.ids.tolist()
-        assert found.scores.tobytes() == truth.scores.tobytes()
-        assert found.stats.points_scored.max() < 1_000
+        options: dict[str, Any] = {
+            "search": "exact",
+            "diversity": diversity,
+            "candidates_limit": 20,
+        }
+        result = long_tailed.predict_labels(X, **options)
+        truth = plain.query(queries, k=5, variant="corrected", keep_duplicates=True, **options)
+        assert result.labels.tolist() == truth.ids.tolist()
+        assert result.scores.tobytes() == truth.scores.tobytes()
+        assert result.stats.points_scored.max() < 1_000
         assert truth.stats.points_scored.min() == len(many)
 
 
@@ -161,13 +165,13 @@ def test_a_scan_ends_where_labels_are_too_short(hash_limit: int, candidates_limi
     queries = embed(X[:8].copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     limits = {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
     for search, diversity in itertools.product(("scan", "scan_hamming", "exact"), (0.0, 0.3)):
-        told: dict[str, Any] = {"search": search, "diversity": diversity, "top_k": 3, **limits}
-        found = built.predict_labels(X[:8], **told)
-        wanted = built.engine.labels.resolve(PredictParameters(**told))
-        for query, labels in zip(queries, found.labels, strict=True):
-            assert labels.tolist() == near_copies.answer(points, query, wanted).ids
+        options: dict[str, Any] = {"search": search, "diversity": diversity, "top_k": 3, **limits}
+        result = built.predict_labels(X[:8], **options)
+        effective = built.engine.labels.resolve(PredictParameters(**options))
+        for query, labels in zip(queries, result.labels, strict=True):
+            assert labels.tolist() == near_copies.answer(points, query, effective).ids
         if hash_limit != 0 and search != "exact":
-            assert found.stats.points_scored.max() < 1_000
+            assert result.stats.points_scored.max() < 1_000
 
 
 def test_a_batch_gives_what_its_documents_give() -> None:
@@ -205,12 +209,12 @@ def test_a_threshold_drops_labels_before_they_are_selected() -> None:
     """No label below it is returned, and where none reaches it there is none."""
     plain = index().predict_labels(X, top_k=5, diversity=0.5, search="exact")
     least = float(np.median(plain.scores))
-    found = index().predict_labels(X, top_k=5, diversity=0.5, search="exact", threshold=least)
-    assert (found.scores[found.labels >= 0] >= least).all()
-    assert 0 < found.counts.sum() < plain.counts.sum()
-    assert ((found.labels >= 0).sum(axis=1) == found.counts).all()
-    assert [len(names) for names in found.names] == found.counts.tolist()
-    assert found.warnings[0].code == "FEWER_THAN_TOP_K_FOUND"
+    result = index().predict_labels(X, top_k=5, diversity=0.5, search="exact", threshold=least)
+    assert (result.scores[result.labels >= 0] >= least).all()
+    assert 0 < result.counts.sum() < plain.counts.sum()
+    assert ((result.labels >= 0).sum(axis=1) == result.counts).all()
+    assert [len(names) for names in result.names] == result.counts.tolist()
+    assert result.warnings[0].code == "FEWER_THAN_TOP_K_FOUND"
     for beyond in (1e6, 1e300):
         none = index().predict_labels(X, threshold=beyond)
         assert none.counts.tolist() == [0] * DOCUMENTS
@@ -223,11 +227,11 @@ def test_a_threshold_drops_labels_before_they_are_selected() -> None:
 
 def test_more_labels_than_there_are() -> None:
     """All labels come, and a warning says why there are no more."""
-    found = index().predict_labels(X[:2], top_k=LABELS + 5, candidates_limit=0, hash_limit=0)
-    assert found.labels.shape == (2, LABELS + 5)
-    assert found.counts.tolist() == [LABELS] * 2
-    assert sorted(found.labels[0].tolist()) == [-1] * 5 + list(range(LABELS))
-    assert [warning.code for warning in found.warnings] == ["FEWER_THAN_TOP_K_LABELS"]
+    result = index().predict_labels(X[:2], top_k=LABELS + 5, candidates_limit=0, hash_limit=0)
+    assert result.labels.shape == (2, LABELS + 5)
+    assert result.counts.tolist() == [LABELS] * 2
+    assert sorted(result.labels[0].tolist()) == [-1] * 5 + list(range(LABELS))
+    assert [warning.code for warning in result.warnings] == ["FEWER_THAN_TOP_K_LABELS"]
 
 
 def test_one_label_and_one_document() -> None:
@@ -237,15 +241,15 @@ def test_one_label_and_one_document() -> None:
     )
     modes: list[Mode] = ["embedding", "neighbour_vote"]
     for mode in modes:
-        found = built.predict_labels(X[0], mode=mode, top_k=2)
-        assert found.labels.tolist() == [[0, -1]]
-        assert found.names == (("",),)
+        result = built.predict_labels(X[0], mode=mode, top_k=2)
+        assert result.labels.tolist() == [[0, -1]]
+        assert result.names == (("",),)
 
 
 def test_equal_labels_go_by_number() -> None:
     """Factors that come twice tie, and the smaller label is first."""
-    found = index().predict_labels(X, top_k=LABELS, diversity=0, candidates_limit=0, hash_limit=0)
-    for row in found.labels.tolist():
+    result = index().predict_labels(X, top_k=LABELS, diversity=0, candidates_limit=0, hash_limit=0)
+    for row in result.labels.tolist():
         assert row.index(20) == row.index(10) + 1
 
 
@@ -254,8 +258,8 @@ def test_every_dial_has_two_ends() -> None:
     queries = embed(X.copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     best = np.argsort(-(queries @ FACTORS.T), axis=1, kind="stable")[:, :5]
     for selector in get_args(Selector):
-        found = index().predict_labels(X, diversity=0, selector=selector, search="exact")
-        assert found.labels.tolist() == best.tolist()
+        result = index().predict_labels(X, diversity=0, selector=selector, search="exact")
+        assert result.labels.tolist() == best.tolist()
         assert index().predict_labels(X, diversity=1, selector=selector).counts.min() == 5
 
 
@@ -267,11 +271,11 @@ def test_every_dial_has_two_ends() -> None:
 def test_neighbours_vote_as_their_twin_does(vote: Vote, metric: Metric) -> None:
     """The neighbours that Query finds have votes of their labels, weighed or counted."""
     built = index(metric=metric)
-    told: dict[str, Any] = {"diversity": 0.2, "search": "exact"}
-    found = built.predict_labels(
-        X[:9], mode="neighbour_vote", neighbours=6, vote=vote, top_k=4, **told
+    options: dict[str, Any] = {"diversity": 0.2, "search": "exact"}
+    result = built.predict_labels(
+        X[:9], mode="neighbour_vote", neighbours=6, vote=vote, top_k=4, **options
     )
-    answers = built.query(X[:9], k=6, variant="corrected", keep_duplicates=True, **told)
+    answers = built.query(X[:9], k=6, variant="corrected", keep_duplicates=True, **options)
     sets = [set(Y.indices[Y.indptr[i] : Y.indptr[i + 1]].tolist()) for i in range(DOCUMENTS)]
     for row in range(9):
         weights = [1.0] * 6
@@ -282,20 +286,22 @@ def test_neighbours_vote_as_their_twin_does(vote: Vote, metric: Metric) -> None:
                 weights = (1 / (1 + scores / scores.mean())).tolist()
         votes = reference_labels.vote((answers.ids[row] - 100).tolist(), weights, sets)
         best = reference_labels.best(votes, 4)
-        count = int(found.counts[row])
+        count = int(result.counts[row])
         assert count == len(best)
-        shares = found.scores[row, :count]
+        shares = result.scores[row, :count]
         assert shares == pytest.approx([votes[label] for label in best], rel=1e-5)
-        assert shares == pytest.approx([votes[int(n)] for n in found.labels[row, :count]], rel=1e-5)
-    assert found.parameters.neighbours == 6
-    assert found.stats.points_scored.tolist() == answers.stats.points_scored.tolist()
+        assert shares == pytest.approx(
+            [votes[int(n)] for n in result.labels[row, :count]], rel=1e-5
+        )
+    assert result.parameters.neighbours == 6
+    assert result.stats.points_scored.tolist() == answers.stats.points_scored.tolist()
 
 
 def test_a_threshold_is_a_share_of_the_votes() -> None:
     """Labels of fewer votes are left out."""
-    found = index().predict_labels(X, mode="neighbour_vote", threshold=0.25)
-    assert (found.scores[found.labels >= 0] >= 0.25).all()
-    assert found.counts.sum() < index().predict_labels(X, mode="neighbour_vote").counts.sum()
+    result = index().predict_labels(X, mode="neighbour_vote", threshold=0.25)
+    assert (result.scores[result.labels >= 0] >= 0.25).all()
+    assert result.counts.sum() < index().predict_labels(X, mode="neighbour_vote").counts.sum()
 
 
 # Refusals.
@@ -324,13 +330,13 @@ def test_a_threshold_is_a_share_of_the_votes() -> None:
         ("seed", {"seed": -1}),
     ],
 )
-def test_a_wrong_parameter_is_named(field: str, told: dict[str, Any]) -> None:
+def test_a_wrong_parameter_is_named(field: str, options: dict[str, Any]) -> None:
     """Each is refused in both modes, before any document is looked at."""
     if "limit" in field:
-        told = told | {"neighbours": 5}
+        options = options | {"neighbours": 5}
     for mode in get_args(Mode):
         with pytest.raises(InvalidArgumentError) as caught:
-            index().predict_labels(X, **({"mode": mode} | told))
+            index().predict_labels(X, **({"mode": mode} | options))
         assert caught.value.field == field
 
 
@@ -375,15 +381,18 @@ def test_an_index_without_a_model_predicts_nothing() -> None:
 
 def test_limits_that_leave_no_choice_are_warned_of() -> None:
     """As for a query."""
-    found = index().predict_labels(X, top_k=5, candidates_limit=5)
-    assert [warning.code for warning in found.warnings] == ["CANDIDATES_LIMIT_EQUALS_K"]
+    result = index().predict_labels(X, top_k=5, candidates_limit=5)
+    assert [warning.code for warning in result.warnings] == ["CANDIDATES_LIMIT_EQUALS_K"]
 
 
 def test_queries_do_not_see_the_labels() -> None:
     """The points are found as if there were none."""
     bare = Index.build(sparse.csr_array(X), ids=100 + np.arange(DOCUMENTS))
-    asked = QueryParameters(k=4, search="scan")
-    assert index().engine.answer(X, asked).ids.tolist() == bare.engine.answer(X, asked).ids.tolist()
+    parameters = QueryParameters(k=4, search="scan")
+    assert (
+        index().engine.answer(X, parameters).ids.tolist()
+        == bare.engine.answer(X, parameters).ids.tolist()
+    )
 
 
 def test_real_scores_are_those_of_the_model() -> None:
@@ -394,7 +403,7 @@ def test_real_scores_are_those_of_the_model() -> None:
     factors[arrays["label_index.ids"]] = arrays["label_index.vectors"]
     unit = X / np.linalg.norm(X, axis=1, keepdims=True)
     scores = (unit @ arrays["feature_map"] + arrays["label_offset"]) @ factors.T
-    found = built.predict_labels(X, diversity=0, search="exact")
-    taken = np.take_along_axis(scores, found.labels, axis=1)
-    assert found.scores == pytest.approx(taken, abs=1e-5)
-    assert found.scores[:, 0] == pytest.approx(scores.max(axis=1), abs=1e-5)
+    result = built.predict_labels(X, diversity=0, search="exact")
+    expected = np.take_along_axis(scores, result.labels, axis=1)
+    assert result.scores == pytest.approx(expected, abs=1e-5)
+    assert result.scores[:, 0] == pytest.approx(scores.max(axis=1), abs=1e-5)

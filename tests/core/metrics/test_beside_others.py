@@ -1,4 +1,4 @@
-"""Metrics beside what ir_measures (trec_eval, ndeval), scikit-learn and scipy make of the lists."""
+"""Metrics agree with ir_measures (trec_eval, ndeval), scikit-learn and scipy."""
 
 import ir_measures
 import numpy as np
@@ -8,10 +8,10 @@ from ir_measures import AP, ERR_IA, RR, P, R, SetF, StRecall, Success, alpha_nDC
 from scipy import stats
 from sklearn import metrics as sklearn_metrics
 
-from divgrpc.metrics import Labels, judge, measure, normalised_entropy
+from divgrpc.metrics import PointCategories, judge, measure, normalised_entropy
 
 K = 10
-# Ours by theirs; ndeval's alpha of ERR-IA is a half, too.
+# Names here and measures there. The alpha of ERR-IA is 0.5 in ndeval too.
 PAIRS = {
     "precision": P @ K,
     "recall": R @ K,
@@ -26,24 +26,28 @@ PAIRS = {
 Numbers = npt.NDArray[np.int64]
 
 
-def drawn(seed: int, n: int = 60, queries: int = 25) -> tuple[Numbers, Numbers, Labels]:
-    """Draw whole lists, from mostly relevant to mostly wrong, and some that find nothing."""
+def draw_lists(
+    seed: int, n: int = 60, queries: int = 25
+) -> tuple[Numbers, Numbers, PointCategories]:
+    """Draw full lists, from mostly relevant to mostly wrong, some without a relevant result."""
     rng = np.random.default_rng(seed)
-    labels = Labels.of(rng.integers(0, 3, n), rng.integers(0, 4, n))
-    asked = rng.integers(0, 3, queries)
+    labels = PointCategories.of(rng.integers(0, 3, n), rng.integers(0, 4, n))
+    query_categories = rng.integers(0, 3, queries)
     lists = []
-    for number, category in enumerate(asked):
+    for number, category in enumerate(query_categories):
         liking = np.where(labels.categories == category, 1.0, 0.02 + number / queries)
         liking[labels.categories == category] *= number > 2
         lists.append(rng.choice(n, K, replace=False, p=liking / liking.sum()))
-    return np.array(lists), asked, labels
+    return np.array(lists), query_categories, labels
 
 
-def theirs(ids: Numbers, asked: Numbers, labels: Labels) -> dict[str, list[float]]:
-    """Ask ir_measures for everything that it has, query by query."""
+def ir_measures_of(
+    ids: Numbers, query_categories: Numbers, labels: PointCategories
+) -> dict[str, list[float]]:
+    """Return the values of ir_measures by name, query by query."""
     judgements = [
         ir_measures.Qrel(f"{q}", f"{i}", 1, f"{labels.subtopics[i]}")
-        for q, category in enumerate(asked)
+        for q, category in enumerate(query_categories)
         for i in np.flatnonzero(labels.categories == category)
     ]
     run = [
@@ -52,47 +56,47 @@ def theirs(ids: Numbers, asked: Numbers, labels: Labels) -> dict[str, list[float
         for rank, i in enumerate(own)
         if i >= 0
     ]
-    found = {name: [np.nan] * len(asked) for name in PAIRS}
+    values_by_name = {name: [np.nan] * len(query_categories) for name in PAIRS}
     names = {measure: name for name, measure in PAIRS.items()}
     for value in ir_measures.iter_calc(names, judgements, run):
-        found[names[value.measure]][int(value.query_id)] = value.value
-    return found
+        values_by_name[names[value.measure]][int(value.query_id)] = value.value
+    return values_by_name
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_ir_measures_has_the_same(seed: int) -> None:
-    """trec_eval and ndeval find the same values for whole lists, to their float of 32 bits."""
-    ids, asked, labels = drawn(seed)
-    ours = measure(judge(ids, asked, labels))
+def test_ir_measures_agrees(seed: int) -> None:
+    """trec_eval and ndeval give the same values for full lists, in float32."""
+    ids, query_categories, labels = draw_lists(seed)
+    ours = measure(judge(ids, query_categories, labels))
     assert 0 in ours["precision"]
-    for name, values in theirs(ids, asked, labels).items():
+    for name, values in ir_measures_of(ids, query_categories, labels).items():
         np.testing.assert_allclose(ours[name], values, atol=1e-6, err_msg=name)
 
 
-def test_short_lists_are_the_same() -> None:
-    """Lists that end early are the same but for SetF, whose precision is over what was found."""
-    ids, asked, labels = drawn(9)
+def test_ir_measures_agrees_on_short_lists() -> None:
+    """Except for SetF, whose precision is over the results of a short list."""
+    ids, query_categories, labels = draw_lists(9)
     ids[:, 6:] = -1
-    ours = measure(judge(ids, asked, labels))
-    for name, values in theirs(ids, asked, labels).items():
+    ours = measure(judge(ids, query_categories, labels))
+    for name, values in ir_measures_of(ids, query_categories, labels).items():
         if name != "f_score":
             np.testing.assert_allclose(ours[name], values, atol=1e-6, err_msg=name)
 
 
-def test_scikit_learn_has_the_same() -> None:
-    """Precision, recall and f are those of a classifier that says yes to the k results.
+def test_scikit_learn_agrees() -> None:
+    """Precision, recall and f are those of a classifier that accepts the k results.
 
-    The average precision of a ranking of all points is that of its scores.
+    Average precision is that of a ranking of all points.
     """
-    ids, asked, labels = drawn(5)
-    ours = measure(judge(ids, asked, labels))
-    ranking = np.argsort(np.random.default_rng(6).random((len(asked), 60)), axis=1)
-    ranked = measure(judge(ranking, asked, labels))["average_precision"]
-    for number, category in enumerate(asked):
+    ids, query_categories, labels = draw_lists(5)
+    ours = measure(judge(ids, query_categories, labels))
+    ranking = np.argsort(np.random.default_rng(6).random((len(query_categories), 60)), axis=1)
+    ranked = measure(judge(ranking, query_categories, labels))["average_precision"]
+    for number, category in enumerate(query_categories):
         truth = labels.categories == category
-        said = np.isin(np.arange(len(truth)), ids[number])
+        predicted = np.isin(np.arange(len(truth)), ids[number])
         p, r, f, _ = sklearn_metrics.precision_recall_fscore_support(
-            truth, said, average="binary", zero_division=0
+            truth, predicted, average="binary", zero_division=0
         )
         values = [ours[name][number] for name in ("precision", "recall", "f_score")]
         assert values == pytest.approx([p, r, f])
@@ -101,12 +105,12 @@ def test_scikit_learn_has_the_same() -> None:
         assert ranked[number] == pytest.approx(expected)
 
 
-def test_scipy_has_the_same_entropy() -> None:
-    """D is scipy's entropy of the counts, to the base of how many sub-topics there are."""
-    ids, asked, labels = drawn(7)
-    found = normalised_entropy(judge(ids, asked, labels))
-    for number, category in enumerate(asked):
+def test_scipy_agrees_on_entropy() -> None:
+    """D is the entropy of the counts to the base m, the number of sub-topics."""
+    ids, query_categories, labels = draw_lists(7)
+    values_by_name = normalised_entropy(judge(ids, query_categories, labels))
+    for number, category in enumerate(query_categories):
         own = ids[number][labels.categories[ids[number]] == category]
         counts = np.bincount(labels.subtopics[own], minlength=4)
         expected = stats.entropy(counts, base=4) if len(own) else 0.0
-        assert found[number] == pytest.approx(expected, abs=1e-12)
+        assert values_by_name[number] == pytest.approx(expected, abs=1e-12)

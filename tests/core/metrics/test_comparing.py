@@ -1,4 +1,4 @@
-"""Gain shares, intervals and the Pareto front, beside their slow twins."""
+"""Gain shares, bootstrap intervals and the Pareto front agree with slow twins."""
 
 import math
 
@@ -23,8 +23,8 @@ from reference import metrics as reference
 examples = settings(deadline=None, derandomize=True, max_examples=100)
 
 
-def test_gap_closed_is_one_at_the_baseline_and_zero_at_nearest() -> None:
-    """The scale runs from nearest neighbours to the exhaustive greedy, and past both."""
+def test_gap_closed_is_one_at_best_and_zero_at_nearest() -> None:
+    """The scale may be left on both sides; without a gain there is none."""
     assert gap_closed(0.2, nearest=0.4, best=0.2) == 1
     assert gap_closed(0.4, nearest=0.4, best=0.2) == 0
     assert gap_closed(0.5, nearest=0.4, best=0.2) < 0
@@ -32,7 +32,7 @@ def test_gap_closed_is_one_at_the_baseline_and_zero_at_nearest() -> None:
 
 
 def test_gain_share_and_its_interval() -> None:
-    """Half the gain is a half; where every query agrees the interval is a point."""
+    """If all queries have the same share, the interval is a point."""
     nearest, best = np.zeros(20), np.ones(20)
     half = np.full(20, 0.5)
     assert gain_share(half, nearest, best) == 0.5
@@ -44,12 +44,12 @@ def test_gain_share_and_its_interval() -> None:
 
 
 def test_gain_share_is_a_ratio_of_means() -> None:
-    """It is not the mean of the queries' own shares, of which some divide by nothing."""
+    """It is not a mean of ratios, some of which would divide by zero."""
     assert gain_share(np.array([1.0, 0.5]), np.zeros(2), np.array([1.0, 2.0])) == 0.5
 
 
-def test_queries_that_lack_a_value_are_in_no_share() -> None:
-    """A NaN in one of the three leaves the query out of all."""
+def test_queries_with_nan_are_left_out() -> None:
+    """A NaN in one of the three arrays is enough."""
     h = np.array([0.5, np.nan, 9.0])
     assert gain_share(h, np.zeros(3), np.array([1.0, 1.0, np.nan])) == 0.5
     assert gain_share_interval(h, np.zeros(3), np.array([1.0, 1.0, np.nan])).low == 0.5
@@ -57,37 +57,37 @@ def test_queries_that_lack_a_value_are_in_no_share() -> None:
 
 
 def test_nothing_to_gain_has_no_share() -> None:
-    """Where best is nearest the share and its interval are NaN."""
+    """If best equals nearest, the share and its interval are NaN."""
     assert np.isnan(gain_share_interval(np.ones(5), np.zeros(5), np.zeros(5))).tolist()[0]
     assert np.isnan(gain_share_interval(np.zeros(5), np.zeros(5), np.zeros(5))).all()
 
 
-def test_intervals_are_the_percentiles_of_a_plain_bootstrap(
+def test_intervals_agree_with_a_plain_bootstrap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Drawing queries one set at a time gives the same means, and the interval between them."""
+    """They are percentiles of means over queries that a loop draws."""
     monkeypatch.setattr(comparing, "DRAWS", 50)
     monkeypatch.setattr(comparing, "_BLOCK_NUMBERS", 7 * 12)
     values = np.random.default_rng(1).random((12, 3))
-    drawn = np.array(reference.bootstrap(values, 50, seed=4))
-    for column, found in enumerate(mean_intervals(values, seed=4, draws=50)):
-        low, high = np.quantile(drawn[:, column], (0.025, 0.975))
-        assert found == pytest.approx((values[:, column].mean(), low, high))
+    draws = np.array(reference.bootstrap(values, 50, seed=4))
+    for column, interval in enumerate(mean_intervals(values, seed=4, draws=50)):
+        low, high = np.quantile(draws[:, column], (0.025, 0.975))
+        assert interval == pytest.approx((values[:, column].mean(), low, high))
     best = values[:, 2] + 1
-    share = (drawn[:, 1] - drawn[:, 0]) / (drawn[:, 2] + 1 - drawn[:, 0])
-    found = gain_share_interval(values[:, 1], values[:, 0], best, seed=4)
-    assert found[1:] == pytest.approx(tuple(np.quantile(share, (0.025, 0.975))))
+    share = (draws[:, 1] - draws[:, 0]) / (draws[:, 2] + 1 - draws[:, 0])
+    interval = gain_share_interval(values[:, 1], values[:, 0], best, seed=4)
+    assert interval[1:] == pytest.approx(tuple(np.quantile(share, (0.025, 0.975))))
 
 
-def test_an_interval_covers_what_it_says() -> None:
-    """Of many samples of 100 queries some 95 in 100 intervals hold the true mean."""
+def test_intervals_cover_the_true_mean() -> None:
+    """About 95 % of the intervals of samples of 100 queries contain it."""
     samples = np.random.default_rng(2).beta(2, 5, (100, 400))
-    held = [low <= 2 / 7 <= high for _, low, high in mean_intervals(samples)]
-    assert 0.9 < np.mean(held) < 0.99
+    covers = [low <= 2 / 7 <= high for _, low, high in mean_intervals(samples)]
+    assert 0.9 < np.mean(covers) < 0.99
 
 
-def test_an_interval_is_the_same_again() -> None:
-    """A seed gives its interval, whatever columns stand beside; another seed another."""
+def test_a_seed_fixes_the_intervals() -> None:
+    """The interval of a column does not depend on the other columns."""
     values = np.random.default_rng(3).random((30, 4))
     whole = mean_intervals(values)
     assert mean_intervals(values) == whole
@@ -95,8 +95,8 @@ def test_an_interval_is_the_same_again() -> None:
     assert mean_intervals(values, seed=1) != whole
 
 
-def test_means_are_over_queries_that_a_metric_applies_to() -> None:
-    """NaN is left out of the mean and of every draw; NaN alone has neither."""
+def test_means_leave_nan_out() -> None:
+    """The bootstrap leaves it out too; a column of NaN has no mean."""
     values = np.array([[1.0, np.nan], [np.nan, np.nan], [1.0, np.nan]])
     one, none = mean_intervals(values)
     assert one == (1, 1, 1)
@@ -112,33 +112,33 @@ NUMBERS = st.one_of(st.integers(0, 4).map(float), st.just(math.nan))
 
 @examples
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=12))
-def test_pareto_front_is_its_twin(both: list[tuple[float, float]]) -> None:
-    """Setting by setting, with equals and with figures that are missing."""
-    h, seconds = [each[0] for each in both], [each[1] for each in both]
+def test_pareto_front_agrees_with_its_twin(pairs: list[tuple[float, float]]) -> None:
+    """With equal settings and with NaN."""
+    h, seconds = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     assert pareto_front(h, seconds).tolist() == reference.pareto_front(h, seconds)
 
 
 def test_pareto_front_by_hand() -> None:
-    """Slower and no better is beaten; equals stay together; lengths must agree."""
+    """Slower without being better is beaten; equal settings stay; lengths must agree."""
     h, seconds = [0.5, 0.7, 0.6, 0.7, 0.9, 0.7], [1, 2, 3, 4, 5, 2]
     assert np.flatnonzero(pareto_front(h, seconds)).tolist() == [0, 1, 4, 5]
     with pytest.raises(InvalidArgumentError, match="as many"):
         pareto_front([1.0], [1.0, 2.0])
 
 
-def test_ratios_are_of_sums() -> None:
-    """A ratio's interval is of draws of whole queries; means are ratios by how many apply."""
+def test_ratios_are_ratios_of_sums() -> None:
+    """The bootstrap draws whole queries; a mean is the ratio of a sum and a count."""
     rng = np.random.default_rng(5)
     gained, possible = rng.random((30, 2)), 1 + rng.random((30, 2))
-    found = ratio_intervals(gained, possible)
-    assert [each.value for each in found] == pytest.approx(
+    interval = ratio_intervals(gained, possible)
+    assert [each.value for each in interval] == pytest.approx(
         gained.sum(axis=0) / possible.sum(axis=0)
     )
-    assert all(each.low < each.value < each.high for each in found)
-    # One to one, whatever is drawn; nothing over nothing.
+    assert all(each.low < each.value < each.high for each in interval)
+    # A ratio of equal sums is 1 in every draw; 0 / 0 is NaN.
     assert ratio_intervals(possible, possible)[0] == pytest.approx((1, 1, 1))
     assert np.isnan(ratio_intervals(np.zeros((3, 1)), np.zeros((3, 1)))[0]).all()
     values = np.where(rng.random((30, 2)) < 0.3, np.nan, gained)
-    there = ~np.isnan(values)
-    means = ratio_intervals(np.where(there, values, 0), there)
+    applies = ~np.isnan(values)
+    means = ratio_intervals(np.where(applies, values, 0), applies)
     assert [tuple(each) for each in means] == [pytest.approx(e) for e in mean_intervals(values)]

@@ -44,17 +44,17 @@ def test_distances_are_their_twins(
     queries = rng.standard_normal((3, 5))
     rows = rng.integers(-1, 9, (3, k))
     held = sparse.csr_array(points) if stored_sparse else points
-    asked = sparse.csr_array(queries) if asked_sparse else queries
-    found = list_distances(held, asked, rows, metric)
-    for number, (query, own) in enumerate(zip(queries, rows, strict=True)):
-        values = (found.to_query[number], found.mean[number], found.least[number])
-        expected = reference.list_distances(points, query, own, metric)
+    query_rows = sparse.csr_array(queries) if asked_sparse else queries
+    result = list_distances(held, query_rows, rows, metric)
+    for number, (query, listed) in enumerate(zip(queries, rows, strict=True)):
+        values = (result.to_query[number], result.mean[number], result.least[number])
+        expected = reference.list_distances(points, query, listed, metric)
         np.testing.assert_allclose(values, expected, atol=1e-9)
-        assert not found.least[number] < 0
+        assert not result.least[number] < 0
         near, apart = expected[0], expected[1] if k > 1 else 0.0
-        value = 0.7 * near - 0.3 * apart if min(own) >= 0 else math.nan
-        np.testing.assert_allclose(objective(found, 0.3)[number], value, atol=1e-9)
-        assert found.found[number] == (own >= 0).sum()
+        value = 0.7 * near - 0.3 * apart if min(listed) >= 0 else math.nan
+        np.testing.assert_allclose(objective(result, 0.3)[number], value, atol=1e-9)
+        assert result.found[number] == (listed >= 0).sum()
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
@@ -91,50 +91,50 @@ def test_long_lists_are_measured_step_by_step(kind: str) -> None:
 def test_objective_is_the_mean_over_points_less_the_mean_over_pairs(base: FloatArray) -> None:
     """J is what its definition says, and at the ends of the dial one of its parts."""
     rows = np.array([[3, 8, 12], [5, 6, 7]])
-    found = list_distances(base, base[:2], rows)
+    result = list_distances(base, base[:2], rows)
     near, apart, _ = np.array(
         [reference.list_distances(base, base[i], rows[i], "euclidean") for i in (0, 1)]
     ).T
-    assert objective(found, 0.3) == pytest.approx(0.7 * near - 0.3 * apart, rel=1e-5)
-    assert objective(found, 0) == pytest.approx(near, rel=1e-5)
-    assert objective(found, 1) == pytest.approx(-apart, rel=1e-5)
+    assert objective(result, 0.3) == pytest.approx(0.7 * near - 0.3 * apart, rel=1e-5)
+    assert objective(result, 0) == pytest.approx(near, rel=1e-5)
+    assert objective(result, 1) == pytest.approx(-apart, rel=1e-5)
 
 
 def test_a_short_list_has_no_objective(base: FloatArray) -> None:
     """Where results are missing J does not apply; the distances of those found do."""
-    found = list_distances(base, base[:2], np.array([[3, -1, 4], [1, 2, 3]]))
-    assert np.isnan(objective(found, 0.3)).tolist() == [True, False]
-    assert found.mean[0] == found.least[0] > 0
+    result = list_distances(base, base[:2], np.array([[3, -1, 4], [1, 2, 3]]))
+    assert np.isnan(objective(result, 0.3)).tolist() == [True, False]
+    assert result.mean[0] == result.least[0] > 0
 
 
 def test_one_result_has_no_pair(base: FloatArray) -> None:
     """For k = 1 the objective is the distance to the query alone, and no list has a diversity."""
-    found = list_distances(base, base[:1], np.array([[3]]))
-    assert objective(found, 0.3) == pytest.approx(0.7 * found.to_query)
-    assert math.isnan(found.mean[0])
-    assert math.isnan(found.least[0])
+    result = list_distances(base, base[:1], np.array([[3]]))
+    assert objective(result, 0.3) == pytest.approx(0.7 * result.to_query)
+    assert math.isnan(result.mean[0])
+    assert math.isnan(result.least[0])
 
 
 def test_an_empty_list_has_no_distances(base: FloatArray) -> None:
     """No result, no distance; no query, no list."""
-    found = list_distances(base, base[:1], np.array([[-1, -1]]))
-    assert np.isnan([found.to_query, found.mean, found.least]).all()
+    result = list_distances(base, base[:1], np.array([[-1, -1]]))
+    assert np.isnan([result.to_query, result.mean, result.least]).all()
     assert list_distances(base, base[:0], np.empty((0, 2), np.int64)).mean.shape == (0,)
 
 
 def test_products_have_no_objective(base: FloatArray) -> None:
     """Under `inner_product` the distance to the query hangs on the candidates, so J is NaN."""
-    found = list_distances(base, base[:1], np.array([[3, 4]]), "inner_product")
-    assert np.isnan(objective(found, 0.3)).all()
-    assert 0 <= found.mean[0] <= 2
+    result = list_distances(base, base[:1], np.array([[3, 4]]), "inner_product")
+    assert np.isnan(objective(result, 0.3)).all()
+    assert 0 <= result.mean[0] <= 2
 
 
 @pytest.mark.parametrize("diversity", [-0.1, 1.1, math.nan])
 def test_the_dial_has_ends(base: FloatArray, diversity: float) -> None:
     """A diversity outside 0 to 1 is refused."""
-    found = list_distances(base, base[:1], np.array([[3, 4]]))
+    result = list_distances(base, base[:1], np.array([[3, 4]]))
     with pytest.raises(InvalidArgumentError, match="diversity"):
-        objective(found, diversity)
+        objective(result, diversity)
 
 
 @pytest.mark.parametrize("rows", [np.array([1, 2]), np.empty((1, 0), int), np.ones((2, 2), int)])

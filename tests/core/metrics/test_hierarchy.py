@@ -163,9 +163,9 @@ def test_any_graph_agrees_with_the_twin(
     )
     expected = reference.bfs_tree(edges, roots)
     assert {n: p for n, p in enumerate(tree.parents) if tree.depths[n] >= 0} == expected
-    found = tree.drank(sets)
-    assert found.tolist() == pytest.approx([reference.drank(s, edges, roots) for s in sets])
-    assert ((found >= 0) & (found <= 1 + 1e-12)).all()
+    result = tree.drank(sets)
+    assert result.tolist() == pytest.approx([reference.drank(s, edges, roots) for s in sets])
+    assert ((result >= 0) & (result <= 1 + 1e-12)).all()
 
 
 def test_h_joins_precision_and_drank() -> None:

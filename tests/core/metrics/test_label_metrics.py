@@ -1,4 +1,4 @@
-"""Label metrics by hand, at their ends, beside their slow twins and beside scikit-learn."""
+"""Label metrics agree with paper and pencil, slow twins and scikit-learn."""
 
 import math
 
@@ -34,71 +34,71 @@ def judged(labels: list[list[int]], sets: list[set[int]]) -> JudgedLabels:
 
 def test_every_metric_by_hand() -> None:
     """Two documents, one place empty: every metric as on paper."""
-    one = judged([[3, 1, -1], [0, 5, 2]], [{1, 2}, {0, 2, 5, 7}])
+    lists = judged([[3, 1, -1], [0, 5, 2]], [{1, 2}, {0, 2, 5, 7}])
     third = 1 + 1 / math.log2(3)
-    found = [f(one).tolist() for f in (metrics.precision_at, metrics.recall_at, metrics.ndcg_at)]
-    assert found[0] == [[0, 1 / 2, 1 / 3], [1, 1, 1]]
-    assert found[1] == [[0, 1 / 2, 1 / 2], [1 / 4, 2 / 4, 3 / 4]]
-    assert found[2][0] == pytest.approx([0, *[1 / math.log2(3) / third] * 2])
-    assert found[2][1] == pytest.approx([1, 1, 1])
-    assert metrics.set_precision(one).tolist() == [1 / 2, 1]
-    assert metrics.set_recall(one).tolist() == [1 / 2, 3 / 4]
-    # Right somewhere within 1, 2 and 3 places: 0; 1 and 5; 2. The labels that occur are five.
-    assert metrics.coverage_at(one).tolist() == [1 / 5, 3 / 5, 4 / 5]
+    result = [f(lists).tolist() for f in (metrics.precision_at, metrics.recall_at, metrics.ndcg_at)]
+    assert result[0] == [[0, 1 / 2, 1 / 3], [1, 1, 1]]
+    assert result[1] == [[0, 1 / 2, 1 / 2], [1 / 4, 2 / 4, 3 / 4]]
+    assert result[2][0] == pytest.approx([0, *[1 / math.log2(3) / third] * 2])
+    assert result[2][1] == pytest.approx([1, 1, 1])
+    assert metrics.set_precision(lists).tolist() == [1 / 2, 1]
+    assert metrics.set_recall(lists).tolist() == [1 / 2, 3 / 4]
+    # Right labels within 1, 2 and 3 places are 0; also 1 and 5; also 2. Five labels occur.
+    assert metrics.coverage_at(lists).tolist() == [1 / 5, 3 / 5, 4 / 5]
     inverse = np.arange(1.0, COUNT + 1)
     # Best: 2 then 1 for the first (3 + 2), 7, 5 and 2 for the second (8 + 6 + 3).
     expected = [1 / 11, (1 + 2 + 6) / 19, (1 + 2 + 6 + 3) / 22]
-    assert metrics.propensity_scored_at(one, inverse).tolist() == pytest.approx(expected)
+    assert metrics.propensity_scored_at(lists, inverse).tolist() == pytest.approx(expected)
 
 
-def test_propensities_are_those_of_the_paper() -> None:
-    """1 + C (N_l + B)^-A, and a label that nobody has is worth the most."""
-    found = metrics.inverse_propensities([0, 4, 100], 1000)
+def test_inverse_propensities_by_hand() -> None:
+    """1 + C (N_l + B)^-A, which is largest for a label without documents."""
+    result = metrics.inverse_propensities([0, 4, 100], 1000)
     c = (math.log(1000) - 1) * 2.5**0.55
-    assert found.tolist() == pytest.approx([1 + c * (n + 1.5) ** -0.55 for n in (0, 4, 100)])
-    assert (np.diff(found) < 0).all()
+    assert result.tolist() == pytest.approx([1 + c * (n + 1.5) ** -0.55 for n in (0, 4, 100)])
+    assert (np.diff(result) < 0).all()
     with pytest.raises(InvalidArgumentError, match="documents must be at least 3"):
         metrics.inverse_propensities([1], 2)
 
 
-def test_documents_without_labels_count_as_nothing() -> None:
-    """What is predicted for them is wrong, and nothing is divided by zero."""
-    one = judged([[1, 2]], [set()])
-    assert {name: values.tolist() for name, values in measure_labels(one).items()} == {
+def test_documents_without_labels_count_as_zero() -> None:
+    """Labels predicted for them are wrong, and nothing is divided by zero."""
+    lists = judged([[1, 2]], [set()])
+    assert {name: values.tolist() for name, values in measure_labels(lists).items()} == {
         "precision": [0],
         "recall": [0],
         "f_score": [0],
         "ndcg": [0],
     }
-    assert metrics.propensity_scored_at(one, np.ones(COUNT)).tolist() == [0, 0]
-    assert metrics.coverage_at(one).tolist() == [0, 0]
+    assert metrics.propensity_scored_at(lists, np.ones(COUNT)).tolist() == [0, 0]
+    assert metrics.coverage_at(lists).tolist() == [0, 0]
 
 
-def test_nothing_predicted_is_nothing() -> None:
-    """A threshold that leaves no label leaves 0 of everything."""
-    one = judged([[-1, -1]], [{1}])
-    assert all(values.tolist() == [0] for values in measure_labels(one).values())
+def test_an_empty_prediction_counts_as_zero() -> None:
+    """Every metric is 0 if a threshold leaves no label."""
+    lists = judged([[-1, -1]], [{1}])
+    assert all(values.tolist() == [0] for values in measure_labels(lists).values())
 
 
 def test_no_documents_give_no_figures() -> None:
-    """Without rows there are none to return."""
-    one = JudgedLabels.of(np.empty((0, 3), np.int64), truth_of([]))
-    assert metrics.precision_at(one).shape == (0, 3)
-    assert metrics.coverage_at(one).tolist() == [0, 0, 0]
+    """Without documents metrics have no rows, and coverage is 0."""
+    lists = JudgedLabels.of(np.empty((0, 3), np.int64), truth_of([]))
+    assert metrics.precision_at(lists).shape == (0, 3)
+    assert metrics.coverage_at(lists).tolist() == [0, 0, 0]
 
 
 def test_a_label_counts_once() -> None:
-    """What comes again is neither right nor predicted."""
-    one = judged([[1, 1, 1]], [{1}])
-    assert metrics.precision_at(one).tolist() == [[1, 1 / 2, 1 / 3]]
-    assert metrics.set_precision(one).tolist() == [1]
+    """A repeated label is neither right nor predicted."""
+    lists = judged([[1, 1, 1]], [{1}])
+    assert metrics.precision_at(lists).tolist() == [[1, 1 / 2, 1 / 3]]
+    assert metrics.set_precision(lists).tolist() == [1]
 
 
 @pytest.mark.parametrize(
     ("labels", "field"), [([[0]] * 2, "truth"), ([[9]], "labels"), ([[-2]], "labels")]
 )
 def test_wrong_labels_are_refused(labels: list[list[int]], field: str) -> None:
-    """Other rows than the truth has, and labels that are none, are errors that name the field."""
+    """Errors for another number of rows and for unknown labels name the field."""
     with pytest.raises(InvalidArgumentError) as caught:
         judged(labels, [{1}])
     assert caught.value.field == field
@@ -116,38 +116,42 @@ rows = st.lists(
 
 @given(rows)
 @examples
-def test_metrics_agree_with_their_twins(both: list[tuple[list[int], set[int]]]) -> None:
-    """Every metric is that of its slow twin, at every k."""
-    labels, sets = [list(each) for each, _ in both], [each for _, each in both]
-    one = judged(labels, sets)
+def test_metrics_agree_with_their_twins(pairs: list[tuple[list[int], set[int]]]) -> None:
+    """For every metric and every k."""
+    labels, sets = [list(pair[0]) for pair in pairs], [pair[1] for pair in pairs]
+    lists = judged(labels, sets)
     inverse = metrics.inverse_propensities(np.arange(COUNT) ** 2, 100)
     for at, k in enumerate(range(1, 5)):
-        cut = [reference.cut(each, k) for each in labels]
-        pairs = list(zip(cut, sets, strict=True))
-        assert metrics.precision_at(one)[:, at].tolist() == pytest.approx(
-            [reference.label_hits(*pair) / k for pair in pairs]
+        cut = [reference.cut(row, k) for row in labels]
+        judged_pairs = list(zip(cut, sets, strict=True))
+        assert metrics.precision_at(lists)[:, at].tolist() == pytest.approx(
+            [reference.label_hits(*pair) / k for pair in judged_pairs]
         )
-        assert metrics.ndcg_at(one)[:, at].tolist() == pytest.approx(
-            [reference.label_ndcg(each, own, k) for each, own in zip(labels, sets, strict=True)]
+        assert metrics.ndcg_at(lists)[:, at].tolist() == pytest.approx(
+            [reference.label_ndcg(*pair, k) for pair in zip(labels, sets, strict=True)]
         )
-        assert metrics.propensity_scored_at(one, inverse)[at] == pytest.approx(
+        assert metrics.propensity_scored_at(lists, inverse)[at] == pytest.approx(
             reference.propensity_scored(cut, sets, inverse, k)
         )
-        assert metrics.coverage_at(one)[at] == pytest.approx(reference.coverage(cut, sets))
+        assert metrics.coverage_at(lists)[at] == pytest.approx(reference.coverage(cut, sets))
 
 
 def test_scikit_learn_agrees() -> None:
-    """nDCG, and precision and recall of whole sets, are scikit-learn's."""
+    """On nDCG, and on precision and recall of sets."""
     rng = np.random.default_rng(3)
     scores = rng.permuted(np.tile(np.arange(20.0), (50, 1)), axis=1)
     dense = (rng.random((50, 20)) < 0.2).astype(int)
     ranked: IntArray = np.argsort(-scores, axis=1)
     for k in (1, 3, 7, 20):
-        one = JudgedLabels.of(ranked[:, :k], sparse.csr_array(dense))
+        lists = JudgedLabels.of(ranked[:, :k], sparse.csr_array(dense))
         chosen = np.zeros_like(dense)
         np.put_along_axis(chosen, ranked[:, :k], 1, axis=1)
         options = {"average": "samples", "zero_division": 0}
-        ours = [metrics.ndcg_at(one)[:, -1], metrics.set_precision(one), metrics.set_recall(one)]
+        ours = [
+            metrics.ndcg_at(lists)[:, -1],
+            metrics.set_precision(lists),
+            metrics.set_recall(lists),
+        ]
         theirs = [
             ndcg_score(dense, scores, k=k),
             precision_score(dense, chosen, **options),

@@ -58,12 +58,12 @@ class Case(NamedTuple):
 def streamed_as_one(name: str, case: Case) -> index_pb2.BuildOnceRequest:
     """Return what the Python client would stream, as one message."""
     arguments = {**_NO_COLUMNS, "replace": False, **case.arguments}
-    told = upload(name, case.vectors, case.options, **arguments)
-    header = told.header.header
+    messages = upload(name, case.vectors, case.options, **arguments)
+    header = messages.header.header
     once = index_pb2.BuildOnceRequest(index=name, parameters=header.parameters)
     if header.HasField("labels"):
         once.label_plan.CopyFrom(header.labels)
-    for step in told.chunks(LIMITS["message_bytes_max"]):
+    for step in messages.chunks(LIMITS["message_bytes_max"]):
         if step.HasField("label_chunk"):
             once.label_chunk.MergeFrom(step.label_chunk)
         elif step.HasField("chunk"):
@@ -149,9 +149,9 @@ def test_it_makes_the_index_that_the_stream_makes(
     """Same points, parameters and labels: every array has the same bytes."""
     once = stub.BuildOnce(streamed_as_one("once", case), timeout=60).index
     client.build("streamed", case.vectors, **case.arguments, **case.options)
-    made = files(server, "once")
-    assert made
-    assert made == files(server, "streamed")
+    once = files(server, "once")
+    assert once
+    assert once == files(server, "streamed")
     assert once == stub.GetIndex(index_pb2.GetIndexRequest(index="once"), timeout=30).index
     twin = stub.GetIndex(index_pb2.GetIndexRequest(index="streamed"), timeout=30).index
     assert once.parameters == twin.parameters
@@ -198,14 +198,14 @@ def _wrong() -> dict[str, tuple[index_pb2.BuildOnceRequest, str]]:
 def test_a_builder_names_the_field_of_a_wrong_request(tmp_path: Path, case: str) -> None:
     """Whatever is wrong, the field is named and nothing is left behind."""
     once, field = _wrong()[case]
-    ours, theirs = build_frames.pair()
+    ours, builder_end = build_frames.pair()
     control_end, nobody = socket.socketpair()
-    with ours, theirs, control_end, nobody:
+    with ours, builder_end, control_end, nobody:
         build_frames.send(ours, Part.ONCE, once.SerializeToString())
         build_frames.send(ours, Part.END)
         me = control.Self(control.Channel(nobody), Config(), tmp_path, 1)
         with pytest.raises(InvalidArgumentError) as caught:
-            builder.build(theirs, me)
+            builder.build(builder_end, me)
     assert caught.value.field == field
     assert list(tmp_path.iterdir()) == []
 

@@ -32,15 +32,15 @@ ONES = np.ones((3, DIMS), np.float32)
 def run(root: Path, steps: Sequence[index_pb2.BuildRequest]) -> list[Part]:
     """Build from an upload that is sent whole, and return the kinds of events that came."""
     config = Config(data_dir=str(root))
-    ours, theirs = build_frames.pair()
+    ours, builder_end = build_frames.pair()
     control_end, nobody = socket.socketpair()
-    with ours, theirs, control_end, nobody:
+    with ours, builder_end, control_end, nobody:
         for step in steps:
             build_frames.send(ours, Part.MESSAGE, step.SerializeToString())
         build_frames.send(ours, Part.END)
         build_frames.send(ours, Part.PUBLISH)
-        info = builder.build(theirs, control.Self(control.Channel(nobody), config, root, 1))
-        builder.Events(theirs).done(info)
+        info = builder.build(builder_end, control.Self(control.Channel(nobody), config, root, 1))
+        builder.Events(builder_end).done(info)
         events = [build_frames.receive(ours)[0]]
         while events[-1] != Part.DONE:
             events.append(build_frames.receive(ours)[0])
@@ -149,14 +149,14 @@ def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
 
 def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
     """A builder whose caller has left ends without a word, whether it reads or writes."""
-    ours, theirs = build_frames.pair()
+    ours, builder_end = build_frames.pair()
     control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, control_end, nobody:
+    with builder_end, control_end, nobody:
         build_frames.send(ours, Part.MESSAGE, header("index").SerializeToString())
         ours.close()
         with capture_logs() as lines, pytest.MonkeyPatch.context() as patched:
             patched.setattr(builder, "_watch", lambda *_: None)  # it would end this process
-            control.Channel(nobody).send(control.Message("upload"), theirs.fileno())
+            control.Channel(nobody).send(control.Message("upload"), builder_end.fileno())
             me = control.Self(control.Channel(control_end), Config(), tmp_path, 1)
             builder.serve(me, logs.configure(Config(), "test"))
     assert lines == []
@@ -167,24 +167,24 @@ def test_a_build_is_logged_before_its_caller_hears_of_it(
 ) -> None:
     """The caller may hang up upon the outcome, and nothing is left to log by then."""
     monkeypatch.setattr(builder, "_watch", lambda *_: None)  # it would end this process
-    ours, theirs = build_frames.pair()
+    ours, builder_end = build_frames.pair()
     control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    heard: list[Part] = []
+    parts: list[Part] = []
     log = Mock()
 
     def hear(*_: object, **__: object) -> None:
         while select.select([ours], [], [], 0)[0]:
-            heard.append(build_frames.receive(ours)[0])
+            parts.append(build_frames.receive(ours)[0])
 
     log.info.side_effect = hear
-    with ours, theirs, control_end, nobody:
+    with ours, builder_end, control_end, nobody:
         for step in (header("index"), chunk(ONES), commit(3)):
             build_frames.send(ours, Part.MESSAGE, step.SerializeToString())
         build_frames.send(ours, Part.END)
         build_frames.send(ours, Part.PUBLISH)
-        control.Channel(nobody).send(control.Message("upload"), theirs.fileno())
+        control.Channel(nobody).send(control.Message("upload"), builder_end.fileno())
         builder.serve(control.Self(control.Channel(control_end), Config(), tmp_path, 1), log)
-        assert heard[-1] == Part.WHOLE
+        assert parts[-1] == Part.WHOLE
         assert build_frames.receive(ours)[0] == Part.DONE
 
 
@@ -199,23 +199,23 @@ def test_last_words_are_waited_for(
     ending = threading.Lock()
     if ended:
         ending.acquire()
-    ours, theirs = build_frames.pair()
+    ours, builder_end = build_frames.pair()
     ours.close()
     control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, control_end, nobody, pytest.raises(SystemExit):
-        builder._watch(theirs, control.Channel(control_end), ending)
+    with builder_end, control_end, nobody, pytest.raises(SystemExit):
+        builder._watch(builder_end, control.Channel(control_end), ending)
     leave.assert_called_once_with(code)
     assert sleep.call_count == pauses
 
 
 def test_an_upload_that_breaks_off(tmp_path: Path) -> None:
     """A front that hangs up in the middle ends the build, and nothing is left behind."""
-    ours, theirs = build_frames.pair()
-    with theirs:
+    ours, builder_end = build_frames.pair()
+    with builder_end:
         with ours:
             build_frames.send(ours, Part.MESSAGE, header("index").SerializeToString())
             build_frames.send(ours, Part.MESSAGE, chunk(ONES).SerializeToString())
-        nobody = control.Channel(theirs)
+        nobody = control.Channel(builder_end)
         with pytest.raises((EOFError, BrokenPipeError)):
-            builder.build(theirs, control.Self(nobody, Config(), tmp_path, 1))
+            builder.build(builder_end, control.Self(nobody, Config(), tmp_path, 1))
     assert list(tmp_path.iterdir()) == []

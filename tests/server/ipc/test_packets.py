@@ -48,8 +48,8 @@ def test_a_large_payload_travels_by_memory_file() -> None:
     """Neither side keeps its descriptor."""
     before = len(os.listdir("/proc/self/fd"))
     payload = os.urandom(3_000_000)
-    ours, theirs = packets.pair()
-    near, far = packets.Link(ours), packets.Link(theirs)
+    ours, other_end = packets.pair()
+    near, far = packets.Link(ours), packets.Link(other_end)
     request = Request(7, 1.5, Op.QUERY, "tag", payload)
     with packets.memory_file(payload) as memfd:
         near.send(packets.pack_request(request, in_memfd=True), memfd)
@@ -89,8 +89,8 @@ def test_a_request_without_its_file_is_lost() -> None:
 
 def test_a_link_never_waits_unless_asked_to() -> None:
     """An empty link says so, a full one too, and waiting has an end."""
-    ours, theirs = packets.pair()
-    near, far = packets.Link(ours), packets.Link(theirs)
+    ours, other_end = packets.pair()
+    near, far = packets.Link(ours), packets.Link(other_end)
     with pytest.raises(BlockingIOError):
         far.receive()
     with pytest.raises(BlockingIOError):
@@ -103,8 +103,8 @@ def test_a_link_never_waits_unless_asked_to() -> None:
 
 def test_three_full_packets_fit_a_link() -> None:
     """What credits allow to be on the way never fills the socket."""
-    ours, theirs = packets.pair()
-    near, far = packets.Link(ours), packets.Link(theirs)
+    ours, other_end = packets.pair()
+    near, far = packets.Link(ours), packets.Link(other_end)
     for _ in range(packets.SMALL_CREDITS + packets.LARGE_CREDITS):
         near.send(bytes(packets.PACKET_BYTES))
     near.close()

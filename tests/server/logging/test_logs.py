@@ -76,9 +76,9 @@ def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
 
     query, build = asyncio.run(write()).splitlines()
     if log_format == "json":
-        told = [json.loads(line) for line in (query, build)]
-        assert [line["index"] for line in told] == ["images", "images"]
-        assert [(line["rows"], line.get("k")) for line in told] == [(3, 10), (2_000, None)]
+        entries = [json.loads(line) for line in (query, build)]
+        assert [line["index"] for line in entries] == ["images", "images"]
+        assert [(line["rows"], line.get("k")) for line in entries] == [(3, 10), (2_000, None)]
     else:
         assert "Query OK 1.000 ms index=images rows=3 k=10 request_id=x" in query
         assert "Build OK 1.000 ms index=images rows=2000 request_id=y" in build
@@ -132,13 +132,13 @@ def test_lines_that_nobody_reads_are_counted(
     for _ in range(3_000):
         sink.write("x" * 999 + "\n")
     os.set_blocking(reading, False)
-    kept = drain(reading).count("\n")
-    assert 0 < kept < 3_000
+    line_count = drain(reading).count("\n")
+    assert 0 < line_count < 3_000
     sink.write("last\n")
     notice, last = drain(reading).splitlines()
     assert last == "last"
     count = json.loads(notice)["count"] if in_json else int(notice.rpartition("=")[2])
-    assert count == 3_000 - kept
+    assert count == 3_000 - line_count
     assert os.get_blocking(writing)
     sink.close()
     os.close(reading)

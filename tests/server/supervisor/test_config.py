@@ -1,4 +1,4 @@
-"""Where the server's configuration comes from, and what is refused."""
+"""Sources of the configuration, and the values that it refuses."""
 
 import dataclasses
 import subprocess
@@ -32,14 +32,14 @@ def test_arguments_win_over_environment_over_file(tmp_path: Path) -> None:
 
 
 def test_children_get_the_same_configuration() -> None:
-    """What goes through JSON comes out as it was."""
+    """The configuration survives JSON."""
     config = Config(listen="[::1]:0", workers=3, grace=1.5, reflection=False)
     assert Config.from_json(config.to_json()) == config
     assert config.host == "::1"
 
 
 @pytest.mark.parametrize(
-    ("given", "option"),
+    ("options", "option"),
     [
         ({"listen": "nowhere"}, "listen"),
         ({"listen": ":50051"}, "listen"),
@@ -53,16 +53,16 @@ def test_children_get_the_same_configuration() -> None:
     ],
     ids=str,
 )
-def test_a_wrong_option_is_named(given: dict[str, object], option: str) -> None:
-    """Values that are no such type, or out of range, name their option."""
+def test_a_wrong_option_is_named(options: dict[str, object], option: str) -> None:
+    """Errors for a wrong type and for a value out of range name the option."""
     with pytest.raises(InvalidArgumentError) as caught:
-        load(given, {}, None)
+        load(options, {}, None)
     assert caught.value.field == option
 
 
 @pytest.mark.parametrize("text", ["wokers = 2\n", "workers = true\n", "workers =\n"])
 def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
-    """Unknown names, wrong types and broken TOML do not go unnoticed."""
+    """Unknown names, wrong types and broken TOML are errors."""
     file = tmp_path / "server.toml"
     file.write_text(text)
     with pytest.raises(InvalidArgumentError):
@@ -70,7 +70,7 @@ def test_a_wrong_file_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_wrong_option_ends_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit code 2 and one line that says what would be right."""
+    """With exit code 2, and a line with the valid range."""
     assert run(["--workers", "0"], {}) == 2
     assert "workers must be between 1 and 1024" in capsys.readouterr().err
     assert run([], {"DIVGRPC_CONFIG": "/nowhere"}) == 2
@@ -97,7 +97,7 @@ def test_help_names_every_option() -> None:
 def test_each_process_loads_what_it_needs(module: str, absent: tuple[str, ...]) -> None:
     """No compiler in fronts, no gRPC in workers, neither in the supervisor."""
     program = f"import sys, {module}; print([m for m in {absent!r} if m in sys.modules])"
-    shown = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
-    assert shown.stdout.strip() == "[]"
+    assert output.stdout.strip() == "[]"
