@@ -1,4 +1,4 @@
-"""LEML: its loss, its solutions, its steps, and what training makes of it."""
+"""LEML: its loss, its two solves, its steps, and training with it."""
 
 from itertools import pairwise
 from typing import Any
@@ -30,7 +30,7 @@ examples = settings(deadline=None, derandomize=True, max_examples=40)
 def make_data(
     n: int, d: int, count: int, seed: int, density: float = 0.3
 ) -> tuple[sparse.csr_array, sparse.csr_array]:
-    """Return documents whose labels follow from their features, and the labels."""
+    """Return documents and labels that depend on their features."""
     rng = np.random.default_rng(seed)
     documents = (rng.random((n, d)) < density) * rng.random((n, d))
     scores = documents @ rng.standard_normal((d, 3)) @ rng.standard_normal((3, count))
@@ -42,7 +42,7 @@ def make_data(
 def begin(
     data: tuple[sparse.csr_array, sparse.csr_array], rank: int, weight: float, inner: int = 30
 ) -> tuple[Alternation, Floats, Floats]:
-    """Return a training that has just begun, and X and Y spread out."""
+    """Return a training before its first iteration, and dense X and Y."""
     documents, labels = as_documents(data[0]), as_labels(data[1])
     assert isinstance(documents, SparseRows)
     operators = Products(documents, labels)
@@ -52,7 +52,7 @@ def begin(
 
 
 def iterate(training: Alternation, times: int) -> list[float]:
-    """Return the losses of some iterations."""
+    """Return the losses of `times` iterations."""
     return [training.iterate(lambda _: None) for _ in range(times)]
 
 
@@ -64,10 +64,10 @@ def iterate(training: Alternation, times: int) -> list[float]:
     st.sampled_from([0.1, 1.0, 10.0]),
 )
 @examples
-def test_loss_falls_and_is_what_it_says(
+def test_loss_falls_and_agrees_with_its_definition(
     n: int, d: int, count: int, seed: int, weight: float
 ) -> None:
-    """No iteration raises the loss, which is that of the definition, whatever the shapes."""
+    """For matrices of any shape."""
     rank = max(1, min(n, d, count) // 2)
     training, x, y = begin(make_data(n, d, count, seed), rank, weight, inner=4)
     losses = iterate(training, 6)
@@ -79,7 +79,7 @@ def test_loss_falls_and_is_what_it_says(
 @given(st.integers(6, 30), st.integers(2, 12), st.integers(2, 8), st.integers(0, 99))
 @examples
 def test_both_solves_are_exact(n: int, d: int, count: int, seed: int) -> None:
-    """With inner iterations enough, both factors are those of the dense closed forms."""
+    """With enough inner iterations both factors are the dense closed forms."""
     rank, weight = min(d, count, 3), 0.7
     training, x, y = begin(make_data(n, d, count, seed), rank, weight, inner=200)
     with pytest.MonkeyPatch.context() as patch:
@@ -94,8 +94,8 @@ def test_both_solves_are_exact(n: int, d: int, count: int, seed: int) -> None:
             assert np.allclose(exact, training.label_factors, atol=1e-3)
 
 
-def test_training_ends_where_the_gradient_is_nothing() -> None:
-    """After many iterations neither factor can be bettered by a small step."""
+def test_training_converges_to_a_zero_gradient() -> None:
+    """After many iterations the gradients of both factors vanish."""
     training, x, y = begin(make_data(60, 12, 8, 1), 4, 0.5, inner=50)
     iterate(training, 300)
     v, h = training.feature_map.astype(float), training.label_factors.astype(float)
@@ -108,7 +108,7 @@ def test_training_ends_where_the_gradient_is_nothing() -> None:
 
 
 def test_first_factors_are_singular_vectors() -> None:
-    """Where labels are few the start spans the leading right singular vectors of X'Y exactly."""
+    """With few labels the start spans the leading right singular vectors of X'Y exactly."""
     documents, labels = make_data(80, 30, 9, 2)
     training, x, y = begin((documents, labels), 4, 1.0)
     right = np.linalg.svd(x.T @ y)[2][:4].T
@@ -116,7 +116,7 @@ def test_first_factors_are_singular_vectors() -> None:
 
 
 def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At full rank the first iteration's features, times the labels they began with, are ridge."""
+    """At full rank the first feature map, times the first label factors, is ridge regression."""
     monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
     data = make_data(80, 15, 6, 3)
     training, x, y = begin(data, 6, 2.0, inner=100)
@@ -126,15 +126,13 @@ def test_the_first_feature_map_is_a_ridge_regression(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("dense", [False, True])
-def test_moments_kept_and_applied_are_the_same(
-    monkeypatch: pytest.MonkeyPatch, *, dense: bool
-) -> None:
-    """Whether X'X is kept or applied, from sparse or dense rows, in one block or many columns.
+def test_stored_and_applied_moments_agree(monkeypatch: pytest.MonkeyPatch, *, dense: bool) -> None:
+    """X'X is stored or applied, for sparse and dense rows, in one block or column by column.
 
-    Conjugate gradients usually end at a hundredth of the residual of a whole block of columns: a
-    block of one column takes another number of steps, and which number depends on the rounding of
-    the processor. Here every solve goes on to the rounding of float32, so that both ways solve the
-    same systems and differ by rounding alone.
+    Conjugate gradients usually end at 1 % of the residual of a whole block of columns. A block of
+    one column takes another number of steps, which depends on the rounding of the processor. Here
+    every solve goes on to the precision of float32, so that both ways solve the same systems and
+    differ only by rounding.
     """
     monkeypatch.setattr(leml, "_RESIDUAL_SHARE", 0.0)
     documents, labels = make_data(70, 9, 8, 4)
@@ -150,13 +148,13 @@ def test_moments_kept_and_applied_are_the_same(
 
 
 def scores_of(trained: TrainedLabels, documents: object) -> npt.NDArray[np.float32]:
-    """Return every score of every label."""
+    """Return the scores of all labels."""
     model = trained.model
     return np.asarray(model.embed(documents) @ model.label_factors.T)
 
 
 def test_a_seed_gives_the_same_bytes() -> None:
-    """Twice the same training is the same to the last bit, and says the same of itself."""
+    """Two trainings give equal factors, losses and trials."""
     data = make_data(120, 25, 14, 5)
     one, other = (train(*data, LabelParameters(seed=7)) for _ in range(2))
     for name in ("label_factors", "feature_map", "offset"):
@@ -168,8 +166,8 @@ def test_a_seed_gives_the_same_bytes() -> None:
     )
 
 
-def test_parameters_left_open_are_chosen_and_the_others_kept() -> None:
-    """The choice is the best trial, and nothing that was given is tried otherwise."""
+def test_open_parameters_are_chosen() -> None:
+    """The choice is the best trial; trials vary no parameter that is set."""
     data = make_data(150, 30, 20, 6)
     trained = train(*data)
     chosen = trained.parameters
@@ -189,8 +187,8 @@ def test_parameters_left_open_are_chosen_and_the_others_kept() -> None:
     assert train(*data, LabelParameters(rank=5, iterations=3, regularisation=2)).trials == ()
 
 
-def test_rows_held_out_have_no_say_in_the_features() -> None:
-    """A sample is trained on the features that it has; others are left alone."""
+def test_held_out_rows_add_no_features() -> None:
+    """A sample trains only the features that it has."""
     documents, labels = make_data(100, 40, 6, 7, density=0.05)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(model_selection, "_TRAINED_ROWS_MAX", 20)
@@ -200,8 +198,8 @@ def test_rows_held_out_have_no_say_in_the_features() -> None:
     assert trained.trials
 
 
-def test_labels_and_features_nobody_has_change_nothing() -> None:
-    """They take no part: the same numbers come out for the others, and zeros for them."""
+def test_empty_columns_change_nothing() -> None:
+    """The other columns get the same numbers, and empty ones get zeros."""
     documents, labels = make_data(90, 25, 14, 12)
     plain = train(documents, labels)
     columns, ids = np.arange(25) * 700 + 3, np.arange(14) * 700
@@ -215,10 +213,10 @@ def test_labels_and_features_nobody_has_change_nothing() -> None:
         assert np.count_nonzero(spaced.any(axis=1)) == len(places)
 
 
-def test_what_a_model_costs_goes_by_the_labels_that_are_there(
+def test_training_skips_labels_without_documents(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """No step of a training sees a label that nobody has."""
+    """No product has a column for such a label."""
     seen = []
 
     class Seen(Products):
@@ -233,8 +231,8 @@ def test_what_a_model_costs_goes_by_the_labels_that_are_there(
     assert set(seen) == {(26, 14)}
 
 
-def test_factors_too_large_to_keep_are_not_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kept are all columns and labels, used or not, the constant too; refused before any work."""
+def test_factors_that_are_too_large_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before any work. All columns and labels count, used or not, and the constant feature."""
     monkeypatch.setitem(LIMITS, "label_factor_numbers_max", 100)
     monkeypatch.setattr(training, "choose", None)
     for d, count in ((25, 3), (3, 26)):
@@ -244,8 +242,8 @@ def test_factors_too_large_to_keep_are_not_trained(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("width", [3, 6, 9, 4_000])
-def test_the_rank_goes_by_what_is_there(width: int) -> None:
-    """A rank above what was given is refused with the counts of what is in use."""
+def test_the_largest_rank_counts_columns_in_use(width: int) -> None:
+    """The error for a higher rank names the counts."""
     rng = np.random.default_rng(2)
     x = widened(sparse.csr_array(rng.random((30, 3)) + 0.1), np.arange(3) * width // 3, width)
     y = sparse.csr_array(rng.random((30, 50)) < 0.3)
@@ -254,8 +252,8 @@ def test_the_rank_goes_by_what_is_there(width: int) -> None:
         train(x, y, LabelParameters(rank=5))
 
 
-def test_progress_is_told_and_may_end_it() -> None:
-    """Both stages are told, the loss and what is left too, and raising ends the training."""
+def test_progress_is_reported_and_may_end_the_training() -> None:
+    """Of both stages, with the loss and the time left; an exception ends the training."""
     data, seen = make_data(100, 20, 10, 8), list[Progress]()
     train(*data, LabelParameters(tolerance=0), seen.append)
     assert [step.stage for step in seen if step.stage == "choosing"]
@@ -281,7 +279,7 @@ def test_progress_is_told_and_may_end_it() -> None:
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 1, 5), (2, 7, 1), (30, 2, 2)])
 def test_the_smallest_data_are_learned(shape: tuple[int, int, int]) -> None:
-    """One document, one feature or one label is enough, and a document without features goes."""
+    """One document, feature or label is enough, also with a document without features."""
     documents = np.ones(shape[:2], np.float32)
     documents[-1] = 0
     labels = np.ones((shape[0], shape[2]))
@@ -303,10 +301,10 @@ def test_the_smallest_data_are_learned(shape: tuple[int, int, int]) -> None:
         (np.ones((3, 2)), np.ones((3, 2)), LabelParameters(regularisation=1e12), "regularisation"),
     ],
 )
-def test_what_cannot_be_trained_is_refused(
+def test_wrong_data_are_refused(
     documents: npt.NDArray[np.float64], labels: object, parameters: LabelParameters, field: str
 ) -> None:
-    """The field at fault is named before anything is computed."""
+    """The error names the field."""
     with pytest.raises(InvalidArgumentError) as caught:
         train(documents, labels, parameters)
     assert caught.value.field == field
@@ -327,7 +325,7 @@ def test_what_cannot_be_trained_is_refused(
     ],
 )
 def test_wrong_parameters_are_refused(wrong: dict[str, Any]) -> None:
-    """Every parameter is checked where it is given, and named."""
+    """The error names the parameter."""
     with pytest.raises(InvalidArgumentError) as caught:
         LabelParameters(**wrong)
     assert caught.value.field == next(iter(wrong))

@@ -1,4 +1,4 @@
-"""Label models: every label scored, the best ones in order, factors from elsewhere."""
+"""Label models: exhaustive prediction, and factors from elsewhere."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def factors(count: int = 7, dims: int = 4, rank: int = 3) -> tuple[FloatArray, F
 )
 @examples
 def test_best_labels_agree_with_their_twin(rows: list[list[int]], count: int) -> None:
-    """Greatest first, of equals the smaller label, however many are equal."""
+    """Largest score first; of equal scores the smaller label comes first."""
     scores = np.array(rows, np.float32).reshape(-1, 6)
     labels, best = best_labels(scores, count)
     expected = [reference.best(dict(enumerate(row)), count) for row in rows]
@@ -41,7 +41,7 @@ def test_best_labels_agree_with_their_twin(rows: list[list[int]], count: int) ->
 
 
 def test_every_label_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sparse or dense, in one block or several: the best of X V H', best first."""
+    """Predictions are the largest of X V H', for sparse and dense rows, in any number of blocks."""
     label_factors, feature_map = factors()
     label_model = LabelModel.of_factors(label_factors, feature_map)
     documents = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
@@ -55,8 +55,8 @@ def test_every_label_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
         assert np.array_equal(label_model.predict(given_rows, top_k=3).labels, expected)
 
 
-def test_lists_are_as_long_as_asked() -> None:
-    """More places than labels stay empty, and so do those below the threshold."""
+def test_lists_have_top_k_places() -> None:
+    """Places beyond the labels are empty, and places below the threshold."""
     label_model = LabelModel.of_factors([[1.0], [3.0], [2.0]], [[1.0]])
     all_there = label_model.predict([[2.0]], top_k=5)
     assert all_there.labels.tolist() == [[1, 2, 0, -1, -1]]
@@ -67,8 +67,8 @@ def test_lists_are_as_long_as_asked() -> None:
     assert some.counts.tolist() == [1, 0]
 
 
-def test_a_trained_model_wants_no_scaling() -> None:
-    """Documents a hundred times as long get the same labels; one without features the offset's."""
+def test_a_trained_model_scales_documents() -> None:
+    """Longer documents get the same labels; one without features gets those of the offset."""
     rng = np.random.default_rng(3)
     documents = rng.random((60, 8))
     trained = train(documents, rng.random((60, 5)) < 0.4).model
@@ -78,8 +78,8 @@ def test_a_trained_model_wants_no_scaling() -> None:
     assert nothing.scores[0, 0] == pytest.approx((trained.label_factors @ trained.offset).max())
 
 
-def test_documents_get_length_and_constant() -> None:
-    """Rows become unit rows with a one behind them; a row of zeros keeps them."""
+def test_documents_get_unit_length_and_a_constant() -> None:
+    """A row of zeros stays one, and gets the constant too."""
     given_rows = np.array([[3.0, 0, 4], [0, 0, 0]])
     expected = np.array([[0.6, 0, 0.8, 1], [0, 0, 0, 1]])
     for rows in (given_rows, sparse.csr_array(given_rows)):
@@ -98,7 +98,7 @@ def test_documents_get_length_and_constant() -> None:
     ],
 )
 def test_wrong_factors_are_refused(label_factors: Any, feature_map: Any, field: str) -> None:  # noqa: ANN401  # whatever a caller gives
-    """Factors that do not fit together, or are no numbers, are named."""
+    """The error names the factor."""
     with pytest.raises(InvalidArgumentError) as caught:
         LabelModel.of_factors(label_factors, feature_map)
     assert caught.value.field == field
@@ -117,7 +117,7 @@ def test_wrong_factors_are_refused(label_factors: Any, feature_map: Any, field: 
 def test_wrong_requests_are_refused(
     documents: FloatArray, top_k: int, field: str, *, unit_rows: bool
 ) -> None:
-    """Unknown features, what is not finite and lists of no length are named."""
+    """Errors for wrong columns, for values that are not finite and for top_k name the field."""
     with pytest.raises(InvalidArgumentError) as caught:
         LabelModel.of_factors(*factors(), unit_rows=unit_rows).predict(documents, top_k=top_k)
     assert caught.value.field == field

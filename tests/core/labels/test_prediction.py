@@ -1,4 +1,4 @@
-"""Labels predicted in process: beside the twins, at every end, and refused where they must be."""
+"""Prediction of labels in process: twins, limits and errors."""
 
 import itertools
 from functools import cache
@@ -31,7 +31,7 @@ RNG = np.random.default_rng(7)
 X = (RNG.random((DOCUMENTS, FEATURES)) * (RNG.random((DOCUMENTS, FEATURES)) < 0.4)).astype("f4")
 X[np.arange(DOCUMENTS), np.arange(DOCUMENTS) % FEATURES] += 1
 Y = sparse.csr_array(RNG.random((DOCUMENTS, LABELS)) < 0.02)
-# Lengths fall far; some factors come twice, and one is all zeros.
+# The lengths of factors differ widely; two factors are equal, and one is all zeros.
 FACTORS = RNG.standard_normal((LABELS, RANK)) * (1 + np.arange(LABELS)[:, np.newaxis]) ** -0.7
 FACTORS = RNG.permutation(FACTORS).astype("f4")
 FACTORS[10] = FACTORS[20]
@@ -42,7 +42,7 @@ NAMES = [f"label {number} é" for number in range(LABELS)]
 
 @cache
 def index(family: HashFamily = "lsh_sdiv", metric: Metric = "cosine") -> Index:
-    """Return an index of the documents with their labels and factors from elsewhere."""
+    """Return an index of the documents with labels, names and factors."""
     return Index.build(
         sparse.csr_array(X),
         ids=100 + np.arange(DOCUMENTS),
@@ -55,7 +55,7 @@ def index(family: HashFamily = "lsh_sdiv", metric: Metric = "cosine") -> Index:
 
 
 def inner(built: Index) -> Index:
-    """Return the index over the label factors as one of its own."""
+    """Return the index over the label factors as an `Index`."""
     section = built.engine.manifest.labels
     assert section is not None
     assert section.index is not None
@@ -63,7 +63,7 @@ def inner(built: Index) -> Index:
 
 
 def columns(result: LabelResult) -> list[bytes]:
-    """Return an answer's bytes."""
+    """Return the bytes of a result."""
     stats = result.stats
     arrays = (
         *(result.labels, result.scores, result.selection_scores, result.counts),
@@ -78,7 +78,7 @@ def columns(result: LabelResult) -> list[bytes]:
 @examples
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
 def test_embedded_documents_agree_with_their_twin(seed: int, unit: bool, stored: bool) -> None:
-    """Alone or in company: the same bytes, and the sums of the definition."""
+    """A document has the same bytes alone and in a batch."""
     rng = np.random.default_rng(seed)
     rows = (rng.standard_normal((5, FEATURES)) * (rng.random((5, FEATURES)) < 0.5)).astype("f4")
     rows[:, 0] = 1
@@ -93,11 +93,11 @@ def test_embedded_documents_agree_with_their_twin(seed: int, unit: bool, stored:
         assert embed(alone, MAP, offset, unit=unit).tobytes() == result[number].tobytes()
 
 
-# `qp_relax` has no twin among the loops: its own tests have a general solver beside it.
+# `qp_relax` has no twin here: its tests compare it with a general solver.
 @pytest.mark.parametrize("selector", sorted({*get_args(Selector)} - {"qp_relax"}))
 @pytest.mark.parametrize("diversity", [0.0, 0.4, 1.0])
-def test_predictions_agree_with_loops(selector: Selector, diversity: float) -> None:
-    """Every label scored, the best kept, one by one: what an exact search predicts."""
+def test_predictions_agree_with_their_twin(selector: Selector, diversity: float) -> None:
+    """An exact search predicts what loops over all labels select."""
     parameters = PredictParameters(
         top_k=4, diversity=diversity, selector=selector, search="exact", candidates_limit=9
     )
@@ -116,8 +116,8 @@ def test_predictions_agree_with_loops(selector: Selector, diversity: float) -> N
 
 @pytest.mark.parametrize("family", get_args(HashFamily))
 @pytest.mark.parametrize("search", get_args(Search))
-def test_labels_are_searched_as_points_are(family: HashFamily, search: Search) -> None:
-    """A prediction is the answer of an index over the label factors to the embedded document."""
+def test_labels_are_searched_like_points(family: HashFamily, search: Search) -> None:
+    """A prediction is a query of an index over the label factors."""
     built = index(family)
     labels, options = inner(built), {"search": search, "hash_limit": 30, "candidates_limit": 12}
     result = built.predict_labels(X, top_k=3, seed=5, diversity=0.3, **options)  # type: ignore[arg-type]
@@ -132,10 +132,10 @@ def test_labels_are_searched_as_points_are(family: HashFamily, search: Search) -
 
 
 def test_an_exact_search_ends_early_and_finds_the_same() -> None:
-    """Label factors lie by falling length: few are scored, and nothing of the answer changes."""
+    """Label factors are stored by descending length, so few are scored."""
     lengths = np.linalg.norm(inner(index()).engine._arrays["vectors"], axis=1)
     assert (np.diff(lengths) <= 1e-6).all()
-    # As points the long ones are the last, and all must be seen.
+    # As points the long ones come last, so a search must see all.
     many = np.concatenate((np.full((3_000, RANK), 1e-4, "f4"), FACTORS))
     long_tailed = Index.build(X, label_model=(many, MAP))
     plain = Index.build(many, metric="inner_product")
@@ -155,8 +155,8 @@ def test_an_exact_search_ends_early_and_finds_the_same() -> None:
 
 
 @pytest.mark.parametrize(("hash_limit", "candidates_limit"), [(40, 10), (0, 10), (40, 0), (700, 3)])
-def test_a_scan_ends_where_labels_are_too_short(hash_limit: int, candidates_limit: int) -> None:
-    """As the twin: of rows that may count, those whose codes are best, the longest known."""
+def test_a_scan_ends_when_labels_are_too_short(hash_limit: int, candidates_limit: int) -> None:
+    """It agrees with its twin, and scores few labels."""
     rng = np.random.default_rng(1)
     lengths = rng.permutation((1 + np.arange(9_000)) ** -0.8)
     built = Index.build(X, label_model=(rng.standard_normal((9_000, 6)) * lengths[:, None], MAP))
@@ -174,16 +174,16 @@ def test_a_scan_ends_where_labels_are_too_short(hash_limit: int, candidates_limi
             assert result.stats.points_scored.max() < 1_000
 
 
-def test_a_batch_gives_what_its_documents_give() -> None:
-    """One at a time, together, dense, sparse or as one vector: the same bytes."""
+def test_a_batch_agrees_with_single_documents() -> None:
+    """Dense, sparse and single documents get the same bytes."""
     whole = columns(index().predict_labels(X, diversity=0.3))
     assert columns(index().predict_labels(sparse.csr_array(X), diversity=0.3)) == whole
     alone = [columns(index().predict_labels(row, diversity=0.3)) for row in X]
     assert [b"".join(parts) for parts in zip(*alone, strict=True)] == whole
 
 
-def test_a_build_predicts_the_same_again() -> None:
-    """The same data and seed give the same bytes, training included."""
+def test_a_seed_fixes_the_model() -> None:
+    """Two builds have equal arrays."""
     built = [
         Index.build(X, labels=Y, label_model="leml", rank=3, regularisation=1.0, iterations=2)
         for _ in range(2)
@@ -194,19 +194,19 @@ def test_a_build_predicts_the_same_again() -> None:
         assert array.tobytes() == second[name].tobytes(), name
 
 
-def test_labels_may_come_in_parts() -> None:
-    """Sparse or dense, whole or block by block, the labels of the points are the same."""
+def test_labels_may_be_sparse_or_dense() -> None:
+    """Both give the same arrays."""
     dense = Index.build(X, labels=Y.toarray(), label_model="leml", rank=3, iterations=1)
     apart = Index.build(X, labels=Y, label_model="leml", rank=3, iterations=1)
     for name in ("label_sets.indptr", "label_sets.indices", "feature_map"):
         assert dense.engine._arrays[name].tobytes() == apart.engine._arrays[name].tobytes()
 
 
-# Threshold, and ends.
+# Thresholds and limits.
 
 
-def test_a_threshold_drops_labels_before_they_are_selected() -> None:
-    """No label below it is returned, and where none reaches it there is none."""
+def test_a_threshold_drops_labels_before_selection() -> None:
+    """No label below it is returned, even if that leaves none."""
     plain = index().predict_labels(X, top_k=5, diversity=0.5, search="exact")
     least = float(np.median(plain.scores))
     result = index().predict_labels(X, top_k=5, diversity=0.5, search="exact", threshold=least)
@@ -225,8 +225,8 @@ def test_a_threshold_drops_labels_before_they_are_selected() -> None:
         assert every.labels.tobytes() == plain.labels.tobytes()
 
 
-def test_more_labels_than_there_are() -> None:
-    """All labels come, and a warning says why there are no more."""
+def test_top_k_above_the_number_of_labels() -> None:
+    """All labels are returned, with a warning."""
     result = index().predict_labels(X[:2], top_k=LABELS + 5, candidates_limit=0, hash_limit=0)
     assert result.labels.shape == (2, LABELS + 5)
     assert result.counts.tolist() == [LABELS] * 2
@@ -235,7 +235,7 @@ def test_more_labels_than_there_are() -> None:
 
 
 def test_one_label_and_one_document() -> None:
-    """The least that there can be is predicted, in both modes."""
+    """The smallest index predicts in both modes."""
     built = Index.build(
         X[:1], labels=np.ones((1, 1)), label_model=(FACTORS[:1], MAP), label_names=[""]
     )
@@ -246,15 +246,15 @@ def test_one_label_and_one_document() -> None:
         assert result.names == (("",),)
 
 
-def test_equal_labels_go_by_number() -> None:
-    """Factors that come twice tie, and the smaller label is first."""
+def test_equal_labels_are_in_order() -> None:
+    """Of labels with equal factors the smaller comes first."""
     result = index().predict_labels(X, top_k=LABELS, diversity=0, candidates_limit=0, hash_limit=0)
     for row in result.labels.tolist():
         assert row.index(20) == row.index(10) + 1
 
 
-def test_every_dial_has_two_ends() -> None:
-    """At diversity 0 every selector gives the labels of the largest products; at 1 it answers."""
+def test_every_selector_takes_both_ends_of_diversity() -> None:
+    """At 0 it returns the labels with the largest products, at 1 a full list."""
     queries = embed(X.copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     best = np.argsort(-(queries @ FACTORS.T), axis=1, kind="stable")[:, :5]
     for selector in get_args(Selector):
@@ -268,8 +268,8 @@ def test_every_dial_has_two_ends() -> None:
 
 @pytest.mark.parametrize("vote", get_args(Vote))
 @pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
-def test_neighbours_vote_as_their_twin_does(vote: Vote, metric: Metric) -> None:
-    """The neighbours that Query finds have votes of their labels, weighed or counted."""
+def test_votes_agree_with_their_twin(vote: Vote, metric: Metric) -> None:
+    """The hits of a query vote, weighted or not."""
     built = index(metric=metric)
     options: dict[str, Any] = {"diversity": 0.2, "search": "exact"}
     result = built.predict_labels(
@@ -298,7 +298,7 @@ def test_neighbours_vote_as_their_twin_does(vote: Vote, metric: Metric) -> None:
 
 
 def test_a_threshold_is_a_share_of_the_votes() -> None:
-    """Labels of fewer votes are left out."""
+    """Labels with a smaller share are left out."""
     result = index().predict_labels(X, mode="neighbour_vote", threshold=0.25)
     assert (result.scores[result.labels >= 0] >= 0.25).all()
     assert result.counts.sum() < index().predict_labels(X, mode="neighbour_vote").counts.sum()
@@ -331,7 +331,7 @@ def test_a_threshold_is_a_share_of_the_votes() -> None:
     ],
 )
 def test_a_wrong_parameter_is_named(field: str, options: dict[str, Any]) -> None:
-    """Each is refused in both modes, before any document is looked at."""
+    """In both modes."""
     if "limit" in field:
         options = options | {"neighbours": 5}
     for mode in get_args(Mode):
@@ -354,14 +354,14 @@ def test_a_wrong_parameter_is_named(field: str, options: dict[str, Any]) -> None
     ],
 )
 def test_wrong_documents_are_named(documents: RowsLike, message: str, mode: Mode) -> None:
-    """Unknown features, no feature, no number: the field and the row are named."""
+    """The error names the field and the row."""
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         index().predict_labels(documents, mode=mode)
     assert caught.value.field == "documents"
 
 
-def test_an_index_without_a_model_predicts_nothing() -> None:
-    """What the mode needs must have been built; the other mode may well be there."""
+def test_a_mode_needs_its_part_of_the_index() -> None:
+    """Without it the mode is refused, and the other mode still predicts."""
     nothing = Index.build(X)
     votes = Index.build(X, labels=Y)
     model = Index.build(X, label_model=(FACTORS, MAP))
@@ -379,14 +379,14 @@ def test_an_index_without_a_model_predicts_nothing() -> None:
     assert model.predict_labels(X).counts.min() == 5
 
 
-def test_limits_that_leave_no_choice_are_warned_of() -> None:
-    """As for a query."""
+def test_limits_without_a_choice_give_a_warning() -> None:
+    """As in a query."""
     result = index().predict_labels(X, top_k=5, candidates_limit=5)
     assert [warning.code for warning in result.warnings] == ["CANDIDATES_LIMIT_EQUALS_K"]
 
 
-def test_queries_do_not_see_the_labels() -> None:
-    """The points are found as if there were none."""
+def test_labels_do_not_change_queries() -> None:
+    """An index without labels gives the same hits."""
     bare = Index.build(sparse.csr_array(X), ids=100 + np.arange(DOCUMENTS))
     parameters = QueryParameters(k=4, search="scan")
     assert (
@@ -395,8 +395,8 @@ def test_queries_do_not_see_the_labels() -> None:
     )
 
 
-def test_real_scores_are_those_of_the_model() -> None:
-    """A trained model's own scores of every label come out, documents scaled, constant added."""
+def test_scores_are_those_of_the_model() -> None:
+    """For a trained model, which scales documents and adds a constant."""
     built = Index.build(X, labels=Y, label_model="leml", rank=4, regularisation=0.5, iterations=3)
     arrays = built.engine._arrays
     factors: FloatArray = np.empty_like(arrays["label_index.vectors"])

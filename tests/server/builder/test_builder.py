@@ -1,4 +1,4 @@
-"""What a builder takes, without a process around it: the order and the contents of an upload."""
+"""The builder without its process: the order and the contents of an upload."""
 
 import select
 import socket
@@ -30,7 +30,7 @@ ONES = np.ones((3, DIMS), np.float32)
 
 
 def run(root: Path, steps: Sequence[index_pb2.BuildRequest]) -> list[Part]:
-    """Build from an upload that is sent whole, and return the kinds of events that came."""
+    """Build from a complete upload, and return the kinds of its events."""
     config = Config(data_dir=str(root))
     ours, builder_end = build_frames.pair()
     control_end, nobody = socket.socketpair()
@@ -62,7 +62,7 @@ def sparse(rows: FloatArray) -> index_pb2.BuildRequest:
 
 
 def no_matrix() -> index_pb2.BuildRequest:
-    """Return a chunk of nothing at all."""
+    """Return a chunk without a matrix."""
     return index_pb2.BuildRequest(chunk=index_pb2.BuildChunk())
 
 
@@ -72,7 +72,7 @@ def parameters(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a me
 
 
 def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
-    """A header, chunks and a commit make a generation, empty chunks among them or not."""
+    """A header, chunks and a commit make a generation; a chunk may be empty."""
     steps = [header("index"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
     events = run(tmp_path, steps)
     assert events[0] == Part.EVENT
@@ -132,7 +132,7 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
 def test_a_wrong_upload_names_its_field(
     tmp_path: Path, steps: list[index_pb2.BuildRequest], field: str
 ) -> None:
-    """Whatever is wrong, the field is named and nothing is left behind."""
+    """And leaves nothing behind."""
     with pytest.raises(InvalidArgumentError) as caught:
         run(tmp_path, steps)
     assert caught.value.field == field
@@ -140,7 +140,7 @@ def test_a_wrong_upload_names_its_field(
 
 
 def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
-    """Sparse chunks, one without rows among them, make an index of sparse points."""
+    """Sparse chunks make an index of sparse points; a chunk may be empty."""
     steps = [header("index"), sparse(ONES[:0]), sparse(ONES), sparse(ONES), commit(6)]
     run(tmp_path, steps)
     info = Index.open(tmp_path / "index").info
@@ -148,7 +148,7 @@ def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
 
 
 def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
-    """A builder whose caller has left ends without a word, whether it reads or writes."""
+    """The builder then logs nothing."""
     ours, builder_end = build_frames.pair()
     control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with builder_end, control_end, nobody:
@@ -162,10 +162,10 @@ def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
     assert lines == []
 
 
-def test_a_build_is_logged_before_its_caller_hears_of_it(
+def test_a_build_is_logged_before_its_outcome_is_sent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The caller may hang up upon the outcome, and nothing is left to log by then."""
+    """Because the caller may hang up when it has the outcome."""
     monkeypatch.setattr(builder, "_watch", lambda *_: None)  # it would end this process
     ours, builder_end = build_frames.pair()
     control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -189,10 +189,10 @@ def test_a_build_is_logged_before_its_caller_hears_of_it(
 
 
 @pytest.mark.parametrize(("ended", "code", "pauses"), [(False, 1, 0), (True, 0, 1)])
-def test_last_words_are_waited_for(
+def test_the_outcome_is_waited_for(
     monkeypatch: pytest.MonkeyPatch, ended: bool, code: int, pauses: int
 ) -> None:
-    """Who hangs up ends a build at once, and the log line of one that is done not in its middle."""
+    """A hang-up ends a build at once, but not in the middle of its last log line."""
     leave, sleep = Mock(side_effect=SystemExit), Mock()
     monkeypatch.setattr("os._exit", leave)
     monkeypatch.setattr("time.sleep", sleep)
@@ -209,7 +209,7 @@ def test_last_words_are_waited_for(
 
 
 def test_an_upload_that_breaks_off(tmp_path: Path) -> None:
-    """A front that hangs up in the middle ends the build, and nothing is left behind."""
+    """A front that hangs up ends the build, and nothing is left behind."""
     ours, builder_end = build_frames.pair()
     with builder_end:
         with ours:

@@ -1,4 +1,4 @@
-"""The access log: whole lines, cheap ones."""
+"""The access log and the log sink."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from divgrpc_server.logging.nonblocking_pipe import LogSink
 
 
 async def written(config: Config, count: int) -> str:
-    """Return what an access log writes of so many calls."""
+    """Return the lines of an access log for `count` calls."""
     reading, writing = os.pipe()
     os.set_blocking(reading, False)
     access = AccessLog(config, descriptor=writing)
@@ -30,13 +30,13 @@ async def written(config: Config, count: int) -> str:
 
 
 def sockets() -> tuple[int, int]:
-    """Return two connected sockets, as `os.pipe` does the ends of a pipe."""
+    """Return the descriptors of two connected sockets."""
     reading, writing = socket.socketpair()
     return reading.detach(), writing.detach()
 
 
 def drain(descriptor: int) -> str:
-    """Read all there is."""
+    """Read everything that is waiting."""
     blocks = []
     with suppress(BlockingIOError):
         while block := os.read(descriptor, 65536):
@@ -45,7 +45,7 @@ def drain(descriptor: int) -> str:
 
 
 def test_lines_are_json() -> None:
-    """Each call is one JSON object with what it was and how it ended."""
+    """Each call is one JSON object."""
     lines = asyncio.run(written(Config(log_format="json"), 100)).splitlines()
     assert [json.loads(line)["request_id"] for line in lines] == [f"id-{n}" for n in range(100)]
     line = json.loads(lines[0])
@@ -55,14 +55,14 @@ def test_lines_are_json() -> None:
 
 
 def test_lines_are_for_people() -> None:
-    """On a console a line is read from left to right."""
+    """The console format has method, code and duration first."""
     (line,) = asyncio.run(written(Config(log_format="console"), 1)).splitlines()
     assert "Query OK 1.250 ms request_id=id-0" in line
 
 
 @pytest.mark.parametrize("log_format", ["json", "console"])
 def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
-    """The index, the rows and k are part of a line where the call has them."""
+    """The index, the rows and k are in the line, if the call has them."""
 
     async def write() -> str:
         reading, writing = os.pipe()
@@ -86,12 +86,12 @@ def test_a_line_has_the_subject_of_its_call(log_format: str) -> None:
 
 @pytest.mark.parametrize("config", [Config(access_log=False), Config(log_level="warning")])
 def test_lines_can_be_left_out(config: Config) -> None:
-    """Without an access log, or above its level, nothing is written."""
+    """Without an access log, or above its level."""
     assert asyncio.run(written(config, 3)) == ""
 
 
-def test_lines_leave_by_themselves() -> None:
-    """What was added is written within a second without anybody asking."""
+def test_lines_are_flushed_by_a_timer() -> None:
+    """A line is written soon without a flush."""
 
     async def wait() -> bytes:
         reading, writing = os.pipe()
@@ -105,8 +105,8 @@ def test_lines_leave_by_themselves() -> None:
     assert asyncio.run(wait()).endswith(b'Z"}\n')
 
 
-def test_a_log_whose_reader_has_gone_holds_up_nobody() -> None:
-    """A closed pipe loses lines, not calls."""
+def test_a_closed_pipe_blocks_nothing() -> None:
+    """Lines are lost, and calls go on."""
 
     async def flood() -> None:
         reading, writing = os.pipe()
@@ -122,10 +122,8 @@ def test_a_log_whose_reader_has_gone_holds_up_nobody() -> None:
 
 @pytest.mark.parametrize("in_json", [True, False])
 @pytest.mark.parametrize("make", [os.pipe, sockets], ids=["pipe", "socket"])
-def test_lines_that_nobody_reads_are_counted(
-    make: Callable[[], tuple[int, int]], in_json: bool
-) -> None:
-    """Who writes to a full pipe that blocks is not held up, and says later what is missing."""
+def test_dropped_lines_are_counted(make: Callable[[], tuple[int, int]], in_json: bool) -> None:
+    """A writer to a full pipe is not blocked, and logs later how many lines are missing."""
     reading, writing = make()
     assert os.get_blocking(writing)
     sink = LogSink(writing, in_json=in_json)
