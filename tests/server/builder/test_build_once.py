@@ -149,9 +149,9 @@ def test_it_makes_the_index_that_the_stream_makes(
     """Same points, parameters and labels: every array has the same bytes."""
     once = stub.BuildOnce(streamed_as_one("once", case), timeout=60).index
     client.build("streamed", case.vectors, **case.arguments, **case.options)
-    once = files(server, "once")
-    assert once
-    assert once == files(server, "streamed")
+    arrays = files(server, "once")
+    assert arrays
+    assert arrays == files(server, "streamed")
     assert once == stub.GetIndex(index_pb2.GetIndexRequest(index="once"), timeout=30).index
     twin = stub.GetIndex(index_pb2.GetIndexRequest(index="streamed"), timeout=30).index
     assert once.parameters == twin.parameters
