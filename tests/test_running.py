@@ -16,7 +16,7 @@ ROOT = Path(__file__).parent.parent
 _STARTS_A_SERVER = """
 import sys
 from pathlib import Path
-from running import RunningServer
+from support.running_server import RunningServer
 with RunningServer(Path(sys.argv[1]), "--workers", "1") as server:
     print(server.process.pid, *server.pids("front"), *server.pids("worker"), flush=True)
     sys.stdin.read()

@@ -22,6 +22,12 @@ _WITHOUT = "import sys; sys.modules.update(dict.fromkeys({missing!r})); "
             "divgrpc: this command needs rich: install divgrpc[cli]\n",
         ),
         (
+            ("rich", "rich.live"),
+            "from divgrpc_client.cli.main import main\n"
+            "sys.exit(main(['load', 'x', '--rate', '1']))",
+            "divgrpc: load needs rich: install divgrpc[cli]\n",
+        ),
+        (
             ("numba",),
             "from divgrpc_client.cli.main import main; sys.exit(main(['warm']))",
             "divgrpc: compiling kernels needs numba: install divgrpc[server]\n",

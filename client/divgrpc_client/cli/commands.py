@@ -268,7 +268,8 @@ def rm(arguments: argparse.Namespace) -> None:
 
 def load(arguments: argparse.Namespace) -> int:
     """Put load on a server; returns the exit code."""
-    from divgrpc_client.load import command
+    with extra("load", "load", "cli"):
+        from divgrpc_client.load import command
 
     return command.run(arguments)
 
