@@ -192,7 +192,25 @@ def draw(paint: Paint, title: str) -> Chart:
 
 def _svg(paint: Paint, title: str, palette: Palette) -> str:
     """Draw on an empty canvas with the palette's colours, whatever the machine's own settings."""
-    style: Any = {  # matplotlib types its keys one by one
+    with mpl.rc_context():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_style(palette))
+        canvas = Canvas(layout="constrained")
+        keys = paint(canvas.add_subplot(), palette)
+        longest = max((len(str(key.get_label())) for key in keys), default=0)
+        columns = 2 if longest <= _LEGEND_LETTERS else 1
+        rows = -(-len(keys) // columns)
+        canvas.set_size_inches(_WIDTH / 72, (_HEIGHT + rows * _LEGEND_ROW) / 72)
+        if keys:
+            canvas.legend(handles=keys, loc="outside lower center", ncols=columns)
+        sink = io.StringIO()
+        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        canvas.savefig(sink, format="svg", metadata={**nothing, "Title": title})
+    return sink.getvalue()
+
+
+def _style(palette: Palette) -> Any:  # noqa: ANN401  # matplotlib types its keys one by one
+    return {
         "axes.axisbelow": True,
         "axes.edgecolor": palette.faint,
         "axes.facecolor": "none",
@@ -218,21 +236,6 @@ def _svg(paint: Paint, title: str, palette: Palette) -> str:
         "ytick.color": palette.faint,
         "ytick.labelcolor": palette.ink,
     }
-    with mpl.rc_context():
-        mpl.rcdefaults()
-        mpl.rcParams.update(style)
-        canvas = Canvas(layout="constrained")
-        keys = paint(canvas.add_subplot(), palette)
-        longest = max((len(str(key.get_label())) for key in keys), default=0)
-        columns = 2 if longest <= _LEGEND_LETTERS else 1
-        rows = -(-len(keys) // columns)
-        canvas.set_size_inches(_WIDTH / 72, (_HEIGHT + rows * _LEGEND_ROW) / 72)
-        if keys:
-            canvas.legend(handles=keys, loc="outside lower center", ncols=columns)
-        sink = io.StringIO()
-        nothing = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-        canvas.savefig(sink, format="svg", metadata={**nothing, "Title": title})
-    return sink.getvalue()
 
 
 def _finite(curve: Curve) -> list[tuple[float, float]]:

@@ -334,7 +334,7 @@ def test_rows_of_a_split_are_named_by_their_own_lines(
         (("--features", "train.txt", "--key", "x"), "only an .npz"),
         (("--features", "train.txt", "--split", "split.txt:2"), "no column 2"),
         (("--features", "x.npz", "--labels", "h.npy"), "one row per vector, 200"),
-        (("--features", "train.txt", "--dims", "3"), "more than 3"),
+        (("--features", "train.txt", "--dims", "3"), "more than --dims 3"),
     ],
     ids=lambda value: str(value)[:40],
 )
