@@ -7,8 +7,10 @@ from divgrpc_client.cli.options import add, add_options, add_reading
 from divgrpc_client.messages.options import QUERY_DEFAULTS, QueryOptions
 
 _LOAD: Final = """\
-Put load on a server, and say what it did: latency from when each call was due, not from when it
-could be sent, so that a server that stalls shows it.
+Send calls to a server at a set rate, and report latency, errors and throughput.
+
+Latency counts from when a call was due, not from when it could be sent, so a server that stalls
+cannot hide it.
 
   divgrpc load images --data queries.npy --rate 500 --duration 30
   divgrpc load images --data queries.npy --rate 500 --poisson --require 'p99<20ms'
@@ -18,13 +20,13 @@ could be sent, so that a server that stalls shows it.
   divgrpc load images --data queries.npy --closed 64    64 at a time, each when one is answered
   divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
 
-A mix is a file of [[call]] tables, each with index, data and, where wanted, key, rows, batch,
+A mix is a TOML file of [[call]] tables. Each has index and data, and may have key, rows, batch,
 share, method ("Query", "QueryStream" or "PredictLabels") and any option of divgrpc query or
-predict; a list makes one kind of call for each of its values.
+predict. A list makes one kind of call for each of its values.
 
-It ends with 3 where a --require was missed, with 4 where the run is VOID: the generator, not the
-server, was the bottleneck. More --processes, or a machine of its own, may help. Ctrl-C ends it with
-what it has.
+The exit code is 3 if a --require was missed, and 4 if the run is VOID: the generator, not the
+server, was the bottleneck. More --processes may help, or a generator on another machine. Ctrl-C
+ends a run early; the report then covers the calls so far.
 """
 
 
@@ -49,8 +51,8 @@ def add_load(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for 
         action="append",
         default=[],
         metavar="FIGURE<BOUND",
-        help="Fail where this is missed: p99<20ms, errors<0.1%%, rate>450 or quality>0.95, for "
-        "example. May be repeated.",
+        help="Fail if this is missed, such as p99<20ms, errors<0.1%%, rate>450 or quality>0.95. "
+        "May be repeated.",
     )
     group.add_argument("--save", metavar="JSON", help="Write the report to this file.")
     group.add_argument("--report", metavar="HTML", help="Write a page; needs divgrpc[report].")
@@ -63,7 +65,7 @@ def _add_rates(verb: Any) -> None:  # noqa: ANN401  # argparse names no type for
         "--rate",
         type=float,
         metavar="N",
-        help="Calls a second, answered or not; --objective begins at 100.",
+        help="Calls a second, whether or not they are answered; --objective begins at 100.",
     )
     group.add_argument(
         "--duration",
@@ -98,11 +100,11 @@ def _add_making(verb: Any) -> None:  # noqa: ANN401  # argparse names no type fo
         ("--channels", "Number of connections a process opens (default 4)."),
         (
             "--retries",
-            "How often to retry after UNAVAILABLE; retries are counted apart (default 0).",
+            "How often to retry after UNAVAILABLE (default 0).",
         ),
         (
             "--max-in-flight",
-            "Most calls under way; calls that are due beyond them fail (default 10000).",
+            "Limit of calls under way; calls due beyond it fail (default 10000).",
         ),
     ):
         group.add_argument(flag, type=int, metavar="N", help=text)
@@ -119,5 +121,5 @@ def _add_making(verb: Any) -> None:  # noqa: ANN401  # argparse names no type fo
         help="Draw times and choices from this seed (default 0).",
     )
     group.add_argument(
-        "--allow-remote", action="store_true", help="Load a server that may be another machine."
+        "--allow-remote", action="store_true", help="Allow a server on another machine."
     )

@@ -49,14 +49,16 @@ from divgrpc_client.messages.options import (
 from divgrpc_client.rpc.errors import RpcError
 
 _TOP: Final = """\
-Search whose results are near the query and different from one another.
+Search for results that are near the query and different from one another.
 
-Start a server first (divgrpc-server):
+Start a server with divgrpc-server, then:
 
   divgrpc build images vectors.npy         index the rows of a file
   divgrpc query images queries.npy -k 10   ten diverse results for each row
-  divgrpc predict papers documents.txt     labels for each, right ones that differ
+  divgrpc predict papers documents.txt     five labels for each document
   divgrpc info images                      what Build chose, and what it measured
+
+Every command explains its options: divgrpc query --help
 """
 _BUILD: Final = """\
 Index the rows of FILE under NAME, and serve them.
@@ -82,14 +84,15 @@ Ask NAME about each row of FILE.
   divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
 """
 _PREDICT: Final = """\
-Give the documents of FILE labels: right ones that differ, of those that NAME was built with.
+Predict labels for the documents of FILE, among the labels that NAME was built with.
 
   divgrpc predict papers test.txt                     five labels each, with their names
   divgrpc predict papers test.npz --rows 0:3 --top-k 10 --diversity 0.5
   divgrpc predict papers test.txt --diversity 0 --threshold 0.2 --json
   divgrpc predict papers test.txt --mode neighbour_vote --neighbours 20
 
-A score is the product of a label with the document; in neighbour_vote its share of the votes.
+The score of a label is its product with the document; in neighbour_vote it is its share of the
+votes.
 """
 _EVALUATE: Final = """\
 Try settings on the rows of FILE, and show what each reaches: accuracy, diversity, time.
