@@ -179,6 +179,8 @@ def lines(
 
 def time_words(microseconds: float) -> str:
     """Return a time in the unit that people would use, with two digits or three."""
+    if microseconds >= 1e9:
+        return f"{microseconds / 1e6:,.0f} s"
     for unit, size in (("s", 1e6), ("ms", 1e3), ("µs", 1.0)):
         if microseconds >= size:
             return f"{microseconds / size:.3g} {unit}"
