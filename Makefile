@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 # them never imported, and takes three quarters of its time for it; Python compiles what it imports.
 INSTALL := $(PIP) install --no-compile
 
-.PHONY: help demo table1 table2 figures test test-fast dist processors bench bench-large bench-labels lint types imports proto sync-client lock clean
+.PHONY: help demo table1 table2 figures test test-fast dist processors bench bench-large bench-labels docs lint types imports proto sync-client lock clean
 
 help:            ## show this list
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):[^#]*## /\1\t/' | expand -t 14
@@ -112,6 +112,16 @@ bench-labels: .venv/ready .rivals/ready  ## labels beside napkinXC and PECOS; wa
 	-$(PIP) install --no-deps hnswlib==0.8.0
 	touch $@
 
+# An environment of its own, so that neither the tests nor the demonstration install what only the
+# pages need. The package itself is not installed: its docstrings are read from the source.
+.docs/ready: requirements-docs.lock
+	$(PYTHON) -m venv .docs
+	.docs/bin/python -m pip --quiet --disable-pip-version-check install --no-compile $(LOCKED) -r requirements-docs.lock
+	touch $@
+
+docs: .docs/ready    ## build the site into site/; warnings are errors
+	NO_MKDOCS_2_WARNING=1 .docs/bin/mkdocs --quiet build --strict --config-file docs/mkdocs.yml $(ARGS)
+
 lint: .venv/ready    ## format and lint rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -137,7 +147,8 @@ proto: .venv/ready   ## regenerate the code made from the .proto files
 sync-client: .venv/ready   ## make the sync client from the async one
 	$(BIN)/python client/sync_client.py
 
-# The second and the third lock hold parts of the first, at the same versions. --unsafe-package is
+# The second and the fourth lock hold parts of the first, at the same versions; the third, of the
+# site, shares versions with it where both name a package. --unsafe-package is
 # the word of pip-compile for what is left out.
 ENGINE := llvmlite numba numpy scipy threadpoolctl
 LOCK = $(BIN)/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-header \
@@ -149,8 +160,9 @@ lock: .venv/ready    ## resolve the dependencies anew
 	$(filter-out --allow-unsafe,$(LOCK)) $(ENGINE:%=--unsafe-package %) \
 	    --extra server --extra report --build-deps-for editable \
 	    --constraint requirements.lock --output-file requirements-demo.lock pyproject.toml
+	$(LOCK) --extra docs --constraint requirements.lock --output-file requirements-docs.lock pyproject.toml
 	printf '%s\n' $(ENGINE) | $(LOCK) --constraint requirements.lock \
 	    --output-file requirements-engine.lock -
 
 clean:           ## remove the environment and what tools left behind
-	rm -rf .venv .rivals .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo
+	rm -rf .venv .rivals .docs site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist demo

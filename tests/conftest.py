@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from divgrpc_client import Client
-from support import toolchains
+from support import documentation, toolchains
 from support.running_server import RunningServer
 from support.timeouts import alarm
 
@@ -69,5 +69,6 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     skipped = reporter.stats.get("skipped", [])
     reasons = [str(report.longrepr) for report in skipped]
     reporter.write_line(toolchains.summary(reasons))
+    reporter.write_line(documentation.summary(reasons))
     count = sum(_NEEDS_DATA in reason for reason in reasons)
     reporter.write_line(f"{count} tests skipped for want of DIVGRPC_DATA")

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -17,11 +18,13 @@ from google.protobuf.message_factory import GetMessageClass
 
 from divgrpc_client import Client
 from divgrpc_protos.v1 import diverse_index_pb2
-from support import documented_commands, toolchains
-from support.documented_commands import EXAMPLES, README, ROOT, commands, section
+from support import toolchains
+from support.documentation import PAGES, ROOT, SHELLS, blocks, commands, program
 from support.running_server import RunningServer
 
 ADDRESS = "127.0.0.1:50051"
+LANGUAGES = "guide/other-languages.md"
+LOAD_TESTING = "guide/load-testing.md"
 NODE_MODULES = ROOT / ".venv" / "node" / "node_modules"
 DEBIAN_PACKAGES = Path("/usr/share/doc")
 PROTOC_OUTPUTS = {
@@ -77,26 +80,31 @@ def expected(client: Client, name: str) -> list[str]:
     ]
 
 
-def only(found: list[documented_commands.Command]) -> str:
-    """Return the text of the one command there is."""
-    (command,) = found
-    return command.text
+def printed(page: str, *words: str) -> list[str]:
+    """Return the commands of a page that begin with some words, as a shell reads them."""
+    shells = [b for b in blocks(page, (PAGES / page).read_text()) if b.language in SHELLS]
+    texts = [text for block in shells for text in commands(block)]
+    return [text for text in texts if _words(text)[: len(words)] == list(words)]
 
 
-def test_the_readme_and_the_examples_print_one_protoc_command() -> None:
-    """The command of the README is that of the examples, word by word."""
-    here, there = (commands(text, "grpc_tools.protoc") for text in (README, EXAMPLES))
-    assert only(here) == only(there)
+def only(*words: str, page: str = LANGUAGES) -> str:
+    """Return the one command that begins so."""
+    (command,) = printed(page, *words)
+    return command
+
+
+def _words(command: str) -> list[str]:
+    words = shlex.split(command.replace("\\\n", " "))
+    return words[words.index(program(command)) :]
 
 
 def test_python_example_runs(folder: Path, server: RunningServer, client: Client) -> None:
     """Code that the printed command generates in an empty folder builds an index and asks it."""
-    text = section(EXAMPLES, "Python, with generated code alone")
-    run(only(commands(text, "grpc_tools.protoc")), folder)
-    (install,) = commands(text, "pip")
-    assert install.words[-2:] == ["install", "grpcio-tools"]
+    assert _words(only("python", "-m", "pip"))[-2:] == ["install", "grpcio-tools"]
+    run(only("python", "-m", "grpc_tools.protoc"), folder)
     # -S leaves out the .pth file that makes this project's own packages importable.
-    call = only(commands(text, "python")).replace(ADDRESS, server.target)
+    call = only("python", "divgrpc/docs/examples/python/build_and_query.py")
+    call = call.replace(ADDRESS, server.target)
     call = call.replace("PYTHONPATH=. python", f"PYTHONPATH=.:{_site_packages()} python -S")
     where = "import divgrpc_protos.v1.query_pb2 as m; print(m.__file__)"
     code = f'PYTHONPATH=.:{_site_packages()} python -S -c "{where}"'
@@ -113,9 +121,8 @@ def test_node_example_runs(tmp_path: Path, server: RunningServer, client: Client
     toolchains.require("node", "npm")
     if not NODE_MODULES.is_dir():
         toolchains.skip("node-modules", "make .venv/node/ready")
-    text = section(EXAMPLES, "Node")
-    assert only(commands(text, "npm")) == "npm ci\n"
-    call = only(commands(text, "node")).replace(ADDRESS, server.target)
+    assert only("npm") == "npm ci"
+    call = only("node").replace(ADDRESS, server.target)
     # Node looks for modules beside the file that it runs.
     example = tmp_path / "divgrpc/docs/examples/node"
     example.mkdir(parents=True)
@@ -124,20 +131,18 @@ def test_node_example_runs(tmp_path: Path, server: RunningServer, client: Client
     )
     (example / "node_modules").symlink_to(NODE_MODULES)
     (tmp_path / "divgrpc/protos").symlink_to(ROOT / "protos")
-    assert only(commands(text, "cd")).split()[1] == str(example.relative_to(tmp_path))
+    assert only("cd").split()[1] == str(example.relative_to(tmp_path))
     assert run(call, example).splitlines() == expected(client, "cube-node")
 
 
 def test_go_example_runs(folder: Path, server: RunningServer, client: Client) -> None:
     """So does Go, with code that the printed command generates."""
     toolchains.require("go", "protoc", "protoc-gen-go", "protoc-gen-go-grpc")
-    text = section(EXAMPLES, "Go, with the packages of Debian 12")
-    (install,) = commands(text, "apt-get")
-    for package in install.words[install.words.index("install") + 1 :]:
+    for package in _words(only("sudo", "apt-get", "install"))[3:]:
         if not (DEBIAN_PACKAGES / package).exists():
             toolchains.skip(package)
-    run(only(commands(text, "mkdir")) + only(commands(text, "protoc")), folder)
-    call = only(commands(text, "go")).replace(ADDRESS, server.target)
+    run(only("mkdir") + "\n" + only("protoc"), folder)
+    call = only("go").replace(ADDRESS, server.target)
     assert run(call, folder, GOFLAGS="").splitlines() == expected(client, "cube-go")
 
 
@@ -174,19 +179,20 @@ def _send(channel: grpc.Channel, method: str, body: str) -> Message:
     return made
 
 
-def _body(command: documented_commands.Command) -> str:
-    return command.words[command.words.index("-d") + 1]
+def _after(option: str, command: str) -> str:
+    words = _words(command)
+    return words[words.index(option) + 1]
 
 
 def test_grpcurl_messages_are_answered(server: RunningServer) -> None:
     """The JSON of each printed grpcurl call, in their order, is answered: one builds, one asks."""
-    listing, *calls = commands(README, "grpcurl")
-    assert listing.words[-1] == "list"
-    methods = [command.words[-1] for command in calls]
+    listing, *calls = printed(LANGUAGES, "grpcurl")
+    assert _words(listing)[-1] == "list"
+    methods = [_words(command)[-1] for command in calls]
     assert [name.split("/")[1] for name in methods] == ["BuildOnce", "Query"]
     with server.channel() as channel:
         built, answer = (
-            _send(channel, method, _body(command))
+            _send(channel, method, _after("-d", command))
             for method, command in zip(methods, calls, strict=True)
         )
     request = json_format.ParseDict(
@@ -197,28 +203,32 @@ def test_grpcurl_messages_are_answered(server: RunningServer) -> None:
     assert built.index.name == "corners"  # type: ignore[attr-defined]  # a BuildOnceResponse
 
 
-def test_ghz_message_is_answered(server: RunningServer) -> None:
-    """The printed ghz call asks the index that the Python block above it builds."""
-    above, _ = section(README, "Load testing").split("    ghz ")
-    (block,) = re.findall(r"```python\n(.*?)```", above, re.DOTALL)
-    built = re.search(r'^vectors = .*?\n.*?client\.build\("(\w+)"', block, re.MULTILINE | re.DOTALL)
-    assert built is not None
-    (ghz,) = commands(README, "ghz")
-    method = ghz.words[ghz.words.index("--call") + 1]
-    made: dict[str, np.ndarray] = {}
-    exec("import numpy as np\n" + built[0].split("\n")[0], made)  # noqa: S102  # the README's line
-    with server.channel() as channel, Client(server.target, timeout=30) as client:
-        client.build(built[1], made["vectors"], replace=True)
-        answer = _send(channel, method, _body(ghz))
+def test_ghz_message_is_answered(server: RunningServer, client: Client) -> None:
+    """The printed ghz call asks the index that a Python block above it builds."""
+    ghz = only("ghz", page=LOAD_TESTING)
+    _build_loaded(client)
+    with server.channel() as channel:
+        answer = _send(
+            channel, _after("--call", ghz).replace("Index.", "Index/"), _after("-d", ghz)
+        )
     assert len(answer.ids) == answer.parameters.k  # type: ignore[attr-defined]  # a QueryResponse
+
+
+def _build_loaded(client: Client) -> None:
+    """Build the index of the page, from the lines of its Python block up to the build."""
+    text = (PAGES / LOAD_TESTING).read_text()
+    found = re.search(r'^vectors = (.*)\n.*\n.*client\.build\("loaded"', text, re.M)
+    assert found is not None
+    vectors = eval(found[1], {"np": np})  # noqa: S307  # the page's own line
+    client.build("loaded", vectors, replace=True)
 
 
 def test_grpcurl_commands_run(folder: Path, server: RunningServer) -> None:
     """Where grpcurl is installed its calls run as they are printed."""
     toolchains.require("grpcurl")
     listing, build, query = (
-        command.text.replace("localhost:50051", server.target)
-        for command in commands(README, "grpcurl")
+        command.replace("localhost:50051", server.target)
+        for command in printed(LANGUAGES, "grpcurl")
     )
     assert "divgrpc.v1.DiverseIndex" in run(listing, folder).splitlines()
     assert '"rows": "6"' in run(build, folder)
@@ -228,8 +238,7 @@ def test_grpcurl_commands_run(folder: Path, server: RunningServer) -> None:
 def test_ghz_command_runs(folder: Path, server: RunningServer, client: Client) -> None:
     """Where ghz is installed its call runs as it is printed, and every call is answered."""
     toolchains.require("ghz")
-    (ghz,) = commands(README, "ghz")
-    client.build("loaded", np.random.default_rng(0).standard_normal((2_000, 8)), replace=True)
-    told = run(ghz.text.replace(ADDRESS, server.target), folder)
+    _build_loaded(client)
+    told = run(only("ghz", page=LOAD_TESTING).replace(ADDRESS, server.target), folder)
     assert re.search(r"\[OK\]\s+\d+ responses", told)
     assert "Error distribution" not in told

@@ -1,0 +1,155 @@
+"""The gRPC API as a page: the comments of the .proto files, in the order of the files.
+
+protoc keeps comments only in a descriptor set made with `--include_source_info`; the generated
+modules have none. A comment belongs to the element whose path the source info names.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import grpc_tools
+from comments import from_comment
+from google.protobuf import descriptor_pb2
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    EnumDescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+    FileDescriptorSet,
+    ServiceDescriptorProto,
+)
+from grpc_tools import protoc
+
+ROOT = Path(__file__).parent.parent
+PROTOS = ROOT / "protos"
+_WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"  # google/protobuf/any.proto
+PACKAGE = ".divgrpc.v1."
+# The field numbers of descriptor.proto, which are what the paths of source info are made of.
+FILE_MESSAGE, FILE_ENUM, FILE_SERVICE, FILE_SYNTAX = 4, 5, 6, 12
+MESSAGE_FIELD, MESSAGE_NESTED, MESSAGE_ENUM, SERVICE_METHOD, ENUM_VALUE = 2, 3, 4, 2, 2
+_INTRODUCTION = """\
+# gRPC API
+
+The service is `divgrpc.v1.DiverseIndex`. The `.proto` files are in `protos/divgrpc_protos/v1`; this
+page is generated from their comments. [Other languages](../guide/other-languages.md) shows how to
+generate code from them, and [Errors and warnings](../guide/errors.md) lists the statuses.
+
+A field marked *optional* takes its default when it is unset. Enum values whose name ends in
+`_UNSPECIFIED` mean that the field is unset.
+"""
+
+Comments = dict[tuple[int, ...], str]
+NodePath = tuple[int, ...]
+
+
+def compile_protos() -> FileDescriptorSet:
+    """Compile the contract's files and return their descriptors, comments included."""
+    sources = sorted(PROTOS.glob("divgrpc_protos/v1/*.proto"))
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "descriptors"
+        includes = [f"-I{folder}" for folder in (PROTOS, PROTOS / "third_party", _WELL_KNOWN)]
+        options = ["--include_source_info", f"--descriptor_set_out={output}"]
+        command = ["protoc", *includes, *options, *sources]
+        if protoc.main([str(argument) for argument in command]) != 0:
+            raise RuntimeError("protoc refused the .proto files; it has said why")
+        return FileDescriptorSet.FromString(output.read_bytes())
+
+
+def page(files: FileDescriptorSet | None = None) -> str:
+    """Return the page as Markdown: the service first, then messages and enums by file."""
+    descriptors = (files or compile_protos()).file
+    ordered = sorted(descriptors, key=lambda file: (not file.service, file.name))
+    return "\n".join([_INTRODUCTION, *(line for file in ordered for line in _file(file))])
+
+
+def _file(file: FileDescriptorProto) -> Iterator[str]:
+    places = {tuple(place.path): place for place in file.source_code_info.location}
+    comments = {path: from_comment(place.leading_comments) for path, place in places.items()}
+    # An empty line stands between a file's opening comment and its syntax.
+    opening = from_comment("\n\n".join(places[(FILE_SYNTAX,)].leading_detached_comments))
+    yield f"## {Path(file.name).name}\n\n{opening}\n"
+    for number, service in enumerate(file.service):
+        yield from _service(service, (FILE_SERVICE, number), comments)
+    for number, enum in enumerate(file.enum_type):
+        yield from _enum(enum, (FILE_ENUM, number), comments, "")
+    for number, message in enumerate(file.message_type):
+        yield from _message(message, (FILE_MESSAGE, number), comments, "")
+
+
+def _service(service: ServiceDescriptorProto, path: NodePath, comments: Comments) -> Iterator[str]:
+    yield f"### {service.name}\n\n{comments.get(path, '')}\n"
+    for number, method in enumerate(service.method):
+        request, response = (_link(kind) for kind in (method.input_type, method.output_type))
+        asks = "stream of " if method.client_streaming else ""
+        answers = "stream of " if method.server_streaming else ""
+        yield f"#### {method.name}\n\n{asks}{request} → {answers}{response}\n"
+        yield comments.get((*path, SERVICE_METHOD, number), "") + "\n"
+
+
+def _enum(
+    enum: EnumDescriptorProto, path: NodePath, comments: Comments, scope: str
+) -> Iterator[str]:
+    yield f"{_heading(scope + enum.name)}\n\n{comments.get(path, '')}\n"
+    rows = (
+        (f"`{value.name}`", str(value.number), comments.get((*path, ENUM_VALUE, number), ""))
+        for number, value in enumerate(enum.value)
+    )
+    yield _table(("value", "number", "meaning"), rows)
+
+
+def _message(
+    message: DescriptorProto, path: NodePath, comments: Comments, scope: str
+) -> Iterator[str]:
+    if message.options.map_entry:
+        return
+    name = scope + message.name
+    yield f"{_heading(name)}\n\n{comments.get(path, '')}\n"
+    maps = {f"{PACKAGE}{name}.{n.name}": n for n in message.nested_type if n.options.map_entry}
+    rows = []
+    for number, field in enumerate(message.field):
+        text = comments.get((*path, MESSAGE_FIELD, number), "")
+        if field.HasField("oneof_index") and not field.proto3_optional:
+            choice = message.oneof_decl[field.oneof_index].name
+            text = f"One of `{choice}`. {text}".strip()
+        rows.append((f"`{field.name}`", str(field.number), _type(field, maps), text))
+    if rows:
+        yield _table(("field", "number", "type", "meaning"), rows)
+    for number, nested in enumerate(message.nested_type):
+        yield from _message(nested, (*path, MESSAGE_NESTED, number), comments, f"{name}.")
+    for number, enum in enumerate(message.enum_type):
+        yield from _enum(enum, (*path, MESSAGE_ENUM, number), comments, f"{name}.")
+
+
+def _heading(name: str) -> str:
+    # Full names are the anchors that links use; no other page has them.
+    return f"### {name} {{ #{name.lower()} }}"
+
+
+def _type(field: FieldDescriptorProto, maps: dict[str, DescriptorProto]) -> str:
+    """Return the type of a field as the .proto file has it, linked where it is one of ours."""
+    entry = maps.get(field.type_name)
+    if entry is not None:
+        key, value = (_type(part, {}) for part in entry.field)
+        return f"map of {key} to {value}"
+    if field.type_name:
+        name = _link(field.type_name)
+    else:
+        name = descriptor_pb2.FieldDescriptorProto.Type.Name(field.type)
+        name = f"`{name.removeprefix('TYPE_').lower()}`"
+    if field.label == FieldDescriptorProto.LABEL_REPEATED:
+        return f"repeated {name}"
+    return f"optional {name}" if field.proto3_optional else name
+
+
+def _link(type_name: str) -> str:
+    name = type_name.removeprefix(PACKAGE)
+    if name == type_name:
+        return f"`{type_name.removeprefix('.')}`"
+    return f"[`{name}`](#{name.lower()})"
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    cells = (" | ".join(cell.replace("\n", " ") for cell in line) for line in lines)
+    return "".join(f"| {line} |\n" for line in cells)

@@ -1,0 +1,238 @@
+"""Every code block of README.md and of the site does what its page says.
+
+Blocks of one page run in their order, in one folder, against a server that only these tests use.
+Python blocks are scripts; shell blocks run `divgrpc` and `divgrpc-server`; a block of JSON, YAML or
+TOML must parse, and becomes a file where it has a title.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from sklearn.datasets import load_digits
+
+from divgrpc_client import Client
+from support.documentation import (
+    ADDRESSES,
+    NOT_RUN,
+    PAGES,
+    ROOT,
+    SHELLS,
+    Block,
+    blocks,
+    commands,
+    pages,
+    program,
+    summary,
+)
+from support.running_server import RunningServer
+
+PARSERS = {"json": json.loads, "yaml": yaml.safe_load, "toml": tomllib.loads}
+OTHERS = {"text", "dockerfile", "proto", "mermaid"}
+PROGRAMS = {"cat", "divgrpc", "divgrpc-server", "echo", "export", "ls", "mkdir", "python"}
+# What this suite does not start: other machines' tools, and what changes the machine.
+REASONS = {
+    "apt-get",
+    "browser",
+    "docker",
+    "ghz",
+    "git",
+    "go",
+    "grpcurl",
+    "kubectl",
+    "make",
+    "npm",
+    "pip",
+}
+NOT_RUN_MAX = 25
+RUN_SECONDS = 120.0
+BIN = Path(sys.executable).parent
+PAGE_BLOCKS = {name: blocks(name, text) for name, text in pages().items()}
+ALL = [block for found in PAGE_BLOCKS.values() for block in found]
+SKIPPED = [block for block in ALL if block.mark == "not run"]
+
+
+@pytest.fixture(scope="module")
+def docs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    """Run a server that only these pages use, so that their indexes can all be deleted."""
+    folder = tmp_path_factory.mktemp("docs")
+    with RunningServer(folder, "--data-dir", str(folder / "data"), "--workers", "1") as running:
+        yield running
+
+
+@pytest.fixture
+def folder(docs_server: RunningServer, tmp_path: Path) -> Iterator[Path]:
+    """Return a folder with the files that pages name; afterwards delete the indexes they built."""
+    write_files(tmp_path)
+    yield tmp_path
+    with Client(docs_server.target, timeout=30) as client:
+        for info in client.list_indexes():
+            client.delete_index(info.name)
+
+
+def write_files(folder: Path) -> None:
+    """Write `vectors.npy` and `queries.npy`, and documents with labels, small ones."""
+    images = load_digits().data.astype(np.float32)
+    np.save(folder / "vectors.npy", images[:1_500])
+    np.save(folder / "queries.npy", images[1_500:1_510])
+    # A document has words of its two labels: label `a` words 10 a to 10 a + 9.
+    rng = np.random.default_rng(0)
+    lines = []
+    for row in range(120):
+        labels = sorted({row % 7, 7 + row % 5})
+        words = {10 * label + word for label in labels for word in rng.choice(10, 4, replace=False)}
+        numbers = " ".join(f"{word}:1" for word in sorted(words))
+        lines.append(f"{','.join(map(str, labels))} {numbers}")
+    (folder / "train.txt").write_text("\n".join(lines[:100]))
+    (folder / "test.txt").write_text("\n".join(lines[100:]))
+    (folder / "names.txt").write_text("\n".join("abcdefghijkl"))
+
+
+@pytest.mark.parametrize("page", [name for name, found in PAGE_BLOCKS.items() if found])
+def test_blocks_of_a_page_run(page: str, docs_server: RunningServer, folder: Path) -> None:
+    """Blocks run from the first to the last, and print what the page says they print."""
+    script = printed = output = ""
+    for block in PAGE_BLOCKS[page]:
+        if block.mark in ("not run", "run by"):
+            continue
+        if block.language == "python":
+            before = (script, printed) if block.mark == "continues" else ("", "")
+            script = before[0] + block.text
+            printed = _run_python(block, script, docs_server, folder)
+            output = printed.removeprefix(before[1])
+        elif block.language in SHELLS:
+            for command in commands(block):
+                _run_command(block, command, docs_server, folder)
+        elif block.language in PARSERS:
+            PARSERS[block.language](block.text)
+        elif block.language == "text" and re.search(r"^It prints\b[^\n]*\Z", block.before, re.M):
+            assert output == block.text, block.place
+        if block.title and block.language in PARSERS:
+            (folder / block.title).write_text(block.text)
+
+
+def _run_python(block: Block, script: str, server: RunningServer, folder: Path) -> str:
+    path = folder / "block.py"
+    path.write_text(_at(script, server))
+    return _run(block, [sys.executable, "-W", "error", str(path)], server, folder)
+
+
+def _run_command(block: Block, command: str, server: RunningServer, folder: Path) -> None:
+    if program(command) == "divgrpc-server" and "--help" not in command:
+        _serve(block, command, folder)
+    else:
+        _run(block, ["/bin/sh", "-c", _at(command, server)], server, folder)
+
+
+def _run(block: Block, command: list[str], server: RunningServer, folder: Path) -> str:
+    result = subprocess.run(
+        command,
+        cwd=folder,
+        env=_environment(DIVGRPC_TARGET=server.target),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=RUN_SECONDS,
+    )
+    assert result.returncode == 0, f"{block.place}: {command[-1]}\n{result.stdout}{result.stderr}"
+    return result.stdout
+
+
+def _serve(block: Block, command: str, folder: Path) -> None:
+    """Start a server as the page says, but on a free port; it serves, and ends when told to."""
+    arguments = " --listen 127.0.0.1:0"
+    with subprocess.Popen(
+        ["/bin/sh", "-c", "exec env " + command.replace("\\\n", " ") + arguments],
+        cwd=folder,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        process.terminate()
+        _, errors = process.communicate(timeout=RUN_SECONDS)
+    assert first.startswith("serving "), f"{block.place}: {command}\n{errors}"
+    assert process.returncode == 0, errors
+
+
+def _environment(**more: str) -> dict[str, str]:
+    return {**os.environ, "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}", **more}
+
+
+def _at(text: str, server: RunningServer) -> str:
+    for address in ADDRESSES:
+        text = text.replace(address, server.target)
+    return text
+
+
+@pytest.mark.parametrize("block", ALL, ids=lambda block: block.place)
+def test_a_block_is_of_a_kind_that_is_tested(block: Block) -> None:
+    """Its language is known and its programs run here, or its mark says why not."""
+    if block.mark == "not run":
+        assert block.note.split()[0] in REASONS
+    elif block.mark == "run by":
+        assert list((ROOT / "tests").rglob(block.note)), f"there is no {block.note}"
+    elif block.language in SHELLS:
+        assert {program(command) for command in commands(block)} <= PROGRAMS
+    else:
+        assert block.language in {"python", *PARSERS, *OTHERS}
+        assert block.mark == "" or block.language == "python"
+
+
+@pytest.mark.parametrize("block", SKIPPED, ids=lambda block: block.place)
+def test_a_block_that_does_not_run(block: Block) -> None:
+    """It is counted as skipped, by its reason."""
+    pytest.skip(f"{NOT_RUN}: {block.note}")
+
+
+def test_few_blocks_do_not_run() -> None:
+    """Pages show commands of other programs where they must, and nowhere else."""
+    assert len(SKIPPED) <= NOT_RUN_MAX
+
+
+def test_no_code_is_indented_instead_of_fenced() -> None:
+    """Outside lists, four spaces would make a block that no test sees."""
+    unseen = [
+        f"{name}: {match[1]}"
+        for name, text in pages().items()
+        for match in re.finditer(r"(?:^|\n)[^\s\-*\d:!?=][^\n]*\n\n    (\S[^\n]*)", text)
+    ]
+    assert unseen == []
+
+
+def test_the_last_lines_count_blocks_that_do_not_run() -> None:
+    """Reasons are counted by their first word; other skips are not."""
+    reasons = [f"Skipped: {NOT_RUN}: docker, a daemon", "needs DIVGRPC_DATA", f"{NOT_RUN}: docker"]
+    assert summary([]) == "0 documentation blocks not run"
+    assert summary(reasons) == "2 documentation blocks not run: docker 2"
+
+
+def test_blocks_are_found_with_their_marks() -> None:
+    """Indented fences, titles, marks and prompts are read; comments and output are no commands."""
+    text = (
+        "<!-- not run: docker -->\n\n```sh\ndocker run x\n```\n"
+        '    ```toml title="a.toml"\n    x = 1\n    ```\n'
+        "```console\n# a comment\n$ X=1 divgrpc ls \\\n    --json\nnothing\n$ echo 'a\nb'\n```\n"
+    )
+    first, second, third = blocks("page", text)
+    assert (first.mark, first.note, first.line) == ("not run", "docker", 3)
+    assert (second.text, second.title, second.mark) == ("x = 1\n", "a.toml", "")
+    assert commands(third) == ["X=1 divgrpc ls \\\n    --json", "echo 'a\nb'"]
+    assert program(commands(third)[0]) == "divgrpc"
+
+
+def test_pages_are_there() -> None:
+    """The site has pages, and README.md is tested with them."""
+    assert "README.md" in PAGE_BLOCKS
+    assert (PAGES / "index.md").is_file()

@@ -1,0 +1,105 @@
+"""The site is whole: every page is in its navigation, and README.md is short enough to be read."""
+
+import importlib
+import re
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import pytest
+import yaml
+
+from divgrpc_protos.v1 import diverse_index_pb2, query_pb2
+from support.documentation import PAGES, ROOT
+
+README_LINES_MAX = 250
+README_BYTES_MAX = 15_000
+GENERATED = {"reference/grpc.md", "reference/changelog.md"}
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], ModuleType]:
+    """Return what imports a script of the site, which is no package."""
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    return importlib.import_module
+
+
+def _configuration() -> dict[str, object]:
+    text = (ROOT / "docs" / "mkdocs.yml").read_text()
+    loaded: dict[str, object] = yaml.safe_load(text)
+    return loaded
+
+
+def _entries(navigation: object) -> Iterator[str]:
+    if isinstance(navigation, str):
+        yield navigation
+    elif isinstance(navigation, dict):
+        for below in navigation.values():
+            yield from _entries(below)
+    elif isinstance(navigation, list):
+        for entry in navigation:
+            yield from _entries(entry)
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    """The navigation names every page once, and no page that is not there."""
+    entries = list(_entries(_configuration()["nav"]))
+    files = {path.relative_to(PAGES).as_posix() for path in PAGES.rglob("*.md")}
+    assert len(entries) == len(set(entries))
+    assert set(entries) == files | GENERATED
+
+
+def test_readme_is_short() -> None:
+    """README.md has at most 250 lines and 15 kB; the rest is on the site."""
+    text = (ROOT / "README.md").read_bytes()
+    assert len(text.splitlines()) <= README_LINES_MAX
+    assert len(text) <= README_BYTES_MAX
+
+
+def test_contributing_explains_every_make_target() -> None:
+    """Whatever `make help` lists, the page on contributing explains."""
+    targets = re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert targets
+    explained = (PAGES / "contributing.md").read_text()
+    assert [target for target in targets if f"`make {target}`" not in explained] == []
+
+
+def test_the_site_fetches_nothing() -> None:
+    """No font, picture, style or script of a page comes from another site."""
+    theme = _configuration()["theme"]
+    assert isinstance(theme, dict)
+    assert theme["font"] is False
+    remote = re.compile(r"""(!\[[^]]*\]\(|src=["']|url\(["']?|@import\s+["'])(https?:)?//""")
+    sources = [path for path in PAGES.rglob("*") if path.suffix in {".md", ".css", ".svg"}]
+    assert sources
+    assert [path.name for path in sources if remote.search(path.read_text())] == []
+
+
+def test_the_grpc_page_has_every_method_message_and_comment(
+    script: Callable[[str], ModuleType],
+) -> None:
+    """What is generated from the .proto files names all they declare, with their comments."""
+    text = script("grpc_reference").page()
+    for name, method in diverse_index_pb2.DESCRIPTOR.services_by_name[
+        "DiverseIndex"
+    ].methods_by_name.items():
+        assert f"#### {name}\n" in text
+        assert f"### {method.input_type.name} {{" in text
+        assert f"### {method.output_type.name} {{" in text
+    for field in query_pb2.QueryRequest.DESCRIPTOR.fields:
+        assert re.search(rf"^\| `{field.name}` \| {field.number} \| .+ \| \S.* \|$", text, re.M)
+
+
+def test_docstrings_become_lists(script: Callable[[str], ModuleType]) -> None:
+    """Lines that explain parameters become items; their continuation stays with them."""
+    text = "Do it.\n\na, b: the first\n    and more.\n*args: others.\n\nRaises `E`: never."
+    assert script("comments").from_docstring(text) == (
+        "Do it.\n\n- `a`, `b`: the first\n    and more.\n- `*args`: others.\n\nRaises `E`: never."
+    )
+
+
+def test_comments_keep_their_words(script: Callable[[str], ModuleType]) -> None:
+    """Lines of a paragraph are joined, tables stay as they are, and no sign is read as Markdown."""
+    text = " One_two <a>\n of `x_y`.\n\n   A  1\n   B  2\n"
+    assert script("comments").from_comment(text) == (
+        "One\\_two \\<a\\> of `x_y`.\n\n    A  1\n    B  2"
+    )
