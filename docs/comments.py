@@ -3,10 +3,11 @@
 import re
 
 _PARAMETER = re.compile(r"^(\*{0,2}[a-z_][\w*]*(?:, \*{0,2}[a-z_]\w*)*): (.*)$")
+_NAMED = re.compile(r"^ +([A-Z]\w+) +(.*)$")
 
 
 def from_comment(comment: str) -> str:
-    """Return a .proto comment as Markdown: paragraphs stay, indented lines become code blocks."""
+    """Return a .proto comment as Markdown; indented lines become a table or code."""
     paragraphs = re.split(r"\n\s*\n", comment.strip("\n"))
     return "\n\n".join(_paragraph(paragraph) for paragraph in paragraphs).strip()
 
@@ -14,8 +15,17 @@ def from_comment(comment: str) -> str:
 def _paragraph(paragraph: str) -> str:
     lines = paragraph.splitlines()
     if lines and all(line.startswith("   ") for line in lines):
-        return "\n".join(f"    {line.strip()}" for line in lines)
+        return _list(lines)
     return _escape(" ".join(line.strip() for line in lines))
+
+
+def _list(lines: list[str]) -> str:
+    """Return indented lines as a table where each is a name and a meaning, else as code."""
+    rows = [match for line in lines if (match := _NAMED.match(line))]
+    if len(rows) < len(lines):
+        return "\n".join(f"    {line.strip()}" for line in lines)
+    cells = [f"| `{row[1]}` | {_escape(row[2])} |" for row in rows]
+    return "\n".join(["| name | meaning |", "|---|---|", *cells])
 
 
 def _escape(text: str) -> str:

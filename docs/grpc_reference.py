@@ -24,6 +24,16 @@ from grpc_tools import protoc
 ROOT = Path(__file__).parent.parent
 PROTOS = ROOT / "protos"
 _WELL_KNOWN = Path(grpc_tools.__file__).parent / "_proto"  # google/protobuf/any.proto
+FILES = (
+    "diverse_index",
+    "vectors",
+    "index",
+    "query",
+    "labels",
+    "predict",
+    "evaluate",
+    "evaluate_labels",
+)
 PACKAGE = ".divgrpc.v1."
 # The field numbers of descriptor.proto, which are what the paths of source info are made of.
 FILE_MESSAGE, FILE_ENUM, FILE_SERVICE, FILE_SYNTAX = 4, 5, 6, 12
@@ -57,9 +67,9 @@ def compile_protos() -> FileDescriptorSet:
 
 
 def page(files: FileDescriptorSet | None = None) -> str:
-    """Return the page as Markdown: the service first, then messages and enums by file."""
+    """Return the page as Markdown: the service, then the messages and enums of each file."""
     descriptors = (files or compile_protos()).file
-    ordered = sorted(descriptors, key=lambda file: (not file.service, file.name))
+    ordered = sorted(descriptors, key=lambda file: FILES.index(Path(file.name).stem))
     return "\n".join([_INTRODUCTION, *(line for file in ordered for line in _file(file))])
 
 

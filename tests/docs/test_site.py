@@ -98,8 +98,10 @@ def test_docstrings_become_lists(script: Callable[[str], ModuleType]) -> None:
 
 
 def test_comments_keep_their_words(script: Callable[[str], ModuleType]) -> None:
-    """Lines of a paragraph are joined, tables stay as they are, and no sign is read as Markdown."""
-    text = " One_two <a>\n of `x_y`.\n\n   A  1\n   B  2\n"
+    """Lines of a paragraph are joined, names become a table, and no sign is read as Markdown."""
+    text = " One_two <a>\n of `x_y`.\n\n   A_B  1\n   CD   2 | 3\n\n    x = 1\n"
     assert script("comments").from_comment(text) == (
-        "One\\_two \\<a\\> of `x_y`.\n\n    A  1\n    B  2"
+        "One\\_two \\<a\\> of `x_y`.\n\n"
+        "| name | meaning |\n|---|---|\n| `A_B` | 1 |\n| `CD` | 2 \\| 3 |\n\n"
+        "    x = 1"
     )

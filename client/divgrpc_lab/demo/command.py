@@ -126,7 +126,7 @@ def _show_next(out: Console) -> None:
     for command, purpose in _NEXT:
         program = command if command.startswith("make ") else f"{folder}{command}"
         out.print(f"  {program:<{len(folder) + 36}} {purpose}", soft_wrap=True)
-    out.print("\nREADME.md has the same in Python, and the documentation explains every word.")
+    out.print("\nREADME.md has the same in Python, and docs/pages/guide/glossary.md explains the words.")
 
 
 def programs() -> str:
