@@ -1,6 +1,7 @@
 """Comments of .proto files and docstrings of Python as Markdown."""
 
 import re
+from collections.abc import Iterable, Sequence
 
 _PARAMETER = re.compile(r"^(\*{0,2}[a-z_][\w*]*(?:, \*{0,2}[a-z_]\w*)*): (.*)$")
 _NAMED = re.compile(r"^ +([A-Z]\w+) +(.*)$")
@@ -24,8 +25,20 @@ def _list(lines: list[str]) -> str:
     rows = [match for line in lines if (match := _NAMED.match(line))]
     if len(rows) < len(lines):
         return "\n".join(f"    {line.strip()}" for line in lines)
-    cells = [f"| `{row[1]}` | {_escape(row[2])} |" for row in rows]
-    return "\n".join(["| name | meaning |", "|---|---|", *cells])
+    return table(("name", "meaning"), [(f"`{row[1]}`", _escape(row[2])) for row in rows])
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table. Neither line breaks nor bars in its cells end a cell."""
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(text: str) -> str:
+    # Inside backticks a bar does not end a cell, and a backslash would be shown.
+    parts = " ".join(text.splitlines()).split("`")
+    parts[::2] = [re.sub(r"(?<!\\)\|", r"\\|", part) for part in parts[::2]]
+    return "`".join(parts)
 
 
 def _escape(text: str) -> str:

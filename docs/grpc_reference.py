@@ -5,11 +5,11 @@ modules have none. A comment belongs to the element whose path the source info n
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import grpc_tools
-from comments import from_comment
+from comments import from_comment, table
 from google.protobuf import descriptor_pb2
 from google.protobuf.descriptor_pb2 import (
     DescriptorProto,
@@ -105,7 +105,7 @@ def _enum(
         (f"`{value.name}`", str(value.number), comments.get((*path, ENUM_VALUE, number), ""))
         for number, value in enumerate(enum.value)
     )
-    yield _table(("value", "number", "meaning"), rows)
+    yield table(("value", "number", "meaning"), rows) + "\n"
 
 
 def _message(
@@ -124,7 +124,7 @@ def _message(
             text = f"One of `{choice}`. {text}".strip()
         rows.append((f"`{field.name}`", str(field.number), _type(field, maps), text))
     if rows:
-        yield _table(("field", "number", "type", "meaning"), rows)
+        yield table(("field", "number", "type", "meaning"), rows) + "\n"
     for number, nested in enumerate(message.nested_type):
         yield from _message(nested, (*path, MESSAGE_NESTED, number), comments, f"{name}.")
     for number, enum in enumerate(message.enum_type):
@@ -157,9 +157,3 @@ def _link(type_name: str) -> str:
     if name == type_name:
         return f"`{type_name.removeprefix('.')}`"
     return f"[`{name}`](#{name.lower()})"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    cells = (" | ".join(cell.replace("\n", " ") for cell in line) for line in lines)
-    return "".join(f"| {line} |\n" for line in cells)

@@ -102,6 +102,6 @@ def test_comments_keep_their_words(script: Callable[[str], ModuleType]) -> None:
     text = " One_two <a>\n of `x_y`.\n\n   A_B  1\n   CD   2 | 3\n\n    x = 1\n"
     assert script("comments").from_comment(text) == (
         "One\\_two \\<a\\> of `x_y`.\n\n"
-        "| name | meaning |\n|---|---|\n| `A_B` | 1 |\n| `CD` | 2 \\| 3 |\n\n"
+        "| name | meaning |\n| --- | --- |\n| `A_B` | 1 |\n| `CD` | 2 \\| 3 |\n\n"
         "    x = 1"
     )
