@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 import yaml
 
+from divgrpc.storage.manifest import FORMAT_VERSION
 from divgrpc_protos.v1 import diverse_index_pb2, query_pb2
 from support.documentation import PAGES, ROOT
 
@@ -61,6 +62,12 @@ def test_contributing_explains_every_make_target() -> None:
     assert targets
     explained = (PAGES / "contributing.md").read_text()
     assert [target for target in targets if f"`make {target}`" not in explained] == []
+
+
+def test_versions_names_the_format_of_indexes() -> None:
+    """The page on versions has the format that this release writes."""
+    text = (PAGES / "reference/versions.md").read_text()
+    assert f"this release writes {FORMAT_VERSION}." in text
 
 
 def test_the_site_fetches_nothing() -> None:
