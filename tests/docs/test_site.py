@@ -56,6 +56,15 @@ def test_readme_is_short() -> None:
     assert len(text) <= README_BYTES_MAX
 
 
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "docs/examples/README.md"])
+def test_links_outside_the_site_lead_somewhere(name: str) -> None:
+    """Relative links of files that are no page of the site name files that are there."""
+    path = ROOT / name
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", path.read_text())
+    missing = [link for link in links if "://" not in link and not (path.parent / link).exists()]
+    assert missing == []
+
+
 def test_contributing_explains_every_make_target() -> None:
     """Whatever `make help` lists, the page on contributing explains."""
     targets = re.findall(r"^([a-z0-9-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
