@@ -3,7 +3,10 @@
 import re
 from collections.abc import Iterable, Sequence
 
-_PARAMETER = re.compile(r"^(\*{0,2}[a-z_][\w*]*(?:, \*{0,2}[a-z_]\w*)*): (.*)$")
+# A line `name: meaning`, or `name, other: meaning`, and the indented lines after it.
+_PARAMETER = re.compile(
+    r"^(\*{0,2}[a-z_]\w*(?:, \*{0,2}[a-z_]\w*)*): (.*(?:\n {4,}.*)*)", re.MULTILINE
+)
 _NAMED = re.compile(r"^ +([A-Z]\w+) +(.*)$")
 
 
@@ -49,20 +52,24 @@ def _escape(text: str) -> str:
 
 
 def from_docstring(docstring: str) -> str:
-    """Return a docstring with each line of parameters, `name: meaning`, made an item of a list."""
-    lines: list[str] = []
-    in_list = False
-    for line in docstring.splitlines():
-        match = _PARAMETER.match(line)
-        if match:
-            if not in_list and lines and lines[-1].strip():
-                lines.append("")
-            names = ", ".join(f"`{name}`" for name in match[1].split(", "))
-            lines.append(f"- {names}: {match[2]}")
-            in_list = True
-        elif in_list and line.startswith("    "):
-            lines.append(f"    {line.strip()}")
-        else:
-            in_list = in_list and not line.strip()
-            lines.append(line)
-    return "\n".join(lines)
+    """Return a docstring with each explanation of a parameter made an item of a list."""
+    return _PARAMETER.sub(_item, docstring)
+
+
+def _item(explanation: re.Match[str]) -> str:
+    names = ", ".join(f"`{name}`" for name in explanation[1].split(", "))
+    return f"- {names}: {_joined(explanation[2])}"
+
+
+def split_docstring(docstring: str) -> tuple[str, dict[str, str]]:
+    """Return a docstring without its explanations of parameters, and these by name."""
+    texts = {
+        name: _joined(match[2])
+        for match in _PARAMETER.finditer(docstring)
+        for name in match[1].split(", ")
+    }
+    return re.sub(r"\n{3,}", "\n\n", _PARAMETER.sub("", docstring)).strip(), texts
+
+
+def _joined(lines: str) -> str:
+    return " ".join(lines.split())

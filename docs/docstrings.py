@@ -1,32 +1,29 @@
 """A griffe extension: lists of parameters in docstrings, and the fields of dataclasses."""
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from griffe import Attribute, Class, Docstring, Extension, Object
+from griffe import Attribute, Class, Extension, Object
 
 # griffe loads an extension by its path, so its folder is not on the import path.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from comments import from_docstring, table
+from comments import from_docstring, split_docstring, table
 
 
 class PlainDocstrings(Extension):
     """Rewrites docstrings as Markdown before they are rendered."""
 
     def on_object(self, *, obj: Object, **_: Any) -> None:  # noqa: ANN401  # griffe's signature
-        """Make lists of the lines that explain parameters."""
-        if obj.docstring is not None:
-            obj.docstring.value = from_docstring(obj.docstring.value)
-
-    def on_class(self, *, cls: Class, **_: Any) -> None:  # noqa: ANN401  # griffe's signature
-        """Append a table of the fields to the docstring of a dataclass."""
-        fields = list(_fields(cls))
-        if cls.docstring is not None and fields and _is_record(cls):
-            text = cls.docstring.value + "\n\n" + table(("field", "type", "default"), fields)
-            cls.docstring = Docstring(text, parent=cls)
+        """Make a table of the fields of a record, and a list of the parameters of a function."""
+        if obj.docstring is None:
+            return
+        text = obj.docstring.value
+        if isinstance(obj, Class) and _is_record(obj):
+            obj.docstring.value = _with_fields(obj, text)
+        else:
+            obj.docstring.value = from_docstring(text)
 
 
 def _is_record(cls: Class) -> bool:
@@ -34,12 +31,22 @@ def _is_record(cls: Class) -> bool:
     return decorated or any("NamedTuple" in str(base) for base in cls.bases)
 
 
-def _fields(cls: Class) -> Iterator[tuple[str, str, str]]:
-    for name, member in cls.members.items():
-        if not isinstance(member, Attribute) or member.annotation is None:
-            continue
-        if not name.startswith("_") and "property" not in member.labels:
-            yield f"`{name}`", f"`{member.annotation}`", _default(member)
+def _with_fields(cls: Class, docstring: str) -> str:
+    text, meanings = split_docstring(docstring)
+    rows = [
+        (f"`{name}`", f"`{field.annotation}`", _default(field), meanings.get(name, ""))
+        for name, field in cls.members.items()
+        if isinstance(field, Attribute) and _is_field(field)
+    ]
+    if not meanings:
+        rows = [row[:3] for row in rows]
+    heads = ("field", "type", "default", "meaning")
+    return f"{text}\n\n{table(heads[: len(rows[0])], rows)}" if rows else text
+
+
+def _is_field(attribute: Attribute) -> bool:
+    private = attribute.name.startswith("_")
+    return attribute.annotation is not None and not private and "property" not in attribute.labels
 
 
 def _default(field: Attribute) -> str:

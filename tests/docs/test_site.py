@@ -109,8 +109,11 @@ def test_docstrings_become_lists(script: Callable[[str], ModuleType]) -> None:
     """Lines that explain parameters become items; their continuation stays with them."""
     text = "Do it.\n\na, b: the first\n    and more.\n*args: others.\n\nRaises `E`: never."
     assert script("comments").from_docstring(text) == (
-        "Do it.\n\n- `a`, `b`: the first\n    and more.\n- `*args`: others.\n\nRaises `E`: never."
+        "Do it.\n\n- `a`, `b`: the first and more.\n- `*args`: others.\n\nRaises `E`: never."
     )
+    rest, meanings = script("comments").split_docstring(text)
+    assert rest == "Do it.\n\nRaises `E`: never."
+    assert meanings == {"a": "the first and more.", "b": "the first and more.", "*args": "others."}
 
 
 def test_comments_keep_their_words(script: Callable[[str], ModuleType]) -> None:
