@@ -50,6 +50,11 @@ def _is_field(attribute: Attribute) -> bool:
 
 
 def _default(field: Attribute) -> str:
+    """Return the default of a field as code; a constant of its module by its value."""
     if field.value is None:
         return ""
-    return "empty" if "default_factory" in str(field.value) else f"`{field.value}`"
+    text = str(field.value)
+    constant = field.module.members.get(text)
+    if isinstance(constant, Attribute) and constant.value is not None:
+        text = str(constant.value)
+    return "empty" if "default_factory" in text else f"`{text}`"
