@@ -1,5 +1,7 @@
 """Kernels of a search that are compiled before a query calls them."""
 
+from typing import Any
+
 import numba
 import numpy as np
 
@@ -31,18 +33,35 @@ def compile_beside() -> None:
     The first process compiles it from the hash stage on, so this one begins at the other end.
     """
     index = record_of(records.Index, {}, 4)
-    points, lists, hashing = index.points, index.lists, index.hashing
     plan = QueryPlan.of(QueryParameters().resolve(4, "tables"), "cosine", 4).kernel
     memory = Memory(4, 1, (4, 64))
     memory.fit_points(4)
     memory.fit_selection(4, 1)
     scratch = memory.scratch
+    candidates = scratch.candidates
+    rows, distances = candidates.rows, candidates.distances
+    for kernel, arguments in _calls_of_answer(index, plan, scratch):
+        kernel.compile(tuple(map(numba.typeof, arguments)))
+    rows[:], distances[:] = np.arange(4), 1
+    vectors = read_only(np.eye(4, dtype=np.float32))
+    chosen = CandidateSet(
+        index.points._replace(vectors=vectors), rows, distances, scratch.selection
+    )
+    for selector in ONE_BY_ONE:
+        select(chosen, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")
+
+
+def _calls_of_answer(
+    index: records.Index, plan: records.Plan, scratch: records.Scratch
+) -> list[tuple[Any, tuple[Any, ...]]]:
+    """Return kernels that `query.answer` calls, with arguments of the types that it passes."""
+    points, lists, hashing = index.points, index.lists, index.hashing
     candidates, code, selection = scratch.candidates, scratch.code, scratch.selection
     rows, distances, one = candidates.rows, candidates.distances, np.float32(1)
     query = records.Query(selection.dense, 0, 0.0, product=False)
     objective = records.Objective(1, one, 0, product=False, copy_limit=one)
     pool = records.Pool(0, 0, 0)
-    for kernel, arguments in (
+    return [
         (
             greedy.pick,
             (
@@ -70,10 +89,4 @@ def compile_beside() -> None:
             buckets.find_in_tables,
             (code.signs, code.margins, index.tables, plan, index.ids, scratch.probes, rows),
         ),
-    ):
-        kernel.compile(tuple(map(numba.typeof, arguments)))
-    rows[:], distances[:] = np.arange(4), 1
-    vectors = read_only(np.eye(4, dtype=np.float32))
-    chosen = CandidateSet(points._replace(vectors=vectors), rows, distances, selection)
-    for selector in ONE_BY_ONE:
-        select(chosen, QueryParameters(k=2, selector=selector).resolve(4, "exact"), "cosine")
+    ]

@@ -72,15 +72,10 @@ class QueryPlan:
         `min_points`: with tables, hashed points to find at least. `pool_limit`: candidates that a
         pool may grow to; `grow`: whether it may.
         """
-        candidates_max = min(
-            parameters.candidates_limit or points, parameters.hash_limit or points, points
+        copy_limit = _copy_limit(parameters.duplicate_threshold, metric)
+        candidates_max, pool_max = _candidate_limits(
+            parameters, points, pool_limit if copy_limit >= 0 else 0, grow=grow
         )
-        copy_limit, pool_max = _copy_limit(parameters.duplicate_threshold, metric), candidates_max
-        if copy_limit >= 0:
-            room = min(POOL_WORK // parameters.k, points if pool_limit is None else pool_limit)
-            pool_max = min(POOL_GROWTH * candidates_max, points, max(candidates_max, room))
-            if grow:
-                candidates_max = min(pool_max, parameters.hash_limit or points)
         # At diversity 0 every selector gives the nearest neighbours, except variant "printed".
         printed = parameters.selector in {"greedy", "qp_relax"} and parameters.variant == "printed"
         at_zero = parameters.has_fixed_dial and np.float32(1 - parameters.diversity) == 1
@@ -109,6 +104,22 @@ class QueryPlan:
         """Return the plan that gives the hashed points themselves."""
         kernel = _kernel_plan(parameters, metric, records.HASHED, 0, records.NO_COPIES, 0)
         return cls(parameters, kernel, tuple(kernel), 0, one_by_one=False)
+
+
+def _candidate_limits(
+    parameters: EffectiveParameters, points: int, pool_limit: int | None, *, grow: bool
+) -> tuple[int, int]:
+    """Return the candidates of one search, and those that a pool may grow to.
+
+    Only pools that near-copies may crowd grow. A `pool_limit` of 0 says that this one may not.
+    """
+    hash_limit = parameters.hash_limit or points
+    candidates_max = min(parameters.candidates_limit or points, hash_limit, points)
+    if pool_limit == 0:
+        return candidates_max, candidates_max
+    room = min(POOL_WORK // parameters.k, points if pool_limit is None else pool_limit)
+    pool_max = min(POOL_GROWTH * candidates_max, points, max(candidates_max, room))
+    return (min(pool_max, hash_limit) if grow else candidates_max), pool_max
 
 
 def _kernel_plan(  # noqa: PLR0917  # one argument per thing that a plan adds to parameters
