@@ -19,7 +19,7 @@ import sklearn
 from scipy import sparse
 from sklearn.preprocessing import normalize
 
-from divgrpc.metrics import Labels
+from divgrpc.metrics import PointCategories
 from divgrpc.types import FloatArray, IntArray
 from divgrpc_lab.data.hyperplanes import HyperplaneQueries, hyperplane_queries
 
@@ -43,7 +43,7 @@ class Topics:
     name: str
     sha256: str
     points: Points
-    labels: Labels
+    labels: PointCategories
     pool: Points
     pool_categories: IntArray
     penalty: float
@@ -120,7 +120,7 @@ def _digits() -> Topics:
         name=DIGITS,
         sha256="shipped with scikit-learn",
         points=points[pooled:],
-        labels=Labels.of(digits[pooled:] % 2, digits[pooled:]),
+        labels=PointCategories.of(digits[pooled:] % 2, digits[pooled:]),
         pool=points[:pooled],
         pool_categories=digits[:pooled] % 2,
         penalty=1.0,
@@ -150,7 +150,9 @@ def _newsgroups(path: Path) -> Topics:
             name=path.stem,
             sha256=sha256(path),
             points=_weighted(train, train),
-            labels=Labels.of(_whole(file["category_train"]), _whole(file["subtopic_train"])),
+            labels=PointCategories.of(
+                _whole(file["category_train"]), _whole(file["subtopic_train"])
+            ),
             pool=_weighted(test, train),
             pool_categories=_whole(file["category_test"]),
             penalty=1.0,
@@ -171,7 +173,7 @@ def _split(path: Path, file: Arrays, rows: Points, penalty: float) -> Topics:
         name=path.stem,
         sha256=sha256(path),
         points=rows[indexed],
-        labels=Labels.of(categories[indexed], subtopics[indexed]),
+        labels=PointCategories.of(categories[indexed], subtopics[indexed]),
         pool=rows[~indexed],
         pool_categories=categories[~indexed],
         penalty=penalty,
