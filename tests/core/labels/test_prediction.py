@@ -308,7 +308,7 @@ def test_a_threshold_is_a_share_of_the_votes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("field", "told"),
+    ("field", "options"),
     [
         ("top_k", {"top_k": 0}),
         ("top_k", {"top_k": LIMITS["k_max"] + 1}),
