@@ -48,7 +48,7 @@ def large(name: str) -> index_pb2.BuildOnceRequest:
 
 
 class Case(NamedTuple):
-    """What `Client.build` takes."""
+    """Arguments of `Client.build`."""
 
     vectors: Any
     options: BuildOptions
@@ -56,7 +56,7 @@ class Case(NamedTuple):
 
 
 def streamed_as_one(name: str, case: Case) -> index_pb2.BuildOnceRequest:
-    """Return what the Python client would stream, as one message."""
+    """Return the messages that the Python client would stream as one message."""
     arguments = {**_NO_COLUMNS, "replace": False, **case.arguments}
     messages = upload(name, case.vectors, case.options, **arguments)
     header = messages.header.header
@@ -91,25 +91,25 @@ def files(server: RunningServer, name: str) -> dict[str, bytes]:
 
 
 def leftovers(server: RunningServer, name: str) -> list[Path]:
-    """Return what lies in the data folder under a name, staging folders included."""
+    """Return the folders of an index in the data folder, staging folders included."""
     data = server.folder / "data"
     return [entry for entry in data.iterdir() if entry.name.lstrip(".").split(".")[0] == name]
 
 
 @pytest.fixture
 def clean(server: RunningServer) -> Iterator[str]:
-    """Yield a name; whatever was done with it, nothing may be left."""
+    """Yield a name, and check that no folder of it is left."""
     yield "once-clean"
     eventually(lambda: not leftovers(server, "once-clean"))
 
 
 def sparse_points() -> csr_array:
-    """Return sparse rows, each with a number at least."""
+    """Return sparse rows with at least one number each."""
     points = random_points(ROWS)
     return csr_array(np.where(np.abs(points) > 1, points, 0) + np.eye(ROWS, DIMS))
 
 
-def told_of_labels() -> dict[str, Any]:
+def label_arguments() -> dict[str, Any]:
     """Return labels of every row, their names and their hierarchy."""
     rng = np.random.default_rng(3)
     return {
@@ -137,16 +137,16 @@ CASES = {
     "labels": Case(
         random_points(ROWS),
         {"rank": 3, "regularisation": 0.1, "iterations": 2},
-        told_of_labels(),
+        label_arguments(),
     ),
 }
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_it_makes_the_index_that_the_stream_makes(
+def test_once_and_stream_make_the_same_index(
     server: RunningServer, stub: DiverseIndexStub, client: Client, case: Case
 ) -> None:
-    """Same points, parameters and labels: every array has the same bytes."""
+    """The same points, parameters and labels give arrays with the same bytes."""
     once = stub.BuildOnce(streamed_as_one("once", case), timeout=60).index
     client.build("streamed", case.vectors, **case.arguments, **case.options)
     arrays = files(server, "once")
@@ -161,7 +161,7 @@ def test_it_makes_the_index_that_the_stream_makes(
 
 
 def _wrong() -> dict[str, tuple[index_pb2.BuildOnceRequest, str]]:
-    """Return requests that are wrong, and the field at fault."""
+    """Return wrong requests with the field of the error."""
     name = "once-clean"
     bad = ONES.copy()
     bad[1, 1] = np.nan
@@ -196,7 +196,7 @@ def _wrong() -> dict[str, tuple[index_pb2.BuildOnceRequest, str]]:
 
 @pytest.mark.parametrize("case", _wrong())
 def test_a_builder_names_the_field_of_a_wrong_request(tmp_path: Path, case: str) -> None:
-    """Whatever is wrong, the field is named and nothing is left behind."""
+    """And leaves nothing behind."""
     once, field = _wrong()[case]
     ours, builder_end = build_frames.pair()
     control_end, nobody = socket.socketpair()
@@ -212,7 +212,7 @@ def test_a_builder_names_the_field_of_a_wrong_request(tmp_path: Path, case: str)
 
 @pytest.mark.parametrize("case", ["no vectors", "ids twice"])
 def test_a_wrong_request_names_its_field(stub: DiverseIndexStub, clean: str, case: str) -> None:
-    """Over the wire it is INVALID_ARGUMENT with the field, and nothing is left behind."""
+    """Over the wire the status is INVALID_ARGUMENT, and nothing is left behind."""
     once, field = _wrong()[case]
     details = refusal(stub, once)
     assert details.code == INVALID
@@ -221,14 +221,14 @@ def test_a_wrong_request_names_its_field(stub: DiverseIndexStub, clean: str, cas
 
 
 def test_bytes_that_are_no_message(channel: grpc.Channel) -> None:
-    """They are MALFORMED_MESSAGE, as everywhere."""
+    """The reason is MALFORMED_MESSAGE, as in other methods."""
     with pytest.raises(grpc.RpcError) as caught:
         unary(channel, "BuildOnce")(b"\xff\xff", timeout=30)
     assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
 
 
 def test_a_message_of_the_greatest_size_is_built(stub: DiverseIndexStub, client: Client) -> None:
-    """All that gRPC lets through becomes an index."""
+    """The largest message that gRPC accepts becomes an index."""
     once = large("once-large")
     assert LIMITS["message_bytes_max"] - 2048 < once.ByteSize() <= LIMITS["message_bytes_max"]
     assert stub.BuildOnce(once, timeout=60).index.rows == once.vectors.dense.rows
@@ -236,7 +236,7 @@ def test_a_message_of_the_greatest_size_is_built(stub: DiverseIndexStub, client:
 
 
 def test_a_message_that_is_too_large_says_what_to_use(stub: DiverseIndexStub, clean: str) -> None:
-    """RESOURCE_EXHAUSTED says how large a message may be, and that Build takes more."""
+    """The error has the limit, and refers to Build."""
     once = large(clean)
     once.vectors.dense.data += bytes(4096)
     details = refusal(stub, once)
@@ -247,7 +247,7 @@ def test_a_message_that_is_too_large_says_what_to_use(stub: DiverseIndexStub, cl
 
 
 def test_a_name_in_use(stub: DiverseIndexStub, client: Client) -> None:
-    """Without `replace` an index stays as it is; with it the generation goes up."""
+    """Without `replace` the call is refused, with it the index gets a new generation."""
     stub.BuildOnce(request("once-used"), timeout=30)
     assert refusal(stub, request("once-used")).code == grpc.StatusCode.ALREADY_EXISTS
     again = stub.BuildOnce(request("once-used", replace=True), timeout=30)
@@ -256,7 +256,7 @@ def test_a_name_in_use(stub: DiverseIndexStub, client: Client) -> None:
 
 
 def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub) -> None:
-    """A BuildOnce of a name that a Build is under way for is ABORTED, and told to wait."""
+    """A second build of the name is ABORTED, with a time to retry after."""
     held = Held(stub, "once-twice")
     details = refusal(stub, request("once-twice"))
     held.call.cancel()
@@ -264,18 +264,18 @@ def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub) -> None:
     assert details.retry_after
 
 
-def test_it_counts_among_the_builds(server: RunningServer, stub: DiverseIndexStub) -> None:
-    """Where as many builds are under way as may be, it is RESOURCE_EXHAUSTED."""
+def test_once_counts_as_a_build(server: RunningServer, stub: DiverseIndexStub) -> None:
+    """At the limit of builds it is RESOURCE_EXHAUSTED."""
     held = [Held(stub, name) for name in ("once-full-a", "once-full-b")]
     details = refusal(stub, request("once-full-c"))
-    for one in held:
-        one.call.cancel()
+    for build in held:
+        build.call.cancel()
     assert (details.code, details.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "BUILDS_FULL")
     eventually(lambda: not server.pids("builder"))
 
 
 def test_a_deadline_that_passes(server: RunningServer, stub: DiverseIndexStub, clean: str) -> None:
-    """DEADLINE_EXCEEDED, the builder ends, and nothing is left."""
+    """The status is DEADLINE_EXCEEDED, the builder ends, and nothing is left."""
     with pytest.raises(grpc.RpcError) as caught:
         stub.BuildOnce(large(clean), timeout=0.2)
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
@@ -285,7 +285,7 @@ def test_a_deadline_that_passes(server: RunningServer, stub: DiverseIndexStub, c
 def test_a_cancelled_call_leaves_nothing(
     server: RunningServer, stub: DiverseIndexStub, client: Client, clean: str
 ) -> None:
-    """Cancelling ends the builder in the middle of its work; no index comes of it."""
+    """The builder ends in the middle of its work."""
     call = stub.BuildOnce.future(large(clean))
     eventually(lambda: leftovers(server, clean))
     call.cancel()
@@ -294,10 +294,10 @@ def test_a_cancelled_call_leaves_nothing(
         client.get_index(clean)
 
 
-def test_a_builder_that_ends_is_told(
+def test_a_builder_that_dies_is_reported(
     server: RunningServer, stub: DiverseIndexStub, client: Client
 ) -> None:
-    """UNAVAILABLE, and the generation before goes on serving."""
+    """The status is UNAVAILABLE, and the old generation still serves."""
     stub.BuildOnce(request("once-kept"), timeout=30)
     once = large("once-kept")
     once.replace = True

@@ -26,18 +26,16 @@ replies = st.builds(
 
 
 @given(st.lists(requests, max_size=20))
-def test_requests_come_out_as_they_went_in(items: list[Request]) -> None:
-    """A packet gives back its items in their order, and its size is known before."""
+def test_requests_survive_packing(items: list[Request]) -> None:
+    """In their order, and with the size that `request_bytes` gives."""
     packet = b"".join(packets.pack_request(item) for item in items)
     assert list(packets.unpack_requests(memoryview(packet), -1)) == items
     assert len(packet) == sum(packets.request_bytes(item) for item in items)
 
 
 @given(st.lists(replies, max_size=20), st.integers(0, 2), st.integers(0, 1), st.integers(-1, 1))
-def test_replies_come_out_as_they_went_in(
-    items: list[Reply], small: int, large: int, lent: int
-) -> None:
-    """So do replies, and the credits before them."""
+def test_replies_survive_packing(items: list[Reply], small: int, large: int, lent: int) -> None:
+    """In their order, with the credits before them."""
     packet = packets.pack_credits(small, large, lent)
     packet += b"".join(packets.pack_reply(item) for item in items)
     assert packets.unpack_credits(memoryview(packet)) == (small, large, lent)
@@ -45,7 +43,7 @@ def test_replies_come_out_as_they_went_in(
 
 
 def test_a_large_payload_travels_by_memory_file() -> None:
-    """Neither side keeps its descriptor."""
+    """Both sides close their descriptors."""
     before = len(os.listdir("/proc/self/fd"))
     payload = os.urandom(3_000_000)
     ours, other_end = packets.pair()
@@ -73,7 +71,7 @@ def fill(link: packets.Link) -> None:
 
 
 def test_a_payload_without_its_file_is_lost() -> None:
-    """Where the kernel had no descriptor to give, the receiver hears of it, once per payload."""
+    """If the receiver got no descriptor, it gets an item LOST."""
     packet = packets.pack_credits(1, 0) + packets.pack_reply(
         Reply(7, Outcome.ANSWER, b"large"), in_memfd=True
     )
@@ -81,14 +79,14 @@ def test_a_payload_without_its_file_is_lost() -> None:
 
 
 def test_a_request_without_its_file_is_lost() -> None:
-    """The worker has its id and its tag, and can say why it is not answered."""
+    """The worker still gets the id and the tag, for its error."""
     request = Request(7, 1.0, Op.QUERY, "tag", b"large")
     packet = memoryview(packets.pack_request(request, in_memfd=True))
     assert list(packets.unpack_requests(packet, -1)) == [Request(7, 1.0, Op.LOST, "tag", b"")]
 
 
-def test_a_link_never_waits_unless_asked_to() -> None:
-    """An empty link says so, a full one too, and waiting has an end."""
+def test_only_send_waiting_waits() -> None:
+    """Empty and full links raise at once; `send_waiting` has a time limit."""
     ours, other_end = packets.pair()
     near, far = packets.Link(ours), packets.Link(other_end)
     with pytest.raises(BlockingIOError):
@@ -102,7 +100,7 @@ def test_a_link_never_waits_unless_asked_to() -> None:
 
 
 def test_three_full_packets_fit_a_link() -> None:
-    """What credits allow to be on the way never fills the socket."""
+    """The packets that credits allow never fill the socket."""
     ours, other_end = packets.pair()
     near, far = packets.Link(ours), packets.Link(other_end)
     for _ in range(packets.SMALL_CREDITS + packets.LARGE_CREDITS):
