@@ -1,4 +1,4 @@
-"""Scores of all codes, the largest of them, and seeded draws."""
+"""Scans of codes: scores, estimates, the best of them, and seeded draws."""
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,7 @@ def group_maxima(scores: npt.NDArray[np.int32]) -> list[int]:
 @examples
 @given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
 def test_scan_asymmetric_adds_the_levels_of_set_bits(seed: int, words: int, points: int) -> None:
-    """Each point's score is the sum of the query's levels over its set bits."""
+    """The score of a point is the sum of the query's levels over its set bits."""
     bits = random_bits(points, 64 * words, seed)
     margins = np.random.default_rng(seed).standard_normal(64 * words).astype(np.float32)
     planes, (scores, maxima) = np.empty((5, words), np.uint64), scratch(points)
@@ -54,7 +54,7 @@ def test_scan_asymmetric_adds_the_levels_of_set_bits(seed: int, words: int, poin
 @examples
 @given(seed=seeds, words=st.integers(1, 9), points=st.sampled_from(EDGES))
 def test_scan_hamming_counts_differing_bits(seed: int, words: int, points: int) -> None:
-    """Each point's score is minus the Hamming distance of its code to the query's."""
+    """The score of a point is minus the Hamming distance of its code to that of the query."""
     bits = random_bits(points + 1, 64 * words, seed)
     packed, (scores, maxima) = kernels.pack(bits), scratch(points)
     codes, code = np.ascontiguousarray(packed[:, 1:]), np.ascontiguousarray(packed[:, 0])
@@ -71,10 +71,10 @@ def test_scan_hamming_counts_differing_bits(seed: int, words: int, points: int) 
     points=st.sampled_from(EDGES),
     wanted=st.integers(1, 40),
 )
-def test_estimates_of_a_scan_are_those_of_its_scores(
+def test_estimates_agree_with_scores(
     seed: int, words: int, depth: int, points: int, wanted: int
 ) -> None:
-    """Scanned in one go or score by score: the same estimates, and the least of them are found."""
+    """Both ways give the same estimates, and the least of them are taken."""
     rng = np.random.default_rng(seed)
     bits, margins = (
         random_bits(points, 64 * words * depth, seed),
@@ -114,8 +114,8 @@ def test_estimates_of_a_scan_are_those_of_its_scores(
 
 @pytest.mark.parametrize("known", [0, 1, 255, 1024, 1500])
 @pytest.mark.parametrize("stop", [1500, 2100])
-def test_what_is_known_takes_the_place_of_estimates(known: int, stop: int) -> None:
-    """First estimates are replaced, and minima are those of what stands there then."""
+def test_known_distances_replace_estimates(known: int, stop: int) -> None:
+    """The first estimates are replaced, and the minima are updated."""
     rng = np.random.default_rng(known)
     estimates = rng.random(2100).astype(np.float32)
     minima = np.empty(3 * code_scan.COLUMN, np.float32)
@@ -136,8 +136,8 @@ def test_what_is_known_takes_the_place_of_estimates(known: int, stop: int) -> No
 
 @pytest.mark.parametrize("words", [1, 4, 96])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_scores_reach_their_ends(words: int, sign: int) -> None:
-    """Margins that are all as large as the largest, over full and empty codes, overflow nothing."""
+def test_extreme_scores_do_not_overflow(words: int, sign: int) -> None:
+    """With equal margins, over full and empty codes."""
     bits = np.zeros((2, 64 * words), np.bool_)
     bits[0] = True
     margins = np.full(64 * words, sign, np.float32)
@@ -156,7 +156,7 @@ def test_scores_reach_their_ends(words: int, sign: int) -> None:
 def take(
     scores: npt.NDArray[np.int32], wanted: int, ids: npt.NDArray[np.int64], *, draw: bool
 ) -> tuple[list[int], list[int]]:
-    """Return the rows that are sure and those that tie."""
+    """Return the rows above the boundary, and those that tie at it."""
     maxima = np.array(group_maxima(scores), np.int32)
     rows = np.full(len(scores), -1, np.int32)
     sure, count = code_scan.take_largest(scores, maxima, wanted, rows)
@@ -175,7 +175,7 @@ def take(
 def test_take_largest_splits_at_the_boundary(
     seed: int, points: int, spread: int, share: float
 ) -> None:
-    """What scores above the last value is sure, what has the last value ties, all else is out."""
+    """Larger scores are sure, equal scores tie, smaller ones are left out."""
     scores = np.random.default_rng(seed).integers(-spread, spread + 1, points).astype(np.int32)
     wanted = max(1, round(share * points))
     boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
@@ -187,7 +187,7 @@ def test_take_largest_splits_at_the_boundary(
 @examples
 @given(seed=seeds, points=st.sampled_from(EDGES), spread=st.sampled_from([0, 1, 3, 40]))
 def test_take_largest_draws_among_the_ties(seed: int, points: int, spread: int) -> None:
-    """With a draw there are exactly as many as wanted, the ties those of lowest priority."""
+    """A draw fills the number of rows with the ties of lowest priority."""
     rng = np.random.default_rng(seed)
     scores = rng.integers(-spread, spread + 1, points).astype(np.int32)
     ids = rng.permutation(10 * points)[:points].astype(np.int64)
@@ -206,12 +206,12 @@ def test_take_largest_draws_among_the_ties(seed: int, points: int, spread: int) 
 @settings(deadline=None, derandomize=True)
 @given(word=st.integers(0, 2**64 - 1))
 def test_mix_is_splitmix64(word: int) -> None:
-    """The published finaliser, on every word."""
+    """On any word."""
     assert top_k.mix(np.uint64(word)) == kernels.splitmix64(word)
 
 
 def test_mix_gives_the_published_numbers() -> None:
-    """The generator's first three outputs from the state 1234567."""
+    """For the first three outputs from the state 1234567."""
     golden = 0x9E3779B97F4A7C15
     outputs = [int(top_k.mix(np.uint64(1234567 + i * golden & 2**64 - 1))) for i in range(3)]
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
@@ -234,7 +234,7 @@ def kept(rows: list[int], wanted: int, ids: npt.NDArray[np.int64], seed: int) ->
 def test_keep_sample_keeps_the_lowest_priorities(
     points: int, wanted: int, seed: int, given_ids: bool
 ) -> None:
-    """Those of lowest priority stay, in the order in which they were."""
+    """In their former order."""
     rng = np.random.default_rng(points)
     ids = rng.choice(2**62, points, replace=False) if given_ids else np.arange(points)
     lots = sorted(range(points), key=lambda row: kernels.priority(seed, int(ids[row])))
@@ -244,8 +244,8 @@ def test_keep_sample_keeps_the_lowest_priorities(
     assert result == [row for row in rows if row in stay]
 
 
-def test_keep_sample_leaves_what_lies_before() -> None:
-    """Only the part that is named is sampled."""
+def test_keep_sample_keeps_the_rows_before_its_range() -> None:
+    """Only the range is sampled."""
     rows = np.arange(100, dtype=np.int32)
     end = top_k.keep_sample(rows, 60, 100, 5, NO_IDS, np.uint64(1))
     assert end == 65
@@ -254,7 +254,7 @@ def test_keep_sample_leaves_what_lies_before() -> None:
 
 
 def test_draws_are_uniform() -> None:
-    """Over many seeds every point stays equally often: chi-squared within 6 sigma."""
+    """Over many seeds points stay equally often: chi-squared is within 6 sigma."""
     points, wanted, draws = 40, 10, 4000
     counts = np.zeros(points)
     for seed in range(draws):
@@ -268,10 +268,8 @@ def test_draws_are_uniform() -> None:
 
 @examples
 @given(seed=seeds, points=st.sampled_from([1, 63, 64, 65, 300]), held=st.sampled_from([0, 5]))
-def test_what_is_at_most_the_limit_is_appended_with_its_name(
-    seed: int, points: int, held: int
-) -> None:
-    """In its order, ties with the limit too, behind what is there already."""
+def test_keep_least_appends_estimates_up_to_the_limit(seed: int, points: int, held: int) -> None:
+    """In order, with ties, after the entries that are there."""
     rng = np.random.default_rng(seed)
     fresh = rng.integers(0, 9, points).astype(np.float32)
     fresh[rng.random(points) < 0.1] = np.inf
@@ -288,8 +286,8 @@ def test_what_is_at_most_the_limit_is_appended_with_its_name(
 
 @examples
 @given(seed=seeds, words=st.sampled_from([1, 4]), zeros=st.sampled_from([0.0, 0.5, 1.0]))
-def test_signs_stand_for_margins_as_levels_of_one(seed: int, words: int, zeros: float) -> None:
-    """At the unit where they have the margins' product with themselves; a zero counts as 1."""
+def test_signs_are_levels_of_one(seed: int, words: int, zeros: float) -> None:
+    """The unit keeps the product of the margins with themselves; a zero counts as 1."""
     rng = np.random.default_rng(seed)
     margins = rng.standard_normal(64 * words).astype(np.float32)
     margins[rng.random(len(margins)) < zeros] = 0

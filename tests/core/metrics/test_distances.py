@@ -1,4 +1,4 @@
-"""Distances within result lists, and the objective J, beside their slow twins."""
+"""Distances of result lists and the objective J agree with slow twins."""
 
 import math
 
@@ -33,10 +33,10 @@ def base() -> FloatArray:
     asked_sparse=st.booleans(),
     k=st.integers(1, 8),
 )
-def test_distances_are_their_twins(
+def test_distances_agree_with_their_twins(
     seed: int, metric: Metric, stored_sparse: bool, asked_sparse: bool, k: int
 ) -> None:
-    """Pair by pair, with duplicates, zero vectors, lengths that differ by 100 and empty places."""
+    """With duplicates, zero vectors, lengths that differ by a factor of 100 and empty places."""
     rng = np.random.default_rng(seed)
     points = rng.standard_normal((9, 5)) * rng.choice([0.1, 1, 10], (9, 1))
     points *= rng.random(points.shape) < 0.7
@@ -58,10 +58,10 @@ def test_distances_are_their_twins(
 
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_lists_are_measured_in_parts(
+def test_blocks_and_steps_change_nothing(
     kind: str, base: FloatArray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However little is held at a time, long lists and many come out the same."""
+    """Small limits give the same distances for many long lists."""
     rng = np.random.default_rng(0)
     rows, queries = rng.integers(-1, 40, (30, 17)), rng.standard_normal((30, 7))
     points = base if kind == "dense" else sparse.csr_array(base)
@@ -88,8 +88,8 @@ def test_long_lists_are_measured_step_by_step(kind: str) -> None:
     assert pauses >= products * 256 / 2**26 if kind == "dense" else pauses >= products / 2**17
 
 
-def test_objective_is_the_mean_over_points_less_the_mean_over_pairs(base: FloatArray) -> None:
-    """J is what its definition says, and at the ends of the dial one of its parts."""
+def test_objective_by_hand(base: FloatArray) -> None:
+    """J is its definition, and one of its parts at either end of the diversity."""
     rows = np.array([[3, 8, 12], [5, 6, 7]])
     result = list_distances(base, base[:2], rows)
     near, apart, _ = np.array(
@@ -101,14 +101,14 @@ def test_objective_is_the_mean_over_points_less_the_mean_over_pairs(base: FloatA
 
 
 def test_a_short_list_has_no_objective(base: FloatArray) -> None:
-    """Where results are missing J does not apply; the distances of those found do."""
+    """J is NaN for a list with an empty place; its distances are numbers."""
     result = list_distances(base, base[:2], np.array([[3, -1, 4], [1, 2, 3]]))
     assert np.isnan(objective(result, 0.3)).tolist() == [True, False]
     assert result.mean[0] == result.least[0] > 0
 
 
 def test_one_result_has_no_pair(base: FloatArray) -> None:
-    """For k = 1 the objective is the distance to the query alone, and no list has a diversity."""
+    """For k = 1 J is its first part, and the distances of pairs are NaN."""
     result = list_distances(base, base[:1], np.array([[3]]))
     assert objective(result, 0.3) == pytest.approx(0.7 * result.to_query)
     assert math.isnan(result.mean[0])
@@ -116,29 +116,29 @@ def test_one_result_has_no_pair(base: FloatArray) -> None:
 
 
 def test_an_empty_list_has_no_distances(base: FloatArray) -> None:
-    """No result, no distance; no query, no list."""
+    """Distances are NaN without results, and empty without queries."""
     result = list_distances(base, base[:1], np.array([[-1, -1]]))
     assert np.isnan([result.to_query, result.mean, result.least]).all()
     assert list_distances(base, base[:0], np.empty((0, 2), np.int64)).mean.shape == (0,)
 
 
-def test_products_have_no_objective(base: FloatArray) -> None:
-    """Under `inner_product` the distance to the query hangs on the candidates, so J is NaN."""
+def test_inner_products_have_no_objective(base: FloatArray) -> None:
+    """The distance to the query would depend on the candidates, so J is NaN."""
     result = list_distances(base, base[:1], np.array([[3, 4]]), "inner_product")
     assert np.isnan(objective(result, 0.3)).all()
     assert 0 <= result.mean[0] <= 2
 
 
 @pytest.mark.parametrize("diversity", [-0.1, 1.1, math.nan])
-def test_the_dial_has_ends(base: FloatArray, diversity: float) -> None:
-    """A diversity outside 0 to 1 is refused."""
+def test_wrong_diversities_are_refused(base: FloatArray, diversity: float) -> None:
+    """Diversity is from 0 to 1."""
     result = list_distances(base, base[:1], np.array([[3, 4]]))
     with pytest.raises(InvalidArgumentError, match="diversity"):
         objective(result, diversity)
 
 
 @pytest.mark.parametrize("rows", [np.array([1, 2]), np.empty((1, 0), int), np.ones((2, 2), int)])
-def test_lists_are_one_row_a_query(base: FloatArray, rows: IntArray) -> None:
-    """Anything but (queries, k) with k from 1 up is refused."""
+def test_wrong_shapes_of_lists_are_refused(base: FloatArray, rows: IntArray) -> None:
+    """Lists are (queries, k) with k from 1 up."""
     with pytest.raises(InvalidArgumentError, match="rows must be"):
         list_distances(base, base[:1], rows)

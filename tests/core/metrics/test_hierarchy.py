@@ -1,4 +1,4 @@
-"""drank: the worked examples, the ends, any graph beside the slow twin, and a real thesaurus."""
+"""drank agrees with worked examples and a slow twin, on drawn graphs and a real thesaurus."""
 
 from fractions import Fraction
 from pathlib import Path
@@ -34,7 +34,7 @@ ABOVE = {
 
 
 def numbered(above: dict[str, str]) -> tuple[LabelTree, dict[str, int]]:
-    """Return the tree of named nodes, all of them labels, and the number of each name."""
+    """Return a tree whose nodes are all labels, and the number of each name."""
     names = {name: number for number, name in enumerate(sorted({*above, *above.values()}))}
     edges = [(names[parent], names[child]) for child, parent in above.items()]
     parents, children = zip(*edges, strict=True)
@@ -59,49 +59,49 @@ def drank(above: dict[str, str], labels: str) -> float:
     ],
 )
 def test_worked_examples(labels: str, expected: Fraction) -> None:
-    """The six sets of the notes, in exact fractions."""
+    """Six sets of labels, in exact fractions."""
     assert drank(ABOVE, labels) == pytest.approx(float(expected), abs=1e-12)
 
 
 def test_a_shallow_label_is_padded() -> None:
-    """A leaf right below A goes on by a dummy: with x1 and b1 that is 1/3 + 1/2 of 2/3."""
+    """A leaf below A gets a dummy node: with x1 and b1 drank is 1/3 + 1/2 of 2/3."""
     assert drank(ABOVE | {"y": "A"}, "x1 y b1") == pytest.approx(2 / 3)
 
 
-def test_a_label_above_another_is_padded_too() -> None:
-    """A and x1 below it are two labels that meet at A."""
+def test_a_label_with_children_is_padded() -> None:
+    """A and x1 are two labels that meet at A."""
     assert drank(ABOVE, "A x1") == pytest.approx(1 / 3)
     assert drank(ABOVE, "A A1 x1") == pytest.approx(1 / 6)
     assert drank(ABOVE, "root x1") == 1
 
 
 @pytest.mark.parametrize("labels", [[], [-1, -1], [4], [4, 4, -1], [4, 99, -5]])
-def test_fewer_than_two_labels_have_none(labels: list[int]) -> None:
-    """Nothing, one label, one label again, and one among unknown ones: 0."""
+def test_fewer_than_two_labels_have_zero(labels: list[int]) -> None:
+    """Also if the label is repeated, or among unknown ones."""
     tree, _ = numbered(ABOVE)
     assert tree.drank(np.array([labels], np.int64)).tolist() == [0]
 
 
-def test_one_level_knows_no_difference() -> None:
-    """Where all labels hang under the root any two differ as much as can be."""
+def test_one_level_has_drank_one() -> None:
+    """If the root is the parent of all labels, two labels have 1."""
     tree = LabelTree.of_edges([3, 3, 3], [0, 1, 2], 3)
     assert tree.height == 1
     assert tree.drank([[0, 1, 2], [1, 1, -1], [2, 0, -1]]).tolist() == [1, 0, 1]
 
 
 def test_a_label_alone_has_no_height() -> None:
-    """A hierarchy whose only label is its root has nothing to measure."""
+    """A hierarchy whose only label is its root has height 0, and drank 0."""
     tree = LabelTree.of_edges([], [], 1, roots=[0])
     assert tree.height == 0
     assert tree.drank([[0, -1]]).tolist() == [0]
 
 
-def test_graphs_are_pruned_by_breadth() -> None:
-    """The level of the first visit counts, then the smallest parent; cycles and loops go."""
+def test_graphs_are_pruned_breadth_first() -> None:
+    """The first level counts, then the smallest parent; cycles and loops are dropped."""
     edges = [(6, 3), (6, 5), (5, 2), (3, 2), (2, 0), (3, 0), (0, 6), (0, 0), (5, 1), (5, 1), (2, 5)]
     parents, children = zip(*edges, strict=True)
     tree = LabelTree.of_edges(parents, children, 3, roots=[6])
-    # Label 2 is reached from 3 and 5; label 0 from 3, not from 2 a level below; 4 is nowhere.
+    # Label 2 has parents 3 and 5; label 0 has parent 3, not 2 on the level below; 4 is unknown.
     assert tree.parents.tolist() == [3, 5, 3, 6, -1, 6, -1]
     assert tree.depths.tolist() == [2, 2, 2, 1, -1, 1, 0]
     again = LabelTree.of_edges(parents[::-1], children[::-1], 3, roots=[6])
@@ -109,15 +109,15 @@ def test_graphs_are_pruned_by_breadth() -> None:
     assert tree.height == 2
 
 
-def test_several_roots_hang_under_one() -> None:
-    """Labels below different roots meet at the added one alone."""
+def test_several_roots_get_a_common_root() -> None:
+    """Labels below different roots meet only at the common root."""
     tree = LabelTree.of_edges([4, 4, 5, 5], [0, 1, 2, 3], 4)
     assert tree.height == 2
     assert tree.drank([[0, 1], [0, 2]]).tolist() == [0, 1]
 
 
 def test_unknown_labels_are_left_out_and_listed() -> None:
-    """A label that no root reaches, or that no node is, changes nothing."""
+    """Labels that no root reaches, and numbers without a node, change nothing."""
     tree = LabelTree.of_edges([4, 4, 2], [0, 1, 3], 4, roots=[4])
     assert tree.unknown.tolist() == [2, 3]
     assert tree.drank([[0, 1, 2, 3, 77]]).tolist() == tree.drank([[0, 1]]).tolist() == [1]
@@ -138,7 +138,7 @@ def test_unknown_labels_are_left_out_and_listed() -> None:
 def test_wrong_hierarchies_are_refused(
     parents: list[int], children: list[int], roots: list[int] | None, message: str
 ) -> None:
-    """What is no graph, or has nowhere to begin, is an error that names the hierarchy."""
+    """The error has the field hierarchy."""
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         LabelTree.of_edges(parents, children, 3, roots)
     assert caught.value.field == "hierarchy"
@@ -153,10 +153,10 @@ nodes = st.integers(0, 7)
     st.lists(st.lists(st.integers(-1, 9), min_size=5, max_size=5), min_size=1, max_size=4),
 )
 @examples
-def test_any_graph_agrees_with_the_twin(
+def test_graphs_agree_with_their_twin(
     edges: list[tuple[int, int]], roots: list[int], sets: list[list[int]]
 ) -> None:
-    """Tree and drank of any graph are those of the slow twin, between 0 and 1."""
+    """In their trees and in drank, which is from 0 to 1."""
     parents, children = ([pair[end] for pair in edges] for end in (0, 1))
     tree = LabelTree.of_edges(
         np.array(parents, np.int64), np.array(children, np.int64), 8, roots=roots
@@ -168,8 +168,8 @@ def test_any_graph_agrees_with_the_twin(
     assert ((result >= 0) & (result <= 1 + 1e-12)).all()
 
 
-def test_h_joins_precision_and_drank() -> None:
-    """H is each document's harmonic mean of the two, drank being that of all that was predicted."""
+def test_h_combines_precision_and_drank() -> None:
+    """It is their harmonic mean; drank counts all predicted labels, right or wrong."""
     tree, names = numbered(ABOVE)
     labels: IntArray = np.array([[names["x1"], names["b1"]], [names["x1"], names["x2"]]])
 
@@ -183,8 +183,8 @@ def test_h_joins_precision_and_drank() -> None:
     assert measured["h_score"].tolist() == pytest.approx([2 / 3, 0])
 
 
-def test_a_cyclic_thesaurus_is_a_tree_afterwards(data_folder: Path) -> None:
-    """EuroVoc with its related pairs, both ways: all labels stay known, and drank tells apart."""
+def test_a_cyclic_thesaurus_becomes_a_tree(data_folder: Path) -> None:
+    """EuroVoc with related pairs in both directions keeps every label, and drank separates sets."""
     with np.load(data_folder / "eurovoc_hierarchy.npz", allow_pickle=False) as file:
         a, b, count, root = (file[n] for n in ("related_a", "related_b", "n_labels", "root"))
         parents = np.concatenate([file["edge_parent"], a, b])
@@ -193,7 +193,7 @@ def test_a_cyclic_thesaurus_is_a_tree_afterwards(data_folder: Path) -> None:
     plain = LabelTree.of_edges(parents[: -2 * len(a)], children[: -2 * len(a)], int(count))
     assert len(tree.unknown) == 0
     assert (tree.depths <= plain.depths).all()
-    # Some nodes are nearer to the root by way of what is related to them.
+    # Some nodes are nearer to the root through a related node.
     assert (tree.depths < plain.depths).any()
     siblings = np.flatnonzero(tree.parents[: int(count)] == tree.parents[0])[:5]
     assert tree.depths[siblings].max() == tree.depths[siblings].min()
