@@ -136,8 +136,10 @@ class Topics:
 
     names: (t,) ascending, the category of each topic, or the number of its list.
     keys: ascending, topic * n + row for every point of every topic.
-    totals: (t,), the number of points of each topic. pair_topics, pair_points: for every sub-topic
-        of every topic, the topic and the number of points. lists: whether topics are lists of ids.
+    totals: (t,), the number of points of each topic.
+    pair_topics, pair_points: for every sub-topic of every topic, the topic and the number of its
+        points.
+    lists: whether topics are lists of ids.
     """
 
     labels: PointCategories
