@@ -1,4 +1,4 @@
-"""How servers start, what they share, and how they end, in good order or not."""
+"""Start, replacement of processes, and end of servers."""
 
 import fcntl
 import os
@@ -36,14 +36,14 @@ def data(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def everybody(server: RunningServer) -> list[int]:
+def all_processes(server: RunningServer) -> list[int]:
     """Return the ids of all processes of a server."""
     roles = [server.pids(role) for role in ("front", "worker", "builder")]
     return [server.process.pid, *(pid for pids in roles for pid in pids)]
 
 
 def run_to_its_end(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Run a server that should not come up."""
+    """Run a server that must fail to start."""
     return subprocess.run(
         [sys.executable, "-m", "divgrpc_server", "--listen", "127.0.0.1:0", *arguments],
         env={**os.environ, **environment},
@@ -55,13 +55,13 @@ def run_to_its_end(*arguments: str, **environment: str) -> "subprocess.Completed
 
 
 def embedded_folders(server: RunningServer) -> list[Path]:
-    """Return the folder of a server without a data directory, as its log gives it."""
+    """Return the folder in memory that the log of a server names."""
     words = server.log.replace('"', " ").split()
     return [Path(word) for word in words if "/divgrpc-" in word]
 
 
 def test_roles_are_in_the_command_line(tmp_path: Path, data: Path) -> None:
-    """`ps` tells fronts, workers and builders apart; as many run as were asked for."""
+    """`ps` shows the configured numbers of fronts and workers, and a builder."""
     arguments = ("--data-dir", str(data), "--workers", "2", "--fronts", "2")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         assert (len(server.pids("front")), len(server.pids("worker"))) == (2, 2)
@@ -70,7 +70,7 @@ def test_roles_are_in_the_command_line(tmp_path: Path, data: Path) -> None:
         held.call.cancel()
 
 
-def test_health_says_how_many_kernels_are_compiled(tmp_path: Path, data: Path) -> None:
+def test_health_reports_compiled_kernels(tmp_path: Path, data: Path) -> None:
     """Check is NOT_SERVING meanwhile, with two numbers in its trailers, as GetServerInfo has them.
 
     Another process seems to compile: this test, which holds the lock and writes one file.
@@ -112,7 +112,7 @@ def test_health_says_how_many_kernels_are_compiled(tmp_path: Path, data: Path) -
 
 
 def test_fronts_share_the_port(tmp_path: Path, data: Path) -> None:
-    """Calls go on when a front is killed, through the other and then through its successor."""
+    """When a front is killed, calls go to the other one, then to its replacement."""
     arguments = ("--data-dir", str(data), "--workers", "1", "--fronts", "2")
     with RunningServer(tmp_path, *arguments) as server:
         workers = server.pids("worker")
@@ -125,7 +125,7 @@ def test_fronts_share_the_port(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_killed_front_is_replaced(tmp_path: Path, data: Path) -> None:
-    """The only front comes back on the same port, healthy, with the same workers."""
+    """On the same port, healthy, with the same workers."""
     with (
         RunningServer(tmp_path, "--data-dir", str(data)) as server,
         Client(server.target, timeout=30) as client,
@@ -138,7 +138,7 @@ def test_a_killed_front_is_replaced(tmp_path: Path, data: Path) -> None:
 
 
 def test_sigterm_lets_calls_finish(tmp_path: Path, data: Path) -> None:
-    """NOT_SERVING at once, calls under way are answered, later ones refused, exit code 0."""
+    """Health is NOT_SERVING, running calls finish, later ones are refused, the exit code is 0."""
     arguments = ("--data-dir", str(data), "--workers", "1")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         stub, health = DiverseIndexStub(channel), health_pb2_grpc.HealthStub(channel)
@@ -159,8 +159,8 @@ def test_sigterm_lets_calls_finish(tmp_path: Path, data: Path) -> None:
         assert server.process.wait(STOP_SECONDS) == 0
 
 
-def test_grace_ends(tmp_path: Path, data: Path) -> None:
-    """Calls that outlast the grace are ended; so are builds and workers that hang."""
+def test_calls_end_after_the_grace(tmp_path: Path, data: Path) -> None:
+    """And so do builds and workers that hang."""
     arguments = ("--data-dir", str(data), "--workers", "1", "--grace", "0.2")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         stub = DiverseIndexStub(channel)
@@ -169,7 +169,7 @@ def test_grace_ends(tmp_path: Path, data: Path) -> None:
         os.kill(server.pids("worker")[0], signal.SIGSTOP)
         call = stub.Query.future(QUERY, timeout=60)
         stub.GetServerInfo(index_pb2.GetServerInfoRequest(), timeout=10)
-        everyone = everybody(server)
+        everyone = all_processes(server)
         server.terminate()
         with pytest.raises(grpc.RpcError):
             call.result()
@@ -181,7 +181,7 @@ def test_grace_ends(tmp_path: Path, data: Path) -> None:
 
 
 def test_a_stream_ends_when_the_server_does(tmp_path: Path, data: Path) -> None:
-    """An idle QueryStream does not hold up the end: it is told UNAVAILABLE."""
+    """An idle QueryStream ends as UNAVAILABLE, and does not delay the server."""
     with (
         RunningServer(tmp_path, "--data-dir", str(data), "--grace", "30") as server,
         server.channel() as channel,
@@ -195,7 +195,7 @@ def test_a_stream_ends_when_the_server_does(tmp_path: Path, data: Path) -> None:
 
 
 def open_stream(stub: DiverseIndexStub) -> Iterator[query_pb2.QueryStreamResponse]:
-    """Return a QueryStream that has answered one query and says no more."""
+    """Return a QueryStream that has answered one query and is idle."""
     steps: queue.SimpleQueue[query_pb2.QueryStreamRequest] = queue.SimpleQueue()
     steps.put(query_pb2.QueryStreamRequest(correlation_id=1, query=QUERY))
     call = stub.QueryStream(iter(steps.get, None), timeout=60)
@@ -203,13 +203,13 @@ def open_stream(stub: DiverseIndexStub) -> Iterator[query_pb2.QueryStreamRespons
     return call
 
 
-def test_a_killed_supervisor_leaves_nobody(tmp_path: Path, data: Path) -> None:
-    """All children go, stopped ones too; the port is free, and the next start cleans up."""
+def test_a_killed_supervisor_leaves_no_process(tmp_path: Path, data: Path) -> None:
+    """All children end, even stopped ones; the port is free; the next start cleans up."""
     arguments = ("--data-dir", str(data), "--workers", "2")
     with RunningServer(tmp_path, *arguments) as server, server.channel() as channel:
         held = Held(DiverseIndexStub(channel), "unfinished")
         held.send(chunk(np.ones((3, DIMS))))
-        everyone = everybody(server)
+        everyone = all_processes(server)
         os.kill(server.pids("worker")[0], signal.SIGSTOP)
         server.process.kill()
         eventually(lambda: not any(map(alive, everyone)), 2)
@@ -223,7 +223,7 @@ def test_a_killed_supervisor_leaves_nobody(tmp_path: Path, data: Path) -> None:
 
 
 def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
-    """Without a data directory it says so, serves, and leaves nothing behind."""
+    """Without a data directory the server logs it, serves, and leaves nothing behind."""
     with RunningServer(tmp_path) as server, Client(server.target, timeout=30) as client:
         assert "memory only" in server.log
         assert not client.server_info().durable
@@ -235,8 +235,8 @@ def test_indexes_in_memory_end_with_the_server(tmp_path: Path) -> None:
         assert not folder.exists()
 
 
-def test_a_killed_embedded_server_is_swept(tmp_path: Path) -> None:
-    """What it leaves in memory goes at the next start; a server that lives keeps its own."""
+def test_the_folder_of_a_killed_server_is_removed(tmp_path: Path) -> None:
+    """By the next server, which leaves the folder of a running server alone."""
     with RunningServer(tmp_path) as killed:
         (left,) = embedded_folders(killed)
         killed.process.kill()
@@ -264,7 +264,7 @@ def test_one_server_per_data_folder(tmp_path: Path, data: Path) -> None:
 
 
 def test_children_that_never_come_up(tmp_path: Path) -> None:
-    """A start that cannot succeed ends, says so, and leaves nothing running."""
+    """The server logs it and ends, and leaves no process."""
     broken = tmp_path / "broken" / "numba"
     broken.mkdir(parents=True)
     (broken / "__init__.py").write_text("raise ImportError('no compiler here')\n")
@@ -275,15 +275,15 @@ def test_children_that_never_come_up(tmp_path: Path) -> None:
     assert "serving" not in failed.stdout
 
 
-def test_a_ready_file_holds_the_address(tmp_path: Path) -> None:
-    """Programs that cannot read the output find the address in a file."""
+def test_a_ready_file_has_the_address(tmp_path: Path) -> None:
+    """For programs that cannot read the output."""
     ready = tmp_path / "ready"
     with RunningServer(tmp_path, "--ready-file", str(ready)) as server:
         assert ready.read_text() == f"{server.target}\n"
 
 
-def test_unavailable_once_it_is_gone(tmp_path: Path) -> None:
-    """Calls to a server that has ended are UNAVAILABLE."""
+def test_calls_to_an_ended_server_are_unavailable(tmp_path: Path) -> None:
+    """The status is UNAVAILABLE."""
     with RunningServer(tmp_path) as server, Client(server.target, retries=False) as client:
         server.stop()
         with pytest.raises(UnavailableError):
