@@ -158,15 +158,15 @@ def test_an_exact_search_ends_early_and_finds_the_same() -> None:
 def test_a_scan_ends_when_labels_are_too_short(hash_limit: int, candidates_limit: int) -> None:
     """It agrees with its twin, and scores few labels."""
     rng = np.random.default_rng(1)
-    lengths = rng.permutation((1 + np.arange(9_000)) ** -0.8)
-    built = Index.build(X, label_model=(rng.standard_normal((9_000, 6)) * lengths[:, None], MAP))
+    lengths = rng.permutation((1 + np.arange(4_000)) ** -0.8)
+    built = Index.build(X, label_model=(rng.standard_normal((4_000, 6)) * lengths[:, None], MAP))
     assert built.engine.labels is not None
     points = points_of(inner(built))
-    queries = embed(X[:8].copy(), MAP, np.zeros(RANK, "f4"), unit=False)
+    queries = embed(X[:3].copy(), MAP, np.zeros(RANK, "f4"), unit=False)
     limits = {"hash_limit": hash_limit, "candidates_limit": candidates_limit}
     for search, diversity in itertools.product(("scan", "scan_hamming", "exact"), (0.0, 0.3)):
         options: dict[str, Any] = {"search": search, "diversity": diversity, "top_k": 3, **limits}
-        result = built.predict_labels(X[:8], **options)
+        result = built.predict_labels(X[:3], **options)
         effective = built.engine.labels.resolve(PredictParameters(**options))
         for query, labels in zip(queries, result.labels, strict=True):
             assert labels.tolist() == near_copies.answer(points, query, effective).ids
