@@ -7,8 +7,6 @@ hashes, finds, scores and selects, row by row. Its columns become a `QueryResult
 """
 
 import functools
-import time
-from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +16,11 @@ import numpy as np
 from divgrpc import compilation
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.labels.prediction import NO_LABELS, IndexedLabels, document_rows
-from divgrpc.metrics import Labels, ListDistances, Topics, Values
-from divgrpc.metrics.distances import list_distances_stepwise
+from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.parameters.warning_rules import crowded, not_collapsed, too_few
+from divgrpc.platforms import thread_seconds
 from divgrpc.search.costs import SearchTable
 from divgrpc.search.dials import reason_words
 from divgrpc.search.plan import QueryPlan
@@ -280,16 +278,16 @@ class Engine:
         """Answer row by row, for evaluations.
 
         Returns the ids (nq, k) int64 of `answer`, and the microseconds (nq,) float64 that search
-        and selection took for each row.
+        and selection took for each row on this thread, without waits for a core.
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         plan = self._plan(parameters, dense=not isinstance(queries, SparseRows))
         ids = np.empty((len(queries), plan.parameters.k), np.int64)
         seconds = np.empty(len(queries))
         for number in range(len(queries)):
-            start = time.perf_counter()
+            start = thread_seconds()
             answers = self._searcher.answer(queries[number : number + 1], plan)
-            seconds[number] = time.perf_counter() - start
+            seconds[number] = thread_seconds() - start
             ids[number] = answers.ids[0]
         return ids, seconds * 1e6
 
@@ -301,19 +299,15 @@ class Engine:
         ids = self._searcher.ids if len(self._searcher.ids) else np.arange(self.rows)
         return Topics.of_categories(Labels.of(**columns, ids=ids))
 
-    def distances(self, queries: RowsLike, ids: IntArray) -> Generator[None, None, ListDistances]:
-        """Measure the distances of results `ids` (nq, k) from their queries and from one another.
-
-        The generator pauses every few milliseconds. It returns the value of
-        `divgrpc.metrics.list_distances`.
-        """
+    def distances(self, queries: RowsLike, ids: IntArray) -> ListDistances:
+        """Measure how far results `ids` (nq, k) are from their queries and from one another."""
         prepared = query_rows("queries", queries, self.dims, self._searcher.metric)
         points, matrix = (
             rows.matrix if isinstance(rows, SparseRows) else rows
             for rows in (self._searcher.points, prepared)
         )
         places = self.topics.labels.rows(ids)
-        return list_distances_stepwise(points, matrix, places, self._searcher.metric)
+        return list_distances(points, matrix, places, self._searcher.metric)
 
 
 def _is_sparse(queries: RowsLike | None) -> bool:

@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Final
 
 MODULES: Final = {
+    "divgrpc.evaluation.label_grid": "divgrpc.evaluation.grid",
     "divgrpc.label_parameters": "divgrpc.parameters.predict",
     "divgrpc.label_plans": "divgrpc.labels.build_inputs",
     "divgrpc.thresholds": "divgrpc.evaluation.label_thresholds",

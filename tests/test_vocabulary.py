@@ -11,7 +11,7 @@ from google.protobuf.descriptor_pb2 import DescriptorProto
 
 from divgrpc import types
 from divgrpc.evaluation import Grid, evaluate
-from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.index import Index
 from divgrpc.labels.build_inputs import Labelling

@@ -24,7 +24,7 @@ from divgrpc_client import async_calls
 from divgrpc_client.messages import arguments, responses
 from divgrpc_client.messages import upload as uploads
 from divgrpc_client.messages.batches import PredictBatch, QueryBatch
-from divgrpc_client.messages.evaluate import Evaluation
+from divgrpc_client.messages.evaluate import QueryEvaluation
 from divgrpc_client.messages.evaluate_labels import LabelEvaluation
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.options import (
@@ -272,7 +272,7 @@ class AsyncClient:
         """
         rest = {"folds": folds, "set_default": set_default, "per_query": per_query}
         data = (name, queries, categories)
-        evaluation = Evaluation(*data, options, rest, relevant=relevant, progress=progress)
+        evaluation = QueryEvaluation(*data, options, rest, relevant=relevant, progress=progress)
         call = RpcCall("Evaluate", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.Evaluate
         return async_calls.evaluate(method, call, evaluation, self._idle_timeout)

@@ -12,7 +12,7 @@ from google.rpc.status_pb2 import Status
 from divgrpc.search.results import ResultT
 from divgrpc.types import IndexInfo, Progress, QueryResult
 from divgrpc_client.messages.batches import Batch
-from divgrpc_client.messages.evaluation_parts import EvaluationParts, RequestT, ResponseT, RowT
+from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
 from divgrpc_client.messages.pipelines import Pipeline
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.messages.vectors import VectorsLike
@@ -156,7 +156,7 @@ def query(
 def evaluate(
     method: "grpc.UnaryStreamMultiCallable[RequestT, ResponseT]",
     call: RpcCall,
-    evaluation: EvaluationParts[RequestT, ResponseT, RowT],
+    evaluation: Evaluation[RequestT, ResponseT, RowT],
     idle_timeout: float,
 ) -> Iterator[RowT]:
     """Send an evaluation, report its progress, and yield its rows.

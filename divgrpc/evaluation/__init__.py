@@ -1,36 +1,26 @@
-"""Which settings to try, what each reaches, and which to take.
+"""Which settings to try, what each reaches on a caller's own queries, and which to take.
+
+Lives here: grids, cross-validation by folds, evaluations of queries and of predicted labels. May
+import every other package of divgrpc. Only the modules on labels of an index may import an engine:
+a client makes rows of answered figures with numpy alone.
 
     for row in evaluate(index, queries, categories, grid=Grid(ks=(10, 20))):
         print(row.parameters, row.metrics["h_score"])
-
-numpy alone is imported: an index is asked, never made, so that a server's front and a client can
-put together what others have measured.
 """
 
 from divgrpc.evaluation.folds import FOLDS, Chosen, choose_by_folds, deal_folds
-from divgrpc.evaluation.grid import Grid
-from divgrpc.evaluation.measuring import COLUMNS, METRICS, Asked, Evaluable, Piece
-from divgrpc.evaluation.planning import LEAST_WITH_H, Plan, Task, plan
-from divgrpc.evaluation.running import PIECE_QUERIES, Clock, evaluate
-from divgrpc.evaluation.tallying import Tally
+from divgrpc.evaluation.grid import Grid, LabelGrid
+from divgrpc.evaluation.queries import COLUMNS, LEAST_WITH_H, METRICS, evaluate
 
 __all__ = [
     "COLUMNS",
     "FOLDS",
     "LEAST_WITH_H",
     "METRICS",
-    "PIECE_QUERIES",
-    "Asked",
     "Chosen",
-    "Clock",
-    "Evaluable",
     "Grid",
-    "Piece",
-    "Plan",
-    "Tally",
-    "Task",
+    "LabelGrid",
     "choose_by_folds",
     "deal_folds",
     "evaluate",
-    "plan",
 ]

@@ -1,8 +1,8 @@
 """Distances of results to the query and to one another, and the objective J of both."""
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 
@@ -10,13 +10,11 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.metrics.judging import Values
 from divgrpc.types import IntArray, Metric
 
-T = TypeVar("T")
-
 # A dense (n, d) array or a sparse matrix of scipy, which this module must not import.
 Rows = Any
 # Numbers of vectors, and products of pairs, held at a time: 8 MiB each.
 _BLOCK_NUMBERS: Final = 2**20
-# Multiplications of dense rows, and products of sparse rows, in one step: a few milliseconds.
+# Multiplications of dense rows, and products of sparse rows, in one step.
 _STEP_MULTIPLICATIONS: Final = 2**26
 _STEP_SPARSE_PRODUCTS: Final = 2**17
 # Sparse rows multiplied at a time. All pairs of a block are multiplied, also across lists.
@@ -56,13 +54,6 @@ def list_distances(
     A vector of zeros has a cosine of 0 with any other. Raises `InvalidArgumentError`, with the
     field rows, for other shapes.
     """
-    return to_end(list_distances_stepwise(points, queries, rows, metric))
-
-
-def list_distances_stepwise(
-    points: Rows, queries: Rows, rows: IntArray, metric: Metric
-) -> Generator[None, None, ListDistances]:
-    """Do what `list_distances` does, in steps of a few milliseconds."""
     rows = np.asarray(rows, np.int64)
     if rows.ndim != 2 or not rows.shape[1]:
         raise InvalidArgumentError("rows", "rows must be (queries, k) with k at least 1")
@@ -74,18 +65,8 @@ def list_distances_stepwise(
     values = np.empty((3, len(rows)))
     for start in range(0, len(rows), lists):
         block = slice(start, start + lists)
-        values[:, block] = yield from _measure_block(points, queries[block], rows[block], metric)
+        values[:, block] = _measure_block(points, queries[block], rows[block], metric)
     return ListDistances(values[0], values[1], values[2], (rows >= 0).sum(axis=1), k)
-
-
-def to_end(steps: Generator[None, None, T]) -> T:
-    """Run all steps and return the value of the generator."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: T = end.value
-            return result
 
 
 def objective(distances: ListDistances, diversity: float) -> Values:
@@ -105,9 +86,7 @@ def objective(distances: ListDistances, diversity: float) -> Values:
     return np.where(distances.found == distances.k, value, np.nan)
 
 
-def _measure_block(
-    points: Rows, queries: Rows, rows: IntArray, metric: Metric
-) -> Generator[None, None, Values]:
+def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) -> Values:
     """Return (3, g): mean distance to the query, mean and least between results, of g lists."""
     valid = rows >= 0
     listed = points[np.maximum(rows, 0).ravel()].astype(np.float64)
@@ -125,7 +104,6 @@ def _measure_block(
         pairs = (places > places[block, None]) & valid[:, block, None] & valid[:, None]
         total += np.where(pairs, distances, 0.0).sum(axis=(1, 2))
         least = np.minimum(least, np.where(pairs, distances, np.inf).min(axis=(1, 2)))
-        yield
     pair_count = count * (count - 1) // 2
     measured = (count > 0) & (metric != "inner_product")
     values = np.stack(

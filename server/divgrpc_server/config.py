@@ -18,6 +18,8 @@ from typing import Any, Final, cast
 from divgrpc.errors import InvalidArgumentError
 
 ENVIRONMENT_PREFIX: Final = "DIVGRPC_"
+# Evaluations that a server has under way at a time.
+EVALUATIONS_MAX: Final = 2
 _YES: Final = ("1", "true", "yes", "on")
 _NO: Final = ("0", "false", "no", "off")
 

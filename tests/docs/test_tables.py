@@ -13,7 +13,7 @@ from google.rpc import code_pb2
 from divgrpc import errors
 from divgrpc.errors import DivgrpcError
 from divgrpc.evaluation import Grid
-from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.labels.build_inputs import Labelling
 from divgrpc.parameters import (
     LIMITS,

@@ -1,5 +1,7 @@
 """Evaluate over the wire: what it gives, what it refuses, and what becomes of it when things go."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -13,12 +15,13 @@ import numpy as np
 import pytest
 
 from divgrpc import Index
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import IndexDamagedError, IndexNotFoundError, InvalidArgumentError
 from divgrpc.evaluation import Grid, evaluate
 from divgrpc.types import EvaluateRow, FloatArray, Progress
 from divgrpc_client import Client, RpcError
-from divgrpc_client.messages import evaluation_parts
-from support.running_server import RunningServer, eventually
+from divgrpc_client.messages import evaluate as messages_of_evaluate
+from divgrpc_server.evaluator.__main__ import NICENESS
+from support.running_server import RunningServer, alive, eventually
 from support.served_index import EVALUATED_ROWS as N
 from support.served_index import random_points
 
@@ -32,6 +35,8 @@ GRID: dict[str, Any] = {
     "seed": 7,
 }
 ONE: dict[str, Any] = {"selectors": ("greedy",), "ks": (5,)}
+# An evaluator has a low priority, and other programs may be at work beside the tests.
+WAIT_SECONDS = 60.0
 # Long enough for something to happen meanwhile.
 LONG: dict[str, Any] = {"selectors": ("greedy",), "searches": ("exact",), "limits": ((0, 0),)}
 
@@ -168,7 +173,7 @@ def test_queries_too_large_for_a_message(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """They travel in several, and their rows are those of all; a default they cannot set."""
-    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 6_000)
+    monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 6_000)
     index = Index.open(server.folder / "data" / evaluated)
     seen: list[Progress] = []
     options = GRID | {"folds": 4, "per_query": True}
@@ -190,7 +195,7 @@ def test_queries_too_large_for_a_message(
         with pytest.raises(InvalidArgumentError) as refused:
             client.evaluate(evaluated, queries, **bad)
         assert refused.value.field == field
-    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 50)
+    monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 50)
     with pytest.raises(InvalidArgumentError, match="query 0") as refused:
         client.evaluate(evaluated, queries, ASKED)
     assert refused.value.field == "queries"
@@ -222,51 +227,61 @@ def begun(rows: Iterator[EvaluateRow]) -> threading.Thread:
     return thread
 
 
-def busy(server: RunningServer) -> float:
-    """Return the CPU seconds of all workers."""
-    return (
-        sum(
-            sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]))
-            for pid in server.pids("worker")
-        )
-        / 100
-    )
-
-
-def test_cancelling_frees_the_workers(
+def test_cancelling_ends_the_evaluator(
     server: RunningServer, client: Client, evaluated: str
 ) -> None:
-    """Soon after a caller has gone no worker has anything to do."""
+    """Soon after a caller has gone the process that measured for it has ended."""
     seen: list[Progress] = []
     with Client(server.target) as own:
         thread = begun(long_run(own, evaluated, seen, 200))
-        eventually(lambda: len(seen) > 2)
+        eventually(lambda: len(seen) > 2, WAIT_SECONDS)
+        pids = server.pids("evaluator")
+        assert pids
     thread.join(20)
-
-    def idle() -> bool:
-        before = busy(server)
-        time.sleep(0.3)
-        return busy(server) - before < 0.05
-
-    eventually(idle)
+    eventually(lambda: not any(map(alive, pids)), WAIT_SECONDS)
     assert client.query(evaluated, random_points(1)).counts[0] == 10
+
+
+def test_evaluations_take_turns_in_one_process(
+    server: RunningServer, client: Client, evaluated: str, queries: FloatArray
+) -> None:
+    """An evaluation that ends, well or not, leaves its process to the next one."""
+    list(client.evaluate(evaluated, queries, ASKED, **ONE))
+    pids = server.pids("evaluator")
+    with pytest.raises(InvalidArgumentError):
+        list(client.evaluate(evaluated, queries, [99] * 150, **ONE))
+    list(client.evaluate(evaluated, queries, ASKED, **ONE))
+    assert server.pids("evaluator") == pids
+
+
+def test_an_evaluator_has_a_low_priority(
+    server: RunningServer, client: Client, evaluated: str, queries: FloatArray
+) -> None:
+    """Its own, and that of its session, which is what counts where the kernel groups sessions."""
+    list(client.evaluate(evaluated, queries, ASKED, **ONE))
+    for pid in server.pids("evaluator"):
+        assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS
+        with suppress(FileNotFoundError):
+            text = Path(f"/proc/{pid}/autogroup").read_text()
+            assert not text or text.split()[-1] == str(NICENESS)
 
 
 def test_small_queries_do_not_wait(client: Client, evaluated: str) -> None:
     """Queries are answered while an evaluation keeps every worker busy."""
     seen: list[Progress] = []
-    thread = begun(long_run(client, evaluated, seen, 30))
-    eventually(lambda: len(seen) > 1)
+    thread = begun(long_run(client, evaluated, seen, 10))
+    eventually(lambda: len(seen) > 1, WAIT_SECONDS)
     while len(seen) < 4:
         assert client.query(evaluated, random_points(1)).counts[0] == 10
     assert seen[-1].rows_done < seen[-1].rows_total
     client.query(evaluated, random_points(400))
-    thread.join(60)
+    thread.join(WAIT_SECONDS)
     assert seen[-1].rows_done == seen[-1].rows_total
 
 
-def test_a_killed_worker_costs_nothing(tmp_path: Path, queries: FloatArray) -> None:
-    """What a worker left is measured by another, and the rows are what they would have been."""
+@pytest.mark.parametrize("role", ["worker", "evaluator"])
+def test_a_killed_process_costs_nothing(tmp_path: Path, queries: FloatArray, role: str) -> None:
+    """A worker has no part in it; another evaluator begins anew where the first was killed."""
     data = tmp_path / "data"
     rows = np.arange(N)
     index = Index.build(
@@ -282,11 +297,67 @@ def test_a_killed_worker_costs_nothing(tmp_path: Path, queries: FloatArray) -> N
         def tell(progress: Progress) -> None:
             seen.append(progress)
             if len(seen) == 2:
-                own.kill("worker")
+                own.kill(role)
 
         wire = list(client.evaluate("killed", queries, ASKED, progress=tell, **options))
         assert len(seen) > 2
     assert_same(wire, list(evaluate(index, queries, ASKED, grid=Grid(**options))))
+
+
+def test_an_evaluator_that_is_killed_twice(
+    server: RunningServer, client: Client, evaluated: str
+) -> None:
+    """UNAVAILABLE, and the server serves on."""
+    seen: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        seen.append(progress)
+        if not progress.rows_done:
+            for pid in server.pids("evaluator"):
+                os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(RpcError, match="two evaluators ended") as died:
+        list(
+            client.evaluate(
+                evaluated, random_points(2_000), np.arange(2_000) % 3, progress=tell, **LONG
+            )
+        )
+    assert died.value.code == grpc.StatusCode.UNAVAILABLE
+    assert len(seen) == 2
+    assert list(client.evaluate(evaluated, random_points(5), [0] * 5))
+
+
+def test_a_file_that_is_cut_short_meanwhile(
+    server: RunningServer, client: Client, queries: FloatArray
+) -> None:
+    """DATA_LOSS: the evaluator dies of it, and the next one compares the lengths of the files."""
+    rows = np.arange(N)
+    client.build("cut", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
+
+    def tell(_: Progress) -> None:
+        for path in (server.folder / "data" / "cut" / "1").glob("*.npy"):
+            os.truncate(path, 0)
+
+    with pytest.raises(IndexDamagedError) as damaged:
+        list(client.evaluate("cut", queries, ASKED, progress=tell, **LONG))
+    assert isinstance(damaged.value, RpcError)
+    assert damaged.value.code == grpc.StatusCode.DATA_LOSS
+
+
+def test_an_index_that_is_deleted_meanwhile(client: Client, queries: FloatArray) -> None:
+    """Its last generation is evaluated to the end; NOT_FOUND the next time."""
+    rows = np.arange(N)
+    client.build("deleted", random_points(N), categories=rows % 3, subtopics=rows // 3 % 4)
+    seen: list[Progress] = []
+
+    def tell(progress: Progress) -> None:
+        seen.append(progress)
+        if len(seen) == 1:
+            client.delete_index("deleted")
+
+    assert list(client.evaluate("deleted", queries, ASKED, progress=tell, **ONE))
+    with pytest.raises(IndexNotFoundError):
+        list(client.evaluate("deleted", queries, ASKED, **ONE))
 
 
 def test_one_generation_from_first_to_last(client: Client, queries: FloatArray) -> None:
@@ -328,7 +399,7 @@ def test_only_so_many_at_a_time(server: RunningServer, client: Client, evaluated
     seen: list[list[Progress]] = [[], []]
     with Client(server.target) as own:
         threads = [begun(long_run(own, evaluated, each, 200)) for each in seen]
-        eventually(lambda: all(seen))
+        eventually(lambda: all(seen), WAIT_SECONDS)
         with pytest.raises(RpcError) as full:
             list(client.evaluate(evaluated, random_points(5), [0] * 5))
         assert full.value.code == grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -342,4 +413,4 @@ def test_only_so_many_at_a_time(server: RunningServer, client: Client, evaluated
             return bool(list(client.evaluate(evaluated, random_points(5), [0] * 5)))
         return False
 
-    eventually(free)
+    eventually(free, WAIT_SECONDS)

@@ -16,14 +16,14 @@ from scipy import sparse
 
 from divgrpc import Index
 from divgrpc.errors import IndexNotFoundError, InvalidArgumentError, UnfitIndexError
-from divgrpc.evaluation import label_planning
-from divgrpc.evaluation.label_grid import LabelGrid
-from divgrpc.evaluation.label_planning import told_max
+from divgrpc.evaluation import labels as evaluation_of_labels
+from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
+from divgrpc.evaluation.labels import told_max
 from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, Progress
 from divgrpc_client import AsyncClient, Client, RpcError
-from divgrpc_client.messages import evaluation_parts
+from divgrpc_client.messages import evaluate as messages_of_evaluate
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_labels_pb2, predict_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
@@ -96,7 +96,7 @@ def test_documents_too_many_for_a_message(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They travel in several, some of them without any label; their rows are those of all."""
-    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 3_000)
+    monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     seen: list[Progress] = []
     blank = sparse.csr_array((40, labelled_documents.LABELS), dtype=bool)
     documents, truth = sparse.vstack([ASKED, ASKED[:40]]), sparse.vstack([TRUTH, blank])
@@ -117,8 +117,8 @@ def test_an_index_replaced_by_one_without_a_model_between_messages(
     server: RunningServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ABORTED, as for any other: the index that was named was right when the call began."""
-    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 3_000)
-    cut = evaluation_parts.EvaluationParts.messages
+    monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
+    cut = messages_of_evaluate.Evaluation.messages
     told: Any = {"selectors": ["nearest"], "modes": ["embedding"], "folds": 0}
     with Client(server.target) as client:
 
@@ -132,7 +132,7 @@ def test_an_index_replaced_by_one_without_a_model_between_messages(
         client.build(
             "torn", X, labels=labelled_documents.labels_of(X), label_model=pair, replace=True
         )
-        monkeypatch.setattr(evaluation_parts.EvaluationParts, "messages", replaced)
+        monkeypatch.setattr(messages_of_evaluate.Evaluation, "messages", replaced)
         with pytest.raises(RpcError) as caught:
             list(client.evaluate_labels("torn", ASKED, TRUTH, **told))
         assert caught.value.code == grpc.StatusCode.ABORTED
@@ -143,7 +143,7 @@ def test_what_several_messages_cannot_have(
     client: Client, core: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A default; and what the server would refuse of the whole is refused before any is sent."""
-    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 3_000)
+    monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 3_000)
     plain = list(client.evaluate_labels(NAME, ASKED, TRUTH, **ONE))
     assert_same(plain, list(evaluate_labels(core, ASKED, TRUTH, grid=LabelGrid(**ONE))))
     for field, given in (
@@ -156,7 +156,7 @@ def test_what_several_messages_cannot_have(
         with pytest.raises(InvalidArgumentError) as refused:
             client.evaluate_labels(NAME, ASKED, **bad)
         assert refused.value.field == field
-    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 50)
+    monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 50)
     with pytest.raises(InvalidArgumentError, match="document 0 and its labels") as refused:
         client.evaluate_labels(NAME, ASKED, TRUTH)
     assert refused.value.field == "documents"
@@ -176,7 +176,7 @@ def test_more_documents_than_one_call_may_ask(
             patched.setitem(limits, name, least)
             parts = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE))
         assert_same(parts, whole)
-    monkeypatch.setattr(label_planning, "LABELS_MAX", 500)
+    monkeypatch.setattr(evaluation_of_labels, "LABELS_MAX", 500)
     assert_same(list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, **ONE)), whole)
 
 
@@ -199,7 +199,7 @@ def test_a_row_fits_a_message(
     with pytest.raises(grpc.RpcError) as caught:
         list(stub.EvaluateLabels(request, timeout=30))
     assert details_of(caught.value).fields == ("per_document",)
-    monkeypatch.setattr(label_planning, "told_max", lambda _: 70)
+    monkeypatch.setattr(evaluation_of_labels, "told_max", lambda _: 70)
     parts = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, per_document=True, **ONE))
     told: dict[str, Any] = {"folds": 0, "per_document": True, "grid": LabelGrid(**ONE)}
     assert_same(parts, list(evaluate_labels(core, ASKED, TRUTH, **told)))

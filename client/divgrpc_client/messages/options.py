@@ -10,8 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, ParamSpec, TypedDict, TypeVar, get_args, get_type_hints
 
 from divgrpc.evaluation import Grid
-from divgrpc.evaluation.grid import Limits
-from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.grid import LabelGrid, Limits
 from divgrpc.parameters import (
     BuildOptions,
     BuildParameters,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 import divgrpc
-from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.types import EvaluateLabelRow, Mode
 from divgrpc_lab.data.documents import Split

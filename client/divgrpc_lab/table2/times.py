@@ -17,7 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import divgrpc
-from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.types import FloatArray, Mode
 from divgrpc_lab.data.labelled_documents import (

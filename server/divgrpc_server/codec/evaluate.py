@@ -1,185 +1,165 @@
-"""Evaluate's messages as the core takes them, rows as messages, and what front and worker exchange.
+"""Messages of Evaluate and EvaluateLabels to the core's types, and rows to messages.
 
-What stands before all of them, and what EvaluateLabels has in common; the rest of that is in
-`label_tasks`. Used by fronts and workers, so it loads nothing that computes.
+Used by evaluators alone: it loads the compiler.
 """
 
-import json
-import struct
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
-from typing import Any, Final, NamedTuple, get_args
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, cast
 
 import numpy as np
 
+from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.evaluation import COLUMNS, Asked, Grid, Plan, Task
+from divgrpc.evaluation.grid import Grid, LabelGrid
+from divgrpc.evaluation.label_running import study_labels
+from divgrpc.evaluation.labels import LabelPlan, LabelTask, told_max
+from divgrpc.evaluation.queries import Asked, study_queries
+from divgrpc.evaluation.study import Study
+from divgrpc.evaluation.task import Task
 from divgrpc.metrics import Values
-from divgrpc.parameters import QueryParameters, check_index_name
-from divgrpc.types import EffectiveParameters, EvaluateRow, Interval, Progress
+from divgrpc.metrics.labelling import Truth
+from divgrpc.parameters import check_index_name
+from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Interval, Progress
 from divgrpc_protos import words
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
-from divgrpc_server.codec.results import effective, word
+from divgrpc_server.codec.requests import parse_vectors
+from divgrpc_server.codec.results import effective, effective_of_labels, parse_label_sets, word
 
-_ROW: Final = evaluate_pb2.EvaluateRow.DESCRIPTOR
-_WORDS: Final = {
-    "selectors": "selector",
-    "variants": "variant",
-    "roundings": "rounding",
-    "searches": "search",
-}
-_NUMBERS: Final = ("diversities", "ks")
-_PLAIN: Final = (
-    "number",
-    "generation",
-    "h_of_means",
-    "queries",
-    "empty",
-    "short",
-    "on_front",
-    "by_fold",
-    "is_default",
+Request = evaluate_pb2.EvaluateRequest | evaluate_labels_pb2.EvaluateLabelsRequest
+Response = evaluate_pb2.EvaluateResponse | evaluate_labels_pb2.EvaluateLabelsResponse
+Row = EvaluateRow | EvaluateLabelRow
+
+# Fields of a row's message that are copied as they are; one kind of row lacks some.
+_COPIED: Final = (
+    *("number", "generation", "goal", "h_of_means", "queries", "documents", "empty", "short"),
+    *("scored", "on_front", "by_fold", "is_default", "coverage_at"),
 )
-_HEAD: Final = struct.Struct("<QQ")
-Asking = evaluate_pb2.EvaluateRequest | evaluate_labels_pb2.EvaluateLabelsRequest
-_KINDS: Final[tuple[type[Asking], ...]] = get_args(Asking)
+_AT: Final = ("precision_at", "recall_at", "ndcg_at", "propensity_scored_at")
 
 
-class Head(NamedTuple):
-    """What stands before a request between front and worker, and a byte that tells its kind.
+class QueryCall:
+    """One Evaluate call; raises `InvalidArgumentError` with the field for a wrong request."""
 
-    `run`: the evaluation that it is part of, for which a worker keeps its generation open;
-    `generation`: which one that is, 0 where the worker is to say.
-    """
+    def __init__(self, payload: bytes) -> None:
+        request = evaluate_pb2.EvaluateRequest.FromString(payload)
+        self.index = check_index_name(request.index)
+        self._queries = parse_vectors("queries", request.queries)
+        self._task = Task(
+            grid=Grid(**_axes(request), keep_duplicates=request.keep_duplicates),
+            rows=len(self._queries),
+            per_row=request.per_query,
+            **_task_options(request),
+        ).bounded()
+        lists = [np.array(each.ids, np.int64) for each in request.relevant] or None
+        categories = np.array(request.categories, np.int64) if request.categories else None
+        self._asked = Asked.of(categories, lists, self._task.rows)
 
-    run: int
-    generation: int
+    def study(self, engine: Engine) -> Study[EvaluateRow]:
+        """Check the call against its index."""
+        return study_queries(engine, self._queries, self._asked, self._task)
 
-    def pack(self, request: Asking) -> bytes:
-        """Return what `unpack` reads."""
-        kind = _KINDS.index(type(request))
-        return _HEAD.pack(*self) + bytes([kind]) + request.SerializeToString()
+    @staticmethod
+    def pack_progress(progress: Progress) -> bytes:
+        """Return the response that says how far the evaluation has come."""
+        return evaluate_pb2.EvaluateResponse(progress=_progress(progress)).SerializeToString()
 
-
-def unpack(payload: bytes) -> tuple[Head, Asking]:
-    """Return what another process of ours packed."""
-    message = _KINDS[payload[_HEAD.size]].FromString(payload[_HEAD.size + 1 :])
-    return Head(*_HEAD.unpack_from(payload)), message
-
-
-def without_head(payload: bytes) -> bytes:
-    """Return what is the same whenever it is asked."""
-    return payload[_HEAD.size :]
-
-
-def parse_task(request: evaluate_pb2.EvaluateRequest, queries: int) -> Task:
-    """Return what a request with so many queries asks for, but what is relevant to them.
-
-    Raises `InvalidArgumentError` with the field named.
-    """
-    check_index_name(request.index)
-    axes = axes_of(request, _WORDS, _NUMBERS)
-    if not axes:
-        raise InvalidArgumentError("grid", "the grid is empty: give an axis of it some values")
-    if request.HasField("seed"):
-        axes["seed"] = request.seed
-    axes["keep_duplicates"] = request.keep_duplicates
-    told = {"folds": request.folds} if request.HasField("folds") else {}
-    return Task(
-        grid=Grid(**axes),
-        queries=queries,
-        set_default=request.set_default,
-        per_query=request.per_query,
-        **told,
-    ).bounded()
+    @staticmethod
+    def pack_rows(rows: Sequence[EvaluateRow]) -> list[bytes]:
+        """Return the responses of all rows."""
+        return [_pack_row(row, evaluate_pb2.EvaluateResponse()) for row in rows]
 
 
-def axes_of(request: Asking, of_words: Iterable[str], of_numbers: Iterable[str]) -> dict[str, Any]:
-    """Return the axes that have values: those of words, those of numbers, and limits.
+class LabelCall:
+    """One EvaluateLabels call; raises as `QueryCall`."""
+
+    def __init__(self, payload: bytes) -> None:
+        request = evaluate_labels_pb2.EvaluateLabelsRequest.FromString(payload)
+        self.index = check_index_name(request.index)
+        self._documents = parse_vectors("documents", request.documents)
+        axes = _axes(request)
+        if request.HasField("neighbours"):
+            axes["neighbours"] = request.neighbours
+        if vote := word(request.DESCRIPTOR, "vote", request.vote):
+            axes["vote"] = vote
+        self._task = LabelTask(
+            grid=LabelGrid(**axes),
+            rows=len(self._documents),
+            per_row=request.per_document,
+            **_task_options(request),
+        ).bounded()
+        most = told_max(max(self._task.widths()))
+        if self._task.per_row and self._task.rows > most:
+            raise InvalidArgumentError(
+                "per_document",
+                f"per_document needs at most {most} documents for this top_k, "
+                f"got {self._task.rows}: a row must fit a message",
+            )
+        sets = parse_label_sets(request.labels, self._task.rows, "documents")
+        if self._task.folds and not len(sets.indices):
+            raise InvalidArgumentError("labels", "labels must have one label at least")
+        self._truth = Truth(sets.indptr, sets.indices, (self._task.rows, sets.cols))
+        self._plan: LabelPlan | None = None
+
+    def study(self, engine: Engine) -> Study[EvaluateLabelRow]:
+        """Check the call against its index."""
+        study = study_labels(engine, self._documents, self._truth, self._task)
+        self._plan = cast(LabelPlan, study.plan)
+        return study
+
+    @staticmethod
+    def pack_progress(progress: Progress) -> bytes:
+        """Return the response that says how far the evaluation has come."""
+        response = evaluate_labels_pb2.EvaluateLabelsResponse(progress=_progress(progress))
+        return response.SerializeToString()
+
+    def pack_rows(self, rows: Sequence[EvaluateLabelRow]) -> list[bytes]:
+        """Return the responses of all rows, after how frequent the true labels are."""
+        response = evaluate_labels_pb2.EvaluateLabelsResponse
+        packed = [_pack_row(row, response()) for row in rows]
+        if not self._task.per_row or self._plan is None or self._plan.counts is None:
+            return packed
+        counts = self._plan.counts[np.unique(self._truth.indices)].tolist()
+        frequencies = evaluate_labels_pb2.LabelFrequencies(points=self._plan.points, counts=counts)
+        return [response(frequencies=frequencies).SerializeToString(), *packed]
+
+
+def _task_options(request: Request) -> dict[str, Any]:
+    folds = {"folds": request.folds} if request.HasField("folds") else {}
+    return {"set_default": request.set_default, **folds}
+
+
+def _axes(request: Request) -> dict[str, Any]:
+    """Return the axes of a request that have values, and its seed.
 
     Raises `InvalidArgumentError` with the axis as its field.
     """
-    axes: dict[str, Any] = {name: tuple(getattr(request, name)) for name in of_numbers}
-    for name in of_words:
-        found = [word(request.DESCRIPTOR, name, value) for value in getattr(request, name)]
-        if None in found:
-            raise InvalidArgumentError(name, f"{name} must not have an unspecified value")
-        axes[name] = tuple(found)
-    axes["limits"] = tuple(
-        (
-            each.hash_limit if each.HasField("hash_limit") else None,
-            each.candidates_limit if each.HasField("candidates_limit") else None,
-        )
-        for each in request.limits
-    )
-    return {name: values for name, values in axes.items() if values}
-
-
-def parse_asked(request: evaluate_pb2.EvaluateRequest, queries: int) -> Asked:
-    """Return what is relevant to so many queries; raises as `parse_task` does."""
-    lists = [np.array(each.ids, np.int64) for each in request.relevant] or None
-    categories = np.array(request.categories, np.int64) if request.categories else None
-    return Asked.of(categories, lists, queries)
-
-
-def piece_of(
-    name: str,
-    setting: QueryParameters,
-    asked: Asked,
-    queries: Any,  # noqa: ANN401  # a Vectors message
-) -> evaluate_pb2.EvaluateRequest:
-    """Return the request that asks some queries at one setting, and chooses nothing."""
-    request = evaluate_pb2.EvaluateRequest(
-        index=name,
-        queries=queries,
-        categories=None if asked.categories is None else asked.categories.tolist(),
-        relevant=[evaluate_pb2.RelevantIds(ids=each.tolist()) for each in asked.relevant or ()],
-        limits=[
-            evaluate_pb2.EvaluateLimits(
-                hash_limit=setting.hash_limit, candidates_limit=setting.candidates_limit
+    axes: dict[str, Any] = {}
+    for field, values in request.ListFields():
+        name = field.name
+        if not field.is_repeated or name in ("categories", "relevant"):
+            continue
+        if field.enum_type is not None:
+            axes[name] = tuple(word(request.DESCRIPTOR, name, value) for value in values)
+            if None in axes[name]:
+                raise InvalidArgumentError(name, f"{name} must not have an unspecified value")
+        elif name == "limits":
+            axes[name] = tuple(
+                (_value(pair, "hash_limit"), _value(pair, "candidates_limit")) for pair in values
             )
-        ],
-        diversities=[float(setting.diversity)],
-        ks=[setting.k],
-        seed=setting.seed,
-        keep_duplicates=setting.keep_duplicates,
-        folds=0,
-    )
-    add_words(request, _WORDS, setting)
-    return request
+        elif name == "thresholds":
+            axes[name] = tuple(_value(each, "threshold") for each in values)
+        else:
+            axes[name] = tuple(values)
+    if not axes:
+        raise InvalidArgumentError("grid", "the grid is empty: give an axis of it some values")
+    return axes | ({"seed": request.seed} if request.HasField("seed") else {})
 
 
-def add_words(request: Asking, axes: Mapping[str, str], setting: object) -> None:
-    """Give each of the axes of words the one value of its parameter."""
-    fields = request.DESCRIPTOR.fields_by_name
-    for axis, parameter in axes.items():
-        getattr(request, axis).append(words.to_enum(fields[axis], getattr(setting, parameter)))
+def _value(message: Any, field: str) -> Any:  # noqa: ANN401  # any message, any number
+    return getattr(message, field) if message.HasField(field) else None
 
 
-def pack_plan(plan: Plan) -> bytes:
-    """Return what `unpack_plan` reads."""
-    return json.dumps(asdict(plan)).encode()
-
-
-def unpack_plan(payload: bytes) -> Plan:
-    """Return what a worker found of a task."""
-    document = json.loads(payload)
-    resolved = tuple(EffectiveParameters(**each) for each in document.pop("resolved"))
-    return Plan(resolved=resolved, **document)
-
-
-def pack_measured(measured: Values) -> bytes:
-    """Return what `unpack_measured` reads."""
-    return np.ascontiguousarray(measured, "<f8").tobytes()
-
-
-def unpack_measured(payload: bytes, columns: int = len(COLUMNS)) -> Values:
-    """Return (columns, nq) float64: what a piece found."""
-    return np.frombuffer(payload, "<f8").reshape(columns, -1)
-
-
-def progress_of(progress: Progress) -> evaluate_pb2.EvaluateProgress:
-    """Return the message that says how far an evaluation has come."""
+def _progress(progress: Progress) -> evaluate_pb2.EvaluateProgress:
     return evaluate_pb2.EvaluateProgress(
         queries_done=progress.rows_done,
         queries_total=progress.rows_total,
@@ -187,24 +167,36 @@ def progress_of(progress: Progress) -> evaluate_pb2.EvaluateProgress:
     )
 
 
-def pack_row(row: EvaluateRow) -> bytes:
-    """Return the EvaluateResponse that holds a row."""
-    message = evaluate_pb2.EvaluateRow(
-        **{name: getattr(row, name) for name in _PLAIN},
-        parameters=effective(row.parameters),
-        metrics=[metric_of(*each) for each in row.metrics.items()],
-        microseconds=evaluate_pb2.EvaluateTimes(**row.microseconds._asdict()),
-        values=values_of(row.values),
-    )
-    setattr(message, "search", words.to_enum(_ROW.fields_by_name["search"], row.search))  # noqa: B010  # the enum's type is mypy's alone
-    return evaluate_pb2.EvaluateResponse(row=message).SerializeToString()
+def _pack_row(row: Row, response: Response) -> bytes:
+    """Return the bytes of a response, which is empty, with a row."""
+    message: Any = response.row
+    fields = message.DESCRIPTOR.fields_by_name
+    copied = {name: getattr(row, name) for name in _COPIED if name in fields}
+    message.MergeFrom(type(message)(**copied))
+    message.search = words.to_enum(fields["search"], row.search)
+    message.metrics.extend(_metric(*item) for item in row.metrics.items())
+    message.microseconds.CopyFrom(evaluate_pb2.EvaluateTimes(**row.microseconds._asdict()))
+    message.values.extend(_values(row.values))
+    if isinstance(row, EvaluateLabelRow):
+        message.parameters.CopyFrom(effective_of_labels(row.parameters))
+        for name in _AT:
+            getattr(message, name).extend(_metric("", each) for each in getattr(row, name))
+        if row.labels is not None:
+            message.labels.CopyFrom(_picked(row.labels))
+    else:
+        message.parameters.CopyFrom(effective(row.parameters))
+    return response.SerializeToString()
 
 
-def metric_of(name: str, interval: Interval) -> evaluate_pb2.EvaluateMetric:
-    """Return the message of a metric, named or not."""
+def _metric(name: str, interval: Interval) -> evaluate_pb2.EvaluateMetric:
     return evaluate_pb2.EvaluateMetric(name=name, **interval._asdict())
 
 
-def values_of(values: Mapping[str, Values]) -> list[evaluate_pb2.EvaluateValues]:
-    """Return the messages of what every query or document has, (nq,) each."""
+def _values(values: Mapping[str, Values]) -> list[evaluate_pb2.EvaluateValues]:
     return [evaluate_pb2.EvaluateValues(name=name, values=own) for name, own in values.items()]
+
+
+def _picked(labels: IntArray) -> evaluate_labels_pb2.PickedLabels:
+    known = labels >= 0
+    ends = np.cumsum([0, *known.sum(axis=1)])
+    return evaluate_labels_pb2.PickedLabels(offsets=ends.tolist(), labels=labels[known].tolist())

@@ -32,11 +32,17 @@ class BuildsFullError(errors.LimitExceededError):
 
     reason = "BUILDS_FULL"
 
+    def __init__(self) -> None:
+        super().__init__("as many builds are under way as may be; try again later")
+
 
 class EvaluationsFullError(errors.LimitExceededError):
     """As many evaluations are under way as may be."""
 
     reason = "EVALUATIONS_FULL"
+
+    def __init__(self) -> None:
+        super().__init__("as many evaluations are under way as may be; try again")
 
 
 class ReplyTooLargeError(errors.LimitExceededError):

@@ -1,8 +1,8 @@
 """The process that speaks gRPC: startup, serve, drain.
 
 It computes nothing and imports no compiler. What it knows of the other processes it hears from the
-supervisor over the control channel, which brings sockets to workers and builders; when that channel
-ends, so does the process.
+supervisor over the control channel, which brings sockets to workers, builders and evaluators. When
+that channel ends, so does the process.
 """
 
 import asyncio
@@ -18,8 +18,7 @@ from grpc_health.v1 import health, health_pb2
 from divgrpc.parameters import INDEX_NAME, LIMITS
 from divgrpc.storage.generations import IndexFolder
 from divgrpc_server.front.catalog import Catalog
-from divgrpc_server.front.evaluations import Evaluations
-from divgrpc_server.front.jobs import Builds
+from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.reflection import add_reflection
 from divgrpc_server.front.service import SERVICE, Service
@@ -83,7 +82,7 @@ class Front:
             changed=self._health_wanted.set,
             stamp=self._stamp,
         )
-        self._builds = Builds(me.config, me.channel, self._pool, me.root)
+        self._jobs = Jobs(me.config, me.channel, self._pool, me.root)
         catalog = Catalog(
             me.config, me.root, self._pool, lambda: self._serving, lambda: self._kernels
         )
@@ -91,8 +90,7 @@ class Front:
             me.config,
             self._pool,
             catalog,
-            self._builds,
-            Evaluations(me.root, self._pool),
+            self._jobs,
             access=self._access,
             log=log,
         )
@@ -188,8 +186,8 @@ class Front:
             self._tell(control.Message("again", message.number))
         elif message.kind == "worker":
             self._pool.attach(message.number, packets.Link(packets.adopt(descriptor)))
-        elif message.kind in ("builder", "refused"):
-            self._builds.hear(message, descriptor)
+        elif message.kind in ("job", "refused"):
+            self._jobs.hear(message, descriptor)
         elif message.kind == "kernels":
             self._kernels = message.number, int(message.text)
             self._pool.no_worker = "no worker is up"

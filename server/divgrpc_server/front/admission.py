@@ -22,18 +22,16 @@ from divgrpc_server.config import Config
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Request
 
-Kind = Literal["small", "large", "pieces"]
+Kind = Literal["small", "large"]
 
 # What goes to every worker, counts for no queue and is tried once.
-TO_ALL: Final = (Op.PREPARE, Op.PLAN)
+TO_ALL: Final = (Op.PREPARE,)
 _SHARE: Final = 0.5
 _WINDOW_SECONDS: Final = 0.05
 
 
-def kind_of(op: int, payload: bytes) -> Kind:
+def kind_of(payload: bytes) -> Kind:
     """Return which room of a worker a call takes."""
-    if op == Op.PIECE:
-        return "pieces"
     return "small" if len(payload) <= packets.SMALL_MAX else "large"
 
 
@@ -84,20 +82,15 @@ class Admission:
         self._clock = clock
         self._calls_max = config.queue_calls
         self._bytes_max = config.queue_bytes
-        self._lines: dict[Kind, _Line] = {"small": _Line(), "large": _Line(), "pieces": _Line()}
+        self._lines: dict[Kind, _Line] = {"small": _Line(), "large": _Line()}
         self._calls = 0
         self._bytes = 0
 
-    def check(self, op: Op, payload: bytes, deadline: float) -> None:
-        """Raise `QueueFullError` for a call that is not to be taken on.
-
-        Not for a piece of an evaluation, of which whoever deals them has few under way.
-        """
-        if op == Op.PIECE:
-            return
+    def check(self, payload: bytes, deadline: float) -> None:
+        """Raise `QueueFullError` for a call that is not to be taken on."""
         if self._calls >= self._calls_max or self._bytes + len(payload) > self._bytes_max:
             raise QueueFullError("the server holds as many queries as it may; try again shortly")
-        line = self._lines[kind_of(op, payload)]
+        line = self._lines[kind_of(payload)]
         if line.since is None or not line.pace:
             return
         if line.held * line.pace > _SHARE * (deadline - self._clock()):
@@ -107,14 +100,14 @@ class Admission:
 
     def take(self, request: Request) -> None:
         """Count a call in."""
-        self._lines[kind_of(request.op, request.payload)].held += 1
+        self._lines[kind_of(request.payload)].held += 1
         self._calls += 1
         self._bytes += len(request.payload)
 
     def release(self, request: Request, *, answered: bool = False) -> None:
         """Count a call out; only those that a worker `answered` tell how long others will wait."""
         if request.op not in TO_ALL:
-            self._lines[kind_of(request.op, request.payload)].release(answered=answered)
+            self._lines[kind_of(request.payload)].release(answered=answered)
             self._calls -= 1
             self._bytes -= len(request.payload)
 

@@ -23,8 +23,7 @@ from divgrpc.storage.generations import IndexFolder, list_indexes
 from divgrpc_protos.v1 import index_pb2, query_pb2
 from divgrpc_server.codec.results import pack_info
 from divgrpc_server.codec.statuses import expected
-from divgrpc_server.config import Config
-from divgrpc_server.front.evaluations import EVALUATIONS_MAX
+from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.front.pool import Pool
 
 _PAGE_SIZE: Final = 100

@@ -1,18 +1,19 @@
-"""A front's side of Build and BuildOnce: asks for a builder and relays between it and the caller.
+"""Calls that have a process of their own: asks for the process, and relays between it and callers.
 
-The messages pass as bytes, unread. When the builder has a generation whole, every worker opens it;
-then the builder lets it serve, which is one rename that all workers see at once. So no query waits
-for a large index to be opened, and none is answered from the past once another was not.
+Build and BuildOnce have a builder, Evaluate and EvaluateLabels an evaluator. The messages pass as
+bytes, unread. When a builder has a generation whole, every worker opens it; then the builder lets
+it serve, which is one rename that all workers see at once. So no query waits for a large index to
+be opened, and none is answered from the past once another was not.
 """
 
 import asyncio
 import itertools
 import math
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from google.rpc import status_pb2
 from grpc import aio
@@ -27,7 +28,12 @@ from divgrpc.parameters import check_index_name
 from divgrpc.storage.generations import IndexFolder
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_server.codec.results import parse_build_parameters
-from divgrpc_server.codec.statuses import BuildsFullError, LateError, OutOfMemoryError
+from divgrpc_server.codec.statuses import (
+    BuildsFullError,
+    EvaluationsFullError,
+    LateError,
+    OutOfMemoryError,
+)
 from divgrpc_server.config import Config
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.ipc import build_frames, control, packets
@@ -46,13 +52,53 @@ class Stream(Protocol):
         """Send the caller a message."""
 
 
-class Build:
-    """One Build call: its messages, and its subject, which its header and its end give."""
+class Job:
+    """One call: how its process is asked for, and its messages."""
 
-    part = Part.MESSAGE
+    # What a front asks the supervisor for, and how often if the process dies.
+    request: ClassVar[control.Kind]
+    tries = 1
+    died: ClassVar[str]
+    full: ClassVar[type[DivgrpcError]]
+    # The frame of the caller's messages.
+    part: Part
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
+
+    def check(self, message: object, root: Path) -> None:
+        """Check the first message; raises the error that the process would raise."""
+
+    def done(self, response: bytes) -> None:
+        """Take the last response."""
+
+
+class Evaluation(Job):
+    """One Evaluate or EvaluateLabels call, as `part` says: one message to read, events to write."""
+
+    request = "evaluate"
+    # Nothing but progress is sent before the rows, so a second process may begin anew.
+    tries = 2
+    died = "two evaluators ended while they evaluated this request"
+    full = EvaluationsFullError
+
+    def __init__(
+        self, part: Part, request: bytes, write: Callable[[bytes], Awaitable[None]]
+    ) -> None:
+        super().__init__(_OneMessage(request, write))
+        self.part = part
+
+
+class Build(Job):
+    """One Build call; its subject comes from its header and its end."""
+
+    request = "build"
+    died = "the builder ended before the index was done"
+    full = BuildsFullError
+    part = Part.MESSAGE
+
+    def __init__(self, stream: Stream) -> None:
+        super().__init__(stream)
         self.subject = NO_SUBJECT
         self._index = ""
 
@@ -87,7 +133,7 @@ class BuildOnce(Build):
     part = Part.ONCE
 
     def __init__(self, request: bytes) -> None:
-        super().__init__(_OneMessage(request))
+        super().__init__(_OneMessage(request, _drop))
         self.response = b""
 
     def check(self, message: object, root: Path) -> None:
@@ -105,17 +151,23 @@ class BuildOnce(Build):
 
 
 class _OneMessage:
-    """The stream of a BuildOnce call for a relay: one message to read, and no events to send."""
+    """The stream of a call whose caller sends one message."""
 
-    def __init__(self, message: bytes) -> None:
+    def __init__(self, message: bytes, write: Callable[[bytes], Awaitable[None]]) -> None:
         self._unread: list[object] = [aio.EOF, message]
+        self._write = write
 
     async def read(self) -> object:
         """Return the message, then the end of the stream."""
-        return self._unread.pop()
+        return self._unread.pop() if self._unread else aio.EOF
 
     async def write(self, message: bytes) -> None:
-        """Drop an event."""
+        """Send the caller an event, or drop it where the call answers with one message."""
+        await self._write(message)
+
+
+async def _drop(_: bytes) -> None:
+    """Drop an event."""
 
 
 class RefusedError(Exception):
@@ -126,8 +178,12 @@ class RefusedError(Exception):
         self.status = status
 
 
-class Builds:
-    """Starts builders through the supervisor and relays to them; `root` has the indexes."""
+class _DiedError(Exception):
+    """The process of a job ended without a word."""
+
+
+class Jobs:
+    """Starts processes through the supervisor and relays to them; `root` has the indexes."""
 
     def __init__(self, config: Config, channel: control.Channel, pool: Pool, root: Path) -> None:
         self._config = config
@@ -135,44 +191,51 @@ class Builds:
         self._channel = channel
         self._pool = pool
         self._marks = itertools.count(1)
-        self._awaited: dict[int, asyncio.Future[socket.socket]] = {}
+        self._awaited: dict[int, tuple[Job, asyncio.Future[socket.socket]]] = {}
 
     def hear(self, message: control.Message, descriptor: int) -> None:
-        """Take the supervisor's answer to a request for a builder."""
-        future = self._awaited.pop(message.number, None)
+        """Take the supervisor's answer to a request for a process."""
+        job, future = self._awaited.pop(message.number, (None, None))
         if message.kind == "refused" or descriptor < 0:
-            if future is not None and not future.done():
-                future.set_exception(_refusal(message))
+            if job is not None and future is not None and not future.done():
+                future.set_exception(_refusal(job, message))
             return
         link = packets.adopt(descriptor)
         link.setblocking(False)
         if future is None or future.done():
-            link.close()  # the caller is gone; its builder ends with the link
+            link.close()  # the caller is gone; its process ends with the link
         else:
             future.set_result(link)
 
-    async def relay(self, build: Build, request_id: str) -> None:
-        """Serve one Build call to its end.
+    async def relay(self, job: Job, request_id: str) -> None:
+        """Serve one call to its end.
 
         A bad header is refused before a builder starts, which takes seconds.
-        Raises `RefusedError` with what the builder says, and errors of ours. Being cancelled, by a
-        caller who left or whose deadline passed, ends the builder too.
+        Raises `RefusedError` with what the process says, and errors of ours. Being cancelled, by a
+        caller who left or whose deadline passed, ends the process too.
         """
         idle = self._config.upload_idle
         try:
             async with asyncio.timeout(idle):
-                header = await build.stream.read()
+                header = await job.stream.read()
         except TimeoutError:
             raise _stood_still(idle) from None
-        build.check(header, self._root)
-        with await self._start(request_id) as link:
-            await _Relay(build, header, link, idle, self._pool).run()
+        job.check(header, self._root)
+        for _ in range(job.tries):
+            with await self._start(job, request_id) as link:
+                relay = _Relay(job, header, link, idle, self._pool)
+                with suppress(_DiedError):
+                    await relay.run()
+                    return
+                if relay.committed:
+                    break
+        raise UnavailableError(job.died)
 
-    async def _start(self, request_id: str) -> socket.socket:
+    async def _start(self, job: Job, request_id: str) -> socket.socket:
         mark = next(self._marks)
         future: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
-        self._awaited[mark] = future
-        self._channel.send(control.Message("build", mark, request_id))
+        self._awaited[mark] = job, future
+        self._channel.send(control.Message(job.request, mark, request_id))
         try:
             return await future
         except asyncio.CancelledError:
@@ -181,13 +244,13 @@ class Builds:
             raise
 
 
-def _refusal(message: control.Message) -> DivgrpcError:
-    """Return why there is no builder."""
+def _refusal(job: Job, message: control.Message) -> DivgrpcError:
+    """Return why there is no process."""
     if message.kind != "refused":
-        return OutOfMemoryError("the server has no descriptor left for a build")
+        return OutOfMemoryError("the server has no descriptor left for the process of this call")
     if message.text:
         return UnavailableError(message.text)
-    return BuildsFullError("as many builds are under way as may be; try again later")
+    return job.full()
 
 
 def _stood_still(seconds: float) -> LateError:
@@ -195,18 +258,18 @@ def _stood_still(seconds: float) -> LateError:
 
 
 class _Relay:
-    """One Build call between its caller and its builder; its header has been read."""
+    """One call between its caller and its process; its first message has been read."""
 
     def __init__(
-        self, build: Build, header: object, link: socket.socket, idle: float, pool: Pool
+        self, job: Job, header: object, link: socket.socket, idle: float, pool: Pool
     ) -> None:
-        self._build = build
+        self._job = job
         self._header = header
-        self._stream = build.stream
+        self._stream = job.stream
         self._link = link
         self._pool = pool
         self._sending = asyncio.Lock()
-        self._committed = False
+        self.committed = False
         self._whole: Whole | None = None
         self._upload_task: asyncio.Future[None] | None = None
         self._clock = _IdleClock(idle, self._end_upload)
@@ -241,24 +304,24 @@ class _Relay:
                 if not isinstance(message, bytes):  # aio.EOF
                     await self._send(Part.END)
                     return
-                await self._send(self._build.part, message)
+                await self._send(self._job.part, message)
             except (BrokenPipeError, ConnectionResetError):
-                return  # the builder has ended, and `_events` hears why
+                return  # the process has ended, and `_events` hears why
             self._clock.start()
             message = await self._stream.read()
             self._clock.stop()
 
     async def _events(self) -> None:
-        """Pass the builder's events on."""
+        """Pass the events of the process on."""
         while True:
             try:
                 part, payload = await build_frames.receive_async(self._link)
             except (EOFError, ConnectionResetError):
-                raise UnavailableError("the builder ended before the index was done") from None
+                raise _DiedError from None
             if part == Part.STATUS:
                 raise RefusedError(status_pb2.Status.FromString(payload))
             if part == Part.COMMITTED:
-                self._committed = True
+                self.committed = True
                 self._clock.turn(callers=False)
             elif part == Part.WHOLE:
                 self._whole = Whole.unpack(payload)
@@ -267,10 +330,11 @@ class _Relay:
                 with suppress(BrokenPipeError, ConnectionResetError):
                     await self._send(Part.PUBLISH)
             else:
-                self._clock.turn(callers=not self._committed)
-                await self._stream.write(payload)
+                self._clock.turn(callers=not self.committed)
+                if payload:
+                    await self._stream.write(payload)
             if part == Part.DONE:
-                self._build.done(payload)
+                self._job.done(payload)
                 return
 
     async def _send(self, part: Part, payload: bytes = b"") -> None:

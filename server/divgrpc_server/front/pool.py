@@ -1,10 +1,9 @@
 """Queries wait here for a worker; here a worker's death is made good.
 
-Theory of operation. A call waits in one of four lines: small, large (its packet needs a memfd),
-pieces of evaluations, or suspects. Small calls that wait together travel together, so load makes
-packets larger, not more. Credits (see `frames`) bound what a worker has before it, and so does the
-number of its pieces; the rest waits here, where it can still go to whichever worker is free, or be
-withdrawn.
+Theory of operation. A call waits in one of three lines: small, large (its packet needs a memfd), or
+suspects. Small calls that wait together travel together, so load makes packets larger, not more.
+Credits (see `packets`) bound what a worker has before it; the rest waits here, where it can still
+go to whichever worker is free, or be withdrawn.
 
 A worker that dies leaves calls unanswered, and one of them may be the cause. All become suspects:
 one worker is reserved, and each suspect is tried there with nothing beside it, so that a second
@@ -66,7 +65,6 @@ class Pool:
         self._workers: list[Worker] = []
         self._small: OrderedDict[int, Call] = OrderedDict()
         self._large: OrderedDict[int, Call] = OrderedDict()
-        self._pieces: OrderedDict[int, Call] = OrderedDict()
         self._suspects: OrderedDict[int, Call] = OrderedDict()
         self._reserved: Worker | None = None
         self._quarantine = Quarantine(stamp)
@@ -113,7 +111,7 @@ class Pool:
 
         Raises `QueueFullError` and `PoisonError`.
         """
-        self._admission.check(op, payload, deadline)
+        self._admission.check(payload, deadline)
         if self._quarantine.holds(op, payload):
             raise PoisonError("this request ended two workers a moment ago and is not tried again")
         call = Call(Request(next(self._ids), deadline, op, tag, payload), deliver)
@@ -125,13 +123,12 @@ class Pool:
     def _line(self, call: Call) -> OrderedDict[int, Call]:
         if call.deaths:
             return self._suspects
-        lines = {"small": self._small, "large": self._large, "pieces": self._pieces}
-        return lines[kind_of(call.request.op, call.request.payload)]
+        return self._small if kind_of(call.request.payload) == "small" else self._large
 
     def withdraw(self, call: Call) -> None:
         """Forget a call that nobody waits for any more."""
         number = call.request.id
-        for line in (self._small, self._large, self._pieces, self._suspects):
+        for line in (self._small, self._large, self._suspects):
             if line.pop(number, None):
                 self._admission.release(call.request)
                 return
@@ -155,10 +152,6 @@ class Pool:
         found = await asyncio.gather(*replies)
         return [reply for reply in found if reply.outcome != Outcome.LOST]
 
-    def release(self, run: bytes) -> None:
-        """Tell every worker that an evaluation is over."""
-        self._note(Op.RELEASE, run)
-
     def refresh(self, index: str) -> None:
         """Tell every worker that an index has changed or is gone."""
         self._note(Op.REFRESH, index.encode())
@@ -176,8 +169,6 @@ class Pool:
         # A worker that a later line finds blocked passes for free in those before, until next time.
         self._admission.measure("small", full=self._deal("small", self._small))
         self._admission.measure("large", full=self._deal("large", self._large))
-        if self._pieces:
-            self._deal("pieces", self._pieces)
 
     def _deal(self, kind: Kind, line: OrderedDict[int, Call]) -> bool:
         """Send what waits while a worker has room; tells whether workers are up and none has."""
@@ -225,13 +216,13 @@ class Pool:
         request = call.request
         self._hand_over(worker, [call])
         small = int(len(request.payload) <= packets.SMALL_MAX)
-        spent = (0, 0) if request.op == Op.PIECE else (small, 1 - small)
+        spent = (small, 1 - small)
         self._earn(worker, -spent[0], -spent[1])
         try:
             sent = self._send_whole(worker, request)
         except OSError as error:
             self._earn(worker, *spent)
-            self._forget(worker, request)
+            del worker.outstanding[request.id]
             self._admission.release(call.request)
             call.deliver(_status(request, error, self._log))
             return
@@ -256,19 +247,12 @@ class Pool:
         for call in calls:
             worker.outstanding[call.request.id] = call
             call.worker = worker
-            if call.request.op == Op.PIECE:
-                worker.pieces.add(call.request.id)
-
-    def _forget(self, worker: Worker, request: Request) -> None:
-        """Strike out what was handed over and never sent."""
-        del worker.outstanding[request.id]
-        worker.pieces.discard(request.id)
 
     def _take_back(self, worker: Worker, calls: list[Call]) -> None:
         """Put calls that could not be sent at the head of their line."""
         for call in reversed(calls):
             number = call.request.id
-            self._forget(worker, call.request)
+            del worker.outstanding[number]
             call.worker = None
             line = self._line(call)
             line[number] = call
@@ -299,7 +283,6 @@ class Pool:
         self._earn(worker, small, large)
         worker.lent += lent
         for reply in packets.unpack_replies(packet, memfd):
-            worker.pieces.discard(reply.id)
             call = worker.outstanding.pop(reply.id, None)
             if call is not None:
                 self._admission.release(call.request, answered=True)
@@ -378,7 +361,7 @@ class Pool:
 
     def _give_up(self, since: float) -> None:
         """End the calls that have waited since then while no worker is up."""
-        for line in (self._suspects, self._large, self._pieces, self._small):
+        for line in (self._suspects, self._large, self._small):
             for call in [call for call in line.values() if call.since <= since]:
                 del line[call.request.id]
                 self._admission.release(call.request)

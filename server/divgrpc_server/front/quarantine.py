@@ -13,7 +13,6 @@ from typing import Final, NamedTuple
 from google.protobuf.message import DecodeError
 
 from divgrpc_protos.v1 import predict_pb2, query_pb2
-from divgrpc_server.codec import evaluate
 from divgrpc_server.ipc.packets import Op
 
 _SECONDS: Final = 60.0
@@ -64,19 +63,15 @@ def index_of(op: int, payload: bytes) -> str:
     try:
         if op == Op.STREAM:
             return query_pb2.QueryStreamRequest.FromString(payload).query.index
-        if op in (Op.PIECE, Op.PLAN):
-            return evaluate.unpack(payload)[1].index
         if op == Op.PREDICT:
             return predict_pb2.PredictLabelsRequest.FromString(payload).index
         return query_pb2.QueryRequest.FromString(payload).index
-    except (DecodeError, IndexError):
+    except DecodeError:
         return ""
 
 
 def _fingerprint(op: int, payload: bytes) -> bytes:
-    """Return what makes a query the same again, whatever number its stream or run gave it."""
-    if op == Op.PIECE:
-        payload = evaluate.without_head(payload)
+    """Return what makes a query the same again, whatever number its stream gave it."""
     if op == Op.STREAM:
         with contextlib.suppress(DecodeError):
             payload = query_pb2.QueryStreamRequest.FromString(payload).query.SerializeToString()

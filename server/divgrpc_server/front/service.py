@@ -24,12 +24,11 @@ from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import MessageTooLargeError, explain
 from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog
-from divgrpc_server.front.dealing import Dealt, DealtDocuments, DealtQueries
-from divgrpc_server.front.evaluations import Evaluations
-from divgrpc_server.front.jobs import Build, BuildOnce, Builds, RefusedError, Stream
+from divgrpc_server.front.jobs import Build, BuildOnce, Evaluation, Jobs, RefusedError, Stream
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
 from divgrpc_server.front.standard_requests import DETAILS_KEY
+from divgrpc_server.ipc.build_frames import Part
 from divgrpc_server.ipc.packets import Op, Outcome
 from divgrpc_server.ipc.subject_lines import NO_SUBJECT, Subject
 from divgrpc_server.logging.logs import AccessLog, Logger
@@ -80,8 +79,7 @@ class Service:
         config: Config,
         pool: Pool,
         catalog: Catalog,
-        builds: Builds,
-        evaluations: Evaluations,
+        jobs: Jobs,
         *,
         access: AccessLog,
         log: Logger,
@@ -89,8 +87,7 @@ class Service:
         self._config = config
         self._pool = pool
         self._catalog = catalog
-        self._builds = builds
-        self._evaluations = evaluations
+        self._jobs = jobs
         self._access = access
         self._log = log
         self._prefix = secrets.token_hex(4)
@@ -123,8 +120,10 @@ class Service:
                 "GetServerInfo": unary(
                     self._from_catalog("GetServerInfo", catalog.get_server_info)
                 ),
-                "Evaluate": server_stream(self._evaluate("Evaluate", DealtQueries)),
-                "EvaluateLabels": server_stream(self._evaluate("EvaluateLabels", DealtDocuments)),
+                "Evaluate": server_stream(self._evaluate("Evaluate", Part.EVALUATE)),
+                "EvaluateLabels": server_stream(
+                    self._evaluate("EvaluateLabels", Part.EVALUATE_LABELS)
+                ),
             },
         )
 
@@ -182,7 +181,7 @@ class Service:
         build = Build(_SizedStream("Build", context))
 
         async def serve(request_id: str, _: float) -> None:
-            await self._builds.relay(build, request_id)
+            await self._jobs.relay(build, request_id)
 
         await self._run("Build", context, serve, lambda: build.subject)
 
@@ -191,19 +190,18 @@ class Service:
 
         async def serve(request_id: str, _: float) -> bytes:
             _check_size("BuildOnce", request)
-            await self._builds.relay(build, request_id)
+            await self._jobs.relay(build, request_id)
             return build.response
 
         return await self._run("BuildOnce", context, serve, lambda: build.subject)
 
     def _evaluate(
-        self, method: str, read: Callable[[bytes], Dealt]
+        self, method: str, part: Part
     ) -> Callable[[bytes, _Context], Coroutine[Any, Any, None]]:
         async def handle(request: bytes, context: _Context) -> None:
-            async def serve(request_id: str, deadline: float) -> None:
+            async def serve(request_id: str, _: float) -> None:
                 _check_size(method, request)
-                write = context.write
-                await self._evaluations.serve(read, request, write, deadline, request_id)
+                await self._jobs.relay(Evaluation(part, request, context.write), request_id)
 
             await self._run(method, context, serve, lambda: self._subject(method, request))
 

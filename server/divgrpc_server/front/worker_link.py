@@ -2,14 +2,10 @@
 
 import time
 from collections.abc import Callable
-from typing import Final
 
 from divgrpc_server.front.admission import Kind
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Reply, Request
-
-# Pieces of evaluations before a worker: one under way, one that it can go on with at once.
-PIECES_MAX: Final = 2
 
 
 class Call:
@@ -37,8 +33,6 @@ class Worker:
         # 1 from before the last piece of a batch until its end.
         self.lent = 0
         self.outstanding: dict[int, Call] = {}
-        # Numbers of pieces: they need no credit, and are answered even if they were withdrawn.
-        self.pieces: set[int] = set()
         self.heard = time.monotonic()
         self.blocked = False
         self.reported = False
@@ -48,13 +42,10 @@ class Worker:
         """Whether nothing of ours is before it."""
         return (
             not self.outstanding
-            and not self.pieces
             and self.small == packets.SMALL_CREDITS
             and self.large == packets.LARGE_CREDITS
         )
 
     def room(self, kind: Kind) -> int:
-        """Return how many more packets of small or of large requests it takes, or pieces."""
-        if kind == "pieces":
-            return PIECES_MAX - len(self.pieces)
+        """Return how many more packets of small or of large requests it takes."""
         return self.large + self.lent if kind == "large" else self.small

@@ -1,4 +1,4 @@
-"""Frames between a front and a builder: an upload one way, its events the other.
+"""Frames between a front and a builder or an evaluator: messages one way, events the other.
 
 A stream socket: its small buffer is all that lies between the caller and the disk, so an upload is
 never faster than the build takes it. A frame is a length, a kind and a payload.
@@ -18,14 +18,16 @@ class Part(IntEnum):
     """What a frame is."""
 
     MESSAGE = 1  # to the builder: BuildRequest
-    END = 2  # to the builder: the caller has sent its last message
-    EVENT = 3  # from the builder: BuildResponse
-    COMMITTED = 4  # from the builder: the upload is whole
+    END = 2  # to either: the caller has sent its last message
+    EVENT = 3  # from either: a response
+    COMMITTED = 4  # from the builder: the upload is whole; from the evaluator: rows follow
     WHOLE = 5  # from the builder: a `Whole`; it waits for PUBLISH
     PUBLISH = 6  # to the builder: workers have opened the generation, let it serve
-    DONE = 7  # from the builder: BuildResponse, the last
-    STATUS = 8  # from the builder: google.rpc.Status, the last
+    DONE = 7  # from either: the last response, if there is one left
+    STATUS = 8  # from either: google.rpc.Status, the last
     ONCE = 9  # to the builder: BuildOnceRequest, in the place of every MESSAGE
+    EVALUATE = 10  # to the evaluator: EvaluateRequest
+    EVALUATE_LABELS = 11  # to the evaluator: EvaluateLabelsRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Whole:
 
 
 def pair() -> tuple[socket.socket, socket.socket]:
-    """Return the two ends of a new link between a front and a builder."""
+    """Return the two ends of a new link between a front and a builder or an evaluator."""
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 

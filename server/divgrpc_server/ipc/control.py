@@ -17,16 +17,17 @@ from divgrpc_server.config import Config
 
 Kind = Literal[
     "hello",  # to every child, first: number is its serial, text what `Self` is made of
-    "ready",  # worker: kernels are warm; front: listening
+    "ready",  # worker: kernels are warm; front: listening; evaluator: its call is over
     "kernels",  # worker, and then to every front: `number` of `text` kernels are compiled
     "worker",  # to a front: the descriptor leads to worker `number`
     "front",  # to a worker: the descriptor leads to a front
     "lost",  # front: worker `number` hangs or hung up
     "again",  # front: the descriptor that leads to worker `number` was lost on the way
     "build",  # front: start a builder; number is the front's own mark for it, text the request id
-    "builder",  # to a front: the descriptor leads to the builder with that mark
-    "refused",  # to a front: there are builds enough, or what `text` says stands in the way
-    "upload",  # to a builder: the descriptor leads to its front, text is the request id
+    "evaluate",  # front: the same for an evaluator
+    "job",  # to a front: the descriptor leads to the process with that mark
+    "refused",  # to a front: there are jobs enough, or what `text` says stands in the way
+    "call",  # to a builder or evaluator: the descriptor leads to its front, text is the request id
     "serving",  # to a front: the server is up
     "drain",  # to a front: finish what is under way, then end
 ]

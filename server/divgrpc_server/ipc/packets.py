@@ -54,10 +54,7 @@ class Op(IntEnum):
     CANCEL = 5  # no payload: nobody waits for this id any more; not answered
     RECHECK = 6  # payload the name of an index: a worker died of it, maybe; not answered
     LOST = 7  # never sent: the receiver had no descriptor left to take the payload's file with
-    PLAN = 8  # payload a `tasks.Head` and what it may stand before: check it; answered with JSON
-    PIECE = 9  # payload the same of one setting and some rows; answered with float64, always
-    RELEASE = 10  # payload the number of an evaluation, which is over; not answered
-    PREDICT = 11  # payload PredictLabelsRequest, answered with PredictLabelsResponse
+    PREDICT = 8  # payload PredictLabelsRequest, answered with PredictLabelsResponse
 
 
 class Outcome(IntEnum):
@@ -167,10 +164,7 @@ def unpack_requests(packet: memoryview, memfd: int) -> Iterator[Request]:
         at += _REQUEST.size + tag_length
         tag = str(packet[at - tag_length : at], "ascii")
         if op & _IN_MEMFD and memfd < 0:
-            # What needs no credit keeps its kind: there is none to give back.
-            kept = op & ~_IN_MEMFD
-            lost = kept if kept in (Op.PLAN, Op.PIECE) else Op.LOST
-            yield Request(number, deadline, lost, tag, b"")
+            yield Request(number, deadline, Op.LOST, tag, b"")
         elif op & _IN_MEMFD:
             yield Request(number, deadline, op & ~_IN_MEMFD, tag, read_memfd(memfd, length))
         else:

@@ -18,9 +18,10 @@ from typing import Final, Literal
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control
 
-Role = Literal["front", "worker", "builder"]
+Role = Literal["front", "worker", "builder", "evaluator"]
 
-# A query runs on one thread, parallel queries on other workers. A build may use every core.
+# A query runs on one thread, parallel queries on other workers or on other threads of an evaluator.
+# A build may use every core.
 _ONE_THREAD: Final = (
     "OPENBLAS_NUM_THREADS",
     "OMP_NUM_THREADS",
@@ -41,6 +42,8 @@ class Child:
         self.serial = serial
         self.ready = False
         self.begun = asyncio.get_running_loop().time()
+        # Ends an evaluator that has waited long for a call.
+        self.expiry: asyncio.TimerHandle | None = None
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = control.Channel(ours)
         with contextlib.ExitStack() as undo:
@@ -87,9 +90,15 @@ class Child:
 
     def hang_up(self) -> None:
         """Close the channel, which tells the process to end."""
+        self.stay()
         if self.channel.fileno() >= 0:
             asyncio.get_running_loop().remove_reader(self.channel.fileno())
             self.channel.close()
+
+    def stay(self) -> None:
+        """Take back that the process is to end by itself."""
+        if self.expiry is not None:
+            self.expiry.cancel()
 
     def _read(self, hear: Callable[["Child", control.Message], None]) -> None:
         received = self.channel.receive()
@@ -121,6 +130,6 @@ def _command(role: Role, serial: int) -> list[str]:
 
 
 def _environment(role: Role, inherited: Mapping[str, str]) -> dict[str, str]:
-    threads = dict.fromkeys(_ONE_THREAD, "1") if role == "worker" else {}
+    threads = dict.fromkeys(_ONE_THREAD, "1") if role in ("worker", "evaluator") else {}
     # Quiet, because workers log the compilation of kernels, and a builder must add no plain lines.
     return {**inherited, **threads, "DIVGRPC_QUIET": "1"}

@@ -22,7 +22,7 @@ from typing import Final
 
 from divgrpc.errors import DivgrpcError, UnavailableError
 from divgrpc.storage.generations import lock_root, sweep
-from divgrpc_server.config import Config
+from divgrpc_server.config import EVALUATIONS_MAX, Config
 from divgrpc_server.ipc import build_frames, packets
 from divgrpc_server.ipc.control import Message
 from divgrpc_server.logging.logs import Logger, log_faults_of
@@ -36,7 +36,9 @@ _PAUSE_SECONDS_MAX: Final = 10.0
 _START_FAILURES_MAX: Final = 3
 # A child is killed this long after the grace of its calls.
 _EXIT_SECONDS: Final = 3.0
-# How long a new build waits for one that may be ending.
+# How long an evaluator whose call is over waits for another call: to start one takes a second.
+_EVALUATOR_IDLE_SECONDS: Final = 60.0
+# How long a new job waits for one that may be ending.
 _EXPIRE_SECONDS: Final = 0.5
 
 
@@ -49,7 +51,7 @@ class Supervisor:
         self._log = log
         self._serials = itertools.count(1)
         self._children: dict[int, Child] = {}
-        self._failures: dict[Role, int] = {"front": 0, "worker": 0, "builder": 0}
+        self._failures: dict[Role, int] = {"front": 0, "worker": 0}
         self._tasks: set[asyncio.Task[None]] = set()
         self._stop = asyncio.Event()
         self._warm = False
@@ -128,7 +130,9 @@ class Supervisor:
             if worker is not None:
                 self._spawn(self._connect_later(child, worker))
         elif message.kind == "build":
-            self._spawn(self._start_builder(child, message))
+            self._spawn(self._start_job("builder", child, message))
+        elif message.kind == "evaluate":
+            self._spawn(self._start_job("evaluator", child, message))
 
     def _take_in(self, child: Child) -> None:
         child.ready = True
@@ -143,6 +147,9 @@ class Supervisor:
                 self._connect(front, child)
             self._warm = True
             self._fill("worker")
+        elif child.role == "evaluator":
+            loop = asyncio.get_running_loop()
+            child.expiry = loop.call_later(_EVALUATOR_IDLE_SECONDS, self._retire, child)
         self._announce()
 
     def _connect(self, front: Child, worker: Child) -> None:
@@ -160,28 +167,40 @@ class Supervisor:
         if not (self._stopping or front.exited.done() or worker.exited.done()):
             self._connect(front, worker)
 
-    async def _start_builder(self, front: Child, request: Message) -> None:
-        if len(self._of("builder")) >= self._config.max_builds:
-            # A build that its caller knows to be over may have a process that is still ending.
-            exits = [builder.exited for builder in self._of("builder")]
+    async def _start_job(self, role: Role, front: Child, request: Message) -> None:
+        """Connect a front with a builder or an evaluator, or refuse."""
+        most = self._config.max_builds if role == "builder" else EVALUATIONS_MAX
+        if len(self._busy(role)) >= most:
+            # A job that its caller knows to be over may have a process that is still ending.
+            exits = [job.exited for job in self._busy(role)]
             await asyncio.wait(exits, timeout=_EXPIRE_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-        if len(self._of("builder")) >= self._config.max_builds or self._stopping:
+        if len(self._busy(role)) >= most or self._stopping:
             front.send(Message("refused", request.number))
             return
         try:
-            fronts_end, builders_end = build_frames.pair()
+            fronts_end, jobs_end = build_frames.pair()
             with contextlib.ExitStack() as undo:
                 undo.callback(fronts_end.close)
-                undo.callback(builders_end.close)
-                builder = self._start("builder")
+                undo.callback(jobs_end.close)
+                job = next(iter(self._ready(role)), None) or self._start(role)
                 undo.pop_all()
         except OSError as error:
-            self._log.warning("cannot start a builder", reason=str(error))
-            reason = "the server cannot start a build just now"
+            self._log.warning("cannot start a child", role=role, reason=str(error))
+            reason = f"the server cannot start {role} processes just now"
             front.send(Message("refused", request.number, reason))
             return
-        builder.send(Message("upload", 0, request.text), builders_end)
-        front.send(Message("builder", request.number), fronts_end)
+        job.ready = False
+        job.stay()
+        job.send(Message("call", 0, request.text), jobs_end)
+        front.send(Message("job", request.number), fronts_end)
+
+    def _retire(self, evaluator: Child) -> None:
+        """End an evaluator that has waited long for a call."""
+        evaluator.ready = False
+        evaluator.hang_up()
+
+    def _busy(self, role: Role) -> list[Child]:
+        return [child for child in self._of(role) if not child.ready]
 
     # Death.
 
@@ -189,11 +208,9 @@ class Supervisor:
         """Wait for the exit of a child, then clean up or replace it."""
         code = await child.exited
         del self._children[child.serial]
-        if child.role == "builder":
-            if code != 0:
-                await asyncio.to_thread(_sweep, self._root, self._log)
-            return
-        if self._stopping:
+        if child.role == "builder" and code != 0:
+            await asyncio.to_thread(_sweep, self._root, self._log)
+        if self._stopping or child.role in ("builder", "evaluator"):
             return
         self._log.warning("child ended", role=child.role, child=child.serial, code=code)
         lived = asyncio.get_running_loop().time() - child.begun
@@ -233,7 +250,7 @@ class Supervisor:
         for front in self._of("front"):
             front.send(Message("drain"))
         await self._wait_for(self._of("front"), self._config.grace + _EXIT_SECONDS)
-        others = [*self._of("worker"), *self._of("builder"), *self._of("front")]
+        others = [child for child in self._children.values() if not child.exited.done()]
         for child in others:
             child.hang_up()
         await self._wait_for(others, _EXIT_SECONDS)

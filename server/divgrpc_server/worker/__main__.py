@@ -20,17 +20,15 @@ import time
 from collections import deque
 from typing import Final
 
-from divgrpc.engine import Engine
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.ipc.build_frames import Whole
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging import logs
-from divgrpc_server.worker import batches, pieces
+from divgrpc_server.worker import batches
 from divgrpc_server.worker.batches import PredictJob, QueryJob
 from divgrpc_server.worker.index_cache import Shelf
 from divgrpc_server.worker.kernel_progress import warm
-from divgrpc_server.worker.pieces import PieceJob, PlanJob
 
 # Answers are sent with the first that is finished so long after the last were, or with the packet's
 # last one.
@@ -42,7 +40,7 @@ _READS_MAX: Final = 16
 # A front's batches here, above which its packets wait with it, where another worker can take them.
 _BATCHES_MAX: Final = 1
 
-Work = QueryJob | PredictJob | PlanJob | PieceJob
+Work = QueryJob | PredictJob
 
 
 class Front:
@@ -54,8 +52,6 @@ class Front:
         self.pending: dict[int, Request] = {}
         self.jobs: dict[int, Work] = {}
         self.batches = 0
-        # Generations that its evaluations are of, by their numbers.
-        self.pins: dict[int, Engine] = {}
         self.owed_small = 0
         self.owed_large = 0
         self.lent = 0
@@ -224,12 +220,8 @@ class Worker:
 
     def _read(self, front: Front) -> None:
         for note in front.read():
-            if note.op in (Op.PLAN, Op.PIECE):
-                self._begin_work(front, note)
-            elif note.op == Op.CANCEL:
+            if note.op == Op.CANCEL:
                 front.withdraw(note.id)
-            elif note.op == Op.RELEASE:
-                front.pins.pop(int.from_bytes(note.payload, "little"), None)
             elif note.op == Op.PREPARE:
                 self._prepare(front, note)
             elif note.op == Op.REFRESH:
@@ -263,27 +255,11 @@ class Worker:
         front.flush()
         return large
 
-    def _begin_work(self, front: Front, request: Request) -> None:
-        parsed = pieces.parse(request, self._log)
-        if isinstance(parsed, Reply):
-            front.reply(parsed)
-            front.flush()
-        elif self._begin(front, parsed, large=False):
-            front.flush()
-
-    def _find(self, front: Front, job: Work) -> Engine | None:
-        """Return the index that a job is for, None where it is being opened."""
-        pinned = front.pins.get(job.run) if job.generation else None
-        index = pinned or self._shelf.find(job.name)
-        if job.run and index is not None and job.generation in (0, index.generation):
-            front.pins[job.run] = index
-        return index
-
     def _begin(self, front: Front, job: Work, large: bool) -> bool:
         """Answer a job, or put it where it waits; False where the answer is still to come."""
         try:
             self._check_time(job)
-            index = self._find(front, job)
+            index = self._shelf.find(job.name)
             reply = None if index is None else job.start(index)
             if reply is not None:
                 front.reply(reply)
@@ -295,7 +271,7 @@ class Worker:
         if index is None:
             self._parked.setdefault(job.name, []).append((front, job, large))
         else:
-            front.batches += job.holds_up
+            front.batches += 1
             self._batches.append((front, job, large))
         return False
 
@@ -304,7 +280,7 @@ class Worker:
         try:
             if not job.withdrawn:
                 self._check_time(job)
-                if large and isinstance(job, QueryJob | PredictJob) and job.ends_soon:
+                if large and job.ends_soon:
                     # The next batch comes while this one ends: to sleep would cost it a fifth.
                     lent = front.lent = 1
                     front.flush()
@@ -315,18 +291,15 @@ class Worker:
                 front.reply(reply)
         except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
             front.reply(job.pack_error(error, self._log))
-        front.batches -= job.holds_up
+        front.batches -= 1
         front.lent -= lent
         self._end_job(front, job, large)
 
     def _end_job(self, front: Front, job: Work, large: bool) -> None:
         del front.jobs[job.id]
         front.owed_large += large
-        if front.gone:
-            return
-        if job.withdrawn and job.dropped is not None:
-            front.reply(job.dropped)
-        front.flush()
+        if not front.gone:
+            front.flush()
 
     def _check_time(self, job: Work) -> None:
         if job.deadline < time.monotonic():

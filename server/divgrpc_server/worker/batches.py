@@ -82,13 +82,6 @@ class Pace:
 class Job(ABC, Generic[ResultT]):
     """Rows being answered; made by `parse`. What is asked of an index is for the kinds of it."""
 
-    # Small packets wait for batches, with the front, where another worker can take them.
-    holds_up: Final = True
-    # It is of whatever generation serves, and nobody hears of it that was withdrawn.
-    run: Final = 0
-    generation: Final = 0
-    dropped: Final = None
-
     def __init__(
         self, request: Request, name: str, rows: Rows, selector: LabelSelector | None
     ) -> None:

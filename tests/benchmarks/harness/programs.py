@@ -4,7 +4,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +18,14 @@ _TESTS: Final = str(Path(__file__).parents[2])
 
 @dataclass(frozen=True)
 class Program:
-    """A running program: where it listens, and its processes by role."""
+    """A running program: where it listens, and its processes by role.
+
+    `find` returns the process ids of a role whose processes come and go.
+    """
 
     address: str
     roles: dict[str, tuple[int, ...]]
+    find: Callable[[str], list[int]] = lambda _: []
 
     def cpu_seconds(self) -> dict[str, float]:
         """Return the CPU time used so far, by role."""
@@ -92,7 +96,7 @@ def server(folder: Path, workers: int, *more: str) -> Iterator[Program]:
     options = ["--data-dir", str(folder / "data"), "--workers", str(workers), "--fronts", "1"]
     with RunningServer(folder, *options, *more, "--log-format", "json") as running:
         roles = {role: tuple(running.pids(role)) for role in ("front", "worker")}
-        yield Program(running.target, roles)
+        yield Program(running.target, roles, running.pids)
 
 
 def _environment() -> dict[str, str]:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from divgrpc_client.messages import evaluation_parts
+from divgrpc_client.messages import evaluate as messages_of_evaluate
 from divgrpc_client.messages.evaluate_labels import LabelEvaluation
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 
@@ -17,7 +17,7 @@ COLUMNS = ("precision", "recall", "drank", "scored", "microseconds")
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> LabelEvaluation:
     """Ask at one setting, in several messages; the last documents have no label."""
-    monkeypatch.setattr(evaluation_parts, "MESSAGE_BYTES", 400)
+    monkeypatch.setattr(messages_of_evaluate, "MESSAGE_BYTES", 400)
     told: Any = {"selectors": ["nearest"], "top_ks": [2]}
     return LabelEvaluation("one", DOCUMENTS, LABELS, told, REST, progress=None)
 

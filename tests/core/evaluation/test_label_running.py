@@ -10,12 +10,11 @@ import pytest
 from scipy import sparse
 
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
-from divgrpc.evaluation import label_planning
+from divgrpc.evaluation import labels as evaluation_of_labels
 from divgrpc.evaluation.folds import deal_folds
-from divgrpc.evaluation.label_grid import LabelGrid
-from divgrpc.evaluation.label_planning import RANKS_MAX
+from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
-from divgrpc.evaluation.label_tallying import LABEL_COLUMNS, LABEL_METRICS
+from divgrpc.evaluation.labels import LABEL_COLUMNS, LABEL_METRICS, RANKS_MAX
 from divgrpc.index import Index
 from divgrpc.metrics import inverse_propensities
 from divgrpc.types import EvaluateLabelRow, LabelResult, Progress
@@ -280,10 +279,10 @@ def test_what_is_wrong_is_refused_at_once(index: Index, monkeypatch: pytest.Monk
     assert field(folds=1) == "folds"
     assert field(folds=ASKED + 1) == "folds"
     with monkeypatch.context() as patched:
-        patched.setattr(label_planning, "LABELS_MAX", 5 * ASKED)
+        patched.setattr(evaluation_of_labels, "LABELS_MAX", 5 * ASKED)
         assert field() == "grid"
     with monkeypatch.context() as patched:
-        patched.setattr(label_planning, "JUDGED_MAX", 5 * ASKED - 1)
+        patched.setattr(evaluation_of_labels, "JUDGED_MAX", 5 * ASKED - 1)
         assert field() == "grid"
     assert field(grid=LabelGrid(top_ks=(RANKS_MAX // 2,), diversities=(0.1, 0.2, 0.3))) == "grid"
     with pytest.raises(UnfitIndexError):

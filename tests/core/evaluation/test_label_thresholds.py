@@ -9,7 +9,7 @@ import pytest
 from scipy import sparse
 
 from divgrpc.errors import IndexDamagedError, InvalidArgumentError, UnfitIndexError
-from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_thresholds import TRIED, choose_threshold
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS

@@ -75,19 +75,6 @@ def test_blocks_and_steps_change_nothing(
         np.testing.assert_allclose(getattr(parts, name), getattr(whole, name), rtol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse"])
-def test_long_lists_are_measured_step_by_step(kind: str) -> None:
-    """Between two pauses no more is multiplied than takes some milliseconds."""
-    rng = np.random.default_rng(0)
-    base = rng.standard_normal((900, 256), dtype=np.float32)
-    points = base if kind == "dense" else sparse.csr_array(base * (base > 1.5))
-    rows = np.stack([rng.permutation(900) for _ in range(2)])
-    steps = distances.list_distances_stepwise(points, points[:2], rows, "cosine")
-    pauses = sum(1 for _ in steps)
-    products = 2 * 900 * 900
-    assert pauses >= products * 256 / 2**26 if kind == "dense" else pauses >= products / 2**17
-
-
 def test_objective_by_hand(base: FloatArray) -> None:
     """J is its definition, and one of its parts at either end of the diversity."""
     rows = np.array([[3, 8, 12], [5, 6, 7]])

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from divgrpc import types
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import Grid
-from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.index import Index
 from divgrpc.parameters import (
     BuildParameters,

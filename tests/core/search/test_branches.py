@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
-from divgrpc.evaluation.label_grid import LabelGrid
+from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.index import Index
 from divgrpc.labels import prediction

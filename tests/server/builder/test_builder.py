@@ -156,7 +156,7 @@ def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
         ours.close()
         with capture_logs() as lines, pytest.MonkeyPatch.context() as patched:
             patched.setattr(builder, "_watch", lambda *_: None)  # it would end this process
-            control.Channel(nobody).send(control.Message("upload"), builder_end.fileno())
+            control.Channel(nobody).send(control.Message("call"), builder_end.fileno())
             me = control.Self(control.Channel(control_end), Config(), tmp_path, 1)
             builder.serve(me, logs.configure(Config(), "test"))
     assert lines == []
@@ -182,7 +182,7 @@ def test_a_build_is_logged_before_its_outcome_is_sent(
             build_frames.send(ours, Part.MESSAGE, step.SerializeToString())
         build_frames.send(ours, Part.END)
         build_frames.send(ours, Part.PUBLISH)
-        control.Channel(nobody).send(control.Message("upload"), builder_end.fileno())
+        control.Channel(nobody).send(control.Message("call"), builder_end.fileno())
         builder.serve(control.Self(control.Channel(control_end), Config(), tmp_path, 1), log)
         assert parts[-1] == Part.WHOLE
         assert build_frames.receive(ours)[0] == Part.DONE

@@ -23,17 +23,17 @@ class Line:
         self.payload = payload
         self.held: list[Request] = []
 
-    def ask(self, seconds: float = math.inf, op: Op = Op.QUERY, payload: bytes = b"") -> Request:
+    def ask(self, seconds: float = math.inf, payload: bytes = b"") -> Request:
         """Add a call that its caller waits so many seconds for."""
         payload = payload or self.payload
-        self.admission.check(op, payload, self.now + seconds)
-        self.held.append(Request(len(self.held), self.now + seconds, op, "", payload))
+        self.admission.check(payload, self.now + seconds)
+        self.held.append(Request(len(self.held), self.now + seconds, Op.QUERY, "", payload))
         self.admission.take(self.held[-1])
         return self.held[-1]
 
     def full(self, *, full: bool = True) -> None:
         """Say that no worker has room for these calls, or that one has."""
-        self.admission.measure(kind_of(Op.QUERY, self.payload), full=full)
+        self.admission.measure(kind_of(self.payload), full=full)
 
     def serve(self, calls: int, seconds: float) -> None:
         """Answer calls, so many seconds later, while no worker has room."""
@@ -64,7 +64,6 @@ def test_a_call_that_would_wait_for_long_is_refused(payload: bytes) -> None:
         line.ask(2.01)
     line.ask(2.21)
     line.ask()
-    line.ask(0.0, Op.PIECE)
 
 
 def test_a_passed_deadline_is_refused_under_load_alone() -> None:
@@ -110,11 +109,10 @@ def test_time_in_which_nobody_asks_is_not_measured() -> None:
         line.admission.measure("large", full=True)
 
 
-@pytest.mark.parametrize(("op", "payload"), [(Op.QUERY, LARGE), (Op.PIECE, SMALL)])
-def test_other_kinds_are_not_ahead(op: Op, payload: bytes) -> None:
-    """Neither batches nor pieces of evaluations keep a small call from its turn."""
+def test_batches_are_not_ahead() -> None:
+    """Batches do not keep a small call from its turn."""
     line = busy()
-    others = [line.ask(op=op, payload=payload) for _ in range(10)]
+    others = [line.ask(payload=LARGE) for _ in range(10)]
     line.ask(2.01)
     line.now += 1.0
     for call in others:
@@ -169,7 +167,7 @@ def test_bounds_hold_without_a_pace() -> None:
     """Calls and bytes are bounded for whoever waits, and what leaves makes room."""
     line = Line(queue_calls=2)
     line.ask()
-    line.ask(op=Op.PIECE)
+    line.ask()
     with pytest.raises(QueueFullError, match="holds as many"):
         line.ask()
     line.serve(1, 0.0)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from functools import partial
 
 import pytest
 
@@ -291,5 +292,22 @@ def test_a_generation_waits_for_every_worker() -> None:
         stage.pool.refresh("name")
         (request,) = await packet(links[0])
         assert (request.op, request.payload) == (Op.REFRESH, b"name")
+
+    play(scene)
+
+
+def test_everyone_is_asked() -> None:
+    """`ask_all` hears every worker but those that end meanwhile; large payloads travel too."""
+
+    async def scene(stage: Stage) -> None:
+        links = [stage.attach(serial) for serial in range(3)]
+        ask = partial(stage.pool.ask_all, Op.PREPARE, b"x" * 100_000, FOREVER, "tag")
+        asked = asyncio.ensure_future(ask())
+        requests = [(await packet(link))[0] for link in links]
+        assert {len(request.payload) for request in requests} == {100_000}
+        answer(links[0], requests[0], small=0)
+        links[1].close()
+        answer(links[2], requests[2], small=0)
+        assert len(await asked) == 2
 
     play(scene)

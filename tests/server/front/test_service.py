@@ -19,8 +19,7 @@ from divgrpc.storage.generations import POINTER
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog
-from divgrpc_server.front.evaluations import Evaluations
-from divgrpc_server.front.jobs import Builds
+from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.service import Service
 from divgrpc_server.ipc import control
@@ -100,13 +99,12 @@ class Parts:
         self.catalog = Catalog(
             CONFIG, Path("/nowhere"), self.pool, lambda: True, lambda: (117, 117)
         )
-        self.builds = Builds(CONFIG, None, self.pool, Path("/nowhere"))  # type: ignore[arg-type]  # no supervisor
+        self.jobs = Jobs(CONFIG, None, self.pool, Path("/nowhere"))  # type: ignore[arg-type]  # no supervisor
         self.service = Service(
             CONFIG,
             self.pool,
             self.catalog,
-            self.builds,
-            Evaluations(Path("/nowhere"), self.pool),
+            self.jobs,
             access=access or AccessLog(CONFIG),
             log=log,
         )
@@ -127,7 +125,7 @@ BROKEN: dict[str, Callable[[Parts], None]] = {
     "Query": lambda parts: setattr(parts.pool, "answer", fail),
     "QueryStream": lambda parts: setattr(parts.pool, "submit", fail_at_once),
     "GetServerInfo": lambda parts: setattr(parts.catalog, "_kernels_ready", fail_at_once),
-    "Build": lambda parts: setattr(parts.builds, "relay", fail),
+    "Build": lambda parts: setattr(parts.jobs, "relay", fail),
 }
 
 
@@ -165,9 +163,9 @@ def test_a_wrong_header_is_refused_before_a_builder_starts(
 
     async def scene() -> Details | None:
         parts = Parts()
-        parts.builds._root = tmp_path
-        parts.builds._config = replace(CONFIG, upload_idle=0.05)
-        setattr(parts.builds, "_start", fail)  # noqa: B010  # mypy: a method
+        parts.jobs._root = tmp_path
+        parts.jobs._config = replace(CONFIG, upload_idle=0.05)
+        setattr(parts.jobs, "_start", fail)  # noqa: B010  # mypy: a method
         context = Reading(None if header is None else header.SerializeToString())
         with pytest.raises(aio.AbortError):
             await parts.call("Build", context)
@@ -228,7 +226,7 @@ def test_a_builder_whose_caller_left_is_let_go() -> None:
     async def scene() -> bytes:
         parts = Parts()
         ours, theirs = socket.socketpair()
-        parts.builds.hear(control.Message("builder", 7), ours.detach())
+        parts.jobs.hear(control.Message("job", 7), ours.detach())
         parts.pool.close()
         with theirs:
             return theirs.recv(1)

@@ -15,19 +15,17 @@ from google.rpc import code_pb2
 
 from divgrpc import Index
 from divgrpc.build.builder import IndexBuilder
-from divgrpc.evaluation import COLUMNS, Grid, evaluate
 from divgrpc.parameters import BuildParameters
 from divgrpc.storage.generations import Generation, open_generation, staging
 from divgrpc.types import QueryDefault, QueryResult
 from divgrpc_protos.arrays import encode_dense
-from divgrpc_protos.v1 import evaluate_pb2, query_pb2
+from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec import results
-from divgrpc_server.codec.evaluate import Head, unpack_measured, unpack_plan
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc import packets as frames
 from divgrpc_server.ipc.build_frames import Whole
-from divgrpc_server.ipc.packets import Op, Outcome, Request
+from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker import __main__ as worker
 from divgrpc_server.worker import index_cache
@@ -251,88 +249,6 @@ def test_a_generation_that_takes_long_to_open(
     assert bytes(front.link.receive()[0]) == frames.pack_credits(0, 0)
     go_on.set()
     assert front.hear_until(1) == [1]
-
-
-def work(number: int, op: Op, *, generation: int = 0, rows: int = 20, ks: int = 5) -> Request:
-    """Return a plan or a piece of evaluation 9, on the index `labelled`."""
-    message = evaluate_pb2.EvaluateRequest(
-        index="labelled",
-        queries=encode_dense(random_points(rows, seed=4)),
-        categories=np.arange(rows) % 2,
-        selectors=[query_pb2.SELECTOR_NEAREST],
-        ks=[ks],
-        folds=0,
-    )
-    return Request(number, FOREVER, op, "tag", Head(9, generation).pack(message))
-
-
-@pytest.fixture
-def labelled(tmp_path: Path) -> Index:
-    """Build an index with categories beside the other."""
-    categories = np.arange(200) % 2
-    return Index.build(random_points(200), categories=categories, path=tmp_path / "labelled")
-
-
-def test_an_evaluation_inside_a_worker(front: Front, labelled: Index) -> None:
-    """A plan, then a piece: each is answered once, and no credit moves."""
-    front.send(work(1, Op.PLAN))
-    packet = front.hear()
-    assert (packet.small, packet.large) == (0, 0)
-    plan = unpack_plan(packet.replies[0].payload)
-    assert (plan.generation, len(plan.resolved), plan.chooses) == (1, 1, False)
-    front.send(work(2, Op.PIECE, generation=1))
-    packet = front.hear()
-    assert (packet.small, packet.large) == (0, 0)
-    measured = unpack_measured(packet.replies[0].payload)
-    (row,) = evaluate(
-        labelled,
-        random_points(20, seed=4),
-        np.arange(20) % 2,
-        grid=Grid(selectors=("nearest",), ks=(5,)),
-        folds=0,
-        per_query=True,
-    )
-    for name in set(COLUMNS) - {"microseconds"}:
-        np.testing.assert_array_equal(measured[COLUMNS.index(name)], row.values[name])
-    front.send(work(3, Op.PLAN, ks=0))
-    assert code_of(front.answer()) == code_pb2.INVALID_ARGUMENT
-
-
-def test_an_evaluation_keeps_its_generation(front: Front, labelled: Index, tmp_path: Path) -> None:
-    """Until it is over; afterwards, or with nothing kept, a piece of it is refused."""
-    assert labelled.generation == 1
-    front.send(work(1, Op.PLAN))
-    front.hear_until(1)
-    Index.build(
-        random_points(200), categories=[0, 1] * 100, path=tmp_path / "labelled", replace=True
-    )
-    front.send(work(2, Op.PIECE, generation=1))
-    assert front.answer().outcome == Outcome.ANSWER
-    front.send(Request(0, FOREVER, Op.RELEASE, "", (9).to_bytes(8, "little")))
-    front.send(work(3, Op.PIECE, generation=1))
-    assert code_of(front.answer()) == code_pb2.ABORTED
-
-
-@pytest.mark.usefixtures("labelled")
-def test_a_withdrawn_piece_is_answered_with_nothing(front: Front) -> None:
-    """A front counts the pieces it has here, so it hears when one is gone."""
-    front.send(work(1, Op.PIECE, generation=1, rows=5_000))
-    front.send(query(2))
-    front.send(Request(1, 0.0, Op.CANCEL, "", b""))
-    replies: dict[int, bytes] = {}
-    while len(replies) < 2:
-        replies |= {reply.id: reply.payload for reply in front.hear().replies}
-    assert replies[1] == b""
-    assert replies[2]
-
-
-@pytest.mark.usefixtures("labelled")
-def test_a_piece_that_lost_its_file(front: Front) -> None:
-    """It is answered, and no credit comes back that was never spent."""
-    front.link.send(frames.pack_request(work(1, Op.PIECE, rows=5_000), in_memfd=True))
-    packet = front.hear()
-    assert code_of(packet.replies[0]) == code_pb2.RESOURCE_EXHAUSTED
-    assert (packet.small, packet.large) == (0, 0)
 
 
 def test_a_default_holds_from_the_next_query_on(front: Front, tmp_path: Path) -> None:

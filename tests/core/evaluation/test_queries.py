@@ -2,7 +2,9 @@
 
 import math
 import statistics
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ from scipy import sparse
 from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation import COLUMNS, METRICS, Grid, deal_folds, evaluate
+from divgrpc.evaluation.queries import Asked, study_queries
+from divgrpc.evaluation.task import Task
 from divgrpc.metrics import judge, measure
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, FloatArray, IntArray, Metric, Progress, QueryDefault
@@ -202,15 +206,33 @@ def test_short_and_empty_lists_are_counted(index: Index, queries: FloatArray) ->
 
 
 def test_progress_comes_to_the_end(index: Index) -> None:
-    """Progress counts queries once for each setting, and guesses the time once it can."""
+    """Progress counts queries once for each setting, and estimates the time once it can."""
     many, seen = random_points(70, dims=DIMS, seed=2), list[Progress]()
     list(evaluate(index, many, np.zeros(70, int), progress=seen.append))
-    steps = [n * 70 + s for n in range(6) for s in (0, 64)]
-    assert [each.rows_done for each in seen] == [*steps, 420]
-    assert {each.rows_total for each in seen} == {420}
+    done = [progress.rows_done for progress in seen]
+    assert (done[0], done[-1]) == (0, 420)
+    assert all(0 < after - before <= 70 for before, after in pairwise(done))
+    assert {progress.rows_total for progress in seen} == {420}
     assert seen[0].seconds_left is None
-    assert all((each.seconds_left or 0) > 0 for each in seen[1:-1])
+    assert all((progress.seconds_left or 0) > 0 for progress in seen[1:-1])
     assert seen[-1].seconds_left == 0
+
+
+def test_threads_measure_what_one_thread_measures(index: Index, queries: FloatArray) -> None:
+    """Two threads share the blocks of a study: every row once, with the same figures."""
+    task = Task(grid=GRID, rows=len(queries), folds=3, per_row=True)
+    study = study_queries(index.engine, queries, Asked.of(ASKED, None, len(queries)), task)
+    with ThreadPoolExecutor(2) as threads:
+        for work in [threads.submit(list, study.work()) for _ in range(2)]:
+            work.result()
+    assert study.progress.rows_done == len(GRID.settings()) * len(queries)
+    alone = evaluate(index, queries, ASKED, grid=GRID, folds=3, per_query=True)
+    for shared, row in zip(study.rows(), alone, strict=True):
+        assert (shared.number, shared.by_fold) == (row.number, row.by_fold)
+        assert shared.parameters == row.parameters
+        for name in METRICS:
+            np.testing.assert_array_equal(shared.values[name], row.values[name])
+            np.testing.assert_array_equal(shared.metrics[name], row.metrics[name])
 
 
 def test_the_best_choice_becomes_the_default(queries: FloatArray) -> None:

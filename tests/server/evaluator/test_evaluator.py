@@ -1,0 +1,197 @@
+"""What an evaluator does with its calls, without a process around it."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from unittest.mock import Mock
+
+import numpy as np
+import pytest
+from google.rpc import code_pb2, status_pb2
+
+from divgrpc import Index
+from divgrpc.engine import Engine
+from divgrpc.evaluation import Grid, evaluate
+from divgrpc_protos.arrays import encode_dense
+from divgrpc_protos.v1 import evaluate_pb2, query_pb2
+from divgrpc_server.config import Config
+from divgrpc_server.evaluator import __main__ as evaluator
+from divgrpc_server.ipc import build_frames, control
+from divgrpc_server.ipc.build_frames import Part
+from divgrpc_server.ipc.control import Message
+from divgrpc_server.logging import logs
+from support.served_index import random_points
+
+QUERIES = random_points(20, seed=4)
+CATEGORIES = np.arange(20) % 2
+
+
+class Evaluator:
+    """An evaluator in a thread of this process; the supervisor's channel to it, and its end."""
+
+    def __init__(self, root: Path) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel = control.Channel(ours)
+        self._me = control.Self(control.Channel(theirs), Config(workers=2), root, 1)
+        self._log = logs.configure(Config(log_level="error"), "test")
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        evaluator.serve(self._me, self._log)
+        self._me.channel.close()
+
+    @contextmanager
+    def call(self, **fields: object) -> Iterator[socket.socket]:
+        """Hand over a call of Evaluate, and yield the front's end of it."""
+        request = {
+            "index": "small",
+            "queries": encode_dense(QUERIES),
+            "categories": CATEGORIES,
+            "selectors": [query_pb2.SELECTOR_NEAREST],
+            "ks": [5],
+            "folds": 0,
+        }
+        message = evaluate_pb2.EvaluateRequest(**request | fields)  # type: ignore[arg-type]  # of several types
+        ours, theirs = build_frames.pair()
+        with ours:
+            with theirs:
+                self.channel.send(Message("call", 0, "tag"), theirs.fileno())
+            build_frames.send(ours, Part.EVALUATE, message.SerializeToString())
+            # The evaluator may have answered before the last byte.
+            with suppress(BrokenPipeError):
+                build_frames.send(ours, Part.END)
+            yield ours
+
+    def hang_up(self) -> None:
+        """Do as a supervisor that ends, and wait."""
+        self.channel.close()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def one(tmp_path: Path) -> Iterator[Evaluator]:
+    """Yield an evaluator beside an index with categories."""
+    Index.build(random_points(200), categories=np.arange(200) % 2, path=tmp_path / "small")
+    evaluator = Evaluator(tmp_path)
+    yield evaluator
+    evaluator.hang_up()
+
+
+def frames(link: socket.socket) -> list[tuple[Part, bytes]]:
+    """Return what an evaluator says of a call, to the last frame."""
+    found = [build_frames.receive(link)]
+    while found[-1][0] not in (Part.DONE, Part.STATUS):
+        found.append(build_frames.receive(link))
+    return found
+
+
+def test_calls_are_served_one_after_the_other(one: Evaluator, tmp_path: Path) -> None:
+    """Progress, then rows, then the supervisor hears that the process is free again."""
+    expected = list(
+        evaluate(
+            Index.open(tmp_path / "small"),
+            QUERIES,
+            CATEGORIES,
+            grid=Grid(selectors=("nearest",), ks=(5,)),
+            folds=0,
+        )
+    )
+    for _ in range(2):
+        with one.call() as link:
+            said = frames(link)
+        parts = [part for part, _ in said]
+        rows_from = parts.index(Part.COMMITTED)
+        events = [evaluate_pb2.EvaluateResponse.FromString(payload) for _, payload in said]
+        progress = [event.progress.queries_done for event in events[:rows_from]]
+        assert (progress[0], progress[-1]) == (0, 20)
+        (row,) = [event.row for event in events[rows_from:] if event.HasField("row")]
+        assert (row.generation, row.queries) == (1, 20)
+        assert row.metrics[0].value == next(iter(expected[0].metrics.values())).value
+        assert said[-1] == (Part.DONE, b"")
+        received = one.channel.receive()
+        assert received is not None
+        assert received[0] == Message("ready")
+
+
+def test_what_is_wrong_with_a_call_ends_it_alone(one: Evaluator) -> None:
+    """A status comes back, and the process takes the next call."""
+    for fields, code in (
+        ({"ks": [0]}, code_pb2.INVALID_ARGUMENT),
+        ({"index": "nobody"}, code_pb2.NOT_FOUND),
+    ):
+        with one.call(**fields) as link:
+            ((part, payload),) = frames(link)
+        assert part == Part.STATUS
+        assert status_pb2.Status.FromString(payload).code == code
+    with one.call() as link:
+        assert frames(link)[-1][0] == Part.DONE
+
+
+def test_an_error_in_the_midst_ends_all_threads(
+    one: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread goes on with queries of a call that has failed."""
+    asked: list[int] = []
+
+    def fail(_: Engine, queries: object, __: object) -> None:
+        del queries
+        asked.append(1)
+        raise MemoryError
+
+    monkeypatch.setattr(Engine, "answer_one_by_one", fail)
+    many = random_points(5_000)
+    with one.call(queries=encode_dense(many), categories=np.zeros(5_000, int)) as link:
+        part, payload = frames(link)[-1]
+    assert part == Part.STATUS
+    assert status_pb2.Status.FromString(payload).code == code_pb2.RESOURCE_EXHAUSTED
+    assert len(asked) <= 2
+
+
+@pytest.mark.parametrize("who", ["front", "supervisor"])
+def test_whoever_hangs_up_ends_the_process(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
+    """At once, whatever it is at; whoever hangs up afterwards does not."""
+    ended = threading.Event()
+    monkeypatch.setattr("os._exit", lambda code: ended.set() if code == 1 else None)
+    (ours, theirs), (supervisor, channel) = build_frames.pair(), build_frames.pair()
+    with (
+        theirs,
+        channel,
+        ours,
+        supervisor,
+        evaluator._ending_with(theirs, control.Channel(channel)),
+    ):
+        assert not ended.wait(0.05)
+        (ours if who == "front" else supervisor).close()
+        assert ended.wait(10)
+    ended.clear()
+    (ours, theirs), (supervisor, channel) = build_frames.pair(), build_frames.pair()
+    with theirs, channel:
+        with evaluator._ending_with(theirs, control.Channel(channel)):
+            pass
+        ours.close()
+        supervisor.close()
+        assert not ended.wait(0.05)
+
+
+def test_progress_comes_while_threads_are_at_work() -> None:
+    """Every so many seconds, also where nothing has been measured meanwhile; errors end it."""
+    from concurrent.futures import Future
+
+    pending: Future[None] = Future()
+    tell = Mock(side_effect=[None, None, lambda: None])
+
+    def told() -> None:
+        tell()
+        if tell.call_count == 2:
+            pending.set_result(None)
+
+    evaluator._await([pending], told, 0.01)
+    assert tell.call_count == 3
+    failed: Future[None] = Future()
+    failed.set_exception(MemoryError())
+    with pytest.raises(MemoryError):
+        evaluator._await([failed, Future()], lambda: None, 0.01)
