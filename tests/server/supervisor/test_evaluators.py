@@ -1,0 +1,51 @@
+"""Evaluators that wait for a call, as the supervisor sees them."""
+
+import asyncio
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+
+from divgrpc_server.config import Config
+from divgrpc_server.ipc.control import Message
+from divgrpc_server.supervisor import supervisor as module
+from divgrpc_server.supervisor.child import Child
+from divgrpc_server.supervisor.supervisor import Supervisor
+
+
+def waiting() -> Mock:
+    """Return an evaluator whose call is over; it does what a child does with its timer."""
+    evaluator = Mock(role="evaluator", serial=7, expiry=None, ready=False)
+    evaluator.stay.side_effect = lambda: Child.stay(evaluator)
+    evaluator.exited.done.return_value = False
+    return evaluator
+
+
+@pytest.fixture
+def idle_seconds(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Let evaluators wait no longer than a moment."""
+    monkeypatch.setattr(module, "_EVALUATOR_IDLE_SECONDS", 0.05)
+    return 0.05
+
+
+@pytest.mark.parametrize("is_used", [False, True])
+def test_an_evaluator_ends_unless_it_is_used_again(idle_seconds: float, is_used: bool) -> None:
+    """After its call it waits for the next one, for so long; a call takes that back."""
+
+    async def scene() -> None:
+        supervisor = Supervisor(Config(), Path("/nowhere"), Mock())
+        evaluator, front = waiting(), Mock(role="front")
+        supervisor._children[evaluator.serial] = evaluator
+        supervisor._hear(evaluator, Message("ready"))
+        assert evaluator.ready
+        if is_used:
+            await supervisor._start_job("evaluator", front, Message("evaluate", 3, "tag"))
+            assert evaluator.send.call_args.args[0] == Message("call", 0, "tag")
+            assert front.send.call_args.args[0] == Message("job", 3)
+            for child in (evaluator, front):
+                child.send.call_args.args[1].close()
+        await asyncio.sleep(2 * idle_seconds)
+        assert evaluator.hang_up.called != is_used
+        assert not evaluator.ready
+
+    asyncio.run(scene())
