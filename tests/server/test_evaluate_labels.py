@@ -1,9 +1,7 @@
 """EvaluateLabels over the wire: what it gives, what it refuses, and what becomes of it."""
 
 import asyncio
-import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
@@ -30,7 +28,7 @@ from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_protos.v1.labels_pb2 import LabelSets
 from support import labelled_documents
 from support.raw_calls import unary_stream
-from support.running_server import RunningServer, eventually
+from support.running_server import RunningServer
 from support.status_details import details_of
 
 NAME = "labels-judged"
@@ -50,8 +48,6 @@ GRID: dict[str, Any] = {
     "seed": 5,
 }
 ONE: dict[str, Any] = {"selectors": ("greedy",), "diversities": (0.3,)}
-# Long enough for something to happen meanwhile.
-LONG: dict[str, Any] = {"searches": ("exact",), "diversities": np.linspace(0, 1, 60)}
 # Times, and what depends on them.
 OF_ITS_OWN = {"microseconds", "on_front", "values", "metrics", "labels"}
 
@@ -353,39 +349,3 @@ def test_the_client_refuses_what_the_wire_cannot_carry(client: Client) -> None:
         assert refused.value.field == field
     with pytest.raises(TypeError, match="ks"):
         client.evaluate_labels(NAME, ASKED, TRUTH, ks=[3])  # type: ignore[call-arg]
-
-
-@pytest.fixture
-def long_call(client: Client, core: Index) -> Iterator[Iterator[EvaluateLabelRow]]:
-    """Begin an evaluation that is not over soon."""
-    del core
-    many = sparse.vstack([ASKED] * 10).tocsr(), sparse.vstack([TRUTH] * 10).tocsr()
-    begun = threading.Event()
-    rows = client.evaluate_labels(NAME, *many, progress=lambda _: begun.set(), timeout=4, **LONG)
-    thread = threading.Thread(target=_exhaust, args=(rows,), daemon=True)
-    thread.start()
-    assert begun.wait(20)
-    yield rows
-    thread.join(60)
-
-
-def _exhaust(rows: Iterator[EvaluateLabelRow]) -> None:
-    with suppress(RpcError):
-        list(rows)
-
-
-@pytest.mark.usefixtures("long_call")
-def test_small_calls_go_between(client: Client) -> None:
-    """An evaluation under way leaves room for predictions, and for one more evaluation."""
-    assert client.predict_labels(NAME, ASKED[:1]).labels.shape == (1, 5)
-    assert list(client.evaluate_labels(NAME, ASKED[:9], TRUTH[:9], folds=0, **ONE))
-
-
-def test_a_deadline_ends_it(client: Client, core: Index) -> None:
-    """DEADLINE_EXCEEDED, and the server serves on."""
-    del core
-    many = sparse.vstack([ASKED] * 40).tocsr(), sparse.vstack([TRUTH] * 40).tocsr()
-    with pytest.raises(RpcError) as late:
-        list(client.evaluate_labels(NAME, *many, timeout=0.3, **LONG))
-    assert late.value.code == grpc.StatusCode.DEADLINE_EXCEEDED
-    eventually(lambda: bool(list(client.evaluate_labels(NAME, ASKED[:5], TRUTH[:5], **ONE))))
