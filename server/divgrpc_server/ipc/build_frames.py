@@ -1,7 +1,7 @@
 """Frames between a front and a builder or an evaluator: messages one way, events the other.
 
-A stream socket: its small buffer is all that lies between the caller and the disk, so an upload is
-never faster than the build takes it. A frame is a length, a kind and a payload.
+They travel on a stream socket. Only its small buffer is between the caller and the disk, so an
+upload is never faster than the build. A frame is a length, a kind and a payload.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ _HEAD: Final = struct.Struct("<IB3x")
 
 
 class Part(IntEnum):
-    """What a frame is."""
+    """The kind of a frame."""
 
     MESSAGE = 1  # to the builder: BuildRequest
     END = 2  # to either: the caller has sent its last message
     EVENT = 3  # from either: a response
     COMMITTED = 4  # from the builder: the upload is whole; from the evaluator: rows follow
-    WHOLE = 5  # from the builder: a `Whole`; it waits for PUBLISH
-    PUBLISH = 6  # to the builder: workers have opened the generation, let it serve
-    DONE = 7  # from either: the last response, if there is one left
-    STATUS = 8  # from either: google.rpc.Status, the last
-    ONCE = 9  # to the builder: BuildOnceRequest, in the place of every MESSAGE
+    WHOLE = 5  # from the builder, which then waits for PUBLISH: a `Whole`
+    PUBLISH = 6  # to the builder: workers have opened the generation, so it may serve
+    DONE = 7  # from either, the last frame: a response, if one is left
+    STATUS = 8  # from either, the last frame: google.rpc.Status
+    ONCE = 9  # to the builder: BuildOnceRequest, in place of all MESSAGE frames
     EVALUATE = 10  # to the evaluator: EvaluateRequest
     EVALUATE_LABELS = 11  # to the evaluator: EvaluateLabelsRequest
 

@@ -16,20 +16,20 @@ from typing import Final, Literal
 from divgrpc_server.config import Config
 
 Kind = Literal[
-    "hello",  # to every child, first: number is its serial, text what `Self` is made of
-    "ready",  # worker: kernels are warm; front: listening; evaluator: its call is over
-    "kernels",  # worker, and then to every front: `number` of `text` kernels are compiled
+    "hello",  # to a child, the first: `number` is its serial, `text` the other fields of `Self`
+    "ready",  # from a worker with warm kernels, a listening front, an evaluator without a call
+    "kernels",  # from a worker, then to every front: `number` of `text` kernels are compiled
     "worker",  # to a front: the descriptor leads to worker `number`
     "front",  # to a worker: the descriptor leads to a front
-    "lost",  # front: worker `number` hangs or hung up
-    "again",  # front: the descriptor that leads to worker `number` was lost on the way
-    "build",  # front: start a builder; number is the front's own mark for it, text the request id
-    "evaluate",  # front: the same for an evaluator
-    "job",  # to a front: the descriptor leads to the process with that mark
-    "refused",  # to a front: there are jobs enough, or what `text` says stands in the way
-    "call",  # to a builder or evaluator: the descriptor leads to its front, text is the request id
+    "lost",  # from a front: worker `number` hangs or hung up
+    "again",  # from a front: the descriptor of worker `number` was lost on the way
+    "build",  # from a front: start a builder; `number` is a job id, `text` the request id
+    "evaluate",  # from a front: start an evaluator, or use an idle one; fields as of "build"
+    "job",  # to a front: the descriptor leads to the process of job `number`
+    "refused",  # to a front: job `number` cannot start, for the reason in `text` or the job limit
+    "call",  # to a builder or evaluator: the descriptor leads to a front, `text` is a request id
     "serving",  # to a front: the server is up
-    "drain",  # to a front: finish what is under way, then end
+    "drain",  # to a front: finish running calls, then exit
 ]
 
 _MESSAGE_BYTES: Final = 65536

@@ -45,24 +45,24 @@ REPLY_MAX: Final = PACKET_BYTES - _REPLY.size - CREDITS_BYTES
 
 
 class Op(IntEnum):
-    """What a request item asks for."""
+    """The operation of a request item."""
 
     QUERY = 1  # payload QueryRequest, answered with QueryResponse
     STREAM = 2  # payload QueryStreamRequest, answered with QueryStreamResponse
     PREPARE = 3  # payload a `Whole`: open this generation, which will serve; answered when open
-    REFRESH = 4  # payload the name of an index: look whether it changed; not answered
-    CANCEL = 5  # no payload: nobody waits for this id any more; not answered
-    RECHECK = 6  # payload the name of an index: a worker died of it, maybe; not answered
-    LOST = 7  # never sent: the receiver had no descriptor left to take the payload's file with
+    REFRESH = 4  # payload the name of an index: check whether it changed; not answered
+    CANCEL = 5  # no payload: no caller waits for this id any more; not answered
+    RECHECK = 6  # payload the name of an index that may have killed a worker; not answered
+    LOST = 7  # never sent: the receiver had no descriptor left for the file of the payload
     PREDICT = 8  # payload PredictLabelsRequest, answered with PredictLabelsResponse
 
 
 class Outcome(IntEnum):
-    """What a reply item holds."""
+    """The kind of a reply item."""
 
     ANSWER = 0
     STATUS = 1  # a google.rpc.Status
-    LOST = 2  # never sent: the receiver had no descriptor left to take the payload's file with
+    LOST = 2  # never sent: the receiver had no descriptor left for the file of the payload
 
 
 class Request(NamedTuple):
