@@ -47,7 +47,7 @@ class Choice(NamedTuple):
     @property
     def by_fold(self) -> tuple[int, ...]:
         """The number of the setting that each fold is reported at."""
-        return tuple(self.members[own] for own in self.chosen.by_fold)
+        return tuple(self.members[values] for values in self.chosen.by_fold)
 
 
 def deal_folds(asked: IntArray, folds: int = FOLDS) -> IntArray:
@@ -96,7 +96,7 @@ def choices_of(kinds: Sequence[Hashable], h: Values, folds: IntArray) -> Iterato
 
 
 def _best(h: Values) -> int:
-    means = np.array([mean(own) for own in h])
+    means = np.array([mean(values) for values in h])
     if np.isnan(means).all():
         raise InvalidArgumentError("h", "h applies to no query that a choice could rest on")
     return int(np.nanargmax(means))

@@ -102,9 +102,9 @@ def _measure(index: Engine, documents: Rows, setting: PredictParameters) -> Valu
     table = np.empty((len(TAKEN) + setting.top_k, len(documents)))
     labels = np.empty((len(documents), setting.top_k), np.int64)
     for row in range(len(documents)):
-        begun = thread_seconds()
+        start = thread_seconds()
         result = index.predict(documents[row : row + 1], setting)
-        table[2, row] = 1e6 * (thread_seconds() - begun)
+        table[2, row] = 1e6 * (thread_seconds() - start)
         table[1, row] = result.stats.points_scored[0]
         labels[row] = result.labels[0]
     tree = None if index.labels is None else index.labels.tree

@@ -117,8 +117,8 @@ def _predicted(
     engine: Engine, rows: Rows, asked: PredictParameters, threshold: float | None
 ) -> tuple[IntArray, Values]:
     """Return labels (nq, top_k) and their scores, batch by batch."""
-    told = replace(asked, threshold=threshold)
-    parts = [engine.predict(block, told) for block in _blocks(rows)]
+    with_threshold = replace(asked, threshold=threshold)
+    parts = [engine.predict(block, with_threshold) for block in _blocks(rows)]
     labels = np.concatenate([part.labels for part in parts])
     return labels, np.concatenate([part.scores for part in parts])
 

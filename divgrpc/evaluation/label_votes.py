@@ -46,13 +46,13 @@ def neighbour_vote(
     parts = []
     for start in range(0, len(rows), _BLOCK_ROWS):
         result = engine.answer(rows[start : start + _BLOCK_ROWS], asked, as_points=True)
-        found = engine.topics.labels.rows(result.ids)
+        votes = engine.topics.labels.rows(result.ids)
         weights = (
             weigh(result.scores, result.counts, metric)
             if weighted
-            else np.ones(found.shape, np.float32)
+            else np.ones(votes.shape, np.float32)
         )
-        parts.append(most_voted(found, weights, truth, width))
+        parts.append(most_voted(votes, weights, truth, width))
     if not parts:
         raise InvalidArgumentError("documents", "documents must have one row at least")
     best, shares = (np.concatenate(part) for part in zip(*parts, strict=True))

@@ -146,7 +146,7 @@ class LabelTally(Tally[EvaluateLabelRow]):
 
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> EvaluateLabelRow:
         judged, columns = self._judged(table)
-        found, top_k = columns["found"], self.settings[setting].top_k
+        counts, top_k = columns["found"], self.settings[setting].top_k
         starts = range(len(LABEL_METRICS), len(intervals), top_k)
         parts = [tuple(intervals[start : start + top_k]) for start in starts]
         return EvaluateLabelRow(
@@ -163,9 +163,9 @@ class LabelTally(Tally[EvaluateLabelRow]):
             coverage_at=tuple(coverage_at(judged).tolist()),
             h_of_means=harmonic_mean_of_means(columns["precision"], columns["drank"]),
             microseconds=summary(columns["microseconds"]),
-            documents=len(found),
-            empty=int((found == 0).sum()),
-            short=int((found < top_k).sum()),
+            documents=len(counts),
+            empty=int((counts == 0).sum()),
+            short=int((counts < top_k).sum()),
             scored=mean(columns["scored"]),
             values=columns if self.task.per_row else {},
             labels=judged.labels if self.task.per_row else None,

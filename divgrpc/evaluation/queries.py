@@ -200,7 +200,9 @@ class QueryTally(Tally[EvaluateRow]):
             queries=self.task.rows,
             empty=int((columns["found"] == 0).sum()),
             short=int((columns["found"] < k).sum()),
-            values={name: own.copy() for name, own in columns.items()} if self.task.per_row else {},
+            values={name: column.copy() for name, column in columns.items()}
+            if self.task.per_row
+            else {},
         )
 
     def _kind(self, setting: QueryParameters) -> Hashable:

@@ -81,7 +81,7 @@ class Study(Generic[RowT]):
         """
         while (block := self._next()) is not None:
             setting, rows = block
-            begun, count = time.monotonic(), rows.stop - rows.start
+            start, count = time.monotonic(), rows.stop - rows.start
             try:
                 measured = self._measure(rows, self._tally.settings[setting])
             except BaseException:
@@ -90,7 +90,7 @@ class Study(Generic[RowT]):
                 raise
             self._tally.add(setting, rows.start, measured)
             with self._lock:
-                self._row_seconds[setting] = (time.monotonic() - begun) / count
+                self._row_seconds[setting] = (time.monotonic() - start) / count
                 self._done += count
             yield
 

@@ -134,7 +134,7 @@ def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]
     medians = np.median(times, axis=1)
     front = np.zeros(len(ks), np.bool_)
     for k in set(ks):
-        members = np.array([each == k for each in ks])
+        members = np.array([value == k for value in ks])
         front[members] = pareto_front(means[members], medians[members])
     return front
 
@@ -146,7 +146,9 @@ def columns_at_once(rows: int) -> int:
 
 def summary(times: Values) -> Microseconds:
     """Return the mean and the percentiles of the times (n,) of rows."""
-    return Microseconds(mean(times), *(float(each) for each in np.percentile(times, (50, 90, 99))))
+    return Microseconds(
+        mean(times), *(float(value) for value in np.percentile(times, (50, 90, 99)))
+    )
 
 
 def _intervals(ratios: Iterable[tuple[Values, Values]], at_once: int) -> Iterator[list[Interval]]:
@@ -175,8 +177,8 @@ def _intervals_of(tables: list[tuple[Values, Values]], at_once: int) -> Iterator
             )
         ]
     )
-    for own, _ in tables:
-        yield [next(intervals) for _ in range(own.shape[1])]
+    for table, _ in tables:
+        yield [next(intervals) for _ in range(table.shape[1])]
 
 
 def _chosen(tables: Sequence[Values], choice: Choice) -> Values:

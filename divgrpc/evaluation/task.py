@@ -50,7 +50,7 @@ class Task:
 
     def widths(self) -> list[int]:
         """Return how many results a row has at each setting."""
-        return [int(getattr(each, self.width_field)) for each in self.grid.settings()]
+        return [int(getattr(setting, self.width_field)) for setting in self.grid.settings()]
 
     def bounded(self) -> Self:
         """Return the task; raises `InvalidArgumentError` where it is too large for one call."""

@@ -165,8 +165,8 @@ def coverage_at(judged: JudgedLabels) -> Values:
     first = np.full(judged.label_count, k)
     rows, places = np.nonzero(judged.right)
     np.minimum.at(first, judged.labels[rows, places], places)
-    seen = np.bincount(first, minlength=k + 1)[:k].cumsum()
-    return np.asarray(seen / max(1, len(np.unique(judged.true))))
+    hits = np.bincount(first, minlength=k + 1)[:k].cumsum()
+    return np.asarray(hits / max(1, len(np.unique(judged.true))))
 
 
 def set_precision(judged: JudgedLabels) -> Values:

@@ -188,9 +188,9 @@ class QueryParameters(Resolution):
 
     def _check_chosen(self, field: str) -> None:
         if self.selector == "nearest":
-            asked = "diversity auto" if field == "diversity" else field
+            option = "diversity auto" if field == "diversity" else field
             raise InvalidArgumentError(
-                field, f"{asked} does not go with selector nearest, which has no dial"
+                field, f"{option} does not go with selector nearest, which has no dial"
             )
 
     def _check_duplicates(self) -> None:

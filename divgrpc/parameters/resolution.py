@@ -137,13 +137,13 @@ class Resolution:
         candidates, hashed = self._limits(rows, width, sought)
         by_rule: Search = "exact" if hashed == 0 or hashed >= rows else auto_search
         search = by_rule if self.search == "auto" else self.search
-        seen = min(candidates or rows, hashed or rows, rows)
+        candidates_seen = min(candidates or rows, hashed or rows, rows)
         # Sparse candidates together hold no more numbers than all points do.
-        width = width if nonzeros is None else min(width, -(-nonzeros // seen))
+        width = width if nonzeros is None else min(width, -(-nonzeros // candidates_seen))
         limit = self._limit(width)
-        if self.k * seen > limit:
+        if self.k * candidates_seen > limit:
             unit = "dimensions" if nonzeros is None else "numbers each"
-            bound = f"at most {limit} at {width} {unit}, got {self.k} times {seen}"
+            bound = f"at most {limit} at {width} {unit}, got {self.k} times {candidates_seen}"
             raise InvalidArgumentError("candidates_limit", f"{_PRODUCT} must be {bound}")
         return EffectiveParameters(
             **dict(zip(_COPIED, _copied_values(self), strict=True)),
@@ -152,7 +152,7 @@ class Resolution:
             hash_limit=hashed,
             candidates_limit=candidates,
             n_probes=min(self.n_probes or probes[0], probes[1]) if search == "tables" else 0,
-            duplicate_threshold=self._compared(duplicate_threshold, seen, width),
+            duplicate_threshold=self._compared(duplicate_threshold, candidates_seen, width),
             diversity_auto=self.diversity == "auto",
         )
 
@@ -161,15 +161,17 @@ class Resolution:
         lazily = self.selector not in _ALL_AT_ONCE and self.lose_at_most is None
         return most_compared(width, lazily=lazily)
 
-    def _compared(self, threshold: float | None, seen: int, width: int) -> float | None:
+    def _compared(self, threshold: float | None, candidates_seen: int, width: int) -> float | None:
         """Return the threshold, None where a default one would take too many comparisons."""
         most = self.most_compared(width)
-        if threshold is None or seen <= most:
+        if threshold is None or candidates_seen <= most:
             return threshold
         if self.duplicate_threshold is None:
             return None
-        sentence = f"near-copies are looked for among at most {most} candidates here, got {seen}:"
-        sentence += " set candidates_limit, or keep_duplicates"
+        sentence = (
+            f"near-copies are looked for among at most {most} candidates here, "
+            f"got {candidates_seen}: set candidates_limit, or keep_duplicates"
+        )
         raise InvalidArgumentError("candidates_limit", sentence)
 
     def _limits(self, rows: int, width: int, sought: Sought) -> tuple[int, int]:

@@ -87,12 +87,12 @@ def spell_out(
     `names` has what annotations may hold beside the choices of `divgrpc.types`.
     """
     signature = inspect.signature(method)
-    kept = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    named = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
     parameters = [
         p.replace(annotation=_Name(name_of(p.annotation, names)))
         if p.annotation is not p.empty
         else p
-        for p in (*kept, *options)
+        for p in (*named, *options)
     ]
     returned = _Name(name_of(signature.return_annotation, names))
     method.__signature__ = signature.replace(  # type: ignore[attr-defined]  # inspect reads it

@@ -158,8 +158,8 @@ class UnknownParameterError(InvalidArgumentError, TypeError):
 def nearest(word: str, known: Collection[str]) -> str | None:
     """Return the word of `known` that was most likely meant, None where none comes near."""
     plain = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower().replace("-", "_"), plain, n=1)
-    return plain[found[0]] if found else None
+    matches = difflib.get_close_matches(word.lower().replace("-", "_"), plain, n=1)
+    return plain[matches[0]] if matches else None
 
 
 def refuse_unknown(
@@ -193,8 +193,8 @@ def instead(name: str, known: Collection[str]) -> str:
 
 def refuse_word(field: str, word: object, known: Collection[str]) -> NoReturn:
     """Raise `InvalidArgumentError` for a word that is no value of `field`."""
-    told = f"{field} must be one of {', '.join(known)}, got {word!r}"
-    raise InvalidArgumentError(field, told + _other_word(field, word, known))
+    message = f"{field} must be one of {', '.join(known)}, got {word!r}"
+    raise InvalidArgumentError(field, message + _other_word(field, word, known))
 
 
 def _other_word(field: str, word: object, known: Collection[str]) -> str:
@@ -237,10 +237,10 @@ def with_suggestions(table: type[T]) -> type[T]:
     return table
 
 
-def stacking_hint(given: object) -> str:
+def stacking_hint(value: object) -> str:
     """Return what to do with `given` where it is a column of arrays, as tables have them; or ""."""
     try:
-        rows = np.asarray(given)
+        rows = np.asarray(value)
     except ValueError:
         return "; its rows differ in length"
     if rows.dtype != object or rows.ndim != 1 or not len(rows) or not np.ndim(rows[0]):

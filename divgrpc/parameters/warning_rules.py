@@ -25,21 +25,21 @@ def limits_equal_k(
 
 
 def too_few(
-    field: str, wanted: int, there: int, counts: npt.NDArray[np.uint32]
+    field: str, requested: int, there: int, counts: npt.NDArray[np.uint32]
 ) -> tuple[WarningInfo, ...]:
     """Return what is said where fewer were found than `wanted`, the value of `field`.
 
     The index has as many as are `there`; `counts` (nq,) were found.
     """
     # Of a row or two numpy would take longer; nearly every call has enough.
-    short = [count for count in counts.tolist() if count < wanted]
+    short = [count for count in counts.tolist() if count < requested]
     if not short:
         return ()
     upper, things = field.upper(), "labels" if field == "top_k" else "points"
-    if wanted > there:
-        sentence = f"{field} is {wanted} and the index has {there} {things}"
+    if requested > there:
+        sentence = f"{field} is {requested} and the index has {there} {things}"
         return (WarningInfo(f"FEWER_THAN_{upper}_{things.upper()}", sentence, field),)
-    sentence = f"{len(short)} of {len(counts)} rows have fewer than {wanted} results"
+    sentence = f"{len(short)} of {len(counts)} rows have fewer than {requested} results"
     return (WarningInfo(f"FEWER_THAN_{upper}_FOUND", sentence, field),)
 
 

@@ -196,10 +196,10 @@ class SearchTable:
     def of(cls, manifest: "Manifest", sought: Sought, *, dense: bool) -> "SearchTable":
         """Return the table for dense or for sparse queries of an index."""
         measured = manifest.search_costs
-        taken = manifest.auto_search
+        auto = manifest.auto_search
         if manifest.points == "sparse" and dense:
             if manifest.auto_search_dense is not None:
-                measured, taken = manifest.search_costs_dense, manifest.auto_search_dense
+                measured, auto = manifest.search_costs_dense, manifest.auto_search_dense
             else:
                 measured = tuple(without_lists(cost, manifest.rows) for cost in measured)
         return cls(
@@ -211,7 +211,7 @@ class SearchTable:
                 manifest.nonzeros if manifest.points == "sparse" else None,
             ),
             manifest.parameters.target_recall,
-            (taken, manifest.n_probes),
+            (auto, manifest.n_probes),
             sought=sought,
             dense=dense or manifest.points == "dense",
         )

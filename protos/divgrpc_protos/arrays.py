@@ -125,9 +125,9 @@ def encode_label_sets(sets: Csr) -> labels_pb2.LabelSets:
 
 def without_zeros(matrix: Csr) -> Csr:
     """Return the same matrix without stored zeros."""
-    kept = matrix.data != 0
-    ends = np.concatenate(([0], np.cumsum(kept)))[matrix.indptr]
-    return Csr(ends, matrix.indices[kept], matrix.data[kept], matrix.cols)
+    nonzero = matrix.data != 0
+    ends = np.concatenate(([0], np.cumsum(nonzero)))[matrix.indptr]
+    return Csr(ends, matrix.indices[nonzero], matrix.data[nonzero], matrix.cols)
 
 
 def decode_label_sets(sets: labels_pb2.LabelSets) -> Csr:

@@ -126,7 +126,7 @@ def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.in
     from 1 to `documents`, or one that an earlier line has.
     """
     rows = array("q")
-    seen = np.zeros(documents, np.int64)
+    occurrences = np.zeros(documents, np.int64)
     for number, line in _lines(path):
         words = line.split()
         if not words:
@@ -137,9 +137,11 @@ def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.in
         if not (word.isdigit() and len(word) < _DIGITS_MAX) or not 1 <= int(word) <= documents:
             raise wrong(path, f"line {number} must have a number from 1 to {documents}")
         row = int(word) - 1
-        if seen[row]:
-            raise wrong(path, f"line {number} has document {row + 1}, as line {seen[row]} has")
-        seen[row] = number
+        if occurrences[row]:
+            raise wrong(
+                path, f"line {number} has document {row + 1}, as line {occurrences[row]} has"
+            )
+        occurrences[row] = number
         rows.append(row)
     return np.array(rows, np.int64)
 

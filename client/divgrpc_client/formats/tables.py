@@ -188,12 +188,12 @@ def index(info: IndexInfo) -> None:
         f"dimensions, codes of {info.code_bits} bits"
     )
     out.print(_points(info))
-    kept = [
+    columns = [
         what
         for what, has in (("categories", info.has_categories), ("sub-topics", info.has_subtopics))
         if has
     ]
-    out.print(f"{' and '.join(kept) or 'no categories or sub-topics'} kept with the rows")
+    out.print(f"{' and '.join(columns) or 'no categories or sub-topics'} kept with the rows")
     out.print(_near_copies(info))
     if info.labels is not None:
         out.print(_labels(info.labels))
@@ -220,7 +220,7 @@ def _near_copies(info: IndexInfo) -> str:
 
 def _labels(info: LabelInfo) -> str:
     """Say what labels there are, what scores them, and how that went."""
-    kept = [
+    columns = [
         what
         for what, has in (
             ("names", info.has_names),
@@ -229,7 +229,7 @@ def _labels(info: LabelInfo) -> str:
         )
         if has
     ]
-    text = f"{info.label_count:,} labels, {', '.join(kept) or 'nothing'} kept with them"
+    text = f"{info.label_count:,} labels, {', '.join(columns) or 'nothing'} kept with them"
     for mode, least in info.thresholds.items():
         text = f"{text}; {mode} takes a threshold of {least:.4g}"
     if not info.rank:

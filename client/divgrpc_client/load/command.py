@@ -73,8 +73,8 @@ def _code(report: Report) -> int:
     if report["void"]:
         return VOID
     held = all(one["held"] for one in report["thresholds"])
-    found = report["search"] is None or report["search"]["rate"] > 0
-    return 0 if held and found else MISSED
+    succeeded = report["search"] is None or report["search"]["rate"] > 0
+    return 0 if held and succeeded else MISSED
 
 
 @contextmanager

@@ -152,17 +152,17 @@ def by_second(recorder: Recorder) -> list[dict[str, float | None]]:
     done = np.floor(samples["done"] - recorder.begin)[samples["code"] == OK]
     rows: list[dict[str, float | None]] = []
     for second in range(seconds):
-        own = samples[due == second]
-        times = latencies(own)
-        late = (own["sent"] - own["due"]) * 1e6
+        in_second = samples[due == second]
+        times = latencies(in_second)
+        late = (in_second["sent"] - in_second["due"]) * 1e6
         rows.append(
             {
                 "second": second,
-                "due": len(own),
+                "due": len(in_second),
                 "answered": int((done == second).sum()),
-                "failed": int((own["code"] != OK).sum()),
+                "failed": int((in_second["code"] != OK).sum()),
                 **{name: figures(times)[name] for name in ("p50", "p90", "p99", "max")},
-                "late": float(late.max().round(1)) if len(own) else 0.0,
+                "late": float(late.max().round(1)) if len(in_second) else 0.0,
             }
         )
     return rows

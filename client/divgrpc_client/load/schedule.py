@@ -81,12 +81,12 @@ class Schedule:
         """Return when so many arrivals are expected to have come; `numbers` below `calls`."""
         ends = np.cumsum([step.calls for step in self.steps])
         which = np.minimum(np.searchsorted(ends, numbers, side="right"), len(self.steps) - 1)
-        found, begun = np.zeros_like(numbers), 0.0
+        times, start = np.zeros_like(numbers), 0.0
         for place, step in enumerate(self.steps):
-            own = which == place
-            found[own] = begun + step.times(numbers[own] - (ends[place] - step.calls))
-            begun += step.seconds
-        return found
+            in_step = which == place
+            times[in_step] = start + step.times(numbers[in_step] - (ends[place] - step.calls))
+            start += step.seconds
+        return times
 
     def arrivals(self, *, poisson: bool = False, seed: int = 0) -> Iterator[Times]:
         """Yield the times of all arrivals in blocks, ascending; same seed, same times."""
@@ -112,14 +112,14 @@ def parse_schedule(text: str) -> Schedule:
     """Read a schedule; raises `InvalidArgumentError` where it is none."""
     steps = []
     for part in text.split(","):
-        found = _STEP.fullmatch(part.strip())
-        if found is None:
+        times = _STEP.fullmatch(part.strip())
+        if times is None:
             raise InvalidArgumentError(
                 "schedule", f"schedule must be {_FORM}; {part.strip()!r} is neither"
             )
-        begin, length = float(found["begin"]), float(found["length"])
-        end = begin if found["end"] is None else float(found["end"])
-        steps.append(Step(begin, end, length * _UNITS[found["unit"]]))
+        begin, length = float(times["begin"]), float(times["length"])
+        end = begin if times["end"] is None else float(times["end"])
+        steps.append(Step(begin, end, length * _UNITS[times["unit"]]))
     schedule = Schedule(tuple(steps))
     if schedule.calls < 1:
         raise InvalidArgumentError("schedule", f"schedule {text!r} has not one call in it")

@@ -57,7 +57,7 @@ def tables(report: Report) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]
         times += [("service time, from when sent", report["service_time"])]
         times += [("lateness of sending", report["lateness"])]
     if len(report["by_call"]) > 1:
-        times += [(own["call"], own["latency"]) for own in report["by_call"]]
+        times += [(entry["call"], entry["latency"]) for entry in report["by_call"]]
     yield ("times in ms", *TIMES), [(name, *(ms(row[p]) for p in TIMES)) for name, row in times]
     if report["search"]:
         yield (

@@ -258,13 +258,13 @@ class QueryEvaluation(
 def _asked(
     categories: npt.ArrayLike | None, relevant: Sequence[npt.ArrayLike] | None
 ) -> dict[str, list[Any]]:
-    asked: dict[str, list[Any]] = {}
+    axes: dict[str, list[Any]] = {}
     if categories is not None:
-        asked["categories"] = _whole("categories", categories)
+        axes["categories"] = _whole("categories", categories)
     if relevant is not None:
         lists = (_whole("relevant", ids) for ids in relevant)
-        asked["relevant"] = [evaluate_pb2.RelevantIds(ids=ids) for ids in lists]
-    return asked
+        axes["relevant"] = [evaluate_pb2.RelevantIds(ids=ids) for ids in lists]
+    return axes
 
 
 def _whole(field: str, numbers: npt.ArrayLike) -> list[int]:
@@ -344,7 +344,7 @@ def row_fields(
         "metrics": {metric.name: interval(metric) for metric in message.metrics},
         "microseconds": Microseconds(times.mean, times.p50, times.p90, times.p99),
         "by_fold": tuple(message.by_fold),
-        "values": {own.name: np.array(own.values, np.float64) for own in message.values},
+        "values": {column.name: np.array(column.values, np.float64) for column in message.values},
     }
 
 

@@ -129,7 +129,7 @@ def label_upload(
     )
 
 
-def label_sets(labels: VectorsLike, rows: int, each: str = "vector") -> Csr:
+def label_sets(labels: VectorsLike, rows: int, row_noun: str = "vector") -> Csr:
     """Return the labels of so many rows: the numbers other than 0.
 
     `each` is the word for a row in errors. Raises `InvalidArgumentError` for another number of
@@ -138,7 +138,7 @@ def label_sets(labels: VectorsLike, rows: int, each: str = "vector") -> Csr:
     matrix = as_matrix("labels", labels)
     if row_count(matrix) != rows:
         raise InvalidArgumentError(
-            "labels", f"labels must have one row per {each}, {rows}, got {row_count(matrix)}"
+            "labels", f"labels must have one row per {row_noun}, {rows}, got {row_count(matrix)}"
         )
     if not isinstance(matrix, Csr):
         places, columns = np.nonzero(matrix)

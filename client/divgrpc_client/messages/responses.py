@@ -130,7 +130,7 @@ def _shared(
         "counts": counts,
         "generation": response.generation,
         "stats": _stats(response.stats),
-        "warnings": tuple(from_message(each, WarningInfo) for each in response.warnings),
+        "warnings": tuple(from_message(warning, WarningInfo) for warning in response.warnings),
     }
 
 

@@ -50,7 +50,7 @@ class QueryCall:
             per_row=request.per_query,
             **_task_options(request),
         ).bounded()
-        lists = [np.array(each.ids, np.int64) for each in request.relevant] or None
+        lists = [np.array(item.ids, np.int64) for item in request.relevant] or None
         categories = np.array(request.categories, np.int64) if request.categories else None
         self._asked = Asked.of(categories, lists, self._task.rows)
 
@@ -147,7 +147,7 @@ def _axes(request: Request) -> dict[str, Any]:
                 (_value(pair, "hash_limit"), _value(pair, "candidates_limit")) for pair in values
             )
         elif name == "thresholds":
-            axes[name] = tuple(_value(each, "threshold") for each in values)
+            axes[name] = tuple(_value(item, "threshold") for item in values)
         else:
             axes[name] = tuple(values)
     if not axes:
@@ -193,7 +193,9 @@ def _metric(name: str, interval: Interval) -> evaluate_pb2.EvaluateMetric:
 
 
 def _values(values: Mapping[str, Values]) -> list[evaluate_pb2.EvaluateValues]:
-    return [evaluate_pb2.EvaluateValues(name=name, values=own) for name, own in values.items()]
+    return [
+        evaluate_pb2.EvaluateValues(name=name, values=column) for name, column in values.items()
+    ]
 
 
 def _picked(labels: IntArray) -> evaluate_labels_pb2.PickedLabels:

@@ -59,13 +59,13 @@ class Catalog:
 
         A page token is the last name of the page before, so that indexes may come and go between.
         """
-        asked = index_pb2.ListIndexesRequest.FromString(request)
-        if asked.page_size < 0:
+        message = index_pb2.ListIndexesRequest.FromString(request)
+        if message.page_size < 0:
             raise InvalidArgumentError(
-                "page_size", f"page_size must be 0 (the default) or more, got {asked.page_size}"
+                "page_size", f"page_size must be 0 (the default) or more, got {message.page_size}"
             )
-        size = min(asked.page_size or _PAGE_SIZE, LIMITS["page_size_max"])
-        response = await asyncio.to_thread(self._read_page, asked.page_token, size)
+        size = min(message.page_size or _PAGE_SIZE, LIMITS["page_size_max"])
+        response = await asyncio.to_thread(self._read_page, message.page_token, size)
         return response.SerializeToString()
 
     async def delete_index(self, request: bytes) -> bytes:

@@ -149,8 +149,8 @@ class Pool:
             if self._send_whole(worker, request):
                 self._hand_over(worker, [Call(request, partial(_settle, future))])
                 replies.append(future)
-        found = await asyncio.gather(*replies)
-        return [reply for reply in found if reply.outcome != Outcome.LOST]
+        results = await asyncio.gather(*replies)
+        return [reply for reply in results if reply.outcome != Outcome.LOST]
 
     def refresh(self, index: str) -> None:
         """Tell every worker that an index has changed or is gone."""
@@ -177,7 +177,7 @@ class Pool:
                 self._send_small(worker)
             else:
                 self._send_alone(worker, line.popitem(last=False)[1])
-        return worker is None and any(each is not self._reserved for each in self._workers)
+        return worker is None and any(other is not self._reserved for other in self._workers)
 
     def _freest(self, kind: Kind) -> Worker | None:
         free = [

@@ -137,21 +137,21 @@ class Service:
     ) -> Callable[[bytes, _Context], Coroutine[Any, Any, bytes]]:
         async def handle(request: bytes, context: _Context) -> bytes:
             # The hot path: `_run` in one piece.
-            begun = time.monotonic()
+            start = time.monotonic()
             request_id = self._request_id(context)
             remaining = context.time_remaining()
-            deadline = math.inf if remaining is None else begun + remaining
+            deadline = math.inf if remaining is None else start + remaining
             try:
                 _check_size(method, request)
                 reply = await self._pool.answer(op, request, deadline, request_id)
             except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
                 subject = self._subject(method, request)
-                await self._fail(context, method, begun, request_id, error, subject=subject)
+                await self._fail(context, method, start, request_id, error, subject=subject)
             subject = self._subject(method, request)
             if reply.outcome == Outcome.STATUS:
                 refused = RefusedError(status_pb2.Status.FromString(reply.payload))
-                await self._fail(context, method, begun, request_id, refused, subject=subject)
-            seconds = time.monotonic() - begun
+                await self._fail(context, method, start, request_id, refused, subject=subject)
+            seconds = time.monotonic() - start
             self._access.add(method, "OK", seconds, request_id, context.peer(), subject=subject)
             return reply.payload
 
@@ -230,15 +230,15 @@ class Service:
         subject: Callable[[], Subject] = lambda: NO_SUBJECT,
     ) -> _T:
         """Serve a call; `subject` is called at its end, for the access line."""
-        begun = time.monotonic()
+        start = time.monotonic()
         request_id = self._request_id(context)
         remaining = context.time_remaining()
-        deadline = math.inf if remaining is None else begun + remaining
+        deadline = math.inf if remaining is None else start + remaining
         try:
             answer = await serve(request_id, deadline)
         except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
-            await self._fail(context, method, begun, request_id, error, subject=subject())
-        seconds = time.monotonic() - begun
+            await self._fail(context, method, start, request_id, error, subject=subject())
+        seconds = time.monotonic() - start
         self._access.add(method, "OK", seconds, request_id, context.peer(), subject=subject())
         return answer
 
@@ -246,7 +246,7 @@ class Service:
         self,
         context: _Context,
         method: str,
-        begun: float,
+        start: float,
         request_id: str,
         error: BaseException,
         *,
@@ -264,7 +264,7 @@ class Service:
         else:
             status = explain(error, request_id, self._log)
         code = _CODES[status.code]
-        seconds = time.monotonic() - begun
+        seconds = time.monotonic() - start
         self._access.add(method, code.name, seconds, request_id, context.peer(), subject=subject)
         if not isinstance(error, Exception):
             raise error

@@ -79,11 +79,11 @@ class Supervisor:
 
     def _fill(self, role: Role) -> None:
         """Start missing children of a role; a single worker until it has compiled the kernels."""
-        wanted = self._config.fronts if role == "front" else self._config.workers
+        expected = self._config.fronts if role == "front" else self._config.workers
         if role == "worker" and not self._warm:
-            wanted = 1
+            expected = 1
         try:
-            while len(self._of(role)) < wanted and not self._stopping:
+            while len(self._of(role)) < expected and not self._stopping:
                 self._start(role)
         except OSError as error:
             self._log.warning("cannot start a child", role=role, reason=str(error))
@@ -100,8 +100,8 @@ class Supervisor:
 
     def _announce(self) -> None:
         """Announce that the server serves, once every child has come up."""
-        wanted = self._config.workers + self._config.fronts
-        if self._serving or len(self._ready("worker")) + len(self._ready("front")) < wanted:
+        expected = self._config.workers + self._config.fronts
+        if self._serving or len(self._ready("worker")) + len(self._ready("front")) < expected:
             return
         self._serving = True
         for front in self._ready("front"):

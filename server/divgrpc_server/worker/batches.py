@@ -71,9 +71,9 @@ class Pace:
     @contextlib.contextmanager
     def step(self) -> Iterator[int]:
         """Yield `stop` while those rows are answered, and learn how long it takes."""
-        end, begun = self.stop(), time.monotonic()
+        end, start = self.stop(), time.monotonic()
         yield end
-        self._row_seconds = (time.monotonic() - begun) / (end - self._next)
+        self._row_seconds = (time.monotonic() - start) / (end - self._next)
         rows = int(_PIECE_SECONDS / (self._row_seconds + 1e-9))
         self._rows = max(self._least, min(_PIECE_ROWS_MAX, rows))
         self._next = end

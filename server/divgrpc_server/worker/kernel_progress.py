@@ -49,10 +49,10 @@ class _Reporter:
 
 def warm(channel: control.Channel, log: logs.Logger) -> None:
     """Load every kernel, have the missing ones compiled, and report progress and time."""
-    begun = time.monotonic()
+    start = time.monotonic()
     reporter = _Reporter(channel, log)
     compilation.report_to(reporter.report)
     warm_kernels()
     total = len(cache_files.kernel_names())
     reporter.send_count(total, total)
-    log.info("kernels are warm", seconds=round(time.monotonic() - begun, 3))
+    log.info("kernels are warm", seconds=round(time.monotonic() - start, 3))
