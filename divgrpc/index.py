@@ -9,7 +9,7 @@ from typing import Final, Self, Unpack, cast, get_type_hints
 
 import numpy.typing as npt
 
-from divgrpc.build.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder
 from divgrpc.engine import Engine
 from divgrpc.labels.build_inputs import LabelInputs, Labelling, LabelModelLike
 from divgrpc.parameters import (

@@ -15,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from divgrpc import compilation
-from divgrpc.build.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder
 from divgrpc.engine import Engine
 from divgrpc.hashing.partition import learn
 from divgrpc.index import Index

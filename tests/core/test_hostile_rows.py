@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from divgrpc.build.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters

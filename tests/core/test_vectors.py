@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pytest
 from scipy import sparse
 
-from divgrpc.build.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters

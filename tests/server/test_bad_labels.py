@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 
-from divgrpc.build.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.storage.writers import MemoryStore

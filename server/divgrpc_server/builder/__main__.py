@@ -32,7 +32,7 @@ from divgrpc_server.ipc.build_frames import Part, Whole
 from divgrpc_server.logging import logs
 
 if TYPE_CHECKING:
-    from divgrpc.build.builder import IndexBuilder
+    from divgrpc.builder.builder import IndexBuilder
 
 _PROGRESS_SECONDS: Final = 0.1
 # Time to write the last log line and the outcome after the front has hung up.
@@ -157,7 +157,7 @@ def build(link: socket.socket, process: control.Self) -> IndexInfo:
         events.accepted()
         # Loading the compiler takes longer than the steps above. The first chunks fill the socket
         # meanwhile.
-        from divgrpc.build.builder import IndexBuilder
+        from divgrpc.builder.builder import IndexBuilder
         from divgrpc_server.builder.labels import LabelUpload
 
         with LabelUpload(header, stage.folder) as label_upload:

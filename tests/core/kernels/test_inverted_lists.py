@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from divgrpc.build import encoder
-from divgrpc.build.encoder import COMMON_COLUMN_SHARE
+from divgrpc.builder import encoder
+from divgrpc.builder.encoder import COMMON_COLUMN_SHARE
 from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.kernels import exact, inverted_lists, normalise

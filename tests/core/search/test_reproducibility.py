@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from divgrpc.build.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder
 from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters

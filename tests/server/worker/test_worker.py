@@ -14,7 +14,7 @@ import pytest
 from google.rpc import code_pb2
 
 from divgrpc import Index
-from divgrpc.build.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder
 from divgrpc.parameters import BuildParameters
 from divgrpc.storage.generations import Generation, open_generation, staging
 from divgrpc.types import QueryDefault, QueryResult

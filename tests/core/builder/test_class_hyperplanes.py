@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from divgrpc.build import class_hyperplanes as module
-from divgrpc.build.class_hyperplanes import (
+from divgrpc.builder import class_hyperplanes as module
+from divgrpc.builder.class_hyperplanes import (
     QUERIES_MAX,
     class_hyperplanes,
     group_means,

@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from divgrpc.build.encoder import encode_points
-from divgrpc.build.sample import Sample
+from divgrpc.builder.encoder import encode_points
+from divgrpc.builder.sample import Sample
 from divgrpc.hashing.count_sketch import dims_after
 from divgrpc.hashing.hyperplanes import CELLS_FROM_ROWS, MAX_COMPONENTS
 from divgrpc.parameters import BuildParameters, QueryParameters

@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.build.sample import nearest_rows
+from divgrpc.builder.sample import nearest_rows
 from divgrpc.parameters import DEFAULT_DUPLICATE_COSINE, BuildParameters
 from divgrpc.vectors import Rows, SparseRows, take
 

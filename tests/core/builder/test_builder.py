@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from divgrpc.build.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import (
     BuildUnderWayError,
     IndexExistsError,

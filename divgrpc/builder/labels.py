@@ -18,9 +18,9 @@ from typing import Final
 import numpy as np
 
 from divgrpc.arrays import Array
-from divgrpc.build.assembly import assemble
-from divgrpc.build.encoder import Report
-from divgrpc.build.sample import SAMPLE_QUERIES
+from divgrpc.builder.assembly import assemble
+from divgrpc.builder.encoder import Report
+from divgrpc.builder.sample import SAMPLE_QUERIES
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.labels import LabelModel, train
 from divgrpc.labels.build_inputs import LabelInputs

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from divgrpc.build import tuning
+from divgrpc.builder import tuning
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.costs import POOLS

@@ -1,7 +1,7 @@
 """The builder: it takes rows in blocks, and then makes a generation of them.
 
 Blocks go straight to the store, as unit vectors under cosine, so that memory holds one block at a
-time. `build` then assembles the index (`divgrpc.build.assembly`) and publishes it.
+time. `build` then assembles the index (`divgrpc.builder.assembly`) and publishes it.
 """
 
 import time
@@ -14,8 +14,8 @@ import numpy.typing as npt
 
 from divgrpc import compilation
 from divgrpc.arrays import Array
-from divgrpc.build.assembly import assemble
-from divgrpc.build.labels import LabelBuilder
+from divgrpc.builder.assembly import assemble
+from divgrpc.builder.labels import LabelBuilder
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
 from divgrpc.hashing import hyperplanes
 from divgrpc.labels.build_inputs import LabelInputs

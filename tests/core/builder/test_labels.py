@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from divgrpc.build.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder
 from divgrpc.errors import IndexDamagedError, InvalidArgumentError
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.index import Index

@@ -10,11 +10,11 @@ from functools import partial
 
 import numpy as np
 
-from divgrpc.build.class_hyperplanes import dense_queries
-from divgrpc.build.encoder import Encoded, Report, encode_points
-from divgrpc.build.families import Family, choose_family
-from divgrpc.build.near_copies import near_copy_threshold
-from divgrpc.build.tuning import Tuned, tune
+from divgrpc.builder.class_hyperplanes import dense_queries
+from divgrpc.builder.encoder import Encoded, Report, encode_points
+from divgrpc.builder.families import Family, choose_family
+from divgrpc.builder.near_copies import near_copy_threshold
+from divgrpc.builder.tuning import Tuned, tune
 from divgrpc.hashing.count_sketch import FROM_DIMS, SUMS
 from divgrpc.parameters import BuildParameters
 from divgrpc.search.arrays import with_points

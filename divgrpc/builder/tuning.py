@@ -1,6 +1,6 @@
 """Measurements of a build on its own points: the number of probes, and the recall of searches.
 
-A third of a sample of queries (`divgrpc.build.sample`) tunes hash limits and probes. The others
+A third of a sample of queries (`divgrpc.builder.sample`) tunes hash limits and probes. The others
 measure. Recall is the share of the true nearest candidates among the hashed points. It is measured
 for each number of candidates in `divgrpc.search.costs.POOLS`, under the hash limit that a query for
 this number gets. The index keeps the lower end of an interval, so that later queries find no less.
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.build.sample import Report, Sample
+from divgrpc.builder.sample import Report, Sample
 from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.costs import POOLS, Shape, choose, nanoseconds, reaches

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from core.kernels.test_collapse import DIMS, copies
 from core.kernels.test_greedy import METRICS, Metrics
-from divgrpc.build.near_copies import near_copy_threshold
+from divgrpc.builder.near_copies import near_copy_threshold
 from divgrpc.index import Index
 from divgrpc.parameters import BuildParameters
 from divgrpc.types import FloatArray, Metric
