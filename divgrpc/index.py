@@ -9,7 +9,7 @@ from typing import Final, Self, Unpack, cast, get_type_hints
 
 import numpy.typing as npt
 
-from divgrpc.builder.builder import IndexBuilder
+from divgrpc.builder.builder import IndexBuilder, store_at
 from divgrpc.engine import Engine
 from divgrpc.labels.build_inputs import LabelInputs, Labelling, LabelModelLike
 from divgrpc.parameters import (
@@ -26,7 +26,6 @@ from divgrpc.parameters import (
 )
 from divgrpc.parameters.signatures import spell_out, spell_out_options
 from divgrpc.parameters.suggestions import refuse_unknown, taken_by
-from divgrpc.storage.writers import store_at
 from divgrpc.types import (
     HashFamily,
     Hyperplanes,

@@ -12,24 +12,21 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc import compilation
-from divgrpc.builder.builder import IndexBuilder
-from divgrpc.engine import Engine
 from divgrpc.hashing.partition import learn
 from divgrpc.index import Index
 from divgrpc.kernels import cache_files, jit
 from divgrpc.labels import train
 from divgrpc.labels.prediction import embed
-from divgrpc.parameters import BuildParameters, LabelParameters
+from divgrpc.parameters import LabelParameters
 from divgrpc.platforms import end_with_parent
 from divgrpc.search.branches import Branches
 from divgrpc.search.compilation import compile_beside, compile_together
 from divgrpc.search.selectors import ONE_BY_ONE
-from divgrpc.storage.writers import MemoryStore
-from divgrpc.types import FloatArray
-from divgrpc.vectors import SparseRows, as_rows
+from divgrpc.vectors import as_rows
 
 
 def warm_kernels() -> None:
@@ -128,15 +125,13 @@ def _without_garbage_collection() -> Iterator[None]:
 
 def _run_every_kernel() -> None:
     points = np.eye(8, dtype=np.float32)
-    few_bits = BuildParameters(hash_family="lsh_div", n_bits=2)
-    cells = BuildParameters(hash_family="cells", metric="euclidean")
     for vectors in (points, sparse.csr_array(points)):
-        for parameters in (few_bits, cells):
-            builder = IndexBuilder(MemoryStore(), parameters)
-            builder.append(vectors, ids=np.arange(8))
-            index = Index(Engine(builder.build()))
+        for index in (
+            Index.build(vectors, hash_family="lsh_div", n_bits=2),
+            Index.build(vectors, hash_family="cells", metric="euclidean"),
+        ):
             index.query(points, search="tables")
-            index.query(SparseRows.of(sparse.csr_array(points)), search="tables")
+            index.query(sparse.csr_array(points), search="tables")
             for selector in ONE_BY_ONE:
                 index.query(points[0], search="tables", selector=selector, k=2)
     _predict_and_train(points)
@@ -152,7 +147,7 @@ def compile_other_end() -> None:
     compile_together(backwards=True)
 
 
-def _predict_and_train(points: FloatArray) -> None:
+def _predict_and_train(points: npt.NDArray[np.float32]) -> None:
     sparse_points = sparse.csr_array(points)
     for vectors in (points, sparse_points):
         embed(as_rows("documents", vectors, 8), points, points[0], unit=True)

@@ -4,9 +4,11 @@ Blocks go straight to the store, as unit vectors under cosine, so that memory ho
 time. `build` then assembles the index (`divgrpc.builder.assembly`) and publishes it.
 """
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -19,14 +21,33 @@ from divgrpc.builder.labels import LabelBuilder
 from divgrpc.errors import InvalidArgumentError, LimitExceededError
 from divgrpc.hashing import hyperplanes
 from divgrpc.labels.build_inputs import LabelInputs
-from divgrpc.parameters import LIMITS, BuildParameters
-from divgrpc.storage.generations import Generation
-from divgrpc.storage.writers import Store
+from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters
+from divgrpc.storage.generations import Generation, staging
+from divgrpc.storage.writers import MemoryStore, Store
 from divgrpc.types import Progress, WarningInfo
 from divgrpc.vectors import Rows, SparseRows, as_rows, prepare
 
 _BLOCK_ROWS: Final = 8_192
 _COLUMN_DTYPES: Final = {"ids": np.int64, "categories": np.int32, "subtopics": np.int32}
+
+
+@contextlib.contextmanager
+def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, Path | None]]:
+    """Yield a store, and the folder of the index; without a `path`, memory and None.
+
+    Raises `InvalidArgumentError` with the field `path` if it does not end in an index name, and the
+    errors of `divgrpc.storage.generations.staging`.
+    """
+    if path is None:
+        yield MemoryStore(), None
+        return
+    folder = Path(path).absolute()
+    if not INDEX_NAME.fullmatch(folder.name):
+        raise InvalidArgumentError(
+            "path", f"path must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}"
+        )
+    with staging(folder, replace=replace) as store:
+        yield store, folder
 
 
 class IndexBuilder:

@@ -4,8 +4,8 @@
     prediction = trained.model.predict(queries, top_k=5)
 
 Lives here: LEML training (`training`), the model, and prediction with an index. May import search,
-hashing, parameters, storage, metrics, kernels and vectors. May not import build, the engine or
-`divgrpc.Index`.
+hashing, parameters, storage, metrics, kernels and vectors. May not import the builder, the engine
+or `divgrpc.Index`.
 """
 
 from divgrpc.labels.model import LabelModel

@@ -1,20 +1,16 @@
 """Stores that a build writes to: a staging folder (`generations.Staging`) or memory."""
 
-import contextlib
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from divgrpc.arrays import Array, read_only
-from divgrpc.errors import InvalidArgumentError
-from divgrpc.parameters import INDEX_NAME
 from divgrpc.storage.arrays import ArrayEntry
-from divgrpc.storage.generations import Generation, staging
+from divgrpc.storage.generations import Generation
 from divgrpc.storage.manifest import Manifest
 
 _CACHE_LINE_BYTES: Final = 64
@@ -128,25 +124,6 @@ class MemoryStore:
             for name, array in arrays.items()
         }
         return Generation(dataclasses.replace(manifest, generation=1, arrays=entries), arrays)
-
-
-@contextlib.contextmanager
-def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store, Path | None]]:
-    """Yield a store, and the folder of the index; without a `path`, memory and None.
-
-    Raises `InvalidArgumentError` with the field `path` if it does not end in an index name, and the
-    errors of `divgrpc.storage.generations.staging`.
-    """
-    if path is None:
-        yield MemoryStore(), None
-        return
-    folder = Path(path).absolute()
-    if not INDEX_NAME.fullmatch(folder.name):
-        raise InvalidArgumentError(
-            "path", f"path must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}"
-        )
-    with staging(folder, replace=replace) as store:
-        yield store, folder
 
 
 def _aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> Array:
