@@ -92,7 +92,7 @@ class Index:
         """Build an index of the rows of `vectors`.
 
         vectors: (n, d) numbers, converted to float32: an array, nested lists, or a sparse matrix of
-            scipy. At most 16,384 dense columns, or 2**22 sparse ones. A single vector is refused;
+            scipy. At most 65,536 dense columns, or 2**22 sparse ones. A single vector is refused;
             `x[None]` is a matrix of one row.
         ids: (n,) unique integers from 0 up, which results return. Default: 0 to n - 1.
         categories, subtopics: (n,) integers, -1 for none, by which evaluations judge results. For

@@ -257,7 +257,7 @@ def _check_sparse(field_name: str, rows: SparseRows) -> SparseRows:
         raise InvalidArgumentError(f"{field_name}.{part}", f"{field_name}.{part} {rule}")
     if len(rows.values) != len(indices):
         raise InvalidArgumentError(
-            f"{field_name}.values", f"{field_name}.values must be as many as the indices"
+            f"{field_name}.values", f"{field_name}.values must have the length of the indices"
         )
     return SparseRows(indptr, indices, np.array(rows.values, np.float32), rows.dims)
 

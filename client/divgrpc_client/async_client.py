@@ -174,7 +174,7 @@ class AsyncClient:
 
         name: the index.
         queries: (rows, dims), or (dims,) for one row, dense or sparse, whatever the index holds.
-        timeout: seconds for the whole call. Default: that of the client.
+        timeout: seconds for the whole call. Default: the client's timeout.
         request_id: printable ASCII that the server's log shows with this call.
 
         Rows that do not fit one message travel in several. The result is one result, of one
@@ -199,7 +199,7 @@ class AsyncClient:
 
         name: the index, which must have been built with labels.
         documents: (rows, dims), or (dims,) for one document, dense or sparse.
-        timeout: seconds for the whole call. Default: that of the client.
+        timeout: seconds for the whole call. Default: the client's timeout.
         request_id: printable ASCII that the server's log shows with this call.
 
         Documents travel as the rows of `query` do. Raises `IndexNotFoundError`, and
@@ -298,7 +298,7 @@ class AsyncClient:
         documents: (rows, dims), dense or sparse.
         labels: (rows, L), dense or sparse: a number other than 0 is a true label of the row.
         folds: number of folds by which the best setting is chosen; 0 chooses none.
-        set_default: keep the threshold of the best choice of each mode with the index.
+        set_default: store the threshold of the best choice of each mode in the index.
         per_document: add the numbers and the labels of every document to the rows.
         progress: called with `divgrpc.types.Progress` as the evaluation goes on.
         timeout: seconds for the whole evaluation. Default: no deadline, but see idle_timeout.
@@ -319,7 +319,7 @@ class AsyncClient:
         """Return an index's parameters, what Build chose and measured, and its arrays.
 
         name: the index.
-        timeout: seconds for the whole call. Default: that of the client.
+        timeout: seconds for the whole call. Default: the client's timeout.
         request_id: printable ASCII that the server's log shows with this call.
 
         Raises `IndexNotFoundError`.
@@ -334,7 +334,7 @@ class AsyncClient:
     ) -> tuple[IndexInfo, ...]:
         """Return the descriptions of all indexes, in the order of their names.
 
-        timeout: seconds for all pages together. Default: that of the client.
+        timeout: seconds for all pages together. Default: the client's timeout.
         request_id: printable ASCII that the server's log shows with this call.
         """
         call = self._call("ListIndexes", timeout, request_id)
@@ -353,7 +353,7 @@ class AsyncClient:
         """Delete an index and return the number of its last generation.
 
         name: the index.
-        timeout: seconds for the whole call. Default: that of the client.
+        timeout: seconds for the whole call. Default: the client's timeout.
         request_id: printable ASCII that the server's log shows with this call.
 
         Queries that run finish on that generation. Raises `IndexNotFoundError` and
@@ -369,7 +369,7 @@ class AsyncClient:
     ) -> ServerInfo:
         """Return the server's version, workers, limits and the state of its kernels.
 
-        timeout: seconds for the whole call. Default: that of the client.
+        timeout: seconds for the whole call. Default: the client's timeout.
         request_id: printable ASCII that the server's log shows with this call.
         """
         call = self._call("GetServerInfo", timeout, request_id)

@@ -36,7 +36,7 @@ _SAMPLE_ROWS_MIN: Final = 256
 # The spread is measured on 8,192 rows of the sample, each against 256 others.
 _SPREAD_ROWS_MAX: Final = 1 << 13
 _SPREAD_ANCHORS: Final = 256
-# More sparse points get no inverted lists, which take nearly as much memory as the points.
+# Most sparse points that get inverted lists, which take nearly as much memory as the points.
 LISTED_ROWS_MAX: Final = 2**18
 # A column is common, and gets no list, if more than this share of the points hold it.
 COMMON_COLUMN_SHARE: Final = 0.6
@@ -217,7 +217,7 @@ class _Encoder:
         with threadpool_limits(1, user_api="blas"):
             for start, _ in zip(starts, on_all_cores(hash_block, starts), strict=True):
                 rows_held += block
-                # Released pages that other cores still read are mapped again, so release seldom.
+                # Release seldom: pages that other cores still read must be mapped again.
                 if rows_held >= rows_held_max and start + block < self._rows:
                     rows_held = 0
                     self._release()

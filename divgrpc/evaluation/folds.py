@@ -76,7 +76,7 @@ def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
     """
     h = np.asarray(h, np.float64)
     if h.ndim != 2 or not len(h) or h.shape[1] != len(folds):
-        raise InvalidArgumentError("h", f"h must be (settings, {len(folds)}), a setting at least")
+        raise InvalidArgumentError("h", f"h must be (1 or more settings, {len(folds)})")
     count = int(np.max(folds, initial=-1)) + 1
     by_fold = np.array([_best(h[:, folds != fold]) for fold in range(count)], np.int64)
     return Chosen(by_fold, _best(h))
@@ -98,5 +98,5 @@ def choices_of(kinds: Sequence[Hashable], h: Values, folds: IntArray) -> Iterato
 def _best(h: Values) -> int:
     means = np.array([mean(values) for values in h])
     if np.isnan(means).all():
-        raise InvalidArgumentError("h", "h applies to no query that a choice could rest on")
+        raise InvalidArgumentError("h", "h does not apply to any of the queries")
     return int(np.nanargmax(means))

@@ -1,4 +1,4 @@
-"""Evaluations of predicted labels on an index; `labels` makes the rows of what is measured here."""
+"""Evaluations of predicted labels on an index: measurements, from which `labels` makes rows."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any

@@ -23,17 +23,17 @@ from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import IntArray
 from divgrpc.vectors import Rows, RowsLike, as_rows
 
-# Thresholds that are tried where none are named, so many quantiles of the scores.
+# Number of quantiles of the scores to try as thresholds if the caller names no thresholds.
 TRIED: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenThreshold:
-    """The threshold best for all documents, the one to use on others.
+    """The `threshold` with the greatest mean measure over all documents.
 
-    `measure` says what is greatest: h_score where the index has a hierarchy, f_score where not.
-    `value` is its mean at the thresholds that folds chose, each for documents it was not chosen on;
-    `by_fold` are those, and `plain` is what the same documents have without a threshold.
+    `measure` is the name of the measure: h_score if the index has a hierarchy, else f_score.
+    `by_fold` has the threshold chosen for each fold on the documents of the other folds. `value` is
+    the mean measure with these thresholds, and `plain` the mean measure without a threshold.
     """
 
     threshold: float
@@ -53,12 +53,16 @@ def choose_threshold(
     folds: int = FOLDS,
     keep: bool = False,
 ) -> ChosenThreshold:
-    """Choose the threshold of `parameters` by what `documents` (nq, d) truly have, `labels`.
+    """Choose the threshold for predictions with `parameters` on documents with known labels.
 
-    `labels` (nq, L), sparse or dense: what is not 0 is a label. Every one of `thresholds` is tried,
-    by default quantiles of the scores that come without. Of equals the least is taken. With `keep`
-    it is kept with the index, for predictions in the same mode that name none. Raises as
-    `Index.predict_labels` does, and `InvalidArgumentError` for labels, thresholds and folds.
+    documents: (nq, d), dense or sparse.
+    labels: (nq, L) their true labels, dense or sparse; a row has label j if column j is not 0.
+    thresholds: the thresholds to try. Default: 20 quantiles of the scores without a threshold.
+    folds: number of folds, 2 to nq.
+    keep: store the choice in the index, for predictions in the same mode that set no threshold.
+
+    If several thresholds are equally good, the lowest is chosen. Raises the errors of
+    `Index.predict_labels`, and `InvalidArgumentError` with the field: labels, thresholds or folds.
     """
     asked = parameters or PredictParameters()
     engine = index.engine
@@ -70,7 +74,7 @@ def choose_threshold(
     found, scores = _predicted(engine, rows, asked, None)
     tried = _tried(scores[found >= 0]) if thresholds is None else np.unique(thresholds)
     if not len(tried):
-        raise InvalidArgumentError("thresholds", "thresholds must be one at least")
+        raise InvalidArgumentError("thresholds", "thresholds must not be empty")
     reached = np.stack(
         [truth.measure(_predicted(engine, rows, asked, float(least))[0]) for least in tried]
     )

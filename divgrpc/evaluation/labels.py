@@ -31,12 +31,12 @@ LABEL_METRICS: Final = ("precision", "recall", "f_score", "ndcg", "drank", "h_sc
 LABEL_COLUMNS: Final = (*LABEL_METRICS, "scored", "microseconds", "found")
 # The columns of a table, before those of the labels in the order in which they were picked.
 TAKEN: Final = ("drank", "scored", "microseconds")
-# Labels that are kept until the end, eight bytes each; labels of one setting, which take ten times
-# that while they are judged; and ranks of all settings, each of which has four intervals.
+# Most predicted labels of an evaluation, 8 bytes each until it ends; most of one setting, 80 bytes
+# each while they are judged; and most ranks of all settings together, four intervals each.
 LABELS_MAX: Final = 10_000_000
 JUDGED_MAX: Final = 1_000_000
 RANKS_MAX: Final = 20_000
-# Fewer points have no propensities: see `inverse_propensities`.
+# Least points of an index for which `inverse_propensities` is defined.
 _POINTS_LEAST: Final = 3
 # Bytes of a result row in a message: at every rank four intervals, of each document nine numbers
 # and an offset, of each of its labels a varint, and the rest.
@@ -182,7 +182,7 @@ class LabelTally(Tally[EvaluateLabelRow]):
 
 
 def told_max(top_k: int) -> int:
-    """Return how many documents with `top_k` labels each the row of a message surely holds."""
+    """Return the most documents of `top_k` labels each whose result row always fits a message."""
     room = LIMITS["message_bytes_max"] - _HEADROOM_BYTES - _RANK_BYTES * top_k
     return room // (_DOCUMENT_BYTES + _LABEL_BYTES * top_k)
 

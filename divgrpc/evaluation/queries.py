@@ -1,4 +1,4 @@
-"""Evaluations of queries: what is relevant to them, what is measured of their results, the rows."""
+"""Evaluations of queries: relevance, metrics of results, and rows of settings."""
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ METRICS: Final = (
 )
 # The figures of a query at a setting: its metrics, its time, and how many results it has.
 COLUMNS: Final = (*METRICS, "microseconds", "found")
-# Fewer queries with an h leave some fold without any to choose by.
+# Least number of queries with an h to choose by folds: every fold needs one outside it.
 LEAST_WITH_H: Final = 2
 
 # A dense (nq, d) array, or sparse rows: what an index takes as queries, with a shape and slices.
@@ -95,7 +95,7 @@ class Indexed(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """What is relevant to nq queries: points of `categories` (nq,) int64, or `relevant` ids."""
+    """The relevant points of nq queries: by `categories` (nq,) int64, or by `relevant` ids."""
 
     categories: IntArray | None = None
     relevant: tuple[IntArray, ...] | None = None
@@ -111,7 +111,7 @@ class Asked:
         if (categories is None) == (relevant is None):
             raise InvalidArgumentError(
                 "categories" if relevant is None else "relevant",
-                "queries need categories or relevant ids, one of the two",
+                "set either categories or relevant",
             )
         lists = None if relevant is None else tuple(_whole(ids, "relevant") for ids in relevant)
         asked = cls(None if categories is None else _whole(categories, "categories"), lists)
@@ -260,7 +260,7 @@ def evaluate(
 def study_queries(
     index: Evaluable, queries: Queries, asked: Asked, task: Task
 ) -> Study[EvaluateRow]:
-    """Check a task against an index, and return what is to be done; raises as `plan` does."""
+    """Return the study of a task on an index; raises the errors of `plan`."""
     tally = QueryTally(task, plan(index, queries, asked, task), asked.numbers())
 
     def measure_block(rows: slice, setting: QueryParameters) -> Values:
@@ -277,7 +277,7 @@ def plan(index: Evaluable, queries: Queries, asked: Asked, task: Task) -> Plan:
     """
     if asked.categories is not None and not len(index.topics.names):
         raise UnfitIndexError(
-            "categories", "the index has no categories; give relevant ids, or build it with them"
+            "categories", "the index has no categories: set relevant, or build it with categories"
         )
     index.check_queries(queries)
     topics, names = asked.topics(index)
@@ -286,13 +286,13 @@ def plan(index: Evaluable, queries: Queries, asked: Asked, task: Task) -> Plan:
     if task.set_default and not chooses:
         raise UnfitIndexError(
             "set_default",
-            "set_default needs queries for what has two sub-topics or more, to choose by h",
+            "set_default needs at least two queries with two or more relevant sub-topics",
         )
     most = LIMITS["k_candidates_dims_max"]
     # What it takes to compare every result with every other.
     if max(task.widths()) ** 2 * index.widest_row > most:
         raise InvalidArgumentError(
-            "ks", f"ks squared times the numbers of a point must be at most {most}"
+            "ks", f"the greatest k, squared, times the numbers of a point must be at most {most}"
         )
     resolved = tuple(index.resolve(setting, queries) for setting in task.grid.settings())  # type: ignore[arg-type]  # of a `Grid`
     return Plan(index.generation, resolved, chooses=chooses)

@@ -1,4 +1,4 @@
-"""What is asked of an evaluation, and what an index makes of it."""
+"""The options of an evaluation, and the plan that an index resolves them to."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -26,14 +26,14 @@ class Task:
     set_default: bool = False
     per_row: bool = False
 
-    # What the rows are called in requests and errors, and what the number of results is called.
+    # Names of the rows, and of the parameter for the number of results, in requests and errors.
     rows_field: ClassVar[str] = "queries"
     width_field: ClassVar[str] = "k"
 
     def __post_init__(self) -> None:
         field, rows, folds = self.rows_field, self.rows, self.folds
         if not rows:
-            raise InvalidArgumentError(field, f"{field} must have a row at least")
+            raise InvalidArgumentError(field, f"{field} must have at least one row")
         is_whole = isinstance(folds, int | np.integer) and not isinstance(folds, bool)
         if not is_whole or (folds != 0 and not 2 <= folds <= rows):
             raise InvalidArgumentError(
@@ -68,13 +68,13 @@ class Task:
 
 
 def rows_max(settings: int) -> int:
-    """Return how many queries or documents one call may have at so many settings."""
+    """Return the most queries or documents that one call with `settings` settings may have."""
     return min(LIMITS["query_rows_max"], LIMITS["evaluate_queries_max"] // settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What an index makes of a task: its generation, and the settings resolved, in grid order.
+    """A task checked against an index: its generation, and the resolved settings in grid order.
 
     `goal` is the metric that choices maximise. `chooses`: enough rows have a goal to choose by.
     """

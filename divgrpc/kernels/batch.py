@@ -1,7 +1,7 @@
 """Queries searched together: what they read of the points is read once for all of them.
 
 A pass over all points, or over more codes than caches hold, waits for memory. Here points come
-block by block, and each query keeps what it needs of a block: to the bit what it finds alone.
+block by block, and each query keeps its nearest: the same points, to the bit, as when alone.
 `BatchScratch` has a row for each query, with room for twice as many points as it keeps and a block.
 `query.answer` continues from there, with `Span.together`.
 

@@ -58,9 +58,10 @@ def fill_lists(indptr, indices, values, first, ends, list_rows, list_values, com
 
 @kernel
 def lists_pay(points, lists, columns, needed):
-    """Tell whether a sparse query reads the lists for its `needed` nearest points.
+    """Tell whether inverted lists find the `needed` nearest points of a sparse query faster.
 
-    It does if the lists of its `columns` (s,) int32 hold a small part of all stored values.
+    They do if the lists of its `columns` (s,) int32 hold at most one in LISTS_MIN_RATIO of all
+    stored values, and `needed` is at most one in LISTS_MIN_RATIO of all points.
     """
     starts = lists.starts
     if not starts.shape[0] or LISTS_MIN_RATIO * needed > points.squares.shape[0]:

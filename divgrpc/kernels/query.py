@@ -75,7 +75,7 @@ from divgrpc.kernels.top_k import id_of, keep_within, sort_nearest, take_in_orde
 
 @kernel
 def answer(index, scratch, plan, span, queries, results):
-    """Answer queries; return 0, or the points that `Scratch` must have room for to answer at all.
+    """Answer queries; return 0, or the number of points for which `Scratch` is too small.
 
     `index`, `scratch`: registers of an `Index` and a `Scratch`; the others are plain tuples of the
     fields of `Plan`, `Span`, `Queries` and `Results`.
@@ -121,7 +121,7 @@ def sorted_by_length(index):
 
 @part
 def nearest_needed(plan, n, by_length):
-    """Return how many of the nearest of all points decide an answer: only these must be exact."""
+    """Return how many of the nearest points an answer depends on; only these need be exact."""
     needed = min(n, plan.hash_limit or n, plan.pool_limit or plan.candidates_limit or n)
     # If points are sorted by length, fewer are found sooner.
     return min(needed, plan.k) if by_length and plan.step == NEAREST else needed
@@ -160,8 +160,8 @@ def _find(index, plan, queries, number, query, place, needed, scratch):
     Returns (settled, count, probes, scored, room). Points from `settled` on tie for the last places
     under the hash limit. A count of ALL_POINTS stands for the first `settled` points of the index,
     none of them written: the others cannot be among the nearest. `scored` points were scored
-    meanwhile. If `room` is not 0, nothing was found, and so many points must have room. `place` is
-    the query's place in `scratch.batch`, -1 for none.
+    meanwhile. If `room` is not 0, nothing was found: `scratch` must have room for `room` points.
+    `place` is the query's row in `scratch.batch`, or -1 if the query is not part of a batch.
     """
     n, candidates, code = index.hashing.codes.shape[1], scratch.candidates, scratch.code
     if place >= 0:

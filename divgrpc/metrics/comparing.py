@@ -64,7 +64,7 @@ def ratio_intervals(
 
 
 def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLike) -> float:
-    """Return where the mean of `values` lies between those of `nearest` (0) and `best` (1).
+    """Return where the mean of `values` lies between the means of `nearest` (0) and `best` (1).
 
     Each is a number or (nq,), of the same queries. Queries with a NaN in one are left out. The
     share may be below 0 or above 1. It is NaN if `best` gains nothing over `nearest`.
@@ -73,8 +73,8 @@ def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLik
     return float(gained / possible) + 0.0 if possible else float("nan")
 
 
-# The gain share of the objective J: `nearest` is that of the nearest points, `best` that of the
-# exhaustive greedy selection.
+# The name of `gain_share` for the objective J: `nearest` is J of the nearest points, and `best` is
+# J of the exhaustive greedy selection.
 gap_closed = gain_share
 
 
@@ -100,7 +100,7 @@ def pareto_front(h: npt.ArrayLike, seconds: npt.ArrayLike) -> npt.NDArray[np.boo
     """
     h, seconds = np.asarray(h, np.float64), np.asarray(seconds, np.float64)
     if h.shape != seconds.shape or h.ndim != 1:
-        raise InvalidArgumentError("seconds", "h and seconds must be as many")
+        raise InvalidArgumentError("seconds", "h and seconds must have the same length")
     front = np.zeros(len(h), np.bool_)
     best = (-np.inf, np.inf)
     # By time; of equal times the greatest h comes first.

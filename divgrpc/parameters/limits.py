@@ -12,16 +12,16 @@ SEED_MAX: Final = 2**64 - 1
 LIMITS: Final = {
     "k_max": 10_000,
     "k_times_candidates_max": 100_000_000,
-    # What dpp keeps: so many numbers of eight bytes.
+    # The selector dpp stores k times candidates numbers of eight bytes.
     "dpp_k_times_candidates_max": 10_000_000,
-    # Times the dimensions: what a selector computes for one query row, some seconds at most.
+    # k times candidates times dims, which bounds the work of a selector per query to a few seconds.
     "k_candidates_dims_max": 2**35,
-    # Where near-copies are looked for by comparing each candidate with each: the candidates, and
-    # their square times the dimensions. Selectors that compare only what they would pick may have
-    # 8 times as many, 64 times the square.
+    # Limits of the search for near-copies among candidates if all pairs are compared: candidates,
+    # and candidates squared times dims. Selectors that compare only their picks may have 8 times
+    # the candidates, so 64 times the square (`_LAZILY`).
     "compared_candidates_max": 2_048,
     "compared_numbers_max": 2**30,
-    # Of dense rows, and of sparse ones, which cost what they store.
+    # Columns of dense and of sparse rows. Sparse rows take memory only for stored numbers.
     "dims_max": 65_536,
     "sparse_dims_max": 2**22,
     "rows_max": 2**31 - 1,
@@ -32,7 +32,7 @@ LIMITS: Final = {
     "chunk_bytes": 2**20,
     "page_size_max": 1_000,
     "grid_settings_max": 1_000,
-    # Of one evaluation: settings times queries, each some 150 bytes until the end.
+    # Settings times queries of one evaluation, which holds about 150 bytes for each until it ends.
     "evaluate_queries_max": 1_000_000,
     # Of label models.
     "rank_max": 4_096,
@@ -40,10 +40,10 @@ LIMITS: Final = {
     "iterations_max": 1_000,
     "regularisation_max": 10**12,
     "labels_max": 2**22,
-    # Numbers of each of two factors, brought or trained.
+    # Numbers in each of the two factors of a label model.
     "label_factor_numbers_max": 2**30,
     "label_name_bytes_max": 1_024,
-    # All names together.
+    # UTF-8 bytes of all label names together.
     "label_names_bytes_max": 2**28,
     "hierarchy_edges_max": 2**24,
     "hierarchy_nodes_max": 2**24,
@@ -53,9 +53,9 @@ _LAZILY: Final = 8
 
 
 def most_compared(width: int, *, lazily: bool) -> int:
-    """Return among how many candidates of `width` numbers each near-copies are looked for.
+    """Return the most candidates of `width` numbers each that may be searched for near-copies.
 
-    `lazily`: by comparing only those that would be picked, with nearer ones.
+    `lazily`: the selector compares only its picks, and only with nearer candidates.
     """
     factor = _LAZILY if lazily else 1
     numbers = factor**2 * LIMITS["compared_numbers_max"]

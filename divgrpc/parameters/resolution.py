@@ -26,11 +26,11 @@ from divgrpc.types import (
 CODE_BITS: Final = 256
 # The cosine from which points are near-copies if points lie in all directions: see `near_copies`.
 DEFAULT_DUPLICATE_COSINE: Final = 0.95
-# If near-copies crowd the candidates, 4 x candidates_limit of them are looked at.
+# If near-copies crowd the candidates, the pool grows to this multiple of candidates_limit.
 POOL_GROWTH: Final = 4
-# That is, if k times those candidates is at most this. A selector takes about 0.2 s for as many.
+# The pool grows only if k times its candidates is at most this, about 0.2 s of a selector.
 POOL_WORK: Final = 1 << 20
-# The candidates of the highest dial, as a multiple of those of dial 0.
+# Factor by which the highest dial multiplies the default candidates_limit of dial 0.
 MOST_CANDIDATES_GROWTH: Final = 4.25
 # If fewer than k candidates differ, a query that names no limit is searched again with 4 x both
 # limits, at most twice.
@@ -194,18 +194,19 @@ class Resolution:
 
     @property
     def _candidates_growth(self) -> float:
-        """How many times as many candidates the dial asks for: far ones are picked at high dials.
+        """The factor by which the dial multiplies the default number of candidates.
 
-        With so many `greedy` in the variant marginal closes .93 of the gap in J at a dial of 0.5.
-        More leave the caches: at 1,000 rows of 256 numbers a step takes half as long again.
+        High dials pick far points, so they need more candidates. With this factor `greedy` in the
+        variant marginal closes .93 of the gap in J at a dial of 0.5. More candidates would not fit
+        the caches: with 1,000 rows of 256 numbers a step takes 1.5 times as long.
         """
-        # A dial that each query gets from its candidates is chosen among as many as at a low one.
+        # With diversity "auto" the dial is unknown until the candidates are found.
         if self.selector == "nearest" or self.diversity == "auto":
             return 1.0
         return min(MOST_CANDIDATES_GROWTH, max(1.0, 25 * self.dial**2))
 
     def most_candidates(self, width: int) -> int:
-        """Return how many candidates of at most `width` numbers each this query may have."""
+        """Return the most candidates that this query may have, of at most `width` numbers each."""
         return max(1, self._limit(width) // self.k)
 
     @property
@@ -222,7 +223,7 @@ class Resolution:
         return default if self.hash_limit is None else self.hash_limit
 
     def _limit(self, width: int) -> int:
-        """Return how much k times the candidates may be, where each holds so many numbers."""
+        """Return the limit of k times candidates, for candidates of `width` numbers each."""
         limit, width = LIMITS["k_times_candidates_max"], max(1, width)
         if self.selector == "nearest":
             return limit
@@ -237,5 +238,5 @@ class Resolution:
         return min(limit, LIMITS["k_candidates_dims_max"] // width)
 
     def warnings(self) -> tuple[WarningInfo, ...]:
-        """Return what is legal and probably not meant."""
+        """Return warnings about parameters that are valid but probably a mistake."""
         return limits_equal_k(self.k, self.hash_limit, self.candidates_limit)

@@ -9,8 +9,8 @@ from divgrpc.types import CountArray, QueryStats, WarningInfo
 def limits_equal_k(
     k: int, hash_limit: int | None, candidates_limit: int | None
 ) -> tuple[WarningInfo, ...]:
-    """Return what is said of limits that leave a selector nothing to choose from."""
-    # Nearly every call has none.
+    """Return a warning for each limit that equals k: the selector then has no choice."""
+    # Leaves early, because nearly every call has no such limit.
     if k not in (hash_limit, candidates_limit):
         return ()
     return tuple(
@@ -27,11 +27,13 @@ def limits_equal_k(
 def too_few(
     field: str, requested: int, there: int, counts: npt.NDArray[np.uint32]
 ) -> tuple[WarningInfo, ...]:
-    """Return what is said where fewer were found than `wanted`, the value of `field`.
+    """Return a warning if some rows have fewer than `wanted` results.
 
-    The index has as many as are `there`; `counts` (nq,) were found.
+    field: the parameter that sets `wanted`, k or top_k.
+    there: number of points or labels in the index.
+    counts: (nq,) number of results of each row.
     """
-    # Of a row or two numpy would take longer; nearly every call has enough.
+    # A list, because numpy takes longer for one or two rows.
     short = [count for count in counts.tolist() if count < requested]
     if not short:
         return ()
@@ -44,11 +46,11 @@ def too_few(
 
 
 def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo, ...]:
-    """Return what is said where near-copies crowd the candidates.
+    """Return a warning if near-copies crowd the candidates of some rows.
 
-    That is where near-copies fill up, as fewer than `k` candidates differ, or where half of the
-    candidates are near-copies of results. `counts` (nq,) results were found; where they are fewer
-    than `k`, nothing was left out for a near-copy.
+    A row is crowded if fewer than `k` candidates differ, so that near-copies fill up its results,
+    or if at least half of its candidates are near-copies of results. `counts` (nq,) is the number
+    of results of each row; rows with fewer than `k` results are not judged.
     """
     duplicates = stats.duplicates.tolist()
     columns = zip(
@@ -79,7 +81,7 @@ def crowded(k: int, counts: CountArray, stats: QueryStats) -> tuple[WarningInfo,
 
 
 def not_collapsed(field: str, most: int) -> WarningInfo:
-    """Return what is said where there are too many candidates to find near-copies among them."""
+    """Return the warning that more than `most` candidates were not searched for near-copies."""
     sentence = (
         f"near-copies are not collapsed among more than {most} candidates by this selector: a"
         " smaller candidates_limit collapses them"

@@ -79,7 +79,7 @@ _REFLECTION: Final = "grpc.reflection.{}.ServerReflection/ServerReflectionInfo"
 
 @dataclass
 class Tally:
-    """What became of the calls, by method and status, and which of them must not have."""
+    """Counts of calls by method and status, and the calls that ended with a forbidden status."""
 
     statuses: Counter[tuple[str, str]] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)

@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 
 # A person waits longer than a service, which has the client's shorter default.
 TIMEOUT_SECONDS: Final = 30.0
-# A file may have any number of rows: so many are asked at a time, each with a deadline of its own.
+# Rows of a file per call; every call has its own deadline.
 _ROWS_AT_A_TIME: Final = 1_000
-# Fewer where near-copies are listed, so that the ids of thousands of them a row fit a message.
+# Rows per call if near-copies are listed: a message holds the ids of thousands of them per row.
 _ROWS_WITH_COPIES: Final = 100
-# How often a file is asked from its start where the index is replaced meanwhile.
+# Number of times a file is queried from its start if the index is replaced meanwhile.
 _ROUNDS_MAX: Final = 4
 
 Tell: TypeAlias = Callable[[Progress], None]
@@ -145,7 +145,7 @@ def evaluate_labels(arguments: argparse.Namespace) -> None:
     """Try a grid of predictions on documents whose labels are known."""
     documents, labels, numbers = label_inputs.read_labelled_documents(arguments)
     if labels is None:
-        raise InvalidArgumentError("labels", "--labels has them where --features are a matrix")
+        raise InvalidArgumentError("labels", "--labels is required if --features is a matrix")
     chosen = pick_rows(arguments.rows, row_count(documents))
     documents = take(documents, chosen.start, chosen.stop)
     labels = take(labels, chosen.start, chosen.stop)

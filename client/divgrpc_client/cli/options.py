@@ -125,7 +125,7 @@ def add_labelled(verb: "argparse._ActionsContainer", instead: str = "") -> None:
     verb.add_argument(
         "--labels",
         metavar="FILE",
-        help="Read labels from a matrix (rows, L), such as scipy's .npz: what is not 0 is one.",
+        help="Read labels from a matrix (rows, L), such as scipy's .npz; nonzeros are labels.",
     )
     add_split(verb)
 

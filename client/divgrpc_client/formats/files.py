@@ -210,7 +210,7 @@ def _from_scipy(path: Path, archive: Mapping[str, Array]) -> Csr:
             and (not len(indices) or 0 <= indices.min() <= indices.max() < cols <= COLUMN_MAX)
         )
     if not whole:
-        raise wrong(path, "holds no whole CSR matrix: its shape and its arrays do not agree")
+        raise wrong(path, "holds an invalid CSR matrix: its arrays do not match its shape")
     return canonical(indptr.astype(np.int64), indices, data, cols)
 
 

@@ -88,7 +88,7 @@ def _refuse_empty(field: str, path: Path, rows: Csr, numbers: npt.NDArray[np.int
 def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, Any]]:
     """Return the file that a build is of, its rows, and what is told of labels beside them."""
     if (arguments.file is None) == (arguments.features is None):
-        raise InvalidArgumentError("file", "rows come from FILE or from --features, one of both")
+        raise InvalidArgumentError("file", "set either FILE or --features")
     if arguments.features is None:
         path = Path(arguments.file)
         rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)

@@ -223,7 +223,7 @@ class _Rows:
         try:
             row, numbers = [*map(int, columns)], [*map(float, values)]
         except ValueError:
-            raise self._wrong(number, "a number is none, or far too long") from None
+            raise self._wrong(number, "a number is malformed or far too long") from None
         if not all(abs(value) <= _FLOAT32_MAX for value in numbers):
             raise self._wrong(number, "a value is not finite")
         if len(set(row)) < len(row):
@@ -260,7 +260,7 @@ def _sizes(path: Path, words: Sequence[bytes]) -> _Sizes:
         raise wrong(path, "line 1: a number is far too long")
     sizes = _Sizes(*map(int, words))
     if max(sizes) > COLUMN_MAX:
-        raise wrong(path, f"line 1: more than {COLUMN_MAX} of something are too many")
+        raise wrong(path, f"line 1: a number is greater than {COLUMN_MAX}")
     return sizes
 
 
@@ -278,7 +278,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):
                 text = line.rstrip(b"\r\n").partition(b"#")[0]
-                # A space is a document without labels and without features.
+                # A line of one space is kept: it is a document without labels and features.
                 if text:
                     yield number, text
     except OSError as error:

@@ -290,7 +290,7 @@ def _source(info: IndexInfo, name: str, default: object) -> str:
         return "not used by lsh_div"
     if info.parameters.get(name) == default:
         return "default"
-    # An index without any reasons was built before they were kept, and does not say who chose.
+    # Older releases stored no reasons, so an index of theirs does not show who chose a value.
     return "chosen by you" if info.choices or default is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""What is sent: a mix of calls, all messages of which are made before the clock runs.
+"""A mix of calls. All messages are encoded before the measured time starts.
 
 A mix is a file in TOML; paths in it are relative to it. A list, of `batch` or of an option, makes
 one kind of call for each of its values:
@@ -43,7 +43,7 @@ from divgrpc_protos.v1 import query_pb2
 
 Method: TypeAlias = Literal["Query", "QueryStream", "PredictLabels"]
 
-# Of one kind of call, and of all kinds together: every process keeps them.
+# Most messages of one kind of call, and most bytes of all kinds. Every process holds a copy.
 _MESSAGES_MAX: Final = 2_000
 BYTES_MAX: Final = 2**26
 _OWN_KEYS: Final = ("method", "index", "data", "key", "dims", "rows", "share", "batch")

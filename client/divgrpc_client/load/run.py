@@ -32,14 +32,14 @@ _KINDS_MAX: Final = 1_000
 _CHECK_SECONDS: Final = 60.0
 # Between the order and the first call: every process has it by then, and none is late.
 _LEAD_SECONDS: Final = 0.2
-# Of a process, beyond the deadline of its last call.
+# Time that a process may run after the deadline of its last call.
 _GRACE_SECONDS: Final = 10.0
 _POLL_SECONDS: Final = 0.1
 _START_SECONDS: Final = 120.0
-# The search for the highest rate ends when a rate fails that is at most so much higher.
+# The search ends if the lowest rate that fails is at most this factor above the best that holds.
 _RATE_RATIO: Final = 1.05
 _TRIALS_MAX: Final = 24
-# Fewer calls say nothing of a percentile.
+# Least calls of a trial for a meaningful percentile.
 _CALLS_MIN: Final = 20
 
 Tell: TypeAlias = Callable[[Recorder], object]
@@ -58,13 +58,21 @@ def run_load(
 ) -> Report:
     """Send the calls of a schedule and return the report, a dictionary ready for JSON.
 
-    `closed`: keep so many calls under way instead, for as long as the schedule lasts. `objectives`:
-    find the highest rate that holds them instead; each rate is tried for as long as the schedule
-    lasts, its first one first. `require`: what the report's `thresholds` judge. `tell` gets the
-    recorder once a second. Ctrl-C ends the run early with the report so far.
+    target: host:port of the server.
+    calls: the kinds of calls to send.
+    schedule: the rates of calls over time.
+    settings: options of the run. Default: `Settings()`.
+    closed: number of calls to keep in flight while the schedule lasts; its rates are then ignored.
+        0 sends calls at the rates of the schedule.
+    objectives: search for the highest rate that meets them. Each trial lasts as long as the
+        schedule; the first trial has the first rate of the schedule.
+    require: bounds on figures of the report, such as "p99<20ms". The report's `thresholds` say
+        whether they hold.
+    tell: called with the recorder once a second.
 
-    Raises `InvalidArgumentError` for what cannot be sent, `RpcError` where the server refuses a
-    call of the mix or does not answer, `UnavailableError` where a process of the run dies.
+    Ctrl-C ends the run and returns the report so far. Raises `InvalidArgumentError` for an invalid
+    call or threshold, `RpcError` if the server refuses a call of the mix or does not answer, and
+    `UnavailableError` if a process of the run dies.
     """
     goals = [_objective(objective) for objective in objectives]
     required = [_threshold(one, "require") for one in require]

@@ -31,7 +31,7 @@ _FORM: Final = "steps such as 100:10s,200:10s and ramps such as 100..1000/30s, b
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A rate that goes from `begin` to `end`, calls a second, over so many seconds."""
+    """A rate that changes linearly from `begin` to `end`, in calls per second, over `seconds`."""
 
     begin: float
     end: float
@@ -48,7 +48,7 @@ class Step:
         return (self.begin + self.end) / 2 * self.seconds
 
     def times(self, numbers: Times) -> Times:
-        """Return when, in seconds from its beginning, so many arrivals are expected."""
+        """Return the times, in seconds from the start of the step, of arrivals `numbers`."""
         # The root of begin t + slope t^2 / 2 = number in the form that is right for a slope of 0.
         slope = (self.end - self.begin) / self.seconds if self.seconds else 0.0
         root = np.sqrt(np.maximum(self.begin**2 + 2 * slope * numbers, 0))
@@ -73,12 +73,12 @@ class Schedule:
         return sum(step.calls for step in self.steps)
 
     def after(self, warm_up: float) -> "Schedule":
-        """Return it with its first rate held for so many seconds before it."""
+        """Return the schedule after `warm_up` seconds at its first rate."""
         first = self.steps[0].begin
         return Schedule((Step(first, first, warm_up), *self.steps)) if warm_up else self
 
     def times(self, numbers: Times) -> Times:
-        """Return when so many arrivals are expected to have come; `numbers` below `calls`."""
+        """Return the times of arrivals `numbers`, in seconds from the start; each below `calls`."""
         ends = np.cumsum([step.calls for step in self.steps])
         which = np.minimum(np.searchsorted(ends, numbers, side="right"), len(self.steps) - 1)
         times, start = np.zeros_like(numbers), 0.0

@@ -13,7 +13,7 @@ Here:
   labels the rest: some 120 and 4 each. The first ones are drawn most, by the square of a uniform
   number.
 
-Words are weighed and rows scaled as in `synthetic`. All words are numbered at random.
+Words are weighed and rows scaled as in `visual_words`. All words are numbered at random.
 
 What is planted can be had as a model too. Every topic has a direction in r dimensions, of a falling
 spectrum, every label one near its topic's. A word maps to the direction of what it stands for, so a

@@ -1,13 +1,13 @@
 """Bags of visual words made up in the size of the paper's image set, whose images are not public.
 
-The paper has 42,000 images of 7 categories with 5 sub-topics each as counts of 48,000 visual words,
-of which 35,000 are indexed. Here an image is a bag of words drawn from a mixture:
+The paper has 42,000 images of 7 categories with 5 sub-topics each. It indexes 35,000 of the images.
+An image is a vector of counts of 48,000 visual words. Here it is drawn from a mixture:
 
 - background: words by Zipf's law with Mandelbrot's shift, p(rank) ~ 1 / (rank + 10);
 - a theme: background frequencies, each times exp(2 g), g standard normal. Every category and
   every sub-topic has its own theme, and 200 scenes belong to none, such as sky or skin;
-- an image: some number of words, log-normal around 700 and at least 50, of which shares drawn from
-  a Dirichlet distribution are background, two scenes, its category's theme and its sub-topic's.
+- an image: a number of words, log-normal around 700 and at least 50. They come from the background,
+  two scenes, and the themes of its category and sub-topic, in shares of a Dirichlet distribution.
 
 A count becomes its root times log((1 + n) / (1 + df)) + 1, df counted over the indexed images, and
 rows are of unit length: the weights that the benchmarks give to real visual words. A linear

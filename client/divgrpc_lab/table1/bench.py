@@ -24,7 +24,7 @@ from divgrpc_lab.table1.rows import (
 )
 
 INDEX: Final = "table1"
-# Seeds of what is not asked with every one.
+# Seeds of a method that is not run with every seed.
 _SOME_SEEDS: Final = 2
 
 

@@ -15,10 +15,10 @@ from divgrpc_lab.table1.rows import FAMILIES, TABLES, Asking, Row, combined
 PCA: Final = "PCA-Hash"
 # Bits of a key, and tables; their product is what a code needs.
 BITS_AND_TABLES: Final = ((6, 4), (12, 4), (6, 10), (12, 10))
-# PCA-Hash has a bit for each component, and Build takes so many.
+# Most components that Build accepts; PCA-Hash uses one bit for each.
 _COMPONENTS: Final = 200
 BINS: Final = 10
-# Of an exact ball around a query: so many points at most, and at most so much of all.
+# Most points in an exact ball around a query, and its greatest share of all points.
 _BALL: Final = 1_000
 _BALL_SHARE: Final = 0.1
 _RETRIEVED: Final = 100

@@ -18,9 +18,9 @@ from divgrpc_lab.table1.printed import METHODS
 from divgrpc_lab.table1.rows import ALL, FAMILIES, HASHED, ONE_EXACT, Asking
 
 INDEX: Final = "table1-times"
-# Queries of each kind, and of what takes seconds.
+# Queries of each kind; and of the methods in _SLOW, which take seconds per query.
 _QUERIES: Final = 14
-_FEW: Final = 3
+_SLOW_QUERIES: Final = 3
 _SLOW: Final = ("QP-Rel", "Greedy", "MMR")
 _DIAL: Final = {"NN": 0.0, "Rerank": 0.15, "Greedy": 0.25, "MMR": 0.25, "QP-Rel": 0.03}
 
@@ -76,7 +76,7 @@ def _asked(
 ) -> Iterator[tuple[str, int, int, float]]:
     """Yield stage, k, queries and the median time."""
     stage = HASHED if family != "NH" else ONE_EXACT if method == "Rerank" else ALL
-    few = _FEW if stage == ALL and method in _SLOW else _QUERIES
+    few = _SLOW_QUERIES if stage == ALL and method in _SLOW else _QUERIES
     queries, categories = (rows[:few] for rows in asked)
     grid = Asking(method, stage, dials=(_DIAL[method],)).grid("scan")
     for row in client.evaluate(INDEX, queries, categories, folds=0, **grid):

@@ -1,4 +1,4 @@
-"""Times of Table 2 at the paper's size, on a set that is made up: see `labelled`.
+"""Times of Table 2 at the paper's size, on a synthetic set: see `labelled_documents`.
 
 By embedding: the model is the planted one, of the paper's rank, so nothing is trained. What stands
 for a document is given, so nothing of the time is embedding but one small product. Labels are
@@ -47,7 +47,7 @@ SMALL: Final = (300, 4_000, 500, 20, 30)
 ENDS_EARLY: Final = "exact, ends early"
 _LEML: Final = "LEML"
 _DIAL: Final = 0.3
-_FEW: Final = 20
+_SLOW_DOCUMENTS: Final = 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,7 +136,7 @@ def _every_label(made: MadeUp) -> TimedLabels:
 
 def _timed(index: divgrpc.Index, made: MadeUp, asking: Asking) -> TimedLabels:
     slow = asking.setting == EVERYTHING and asking.selector != "nearest"
-    rows = slice(0, _FEW if slow else None)
+    rows = slice(0, _SLOW_DOCUMENTS if slow else None)
     grid = asking.grid() | {"thresholds": (None,), "diversities": (_DIAL,)}
     by_embedding = asking.mode == "embedding"
     asked = made.embedded if by_embedding else made.asked

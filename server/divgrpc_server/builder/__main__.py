@@ -49,7 +49,7 @@ class Upload:
 
     def __init__(self, link: socket.socket) -> None:
         self._link = link
-        # Messages that were received but not yet returned, the next one last; None is the end.
+        # Stack of messages that were received but not yet returned; None marks the end.
         self._pending: list[index_pb2.BuildRequest | None] = []
 
     def header(self) -> index_pb2.BuildHeader:
@@ -225,9 +225,9 @@ def _check_no_columns(chunk: index_pb2.BuildChunk) -> None:
     for field in ("ids", "categories", "subtopics"):
         count = len(getattr(chunk, field))
         if count:
-            raise InvalidArgumentError(field, f"{field} must be one per row, got {count} for none")
+            raise InvalidArgumentError(field, f"{field} must be empty if no rows come, got {count}")
     if chunk.labels.ids:
-        raise InvalidArgumentError("labels.ids", "labels.ids must be of rows, got some for none")
+        raise InvalidArgumentError("labels.ids", "labels.ids must be empty if no rows come")
 
 
 def _steps(once: index_pb2.BuildOnceRequest) -> list[index_pb2.BuildRequest]:

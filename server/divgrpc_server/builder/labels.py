@@ -98,7 +98,7 @@ class LabelUpload:
         if parents != children:
             raise InvalidArgumentError(
                 "hierarchy.children",
-                f"hierarchy.children must be as many as the {parents} parents, got {children}",
+                f"hierarchy must have one child per parent, got {parents} and {children}",
             )
         self._edge_count += parents
         self._roots.extend(hierarchy.roots)

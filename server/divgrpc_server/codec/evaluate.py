@@ -92,11 +92,11 @@ class LabelCall:
             raise InvalidArgumentError(
                 "per_document",
                 f"per_document needs at most {most} documents for this top_k, "
-                f"got {self._task.rows}: a row must fit a message",
+                f"got {self._task.rows}: a result row must fit into one message",
             )
         sets = parse_label_sets(request.labels, self._task.rows, "documents")
         if self._task.folds and not len(sets.indices):
-            raise InvalidArgumentError("labels", "labels must have one label at least")
+            raise InvalidArgumentError("labels", "labels must have at least one label")
         self._truth = Truth(sets.indptr, sets.indices, (self._task.rows, sets.cols))
         self._plan: LabelPlan | None = None
 

@@ -22,27 +22,27 @@ _MESSAGE_CHARACTERS: Final = 1000  # gRPC ends calls whose trailers are larger t
 
 
 class QueueFullError(errors.LimitExceededError):
-    """The front holds as many queries as it may."""
+    """The queue of the front is full."""
 
     reason = "QUEUE_FULL"
 
 
 class BuildsFullError(errors.LimitExceededError):
-    """As many builds are under way as may be."""
+    """The limit on concurrent builds is reached."""
 
     reason = "BUILDS_FULL"
 
     def __init__(self) -> None:
-        super().__init__("as many builds are under way as may be; try again later")
+        super().__init__("the server is running its maximum number of builds; try again later")
 
 
 class EvaluationsFullError(errors.LimitExceededError):
-    """As many evaluations are under way as may be."""
+    """The limit on concurrent evaluations is reached."""
 
     reason = "EVALUATIONS_FULL"
 
     def __init__(self) -> None:
-        super().__init__("as many evaluations are under way as may be; try again")
+        super().__init__("the server is running its maximum number of evaluations; try again")
 
 
 class ReplyTooLargeError(errors.LimitExceededError):

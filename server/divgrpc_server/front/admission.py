@@ -87,9 +87,9 @@ class Admission:
         self._bytes = 0
 
     def check(self, payload: bytes, deadline: float) -> None:
-        """Raise `QueueFullError` for a call that is not to be taken on."""
+        """Raise `QueueFullError` if the call must be refused."""
         if self._calls >= self._calls_max or self._bytes + len(payload) > self._bytes_max:
-            raise QueueFullError("the server holds as many queries as it may; try again shortly")
+            raise QueueFullError("the queue of the server is full; try again shortly")
         line = self._lines[kind_of(payload)]
         if line.since is None or not line.pace:
             return

@@ -193,7 +193,7 @@ class Pool:
         )
 
     def _send_small(self, worker: Worker) -> None:
-        # Every worker's share of the line, so that one does not take what another could start on.
+        # At most an equal share of the waiting calls, so that other workers can start on the rest.
         share = -(-len(self._small) // len(self._workers))
         items: list[bytes] = []
         calls: list[Call] = []

@@ -131,5 +131,5 @@ def _command(role: Role, serial: int) -> list[str]:
 
 def _environment(role: Role, inherited: Mapping[str, str]) -> dict[str, str]:
     threads = dict.fromkeys(_ONE_THREAD, "1") if role in ("worker", "evaluator") else {}
-    # Quiet, because workers log the compilation of kernels, and a builder must add no plain lines.
+    # No plain progress lines on standard error: workers log the compilation of kernels instead.
     return {**inherited, **threads, "DIVGRPC_QUIET": "1"}

@@ -26,18 +26,18 @@ from divgrpc_server.codec.statuses import OutOfMemoryError, explain
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
 
-# Shorter ones cost a batch more than small queries gain: see "What was tried on the wire".
+# Target time of a piece. Shorter pieces slow a batch down more than they speed small queries up.
 _PIECE_SECONDS: Final = 0.008
 _FIRST_PIECE_ROWS: Final = 8
 _PIECE_ROWS_MAX: Final = 256
-# Of rows that are searched together exactly: of many points these take twice as long as one row.
+# Least rows of a piece if rows share an exact search: over many points 8 take twice as long as 1.
 _TOGETHER_ROWS: Final = 8
-# What a sparse row costs to hash grows with its numbers, of which a few rows may have most.
+# Most stored numbers of a piece of sparse rows: the time to hash a row grows with its numbers.
 _PIECE_NONZEROS_MAX: Final = 2**16
 
 
 class Pace:
-    """How many of some rows to answer at a time, so that it takes a few milliseconds."""
+    """Sizes of pieces: the number of rows that can be answered in a few milliseconds."""
 
     def __init__(self, queries: Rows, selector: LabelSelector | None) -> None:
         self._queries = queries
@@ -48,7 +48,7 @@ class Pace:
         self._least = 1
 
     def search_together(self, rows: int) -> None:
-        """Take note that so many rows are searched together exactly: fewer would cost more each."""
+        """Answer at least `rows` rows per piece, up to 8, because they share one exact search."""
         self._least = min(rows, _TOGETHER_ROWS)
 
     def stop(self) -> int:
@@ -63,7 +63,7 @@ class Pace:
 
     @property
     def ends_soon(self) -> bool:
-        """Whether the next piece is the last, and short if its rows are as those before."""
+        """Whether the next piece is the last, and is expected to be short."""
         end = self.stop()
         short = (end - self._next) * self._row_seconds <= _PIECE_SECONDS
         return end == len(self._queries) and short
@@ -136,7 +136,7 @@ class Job(ABC, Generic[ResultT]):
 
     @abstractmethod
     def _most(self, index: Engine) -> int:
-        """Make ready to ask `index`; returns how many entries a row may have."""
+        """Resolve what the job needs from `index`; return the most entries that a row may have."""
 
     @abstractmethod
     def _check(self, index: Engine) -> None:
@@ -144,7 +144,7 @@ class Job(ABC, Generic[ResultT]):
 
     @abstractmethod
     def _together(self, index: Engine) -> int:
-        """Return how many rows `index` searches together exactly, 1 for one by one."""
+        """Return the most rows that can share one exact search; 1 if rows are searched singly."""
 
     @abstractmethod
     def _answer(self, index: Engine, rows: Rows) -> ResultT:

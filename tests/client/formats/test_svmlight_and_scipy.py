@@ -74,7 +74,7 @@ def test_rows_may_be_empty_and_lines_may_be_blank(tmp_path: Path) -> None:
     ("text", "message"),
     [
         ("1 1:1\n\n1 2:1 2:1\n", "line 3: a column comes twice"),
-        ("1 1:1\n1 2:x\n", "line 2: a number is none"),
+        ("1 1:1\n1 2:x\n", "line 2: a number is malformed"),
         ("1 1:1\n1 2:1e39\n", "line 2: a value is not finite"),
         ("1 1:1\n1 2:1:3\n", "line 2 is not: label"),
         ("1 1:1\n1 2 3\n", "line 2 is not: label"),
@@ -174,7 +174,7 @@ def test_a_broken_npz_of_scipys(tmp_path: Path, broken: dict[str, object]) -> No
         "data": np.ones(3),
     }
     np.savez(tmp_path / "rows.npz", **(whole | broken))  # type: ignore[arg-type]  # arrays all
-    with pytest.raises(InvalidArgumentError, match="no whole CSR matrix"):
+    with pytest.raises(InvalidArgumentError, match="invalid CSR matrix"):
         read_vectors(tmp_path / "rows.npz")
 
 

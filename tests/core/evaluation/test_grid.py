@@ -153,7 +153,7 @@ def test_h_that_does_not_apply_has_no_say() -> None:
     """NaN is left out of a mean; where nothing is left there is no choice."""
     h = np.array([[0.4, np.nan, 0.4], [0.3, 0.3, 0.3]])
     assert choose_by_folds(h, np.arange(3)).by_fold.tolist() == [0, 0, 0]
-    with pytest.raises(InvalidArgumentError, match="applies to no query"):
+    with pytest.raises(InvalidArgumentError, match="does not apply to any"):
         choose_by_folds(np.array([[np.nan, 0.5]]), np.arange(2))
 
 

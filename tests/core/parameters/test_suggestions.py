@@ -136,7 +136,7 @@ def test_a_prediction_suggests_its_own_words(index: Index) -> None:
 
 
 def test_every_foreign_word_leads_to_one_of_ours() -> None:
-    """No table of suggestions names a word that there is not."""
+    """Every suggested word is a parameter or a value that exists."""
     ours = {name for table in TABLES for name in table.__dataclass_fields__}
     ours |= {"replace", "progress"}
     for foreign, words in suggestions._PARAMETERS.items():

@@ -168,11 +168,11 @@ def test_bounds_hold_without_a_pace() -> None:
     line = Line(queue_calls=2)
     line.ask()
     line.ask()
-    with pytest.raises(QueueFullError, match="holds as many"):
+    with pytest.raises(QueueFullError, match="queue of the server is full"):
         line.ask()
     line.serve(1, 0.0)
     line.ask()
     narrow = Line(queue_bytes=7)
     narrow.ask()
-    with pytest.raises(QueueFullError, match="holds as many"):
+    with pytest.raises(QueueFullError, match="queue of the server is full"):
         narrow.ask()
