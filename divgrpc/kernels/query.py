@@ -58,6 +58,7 @@ from divgrpc.kernels.records import (
     SCAN,
     SCAN_HAMMING,
     TABLES,
+    Hits,
     Index,
     Objective,
     Plan,
@@ -88,25 +89,28 @@ def answer(index, scratch, plan, span, queries, results):
     for number in range(span.first, span.stop):
         place = number - span.first if span.together else -1
         query = _spread_query(index.points, queries, number, plan.product, scratch.selection)
-        settled, count, probes, scored, room = _find(
-            index, plan, queries, number, query, place, needed, scratch
-        )
-        found_all = count == ALL_POINTS
-        if not (room or plan.step == HASHED):
+        if place >= 0 and scratch.batch.counts[place] >= 0:
+            hits = _take_batched(place, scratch)
+        else:
+            if plan.search != EXACT:
+                _hash(index.hashing, queries, number, scratch.code)
+            hits = _find(index, plan, query, needed, scratch)
+        count, scored = hits.count, hits.scored
+        if not (hits.room or plan.step == HASHED):
             scored, count = _score(
                 index, plan, queries, number, query, place, count, scored, needed, scratch
             )
         _clear_query(queries, number, scratch.selection)
-        if room:
-            return room
+        if hits.room:
+            return hits.room
         if plan.step == HASHED:
-            _write_hashed(index.ids, settled, count, number, scratch.candidates.rows, results)
+            _write_hashed(index.ids, hits, number, scratch.candidates.rows, results)
             continue
-        all_points = found_all or (plan.search == EXACT and place >= 0)
-        hashed, count = _limit_hashed(index, plan, n, settled, count, all_points, scratch)
+        all_points = hits.count == ALL_POINTS or (plan.search == EXACT and place >= 0)
+        hashed, count = _limit_hashed(index, plan, n, hits.settled, count, all_points, scratch)
         pool = _limit_pool(plan, count, hashed, needed, all_points, scratch.candidates)
         stats = results.stats
-        stats[POINTS_HASHED, number], stats[BUCKETS_PROBED, number] = hashed, probes
+        stats[POINTS_HASHED, number], stats[BUCKETS_PROBED, number] = hashed, hits.probes
         stats[POINTS_SCORED, number], stats[POOL_SIZE, number] = scored, pool.size
         stats[COPIES_COLLAPSED, number], stats[COPIES_RETURNED, number] = 0, 0
         _select(index, plan, number, pool, scratch, results)
@@ -150,30 +154,42 @@ def _clear_query(queries, number, selection):
         clear(queries.indices, queries.indptr[number], queries.indptr[number + 1], selection)
 
 
+# Hash.
+
+
+@part
+def _hash(hashing, queries, number, code):
+    """Project the query onto the hyperplanes; its margins go to `code`."""
+    project_query(queries, number, hashing, code.sketched, code.margins)
+
+
 # Find.
 
 
 @part
-def _find(index, plan, queries, number, query, place, needed, scratch):
-    """Hash the query and write its points into `scratch.candidates`.
+def _hits(settled, count, probes, scored, room):
+    return Hits(
+        np.int64(settled), np.int64(count), np.int64(probes), np.int64(scored), np.int64(room)
+    )
 
-    Returns (settled, count, probes, scored, room). Points from `settled` on tie for the last places
-    under the hash limit. A count of ALL_POINTS stands for the first `settled` points of the index,
-    none of them written: the others cannot be among the nearest. `scored` points were scored
-    meanwhile. If `room` is not 0, nothing was found: `scratch` must have room for `room` points.
-    `place` is the query's row in `scratch.batch`, or -1 if the query is not part of a batch.
-    """
+
+@part
+def _take_batched(place, scratch):
+    """Return what `kernels.batch` found for the query in row `place` of `scratch.batch`."""
+    batch, candidates = scratch.batch, scratch.candidates
+    count = batch.counts[place]
+    for i in range(count):
+        candidates.rows[i] = batch.rows[place, i]
+        candidates.distances[i] = batch.distances[place, i]
+    return _hits(batch.settled[place], count, 0, batch.scored[place], 0)
+
+
+@part
+def _find(index, plan, query, needed, scratch):
+    """Write the points of a hashed query into `scratch.candidates`, and return them as `Hits`."""
     n, candidates, code = index.hashing.codes.shape[1], scratch.candidates, scratch.code
-    if place >= 0:
-        count = scratch.batch.counts[place]
-        if count >= 0:
-            for i in range(count):
-                candidates.rows[i] = scratch.batch.rows[place, i]
-                candidates.distances[i] = scratch.batch.distances[place, i]
-            return scratch.batch.settled[place], count, 0, scratch.batch.scored[place], 0
     if plan.search == EXACT:
-        return n, ALL_POINTS, 0, 0, 0
-    project_query(queries, number, index.hashing, code.sketched, code.margins)
+        return _hits(n, ALL_POINTS, 0, 0, 0)
     stop, scored, count, probes = n, 0, 0, 0
     by_scan = plan.search in (SCAN, SCAN_HAMMING)
     if by_scan and sorted_by_length(index) and reach_pays(index.length_bounds, needed, n):
@@ -186,28 +202,29 @@ def _find(index, plan, queries, number, query, place, needed, scratch):
             index.hashing, index.cells, plan, index.ids, candidates, code, scratch.scan,
             scratch.cells,
         )  # fmt: skip
-        return count, count, probes, scored, room
+        return _hits(count, count, probes, scored, room)
     if plan.search == TABLES:
         sign_code(code.margins, code.signs.reshape(code.signs.shape[0]))
         count, probes = find_in_tables(
             code.signs, code.margins, index.tables, plan, index.ids, scratch.probes, candidates.rows
         )
         if count >= plan.min_points:
-            return count, count, probes, scored, 0
+            return _hits(count, count, probes, scored, 0)
     if not limited:
-        return stop, ALL_POINTS, probes, scored, 0
+        return _hits(stop, ALL_POINTS, probes, scored, 0)
     settled, count = find_by_code(
         index.hashing, plan, index.ids, stop, scored, candidates, code, scratch.scan
     )
-    return settled, count, probes, scored, 0
+    return _hits(settled, count, probes, scored, 0)
 
 
 @part
-def _write_hashed(ids, settled, count, number, rows, results):
+def _write_hashed(ids, hits, number, rows, results):
     """Write the ids of the hashed points as the results, as far as there is room."""
-    written = min(settled if count == ALL_POINTS else count, results.ids.shape[1])
+    unwritten = hits.count == ALL_POINTS
+    written = min(hits.settled if unwritten else hits.count, results.ids.shape[1])
     for i in range(written):
-        results.ids[number, i] = id_of(ids, i if count == ALL_POINTS else rows[i])
+        results.ids[number, i] = id_of(ids, i if unwritten else rows[i])
     results.counts[number] = written
 
 

@@ -437,6 +437,24 @@ class Results(NamedTuple):
     reasons: Any
 
 
+class Hits(NamedTuple):
+    """What the find stage leaves for one query; the points are in `Scratch.candidates`.
+
+    settled: points from here on tie for the last places under the hash limit.
+    count: number of points; ALL_POINTS stands for the first `settled` points of the index, and none
+        of them is written: the others cannot be among the nearest.
+    probes: number of buckets or cells that were looked at.
+    scored: number of points that were scored meanwhile.
+    room: 0, or the number of points that `Scratch` must have room for; then nothing was found.
+    """
+
+    settled: int
+    count: int
+    probes: int
+    scored: int
+    room: int
+
+
 class Objective(NamedTuple):
     """What greedy selection optimises.
 

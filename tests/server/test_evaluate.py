@@ -257,10 +257,11 @@ def test_evaluations_take_turns_in_one_process(
 def test_an_evaluator_has_a_low_priority(
     server: RunningServer, client: Client, evaluated: str, queries: FloatArray
 ) -> None:
-    """Its own, and that of its session, which is what counts where the kernel groups sessions."""
+    """It runs below the server, and so does its session, which counts where sessions are grouped."""
+    expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     list(client.evaluate(evaluated, queries, ASKED, **ONE))
     for pid in server.pids("evaluator"):
-        assert os.getpriority(os.PRIO_PROCESS, pid) == NICENESS
+        assert os.getpriority(os.PRIO_PROCESS, pid) == expected
         with suppress(FileNotFoundError):
             text = Path(f"/proc/{pid}/autogroup").read_text()
             assert not text or text.split()[-1] == str(NICENESS)

@@ -69,7 +69,7 @@ def test_squares_are_added_up_over_blocks(rows: int, columns: int, seed: int, bl
     """Block by block the sums are those of all rows, and no row is left out."""
     matrix, _ = drawn(seed, 1, rows, columns)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(leml, "_UPDATED_FLOATS", block)
+        patch.setattr(leml, "_UPDATED_NUMBERS", block)
         found = leml._squares(matrix)
     assert found == pytest.approx(reference.column_sums(matrix, matrix), rel=1e-12)
 
