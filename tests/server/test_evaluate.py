@@ -257,7 +257,7 @@ def test_evaluations_take_turns_in_one_process(
 def test_an_evaluator_has_a_low_priority(
     server: RunningServer, client: Client, evaluated: str, queries: FloatArray
 ) -> None:
-    """It runs below the server, and so does its session, which counts where sessions are grouped."""
+    """It runs below the server, and so does its session, where the kernel groups by session."""
     expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + NICENESS)
     list(client.evaluate(evaluated, queries, ASKED, **ONE))
     for pid in server.pids("evaluator"):
