@@ -76,6 +76,8 @@ def run_load(
     """
     goals = [_objective(objective) for objective in objectives]
     required = [_threshold(one, "require") for one in require]
+    if any(bound.name == "quality" for bound in required) and not (settings and settings.quality):
+        raise InvalidArgumentError("quality", "require of quality needs quality, a share of calls")
     with Session(target, calls, settings) as session, _interruptible(session):
         if goals:
             run, search = session.find_highest_rate(

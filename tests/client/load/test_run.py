@@ -284,6 +284,7 @@ def test_the_highest_rate_is_found(run: Callable[..., Ran]) -> None:
         (["--schedule", "fast"], "schedule must be"),
         (["--rate", 0.1, "--duration", 1], "not one call"),
         (["--rate", 5, "--require", "p99<20"], "unit"),
+        (["--rate", 5, "--require", "quality>0.9"], "needs quality"),
         (["--rate", 5, "--rows", "90:"], "none of the file"),
         (["--rate", 5, "--batch", 41], "batch"),
         (["--rate", 5, "--processes", 0], "processes"),
