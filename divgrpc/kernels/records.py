@@ -448,11 +448,11 @@ class Hits(NamedTuple):
     room: 0, or the number of points that `Scratch` must have room for; then nothing was found.
     """
 
-    settled: int
-    count: int
-    probes: int
-    scored: int
-    room: int
+    settled: np.int64
+    count: np.int64
+    probes: np.int64
+    scored: np.int64
+    room: np.int64
 
 
 class Objective(NamedTuple):
