@@ -95,7 +95,7 @@ def answer(index, scratch, plan, span, queries, results):
             if plan.search != EXACT:
                 _hash(index.hashing, queries, number, scratch.code)
             hits = _find(index, plan, query, needed, scratch)
-        count, scored = hits.count, hits.scored
+        count, scored = hits.size, hits.scored
         if not (hits.room or plan.step == HASHED):
             scored, count = _score(
                 index, plan, queries, number, query, place, count, scored, needed, scratch
@@ -106,7 +106,7 @@ def answer(index, scratch, plan, span, queries, results):
         if plan.step == HASHED:
             _write_hashed(index.ids, hits, number, scratch.candidates.rows, results)
             continue
-        all_points = hits.count == ALL_POINTS or (plan.search == EXACT and place >= 0)
+        all_points = hits.size == ALL_POINTS or (plan.search == EXACT and place >= 0)
         hashed, count = _limit_hashed(index, plan, n, hits.settled, count, all_points, scratch)
         pool = _limit_pool(plan, count, hashed, needed, all_points, scratch.candidates)
         stats = results.stats
@@ -221,8 +221,8 @@ def _find(index, plan, query, needed, scratch):
 @part
 def _write_hashed(ids, hits, number, rows, results):
     """Write the ids of the hashed points as the results, as far as there is room."""
-    unwritten = hits.count == ALL_POINTS
-    written = min(hits.settled if unwritten else hits.count, results.ids.shape[1])
+    unwritten = hits.size == ALL_POINTS
+    written = min(hits.settled if unwritten else hits.size, results.ids.shape[1])
     for i in range(written):
         results.ids[number, i] = id_of(ids, i if unwritten else rows[i])
     results.counts[number] = written

@@ -441,7 +441,7 @@ class Hits(NamedTuple):
     """What the find stage leaves for one query; the points are in `Scratch.candidates`.
 
     settled: points from here on tie for the last places under the hash limit.
-    count: number of points; ALL_POINTS stands for the first `settled` points of the index, and none
+    size: number of points; ALL_POINTS stands for the first `settled` points of the index, and none
         of them is written: the others cannot be among the nearest.
     probes: number of buckets or cells that were looked at.
     scored: number of points that were scored meanwhile.
@@ -449,7 +449,7 @@ class Hits(NamedTuple):
     """
 
     settled: np.int64
-    count: np.int64
+    size: np.int64
     probes: np.int64
     scored: np.int64
     room: np.int64
