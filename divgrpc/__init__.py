@@ -6,6 +6,11 @@
 
 The compiled engine loads at the first use of `Index`, so that `divgrpc.types` and
 `divgrpc.errors` stay as light as numpy.
+
+Folders from the ground up: `types` and `kernels`; `parameters` and `metrics`; `storage`, `hashing`;
+`search`; `labels`; `builder`; `evaluation`. Each may import those below it, and every module may
+import `errors`, `arrays`, `types`, `platforms` and `parallel`. No module may import the contract,
+the server or the client.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,5 @@
 """Python values to protobuf messages and back.
 
-May import protobuf, the contract and the core's types and parameters. May not import grpc.
+May import protobuf, the contract, and the core's types, parameters and tallies of evaluations. May
+not import grpc.
 """
