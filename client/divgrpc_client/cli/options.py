@@ -39,7 +39,7 @@ def add(verbs: Any, name: str, run: Any, text: str) -> argparse.ArgumentParser: 
         type=float,
         metavar="SECONDS",
         help=f"Timeout of a request in seconds (default {commands.TIMEOUT_SECONDS:g}; "
-        "none for build and evaluate).",
+        "10 for load; none for build and evaluate).",
     )
     verb.add_argument("--json", action="store_true", help="Print JSON, errors too.")
     return verb
