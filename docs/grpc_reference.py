@@ -137,7 +137,7 @@ def _heading(name: str) -> str:
 
 
 def _type(field: FieldDescriptorProto, maps: dict[str, DescriptorProto]) -> str:
-    """Return the type of a field as the .proto file has it, linked where it is one of ours."""
+    """Return the type of a field in .proto syntax; types of the contract become links."""
     entry = maps.get(field.type_name)
     if entry is not None:
         key, value = (_type(part, {}) for part in entry.field)

@@ -34,8 +34,8 @@ Measure the paper's Table 2 in this process, judge the paper's claims, write a p
   make table2 ARGS=--quick       on the digits of scikit-learn, where there is no data
 """
 _FIGURES: Final = """\
-Draw two of the paper's figures again, on a server of its own: two classes in the plane, and the
-results of seven queries side by side.
+Draw two figures of the paper again: two classes in the plane, and the results of seven queries side
+by side. The command starts its own server.
 """
 
 

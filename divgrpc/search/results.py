@@ -14,9 +14,9 @@ ResultT = TypeVar("ResultT", QueryResult, LabelResult)
 
 
 def joined(parts: Sequence[ResultT]) -> ResultT:
-    """Return the result of all rows of the parts, of which there is at least one, as one batch.
+    """Join the results of consecutive parts of a batch into one result.
 
-    All parts must have the same generation and parameters.
+    At least one part. All parts must have the same generation and parameters.
     """
     first = parts[0]
     if len(parts) == 1:

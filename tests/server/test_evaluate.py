@@ -270,7 +270,7 @@ def test_an_evaluator_has_a_low_priority(
 def test_small_queries_do_not_wait(client: Client, evaluated: str) -> None:
     """Queries are answered while an evaluation keeps every worker busy."""
     seen: list[Progress] = []
-    thread = begun(long_run(client, evaluated, seen, 10))
+    thread = begun(long_run(client, evaluated, seen, 30))
     eventually(lambda: len(seen) > 1, WAIT_SECONDS)
     while len(seen) < 4:
         assert client.query(evaluated, random_points(1)).counts[0] == 10

@@ -168,9 +168,10 @@ def widened(rows: Matrix, dims: int) -> Matrix:
 
 
 def canonical(indptr: npt.NDArray[np.int64], indices: Array, data: Array, cols: int) -> Csr:
-    """Return rows with columns in order; what is stored more than once is added up.
+    """Sort the columns of every row, and add up numbers of the same column.
 
-    `indptr` (n + 1,); `indices` and `data` of any order within their rows.
+    `indptr` (n + 1,) int64; `indices` and `data` (nnz,) in any order within a row; `cols` is the
+    number of columns.
     """
     row = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr))
     if not ((np.diff(indices) > 0) | (np.diff(row) > 0)).all():

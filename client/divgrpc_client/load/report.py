@@ -246,12 +246,12 @@ def _counts(run: Run, samples: recording.Samples) -> dict[str, object]:
         "by_call": [
             {
                 "call": call.name,
-                "calls": len(own),
-                "errors": recording.errors(own),
-                "codes": recording.codes(own),
-                "latency": recording.figures(recording.latencies(own)),
+                "calls": len(part),
+                "errors": recording.errors(part),
+                "codes": recording.codes(part),
+                "latency": recording.figures(recording.latencies(part)),
             }
-            for call, own in by_kind
+            for call, part in by_kind
         ],
     }
 

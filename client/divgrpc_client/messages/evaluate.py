@@ -289,9 +289,10 @@ def axes_fields(request: Descriptor, options: Mapping[str, Any]) -> dict[str, ob
 
 
 def _axis(request: Descriptor, axis: str, values: Any) -> list[Any]:  # noqa: ANN401  # whatever a caller passes as a list
-    """Return an axis as the wire has it, where an empty axis would be the default.
+    """Return the values of an axis in the types of the message.
 
-    Raises `InvalidArgumentError` with the axis as its field. Only a threshold may be None.
+    Only a threshold may be None. Raises `InvalidArgumentError`, with the axis as its field, also
+    for an empty axis, which the server would read as the default.
     """
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise InvalidArgumentError(axis, f"{axis} must be a list of values")

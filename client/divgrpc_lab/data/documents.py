@@ -32,9 +32,10 @@ DIGITS: Final = "digits"
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Documents (n, d) with labels (n, L), and what is `asked` with its `truth`; scipy's or dense.
+    """A data set with labels: `documents` (n, d) and `labels` (n, L), sparse or dense.
 
-    `hierarchy` (m, 2) are edges from parent to child, from the `roots` down, where there is one.
+    `asked` (m, d) are the test documents, and `truth` (m, L) their labels. `hierarchy` (e, 2) has
+    edges from parent to child, and begins at `roots`; None without a hierarchy.
     """
 
     name: str
@@ -47,12 +48,12 @@ class Split:
     roots: tuple[int, ...] = ()
 
     def with_features(self) -> "Split":
-        """Return the same without documents that have no feature: nothing can be said of them."""
-        kept, queries = (np.flatnonzero(_lengths(item)) for item in (self.documents, self.asked))
+        """Return the set without documents that have no feature, which no method can label."""
+        rows, queries = (np.flatnonzero(_lengths(item)) for item in (self.documents, self.asked))
         return replace(
             self,
-            documents=self.documents[kept],
-            labels=self.labels[kept],
+            documents=self.documents[rows],
+            labels=self.labels[rows],
             asked=self.asked[queries],
             truth=self.truth[queries],
         )
@@ -83,17 +84,17 @@ def read(folder: Path, name: str) -> Split:
             for what, width in (("x", "n_features"), (kind, "n_labels"))
         )
         rows = np.concatenate(documents) if len(documents) > 1 else documents[0]
-        asked = _matrix(arrays, "x_test", "n_features")
+        queries = _matrix(arrays, "x_test", "n_features")
         if name in _MEASURED:
             centre, scale = rows.mean(axis=0), rows.std(axis=0)
             scale[scale == 0] = 1
-            rows, asked = ((item - centre) / scale for item in (rows, asked))
+            rows, queries = ((item - centre) / scale for item in (rows, queries))
         return Split(
             name,
             sha256(folder / file),
             rows,
             sparse.csr_array(sparse.vstack(labels)),
-            asked,
+            queries,
             _matrix(arrays, f"{kind}_test", "n_labels"),
             *(_edges(folder / hierarchy) if hierarchy else ()),
         )
