@@ -15,7 +15,7 @@ import numpy as np
 
 from divgrpc import compilation
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
-from divgrpc.labels.prediction import NO_LABELS, IndexedLabels, document_rows
+from divgrpc.labels.prediction import IndexedLabels, document_rows
 from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
@@ -112,10 +112,17 @@ class Engine:
         """Do what `divgrpc.Index.set_default` does."""
         self._set_defaults(query=default)
 
+    def labels_or_error(self) -> IndexedLabels:
+        """Return `labels`; raises `UnfitIndexError` if the index has none."""
+        if self.labels is None:
+            raise UnfitIndexError(
+                "mode", "the index has no labels: give labels or a label_model to Build"
+            )
+        return self.labels
+
     def set_threshold(self, threshold: float | None, mode: Mode = "embedding") -> None:
         """Do what `divgrpc.Index.set_threshold` does."""
-        if self.manifest.labels is None:
-            raise UnfitIndexError("mode", NO_LABELS)
+        self.labels_or_error()
         parameters = PredictParameters(mode=mode, threshold=threshold)
         self._set_defaults(thresholds={mode: parameters.least})
 
@@ -127,20 +134,19 @@ class Engine:
 
     def predict(self, documents: RowsLike, parameters: PredictParameters) -> LabelResult:
         """Do what `predict_labels` does, but without the default threshold of the index."""
-        if self.labels is None:
-            raise UnfitIndexError("mode", NO_LABELS)
+        labels = self.labels_or_error()
         rows = document_rows(documents, self.dims)
-        parameters = parameters.filled(hierarchy=self.labels.has_hierarchy)
+        parameters = parameters.filled(hierarchy=labels.has_hierarchy)
         if parameters.mode == "embedding":
-            prediction = self.labels.predict(rows, parameters)
+            hits = labels.predict(rows, parameters)
         else:
             prepare("documents", rows, self._searcher.metric)
             # Dense documents are points too, not hyperplanes.
             plan = self._plan(parameters.query, dense=False)
             answers = self._searcher.answer(rows, plan)
             neighbours = self.topics.labels.rows(answers.ids)
-            prediction = self.labels.vote(neighbours, answers, parameters, plan.parameters)
-        return self.labels.result(prediction, parameters, self.generation)
+            hits = labels.vote(neighbours, answers, parameters, plan.parameters)
+        return labels.result(hits, parameters, self.generation)
 
     def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
         """Raise the errors that `predict` would raise for these rows."""

@@ -1,4 +1,4 @@
-"""Cross-validation: a query's own h never has a say in the setting that it is reported at."""
+"""Cross-validation: the h of a query has no part in the choice of the setting it is reported at."""
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,10 +15,10 @@ FOLDS: Final = 5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chosen:
-    """What folds chose among s settings, by their numbers.
+    """A choice among s settings, by their numbers.
 
-    `by_fold` (folds,) int64: the setting that each fold is reported at, best for the others;
-    `overall`: the one best for all queries, for use on queries to come.
+    `by_fold` (folds,) int64: the setting that each fold is reported at, best for the other folds.
+    `overall`: the best setting for all queries, for use on queries to come.
     """
 
     by_fold: IntArray
@@ -32,29 +32,22 @@ class Chosen:
 class Choice(NamedTuple):
     """A choice by folds among `members`, numbers of settings.
 
-    `at` (nq,) int64 is the setting that each query is reported at.
+    `overall` is the best setting for all queries, `by_fold` the setting that each fold is reported
+    at, and `at` (nq,) int64 the setting that each query is reported at.
     """
 
     members: list[int]
-    chosen: Chosen
+    overall: int
+    by_fold: tuple[int, ...]
     at: IntArray
-
-    @property
-    def overall(self) -> int:
-        """The number of the setting best for all queries."""
-        return self.members[self.chosen.overall]
-
-    @property
-    def by_fold(self) -> tuple[int, ...]:
-        """The number of the setting that each fold is reported at."""
-        return tuple(self.members[values] for values in self.chosen.by_fold)
 
 
 def deal_folds(asked: IntArray, folds: int = FOLDS) -> IntArray:
-    """Return the fold (nq,) int64 of each query, from the category (nq,) it asks for.
+    """Return the fold (nq,) int64 of each query.
 
-    Queries are dealt in turn, category by category and in their order, so that folds differ by one
-    query at most, in all and within a category. Without categories give the same number to all.
+    `asked` (nq,) are the categories of the queries, or the same number for all. Queries are dealt
+    in turn, category by category and in their order, so that folds differ by one query at most, in
+    all and within a category.
     Raises `InvalidArgumentError` for fewer than two folds and for more folds than queries.
     """
     asked = np.asarray(asked, np.int64)
@@ -62,17 +55,17 @@ def deal_folds(asked: IntArray, folds: int = FOLDS) -> IntArray:
         raise InvalidArgumentError(
             "folds", f"folds must be between 2 and the number of queries {len(asked)}, got {folds}"
         )
-    dealt = np.empty(len(asked), np.int64)
-    dealt[np.argsort(asked, kind="stable")] = np.arange(len(asked)) % folds
-    return dealt
+    fold_of_query = np.empty(len(asked), np.int64)
+    fold_of_query[np.argsort(asked, kind="stable")] = np.arange(len(asked)) % folds
+    return fold_of_query
 
 
 def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
-    """Take for each fold the setting with the greatest mean h on the other folds.
+    """Choose for each fold the setting with the greatest mean h on the other folds.
 
-    `h` (s, nq) has what each of s settings reached for each query, NaN where h does not apply;
-    `folds` (nq,) is what `deal_folds` gave. Of equals the first setting is taken, so order them by
-    cost. Raises `InvalidArgumentError` without a setting, and where no h applies to a choice.
+    `h` (s, nq) is the h of each query at each of s settings, NaN where it does not apply. `folds`
+    (nq,) comes from `deal_folds`. Of equals the first setting is chosen, so order them by cost.
+    Raises `InvalidArgumentError` without a setting, and if no h applies to a choice.
     """
     h = np.asarray(h, np.float64)
     if h.ndim != 2 or not len(h) or h.shape[1] != len(folds):
@@ -91,8 +84,9 @@ def choices_of(kinds: Sequence[Hashable], h: Values, folds: IntArray) -> Iterato
     for number, kind in enumerate(kinds):
         by_kind.setdefault(kind, []).append(number)
     for members in by_kind.values():
-        chosen = choose_by_folds(h[members], folds)
-        yield Choice(members, chosen, np.asarray(members)[chosen.by_fold[folds]])
+        choice = choose_by_folds(h[members], folds)
+        by_fold = np.asarray(members)[choice.by_fold]
+        yield Choice(members, members[choice.overall], tuple(by_fold.tolist()), by_fold[folds])
 
 
 def _best(h: Values) -> int:

@@ -1,30 +1,28 @@
-"""The least score of a label that is predicted: the one of greatest mean h, found by folds.
+"""The choice of the least score of a predicted label: the greatest mean h, by cross-validation.
 
-The paper's section 4.2 does so for Table 2. Documents that the labels were not trained on show it
-truly; those that they were trained on are scored too well.
+The paper's section 4.2 does so for Table 2. Use documents that did not train the model, because
+labels of its training documents have scores that are too high.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Self
+from typing import Final
 
 import numpy as np
 
 from divgrpc.engine import Engine
-from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import FOLDS, choose_by_folds, deal_folds
 from divgrpc.index import Index
 from divgrpc.labels.model import as_labels
-from divgrpc.labels.prediction import NO_LABELS, IndexedLabels
-from divgrpc.metrics import JudgedLabels, LabelTree, Values, measure_labels
-from divgrpc.metrics.labelling import SparseLabels
+from divgrpc.metrics import JudgedLabels, Values, measure_labels
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import IntArray
 from divgrpc.vectors import Rows, RowsLike, as_rows
 
 # Number of quantiles of the scores to try as thresholds if the caller names no thresholds.
-TRIED: Final = 20
+QUANTILES: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,78 +62,61 @@ def choose_threshold(
     If several thresholds are equally good, the lowest is chosen. Raises the errors of
     `Index.predict_labels`, and `InvalidArgumentError` with the field: labels, thresholds or folds.
     """
-    asked = parameters or PredictParameters()
+    query = parameters or PredictParameters()
     engine = index.engine
-    if engine.labels is None:
-        raise UnfitIndexError("mode", NO_LABELS)
+    indexed_labels = engine.labels_or_error()
     rows = as_rows("documents", documents, engine.dims)
-    truth = _Truth.of(labels, len(rows), engine.labels)
-    dealt = deal_folds(np.zeros(len(rows), np.int64), folds)
-    found, scores = _predicted(engine, rows, asked, None)
-    tried = _tried(scores[found >= 0]) if thresholds is None else np.unique(thresholds)
-    if not len(tried):
-        raise InvalidArgumentError("thresholds", "thresholds must not be empty")
-    reached = np.stack(
-        [truth.measure(_predicted(engine, rows, asked, float(least))[0]) for least in tried]
+    truth = as_labels(labels, len(rows))
+    if truth.dims != indexed_labels.count:
+        raise InvalidArgumentError(
+            "labels", f"labels must have {indexed_labels.count} columns, got {truth.dims}"
+        )
+    drank = None if indexed_labels.tree is None else indexed_labels.tree.drank
+    measure = "f_score" if drank is None else "h_score"
+
+    def values_of(predictions: IntArray) -> Values:
+        return measure_labels(JudgedLabels.of(predictions, truth.matrix), drank)[measure]
+
+    fold_of_row = deal_folds(np.zeros(len(rows), np.int64), folds)
+    predictions, scores = _predict(engine, rows, query, None)
+    candidates = (
+        _quantiles(scores[predictions >= 0]) if thresholds is None else np.unique(thresholds)
     )
-    chosen = choose_by_folds(reached, dealt)
-    best = float(tried[chosen.overall])
+    if not len(candidates):
+        raise InvalidArgumentError("thresholds", "thresholds must not be empty")
+    values = np.stack(
+        [values_of(_predict(engine, rows, query, float(least))[0]) for least in candidates]
+    )
+    choice = choose_by_folds(values, fold_of_row)
+    best = float(candidates[choice.overall])
     if keep:
-        index.set_threshold(best, asked.mode)
+        index.set_threshold(best, query.mode)
     return ChosenThreshold(
         threshold=best,
-        measure=truth.name,
-        value=float(chosen.reported(reached, dealt).mean()),
-        plain=float(truth.measure(found).mean()),
-        by_fold=tuple(float(tried[number]) for number in chosen.by_fold),
+        measure=measure,
+        value=float(choice.reported(values, fold_of_row).mean()),
+        plain=float(values_of(predictions).mean()),
+        by_fold=tuple(float(candidates[number]) for number in choice.by_fold),
     )
 
 
-@dataclass(frozen=True)
-class _Truth:
-    """What documents truly have, and how to measure by it."""
-
-    labels: SparseLabels
-    tree: LabelTree | None
-
-    @classmethod
-    def of(cls, labels: RowsLike, documents: int, indexed: IndexedLabels) -> Self:
-        rows = as_labels(labels, documents)
-        if rows.dims != indexed.count:
-            raise InvalidArgumentError(
-                "labels", f"labels must have {indexed.count} columns, got {rows.dims}"
-            )
-        return cls(rows.matrix, indexed.tree)
-
-    @property
-    def name(self) -> str:
-        return "f_score" if self.tree is None else "h_score"
-
-    def measure(self, predicted: IntArray) -> Values:
-        judged = JudgedLabels.of(predicted, self.labels)
-        drank = None if self.tree is None else self.tree.drank
-        return measure_labels(judged, drank)[self.name]
-
-
-def _predicted(
-    engine: Engine, rows: Rows, asked: PredictParameters, threshold: float | None
+def _predict(
+    engine: Engine, rows: Rows, parameters: PredictParameters, threshold: float | None
 ) -> tuple[IntArray, Values]:
     """Return labels (nq, top_k) and their scores, batch by batch."""
-    with_threshold = replace(asked, threshold=threshold)
-    parts = [engine.predict(block, with_threshold) for block in _blocks(rows)]
+    parameters = replace(parameters, threshold=threshold)
+    size = LIMITS["query_rows_max"]
+    parts = [
+        engine.predict(rows[start : start + size], parameters)
+        for start in range(0, len(rows), size)
+    ]
     labels = np.concatenate([part.labels for part in parts])
     return labels, np.concatenate([part.scores for part in parts])
 
 
-def _blocks(rows: Rows) -> Iterator[Rows]:
-    at_once = LIMITS["query_rows_max"]
-    for start in range(0, len(rows), at_once):
-        yield rows[start : start + at_once]
-
-
-def _tried(scores: Values) -> Values:
-    """Return quantiles of the scores, the least of them among them."""
+def _quantiles(scores: Values) -> Values:
+    """Return at most `QUANTILES` different quantiles of the scores, the least of them included."""
     if not len(scores):
         return np.zeros(1)
-    at = np.linspace(0, 1, TRIED, endpoint=False)
-    return np.unique(np.quantile(scores, at, method="lower").astype(np.float64))
+    shares = np.linspace(0, 1, QUANTILES, endpoint=False)
+    return np.unique(np.quantile(scores, shares, method="lower").astype(np.float64))

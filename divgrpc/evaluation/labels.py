@@ -1,14 +1,21 @@
 """Evaluations of predicted labels, without an index: limits, tables, rows."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Self
 
 import numpy as np
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.evaluation.tally import Tally, harmonic_mean_of_means, summary, with_nan_left_out
-from divgrpc.evaluation.task import Plan, Task, rows_max
+from divgrpc.evaluation.tally import (
+    ResolvedTask,
+    Tally,
+    Task,
+    harmonic_mean_of_means,
+    rows_max,
+    summary,
+    with_nan_left_out,
+)
 from divgrpc.metrics import (
     JudgedLabels,
     Values,
@@ -29,17 +36,18 @@ from divgrpc.types import EvaluateLabelRow, IntArray, Interval
 LABEL_METRICS: Final = ("precision", "recall", "f_score", "ndcg", "drank", "h_score")
 # The named figures of a document at a setting.
 LABEL_COLUMNS: Final = (*LABEL_METRICS, "scored", "microseconds", "found")
-# The columns of a table, before those of the labels in the order in which they were picked.
-TAKEN: Final = ("drank", "scored", "microseconds")
-# Most predicted labels of an evaluation, 8 bytes each until it ends; most of one setting, 80 bytes
-# each while they are judged; and most ranks of all settings together, four intervals each.
+# The columns of a table; those of the labels follow, in the order in which they were picked.
+WORK_COLUMNS: Final = ("drank", "scored", "microseconds")
+# An evaluation predicts at most 10,000,000 labels, of 8 bytes each until it ends. One setting
+# predicts at most 1,000,000, of 80 bytes each while they are judged. All settings together have at
+# most 20,000 ranks, each with four intervals.
 LABELS_MAX: Final = 10_000_000
 JUDGED_MAX: Final = 1_000_000
 RANKS_MAX: Final = 20_000
-# Least points of an index for which `inverse_propensities` is defined.
-_POINTS_LEAST: Final = 3
-# Bytes of a result row in a message: at every rank four intervals, of each document nine numbers
-# and an offset, of each of its labels a varint, and the rest.
+# `inverse_propensities` needs at least 3 points.
+_POINTS_MIN: Final = 3
+# Bytes of a result row in a message: four intervals for each rank; nine numbers and an offset for
+# each document; a varint for each of its labels; and the rest.
 _RANK_BYTES: Final = 160
 _DOCUMENT_BYTES: Final = 80
 _LABEL_BYTES: Final = 4
@@ -70,67 +78,53 @@ class LabelTask(Task):
     def bounded(self) -> Self:
         """Return the task; raises `InvalidArgumentError` where it is too large for one call."""
         super(LabelTask, self).bounded()  # as above
-        for what, width, most in (
+        for product, width, most in (
             ("documents times top_k", max(self.widths()), JUDGED_MAX),
             ("settings times documents times top_k", sum(self.widths()), LABELS_MAX),
         ):
             if self.rows * width > most:
                 raise InvalidArgumentError(
-                    "grid", f"{what} must be at most {most}, got {self.rows * width}"
+                    "grid", f"{product} must be at most {most}, got {self.rows * width}"
                 )
         return self
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LabelPlan(Plan):
-    """A plan, and how frequent labels are.
+class ResolvedLabelTask(ResolvedTask):
+    """A task checked against an index with labels.
 
-    `counts` (L,) int64 of the `points` have each label, None where the index does not know.
+    `counts` (L,) int64 of the `points` have each label, None if the index has no label sets.
     """
 
     points: int
     counts: IntArray | None
 
-    def inverse(self) -> Values | None:
-        """Return what `inverse_propensities` gives (L,), None where it cannot be known."""
-        if self.counts is None or self.points < _POINTS_LEAST:
-            return None
-        return inverse_propensities(self.counts, self.points)
-
 
 class LabelTally(Tally[EvaluateLabelRow]):
-    """Tables of `TAKEN` and labels (3 + top_k, nq); `truth` (nq, L) are the true labels."""
+    """Tables of `WORK_COLUMNS` and labels (3 + top_k, nq); `truth` (nq, L) are the true labels."""
 
-    plan: LabelPlan
+    table_columns = WORK_COLUMNS
+    has_labels = True
+    choice_fields = ("mode", "selector", "search", "top_k")
 
-    def __init__(self, task: LabelTask, plan: LabelPlan, truth: SparseLabels) -> None:
-        super().__init__(task, plan)
+    def __init__(self, task: LabelTask, resolved: ResolvedLabelTask, truth: SparseLabels) -> None:
+        super().__init__(task, resolved)
         self._truth = truth
-        self._inverse = plan.inverse()
-
-    def figures(self, row: EvaluateLabelRow) -> Values:
-        """Return the table behind a row that has `values` and `labels`."""
-        labels = () if row.labels is None else row.labels.T
-        return np.stack([*(row.values[name] for name in TAKEN), *labels])
-
-    def _height(self, width: int) -> int:
-        return len(TAKEN) + width
+        self._inverse: Values | None = None
+        if resolved.counts is not None and resolved.points >= _POINTS_MIN:
+            self._inverse = inverse_propensities(resolved.counts, resolved.points)
 
     def _columns(self, table: Values) -> dict[str, Values]:
         return self._judged(table)[1]
 
     def _judged(self, table: Values) -> tuple[JudgedLabels, dict[str, Values]]:
         """Return a table's labels beside the true ones, and its `LABEL_COLUMNS` (nq,)."""
-        judged = JudgedLabels.of(table[len(TAKEN) :].T.astype(np.int64), self._truth)
-        drank, scored, times = table[: len(TAKEN)]
-        columns = measure_labels(judged, lambda _: drank)
-        if self.plan.goal != "h_score":
-            columns["h_score"] = np.full(len(drank), np.nan)
-        columns |= {
-            "scored": scored,
-            "microseconds": times,
-            "found": judged.found.astype(np.float64),
-        }
+        judged = JudgedLabels.of(table[len(WORK_COLUMNS) :].T.astype(np.int64), self._truth)
+        work = dict(zip(WORK_COLUMNS, table, strict=False))
+        columns = measure_labels(judged, lambda _: work["drank"]) | work
+        if self.resolved.goal != "h_score":
+            columns["h_score"] = np.full(table.shape[1], np.nan)
+        columns["found"] = judged.found.astype(np.float64)
         return judged, {name: columns[name] for name in LABEL_COLUMNS}
 
     def _ratios(self, table: Values) -> tuple[Values, Values]:
@@ -138,11 +132,11 @@ class LabelTally(Tally[EvaluateLabelRow]):
         judged, columns = self._judged(table)
         means = [np.stack([columns[name] for name in LABEL_METRICS], axis=1)]
         means += [precision_at(judged), recall_at(judged), ndcg_at(judged)]
-        gained, possible = with_nan_left_out(np.concatenate(means, axis=1))
-        if self._inverse is None:
-            return gained, possible
-        worth, most = propensity_gains(judged, self._inverse)
-        return np.concatenate([gained, worth], axis=1), np.concatenate([possible, most], axis=1)
+        ratios = [with_nan_left_out(np.concatenate(means, axis=1))]
+        if self._inverse is not None:
+            ratios.append(propensity_gains(judged, self._inverse))
+        dividends, divisors = (np.concatenate(side, axis=1) for side in zip(*ratios, strict=True))
+        return dividends, divisors
 
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> EvaluateLabelRow:
         judged, columns = self._judged(table)
@@ -151,10 +145,10 @@ class LabelTally(Tally[EvaluateLabelRow]):
         parts = [tuple(intervals[start : start + top_k]) for start in starts]
         return EvaluateLabelRow(
             number=setting,
-            generation=self.plan.generation,
+            generation=self.resolved.generation,
             search=self.settings[setting].search,
-            parameters=self.plan.resolved[setting],
-            goal="h_score" if self.plan.goal == "h_score" else "f_score",
+            parameters=self.resolved.parameters[setting],
+            goal="h_score" if self.resolved.goal == "h_score" else "f_score",
             metrics=dict(zip(LABEL_METRICS, intervals, strict=False)),
             precision_at=parts[0],
             recall_at=parts[1],
@@ -171,17 +165,11 @@ class LabelTally(Tally[EvaluateLabelRow]):
             labels=judged.labels if self.task.per_row else None,
         )
 
-    def _kind(self, setting: PredictParameters) -> Hashable:
-        return setting.mode, setting.selector, setting.search, setting.top_k
-
     def _fold_keys(self, goals: Values) -> IntArray:
         return np.zeros(goals.shape[1], np.int64)
 
-    def _default_key(self, row: EvaluateLabelRow) -> Hashable:
-        return row.parameters.mode
 
-
-def told_max(top_k: int) -> int:
+def documents_per_message_max(top_k: int) -> int:
     """Return the most documents of `top_k` labels each whose result row always fits a message."""
     room = LIMITS["message_bytes_max"] - _HEADROOM_BYTES - _RANK_BYTES * top_k
     return room // (_DOCUMENT_BYTES + _LABEL_BYTES * top_k)
@@ -191,4 +179,4 @@ def documents_max(settings: Sequence[PredictParameters], *, per_row: bool) -> in
     """Return how many documents one call may have at all settings."""
     top_ks = [setting.top_k for setting in settings]
     most = min(rows_max(len(settings)), JUDGED_MAX // max(top_ks), LABELS_MAX // sum(top_ks))
-    return min(most, told_max(max(top_ks))) if per_row else most
+    return min(most, documents_per_message_max(max(top_ks))) if per_row else most

@@ -1,8 +1,8 @@
 """Evaluations of queries: relevance, metrics of results, and rows of settings."""
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -11,18 +11,21 @@ from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import Grid
 from divgrpc.evaluation.study import Study
-from divgrpc.evaluation.tally import Tally, harmonic_mean_of_means, summary, with_nan_left_out
-from divgrpc.evaluation.task import Plan, Task
-from divgrpc.metrics import ListDistances, Topics, Values, mean, measure, objective
-from divgrpc.parameters import LIMITS, QueryParameters
-from divgrpc.types import (
-    EffectiveParameters,
-    EvaluateRow,
-    IntArray,
-    Interval,
-    Progress,
-    QueryDefault,
+from divgrpc.evaluation.tally import (
+    ResolvedTask,
+    Tally,
+    Task,
+    harmonic_mean_of_means,
+    summary,
+    with_nan_left_out,
 )
+from divgrpc.metrics import Topics, Values, mean, measure, objective
+from divgrpc.parameters import LIMITS, QueryParameters
+from divgrpc.types import EvaluateRow, IntArray, Interval, Progress, QueryDefault
+
+if TYPE_CHECKING:
+    from divgrpc.engine import Engine
+    from divgrpc.index import Index
 
 METRICS: Final = (
     "precision",
@@ -52,49 +55,8 @@ LEAST_WITH_H: Final = 2
 Queries = Any
 
 
-class Evaluable(Protocol):
-    """What an evaluation of queries needs of `divgrpc.engine.Engine`."""
-
-    @property
-    def topics(self) -> Topics:
-        """The categories of the points."""
-
-    @property
-    def generation(self) -> int:
-        """The number of this build."""
-
-    @property
-    def widest_row(self) -> int:
-        """How many numbers a point stores at most."""
-
-    def check_queries(self, queries: Queries) -> None:
-        """Raise what is wrong with queries."""
-
-    def resolve(self, parameters: QueryParameters, queries: Queries) -> EffectiveParameters:
-        """Fill in the defaults; dense queries may be searched otherwise than sparse ones."""
-
-    def answer_one_by_one(
-        self, queries: Queries, parameters: QueryParameters
-    ) -> tuple[IntArray, Values]:
-        """Return ids (nq, k) and microseconds (nq,)."""
-
-    def distances(self, queries: Queries, ids: IntArray) -> ListDistances:
-        """Measure the distances of result lists."""
-
-    def set_default(self, default: QueryDefault | None) -> None:
-        """Set what Query takes where its caller names nothing."""
-
-
-class Indexed(Protocol):
-    """What an evaluation of queries needs of `divgrpc.Index`."""
-
-    @property
-    def engine(self) -> Evaluable:
-        """What answers."""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class Relevance:
     """The relevant points of nq queries: by `categories` (nq,) int64, or by `relevant` ids."""
 
     categories: IntArray | None = None
@@ -106,35 +68,39 @@ class Asked:
         categories: npt.ArrayLike | None,
         relevant: Sequence[npt.ArrayLike] | None,
         queries: int,
-    ) -> "Asked":
+    ) -> "Relevance":
         """Check a caller's arguments; raises `InvalidArgumentError` with the field."""
+        field = "categories" if relevant is None else "relevant"
         if (categories is None) == (relevant is None):
-            raise InvalidArgumentError(
-                "categories" if relevant is None else "relevant",
-                "set either categories or relevant",
-            )
-        lists = None if relevant is None else tuple(_whole(ids, "relevant") for ids in relevant)
-        asked = cls(None if categories is None else _whole(categories, "categories"), lists)
-        if len(asked.categories if lists is None else lists) != queries:  # type: ignore[arg-type]  # one of the two is there
-            field = "categories" if lists is None else "relevant"
+            raise InvalidArgumentError(field, "set either categories or relevant")
+        if categories is not None:
+            numbers = _whole(categories, field)
+            entries, relevance = len(numbers), cls(categories=numbers)
+        else:
+            lists = tuple(_whole(ids, field) for ids in relevant or ())
+            entries, relevance = len(lists), cls(relevant=lists)
+        if entries != queries:
             raise InvalidArgumentError(field, f"{field} must have one entry for each query")
-        return asked
+        return relevance
 
-    def __getitem__(self, rows: slice) -> "Asked":
-        """Return what is relevant to consecutive queries."""
-        if self.relevant is not None:
-            return Asked(relevant=self.relevant[rows])
-        assert self.categories is not None  # noqa: S101  # one of the two is there
-        return Asked(self.categories[rows])
+    def __getitem__(self, rows: slice) -> "Relevance":
+        """Return the relevance for consecutive queries."""
+        return Relevance(
+            None if self.categories is None else self.categories[rows],
+            None if self.relevant is None else self.relevant[rows],
+        )
 
-    def numbers(self) -> IntArray:
+    def fold_keys(self) -> IntArray:
         """Return the numbers by which folds are dealt: the categories, or the same for all."""
         if self.categories is not None:
             return self.categories
         return np.zeros(len(self.relevant or ()), np.int64)
 
-    def topics(self, index: Evaluable) -> tuple[Topics, IntArray]:
-        """Return topics and the name (nq,) of each query's; raises what is wrong with them."""
+    def topics(self, index: "Engine") -> tuple[Topics, IntArray]:
+        """Return topics and the name (nq,) of each query's topic.
+
+        Raises `InvalidArgumentError`, with the field categories or relevant, for what no point has.
+        """
         if self.categories is not None:
             try:
                 index.topics.numbers(self.categories)
@@ -146,15 +112,14 @@ class Asked:
 
 
 class QueryTally(Tally[EvaluateRow]):
-    """Tables of `COLUMNS` (len(COLUMNS), nq); `numbers` (nq,) int64 are `Asked.numbers`."""
+    """Tables of `COLUMNS` (len(COLUMNS), nq); `keys` (nq,) int64 are `Relevance.fold_keys`."""
 
-    def __init__(self, task: Task, plan: Plan, numbers: IntArray) -> None:
-        super().__init__(task, plan)
-        self._numbers = numbers
+    table_columns = COLUMNS
+    choice_fields = ("selector", "variant", "rounding", "search", "k")
 
-    def figures(self, row: EvaluateRow) -> Values:
-        """Return the table behind a row that has `values`."""
-        return np.stack([row.values[name] for name in COLUMNS])
+    def __init__(self, task: Task, resolved: ResolvedTask, keys: IntArray) -> None:
+        super().__init__(task, resolved)
+        self._keys = keys
 
     def default(self, rows: Sequence[EvaluateRow]) -> QueryDefault:
         """Return the setting of the choice that is the default; `rows` are those of `rows()`."""
@@ -170,10 +135,6 @@ class QueryTally(Tally[EvaluateRow]):
             rounding=setting.rounding,
         )
 
-    def _height(self, width: int) -> int:
-        del width
-        return len(COLUMNS)
-
     def _columns(self, table: Values) -> dict[str, Values]:
         return dict(zip(COLUMNS, table, strict=True))
 
@@ -185,9 +146,9 @@ class QueryTally(Tally[EvaluateRow]):
         with_d = ~np.isnan(columns["normalised_entropy"])
         return EvaluateRow(
             number=setting,
-            generation=self.plan.generation,
+            generation=self.resolved.generation,
             search=self.settings[setting].search,
-            parameters=self.plan.resolved[setting],
+            parameters=self.resolved.parameters[setting],
             metrics={
                 # The plain mean, to the last digit.
                 name: interval._replace(value=mean(columns[name]))
@@ -200,25 +161,16 @@ class QueryTally(Tally[EvaluateRow]):
             queries=self.task.rows,
             empty=int((columns["found"] == 0).sum()),
             short=int((columns["found"] < k).sum()),
-            values={name: column.copy() for name, column in columns.items()}
-            if self.task.per_row
-            else {},
+            values=self._columns(table.copy()) if self.task.per_row else {},
         )
-
-    def _kind(self, setting: QueryParameters) -> Hashable:
-        return setting.selector, setting.variant, setting.rounding, setting.search, setting.k
 
     def _fold_keys(self, goals: Values) -> IntArray:
         # Queries without an h come first: the others are dealt in turn, so no fold has them all.
-        return np.where(np.isnan(goals[0]), np.iinfo(np.int64).min, self._numbers)
-
-    def _default_key(self, row: EvaluateRow) -> Hashable:
-        del row
-        return None
+        return np.where(np.isnan(goals[0]), np.iinfo(np.int64).min, self._keys)
 
 
 def evaluate(
-    index: Indexed,
+    index: "Index",
     queries: Queries,
     categories: npt.ArrayLike | None = None,
     *,
@@ -229,7 +181,7 @@ def evaluate(
     per_query: bool = False,
     progress: Callable[[Progress], object] | None = None,
 ) -> Iterator[EvaluateRow]:
-    """Try every setting of `grid` on `queries` (nq, d), and yield what each reached.
+    """Measure every setting of `grid` on `queries` (nq, d), and yield a row for each.
 
     The points of a query's category, `categories` (nq,), are relevant to it, or else the points
     whose ids `relevant` lists for it. Rows of all settings come in the grid's order. A row follows
@@ -253,34 +205,35 @@ def evaluate(
         set_default=set_default,
         per_row=per_query,
     ).bounded()
-    study = study_queries(index.engine, queries, Asked.of(categories, relevant, count), task)
-    return study.run(progress or (lambda _: None))
+    relevance = Relevance.of(categories, relevant, count)
+    return study_queries(index.engine, queries, relevance, task).run(progress)
 
 
 def study_queries(
-    index: Evaluable, queries: Queries, asked: Asked, task: Task
+    index: "Engine", queries: Queries, relevance: Relevance, task: Task
 ) -> Study[EvaluateRow]:
-    """Return the study of a task on an index; raises the errors of `plan`."""
-    tally = QueryTally(task, plan(index, queries, asked, task), asked.numbers())
+    """Return the study of a task on an index.
+
+    Raises `InvalidArgumentError` with the field, and `UnfitIndexError` if the index lacks
+    categories or sub-topics that the task needs.
+    """
+    resolved = _resolve(index, queries, relevance, task)
+    tally = QueryTally(task, resolved, relevance.fold_keys())
 
     def measure_block(rows: slice, setting: QueryParameters) -> Values:
-        return _measure(index, queries[rows], asked[rows], setting)
+        return _measure(index, queries[rows], relevance[rows], setting)
 
     return Study(tally, measure_block, lambda rows: index.set_default(tally.default(rows)))
 
 
-def plan(index: Evaluable, queries: Queries, asked: Asked, task: Task) -> Plan:
-    """Check a task against an index.
-
-    Raises `InvalidArgumentError` with the field, and `UnfitIndexError` where the index lacks
-    categories or sub-topics that the task needs.
-    """
-    if asked.categories is not None and not len(index.topics.names):
+def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task) -> ResolvedTask:
+    """Check a task against an index; raises as `study_queries`."""
+    if relevance.categories is not None and not len(index.topics.names):
         raise UnfitIndexError(
             "categories", "the index has no categories: set relevant, or build it with categories"
         )
     index.check_queries(queries)
-    topics, names = asked.topics(index)
+    topics, names = relevance.topics(index)
     with_h = int((topics.depths(topics.numbers(names), 1)[:, 0] > 1).sum())
     chooses = bool(task.folds) and with_h >= LEAST_WITH_H
     if task.set_default and not chooses:
@@ -289,26 +242,28 @@ def plan(index: Evaluable, queries: Queries, asked: Asked, task: Task) -> Plan:
             "set_default needs at least two queries with two or more relevant sub-topics",
         )
     most = LIMITS["k_candidates_dims_max"]
-    # What it takes to compare every result with every other.
+    # The numbers that a comparison of all pairs of results reads.
     if max(task.widths()) ** 2 * index.widest_row > most:
         raise InvalidArgumentError(
             "ks", f"the greatest k, squared, times the numbers of a point must be at most {most}"
         )
-    resolved = tuple(index.resolve(setting, queries) for setting in task.grid.settings())  # type: ignore[arg-type]  # of a `Grid`
-    return Plan(index.generation, resolved, chooses=chooses)
+    parameters = tuple(index.resolve(setting, queries) for setting in task.grid.settings())  # type: ignore[arg-type]  # of a `Grid`
+    return ResolvedTask(index.generation, parameters, chooses=chooses)
 
 
-def _measure(index: Evaluable, queries: Queries, asked: Asked, setting: QueryParameters) -> Values:
+def _measure(
+    index: "Engine", queries: Queries, relevance: Relevance, setting: QueryParameters
+) -> Values:
     """Return the figures (len(COLUMNS), nq) of queries, each answered alone."""
     ids, microseconds = index.answer_one_by_one(queries, setting)
-    topics, names = asked.topics(index)
+    topics, names = relevance.topics(index)
     judged = topics.judge(ids, names)
-    away = index.distances(queries, ids)
+    distances = index.distances(queries, ids)
     columns = measure(judged) | {
-        "query_distance": away.to_query,
-        "ilad": away.mean,
-        "ilmd": away.least,
-        "objective": objective(away, setting.dial),
+        "query_distance": distances.to_query,
+        "ilad": distances.mean,
+        "ilmd": distances.least,
+        "objective": objective(distances, setting.dial),
         "microseconds": microseconds,
         "found": judged.found,
     }

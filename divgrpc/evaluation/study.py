@@ -1,10 +1,10 @@
 """An evaluation, whatever its subject: checked, measured block by block, made into rows.
 
-Theory of operation. `queries` and `labels` check a task against an index and make a `Study`. Its
-work is a list of blocks, and a block is some consecutive rows at one setting. Any number of threads
-may take blocks; kernels release the interpreter's lock. Each block fills its part of a `Tally`, and
-the tally makes the result rows at the end. A client that had to cut an evaluation into several
-messages fills a tally with the figures of the answers, so numpy alone is imported here.
+Theory of operation. `queries` and `label_running` check a task against an index and make a `Study`.
+Its work is a list of blocks, and a block is some consecutive rows at one setting. Any number of
+threads may take blocks; kernels release the interpreter's lock. Each block fills its part of a
+`Tally`, and the tally makes the result rows at the end. A client that had to cut an evaluation into
+several messages fills a tally with the figures of the answers, so numpy alone is imported here.
 """
 
 import threading
@@ -12,67 +12,55 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic
 
-from divgrpc.evaluation.tally import RowT, Tally
-from divgrpc.evaluation.task import Plan
+from divgrpc.evaluation.tally import ResolvedTask, RowT, Tally
 from divgrpc.metrics import Values
 from divgrpc.types import Progress
 
 STAGE: Final = "evaluating"
-# A block is long enough that its measuring costs little beside it, and short enough that progress
-# moves and all threads end at about the same time.
+# A block is long enough that its overhead is small, and short enough that progress moves and all
+# threads end at about the same time.
 _BLOCK_SECONDS: Final = 0.1
 _FIRST_ROWS: Final = 16
 _BLOCK_ROWS_MAX: Final = 512
 # Results of a block, all of which are measured at once.
 _BLOCK_RESULTS_MAX: Final = 2**15
 
-Tell = Callable[[Progress], object]
-Measure = Callable[[slice, Any], Values]
-
-
-class Clock:
-    """Estimates how long an evaluation will still take; `total` counts a row at each setting."""
-
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._begun = time.monotonic()
-
-    def progress(self, done: int) -> Progress:
-        """Return how far the evaluation has come."""
-        spent = time.monotonic() - self._begun
-        left = spent * (self._total - done) / done if done else None
-        return Progress(STAGE, done, self._total, left)
-
 
 class Study(Generic[RowT]):
     """A checked evaluation on an open index; any number of threads may call `work`.
 
-    `measure` returns the figures (columns, n) of a slice of rows at a setting. `keep` makes the
-    chosen settings the index's default.
+    `measure` returns the figures (columns, n) of a slice of rows at a setting. `store_default`
+    makes the chosen settings the index's default.
     """
 
     def __init__(
-        self, tally: Tally[RowT], measure: Measure, keep: Callable[[list[RowT]], object]
+        self,
+        tally: Tally[RowT],
+        measure: Callable[[slice, Any], Values],
+        store_default: Callable[[list[RowT]], object],
     ) -> None:
         self._tally = tally
         self._measure = measure
-        self._keep = keep
+        self._store_default = store_default
         self._widths = tally.task.widths()
-        self._clock = Clock(len(tally.settings) * tally.task.rows)
+        self._total = len(self._widths) * tally.task.rows
+        self._start_seconds = time.monotonic()
         self._lock = threading.Lock()
-        self._setting = self._start = self._done = 0
+        self._setting = self._start = self._rows_done = 0
         # Seconds of a row at each setting, once a block has shown it.
         self._row_seconds: dict[int, float] = {}
 
     @property
-    def plan(self) -> Plan:
-        """What the index made of the task."""
-        return self._tally.plan
+    def resolved(self) -> ResolvedTask:
+        """The task as the index resolved it."""
+        return self._tally.resolved
 
     @property
     def progress(self) -> Progress:
-        """How far the study has come."""
-        return self._clock.progress(self._done)
+        """How far the study has come; a row counts once at each setting."""
+        count, seconds = self._rows_done, time.monotonic() - self._start_seconds
+        seconds_left = seconds * (self._total - count) / count if count else None
+        return Progress(STAGE, count, self._total, seconds_left)
 
     def work(self) -> Iterator[None]:
         """Measure one block after the other until none is left; pauses after each.
@@ -83,29 +71,30 @@ class Study(Generic[RowT]):
             setting, rows = block
             start, count = time.monotonic(), rows.stop - rows.start
             try:
-                measured = self._measure(rows, self._tally.settings[setting])
+                figures = self._measure(rows, self._tally.settings[setting])
             except BaseException:
                 with self._lock:
                     self._setting = len(self._widths)
                 raise
-            self._tally.add(setting, rows.start, measured)
+            self._tally.add(setting, rows.start, figures)
             with self._lock:
                 self._row_seconds[setting] = (time.monotonic() - start) / count
-                self._done += count
+                self._rows_done += count
             yield
 
     def rows(self) -> list[RowT]:
         """Return a row for every setting, then one for every choice; sets the default if asked."""
         rows = self._tally.rows()
         if self._tally.task.set_default:
-            self._keep(rows)
+            self._store_default(rows)
         return rows
 
-    def run(self, tell: Tell) -> Iterator[RowT]:
-        """Do all of it on this thread: measure, and yield the rows; `tell` hears of progress."""
-        tell(self.progress)
+    def run(self, on_progress: Callable[[Progress], object] | None) -> Iterator[RowT]:
+        """Do all of it on this thread: measure, and yield the rows."""
+        report = on_progress or (lambda _: None)
+        report(self.progress)
         for _ in self.work():
-            tell(self.progress)
+            report(self.progress)
         yield from self.rows()
 
     def _next(self) -> tuple[int, slice] | None:

@@ -1,93 +1,176 @@
-"""The table of an evaluation: figures of every row at every setting, and what comes of them."""
+"""The task of an evaluation, the table of its figures, and the rows that come of them."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Iterator, Sequence
-from dataclasses import replace
-from typing import Any, Final, Generic, TypeVar
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.evaluation.folds import Choice, choices_of, deal_folds
-from divgrpc.evaluation.task import Plan, Task
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.evaluation.folds import FOLDS, Choice, choices_of, deal_folds
+from divgrpc.evaluation.grid import Grid, LabelGrid
 from divgrpc.metrics import Values, harmonic_mean, mean, pareto_front, ratio_intervals
+from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Interval, Microseconds
 
-# Bootstrap draws: an interval's ends move by a hundredth of its width, and many rows take seconds.
+# Bootstrap draws: an interval's ends move by 1 % of its width, and many rows take seconds.
 DRAWS: Final = 2_000
+# Columns whose intervals are computed together: at most 1,024, and at most 2**22 numbers.
 _COLUMNS_MAX: Final = 1_024
-# Numbers of the columns that are drawn together, which are copied a few times.
 _NUMBERS_MAX: Final = 2**22
 
 RowT = TypeVar("RowT", bound=EvaluateRow | EvaluateLabelRow)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """The options of an evaluation of `rows` queries or documents.
+
+    `folds` of 0: nothing is chosen. `set_default`: the best choice becomes the index's default,
+    which needs folds and one k. `per_row`: result rows have `values`. Raises
+    `InvalidArgumentError` with the field.
+    """
+
+    grid: Grid | LabelGrid
+    rows: int
+    folds: int = FOLDS
+    set_default: bool = False
+    per_row: bool = False
+
+    # Names of the rows, and of the parameter for the number of results, in requests and errors.
+    rows_field: ClassVar[str] = "queries"
+    width_field: ClassVar[str] = "k"
+
+    def __post_init__(self) -> None:
+        field, rows, folds = self.rows_field, self.rows, self.folds
+        if not rows:
+            raise InvalidArgumentError(field, f"{field} must have at least one row")
+        is_whole = isinstance(folds, int | np.integer) and not isinstance(folds, bool)
+        if not is_whole or (folds != 0 and not 2 <= folds <= rows):
+            raise InvalidArgumentError(
+                "folds",
+                f"folds must be 0 or between 2 and the number of {field} {rows}, got {folds}",
+            )
+        if self.set_default and not folds:
+            raise InvalidArgumentError("set_default", "set_default needs folds to choose by")
+        if self.set_default and len(set(self.widths())) > 1:
+            raise InvalidArgumentError(
+                "set_default",
+                f"set_default needs one {self.width_field}: several cannot be compared",
+            )
+
+    def widths(self) -> list[int]:
+        """Return how many results a row has at each setting."""
+        return [int(getattr(setting, self.width_field)) for setting in self.grid.settings()]
+
+    def bounded(self) -> Self:
+        """Return the task; raises `InvalidArgumentError` where it is too large for one call."""
+        field, rows, settings = self.rows_field, self.rows, len(self.grid.settings())
+        most = LIMITS["query_rows_max"]
+        if rows > most:
+            raise InvalidArgumentError(field, f"{field} must have 1 to {most} rows, got {rows}")
+        most = LIMITS["evaluate_queries_max"]
+        if settings * rows > most:
+            raise InvalidArgumentError(
+                "grid",
+                f"settings times {field} must be at most {most}, got {settings} times {rows}",
+            )
+        return self
+
+
+def rows_max(settings: int) -> int:
+    """Return the most queries or documents that one call with `settings` settings may have."""
+    return min(LIMITS["query_rows_max"], LIMITS["evaluate_queries_max"] // settings)
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedTask:
+    """A task checked against an index: its generation, and the parameters of each setting.
+
+    `goal` is the metric that choices maximise. `chooses`: enough rows have a goal to choose by.
+    """
+
+    generation: int
+    parameters: tuple[Any, ...]
+    goal: str = "h_score"
+    chooses: bool = True
+
+
 class Tally(ABC, Generic[RowT]):
     """Figures of every row at every setting; a subclass says what the columns of a table are."""
 
-    def __init__(self, task: Task, plan: Plan) -> None:
+    # Names of the columns of a table. If `has_labels`, a column for each result follows them.
+    table_columns: ClassVar[tuple[str, ...]]
+    has_labels: ClassVar[bool] = False
+    # One choice is made among the settings that have the same values of these parameters.
+    choice_fields: ClassVar[tuple[str, ...]]
+
+    def __init__(self, task: Task, resolved: ResolvedTask) -> None:
         self.task = task
-        self.plan = plan
+        self.resolved = resolved
         self.settings: Sequence[Any] = task.grid.settings()
         self.choices: list[Choice] = []
-        self._tables = [
-            np.full((self._height(width), task.rows), np.nan) for width in task.widths()
-        ]
+        heights = (
+            len(self.table_columns) + (width if self.has_labels else 0) for width in task.widths()
+        )
+        self._tables = [np.full((height, task.rows), np.nan) for height in heights]
 
-    def add(self, setting: int, start: int, measured: Values) -> None:
-        """Take the figures (columns, n) of the rows from `start` on."""
-        self._tables[setting][:, start : start + measured.shape[1]] = measured
+    def add(self, setting: int, start: int, figures: Values) -> None:
+        """Store the figures (columns, n) of the rows from `start` on."""
+        self._tables[setting][:, start : start + figures.shape[1]] = figures
+
+    def figures(self, row: RowT) -> Values:
+        """Return the table (columns, n) behind a row that has `values`."""
+        labels = getattr(row, "labels", None)
+        columns = [row.values[name] for name in self.table_columns]
+        return np.stack(columns if labels is None else [*columns, *labels.T])
 
     def rows(self) -> list[RowT]:
         """Return a row for every setting, then one for every choice."""
-        named = map(self._columns, self._tables)
-        both = [(columns[self.plan.goal], columns["microseconds"]) for columns in named]
-        goals, times = (np.stack(side) for side in zip(*both, strict=True))
+        goals, times = self._goals_and_times()
         front = fronts(self.task.widths(), goals, times)
-        if self.plan.chooses:
+        if self.resolved.chooses:
             folds = deal_folds(self._fold_keys(goals), self.task.folds)
-            self.choices = list(choices_of([self._kind(s) for s in self.settings], goals, folds))
-        tables = [*self._tables, *(_chosen(self._tables, choice) for choice in self.choices)]
-        at_once = columns_at_once(self.task.rows)
-        rows: list[RowT] = []
-        for table, intervals in zip(
-            tables, _intervals(map(self._ratios, tables), at_once), strict=True
-        ):
-            number = len(rows)
-            chosen = number - len(self._tables)
-            choice = self.choices[chosen] if chosen >= 0 else None
-            row = self._row(number if choice is None else choice.overall, table, intervals)
-            rows.append(
-                replace(
-                    row,
-                    number=number,
-                    on_front=choice is None and bool(front[number]),
-                    by_fold=() if choice is None else choice.by_fold,
-                )
-            )
+            kinds = list(map(attrgetter(*self.choice_fields), self.settings))
+            self.choices = list(choices_of(kinds, goals, folds))
+        settings = [*range(len(self._tables)), *(choice.overall for choice in self.choices)]
+        tables = [*self._tables, *(_chosen_table(self._tables, choice) for choice in self.choices)]
+        intervals = _intervals(map(self._ratios, tables), columns_at_once(self.task.rows))
+        rows = [
+            replace(self._row(*parts), number=number)
+            for number, parts in enumerate(zip(settings, tables, intervals, strict=True))
+        ]
+        for number in np.flatnonzero(front).tolist():
+            rows[number] = replace(rows[number], on_front=True)
+        for number, choice in enumerate(self.choices, len(self._tables)):
+            rows[number] = replace(rows[number], by_fold=choice.by_fold)
         for number in self._winners(rows) if self.task.set_default else ():
             rows[number] = replace(rows[number], is_default=True)
         return rows
 
+    def _goals_and_times(self) -> tuple[Values, Values]:
+        """Return the goal and the microseconds of every row at every setting, (s, nq) each."""
+        pairs = []
+        for table in self._tables:
+            columns = self._columns(table)
+            pairs.append((columns[self.resolved.goal], columns["microseconds"]))
+        goals, times = (np.stack(side) for side in zip(*pairs, strict=True))
+        return goals, times
+
     def _winners(self, rows: list[RowT]) -> Iterable[int]:
-        """Return the number of the choice with the greatest goal for each kind of default."""
+        """Return the number of the choice with the greatest goal; of labels one for each mode."""
         best: dict[Hashable, int] = {}
         for number in range(len(self._tables), len(rows)):
-            key = self._default_key(rows[number])
-            if key not in best or self._reached(rows[number]) > self._reached(rows[best[key]]):
-                best[key] = number
+            mode = getattr(rows[number].parameters, "mode", None)
+            if mode not in best or self._goal(rows[number]) > self._goal(rows[best[mode]]):
+                best[mode] = number
         return best.values()
 
-    def _reached(self, row: RowT) -> float:
-        return row.metrics[self.plan.goal].value
-
-    @abstractmethod
-    def _height(self, width: int) -> int:
-        """Return how many columns a table has for `width` results."""
-
-    @abstractmethod
-    def figures(self, row: RowT) -> Values:
-        """Return the table (columns, n) behind a row that has `values`."""
+    def _goal(self, row: RowT) -> float:
+        return row.metrics[self.resolved.goal].value
 
     @abstractmethod
     def _columns(self, table: Values) -> dict[str, Values]:
@@ -95,27 +178,19 @@ class Tally(ABC, Generic[RowT]):
 
     @abstractmethod
     def _ratios(self, table: Values) -> tuple[Values, Values]:
-        """Return what a row's intervals divide, (n, m) each: gained, and possible."""
+        """Return the dividends and the divisors of a row's intervals, (n, m) each."""
 
     @abstractmethod
     def _row(self, setting: int, table: Values, intervals: list[Interval]) -> RowT:
         """Return the row of a table, without what a choice changes."""
 
     @abstractmethod
-    def _kind(self, setting: Any) -> Hashable:  # noqa: ANN401  # QueryParameters or PredictParameters
-        """Return what settings have in common among which one is chosen."""
-
-    @abstractmethod
     def _fold_keys(self, goals: Values) -> IntArray:
         """Return the numbers (n,) by which folds are dealt."""
 
-    @abstractmethod
-    def _default_key(self, row: RowT) -> Hashable:
-        """Return which default a choice would set."""
-
 
 def with_nan_left_out(values: Values) -> tuple[Values, Values]:
-    """Return what `ratio_intervals` divides for the means of columns (n, m), NaN left out."""
+    """Return dividends and divisors of the means of columns (n, m), without NaN."""
     applies = ~np.isnan(values)
     return np.where(applies, values, 0.0), applies.astype(np.float64)
 
@@ -126,9 +201,9 @@ def harmonic_mean_of_means(first: Values, second: Values) -> float:
 
 
 def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]:
-    """Return which of s settings no other of the same k beats, in mean h and in median time.
+    """Return (s,) bool: the settings that none of the same k beats in mean h and median time.
 
-    `h` and `times` are (s, n), s bool is returned.
+    `h` and `times` are (s, n).
     """
     means = np.array([mean(column) for column in h])
     medians = np.median(times, axis=1)
@@ -140,7 +215,7 @@ def fronts(ks: Sequence[int], h: Values, times: Values) -> npt.NDArray[np.bool_]
 
 
 def columns_at_once(rows: int) -> int:
-    """Return how many columns (rows,) have their intervals made together."""
+    """Return how many columns (rows,) have their intervals computed together."""
     return max(1, min(_COLUMNS_MAX, _NUMBERS_MAX // rows))
 
 
@@ -153,35 +228,31 @@ def summary(times: Values) -> Microseconds:
 
 def _intervals(ratios: Iterable[tuple[Values, Values]], at_once: int) -> Iterator[list[Interval]]:
     """Yield the intervals of every table's columns; all tables see the same draws of rows."""
-    waiting: list[tuple[Values, Values]] = []
+    group: list[tuple[Values, Values]] = []
     width = 0
-    for gained, possible in ratios:
-        if waiting and width + gained.shape[1] > at_once:
-            yield from _intervals_of(waiting, at_once)
-            waiting, width = [], 0
-        waiting.append((gained, possible))
-        width += gained.shape[1]
-    yield from _intervals_of(waiting, at_once)
+    for ratio in ratios:
+        columns = ratio[0].shape[1]
+        if group and width + columns > at_once:
+            yield from _group_intervals(group, at_once)
+            group, width = [], 0
+        group.append(ratio)
+        width += columns
+    yield from _group_intervals(group, at_once)
 
 
-def _intervals_of(tables: list[tuple[Values, Values]], at_once: int) -> Iterator[list[Interval]]:
-    gained, possible = (np.concatenate(side, axis=1) for side in zip(*tables, strict=True))
-    intervals = iter(
-        [
-            interval
-            for start in range(0, gained.shape[1], at_once)
-            for interval in ratio_intervals(
-                gained[:, start : start + at_once],
-                possible[:, start : start + at_once],
-                draws=DRAWS,
-            )
-        ]
-    )
-    for table, _ in tables:
-        yield [next(intervals) for _ in range(table.shape[1])]
+def _group_intervals(group: list[tuple[Values, Values]], at_once: int) -> Iterator[list[Interval]]:
+    dividends, divisors = (np.concatenate(side, axis=1) for side in zip(*group, strict=True))
+    intervals: list[Interval] = []
+    for start in range(0, dividends.shape[1], at_once):
+        part = slice(start, start + at_once)
+        intervals += ratio_intervals(dividends[:, part], divisors[:, part], draws=DRAWS)
+    start = 0
+    for table, _ in group:
+        yield intervals[start : start + table.shape[1]]
+        start += table.shape[1]
 
 
-def _chosen(tables: Sequence[Values], choice: Choice) -> Values:
+def _chosen_table(tables: Sequence[Values], choice: Choice) -> Values:
     """Return the table of the rows, each at the setting that its fold is reported at."""
     table = np.empty_like(tables[choice.members[0]])
     for member in choice.members:

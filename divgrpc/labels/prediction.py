@@ -48,7 +48,6 @@ _CHECKED_ROWS: Final = 256
 # The selector `hierarchy` sees the 50 labels with most votes, or 10 x top_k if that is more.
 _VOTED_LABELS_MIN: Final = 50
 _VOTED_PER_LABEL: Final = 10
-NO_LABELS: Final = "the index has no labels: give labels or a label_model to Build"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

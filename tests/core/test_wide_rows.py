@@ -17,7 +17,7 @@ from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
-from divgrpc.evaluation.label_votes import neighbour_vote
+from divgrpc.evaluation.label_running import neighbour_vote
 from divgrpc.hashing import hyperplanes
 from divgrpc.hashing.count_sketch import SUMS
 from divgrpc.index import Index

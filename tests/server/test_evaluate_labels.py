@@ -17,7 +17,7 @@ from divgrpc.errors import IndexNotFoundError, InvalidArgumentError, UnfitIndexE
 from divgrpc.evaluation import labels as evaluation_of_labels
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
-from divgrpc.evaluation.labels import told_max
+from divgrpc.evaluation.labels import documents_per_message_max
 from divgrpc.parameters import LIMITS
 from divgrpc.types import EvaluateLabelRow, Progress
 from divgrpc_client import AsyncClient, Client, RpcError
@@ -181,7 +181,7 @@ def test_a_row_fits_a_message(
 ) -> None:
     """What would not is refused; the client asks it in several messages."""
     top_k = 5_000
-    most = told_max(top_k)
+    most = documents_per_message_max(top_k)
     documents = sparse.vstack([ASKED] * 2)[: most + 30]
     request = evaluate_labels_pb2.EvaluateLabelsRequest(
         index=NAME,
@@ -195,7 +195,7 @@ def test_a_row_fits_a_message(
     with pytest.raises(grpc.RpcError) as caught:
         list(stub.EvaluateLabels(request, timeout=30))
     assert details_of(caught.value).fields == ("per_document",)
-    monkeypatch.setattr(evaluation_of_labels, "told_max", lambda _: 70)
+    monkeypatch.setattr(evaluation_of_labels, "documents_per_message_max", lambda _: 70)
     parts = list(client.evaluate_labels(NAME, ASKED, TRUTH, folds=0, per_document=True, **ONE))
     told: dict[str, Any] = {"folds": 0, "per_document": True, "grid": LabelGrid(**ONE)}
     assert_same(parts, list(evaluate_labels(core, ASKED, TRUTH, **told)))

@@ -7,7 +7,12 @@ import numpy as np
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.grid import LabelGrid
-from divgrpc.evaluation.labels import LabelPlan, LabelTally, LabelTask, documents_max
+from divgrpc.evaluation.labels import (
+    LabelTally,
+    LabelTask,
+    ResolvedLabelTask,
+    documents_max,
+)
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters.suggestions import refuse_unknown
 from divgrpc.types import EvaluateLabelRow, IntArray
@@ -97,16 +102,16 @@ class LabelEvaluation(
 
     def _tally(self, first: Sequence[EvaluateLabelRow]) -> LabelTally:
         task = self._task()
-        plan = LabelPlan(
+        resolved = ResolvedLabelTask(
             generation=first[0].generation,
-            resolved=tuple(row.parameters for row in first),
+            parameters=tuple(row.parameters for row in first),
             goal=first[0].goal,
             chooses=bool(task.folds),
             points=self._points,
             counts=self._counts if self._points else None,
         )
         truth = Truth(self._sets.indptr, self._sets.indices, (self._count, self._sets.cols))
-        return LabelTally(task, plan, truth)
+        return LabelTally(task, resolved, truth)
 
     def _row(self, response: evaluate_labels_pb2.EvaluateLabelsResponse) -> EvaluateLabelRow:
         message = response.row

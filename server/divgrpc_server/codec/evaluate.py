@@ -12,10 +12,14 @@ from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.grid import Grid, LabelGrid
 from divgrpc.evaluation.label_running import study_labels
-from divgrpc.evaluation.labels import LabelPlan, LabelTask, told_max
-from divgrpc.evaluation.queries import Asked, study_queries
+from divgrpc.evaluation.labels import (
+    LabelTask,
+    ResolvedLabelTask,
+    documents_per_message_max,
+)
+from divgrpc.evaluation.queries import Relevance, study_queries
 from divgrpc.evaluation.study import Study
-from divgrpc.evaluation.task import Task
+from divgrpc.evaluation.tally import Task
 from divgrpc.metrics import Values
 from divgrpc.metrics.labelling import Truth
 from divgrpc.parameters import check_index_name
@@ -52,11 +56,11 @@ class QueryCall:
         ).bounded()
         lists = [np.array(item.ids, np.int64) for item in request.relevant] or None
         categories = np.array(request.categories, np.int64) if request.categories else None
-        self._asked = Asked.of(categories, lists, self._task.rows)
+        self._relevance = Relevance.of(categories, lists, self._task.rows)
 
     def study(self, engine: Engine) -> Study[EvaluateRow]:
         """Check the call against its index."""
-        return study_queries(engine, self._queries, self._asked, self._task)
+        return study_queries(engine, self._queries, self._relevance, self._task)
 
     @staticmethod
     def pack_progress(progress: Progress) -> bytes:
@@ -87,7 +91,7 @@ class LabelCall:
             per_row=request.per_document,
             **_task_options(request),
         ).bounded()
-        most = told_max(max(self._task.widths()))
+        most = documents_per_message_max(max(self._task.widths()))
         if self._task.per_row and self._task.rows > most:
             raise InvalidArgumentError(
                 "per_document",
@@ -98,12 +102,12 @@ class LabelCall:
         if self._task.folds and not len(sets.indices):
             raise InvalidArgumentError("labels", "labels must have at least one label")
         self._truth = Truth(sets.indptr, sets.indices, (self._task.rows, sets.cols))
-        self._plan: LabelPlan | None = None
+        self._resolved: ResolvedLabelTask | None = None
 
     def study(self, engine: Engine) -> Study[EvaluateLabelRow]:
         """Check the call against its index."""
         study = study_labels(engine, self._documents, self._truth, self._task)
-        self._plan = cast(LabelPlan, study.plan)
+        self._resolved = cast(ResolvedLabelTask, study.resolved)
         return study
 
     @staticmethod
@@ -116,10 +120,11 @@ class LabelCall:
         """Return the responses of all rows, after how frequent the true labels are."""
         response = evaluate_labels_pb2.EvaluateLabelsResponse
         packed = [_pack_row(row, response()) for row in rows]
-        if not self._task.per_row or self._plan is None or self._plan.counts is None:
+        resolved = self._resolved
+        if not self._task.per_row or resolved is None or resolved.counts is None:
             return packed
-        counts = self._plan.counts[np.unique(self._truth.indices)].tolist()
-        frequencies = evaluate_labels_pb2.LabelFrequencies(points=self._plan.points, counts=counts)
+        counts = resolved.counts[np.unique(self._truth.indices)].tolist()
+        frequencies = evaluate_labels_pb2.LabelFrequencies(points=resolved.points, counts=counts)
         return [response(frequencies=frequencies).SerializeToString(), *packed]
 
 

@@ -19,7 +19,7 @@ from benchmarks.harness.datasets import Split, documents, precisions, tree_of
 from benchmarks.harness.runner import Option, Options, Output
 from benchmarks.harness.tables import Row, Table
 from benchmarks.quality import label_rivals
-from divgrpc.evaluation.label_votes import NEIGHBOURS, neighbour_vote
+from divgrpc.evaluation.label_running import NEIGHBOURS, neighbour_vote
 from divgrpc.index import Index
 from divgrpc.labels import LabelModel, train
 from divgrpc.labels.model import as_documents

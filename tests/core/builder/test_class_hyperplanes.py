@@ -21,7 +21,7 @@ from divgrpc.builder.class_hyperplanes import (
 from divgrpc.engine import Engine
 from divgrpc.evaluation import evaluate
 from divgrpc.evaluation.grid import Grid
-from divgrpc.evaluation.label_votes import neighbour_vote
+from divgrpc.evaluation.label_running import neighbour_vote
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.search.results import joined

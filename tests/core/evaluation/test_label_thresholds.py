@@ -10,7 +10,7 @@ from scipy import sparse
 
 from divgrpc.errors import IndexDamagedError, InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation.grid import LabelGrid
-from divgrpc.evaluation.label_thresholds import TRIED, choose_threshold
+from divgrpc.evaluation.label_thresholds import QUANTILES, choose_threshold
 from divgrpc.index import Index
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
@@ -85,7 +85,7 @@ def test_quantiles_are_tried_unless_told(mode: Mode) -> None:
     assert np.float32(found.threshold) in scores
     told = index.predict_labels(X, mode=mode, threshold=found.threshold).labels
     assert np.mean([value(index, row, at) for at, row in enumerate(told)]) >= found.plain - 1e-9
-    assert len({*found.by_fold}) <= TRIED
+    assert len({*found.by_fold}) <= QUANTILES
     assert choose_threshold(built(), X, Y, asked) == found
     assert index.engine.defaults.thresholds == {}
 

@@ -10,7 +10,7 @@ from scipy import sparse
 
 from benchmarks.harness.datasets import documents, precisions
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.evaluation.label_votes import neighbour_vote
+from divgrpc.evaluation.label_running import neighbour_vote
 from divgrpc.index import Index
 from divgrpc.labels.votes import most_voted
 from divgrpc.parameters import QueryParameters

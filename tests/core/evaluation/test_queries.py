@@ -14,8 +14,8 @@ from scipy import sparse
 from divgrpc import Index
 from divgrpc.errors import InvalidArgumentError, UnfitIndexError
 from divgrpc.evaluation import COLUMNS, METRICS, Grid, deal_folds, evaluate
-from divgrpc.evaluation.queries import Asked, study_queries
-from divgrpc.evaluation.task import Task
+from divgrpc.evaluation.queries import Relevance, study_queries
+from divgrpc.evaluation.tally import Task
 from divgrpc.metrics import judge, measure
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, FloatArray, IntArray, Metric, Progress, QueryDefault
@@ -221,7 +221,7 @@ def test_progress_comes_to_the_end(index: Index) -> None:
 def test_threads_measure_what_one_thread_measures(index: Index, queries: FloatArray) -> None:
     """Two threads share the blocks of a study: every row once, with the same figures."""
     task = Task(grid=GRID, rows=len(queries), folds=3, per_row=True)
-    study = study_queries(index.engine, queries, Asked.of(ASKED, None, len(queries)), task)
+    study = study_queries(index.engine, queries, Relevance.of(ASKED, None, len(queries)), task)
     with ThreadPoolExecutor(2) as threads:
         for work in [threads.submit(list, study.work()) for _ in range(2)]:
             work.result()
