@@ -138,15 +138,15 @@ class Engine:
         rows = document_rows(documents, self.dims)
         parameters = parameters.filled(hierarchy=labels.has_hierarchy)
         if parameters.mode == "embedding":
-            hits = labels.predict(rows, parameters)
+            answers, query = labels.predict(rows, parameters)
         else:
             prepare("documents", rows, self._searcher.metric)
             # Dense documents are points too, not hyperplanes.
             plan = self._plan(parameters.query, dense=False)
-            answers = self._searcher.answer(rows, plan)
+            answers, query = self._searcher.answer(rows, plan), plan.parameters
             neighbours = self.topics.labels.rows(answers.ids)
-            hits = labels.vote(neighbours, answers, parameters, plan.parameters)
-        return labels.result(hits, parameters, self.generation)
+            answers = labels.vote(neighbours, answers, parameters)
+        return labels.result(answers, query, parameters, self.generation)
 
     def check_documents(self, documents: RowsLike, parameters: PredictParameters) -> None:
         """Raise the errors that `predict` would raise for these rows."""

@@ -14,7 +14,7 @@ from divgrpc.engine import Engine
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import LabelGrid
-from divgrpc.evaluation.labels import WORK_COLUMNS, LabelTally, LabelTask, ResolvedLabelTask
+from divgrpc.evaluation.labels import WORK_COLUMNS, LabelResolution, LabelTally, LabelTask
 from divgrpc.evaluation.study import Study
 from divgrpc.index import Index
 from divgrpc.labels.model import as_labels, check_top_k, prediction
@@ -87,7 +87,7 @@ def study_labels(
 
 def _resolve(
     index: Engine, documents: Rows, truth: SparseLabels, task: LabelTask
-) -> ResolvedLabelTask:
+) -> LabelResolution:
     labels = index.labels_or_error()
     if truth.shape[1] != labels.count:
         raise InvalidArgumentError(
@@ -97,7 +97,7 @@ def _resolve(
     settings: list[Any] = task.grid.settings()
     for setting in {setting.mode: setting for setting in settings}.values():
         index.check_documents(documents, setting)
-    return ResolvedLabelTask(
+    return LabelResolution(
         generation=index.generation,
         parameters=tuple(index.predict(documents[:1], s).parameters for s in settings),
         goal="f_score" if labels.tree is None else "h_score",

@@ -8,7 +8,7 @@ import numpy as np
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.tally import (
-    ResolvedTask,
+    Resolution,
     Tally,
     Task,
     harmonic_mean_of_means,
@@ -90,7 +90,7 @@ class LabelTask(Task):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ResolvedLabelTask(ResolvedTask):
+class LabelResolution(Resolution):
     """A task checked against an index with labels.
 
     `counts` (L,) int64 of the `points` have each label, None if the index has no label sets.
@@ -107,12 +107,12 @@ class LabelTally(Tally[EvaluateLabelRow]):
     has_labels = True
     choice_fields = ("mode", "selector", "search", "top_k")
 
-    def __init__(self, task: LabelTask, resolved: ResolvedLabelTask, truth: SparseLabels) -> None:
-        super().__init__(task, resolved)
+    def __init__(self, task: LabelTask, resolution: LabelResolution, truth: SparseLabels) -> None:
+        super().__init__(task, resolution)
         self._truth = truth
         self._inverse: Values | None = None
-        if resolved.counts is not None and resolved.points >= _POINTS_MIN:
-            self._inverse = inverse_propensities(resolved.counts, resolved.points)
+        if resolution.counts is not None and resolution.points >= _POINTS_MIN:
+            self._inverse = inverse_propensities(resolution.counts, resolution.points)
 
     def _columns(self, table: Values) -> dict[str, Values]:
         return self._judged(table)[1]
@@ -122,7 +122,7 @@ class LabelTally(Tally[EvaluateLabelRow]):
         judged = JudgedLabels.of(table[len(WORK_COLUMNS) :].T.astype(np.int64), self._truth)
         work = dict(zip(WORK_COLUMNS, table, strict=False))
         columns = measure_labels(judged, lambda _: work["drank"]) | work
-        if self.resolved.goal != "h_score":
+        if self.resolution.goal != "h_score":
             columns["h_score"] = np.full(table.shape[1], np.nan)
         columns["found"] = judged.found.astype(np.float64)
         return judged, {name: columns[name] for name in LABEL_COLUMNS}
@@ -145,10 +145,10 @@ class LabelTally(Tally[EvaluateLabelRow]):
         parts = [tuple(intervals[start : start + top_k]) for start in starts]
         return EvaluateLabelRow(
             number=setting,
-            generation=self.resolved.generation,
+            generation=self.resolution.generation,
             search=self.settings[setting].search,
-            parameters=self.resolved.parameters[setting],
-            goal="h_score" if self.resolved.goal == "h_score" else "f_score",
+            parameters=self.resolution.parameters[setting],
+            goal="h_score" if self.resolution.goal == "h_score" else "f_score",
             metrics=dict(zip(LABEL_METRICS, intervals, strict=False)),
             precision_at=parts[0],
             recall_at=parts[1],

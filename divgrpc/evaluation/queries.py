@@ -12,7 +12,7 @@ from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import Grid
 from divgrpc.evaluation.study import Study
 from divgrpc.evaluation.tally import (
-    ResolvedTask,
+    Resolution,
     Tally,
     Task,
     harmonic_mean_of_means,
@@ -117,8 +117,8 @@ class QueryTally(Tally[EvaluateRow]):
     table_columns = COLUMNS
     choice_fields = ("selector", "variant", "rounding", "search", "k")
 
-    def __init__(self, task: Task, resolved: ResolvedTask, keys: IntArray) -> None:
-        super().__init__(task, resolved)
+    def __init__(self, task: Task, resolution: Resolution, keys: IntArray) -> None:
+        super().__init__(task, resolution)
         self._keys = keys
 
     def default(self, rows: Sequence[EvaluateRow]) -> QueryDefault:
@@ -146,9 +146,9 @@ class QueryTally(Tally[EvaluateRow]):
         with_d = ~np.isnan(columns["normalised_entropy"])
         return EvaluateRow(
             number=setting,
-            generation=self.resolved.generation,
+            generation=self.resolution.generation,
             search=self.settings[setting].search,
-            parameters=self.resolved.parameters[setting],
+            parameters=self.resolution.parameters[setting],
             metrics={
                 # The plain mean, to the last digit.
                 name: interval._replace(value=mean(columns[name]))
@@ -217,8 +217,8 @@ def study_queries(
     Raises `InvalidArgumentError` with the field, and `UnfitIndexError` if the index lacks
     categories or sub-topics that the task needs.
     """
-    resolved = _resolve(index, queries, relevance, task)
-    tally = QueryTally(task, resolved, relevance.fold_keys())
+    resolution = _resolve(index, queries, relevance, task)
+    tally = QueryTally(task, resolution, relevance.fold_keys())
 
     def measure_block(rows: slice, setting: QueryParameters) -> Values:
         return _measure(index, queries[rows], relevance[rows], setting)
@@ -226,7 +226,7 @@ def study_queries(
     return Study(tally, measure_block, lambda rows: index.set_default(tally.default(rows)))
 
 
-def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task) -> ResolvedTask:
+def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task) -> Resolution:
     """Check a task against an index; raises as `study_queries`."""
     if relevance.categories is not None and not len(index.topics.names):
         raise UnfitIndexError(
@@ -248,7 +248,7 @@ def _resolve(index: "Engine", queries: Queries, relevance: Relevance, task: Task
             "ks", f"the greatest k, squared, times the numbers of a point must be at most {most}"
         )
     parameters = tuple(index.resolve(setting, queries) for setting in task.grid.settings())  # type: ignore[arg-type]  # of a `Grid`
-    return ResolvedTask(index.generation, parameters, chooses=chooses)
+    return Resolution(index.generation, parameters, chooses=chooses)
 
 
 def _measure(

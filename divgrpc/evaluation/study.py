@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final, Generic
 
-from divgrpc.evaluation.tally import ResolvedTask, RowT, Tally
+from divgrpc.evaluation.tally import Resolution, RowT, Tally
 from divgrpc.metrics import Values
 from divgrpc.types import Progress
 
@@ -51,9 +51,9 @@ class Study(Generic[RowT]):
         self._row_seconds: dict[int, float] = {}
 
     @property
-    def resolved(self) -> ResolvedTask:
-        """The task as the index resolved it."""
-        return self._tally.resolved
+    def resolution(self) -> Resolution:
+        """The task as the index resolves it."""
+        return self._tally.resolution
 
     @property
     def progress(self) -> Progress:

@@ -87,7 +87,7 @@ def rows_max(settings: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class ResolvedTask:
+class Resolution:
     """A task checked against an index: its generation, and the parameters of each setting.
 
     `goal` is the metric that choices maximise. `chooses`: enough rows have a goal to choose by.
@@ -108,9 +108,9 @@ class Tally(ABC, Generic[RowT]):
     # One choice is made among the settings that have the same values of these parameters.
     choice_fields: ClassVar[tuple[str, ...]]
 
-    def __init__(self, task: Task, resolved: ResolvedTask) -> None:
+    def __init__(self, task: Task, resolution: Resolution) -> None:
         self.task = task
-        self.resolved = resolved
+        self.resolution = resolution
         self.settings: Sequence[Any] = task.grid.settings()
         self.choices: list[Choice] = []
         heights = (
@@ -132,7 +132,7 @@ class Tally(ABC, Generic[RowT]):
         """Return a row for every setting, then one for every choice."""
         goals, times = self._goals_and_times()
         front = fronts(self.task.widths(), goals, times)
-        if self.resolved.chooses:
+        if self.resolution.chooses:
             folds = deal_folds(self._fold_keys(goals), self.task.folds)
             kinds = list(map(attrgetter(*self.choice_fields), self.settings))
             self.choices = list(choices_of(kinds, goals, folds))
@@ -156,7 +156,7 @@ class Tally(ABC, Generic[RowT]):
         pairs = []
         for table in self._tables:
             columns = self._columns(table)
-            pairs.append((columns[self.resolved.goal], columns["microseconds"]))
+            pairs.append((columns[self.resolution.goal], columns["microseconds"]))
         goals, times = (np.stack(side) for side in zip(*pairs, strict=True))
         return goals, times
 
@@ -170,7 +170,7 @@ class Tally(ABC, Generic[RowT]):
         return best.values()
 
     def _goal(self, row: RowT) -> float:
-        return row.metrics[self.resolved.goal].value
+        return row.metrics[self.resolution.goal].value
 
     @abstractmethod
     def _columns(self, table: Values) -> dict[str, Values]:

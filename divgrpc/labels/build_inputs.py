@@ -86,14 +86,12 @@ class LabelInputs:
             if len(model) != 2:
                 raise InvalidArgumentError("label_model", "label_model must be a pair of factors")
             model = LabelModel.of_factors(*model)
-        names = training.pop("label_names", None)
-        hierarchy, roots = training.pop("hierarchy", None), training.pop("roots", None)
         inputs = cls(
             model=model,
+            names=training.pop("label_names", None),
+            hierarchy=training.pop("hierarchy", None),
+            roots=training.pop("roots", None),
             parameters=LabelParameters(seed=seed, **training),
-            names=names,
-            hierarchy=hierarchy,
-            roots=roots,
         )
         check_trained(model, (name for name, value in training.items() if value is not None))
         return inputs

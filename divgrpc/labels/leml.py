@@ -160,14 +160,14 @@ class Alternation:
         image = products.to_labels(embedded)
         # numpy, because the threads of scipy's BLAS compete with those of numpy's.
         root = np.linalg.inv(np.linalg.cholesky(moments))
-        explained = 0.0
+        label_squares = 0.0
         for rows in _row_blocks(image):
             halves = image[rows] @ root.T
-            # The part of |Y|² that labels explain is the product of their factors and the image.
-            explained += float(np.vdot(halves, halves))
+            # The factors of labels times the image: their part of |Y|².
+            label_squares += float(np.vdot(halves, halves))
             self.label_factors[rows] = halves @ root
         squares = float(_squares(self.feature_map).sum())
-        self.loss = (len(products.labels.values) - explained + weight * squares) / 2
+        self.loss = (len(products.labels.values) - label_squares + weight * squares) / 2
 
 
 def _column_blocks(products: Products, count: int) -> Iterator[slice]:

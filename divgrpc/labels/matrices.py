@@ -36,10 +36,8 @@ class Products:
     def __init__(self, documents: Rows, labels: SparseRows) -> None:
         """Hold X (n, d) and Y (n, L); the values of Y are 1."""
         self.documents, self.labels = documents, labels
-        self._transposed_documents, self._transposed_labels = (
-            _transpose(documents),
-            _transpose(labels),
-        )
+        self._transposed_documents = _transpose(documents)
+        self._transposed_labels = _transpose(labels)
         self._moments = _moments(documents) if _worth_moments(documents) else None
 
     @property
@@ -104,13 +102,13 @@ def without_empty(rows: SparseRows) -> tuple[SparseRows, IntArray]:
 
     The numbers ascend. Training then takes time for the columns in use, not for all d.
     """
-    used = np.zeros(rows.dims, np.bool_)
-    used[rows.indices] = True
-    columns = np.flatnonzero(used)
+    in_use = np.zeros(rows.dims, np.bool_)
+    in_use[rows.indices] = True
+    columns = np.flatnonzero(in_use)
     if len(columns) == rows.dims:
         return rows, columns
-    renumbered = (np.cumsum(used, dtype=np.int32) - 1)[rows.indices]
-    return SparseRows(rows.indptr, renumbered, rows.values, len(columns)), columns
+    indices = (np.cumsum(in_use, dtype=np.int32) - 1)[rows.indices]
+    return SparseRows(rows.indptr, indices, rows.values, len(columns)), columns
 
 
 def _transpose(matrix: Matrix) -> Matrix:
@@ -121,8 +119,8 @@ def _transpose(matrix: Matrix) -> Matrix:
 
 def _worth_moments(documents: Matrix) -> bool:
     columns = int(documents.shape[1])
-    stored = len(documents.indices) if isinstance(documents, SparseRows) else documents.size
-    return columns <= _MOMENT_COLUMNS_MAX and columns**2 <= _MOMENTS_PER_STORED_MAX * max(1, stored)
+    size = len(documents.indices) if isinstance(documents, SparseRows) else documents.size
+    return columns <= _MOMENT_COLUMNS_MAX and columns**2 <= _MOMENTS_PER_STORED_MAX * max(1, size)
 
 
 def _moments(documents: Matrix) -> FloatArray:

@@ -101,8 +101,8 @@ def as_documents(documents: RowsLike) -> Rows:
     prepare("documents", rows, "cosine")
     constant = np.ones((len(rows), 1), np.float32)
     if isinstance(rows, SparseRows):
-        joined = sparse.hstack([rows.matrix, sparse.csr_array(constant)], format="csr")
-        return SparseRows.of(sparse.csr_array(joined))
+        matrix = sparse.hstack([rows.matrix, sparse.csr_array(constant)], format="csr")
+        return SparseRows.of(sparse.csr_array(matrix))
     return np.hstack([rows, constant])
 
 

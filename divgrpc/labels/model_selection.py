@@ -80,17 +80,18 @@ def choose(
         iterations = parameters.iterations or _DEFAULT_ITERATIONS
         return Trial(rank, regularisation, iterations, float("nan")), ()
     held_out = _HeldOut(documents, labels, parameters, rank, tick)
-    best = _climb(held_out.trial, parameters.regularisation, rank)
+    if parameters.regularisation is None:
+        best = _climb(held_out.trial, rank)
+    else:
+        best = held_out.trial(parameters.regularisation, rank)
     if parameters.rank is None and rank > 1:
         half = held_out.trial(best.regularisation, (rank + 1) // 2)
         best = half if half.score >= best.score else best
     return best, tuple(held_out.trials)
 
 
-def _climb(trial: Callable[[float, int], Trial], fixed: float | None, rank: int) -> Trial:
-    """Return the best trial: of the `fixed` regularisation, or of those up or down from 1."""
-    if fixed is not None:
-        return trial(fixed, rank)
+def _climb(trial: Callable[[float, int], Trial], rank: int) -> Trial:
+    """Return the best trial of the regularisations up or down from 1."""
     best = trial(REGULARISATIONS[_FIRST], rank)
     for step in (1, -1):
         for regularisation in REGULARISATIONS[_FIRST + step :: step]:
@@ -116,15 +117,15 @@ class _HeldOut:
         tick: Tick,
     ) -> None:
         rng = np.random.default_rng((parameters.seed, 1))
-        shuffled = rng.permutation(len(documents))
-        count = min(_HELD_OUT_ROWS_MAX, max(1, int(len(shuffled) * _HELD_OUT_SHARE)))
-        held_out = np.sort(shuffled[:count])
-        trained = np.sort(shuffled[count:][:_TRAINED_ROWS_MAX])
-        if len(trained) == _TRAINED_ROWS_MAX:
-            labels = _columns_of(labels, trained)
+        order = rng.permutation(len(documents))
+        count = min(_HELD_OUT_ROWS_MAX, max(1, int(len(order) * _HELD_OUT_SHARE)))
+        held_out = np.sort(order[:count])
+        training = np.sort(order[count:][:_TRAINED_ROWS_MAX])
+        if len(training) == _TRAINED_ROWS_MAX:
+            labels = _columns_of(labels, training)
             if isinstance(documents, SparseRows):
-                documents = _columns_of(documents, trained)
-        self._products = Products(documents[trained], labels[trained])
+                documents = _columns_of(documents, training)
+        self._products = Products(documents[training], labels[training])
         self._documents, self._truth = documents[held_out], labels[held_out]
         self._parameters, self._tick = parameters, tick
         self._factors = start(

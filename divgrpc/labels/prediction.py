@@ -7,7 +7,7 @@ nearest points vote for their labels (`divgrpc.labels.votes`). In both modes the
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Final, Self
 
@@ -22,7 +22,7 @@ from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import LIMITS
 from divgrpc.parameters.predict import PredictParameters
 from divgrpc.parameters.warning_rules import too_few
-from divgrpc.search.answers import Answers
+from divgrpc.search.answers import Answers, empty_answers
 from divgrpc.search.arrays import pack_queries
 from divgrpc.search.branches import CANDIDATES_AT_ONCE, Branches, PickedLabels
 from divgrpc.search.costs import SearchTable
@@ -48,18 +48,6 @@ _CHECKED_ROWS: Final = 256
 # The selector `hierarchy` sees the 50 labels with most votes, or 10 x top_k if that is more.
 _VOTED_LABELS_MIN: Final = 50
 _VOTED_PER_LABEL: Final = 10
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelHits:
-    """Labels of documents, columns as in `LabelResult`, and the parameters of their search."""
-
-    labels: IntArray
-    scores: FloatArray
-    values: FloatArray
-    counts: CountArray
-    stats: CountArray
-    query: EffectiveParameters
 
 
 class IndexedLabels:
@@ -151,7 +139,7 @@ class IndexedLabels:
 
     def check(self, documents: Rows) -> None:
         """Raise the errors of embedding `documents` (nq, d), which are overwritten."""
-        _ = self._index
+        _ = self._index  # raises without a model
         for start in range(0, len(documents), _CHECKED_ROWS):
             self._embed(documents[start : start + _CHECKED_ROWS], first_row=start)
 
@@ -176,32 +164,29 @@ class IndexedLabels:
             effective = replace(effective, k=min(candidates, self.count))
         return self._searcher.plan(effective, probe_on=parameters.search == "auto")
 
-    def predict(self, documents: Rows, parameters: PredictParameters) -> LabelHits:
+    def predict(
+        self, documents: Rows, parameters: PredictParameters
+    ) -> tuple[Answers, EffectiveParameters]:
         """Return selected labels with large products with the embedded `documents` (nq, d).
 
-        `parameters` have every default filled in. `documents` are overwritten.
+        The ids of the answers are labels. `parameters` have every default filled in. `documents`
+        are overwritten.
         """
         effective = self.resolve(parameters)
         plan = self._plan(effective, parameters)
         embedded = self._embed(documents)
         if not parameters.by_hierarchy:
-            answers = self._searcher.answer(embedded, plan)
-            return LabelHits(
-                answers.ids,
-                answers.scores,
-                answers.selection_scores,
-                answers.counts,
-                answers.stats,
-                effective,
-            )
-        picks, stats = [], []
+            return self._searcher.answer(embedded, plan), effective
+        result = empty_answers(len(embedded), parameters.top_k)
         rows = max(1, CANDIDATES_AT_ONCE // plan.parameters.k)
         for start in range(0, len(embedded), rows):
-            answers = self._searcher.answer(embedded[start : start + rows], plan)
-            picks.append(self._pick(answers.ids, answers.scores, answers.counts, parameters))
-            stats.append(answers.stats)
-        labels, scores, values, counts = map(np.concatenate, zip(*picks, strict=True))
-        return LabelHits(labels, scores, values, counts, np.concatenate(stats, axis=1), effective)
+            block = slice(start, start + rows)
+            answers = self._searcher.answer(embedded[block], plan)
+            picks = self._pick(answers.ids, answers.scores, answers.counts, parameters)
+            result.ids[block], result.scores[block] = picks.labels, picks.scores
+            result.selection_scores[block], result.counts[block] = picks.values, picks.counts
+            result.stats[:, block] = answers.stats
+        return result, effective
 
     def _pick(
         self,
@@ -214,15 +199,11 @@ class IndexedLabels:
         return self._branches.pick(labels, scores, counts, parameters.top_k, parameters.dial)
 
     def vote(
-        self,
-        neighbours: IntArray,
-        answers: Answers,
-        parameters: PredictParameters,
-        query: EffectiveParameters,
-    ) -> LabelHits:
+        self, neighbours: IntArray, answers: Answers, parameters: PredictParameters
+    ) -> Answers:
         """Return the labels with most votes of `neighbours` (nq, k), rows of points, -1 for none.
 
-        `answers` hold the scores of the neighbours; `query` are the parameters that found them.
+        `answers` hold the scores of the neighbours and the work of their search.
         """
         weights = np.ones(neighbours.shape, np.float32)
         if parameters.vote == "weighted":
@@ -231,35 +212,47 @@ class IndexedLabels:
         if parameters.by_hierarchy:
             width = max(_VOTED_LABELS_MIN, _VOTED_PER_LABEL * width)
         labels, shares = most_voted(neighbours, weights, self._sets, min(width, self.count))
-        voted = prediction(labels, shares, width, parameters.least)
-        picked = PickedLabels(voted.labels, voted.scores, voted.scores, voted.counts)
+        votes = prediction(labels, shares, width, parameters.least)
+        picks = PickedLabels(votes.labels, votes.scores, votes.scores, votes.counts)
         if parameters.by_hierarchy:
-            picked = self._pick(voted.labels, voted.scores, voted.counts, parameters)
-        return LabelHits(*picked, answers.stats, query)
-
-    def result(
-        self, hits: LabelHits, parameters: PredictParameters, generation: int
-    ) -> LabelResult:
-        """Return hits with their names, statistics, parameters and warnings."""
-        warnings = parameters.query.warnings()
-        warnings += too_few("top_k", parameters.top_k, self.count, hits.counts)
-        return LabelResult(
-            labels=hits.labels,
-            scores=hits.scores,
-            selection_scores=hits.values,
-            counts=hits.counts,
-            generation=generation,
-            stats=QueryStats(*hits.stats),
-            parameters=parameters.effective(hits.query),
-            warnings=warnings,
-            names=tuple(self._names(hits)),
+            picks = self._pick(votes.labels, votes.scores, votes.counts, parameters)
+        return answers._replace(
+            ids=picks.labels,
+            scores=picks.scores,
+            selection_scores=picks.values,
+            counts=picks.counts,
         )
 
-    def _names(self, hits: LabelHits) -> Iterator[tuple[str, ...]]:
+    def result(
+        self,
+        answers: Answers,
+        query: EffectiveParameters,
+        parameters: PredictParameters,
+        generation: int,
+    ) -> LabelResult:
+        """Return answers of labels with names, statistics, parameters and warnings.
+
+        `query` are the parameters of the search for labels, or for neighbours.
+        """
+        warnings = parameters.query.warnings()
+        warnings += too_few("top_k", parameters.top_k, self.count, answers.counts)
+        return LabelResult(
+            labels=answers.ids,
+            scores=answers.scores,
+            selection_scores=answers.selection_scores,
+            counts=answers.counts,
+            generation=generation,
+            stats=QueryStats(*answers.stats),
+            parameters=parameters.effective(query),
+            warnings=warnings,
+            names=tuple(self._names(answers)),
+        )
+
+    def _names(self, answers: Answers) -> Iterator[tuple[str, ...]]:
         if "label_names.ends" not in self._arrays:
             return
         text, ends = self._arrays["label_names.bytes"], self._arrays["label_names.ends"]
-        for labels, count in zip(hits.labels, hits.counts, strict=True):
+        for labels, count in zip(answers.ids, answers.counts, strict=True):
             spans = ((ends[label - 1] if label else 0, ends[label]) for label in labels[:count])
             yield tuple(text[start:stop].tobytes().decode() for start, stop in spans)
 

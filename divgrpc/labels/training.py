@@ -82,10 +82,10 @@ def _train(
     feature_map = _insert_zeros(training.feature_map, used_features, features)
     factors = _insert_zeros(training.label_factors, used_labels, labels)
     model = LabelModel(factors, feature_map[:-1], feature_map[-1], unit_rows=True)
-    chosen = replace(
+    parameters = replace(
         parameters, rank=best.rank, regularisation=best.regularisation, iterations=best.iterations
     )
-    return TrainedLabels(model, chosen, tuple(losses), trials)
+    return TrainedLabels(model, parameters, tuple(losses), trials)
 
 
 def _check_size(rank: int | None, features: int, labels: int) -> None:
@@ -119,7 +119,7 @@ class _Reports:
         self._rows = rows
         self._on_progress = on_progress or (lambda _: None)
         self._start_seconds = time.monotonic()
-        self._done, self._total = 0, 1
+        self._iteration, self._total = 0, 1
         self._loss: float | None = None
 
     def choosing(self, share: float) -> None:
@@ -132,15 +132,15 @@ class _Reports:
 
     def within(self, share: float) -> None:
         """Report the share of an iteration, or of the first factors, that is done."""
-        if share == 1 and self._done == 0:
-            self._done, share = 1, 0.0
-        done = self._done + share
+        if share == 1 and self._iteration == 0:
+            self._iteration, share = 1, 0.0
+        count = self._iteration + share
         seconds = time.monotonic() - self._start_seconds
-        seconds_left = seconds * (self._total - done) / done if done else None
-        rows = (round(done * self._rows), self._total * self._rows)
+        seconds_left = seconds * (self._total - count) / count if count else None
+        rows = (round(count * self._rows), self._total * self._rows)
         self._on_progress(TrainingProgress("training", *rows, seconds_left, self._loss))
 
     def end_iteration(self, loss: float) -> None:
         """Record the loss of an iteration, and report."""
-        self._done, self._loss = self._done + 1, loss
+        self._iteration, self._loss = self._iteration + 1, loss
         self.within(0.0)

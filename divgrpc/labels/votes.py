@@ -43,6 +43,7 @@ def most_voted(
     voters = np.repeat(np.nonzero(valid)[0], sizes)
     pairs, places = np.unique(voters * labels.dims + votes.indices, return_inverse=True)
     sums = np.bincount(places, np.repeat(weights[valid], sizes) * votes.values, len(pairs))
-    rows, voted = pairs // labels.dims, sums > 0
-    shares = sums[voted] / totals[rows[voted]]
-    return best_of_pairs(rows[voted], pairs[voted] % labels.dims, shares, len(neighbours), count)
+    has_votes = sums > 0
+    rows, numbers = np.divmod(pairs[has_votes], labels.dims)
+    shares = sums[has_votes] / totals[rows]
+    return best_of_pairs(rows, numbers, shares, len(neighbours), count)

@@ -75,6 +75,14 @@ def damage_errors(subject: str) -> Iterator[None]:
         raise IndexDamagedError(f"{subject} cannot be read") from error
 
 
+def write_synced(path: Path, text: str) -> None:
+    """Write a file, and wait until the disk holds it; raises `StorageFullError`."""
+    with full_disk_errors(), path.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
 class ArrayFile:
     """An array file that is being written: by appending rows, or in place after `fill`."""
 
@@ -176,8 +184,8 @@ def map_array(
         # Read-only like a mapping, because kernels are compiled for read-only arrays.
         empty.setflags(write=mode != "r")
         return empty
-    mapped = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)
-    return mapped.view(np.ndarray)
+    array = np.memmap(path, dtype, mode=mode, offset=HEADER_BYTES, shape=shape)
+    return array.view(np.ndarray)
 
 
 def open_array(path: Path, entry: ArrayEntry, *, verify: bool) -> Array:

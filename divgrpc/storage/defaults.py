@@ -18,8 +18,8 @@ from typing import Any, Final, get_args
 
 from divgrpc.errors import DivgrpcError, IndexDamagedError
 from divgrpc.parameters import QueryParameters
-from divgrpc.storage.arrays import damage_errors, full_disk_errors
-from divgrpc.storage.manifest import Manifest
+from divgrpc.storage.arrays import damage_errors, write_synced
+from divgrpc.storage.manifest import Manifest, checksum, with_checksum
 from divgrpc.types import Defaults, Mode, QueryDefault
 
 SUFFIX: Final = ".default.json"
@@ -37,8 +37,8 @@ def updated(defaults: Defaults, changes: Mapping[str, Any]) -> Defaults:
     Thresholds are merged by mode, and a threshold of None removes the one of its mode.
     """
     if "thresholds" in changes:
-        merged = {**defaults.thresholds, **changes["thresholds"]}
-        thresholds = {mode: value for mode, value in merged.items() if value is not None}
+        thresholds = {**defaults.thresholds, **changes["thresholds"]}
+        thresholds = {mode: value for mode, value in thresholds.items() if value is not None}
         changes = {**changes, "thresholds": thresholds}
     return replace(defaults, **changes)
 
@@ -52,7 +52,7 @@ def read_defaults(generation: Path, manifest: Manifest) -> Defaults:
         return Defaults()
     try:
         document = json.loads(text)
-        intact = document.pop("crc32") == _checksum(document)
+        intact = document.pop("crc32") == checksum(document)
         defaults, build = _parse(document), document["manifest"]
     except (ValueError, KeyError, TypeError, AttributeError, DivgrpcError) as error:
         raise IndexDamagedError(f"the defaults cannot be read; {_REMEDY}") from error
@@ -74,10 +74,7 @@ def write_defaults(generation: Path, manifest: Manifest, defaults: Defaults) -> 
     if defaults.thresholds:
         document["thresholds"] = dict(defaults.thresholds)
     new = path.with_name(path.name + ".new")
-    with full_disk_errors(), new.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(document | {"crc32": _checksum(document)}, indent=1) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    write_synced(new, with_checksum(document))
     os.rename(new, path)
 
 
@@ -101,7 +98,3 @@ def _parse(document: dict[str, Any]) -> Defaults:
 
 def _build_checksum(manifest: Manifest) -> int:
     return zlib.crc32(manifest.to_json().encode())
-
-
-def _checksum(document: dict[str, Any]) -> int:
-    return zlib.crc32(json.dumps(document, sort_keys=True).encode())

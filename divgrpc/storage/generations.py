@@ -47,6 +47,7 @@ from divgrpc.storage.arrays import (
     damage_errors,
     full_disk_errors,
     open_array,
+    write_synced,
 )
 from divgrpc.storage.defaults import (
     default_path,
@@ -245,7 +246,7 @@ class Staging:
             self.seal(name)
         number = 1 + max(_numbers(self._target), default=0)
         manifest = replace(manifest, generation=number, arrays=dict(self._entries))
-        _write_synced(self.folder / MANIFEST, manifest.to_json())
+        write_synced(self.folder / MANIFEST, manifest.to_json())
         _sync_folder(self.folder)
         if self.on_whole is not None:
             self.on_whole(self.folder)
@@ -254,7 +255,7 @@ class Staging:
         os.rename(self.folder, final)
         _sync_folder(self._target)
         pointer = self._target / f"{POINTER}.new"
-        _write_synced(pointer, f"{number}\n")
+        write_synced(pointer, f"{number}\n")
         # A time in nanoseconds makes the stamp unique. The clock of the file system ticks every few
         # milliseconds, and inodes are used again.
         os.utime(pointer, ns=(time.time_ns(), time.time_ns()))
@@ -262,7 +263,8 @@ class Staging:
         _sync_folder(self._target)
         _sync_folder(self._target.parent)
         self.generation = open_generation(final, verify=False)
-        _remove_generations(self._target, keep=number)
+        for entry in _stale_generations(self._target, number):
+            _remove(entry)
         return self.generation
 
     def discard(self) -> None:
@@ -347,30 +349,31 @@ def _build_lock(folder: Path) -> Iterator[None]:
 
 def _sweep_locked(folder: Path) -> bool:
     """Remove staging folders and all but the current generation; the caller holds the lock."""
-    removed = False
-    for entry in folder.parent.glob(f".{folder.name}.staging-*"):
-        shutil.rmtree(entry, ignore_errors=True)
-        removed = True
-    if not folder.is_dir():
-        return removed
+    stale = list(folder.parent.glob(f".{folder.name}.staging-*"))
     if (folder / POINTER).exists():
         (folder / f"{POINTER}.new").unlink(missing_ok=True)
         with contextlib.suppress(IndexDamagedError):
-            return _remove_generations(folder, keep=IndexFolder(folder).current()) or removed
-    elif all(_is_index_file(entry) for entry in os.listdir(folder)):
-        shutil.rmtree(folder, ignore_errors=True)
-        removed = True
-    return removed
+            stale += _stale_generations(folder, IndexFolder(folder).current())
+    elif folder.is_dir() and all(map(_is_index_file, os.listdir(folder))):
+        stale.append(folder)
+    for entry in stale:
+        _remove(entry)
+    return any(not is_default(entry.name) for entry in stale)
 
 
-def _remove_generations(folder: Path, *, keep: int) -> bool:
-    stale = [number for number in _numbers(folder) if number != keep]
-    for number in stale:
-        shutil.rmtree(folder / str(number), ignore_errors=True)
-    for entry in filter(is_default, os.listdir(folder)):
-        if entry != default_path(folder / str(keep)).name:
-            (folder / entry).unlink(missing_ok=True)
-    return bool(stale)
+def _stale_generations(folder: Path, current: int) -> list[Path]:
+    """Return the folders of all generations but the current one, and the files of defaults."""
+    numbers = (str(number) for number in _numbers(folder) if number != current)
+    files = set(filter(is_default, os.listdir(folder))) - {default_path(folder / str(current)).name}
+    return [folder / name for name in (*numbers, *sorted(files))]
+
+
+def _remove(entry: Path) -> None:
+    """Remove a folder or a file of defaults, which may be gone."""
+    if is_default(entry.name):
+        entry.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(entry, ignore_errors=True)
 
 
 def _is_index_file(entry: str) -> bool:
@@ -381,13 +384,6 @@ def _numbers(folder: Path) -> list[int]:
     if not folder.is_dir():
         return []
     return [int(entry) for entry in os.listdir(folder) if entry.isdigit()]
-
-
-def _write_synced(path: Path, text: str) -> None:
-    with full_disk_errors(), path.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _sync_folder(path: Path) -> None:

@@ -95,8 +95,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """Return the text of the file."""
-        document = {"format": FORMAT, "format_version": FORMAT_VERSION} | asdict(self)
-        return json.dumps(document | {"crc32": _checksum(document)}, indent=1) + "\n"
+        return with_checksum({"format": FORMAT, "format_version": FORMAT_VERSION} | asdict(self))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> "Manifest":
@@ -106,7 +105,7 @@ class Manifest:
             is_index, version = document["format"] == FORMAT, int(document["format_version"])
             manifest = None
             if is_index and version <= FORMAT_VERSION:
-                if document.pop("crc32") != _checksum(document):
+                if document.pop("crc32") != checksum(document):
                     raise ValueError("checksum")
                 manifest = cls.from_document(document)
         except _UNREADABLE as error:
@@ -147,12 +146,10 @@ class Manifest:
             **values
             | {
                 "parameters": BuildParameters(**document["parameters"]),
-                **{
-                    name: tuple(map(_search_cost, document[name]))
-                    for name in ("search_costs", "search_costs_dense")
-                },
-                "choices": tuple(Choice(**c) for c in document["choices"]),
-                "warnings": tuple(WarningInfo(**w) for w in document["warnings"]),
+                "search_costs": _search_costs(document["search_costs"]),
+                "search_costs_dense": _search_costs(document["search_costs_dense"]),
+                "choices": tuple(Choice(**choice) for choice in document["choices"]),
+                "warnings": tuple(WarningInfo(**warning) for warning in document["warnings"]),
                 "arrays": {
                     name: ArrayEntry(entry["dtype"], tuple(entry["shape"]), entry["crc32"])
                     for name, entry in document["arrays"].items()
@@ -164,31 +161,22 @@ class Manifest:
     def info(self, name: str, defaults: Defaults | None = None) -> IndexInfo:
         """Return the description of the index `name` for callers, with its `defaults`."""
         defaults = defaults or Defaults()
+        values: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        del values["widest_row"]
         return IndexInfo(
-            name=name,
-            generation=self.generation,
-            rows=self.rows,
-            dims=self.dims,
-            parameters=asdict(self.parameters),
-            code_bits=self.code_bits,
-            n_probes=self.n_probes,
-            auto_search=self.auto_search,
-            search_costs=self.search_costs,
-            has_categories="categories" in self.arrays,
-            has_subtopics="subtopics" in self.arrays,
-            arrays=tuple(
-                ArrayInfo(key, entry.dtype, entry.shape, entry.bytes)
-                for key, entry in sorted(self.arrays.items())
-            ),
-            points=self.points,
-            nonzeros=self.nonzeros,
-            choices=self.choices,
-            warnings=self.warnings,
-            query_default=defaults.query,
-            labels=self._label_info(defaults),
-            auto_search_dense=self.auto_search_dense,
-            search_costs_dense=self.search_costs_dense,
-            duplicate_threshold=self.duplicate_threshold,
+            **values
+            | {
+                "name": name,
+                "parameters": asdict(self.parameters),
+                "has_categories": "categories" in self.arrays,
+                "has_subtopics": "subtopics" in self.arrays,
+                "arrays": tuple(
+                    ArrayInfo(key, entry.dtype, entry.shape, entry.bytes)
+                    for key, entry in sorted(self.arrays.items())
+                ),
+                "query_default": defaults.query,
+                "labels": self._label_info(defaults),
+            }
         )
 
     def _label_info(self, defaults: Defaults) -> LabelInfo | None:
@@ -210,9 +198,11 @@ class Manifest:
         )
 
 
-def _search_cost(document: dict[str, Any]) -> SearchCost:
-    pools = tuple(PoolCost(**pool) for pool in document.get("pools", ()))
-    return SearchCost(**document | {"pools": pools})
+def _search_costs(costs: list[dict[str, Any]]) -> tuple[SearchCost, ...]:
+    return tuple(
+        SearchCost(**cost | {"pools": tuple(PoolCost(**pool) for pool in cost.get("pools", ()))})
+        for cost in costs
+    )
 
 
 def _labels(section: dict[str, Any] | None) -> LabelSection | None:
@@ -229,6 +219,11 @@ def _labels(section: dict[str, Any] | None) -> LabelSection | None:
     )
 
 
-def _checksum(document: dict[str, Any]) -> int:
-    """Return the CRC-32 of the document, which does not depend on its layout as text."""
+def with_checksum(document: dict[str, Any]) -> str:
+    """Return the text of a JSON object with its own checksum, `crc32`, as the last member."""
+    return json.dumps(document | {"crc32": checksum(document)}, indent=1) + "\n"
+
+
+def checksum(document: dict[str, Any]) -> int:
+    """Return the CRC-32 of a JSON object, which does not depend on its layout as text."""
     return zlib.crc32(json.dumps(document, sort_keys=True).encode())

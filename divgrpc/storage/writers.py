@@ -99,9 +99,9 @@ class MemoryStore:
         room, start = self._appended[name], self._lengths[name]
         stop = start + len(block)
         if stop > len(room):
-            grown = _aligned((max(stop, 2 * len(room)), *room.shape[1:]), room.dtype)
-            grown[:start] = room[:start]
-            self._appended[name] = room = grown
+            larger = _aligned((max(stop, 2 * len(room)), *room.shape[1:]), room.dtype)
+            larger[:start] = room[:start]
+            self._appended[name] = room = larger
         room[start:stop] = block
         self._lengths[name] = stop
 
@@ -116,8 +116,8 @@ class MemoryStore:
 
     def publish(self, manifest: Manifest) -> Generation:
         """Finish the generation, whose number is 1."""
-        appended = {name: self.read(name) for name in self._appended}
-        arrays = appended | {name: read_only(array) for name, array in self._arrays.items()}
+        arrays = {name: self.read(name) for name in self._appended}
+        arrays |= {name: read_only(array) for name, array in self._arrays.items()}
         # Checksums stay 0, because memory is never read back from a file.
         entries = {
             name: ArrayEntry(array.dtype.name, array.shape, crc32=0)

@@ -19,7 +19,7 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import LEAST_WITH_H, Grid
 from divgrpc.evaluation.queries import QueryTally
 from divgrpc.evaluation.study import STAGE
-from divgrpc.evaluation.tally import ResolvedTask, Tally, Task, rows_max
+from divgrpc.evaluation.tally import Resolution, Tally, Task, rows_max
 from divgrpc.parameters.suggestions import refuse_unknown
 from divgrpc.types import EvaluateLabelRow, EvaluateRow, Interval, Microseconds, Progress
 from divgrpc_client.messages import requests, responses
@@ -239,13 +239,13 @@ class QueryEvaluation(
         task = self._task()
         h = [row.values["h_score"] for _, row in self._answers if not row.number]
         with_h = int((~np.isnan(np.concatenate(h))).sum())
-        resolved = ResolvedTask(
+        resolution = Resolution(
             generation=first[0].generation,
             parameters=tuple(row.parameters for row in first),
             chooses=bool(task.folds) and with_h >= LEAST_WITH_H,
         )
         numbers = np.array(self._asked.get("categories", [0] * self._count), np.int64)
-        return QueryTally(task, resolved, numbers)
+        return QueryTally(task, resolution, numbers)
 
     def _row(self, response: evaluate_pb2.EvaluateResponse) -> EvaluateRow:
         message = response.row

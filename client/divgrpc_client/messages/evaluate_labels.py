@@ -8,9 +8,9 @@ import numpy as np
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.labels import (
+    LabelResolution,
     LabelTally,
     LabelTask,
-    ResolvedLabelTask,
     documents_max,
 )
 from divgrpc.metrics.labelling import Truth
@@ -102,7 +102,7 @@ class LabelEvaluation(
 
     def _tally(self, first: Sequence[EvaluateLabelRow]) -> LabelTally:
         task = self._task()
-        resolved = ResolvedLabelTask(
+        resolution = LabelResolution(
             generation=first[0].generation,
             parameters=tuple(row.parameters for row in first),
             goal=first[0].goal,
@@ -111,7 +111,7 @@ class LabelEvaluation(
             counts=self._counts if self._points else None,
         )
         truth = Truth(self._sets.indptr, self._sets.indices, (self._count, self._sets.cols))
-        return LabelTally(task, resolved, truth)
+        return LabelTally(task, resolution, truth)
 
     def _row(self, response: evaluate_labels_pb2.EvaluateLabelsResponse) -> EvaluateLabelRow:
         message = response.row

@@ -13,8 +13,8 @@ from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation.grid import Grid, LabelGrid
 from divgrpc.evaluation.label_running import study_labels
 from divgrpc.evaluation.labels import (
+    LabelResolution,
     LabelTask,
-    ResolvedLabelTask,
     documents_per_message_max,
 )
 from divgrpc.evaluation.queries import Relevance, study_queries
@@ -102,12 +102,12 @@ class LabelCall:
         if self._task.folds and not len(sets.indices):
             raise InvalidArgumentError("labels", "labels must have at least one label")
         self._truth = Truth(sets.indptr, sets.indices, (self._task.rows, sets.cols))
-        self._resolved: ResolvedLabelTask | None = None
+        self._resolution: LabelResolution | None = None
 
     def study(self, engine: Engine) -> Study[EvaluateLabelRow]:
         """Check the call against its index."""
         study = study_labels(engine, self._documents, self._truth, self._task)
-        self._resolved = cast(ResolvedLabelTask, study.resolved)
+        self._resolution = cast(LabelResolution, study.resolution)
         return study
 
     @staticmethod
@@ -120,11 +120,11 @@ class LabelCall:
         """Return the responses of all rows, after how frequent the true labels are."""
         response = evaluate_labels_pb2.EvaluateLabelsResponse
         packed = [_pack_row(row, response()) for row in rows]
-        resolved = self._resolved
-        if not self._task.per_row or resolved is None or resolved.counts is None:
+        resolution = self._resolution
+        if not self._task.per_row or resolution is None or resolution.counts is None:
             return packed
-        counts = resolved.counts[np.unique(self._truth.indices)].tolist()
-        frequencies = evaluate_labels_pb2.LabelFrequencies(points=resolved.points, counts=counts)
+        counts = resolution.counts[np.unique(self._truth.indices)].tolist()
+        frequencies = evaluate_labels_pb2.LabelFrequencies(points=resolution.points, counts=counts)
         return [response(frequencies=frequencies).SerializeToString(), *packed]
 
 
