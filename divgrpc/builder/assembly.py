@@ -11,13 +11,12 @@ from functools import partial
 import numpy as np
 
 from divgrpc.builder.class_hyperplanes import dense_queries
-from divgrpc.builder.encoder import Encoded, Report, encode_points
-from divgrpc.builder.families import Family, choose_family
+from divgrpc.builder.encoder import Encoding, Report, encode_points, searcher_of
+from divgrpc.builder.families import choose_family
 from divgrpc.builder.near_copies import near_copy_threshold
-from divgrpc.builder.tuning import Tuned, tune
+from divgrpc.builder.tuning import Tuning, tune
 from divgrpc.hashing.count_sketch import FROM_DIMS, SUMS
 from divgrpc.parameters import BuildParameters
-from divgrpc.search.arrays import with_points
 from divgrpc.search.costs import AUTO, CHEAPER_RATIO_MAX, Shape, reaches
 from divgrpc.search.searcher import Searcher
 from divgrpc.storage.manifest import Manifest
@@ -42,33 +41,33 @@ def assemble(
     done, and the rows in all. Raises `InvalidArgumentError` for parameters that do not fit the
     points.
     """
-    family = choose_family(request, points, queries)
-    encoded = encode_points(store, replace(request, hash_family=family.family), points, report)
-    parameters = encoded.parameters
+    family, family_reason = choose_family(request, points, queries)
+    encoding = encode_points(store, replace(request, hash_family=family), points, report)
+    parameters = encoding.parameters
     report("tuning", 0, len(points))
     rows, dims = points.shape
-    stored = len(points.values) if isinstance(points, SparseRows) else None
-    searcher = Searcher(with_points(encoded.arrays, points), parameters, dims)
-    shape = Shape.of(parameters, rows, dims, stored)
+    nonzeros = len(points.values) if isinstance(points, SparseRows) else None
+    searcher = searcher_of(encoding, points)
+    shape = Shape.of(parameters, rows, dims, nonzeros)
     tick = partial(report, "tuning")
-    tuned = tune(searcher, shape, parameters.target_recall, parameters.seed, tick, queries=queries)
+    tuning = tune(searcher, shape, parameters.target_recall, parameters.seed, tick, queries=queries)
     dense, dense_choices = _tune_for_dense(searcher, shape, parameters, categories, tick)
     return Manifest(
         generation=0,
         rows=rows,
         dims=dims,
-        points="dense" if stored is None else "sparse",
-        nonzeros=rows * dims if stored is None else stored,
+        points="dense" if nonzeros is None else "sparse",
+        nonzeros=rows * dims if nonzeros is None else nonzeros,
         widest_row=_widest(points),
         parameters=parameters,
-        code_bits=encoded.code_bits,
-        n_probes=tuned.n_probes,
-        auto_search=tuned.auto_search,
-        search_costs=tuned.search_costs,
+        code_bits=encoding.code_bits,
+        n_probes=tuning.n_probes,
+        auto_search=tuning.auto_search,
+        search_costs=tuning.search_costs,
         auto_search_dense=dense.auto_search if dense else None,
         search_costs_dense=dense.search_costs if dense else (),
         duplicate_threshold=near_copy_threshold(points, parameters, lambda *_: tick(rows, 0)),
-        choices=_choices(request, family, encoded, tuned, points.shape) + dense_choices,
+        choices=_choices(request, family_reason, encoding, tuning, points.shape) + dense_choices,
         warnings=(),
         arrays={},
     )
@@ -85,7 +84,7 @@ def _tune_for_dense(
     parameters: BuildParameters,
     categories: IntArray | None,
     tick: Callable[[int, int], None],
-) -> tuple[Tuned | None, tuple[Choice, ...]]:
+) -> tuple[Tuning | None, tuple[Choice, ...]]:
     """Tune sparse points for dense queries; return the results and what was chosen.
 
     Nothing is tuned for dense points, or if no dense queries can be made from the points.
@@ -100,22 +99,26 @@ def _tune_for_dense(
     if not len(queries):
         return None, ()
     tick(0, len(points))
-    tuned = tune(searcher, shape, target, seed, tick, queries=queries)
-    choice = _search_choice(tuned, target)
-    reason = f"by {tuned.n_queries} {origin}: {choice.reason}"
-    return tuned, (replace(choice, parameter="search_dense", reason=reason),)
+    tuning = tune(searcher, shape, target, seed, tick, queries=queries)
+    choice = _search_choice(tuning, target)
+    reason = f"by {tuning.n_queries} {origin}: {choice.reason}"
+    return tuning, (replace(choice, parameter="search_dense", reason=reason),)
 
 
 def _choices(
-    request: BuildParameters, family: Family, encoded: Encoded, tuned: Tuned, shape: tuple[int, int]
+    request: BuildParameters,
+    family_reason: str,
+    encoding: Encoding,
+    tuning: Tuning,
+    shape: tuple[int, int],
 ) -> tuple[Choice, ...]:
     """Return what the `request` left to Build, with values and reasons; `shape` is (n, d)."""
-    (rows, dims), parameters = shape, encoded.parameters
+    (rows, dims), parameters = shape, encoding.parameters
     cells = parameters.hash_family == "cells"
     choices = []
     if request.hash_family == "auto":
-        choices.append(Choice("hash_family", parameters.hash_family, family.reason))
-    if "sketch" in encoded.arrays:
+        choices.append(Choice("hash_family", parameters.hash_family, family_reason))
+    if "sketch" in encoding.arrays:
         reason = f"sums that {dims:,} columns are hashed by, as all above {FROM_DIMS - 1:,} are"
         choices.append(Choice("sketch", str(SUMS), reason))
     if request.n_components is None and parameters.hash_family != "lsh_div":
@@ -123,7 +126,7 @@ def _choices(
         reason = "all dimensions" if every else f"the strongest of {dims:,}"
         choices.append(Choice("n_components", str(parameters.n_components), reason))
     if cells:
-        count = len(encoded.arrays["cell_centres"])
+        count = len(encoding.arrays["cell_centres"])
         reason = f"about four times the square root of {rows:,} points, one per sixteen at most"
         choices.append(Choice("cells", str(count), reason))
     else:
@@ -134,24 +137,24 @@ def _choices(
             choices.append(
                 Choice("n_tables", str(parameters.n_tables), "the default, room allowing")
             )
-    probed = "cells" if cells else "buckets"
-    choices.append(_probes_choice(tuned, parameters.target_recall, probed))
-    choices.append(_search_choice(tuned, parameters.target_recall))
+    choices.append(_probes_choice(tuning, parameters.target_recall, cells=cells))
+    choices.append(_search_choice(tuning, parameters.target_recall))
     return tuple(choices)
 
 
-def _probes_choice(tuned: Tuned, target: float, probed: str) -> Choice:
-    pools = next(cost.pools for cost in tuned.search_costs if cost.search == "tables")
-    pool = next(pool for pool in pools if pool.n_probes == tuned.n_probes)
-    reason = f"the {probed} that find most of the nearest {pool.candidates}, {pool.recall:.3f}"
+def _probes_choice(tuning: Tuning, target: float, *, cells: bool) -> Choice:
+    lists = "cells" if cells else "buckets"
+    pools = next(cost.pools for cost in tuning.search_costs if cost.search == "tables")
+    pool = next(pool for pool in pools if pool.n_probes == tuning.n_probes)
+    reason = f"the {lists} that find most of the nearest {pool.candidates}, {pool.recall:.3f}"
     if reaches(pool.recall, target):
-        reason = f"{probed} enough to find {target:g} of the nearest {pool.candidates}"
-    others = ", ".join(f"{pool.n_probes} for {pool.candidates:,}" for pool in pools)
-    return Choice("n_probes", str(tuned.n_probes), f"{reason}; by candidates: {others}")
+        reason = f"{lists} enough to find {target:g} of the nearest {pool.candidates}"
+    counts = ", ".join(f"{pool.n_probes} for {pool.candidates:,}" for pool in pools)
+    return Choice("n_probes", str(tuning.n_probes), f"{reason}; by candidates: {counts}")
 
 
-def _search_choice(tuned: Tuned, target: float) -> Choice:
-    by_search = {cost.search: cost for cost in tuned.search_costs}
+def _search_choice(tuning: Tuning, target: float) -> Choice:
+    by_search = {cost.search: cost for cost in tuning.search_costs}
     costs = ", ".join(
         f"{search} finds {by_search[search].recall:.3f} at {by_search[search].microseconds:.0f} us"
         for search in AUTO
@@ -161,4 +164,4 @@ def _search_choice(tuned: Tuned, target: float) -> Choice:
         f"finds {target:g} of the candidates of a default query at less than {CHEAPER_RATIO_MAX:g} "
         f"of the price: {costs} by counted work"
     )
-    return Choice("search", tuned.auto_search, reason)
+    return Choice("search", tuning.auto_search, reason)

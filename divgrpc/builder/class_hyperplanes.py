@@ -48,9 +48,9 @@ def dense_queries(
     they are `group_means`.
     """
     if categories is not None:
-        learned = class_hyperplanes(points, categories, seed)
-        if len(learned):
-            return learned, "hyperplanes that tell categories apart"
+        queries = class_hyperplanes(points, categories, seed)
+        if len(queries):
+            return queries, "hyperplanes that tell categories apart"
     return group_means(points, seed), "means of points from broad groups"
 
 
@@ -76,12 +76,12 @@ def class_hyperplanes(
     products = inner_products(sample)
     for _ in range(_HALVES_MAX):
         half = np.sort(rng.permutation(len(rows))[: -(-len(rows) // 2)])
-        chosen = rng.permutation(learnable)[: min(_CLASSES_PER_HALF, room)]
-        targets = np.where(classes[half, np.newaxis] == chosen, 1.0, -1.0)
+        part = rng.permutation(learnable)[: min(_CLASSES_PER_HALF, room)]
+        targets = np.where(classes[half, np.newaxis] == part, 1.0, -1.0)
         # A half rarely has no point of a category, or none of the others; then nothing is learned.
         targets = targets[:, np.abs(targets.sum(axis=0)) < len(half)]
         parts.append(normals(sample[half], products[np.ix_(half, half)], targets))
-        room -= len(chosen)
+        room -= len(part)
         if not room:
             break
     return np.concatenate(parts)

@@ -20,6 +20,8 @@ from divgrpc.kernels import inverted_lists, normalise
 from divgrpc.kernels.exact import BOUND_ROWS
 from divgrpc.parallel import on_all_cores
 from divgrpc.parameters import BuildParameters
+from divgrpc.search.arrays import with_points
+from divgrpc.search.searcher import Searcher
 from divgrpc.storage.writers import Arrays
 from divgrpc.types import FloatArray
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, mean_width, release_rows, take
@@ -43,7 +45,7 @@ COMMON_COLUMN_SHARE: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoding:
     """Arrays by name, parameters with every default filled in, and the bits of a code."""
 
     arrays: dict[str, Array]
@@ -51,7 +53,15 @@ class Encoded:
     code_bits: int
 
 
-def encode_points(store: Arrays, request: BuildParameters, points: Rows, report: Report) -> Encoded:
+def searcher_of(encoding: Encoding, points: Rows) -> Searcher:
+    """Return a searcher of the `points` (n, d) that were encoded."""
+    arrays = with_points(encoding.arrays, points)
+    return Searcher(arrays, encoding.parameters, points.shape[1])
+
+
+def encode_points(
+    store: Arrays, request: BuildParameters, points: Rows, report: Report
+) -> Encoding:
     """Make every array of a generation but the points, their ids and their labels.
 
     `points` (n, d) float32, dense or sparse, are checked and normalised. `report` is called with
@@ -68,7 +78,7 @@ def encode_points(store: Arrays, request: BuildParameters, points: Rows, report:
     else:
         encoder.hash()
         encoder.fill_tables()
-    return Encoded(encoder.arrays, encoder.parameters, encoder.bits)
+    return Encoding(encoder.arrays, encoder.parameters, encoder.bits)
 
 
 class _Cells:
@@ -79,13 +89,13 @@ class _Cells:
     squared lengths. Hashing writes the cell of every row into `numbers` (n,) int32.
     """
 
-    def __init__(self, learned: partition.Partition, planes: FloatArray, rows: int) -> None:
-        self.partition = learned
+    def __init__(self, cells: partition.Partition, planes: FloatArray, rows: int) -> None:
+        self.partition = cells
         planes64 = planes.astype(np.float64)
-        products = planes64[:, : learned.width].T @ planes64
+        products = planes64[:, : cells.width].T @ planes64
         # The identity for orthogonal hyperplanes, but not for others.
-        gram = products[:, : learned.width]
-        weights = learned.centres @ np.linalg.pinv(gram, hermitian=True)
+        gram = products[:, : cells.width]
+        weights = cells.centres @ np.linalg.pinv(gram, hermitian=True)
         self.weights = weights.astype(np.float32)
         self.margins = (weights @ products).astype(np.float32)
         self.squares = np.einsum("ij,ij->i", weights @ gram, weights).astype(np.float32)
@@ -112,8 +122,8 @@ class _Encoder:
         return self.bits // self._planes
 
     @cached_property
-    def _used(self) -> int:
-        """How many hyperplanes are not zero; a zero hyperplane hashes nothing."""
+    def _plane_count(self) -> int:
+        """The number of hyperplanes that are not zero; a zero hyperplane hashes nothing."""
         return int(np.count_nonzero(self.arrays["hyperplanes"].any(axis=0)))
 
     def measure(self) -> None:
@@ -242,8 +252,8 @@ class _Encoder:
     def hash_into_cells(self) -> None:
         """Learn a partition, hash the points, and sort the codes by cell."""
         self._report("cells", 0, self._rows)
-        spanned = hyperplanes.dimensions_spanned(self.parameters, self._sketch.dims)
-        width = min(spanned, self._planes)
+        dims = hyperplanes.dimensions_spanned(self.parameters, self._sketch.dims)
+        width = min(dims, self._planes)
         rng = np.random.default_rng((self.parameters.seed, 2))
         count = partition.sample_size(self._rows, width)
         rows = np.sort(rng.choice(self._rows, count, replace=False))
@@ -254,15 +264,15 @@ class _Encoder:
 
         with threadpool_limits(1, user_api="blas"):
             sample = np.concatenate(list(on_all_cores(project, range(0, count, block))))
-            learned = partition.learn(sample, partition.cell_count(self._rows, width), rng)
-        cells = _Cells(learned, self.arrays["hyperplanes"], self._rows)
+            centres = partition.learn(sample, partition.cell_count(self._rows, width), rng)
+        cells = _Cells(centres, self.arrays["hyperplanes"], self._rows)
         self.hash(cells)
         self._report("cells", self._rows, self._rows)
         order = np.argsort(cells.numbers, kind="stable").astype(np.int32)
         for column in (self.arrays["scan_terms"], *self.arrays["codes"]):
             column[:] = column[order]
         self._release()
-        sizes = np.bincount(cells.numbers, minlength=len(learned.centres))
+        sizes = np.bincount(cells.numbers, minlength=len(cells.weights))
         self._store_centres(cells)
         self._put("cell_starts", np.concatenate(([0], np.cumsum(sizes))).astype(np.int64))
         self._put("cell_rows", order)
@@ -272,7 +282,7 @@ class _Encoder:
         # The mean of the centres moves all their distances alike, so it changes no ranking.
         margins = cells.margins - cells.margins.mean(axis=0)
         words = (self.bits // hyperplanes.WORD, len(margins))
-        levels = codes.levels(margins, self._depth, self._used)
+        levels = codes.levels(margins, self._depth, self._plane_count)
         codes.encode(levels, self._create("cell_codes", np.uint64, words), 0)
         stretch = self._stretches(margins, levels)
         product = self.parameters.metric == "inner_product"
@@ -318,18 +328,18 @@ class _Encoder:
             release(array)
 
     def _margins(self, block: Rows) -> FloatArray:
-        projected: FloatArray = self._sketch(block) @ self.arrays["hyperplanes"]
+        margins: FloatArray = self._sketch(block) @ self.arrays["hyperplanes"]
         thresholds = self.arrays["thresholds"]
         if thresholds.any():
-            projected -= thresholds
-        return projected
+            margins -= thresholds
+        return margins
 
     def _stretches(self, margins: FloatArray, levels: FloatArray) -> npt.NDArray[np.floating]:
-        spanned = hyperplanes.dimensions_spanned(self.parameters, self._sketch.dims) / self._used
-        return codes.stretches(margins, levels, spanned)
+        dims = hyperplanes.dimensions_spanned(self.parameters, self._sketch.dims)
+        return codes.stretches(margins, levels, dims / self._plane_count)
 
     def _terms(self, block: Rows, margins: FloatArray) -> npt.NDArray[np.uint32]:
-        stretch = self._stretches(margins, codes.levels(margins, 1, self._used))
+        stretch = self._stretches(margins, codes.levels(margins, 1, self._plane_count))
         if self.parameters.metric == "inner_product":
             return codes.pack_terms(np.zeros(len(block), np.float32), stretch)
         return codes.pack_terms(self._centred_squares(block), 2 * stretch)
@@ -347,7 +357,7 @@ class _Encoder:
         weights, centre_margins = cells.weights[numbers], cells.margins[numbers]
         along = np.einsum("ij,ij->i", margins[:, : weights.shape[1]], weights)
         margins -= centre_margins
-        levels = codes.levels(margins, self._depth, self._used)
+        levels = codes.levels(margins, self._depth, self._plane_count)
         stretch = self._stretches(margins, levels)
         if self.parameters.metric == "inner_product":
             return levels, codes.pack_terms(np.zeros(len(block), np.float32), stretch)
@@ -393,10 +403,10 @@ def _spread(points: FloatArray) -> FloatArray:
     yet.
     """
     axes = np.linalg.eigh((points.T @ points).astype(np.float64))[1][:, ::-1]
-    projected = points[:: -(-len(points) // _SPREAD_ROWS_MAX)] @ axes.astype(np.float32)
-    anchors = projected[:: max(1, len(projected) // _SPREAD_ANCHORS)]
-    nearest = (projected @ anchors.T - np.square(anchors).sum(axis=1) / 2).argmax(axis=1)
-    squares = np.square(projected - anchors[nearest])
+    rows = points[:: -(-len(points) // _SPREAD_ROWS_MAX)] @ axes.astype(np.float32)
+    anchors = rows[:: max(1, len(rows) // _SPREAD_ANCHORS)]
+    nearest = (rows @ anchors.T - np.square(anchors).sum(axis=1) / 2).argmax(axis=1)
+    squares = np.square(rows - anchors[nearest])
     distances = squares.sum(axis=1)
     # The farther half is left out, because many of its points have no anchor near them.
     return np.asarray(squares[distances <= np.median(distances)].mean(axis=0))

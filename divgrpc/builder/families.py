@@ -5,18 +5,16 @@ a quarter of its cells. Otherwise trials of `lsh_div` and `lsh_sdiv` measure the
 their codes.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from divgrpc.builder.encoder import encode_points
+from divgrpc.builder.encoder import encode_points, searcher_of
 from divgrpc.builder.sample import Sample
 from divgrpc.hashing.count_sketch import dims_after
 from divgrpc.hashing.hyperplanes import CELLS_FROM_ROWS, MAX_COMPONENTS
 from divgrpc.parameters import BuildParameters, QueryParameters
-from divgrpc.search.arrays import with_points
-from divgrpc.search.searcher import Searcher
 from divgrpc.storage.writers import MemoryStore
 from divgrpc.types import HashFamily, Search
 from divgrpc.vectors import Rows, mean_width, take
@@ -30,48 +28,40 @@ _DEFAULT_CANDIDATES: Final = 200
 _CANDIDATES_MIN: Final = 10
 _HASHED_PER_CANDIDATE: Final = 4
 # Fewer points get no trial, because an exact search of them is as fast as any.
-_TRIED_ROWS_MIN: Final = 2_000
+_TRIAL_POINTS_MIN: Final = 2_000
 # A recall is better if it is greater by more than this.
 _RECALL_MARGIN: Final = 0.005
 # The share of the cells that a trial of `cells` looks at.
 _CELLS_SHARE: Final = 0.25
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
-    """A hash family, and the reason for it in words; empty if the caller named the family."""
+def choose_family(
+    parameters: BuildParameters, points: Rows, queries: Rows | None
+) -> tuple[HashFamily, str]:
+    """Return the family to build `points` (n, d) with, and the reason in words.
 
-    family: HashFamily
-    reason: str = ""
-
-
-def choose_family(parameters: BuildParameters, points: Rows, queries: Rows | None) -> Family:
-    """Return the family to build `points` (n, d) with; `auto` is decided by trials.
-
-    `queries` (m, d) are a sample of future queries; without them points serve as queries.
+    `auto` is decided by trials; for a named family the reason is empty. `queries` (m, d) are a
+    sample of future queries; without them points serve as queries.
     """
     if parameters.hash_family != "auto":
-        return Family(parameters.hash_family)
+        return parameters.hash_family, ""
     rows, dims = points.shape
     trial = _Trial(parameters, points, queries)
     cells_fit = parameters.n_tables is None and parameters.n_bits is None
     if rows >= CELLS_FROM_ROWS and cells_fit:
         share = trial.recall("cells", "tables")
         if share >= min(parameters.target_recall, 1 - _RECALL_MARGIN):
-            return Family(
-                "cells",
-                f"of {trial.rows:,} points a quarter of the cells holds {share:.3f} of the nearest",
+            return "cells", (
+                f"of {trial.rows:,} points a quarter of the cells holds {share:.3f} of the nearest"
             )
     components = parameters.n_components or MAX_COMPONENTS
-    if components >= dims_after(dims) or rows < _TRIED_ROWS_MIN:
-        why = "all dimensions are hashed" if rows >= _TRIED_ROWS_MIN else f"only {rows:,} points"
-        return Family("lsh_div", f"{why}, where components have nothing to add")
+    if components >= dims_after(dims) or rows < _TRIAL_POINTS_MIN:
+        why = "all dimensions are hashed" if rows >= _TRIAL_POINTS_MIN else f"only {rows:,} points"
+        return "lsh_div", f"{why}, where components have nothing to add"
     plain, inside = (trial.recall(family, "scan") for family in ("lsh_div", "lsh_sdiv"))
-    family: HashFamily = "lsh_sdiv" if inside > plain + _RECALL_MARGIN else "lsh_div"
-    return Family(
-        family,
+    return "lsh_sdiv" if inside > plain + _RECALL_MARGIN else "lsh_div", (
         f"of {trial.rows:,} points a scan finds {plain:.3f} of the nearest with lsh_div, "
-        f"{inside:.3f} with lsh_sdiv",
+        f"{inside:.3f} with lsh_sdiv"
     )
 
 
@@ -82,8 +72,7 @@ class _Trial:
         count = max(_CANDIDATES_MIN, _TRIAL_NUMBERS_MAX // mean_width(points))
         self.rows = min(len(points), _TRIAL_ROWS_MAX, count)
         rng = np.random.default_rng((parameters.seed, 5))
-        chosen = np.sort(rng.choice(len(points), self.rows, replace=False))
-        self._points = take(points, chosen)
+        self._points = take(points, np.sort(rng.choice(len(points), self.rows, replace=False)))
         self._parameters = parameters
         self._queries = queries
         # The same share of the points as in the whole index.
@@ -97,9 +86,8 @@ class _Trial:
         A search of cells looks at a quarter of them, without a hash limit.
         """
         parameters = replace(self._parameters, hash_family=family)
-        encoded = encode_points(MemoryStore(), parameters, self._points, lambda *_: None)
-        arrays = with_points(encoded.arrays, self._points)
-        searcher = Searcher(arrays, encoded.parameters, self._points.shape[1])
+        encoding = encode_points(MemoryStore(), parameters, self._points, lambda *_: None)
+        searcher = searcher_of(encoding, self._points)
         if self._sample is None:
             seed, most = parameters.seed, self._candidates
             self._sample = Sample.draw(searcher, seed, most, lambda *_: None, queries=self._queries)
@@ -112,10 +100,6 @@ class _Trial:
             hash_limit=limit,
             n_probes=max(1, int(_CELLS_SHARE * searcher.max_probes)),
         )
-        hashed = searcher.hashed(self._sample.queries, query.resolve(self.rows, "exact"))
-        marks, shares = np.zeros(self.rows, np.bool_), []
-        for number, rows in enumerate(hashed):
-            marks[rows] = True
-            shares.append(self._sample.shares(number, marks, (self._candidates,))[0])
-            marks[rows] = False
-        return float(np.mean(shares))
+        numbers, effective = np.arange(len(self._sample)), query.resolve(self.rows, "exact")
+        results = self._sample.measure(searcher, effective, numbers, (self._candidates,))
+        return float(np.mean([shares[0] for shares, _ in results]))

@@ -63,28 +63,28 @@ def near_copy_threshold(
         count = min(_COPIES_MAX + 1, len(points))
         neighbours, _ = nearest_rows(points, sample, count, metric, report, angular=angular)
         near = _distances(points, sample, neighbours, angular=angular)
-        others = _between(sample, _draw(points, _COUNTED_ROWS, rng), angular=angular)
-        threshold = _threshold(near, others, usual)
+        far = _between(sample, _draw(points, _COUNTED_ROWS, rng), angular=angular)
+        threshold = _threshold(near, far, usual)
     return threshold if not angular else 1 - threshold / 2
 
 
-def _threshold(near: Distances, others: Distances, usual: float) -> float:
+def _threshold(near: Distances, far: Distances, usual: float) -> float:
     """Return the greatest squared distance with a gap above it, 0 if there is none.
 
     `near` (m, c) are squared distances from m points to themselves and their nearest neighbours,
-    `others` (m, o) from the same points to a sample of all points.
+    `far` (m, o) from the same points to a sample of all points.
     """
     for step in range(_STEPS_PER_HALVING * _HALVINGS):
         threshold = float(f"{_OVER_USUAL_MAX * usual * 2 ** (-step / _STEPS_PER_HALVING):.3g}")
         # Each point counts as one neighbour of itself.
         inner, outer = _count_within(near, threshold), _count_within(near, 2 * threshold)
         in_cluster = inner > _COPIES_MAX
-        inner_others = _count_within(others, threshold)
-        cluster_grows = _count_within(others, 2 * threshold) > _CLUSTER_GROWTH_MAX * inner_others
+        inner_far, outer_far = _count_within(far, threshold), _count_within(far, 2 * threshold)
+        cluster_grows = outer_far > _CLUSTER_GROWTH_MAX * inner_far
         fills_gap = np.where(in_cluster, cluster_grows, outer > inner)
-        allowed = threshold <= usual or (inner > 1).mean() >= _COPIED_SHARE_MIN
-        clustered = in_cluster.mean() > _CLUSTER_SHARE_MAX
-        if fills_gap.mean() <= _GAP_SHARE_MAX and allowed and not clustered:
+        in_range = threshold <= usual or (inner > 1).mean() >= _COPIED_SHARE_MIN
+        few_in_clusters = in_cluster.mean() <= _CLUSTER_SHARE_MAX
+        if fills_gap.mean() <= _GAP_SHARE_MAX and in_range and few_in_clusters:
             return threshold
     return 0.0
 
@@ -120,21 +120,19 @@ def _distances(
     return distances
 
 
-def _between(left: Rows, right: Rows, *, angular: bool) -> Distances:
+def _between(rows: Rows, columns: Rows, *, angular: bool) -> Distances:
     """Return the squared distances of all pairs of rows, scaled to unit length if `angular`."""
-    if isinstance(left, SparseRows) and isinstance(right, SparseRows):
-        sparse_left, sparse_right = (rows.matrix.astype(np.float64) for rows in (left, right))
-        products = np.asarray((sparse_left @ sparse_right.T).toarray())
-        left_squares = np.asarray(sparse_left.multiply(sparse_left).sum(axis=1))
-        right_squares = np.asarray(sparse_right.multiply(sparse_right).sum(axis=1))
+    if isinstance(rows, SparseRows) and isinstance(columns, SparseRows):
+        matrices = [part.matrix.astype(np.float64) for part in (rows, columns)]
+        products = np.asarray((matrices[0] @ matrices[1].T).toarray())
+        squares = [np.asarray(matrix.multiply(matrix).sum(axis=1)) for matrix in matrices]
     else:
-        dense_left, dense_right = np.asarray(left, np.float64), np.asarray(right, np.float64)
-        products = dense_left @ dense_right.T
-        left_squares = np.square(dense_left).sum(axis=1)
-        right_squares = np.square(dense_right).sum(axis=1)
-    left_squares, right_squares = left_squares.reshape(-1, 1), right_squares.reshape(1, -1)
+        arrays = [np.asarray(part, np.float64) for part in (rows, columns)]
+        products = arrays[0] @ arrays[1].T
+        squares = [np.square(array).sum(axis=1) for array in arrays]
+    row_squares, column_squares = squares[0].reshape(-1, 1), squares[1].reshape(1, -1)
     if not angular:
-        return np.asarray(np.maximum(0.0, left_squares + right_squares - 2 * products), np.float64)
-    sizes = np.sqrt(left_squares * right_squares)
+        return np.asarray(np.maximum(0.0, row_squares + column_squares - 2 * products), np.float64)
+    sizes = np.sqrt(row_squares * column_squares)
     cosines = np.divide(products, sizes, out=np.zeros_like(products), where=sizes > 0)
     return np.asarray(np.maximum(0.0, 2 - 2 * cosines), np.float64)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc.search.searcher import Searcher
-from divgrpc.types import FloatArray, IntArray, Metric
+from divgrpc.types import EffectiveParameters, FloatArray, IntArray, Metric
 from divgrpc.vectors import Rows, SparseRows, block_rows, lengths, release_rows, take
 
 Report = Callable[[int, int], None]
@@ -63,29 +63,29 @@ class Sample:
         rng = np.random.default_rng((seed, 1))
         source = points if queries is None else queries
         rows = rng.choice(len(source), min(SAMPLE_QUERIES, len(source)), replace=False)
-        # The row of a query that is a point, which is no neighbour of its own.
-        excluded = np.full(len(rows), _NO_ROW)
+        # The row of a query that is a point, which is no neighbour of itself.
+        own_rows = np.full(len(rows), _NO_ROW)
         if queries is None:
             order = np.argsort(rows)
-            drawn = take(points, rows[order])[np.argsort(order)]
+            sample = take(points, rows[order])[np.argsort(order)]
             is_point = np.arange(len(rows)) % (2 * _TUNING_PERIOD) < _TUNING_PERIOD
-            excluded = np.where(is_point, rows, _NO_ROW)
-            drawn = _move_halfway(drawn, rows, moved=~is_point, searcher=searcher, seed=seed)
+            own_rows = np.where(is_point, rows, _NO_ROW)
+            sample = _move_halfway(sample, rows, mask=~is_point, searcher=searcher, seed=seed)
         else:
-            drawn = queries[rows]
+            sample = queries[rows]
         count = min(most + _TIES_MAX + 1, len(points))
-        truth, gains = nearest_rows(points, drawn, count, searcher.metric, report)
-        gains = np.where(truth == excluded[:, np.newaxis], -np.inf, gains)
+        truth, gains = nearest_rows(points, sample, count, searcher.metric, report)
+        gains = np.where(truth == own_rows[:, np.newaxis], -np.inf, gains)
         order = np.lexsort((truth, -gains), axis=1)
-        if (excluded != _NO_ROW).any():
-            # The excluded row is now the last.
+        if (own_rows != _NO_ROW).any():
+            # The row of the query itself is now the last.
             order = order[:, : max(0, count - 1)]
         searcher.release()
         return cls(
-            drawn,
+            sample,
             np.take_along_axis(truth, order, axis=1),
             np.take_along_axis(gains, order, axis=1),
-            excluded == _NO_ROW,
+            own_rows == _NO_ROW,
         )
 
     def __len__(self) -> int:
@@ -100,16 +100,36 @@ class Sample:
             return numbers, numbers
         return numbers[::_TUNING_PERIOD], numbers[numbers % _TUNING_PERIOD != 0]
 
-    def shares(
-        self, number: int, hashed: npt.NDArray[np.bool_], sizes: tuple[int, ...]
+    def measure(
+        self,
+        searcher: Searcher,
+        parameters: EffectiveParameters,
+        numbers: IntArray,
+        sizes: tuple[int, ...],
+    ) -> list[tuple[npt.NDArray[np.float64], int]]:
+        """Hash the queries `numbers`; return the recall of each, and its number of hashed points.
+
+        The recall (s,) is the share of the nearest points that are hashed, for each of s `sizes`.
+        """
+        hashed_rows = searcher.hashed(self.queries[numbers], parameters)
+        searcher.release()
+        marks, results = np.zeros(len(searcher.points), np.bool_), []
+        for number, rows in zip(numbers.tolist(), hashed_rows, strict=True):
+            marks[rows] = True
+            results.append((self._shares(number, marks, sizes), len(rows)))
+            marks[rows] = False
+        return results
+
+    def _shares(
+        self, number: int, marks: npt.NDArray[np.bool_], sizes: tuple[int, ...]
     ) -> npt.NDArray[np.float64]:
-        """Return the share of the nearest `size` points that are `hashed` (n,), for all `sizes`.
+        """Return the share of the nearest `size` points with a mark (n,), for all `sizes`.
 
         A point that ties with the last of them may replace it. The share of no points is 1.
         """
         truth, gains = self.truth[number], self.gains[number]
         shares = np.ones(len(sizes))
-        hits = np.concatenate(([0], np.cumsum(hashed[truth])))
+        hits = np.concatenate(([0], np.cumsum(marks[truth])))
         for place, size in enumerate(sizes):
             count = min(size, len(truth))
             if count:
@@ -120,40 +140,35 @@ class Sample:
 
 
 def _move_halfway(
-    queries: Rows, rows: IntArray, *, moved: npt.NDArray[np.bool_], searcher: Searcher, seed: int
+    queries: Rows, rows: IntArray, *, mask: npt.NDArray[np.bool_], searcher: Searcher, seed: int
 ) -> Rows:
-    """Return `queries`, the points `rows`; those that are `moved` go halfway to a near point."""
+    """Return `queries`, the points `rows`; those in the `mask` go halfway to a near point."""
     points, metric = searcher.points, searcher.metric
     rng = np.random.default_rng((seed, 4))
-    others = np.sort(rng.choice(len(points), min(_PARTNERS, len(points)), replace=False))
-    near = take(points, others)
-    products = _products(queries, near)
+    partners = np.sort(rng.choice(len(points), min(_PARTNERS, len(points)), replace=False))
+    near = take(points, partners)
+    transposed = sparse.csr_array(near.matrix.T) if isinstance(near, SparseRows) else near.T
+    products = np.asarray(queries @ transposed)
     if metric == "euclidean":
         products = products - np.square(lengths(near)) / 2
-    products = np.where(rows[:, np.newaxis] == others, -np.inf, products)
-    partner = products.argmax(axis=1)
-    best = products[np.arange(len(rows)), partner]
+    products = np.where(rows[:, np.newaxis] == partners, -np.inf, products)
+    nearest = products.argmax(axis=1)
+    best = products[np.arange(len(rows)), nearest]
     # Opposite directions have no direction between them.
-    moved = moved & (np.isfinite(best) if metric == "euclidean" else best > 0)
-    share = np.where(moved, 0.5, 0.0).astype(np.float32)[:, np.newaxis]
+    mask = mask & (np.isfinite(best) if metric == "euclidean" else best > 0)
+    share = np.where(mask, 0.5, 0.0).astype(np.float32)[:, np.newaxis]
     if isinstance(queries, SparseRows) and isinstance(near, SparseRows):
-        halfway = queries.matrix.multiply(1 - share) + near.matrix[partner].multiply(share)
+        halfway = queries.matrix.multiply(1 - share) + near.matrix[nearest].multiply(share)
         sums = SparseRows.of(sparse.csr_array(halfway, dtype=np.float32))
         if metric != "cosine":
             return sums
         scale = np.repeat(lengths(sums), np.diff(sums.indptr))
         return SparseRows(sums.indptr, sums.indices, sums.values / scale, sums.dims)
-    between = (1 - share) * np.asarray(queries) + share * np.asarray(near)[partner]
+    between = (1 - share) * np.asarray(queries) + share * np.asarray(near)[nearest]
     if metric == "cosine":
-        scale = np.where(moved, lengths(between), np.float32(1))
+        scale = np.where(mask, lengths(between), np.float32(1))
         between /= scale[:, np.newaxis]
     return np.ascontiguousarray(between, np.float32)
-
-
-def _products(left: Rows, right: Rows) -> npt.NDArray[np.floating]:
-    if isinstance(right, SparseRows):
-        return np.asarray(left @ sparse.csr_array(right.matrix.T))
-    return np.asarray(left @ right.T)
 
 
 def nearest_rows(
@@ -170,7 +185,6 @@ def nearest_rows(
     With `angular` the nearest have the greatest cosine, under `inner_product` too.
     """
     centre, factor = _right_factor(points, queries, metric)
-    scaled = angular and metric == "inner_product"
     rows = np.empty((len(queries), 0), np.int64)
     gains = np.empty((len(queries), 0), np.float32)
     rows_in_block = max(count, block_rows(points))
@@ -179,7 +193,7 @@ def nearest_rows(
         if not isinstance(block, SparseRows) and centre.any():
             block = block - centre
         products = (block @ factor).T
-        if scaled:
+        if angular and metric == "inner_product":
             size = lengths(block)
             products = np.divide(products, size, out=np.zeros_like(products), where=size > 0)
         if metric == "euclidean":

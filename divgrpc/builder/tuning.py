@@ -57,7 +57,7 @@ _SEARCHES: Final[tuple[Search, ...]] = ("tables", "scan", "scan_hamming", "exact
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class Tuning:
     """Results of tuning; `n_probes` and `auto_search` are for a query with default parameters.
 
     `n_queries` counts the queries of the sample. A third of them tune, two thirds measure.
@@ -77,7 +77,7 @@ def tune(
     report: Report,
     *,
     queries: Rows | None = None,
-) -> Tuned:
+) -> Tuning:
     """Tune the probes and measure every search, for each number of candidates.
 
     `queries` (m, d) are a sample of future queries; without them points serve as queries. `report`
@@ -100,7 +100,7 @@ def tune(
         dense=measurement.dense,
         sought=measurement.sought,
     )
-    return Tuned(by_search["tables"].n_probes, auto, costs, len(sample))
+    return Tuning(by_search["tables"].n_probes, auto, costs, len(sample))
 
 
 def lower_bound(shares: _Shares) -> _Shares:
@@ -166,13 +166,13 @@ class _Measurement:
         for pool in POOLS:
             queries = self._sample.queries[numbers]
             entries = self._searcher.entries_listed(queries, min(pool, self._rows))
-            scored = np.full(len(numbers), float(self._rows))
+            points = np.full(len(numbers), float(self._rows))
             if entries.any() or self._searcher.ends_early:
                 # The picks do not matter, but the selector `nearest` would need fewer candidates.
                 query = QueryParameters(k=1, candidates_limit=pool, search="exact")
                 plan = self._searcher.plan(query.resolve(self._rows, "exact", 1, self.sought))
-                scored = self._searcher.answer(queries, plan).stats[2].astype(float)
-            counts = (float(scored.mean()), 0.0, 0.0, float(entries.mean()))
+                points = self._searcher.answer(queries, plan).stats[2].astype(float)
+            counts = (float(points.mean()), 0.0, 0.0, float(entries.mean()))
             costs.append(self._pool(len(costs), 0, 1.0, counts))
         self._report_life()
         return costs
@@ -182,11 +182,11 @@ class _Measurement:
         lists = self._searcher.max_probes if self._shape.cells else 0
         for place, pool in enumerate(POOLS):
             recall = self._bound(self._scan_shares(search, place, numbers), numbers)[place]
-            scored = min(self._limits[place], self._rows)
+            points = min(self._limits[place], self._rows)
             if self._searcher.ends_early and not self._shape.cells:
                 # As in an exact search, rows too short to be among the best are skipped.
-                scored += _FIRST_ROWS_PER_CANDIDATE * pool
-            counts = (scored, self._rows + lists, lists, 0)
+                points += _FIRST_ROWS_PER_CANDIDATE * pool
+            counts = (points, self._rows + lists, lists, 0)
             costs.append(self._pool(place, 0, recall, counts))
         return costs
 
@@ -203,18 +203,18 @@ class _Measurement:
         _, numbers = self._sample.parts
         for factor in _RETRIED_PROBE_FACTORS:
             probes = min(self._searcher.max_probes, math.ceil(factor * n_probes))
-            shares, hashed = self._recall("tables", probes, self._limits[place], numbers)
+            shares, points = self._recall("tables", probes, self._limits[place], numbers)
             recall = float(self._bound(shares, numbers)[place])
             if recall < target - _RETRIED_RECALL_GAP_MAX or reaches(recall, target):
                 break
-        n_probes, scored = probes, float(hashed.mean())
+        mean_points = float(points.mean())
         if self._shape.cells:
             sizes = self._searcher.cell_sizes.astype(float)
             # A large cell holds more points, and so it is probed by more queries.
-            points = min(self._rows, n_probes * (sizes**2).sum() / sizes.sum())
-            return self._pool(place, n_probes, recall, (scored, points + len(sizes), n_probes, 0))
-        _, looked = self._recall("tables", n_probes, 0, numbers[:_BATCH_QUERIES_MAX])
-        return self._pool(place, n_probes, recall, (scored, 0, n_probes, float(looked.mean())))
+            codes = len(sizes) + min(self._rows, probes * (sizes**2).sum() / sizes.sum())
+            return self._pool(place, probes, recall, (mean_points, codes, probes, 0))
+        _, entries = self._recall("tables", probes, 0, numbers[:_BATCH_QUERIES_MAX])
+        return self._pool(place, probes, recall, (mean_points, 0, probes, float(entries.mean())))
 
     def _bound(self, shares: _Shares, numbers: IntArray) -> _Shares:
         """Return the smaller of two lower bounds: for points, and for queries between points."""
@@ -226,13 +226,13 @@ class _Measurement:
         self, place: int, n_probes: int, recall: float, counts: tuple[float, float, float, float]
     ) -> PoolCost:
         """Return the cost of a pool; `counts` are points, codes, lists and list entries."""
-        scored, codes, lists, entries = (round(float(count), 1) for count in counts)
+        points, codes, lists, entries = (round(float(count), 1) for count in counts)
         return PoolCost(
             candidates=POOLS[place],
             hash_limit=self._limits[place],
             n_probes=n_probes,
             recall=round(float(recall), 4),
-            points_scored=scored,
+            points_scored=points,
             codes_read=codes,
             lists_read=lists,
             entries_read=entries,
@@ -270,24 +270,24 @@ class _Measurement:
         codes, which loses no more than a scan of all codes.
         """
         tuning, _ = self._sample.parts
-        lost = np.zeros((len(tuning), len(POOLS)))
+        losses = np.zeros((len(tuning), len(POOLS)))
         if self._shape.cells:
             for place in range(len(POOLS)):
-                lost[:, place] = 1 - self._scan_shares("scan", place, tuning)[:, place]
+                losses[:, place] = 1 - self._scan_shares("scan", place, tuning)[:, place]
         limits = np.array(self._limits)
         curves = [_Curve(target) for _ in POOLS]
         probes, most = self._searcher.least_probes, self._searcher.max_probes
         while True:
-            shares, looked = self._recall("tables", probes, 0, tuning)
+            shares, points = self._recall("tables", probes, 0, tuning)
             if self._shape.cells:
-                shares = np.maximum(0, shares - lost)
+                shares = np.maximum(0, shares - losses)
             else:
-                shares = shares * np.minimum(1, limits / np.maximum(1, looked)[:, np.newaxis])
+                shares = shares * np.minimum(1, limits / np.maximum(1, points)[:, np.newaxis])
             bounds, means = self._bound(shares, tuning), shares.mean(axis=0)
             for curve, bound, mean in zip(curves, bounds.tolist(), means.tolist(), strict=True):
                 curve.add(probes, bound, mean)
-            enough = probes == most or looked.mean() > _SHARE_OF_POINTS_MAX * self._rows
-            if enough or all(curve.choice for curve in curves):
+            is_last = probes == most or points.mean() > _SHARE_OF_POINTS_MAX * self._rows
+            if is_last or all(curve.choice for curve in curves):
                 return [curve.choice or curve.best[1] for curve in curves]
             probes = min(most, max(probes + 1, _PROBES_GROWTH * probes))
 
@@ -312,20 +312,13 @@ class _Measurement:
         large = self._rows > _PARALLEL_ROWS_MAX
         batch = 1 if large else max(1, min(_BATCH_QUERIES_MAX, _BATCH_MARKS_MAX // self._rows))
 
-        def shares(start: int) -> list[tuple[_Shares, int]]:
+        def measure(start: int) -> list[tuple[_Shares, int]]:
             part = numbers[start : start + batch]
-            hashed = self._searcher.hashed(self._sample.queries[part], effective)
-            self._searcher.release()
-            marks, results = np.zeros(self._rows, np.bool_), []
-            for number, rows in zip(part.tolist(), hashed, strict=True):
-                marks[rows] = True
-                results.append((self._sample.shares(number, marks, POOLS), len(rows)))
-                marks[rows] = False
-            return results
+            return self._sample.measure(self._searcher, effective, part, POOLS)
 
-        parts: Sequence[int] = range(0, len(numbers), batch)
+        starts: Sequence[int] = range(0, len(numbers), batch)
         results: list[tuple[_Shares, int]] = []
-        for part in map(shares, parts) if large else on_all_cores(shares, parts):
+        for part in map(measure, starts) if large else on_all_cores(measure, starts):
             results += part
             self._report_life()
         recalls, counts = zip(*results, strict=True)
