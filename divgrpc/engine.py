@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc import compilation
-from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import UnfitIndexError, invalid
 from divgrpc.labels.prediction import IndexedLabels, document_rows
 from divgrpc.metrics import Labels, ListDistances, Topics, Values, list_distances
 from divgrpc.parameters import LIMITS, QueryParameters
@@ -169,9 +169,8 @@ class Engine:
         """
         queries = query_rows("queries", queries, self.dims, self._searcher.metric)
         if not 1 <= len(queries) <= LIMITS["query_rows_max"]:
-            raise InvalidArgumentError(
-                "queries",
-                f"queries must have 1 to {LIMITS['query_rows_max']} rows, got {len(queries)}",
+            raise invalid(
+                "queries", f"must have 1 to {LIMITS['query_rows_max']} rows, got {len(queries)}"
             )
         dense = not (as_points or isinstance(queries, SparseRows))
         plan = self._plan(parameters, dense=dense)
@@ -248,9 +247,7 @@ class Engine:
 
     def _make_plan(self, parameters: QueryParameters, *, dense: bool) -> QueryPlan:
         if parameters.max_distance is not None and self._searcher.metric == "inner_product":
-            raise InvalidArgumentError(
-                "max_distance", "max_distance has no meaning under metric inner_product"
-            )
+            raise invalid("max_distance", "has no meaning under metric inner_product")
         manifest = self.manifest
         mean_width = -(-manifest.nonzeros // manifest.rows)
         table = self._dense_table if dense else self._table

@@ -27,6 +27,11 @@ class InvalidArgumentError(DivgrpcError, ValueError):
         self.field = field
 
 
+def invalid(field: str, rule: str) -> InvalidArgumentError:
+    """Return an error whose message begins with the field: `invalid("k", "must be above 0")`."""
+    return InvalidArgumentError(field, f"{field} {rule}")
+
+
 class UnsupportedError(DivgrpcError):
     """The request is valid, but this version does not implement it.
 

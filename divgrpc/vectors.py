@@ -12,7 +12,7 @@ import numpy.typing as npt
 from scipy import sparse
 
 from divgrpc.arrays import read_only, release
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.kernels import normalise
 from divgrpc.parameters.suggestions import stacking_hint
 from divgrpc.types import FloatArray, IntArray, Metric
@@ -119,9 +119,7 @@ def as_rows(field_name: str, values: object, dims: int | None, *, single: bool =
     else:
         rows = _from_dense(field_name, values, single=single)
     if dims is not None and rows.shape[1] != dims:
-        raise InvalidArgumentError(
-            field_name, f"{field_name} must have {dims} columns, got {rows.shape[1]}"
-        )
+        raise invalid(field_name, f"must have {dims} columns, got {rows.shape[1]}")
     return rows
 
 
@@ -138,9 +136,9 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
         else:
             bad, zero = normalise.normalise(rows)
         if bad >= 0:
-            raise InvalidArgumentError(
+            raise invalid(
                 field_name,
-                f"{field_name} row {first_row + bad} has a value that is not finite"
+                f"row {first_row + bad} has a value that is not finite"
                 f"{_first_fault(rows[bad : bad + 1])}",
             )
         return int(zero)
@@ -149,7 +147,7 @@ def prepare(field_name: str, rows: Rows, metric: Metric, *, first_row: int = 0) 
         bad = bad_rows[0]
         place = _first_fault(rows[bad : bad + 1])
         fault = "has a value that is not finite" if place else f"is longer than {LENGTH_MAX:.0e}"
-        raise InvalidArgumentError(field_name, f"{field_name} row {first_row + bad} {fault}{place}")
+        raise invalid(field_name, f"row {first_row + bad} {fault}{place}")
     return -1
 
 
@@ -226,9 +224,7 @@ def query_rows(field_name: str, values: object, dims: int, metric: Metric) -> Ro
     rows = as_rows(field_name, values, dims)
     zero = prepare(field_name, rows, metric)
     if zero >= 0:
-        raise InvalidArgumentError(
-            field_name, f"{field_name} row {zero} is all zeros, which has no direction"
-        )
+        raise invalid(field_name, f"row {zero} is all zeros, which has no direction")
     return rows
 
 
@@ -254,11 +250,9 @@ def _check_sparse(field_name: str, rows: SparseRows) -> SparseRows:
         fault = normalise.check_sparse(indptr, indices, rows.dims)
     if fault:
         part, rule = _FAULTS[fault]
-        raise InvalidArgumentError(f"{field_name}.{part}", f"{field_name}.{part} {rule}")
+        raise invalid(f"{field_name}.{part}", rule)
     if len(rows.values) != len(indices):
-        raise InvalidArgumentError(
-            f"{field_name}.values", f"{field_name}.values must have the length of the indices"
-        )
+        raise invalid(f"{field_name}.values", "must have the length of the indices")
     return SparseRows(indptr, indices, np.array(rows.values, np.float32), rows.dims)
 
 
@@ -267,11 +261,9 @@ def _check_dtypes(field_name: str, rows: SparseRows) -> None:
         array = np.asarray(getattr(rows, part))
         if array.ndim != 1 or array.dtype.kind not in kinds:
             numbers = "numbers" if part == "values" else "whole numbers"
-            raise InvalidArgumentError(
-                f"{field_name}.{part}", f"{field_name}.{part} must be one row of {numbers}"
-            )
+            raise invalid(f"{field_name}.{part}", f"must be one row of {numbers}")
     if not isinstance(rows.dims, int):
-        raise InvalidArgumentError(field_name, f"{field_name} must have a whole number of columns")
+        raise invalid(field_name, "must have a whole number of columns")
 
 
 def _from_scipy(field_name: str, values: object, *, single: bool) -> SparseRows:
@@ -282,15 +274,15 @@ def _from_scipy(field_name: str, values: object, *, single: bool) -> SparseRows:
         matrix = sparse.csr_array(values)
         matrix.check_format(full_check=True)
     except (ValueError, TypeError) as error:
-        raise InvalidArgumentError(field_name, f"{field_name} is malformed: {error}") from None
+        raise invalid(field_name, f"is malformed: {error}") from None
     if matrix.dtype.kind not in "fiub":
-        raise InvalidArgumentError(field_name, f"{field_name} must be a matrix of numbers")
+        raise invalid(field_name, "must be a matrix of numbers")
     if matrix.ndim == 1 and single:
         matrix = sparse.csr_array(matrix.reshape(1, -1))
     if matrix.ndim != 2:
-        raise InvalidArgumentError(
+        raise invalid(
             field_name,
-            f"{field_name} must have rows and columns, got a single vector of {matrix.shape[0]}"
+            f"must have rows and columns, got a single vector of {matrix.shape[0]}"
             " columns; matrix[[0]] is a matrix of one row",
         )
     return SparseRows.of(matrix)
@@ -298,7 +290,7 @@ def _from_scipy(field_name: str, values: object, *, single: bool) -> SparseRows:
 
 def _from_dense(field_name: str, values: object, *, single: bool) -> FloatArray:
     if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
-        raise InvalidArgumentError(field_name, f"{field_name} must not have masked entries")
+        raise invalid(field_name, "must not have masked entries")
     try:
         numbers = np.asarray(values)
         if numbers.dtype == np.float32:
@@ -309,17 +301,13 @@ def _from_dense(field_name: str, values: object, *, single: bool) -> FloatArray:
         else:
             raise TypeError(numbers.dtype)  # noqa: TRY301  # handled like a failed conversion
     except (TypeError, ValueError):
-        raise InvalidArgumentError(
-            field_name, f"{field_name} must be a matrix of numbers{stacking_hint(values)}"
-        ) from None
+        raise invalid(field_name, f"must be a matrix of numbers{stacking_hint(values)}") from None
     if numbers.ndim == 1 and not single:
-        raise InvalidArgumentError(
+        raise invalid(
             field_name,
-            f"{field_name} must be a matrix of rows, got a single vector of {len(numbers)} numbers;"
+            f"must be a matrix of rows, got a single vector of {len(numbers)} numbers;"
             f" {field_name}[None] is a matrix of one row",
         )
     if matrix.ndim != 2:
-        raise InvalidArgumentError(
-            field_name, f"{field_name} must have rows and columns, got {matrix.ndim} axes"
-        )
+        raise invalid(field_name, f"must have rows and columns, got {matrix.ndim} axes")
     return matrix

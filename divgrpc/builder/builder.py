@@ -18,7 +18,7 @@ from divgrpc import compilation
 from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
 from divgrpc.builder.labels import LabelBuilder
-from divgrpc.errors import InvalidArgumentError, LimitExceededError
+from divgrpc.errors import InvalidArgumentError, LimitExceededError, invalid
 from divgrpc.hashing import hyperplanes
 from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.parameters import INDEX_NAME, LIMITS, BuildParameters
@@ -43,8 +43,8 @@ def store_at(path: Path | str | None, *, replace: bool) -> Iterator[tuple[Store,
         return
     folder = Path(path).absolute()
     if not INDEX_NAME.fullmatch(folder.name):
-        raise InvalidArgumentError(
-            "path", f"path must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}"
+        raise invalid(
+            "path", f"must end in an index name ({INDEX_NAME.pattern}), got {folder.name!r}"
         )
     with staging(folder, replace=replace) as store:
         yield store, folder
@@ -98,7 +98,7 @@ class IndexBuilder:
         block = as_rows("vectors", vectors, self._dims, single=False)
         if self._dims is not None and isinstance(block, SparseRows) != self._sparse:
             now, before = ("dense", "sparse") if self._sparse else ("sparse", "dense")
-            raise InvalidArgumentError("vectors", f"vectors must not be {now} after {before}")
+            raise invalid("vectors", f"must not be {now} after {before}")
         columns: dict[str, Array] = _columns(len(block), ids, categories, subtopics)
         label_sets = None if labels is None else self._labels.check(labels, len(block))
         kinds = frozenset(columns) | ({"labels"} if label_sets is not None else set())
@@ -106,7 +106,7 @@ class IndexBuilder:
             self._begin(block, kinds)
         if kinds != self._kinds:
             name = sorted(kinds ^ self._kinds)[0]
-            raise InvalidArgumentError(name, f"{name} must come with every row or with none")
+            raise invalid(name, "must come with every row or with none")
         _check_row_count(self._rows_received + len(block))
         if "ids" not in columns and self._stores_ids:
             columns["ids"] = np.arange(self._rows_received, self._rows_received + len(block))
@@ -146,7 +146,7 @@ class IndexBuilder:
     def build(self) -> Generation:
         """Build and publish; raises `InvalidArgumentError` if there are no rows or equal ids."""
         if self._rows_received == self._rows_skipped:
-            raise InvalidArgumentError("vectors", "vectors must have at least one row that is kept")
+            raise invalid("vectors", "must have at least one row that is kept")
         points = self._read_points()
         self._check_unique()
         # Labels that contradict each other are refused before the long work begins.
@@ -217,9 +217,9 @@ class IndexBuilder:
         if zero < 0:
             return slice(None)
         if self._parameters.zero_vectors == "reject":
-            raise InvalidArgumentError(
+            raise invalid(
                 "vectors",
-                f"vectors row {self._rows_received + zero} is all zeros, which has no direction; "
+                f"row {self._rows_received + zero} is all zeros, which has no direction; "
                 'zero_vectors="skip" leaves such rows out',
             )
         if isinstance(block, SparseRows):
@@ -235,7 +235,7 @@ class IndexBuilder:
         ids = np.sort(self._store.read("ids"))
         equal = np.flatnonzero(ids[1:] == ids[:-1])
         if len(equal):
-            raise InvalidArgumentError("ids", f"ids must be unique, {ids[equal[0]]} occurs twice")
+            raise invalid("ids", f"must be unique, {ids[equal[0]]} occurs twice")
 
     def _skip_warnings(self) -> tuple[WarningInfo, ...]:
         if not self._rows_skipped:
@@ -276,14 +276,12 @@ def _column(name: str, values: object, rows: int) -> Array:
             block = numbers.astype(_COLUMN_DTYPES[name], copy=False)
         whole = bool((block == numbers).all())
     except (TypeError, ValueError, OverflowError):
-        raise InvalidArgumentError(name, f"{name} must be whole numbers") from None
+        raise invalid(name, "must be whole numbers") from None
     if block.shape != (rows,):
-        raise InvalidArgumentError(
-            name, f"{name} must have one entry per row, {rows}, got shape {block.shape}"
-        )
+        raise invalid(name, f"must have one entry per row, {rows}, got shape {block.shape}")
     if not whole:
-        raise InvalidArgumentError(name, f"{name} must be whole numbers in range")
+        raise invalid(name, "must be whole numbers in range")
     least = 0 if name == "ids" else -1
     if rows and block.min() < least:
-        raise InvalidArgumentError(name, f"{name} must be at least {least}, got {block.min()}")
+        raise invalid(name, f"must be at least {least}, got {block.min()}")
     return block

@@ -21,7 +21,7 @@ from divgrpc.arrays import Array
 from divgrpc.builder.assembly import assemble
 from divgrpc.builder.encoder import Report
 from divgrpc.builder.sample import SAMPLE_QUERIES
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.labels import LabelModel, train
 from divgrpc.labels.build_inputs import LabelInputs
 from divgrpc.labels.model import label_rows
@@ -63,9 +63,7 @@ class LabelBuilder:
         """
         block = as_rows("labels", labels, self._label_count)
         if len(block) != rows:
-            raise InvalidArgumentError(
-                "labels", f"labels must have one row per vector, {rows}, got {len(block)}"
-            )
+            raise invalid("labels", f"must have one row per vector, {rows}, got {len(block)}")
         _check_label_count("labels", block.shape[1])
         return label_rows(block)
 
@@ -119,12 +117,11 @@ class LabelBuilder:
         if self._label_count is None and self._plan.is_empty:
             return None
         if isinstance(model, str) and self._label_count is None:
-            raise InvalidArgumentError("labels", "labels must come with the vectors to be trained")
+            raise invalid("labels", "must come with the vectors to be trained")
         if isinstance(model, LabelModel) and model.dims != dims:
-            raise InvalidArgumentError(
+            raise invalid(
                 "label_model",
-                f"label_model must have a feature map of {dims} rows, one per "
-                f"dimension, got {model.dims}",
+                f"must have a feature map of {dims} rows, one per dimension, got {model.dims}",
             )
         sizes = {
             "labels": self._label_count,
@@ -135,13 +132,11 @@ class LabelBuilder:
         for field, count in counts.items():
             _check_label_count(field, count)
         if not counts or list(counts) == ["label_names"]:
-            raise InvalidArgumentError("labels", "labels must come with every row or with none")
+            raise invalid("labels", "must come with every row or with none")
         first, label_count = next(iter(counts.items()))
         for field, count in counts.items():
             if count != label_count:
-                raise InvalidArgumentError(
-                    field, f"{field} must have {label_count} labels like {first}, got {count}"
-                )
+                raise invalid(field, f"must have {label_count} labels like {first}, got {count}")
         return label_count
 
     def _store_names(self) -> None:
@@ -159,9 +154,7 @@ class LabelBuilder:
         self._put("label_tree.depths", tree.depths.astype(np.int32))
         unknown = len(tree.unknown)
         if unknown == count:
-            raise InvalidArgumentError(
-                "hierarchy", f"hierarchy must reach labels, 0 to {count - 1}, from its roots"
-            )
+            raise invalid("hierarchy", f"must reach labels, 0 to {count - 1}, from its roots")
         parents, children = np.asarray(self._plan.hierarchy).T
         ends = int((np.setdiff1d(children, parents) >= count).sum())
         if unknown or ends:
@@ -212,9 +205,7 @@ class LabelBuilder:
     def _check_zeros(self, zeros: int, count: int) -> None:
         """Refuse label factors that are all zeros; warn if those of some labels are."""
         if zeros == count:
-            raise InvalidArgumentError(
-                "label_model", "label_model must have label factors that are not all zeros"
-            )
+            raise invalid("label_model", "must have label factors that are not all zeros")
         if zeros:
             sentence = f"{zeros} of {count} labels have factors of zeros: no document scores them"
             self._warn("ZERO_LABEL_FACTORS", sentence, "label_model")
@@ -253,6 +244,4 @@ def _factor_parameters(request: BuildParameters, rank: int) -> BuildParameters:
 
 def _check_label_count(field: str, count: int) -> None:
     if not 1 <= count <= LIMITS["labels_max"]:
-        raise InvalidArgumentError(
-            field, f"{field} must have 1 to {LIMITS['labels_max']} labels, got {count}"
-        )
+        raise invalid(field, f"must have 1 to {LIMITS['labels_max']} labels, got {count}")

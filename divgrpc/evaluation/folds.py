@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.metrics import Values, mean
 from divgrpc.types import IntArray
 
@@ -52,8 +52,8 @@ def deal_folds(asked: IntArray, folds: int = FOLDS) -> IntArray:
     """
     asked = np.asarray(asked, np.int64)
     if not 2 <= folds <= len(asked):
-        raise InvalidArgumentError(
-            "folds", f"folds must be between 2 and the number of queries {len(asked)}, got {folds}"
+        raise invalid(
+            "folds", f"must be between 2 and the number of queries {len(asked)}, got {folds}"
         )
     fold_of_query = np.empty(len(asked), np.int64)
     fold_of_query[np.argsort(asked, kind="stable")] = np.arange(len(asked)) % folds
@@ -69,7 +69,7 @@ def choose_by_folds(h: Values, folds: IntArray) -> Chosen:
     """
     h = np.asarray(h, np.float64)
     if h.ndim != 2 or not len(h) or h.shape[1] != len(folds):
-        raise InvalidArgumentError("h", f"h must be (1 or more settings, {len(folds)})")
+        raise invalid("h", f"must be (1 or more settings, {len(folds)})")
     count = int(np.max(folds, initial=-1)) + 1
     by_fold = np.array([_best(h[:, folds != fold]) for fold in range(count)], np.int64)
     return Chosen(by_fold, _best(h))
@@ -92,5 +92,5 @@ def choices_of(kinds: Sequence[Hashable], h: Values, folds: IntArray) -> Iterato
 def _best(h: Values) -> int:
     means = np.array([mean(values) for values in h])
     if np.isnan(means).all():
-        raise InvalidArgumentError("h", "h does not apply to any of the queries")
+        raise invalid("h", "does not apply to any of the queries")
     return int(np.nanargmax(means))

@@ -9,7 +9,7 @@ from itertools import product
 from math import prod
 from typing import Any, ClassVar, Final, Generic, TypeVar
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import DEFAULT_VARIANT, LIMITS, QueryParameters
 from divgrpc.parameters.predict import DEFAULT_NEIGHBOURS, DEFAULT_TOP_K, PredictParameters
 from divgrpc.parameters.suggestions import with_suggestions
@@ -36,10 +36,10 @@ class _Axes(Generic[ParametersT]):
         for axis in self.axes.values():
             values = getattr(self, axis)
             if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-                raise InvalidArgumentError(axis, f"{axis} must be a list of values")
+                raise invalid(axis, "must be a list of values")
             object.__setattr__(self, axis, tuple(values))
             if not getattr(self, axis):
-                raise InvalidArgumentError(axis, f"{axis} must have a value at least")
+                raise invalid(axis, "must have a value at least")
         count = prod(len(getattr(self, axis)) for axis in self.axes.values())
         most = LIMITS["grid_settings_max"]
         if count > most:
@@ -116,9 +116,7 @@ class Grid(_Axes[QueryParameters]):
 
     def _check(self) -> None:
         if any(isinstance(dial, str) for dial in self.diversities):
-            raise InvalidArgumentError(
-                "diversities", "diversities must be numbers: an evaluation compares fixed dials"
-            )
+            raise invalid("diversities", "must be numbers: an evaluation compares fixed dials")
 
     def _effective(self, setting: QueryParameters) -> QueryParameters:
         has_variants = setting.selector in _WITH_VARIANTS
@@ -166,7 +164,7 @@ class LabelGrid(_Axes[PredictParameters]):
     def _check(self) -> None:
         for axis in ("selectors", "diversities"):
             if None in getattr(self, axis):
-                raise InvalidArgumentError(axis, f"{axis} must be named, got None")
+                raise invalid(axis, "must be named, got None")
 
     def _effective(self, setting: PredictParameters) -> PredictParameters:
         dial = 0.0 if setting.selector == "nearest" else setting.diversity
@@ -175,7 +173,5 @@ class LabelGrid(_Axes[PredictParameters]):
 
 def _limits(pair: Any) -> dict[str, Any]:  # noqa: ANN401  # whatever a caller passes as a pair
     if isinstance(pair, str) or not hasattr(pair, "__len__") or len(pair) != len(_LIMITS):
-        raise InvalidArgumentError(
-            "limits", f"limits must be pairs of hash_limit and candidates_limit, got {pair!r}"
-        )
+        raise invalid("limits", f"must be pairs of hash_limit and candidates_limit, got {pair!r}")
     return dict(zip(_LIMITS, pair, strict=True))

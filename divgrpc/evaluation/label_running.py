@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 
 from divgrpc.engine import Engine
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.labels import WORK_COLUMNS, LabelResolution, LabelTally, LabelTask
@@ -90,9 +90,8 @@ def _resolve(
 ) -> LabelResolution:
     labels = index.labels_or_error()
     if truth.shape[1] != labels.count:
-        raise InvalidArgumentError(
-            "labels",
-            f"labels must have {labels.count} columns, one per label, got {truth.shape[1]}",
+        raise invalid(
+            "labels", f"must have {labels.count} columns, one per label, got {truth.shape[1]}"
         )
     settings: list[Any] = task.grid.settings()
     for setting in {setting.mode: setting for setting in settings}.values():
@@ -158,6 +157,6 @@ def neighbour_vote(
             weights = weigh(result.scores, result.counts, metric)
         parts.append(most_voted(votes, weights, truth, width))
     if not parts:
-        raise InvalidArgumentError("documents", "documents must have one row at least")
+        raise invalid("documents", "must have one row at least")
     best, shares = (np.concatenate(part) for part in zip(*parts, strict=True))
     return prediction(best, shares, top_k, threshold)

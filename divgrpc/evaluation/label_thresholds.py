@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from divgrpc.engine import Engine
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.evaluation import FOLDS, choose_by_folds, deal_folds
 from divgrpc.index import Index
 from divgrpc.labels.model import as_labels
@@ -68,9 +68,7 @@ def choose_threshold(
     rows = as_rows("documents", documents, engine.dims)
     truth = as_labels(labels, len(rows))
     if truth.dims != indexed_labels.count:
-        raise InvalidArgumentError(
-            "labels", f"labels must have {indexed_labels.count} columns, got {truth.dims}"
-        )
+        raise invalid("labels", f"must have {indexed_labels.count} columns, got {truth.dims}")
     drank = None if indexed_labels.tree is None else indexed_labels.tree.drank
     measure = "f_score" if drank is None else "h_score"
 
@@ -83,7 +81,7 @@ def choose_threshold(
         _quantiles(scores[predictions >= 0]) if thresholds is None else np.unique(thresholds)
     )
     if not len(candidates):
-        raise InvalidArgumentError("thresholds", "thresholds must not be empty")
+        raise invalid("thresholds", "must not be empty")
     values = np.stack(
         [values_of(_predict(engine, rows, query, float(least))[0]) for least in candidates]
     )

@@ -6,7 +6,7 @@ from typing import Final, Self
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.evaluation.tally import (
     Resolution,
     Tally,
@@ -73,7 +73,7 @@ class LabelTask(Task):
                 "grid", f"settings times top_k must be at most {RANKS_MAX}, got {ranks}"
             )
         if self.set_default and all(s.threshold is None for s in self.grid.settings()):  # type: ignore[union-attr]  # of a `LabelGrid`
-            raise InvalidArgumentError("set_default", "set_default needs thresholds to choose from")
+            raise invalid("set_default", "needs thresholds to choose from")
 
     def bounded(self) -> Self:
         """Return the task; raises `InvalidArgumentError` where it is too large for one call."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import InvalidArgumentError, UnfitIndexError, invalid
 from divgrpc.evaluation.folds import FOLDS
 from divgrpc.evaluation.grid import Grid
 from divgrpc.evaluation.study import Study
@@ -80,7 +80,7 @@ class Relevance:
             lists = tuple(_whole(ids, field) for ids in relevant or ())
             entries, relevance = len(lists), cls(relevant=lists)
         if entries != queries:
-            raise InvalidArgumentError(field, f"{field} must have one entry for each query")
+            raise invalid(field, "must have one entry for each query")
         return relevance
 
     def __getitem__(self, rows: slice) -> "Relevance":
@@ -273,5 +273,5 @@ def _measure(
 def _whole(numbers: npt.ArrayLike, field: str) -> IntArray:
     array = np.asarray(numbers)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise InvalidArgumentError(field, f"{field} must be whole numbers, in one dimension")
+        raise invalid(field, "must be whole numbers, in one dimension")
     return array.astype(np.int64)

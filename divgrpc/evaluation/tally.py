@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.evaluation.folds import FOLDS, Choice, choices_of, deal_folds
 from divgrpc.evaluation.grid import Grid, LabelGrid
 from divgrpc.metrics import Values, harmonic_mean, mean, pareto_front, ratio_intervals
@@ -47,19 +47,17 @@ class Task:
     def __post_init__(self) -> None:
         field, rows, folds = self.rows_field, self.rows, self.folds
         if not rows:
-            raise InvalidArgumentError(field, f"{field} must have at least one row")
+            raise invalid(field, "must have at least one row")
         is_whole = isinstance(folds, int | np.integer) and not isinstance(folds, bool)
         if not is_whole or (folds != 0 and not 2 <= folds <= rows):
-            raise InvalidArgumentError(
-                "folds",
-                f"folds must be 0 or between 2 and the number of {field} {rows}, got {folds}",
+            raise invalid(
+                "folds", f"must be 0 or between 2 and the number of {field} {rows}, got {folds}"
             )
         if self.set_default and not folds:
-            raise InvalidArgumentError("set_default", "set_default needs folds to choose by")
+            raise invalid("set_default", "needs folds to choose by")
         if self.set_default and len(set(self.widths())) > 1:
-            raise InvalidArgumentError(
-                "set_default",
-                f"set_default needs one {self.width_field}: several cannot be compared",
+            raise invalid(
+                "set_default", f"needs one {self.width_field}: several cannot be compared"
             )
 
     def widths(self) -> list[int]:
@@ -71,7 +69,7 @@ class Task:
         field, rows, settings = self.rows_field, self.rows, len(self.grid.settings())
         most = LIMITS["query_rows_max"]
         if rows > most:
-            raise InvalidArgumentError(field, f"{field} must have 1 to {most} rows, got {rows}")
+            raise invalid(field, f"must have 1 to {most} rows, got {rows}")
         most = LIMITS["evaluate_queries_max"]
         if settings * rows > most:
             raise InvalidArgumentError(

@@ -7,7 +7,7 @@ from typing import Any, Self, TypeAlias, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.labels import LabelModel
 from divgrpc.metrics.hierarchy import LabelTree
 from divgrpc.parameters import LIMITS, LabelParameters
@@ -58,20 +58,14 @@ class LabelInputs:
     def __post_init__(self) -> None:
         is_leml = isinstance(self.model, str) and self.model == "leml"
         if not is_leml and not isinstance(self.model, LabelModel | None):
-            raise InvalidArgumentError(
-                "label_model", 'label_model must be "leml", a pair of factors, or None'
-            )
+            raise invalid("label_model", 'must be "leml", a pair of factors, or None')
         if self.names is not None and not all(map(_is_name, self.names)):
             bytes_max = LIMITS["label_name_bytes_max"]
-            raise InvalidArgumentError(
-                "label_names", f"label_names must be texts of at most {bytes_max} bytes each"
-            )
+            raise invalid("label_names", f"must be texts of at most {bytes_max} bytes each")
         if self.roots is not None and self.hierarchy is None:
-            raise InvalidArgumentError("roots", "roots must come with a hierarchy")
+            raise invalid("roots", "must come with a hierarchy")
         if self.hierarchy is not None and np.asarray(self.hierarchy).shape[1:] != (2,):
-            raise InvalidArgumentError(
-                "hierarchy", "hierarchy must have two columns, parents and children"
-            )
+            raise invalid("hierarchy", "must have two columns, parents and children")
 
     @classmethod
     def from_keywords(cls, seed: int, **labelling: Unpack[Labelling]) -> Self:
@@ -84,7 +78,7 @@ class LabelInputs:
         model = training.pop("label_model", None)
         if isinstance(model, tuple):
             if len(model) != 2:
-                raise InvalidArgumentError("label_model", "label_model must be a pair of factors")
+                raise invalid("label_model", "must be a pair of factors")
             model = LabelModel.of_factors(*model)
         inputs = cls(
             model=model,
@@ -114,9 +108,7 @@ class LabelInputs:
         edges = np.asarray(self.hierarchy)
         nodes_max = LIMITS["hierarchy_nodes_max"]
         if edges.size and edges.max() >= nodes_max:
-            raise InvalidArgumentError(
-                "hierarchy", f"hierarchy must have nodes below {nodes_max}, got {edges.max()}"
-            )
+            raise invalid("hierarchy", f"must have nodes below {nodes_max}, got {edges.max()}")
         return LabelTree.of_edges(edges[:, 0], edges[:, 1], label_count, self.roots)
 
 
@@ -131,9 +123,7 @@ def check_trained(model: object, names: Iterable[str]) -> None:
     """
     for name in names:
         if model != "leml":
-            raise InvalidArgumentError(
-                name, f'{name} goes with label_model="leml", which is trained; nothing else is'
-            )
+            raise invalid(name, 'goes with label_model="leml", which is trained; nothing else is')
 
 
 def _is_name(name: object) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.labels.matrices import multiply
 from divgrpc.types import FloatArray, IntArray, LabelPrediction
 from divgrpc.vectors import Rows, RowsLike, SparseRows, as_rows, prepare, within_float32
@@ -45,9 +45,9 @@ class LabelModel:
         factors = _as_factor("label_factors", label_factors)
         features = _as_factor("feature_map", feature_map)
         if factors.shape[1] != features.shape[1]:
-            raise InvalidArgumentError(
+            raise invalid(
                 "feature_map",
-                f"feature_map must have {factors.shape[1]} columns, as the label_factors have, "
+                f"must have {factors.shape[1]} columns, as the label_factors have, "
                 f"got {features.shape[1]}",
             )
         return cls(factors, features, np.zeros(factors.shape[1], np.float32), unit_rows)
@@ -114,11 +114,11 @@ def as_labels(labels: RowsLike, documents: int | None = None) -> SparseRows:
     """
     rows = label_rows(as_rows("labels", labels, None))
     if documents is not None and len(rows) != documents:
-        raise InvalidArgumentError(
-            "labels", f"labels must have one row for each of {documents} documents, got {len(rows)}"
+        raise invalid(
+            "labels", f"must have one row for each of {documents} documents, got {len(rows)}"
         )
     if not len(rows.values):
-        raise InvalidArgumentError("labels", "labels must have one label at least")
+        raise invalid("labels", "must have one label at least")
     rows.values[:] = 1
     return rows
 
@@ -131,7 +131,7 @@ def label_rows(labels: Rows) -> SparseRows:
     matrix = labels.matrix if isinstance(labels, SparseRows) else sparse.csr_array(labels)
     matrix.eliminate_zeros()
     if not np.isfinite(matrix.data).all():
-        raise InvalidArgumentError("labels", "labels must be finite")
+        raise invalid("labels", "must be finite")
     return SparseRows.of(matrix)
 
 
@@ -202,14 +202,14 @@ def check_top_k(top_k: int, label_count: int) -> int:
     Raises `InvalidArgumentError`, with the field top_k, unless `top_k` is an int from 1 up.
     """
     if not isinstance(top_k, int) or isinstance(top_k, bool) or top_k < 1:
-        raise InvalidArgumentError("top_k", f"top_k must be a whole number from 1 up, got {top_k}")
+        raise invalid("top_k", f"must be a whole number from 1 up, got {top_k}")
     return min(top_k, label_count)
 
 
 def _as_factor(name: str, matrix: npt.ArrayLike) -> FloatArray:
     factor = as_rows(name, matrix, None)
     if isinstance(factor, SparseRows) or not factor.size:
-        raise InvalidArgumentError(name, f"{name} must be a dense matrix, and not empty")
+        raise invalid(name, "must be a dense matrix, and not empty")
     if not np.isfinite(factor).all():
-        raise InvalidArgumentError(name, f"{name} must be finite")
+        raise invalid(name, "must be finite")
     return factor

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.labels.leml import Alternation, Tick, start
 from divgrpc.labels.matrices import Products
 from divgrpc.labels.model import best_products
@@ -67,9 +67,9 @@ def choose(
     (rows, features), count = documents.shape, labels.shape[1]
     rank_max = min(rows, features, count)
     if parameters.rank is not None and parameters.rank > rank_max:
-        raise InvalidArgumentError(
+        raise invalid(
             "rank",
-            f"rank must be at most {rank_max}, the least of {rows} documents, {features} features "
+            f"must be at most {rank_max}, the least of {rows} documents, {features} features "
             "that they have, the constant one included, and "
             f"{count} labels that they have, got {parameters.rank}",
         )

@@ -14,7 +14,7 @@ from typing import Final, Self
 import numpy as np
 
 from divgrpc.arrays import Array, read_only
-from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import UnfitIndexError, invalid
 from divgrpc.kernels import projection
 from divgrpc.labels.model import prediction
 from divgrpc.labels.votes import most_voted, weigh
@@ -266,9 +266,8 @@ def document_rows(documents: RowsLike, dims: int) -> Rows:
     """
     rows = as_rows("documents", documents, dims)
     if not 1 <= len(rows) <= LIMITS["query_rows_max"]:
-        raise InvalidArgumentError(
-            "documents",
-            f"documents must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}",
+        raise invalid(
+            "documents", f"must have 1 to {LIMITS['query_rows_max']} rows, got {len(rows)}"
         )
     if isinstance(rows, SparseRows):
         ends = np.concatenate(([0], np.cumsum(rows.values != 0)))
@@ -276,9 +275,7 @@ def document_rows(documents: RowsLike, dims: int) -> Rows:
     else:
         empty = ~rows.any(axis=1)
     if empty.any():
-        raise InvalidArgumentError(
-            "documents", f"documents row {empty.argmax()} has no feature, all are zeros"
-        )
+        raise invalid("documents", f"row {empty.argmax()} has no feature, all are zeros")
     return rows
 
 

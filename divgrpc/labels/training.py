@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.labels.leml import Alternation, start
 from divgrpc.labels.matrices import Products, without_empty
 from divgrpc.labels.model import LabelModel, as_documents, as_labels
@@ -74,9 +74,8 @@ def _train(
         if len(losses) > 1 and losses[-2] - losses[-1] < parameters.tolerance * losses[-2]:
             break
     if not training.label_factors.any():
-        raise InvalidArgumentError(
-            "regularisation",
-            f"regularisation must be lower, {best.regularisation:g} leaves no factors but zeros",
+        raise invalid(
+            "regularisation", f"must be lower, {best.regularisation:g} leaves no factors but zeros"
         )
     # Regularisation would give features and labels that no document has zeros too.
     feature_map = _insert_zeros(training.feature_map, used_features, features)
@@ -92,9 +91,9 @@ def _check_size(rank: int | None, features: int, labels: int) -> None:
     """Refuse a rank whose factors are too large to store; `features` includes the constant."""
     rank_max = LIMITS["label_factor_numbers_max"] // max(features, labels)
     if rank is not None and rank > rank_max:
-        raise InvalidArgumentError(
+        raise invalid(
             "rank",
-            f"rank must be at most {rank_max} with {features - 1} columns and {labels} labels, "
+            f"must be at most {rank_max} with {features - 1} columns and {labels} labels, "
             f"got {rank}: a factor holds too many numbers",
         )
 

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.metrics.judging import Values
 from divgrpc.types import Interval
 
@@ -34,7 +34,7 @@ def mean_intervals(values: Values, seed: int = 0, draws: int = DRAWS) -> list[In
     """
     values = np.asarray(values, np.float64)
     if values.ndim != 2:
-        raise InvalidArgumentError("values", "values must be (queries, metrics)")
+        raise invalid("values", "must be (queries, metrics)")
     applies = ~np.isnan(values)
     intervals = ratio_intervals(np.where(applies, values, 0.0), applies, seed, draws)
     # `mean` sums in another order, so its last digit may differ.

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.metrics.judging import Values
 from divgrpc.types import IntArray, Metric
 
@@ -56,9 +56,9 @@ def list_distances(
     """
     rows = np.asarray(rows, np.int64)
     if rows.ndim != 2 or not rows.shape[1]:
-        raise InvalidArgumentError("rows", "rows must be (queries, k) with k at least 1")
+        raise invalid("rows", "must be (queries, k) with k at least 1")
     if len(rows) != queries.shape[0]:
-        raise InvalidArgumentError("rows", f"rows must be of {queries.shape[0]} queries")
+        raise invalid("rows", f"must be of {queries.shape[0]} queries")
     k, dims = rows.shape[1], points.shape[1]
     lists = _BLOCK_SPARSE_ROWS // k if _is_sparse(points) else _BLOCK_NUMBERS // (k * max(k, dims))
     lists = min(max(1, lists), _BLOCK_SPARSE_ROWS)
@@ -78,9 +78,7 @@ def objective(distances: ListDistances, diversity: float) -> Values:
     `InvalidArgumentError` with the field diversity.
     """
     if not 0 <= diversity <= 1:
-        raise InvalidArgumentError(
-            "diversity", f"diversity must be between 0 and 1, got {diversity}"
-        )
+        raise invalid("diversity", f"must be between 0 and 1, got {diversity}")
     spread = distances.mean if distances.k > 1 else np.zeros_like(distances.mean)
     value = (1 - diversity) * distances.to_query - diversity * spread
     return np.where(distances.found == distances.k, value, np.nan)

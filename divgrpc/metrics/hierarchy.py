@@ -28,7 +28,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.metrics.judging import Values
 from divgrpc.types import IntArray
 
@@ -75,9 +75,11 @@ class LabelTree:
         else:
             tops = np.unique(np.asarray(roots))
             if len(tops) and not (tops.dtype.kind in "iu" and 0 <= tops[0] <= tops[-1] < nodes):
-                raise _wrong(f"must have roots from 0 to {nodes - 1}")
+                raise invalid("hierarchy", f"must have roots from 0 to {nodes - 1}")
         if not len(tops):
-            raise _wrong("must have a root: every node has a parent, so say where to begin")
+            raise invalid(
+                "hierarchy", "must have a root: every node has a parent, so say where to begin"
+            )
         tree = np.full(nodes, _NONE)
         depths = np.full(nodes, _NONE)
         # Below a common root the roots are on level 1.
@@ -87,7 +89,7 @@ class LabelTree:
             if not reached.any():
                 break
             if level == _LEVELS_MAX:
-                raise _wrong(f"must have at most {_LEVELS_MAX} levels below its root")
+                raise invalid("hierarchy", f"must have at most {_LEVELS_MAX} levels below its root")
             smallest = np.full(nodes, nodes)
             np.minimum.at(smallest, below[reached], above[reached])
             new = np.flatnonzero(smallest < nodes)
@@ -118,7 +120,7 @@ class LabelTree:
         """
         numbers = np.asarray(labels)
         if numbers.ndim != 2 or (numbers.dtype.kind not in "iu" and numbers.size):
-            raise InvalidArgumentError("labels", "labels must be rows of whole numbers")
+            raise invalid("labels", "must be rows of whole numbers")
         rows = max(1, _BLOCK_LABELS // max(1, numbers.shape[1]))
         starts = range(0, len(numbers), rows)
         parts = [self._drank(numbers[start : start + rows]) for start in starts]
@@ -144,10 +146,10 @@ class LabelTree:
 def _edges(parents: npt.ArrayLike, children: npt.ArrayLike) -> tuple[IntArray, IntArray]:
     above, below = np.asarray(parents), np.asarray(children)
     if above.ndim != 1 or above.shape != below.shape:
-        raise _wrong("must have as many parents as children")
+        raise invalid("hierarchy", "must have as many parents as children")
     for ends in (above, below):
         if len(ends) and (ends.dtype.kind not in "iu" or ends.min() < 0):
-            raise _wrong("must have whole numbers from 0 up")
+            raise invalid("hierarchy", "must have whole numbers from 0 up")
     return above.astype(np.int64), below.astype(np.int64)
 
 
@@ -170,7 +172,3 @@ def _distinct(nodes: IntArray) -> IntArray:
     ordered = np.sort(nodes, axis=1)
     new = np.diff(ordered, axis=1) != 0
     return np.asarray((new & (ordered[:, 1:] >= 0)).sum(axis=1) + (ordered[:, 0] >= 0))
-
-
-def _wrong(problem: str) -> InvalidArgumentError:
-    return InvalidArgumentError("hierarchy", f"hierarchy {problem}")

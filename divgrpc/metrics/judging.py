@@ -15,7 +15,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.types import IntArray
 
 Values = npt.NDArray[np.float64]
@@ -65,16 +65,14 @@ class PointCategories:
             raise InvalidArgumentError("ids", "labels must have categories, subtopics or ids")
         for name, array in columns.items():
             if array.shape != (length,):
-                raise InvalidArgumentError(
-                    name, f"{name} must have one number for each of {length} points"
-                )
+                raise invalid(name, f"must have one number for each of {length} points")
             if name != "ids" and array.max(initial=0) > _CATEGORY_MAX:
-                raise InvalidArgumentError(name, f"{name} must be at most {_CATEGORY_MAX}")
+                raise invalid(name, f"must be at most {_CATEGORY_MAX}")
         ids = columns.get("ids", np.arange(length))
         order = np.argsort(ids, kind="stable")
         ascending = ids[order]
         if (ascending[1:] == ascending[:-1]).any() or ids.min(initial=0) < 0:
-            raise InvalidArgumentError("ids", "ids must differ and be from 0 up")
+            raise invalid("ids", "must differ and be from 0 up")
         nothing = np.full(length, _NONE)
         categories, subtopics = (columns.get(name, nothing) for name in ("categories", "subtopics"))
         return cls(categories, subtopics, ids, order, ascending)
@@ -91,7 +89,7 @@ class PointCategories:
             rows = np.where(self.ascending[places] == ids, self.order[places], _NONE)
         unknown = ids[(rows < 0) & (ids != _NONE)]
         if len(unknown):
-            raise InvalidArgumentError(name, f"{name} has {unknown[0]}, which is no labelled point")
+            raise invalid(name, f"has {unknown[0]}, which is no labelled point")
         return rows
 
 
@@ -167,9 +165,8 @@ class Topics:
         lists = [np.unique(_whole(ids, "relevant")) for ids in relevant]
         for number, ids in enumerate(lists):
             if not len(ids) or ids[0] < 0:
-                raise InvalidArgumentError(
-                    "relevant",
-                    f"relevant must have ids from 0 up for every query, query {number} has none",
+                raise invalid(
+                    "relevant", f"must have ids from 0 up for every query, query {number} has none"
                 )
         names = np.arange(len(lists))
         topics = np.repeat(names, [len(ids) for ids in lists])
@@ -296,11 +293,9 @@ def as_lists(ids: IntArray, queries: int, truth_field: str, ids_field: str = "id
     """
     lists = _whole(ids, ids_field)
     if lists.ndim != 2 or not lists.shape[1]:
-        raise InvalidArgumentError(ids_field, f"{ids_field} must be (queries, k) with k at least 1")
+        raise invalid(ids_field, "must be (queries, k) with k at least 1")
     if len(lists) != queries:
-        raise InvalidArgumentError(
-            truth_field, f"{truth_field} must have one entry for each of {len(lists)} rows"
-        )
+        raise invalid(truth_field, f"must have one entry for each of {len(lists)} rows")
     return lists
 
 
@@ -308,5 +303,5 @@ def _whole(numbers: npt.ArrayLike, name: str) -> IntArray:
     array = np.asarray(numbers)
     # numpy makes floats of an empty list.
     if array.dtype.kind not in "iu" and array.size:
-        raise InvalidArgumentError(name, f"{name} must be whole numbers, got {array.dtype}")
+        raise invalid(name, f"must be whole numbers, got {array.dtype}")
     return array.astype(np.int64)

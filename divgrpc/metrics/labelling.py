@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.metrics.judging import Mask, Values, as_lists, earlier_and_total, is_among
 from divgrpc.metrics.relevance import harmonic_mean
 from divgrpc.types import IntArray
@@ -76,7 +76,7 @@ class JudgedLabels:
         count, totals = truth.shape[1], np.diff(truth.indptr).astype(np.int64)
         predicted = as_lists(np.asarray(labels), len(totals), "truth", "labels")
         if predicted.size and not -1 <= predicted.min() <= predicted.max() < count:
-            raise InvalidArgumentError("labels", f"labels must be from -1 to {count - 1}")
+            raise invalid("labels", f"must be from -1 to {count - 1}")
         distinct = np.where(earlier_and_total(predicted)[0] == 0, predicted, -1)
         rows = np.repeat(np.arange(len(totals)), totals)
         true = truth.indices.astype(np.int64)
@@ -126,7 +126,7 @@ def inverse_propensities(
     0.
     """
     if documents < 3:
-        raise InvalidArgumentError("documents", f"documents must be at least 3, got {documents}")
+        raise invalid("documents", f"must be at least 3, got {documents}")
     counts = np.asarray(label_counts, np.float64)
     return np.asarray(1 + (np.log(documents) - 1) * (b + 1) ** a * (counts + b) ** -a)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.metrics.comparing import mean
 from divgrpc.metrics.judging import Judged, Values, earlier_and_total
 from divgrpc.metrics.relevance import harmonic_mean, precision
@@ -98,7 +98,7 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
 def _gains(judged: Judged, alpha: float) -> Values:
     """Return (nq, k): (1 - alpha)^j for a sub-topic that occurs j times before, 0 without one."""
     if not 0 <= alpha <= 1:
-        raise InvalidArgumentError("alpha", f"alpha must be between 0 and 1, got {alpha}")
+        raise invalid("alpha", f"must be between 0 and 1, got {alpha}")
     earlier, _ = earlier_and_total(judged.subtopics)
     return np.where(judged.subtopics >= 0, (1.0 - alpha) ** earlier.astype(np.float64), 0.0)
 

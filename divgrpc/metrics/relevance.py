@@ -6,7 +6,7 @@ SetF, AP@k, RR and Success@k.
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.metrics.judging import Judged, Values, earlier_and_total
 
 
@@ -47,7 +47,7 @@ def n_call(judged: Judged, n: int) -> Values:
     with the field n.
     """
     if not 1 <= n <= judged.k:
-        raise InvalidArgumentError("n", f"n must be between 1 and k = {judged.k}, got {n}")
+        raise invalid("n", f"must be between 1 and k = {judged.k}, got {n}")
     return np.asarray(judged.relevant.sum(axis=1) >= n, np.float64)
 
 
