@@ -50,23 +50,22 @@ from divgrpc.metrics.labelling import (
     set_precision,
     set_recall,
 )
-from divgrpc.metrics.novelty import (
+from divgrpc.metrics.measures import (
     alpha_ndcg,
+    average_precision,
     err_ia,
+    f_score,
     h_of_means,
     h_score,
-    normalised_entropy,
-    subtopic_recall,
-)
-from divgrpc.metrics.relevance import (
-    average_precision,
-    f_score,
     harmonic_mean,
     majority_accuracy,
+    measure,
     n_call,
+    normalised_entropy,
     precision,
     recall,
     reciprocal_rank,
+    subtopic_recall,
 )
 from divgrpc.types import Interval
 
@@ -118,26 +117,3 @@ __all__ = [
     "set_recall",
     "subtopic_recall",
 ]
-
-
-def measure(judged: Judged) -> dict[str, Values]:
-    """Return every metric that needs no vectors by name, each (nq,) float64.
-
-    `one_call` is 1-call@k: at least one result is relevant. `n_call` is n-call@k with n = k: every
-    result is relevant.
-    """
-    return {
-        "precision": precision(judged),
-        "recall": recall(judged),
-        "f_score": f_score(judged),
-        "average_precision": average_precision(judged),
-        "reciprocal_rank": reciprocal_rank(judged),
-        "one_call": n_call(judged, 1),
-        "n_call": n_call(judged, judged.k),
-        "majority_accuracy": majority_accuracy(judged),
-        "subtopic_recall": subtopic_recall(judged),
-        "normalised_entropy": normalised_entropy(judged),
-        "h_score": h_score(judged),
-        "alpha_ndcg": alpha_ndcg(judged),
-        "err_ia": err_ia(judged),
-    }

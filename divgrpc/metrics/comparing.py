@@ -53,9 +53,9 @@ def ratio_intervals(
     `possible` is 0.
     """
     columns = np.concatenate([gained, np.asarray(possible, np.float64)], axis=1)
-    drawn_gained, drawn_possible = np.split(_draw_sums(columns, seed, draws), 2, axis=1)
+    sums = _draw_sums(columns, seed, draws)
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = drawn_gained / drawn_possible
+        ratios = np.divide(*np.split(sums, 2, axis=1))
         values = np.divide(*np.split(columns.sum(axis=0), 2))
     return [
         Interval(float(value), *_quantiles(column))
@@ -69,8 +69,8 @@ def gain_share(values: npt.ArrayLike, nearest: npt.ArrayLike, best: npt.ArrayLik
     Each is a number or (nq,), of the same queries. Queries with a NaN in one are left out. The
     share may be below 0 or above 1. It is NaN if `best` gains nothing over `nearest`.
     """
-    gained, possible = _gains(values, nearest, best).mean(axis=1)
-    return float(gained / possible) + 0.0 if possible else float("nan")
+    gain, possible = _gains(values, nearest, best).mean(axis=1)
+    return float(gain / possible) + 0.0 if possible else float("nan")
 
 
 # The name of `gain_share` for the objective J: `nearest` is J of the nearest points, and `best` is
@@ -86,8 +86,8 @@ def gain_share_interval(
     A drawn query counts in all three arrays. If `best` gains next to nothing, the interval is wide
     or infinite: report the possible gain before its share.
     """
-    gained, possible = _gains(values, nearest, best)
-    (interval,) = ratio_intervals(gained[:, None], possible[:, None], seed, DRAWS)
+    gains, possible = _gains(values, nearest, best)
+    (interval,) = ratio_intervals(gains[:, None], possible[:, None], seed, DRAWS)
     return interval._replace(value=gain_share(values, nearest, best))
 
 
@@ -129,15 +129,15 @@ def _draw_sums(columns: Values, seed: int, draws: int) -> Values:
     blocks = [np.empty((0, columns.shape[1]))]
     for start in range(0, draws if queries else 0, size):
         block = min(size, draws - start)
-        drawn = rng.integers(queries, size=(block, queries))
-        drawn += queries * np.arange(block)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=block * queries)
+        numbers = rng.integers(queries, size=(block, queries))
+        numbers += queries * np.arange(block)[:, None]
+        counts = np.bincount(numbers.ravel(), minlength=block * queries)
         blocks.append(counts.reshape(block, queries) @ columns)
     return np.concatenate(blocks)
 
 
-def _quantiles(drawn: Values) -> tuple[float, float]:
-    applicable = drawn[~np.isnan(drawn)]
+def _quantiles(ratios: Values) -> tuple[float, float]:
+    applicable = ratios[~np.isnan(ratios)]
     if not len(applicable):
         return float("nan"), float("nan")
     with np.errstate(invalid="ignore"):

@@ -87,15 +87,15 @@ def objective(distances: ListDistances, diversity: float) -> Values:
 def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) -> Values:
     """Return (3, g): mean distance to the query, mean and least between results, of g lists."""
     valid = rows >= 0
-    listed = points[np.maximum(rows, 0).ravel()].astype(np.float64)
+    vectors = points[np.maximum(rows, 0).ravel()].astype(np.float64)
     queries = queries.astype(np.float64)
-    squares = _squares(listed).reshape(rows.shape)
+    squares = _squares(vectors).reshape(rows.shape)
     count = valid.sum(axis=1)
-    products = _query_products(listed, queries, rows.shape)
+    products = _query_products(vectors, queries, rows.shape)
     to_query = _distances(products, squares, _squares(queries)[:, None], metric)
     total, least = np.zeros(len(rows)), np.full(len(rows), np.inf)
     places = np.arange(rows.shape[1])
-    for start, products in _pair_products(listed, rows.shape):
+    for start, products in _pair_products(vectors, rows.shape):
         block = slice(start, start + products.shape[1])
         distances = _distances(products, squares[:, block, None], squares[:, None], metric)
         # Count each pair once, with the later place as the second.
@@ -103,7 +103,7 @@ def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) 
         total += np.where(pairs, distances, 0.0).sum(axis=(1, 2))
         least = np.minimum(least, np.where(pairs, distances, np.inf).min(axis=(1, 2)))
     pair_count = count * (count - 1) // 2
-    measured = (count > 0) & (metric != "inner_product")
+    has_query_distance = (count > 0) & (metric != "inner_product")
     values = np.stack(
         [
             np.where(valid, to_query, 0.0).sum(axis=1) / np.maximum(count, 1),
@@ -111,7 +111,7 @@ def _measure_block(points: Rows, queries: Rows, rows: IntArray, metric: Metric) 
             least,
         ]
     )
-    return np.where([measured, pair_count > 0, pair_count > 0], values, np.nan)
+    return np.where([has_query_distance, pair_count > 0, pair_count > 0], values, np.nan)
 
 
 def _distances(products: Values, a: Values, b: Values, metric: Metric) -> Values:
@@ -123,32 +123,32 @@ def _distances(products: Values, a: Values, b: Values, metric: Metric) -> Values
     return 2 * distances if metric == "cosine" else distances
 
 
-def _pair_products(listed: Rows, shape: tuple[int, int]) -> Iterator[tuple[int, Values]]:
+def _pair_products(vectors: Rows, shape: tuple[int, int]) -> Iterator[tuple[int, Values]]:
     """Yield (first place, products (g, s, k)) of rows at s places with all rows of their lists.
 
-    `listed` holds the rows of g lists of k places, `shape` is (g, k).
+    `vectors` holds the rows of g lists of k places, `shape` is (g, k).
     """
     lists, k = shape
-    if _is_sparse(listed):
+    if _is_sparse(vectors):
         step = k if lists > 1 else max(1, _STEP_SPARSE_PRODUCTS // k)
         for start in range(0, k, step):
-            block = listed if lists > 1 else listed[start : start + step]
-            products = _dense(block @ listed.T).reshape(lists, -1, lists, k)
+            block = vectors if lists > 1 else vectors[start : start + step]
+            products = _dense(block @ vectors.T).reshape(lists, -1, lists, k)
             yield start, products[np.arange(lists), :, np.arange(lists)]
         return
-    stacked = listed.reshape(lists, k, -1)
-    step = max(1, _STEP_MULTIPLICATIONS // stacked.size)
+    stack = vectors.reshape(lists, k, -1)
+    step = max(1, _STEP_MULTIPLICATIONS // stack.size)
     for start in range(0, k, step):
-        yield start, stacked[:, start : start + step] @ stacked.transpose(0, 2, 1)
+        yield start, stack[:, start : start + step] @ stack.transpose(0, 2, 1)
 
 
-def _query_products(listed: Rows, queries: Rows, shape: tuple[int, int]) -> Values:
+def _query_products(vectors: Rows, queries: Rows, shape: tuple[int, int]) -> Values:
     """Return the products (g, k) of the rows of each list with its query."""
     lists, k = shape
-    if _is_sparse(listed) or _is_sparse(queries):
-        products = _dense(listed @ queries.T).reshape(lists, k, lists)
+    if _is_sparse(vectors) or _is_sparse(queries):
+        products = _dense(vectors @ queries.T).reshape(lists, k, lists)
         return np.asarray(products[np.arange(lists), :, np.arange(lists)])
-    return np.asarray(np.einsum("gkd,gd->gk", listed.reshape(lists, k, -1), queries))
+    return np.asarray(np.einsum("gkd,gd->gk", vectors.reshape(lists, k, -1), queries))
 
 
 def _squares(rows: Rows) -> Values:

@@ -85,13 +85,13 @@ class LabelTree:
         # Below a common root the roots are on level 1.
         depths[tops] = level = int(len(tops) > 1)
         while True:
-            reached = (depths[above] == level) & (depths[below] == _NONE)
-            if not reached.any():
+            edges = np.flatnonzero((depths[above] == level) & (depths[below] == _NONE))
+            if not len(edges):
                 break
             if level == _LEVELS_MAX:
                 raise invalid("hierarchy", f"must have at most {_LEVELS_MAX} levels below its root")
             smallest = np.full(nodes, nodes)
-            np.minimum.at(smallest, below[reached], above[reached])
+            np.minimum.at(smallest, below[edges], above[edges])
             new = np.flatnonzero(smallest < nodes)
             level += 1
             tree[new], depths[new] = smallest[new], level
@@ -127,16 +127,16 @@ class LabelTree:
         return np.concatenate([np.empty(0), *parts])
 
     def _drank(self, labels: IntArray) -> Values:
-        known = (labels >= 0) & (labels < len(self.ancestors))
+        is_label = (labels >= 0) & (labels < len(self.ancestors))
         if not self.height:
             return np.zeros(len(labels))
-        rows, height = np.where(known, labels, 0), self.height
-        below = _distinct(np.where(known, self.ancestors[rows, height - 1], _NONE)) - 1
+        rows, height = np.where(is_label, labels, 0), self.height
+        below = _distinct(np.where(is_label, self.ancestors[rows, height - 1], _NONE)) - 1
         if height == 1:
             return (below > 0).astype(np.float64)
         result = np.zeros(len(labels))
         for level in range(height - 1, 0, -1):
-            above = _distinct(np.where(known, self.ancestors[rows, level - 1], _NONE)) - 1
+            above = _distinct(np.where(is_label, self.ancestors[rows, level - 1], _NONE)) - 1
             merging = np.divide(above, below, out=np.zeros(len(labels)), where=below > 0)
             result += merging * (2 * (height - level) / (height * (height - 1)))
             below = above
@@ -169,6 +169,6 @@ def _distinct(nodes: IntArray) -> IntArray:
     """Return the number of distinct nodes of each row, without -1."""
     if not nodes.shape[1]:
         return np.zeros(len(nodes), np.int64)
-    ordered = np.sort(nodes, axis=1)
-    new = np.diff(ordered, axis=1) != 0
-    return np.asarray((new & (ordered[:, 1:] >= 0)).sum(axis=1) + (ordered[:, 0] >= 0))
+    nodes = np.sort(nodes, axis=1)
+    is_new = np.diff(nodes, axis=1) != 0
+    return np.asarray((is_new & (nodes[:, 1:] >= 0)).sum(axis=1) + (nodes[:, 0] >= 0))

@@ -73,8 +73,8 @@ class PointCategories:
         ascending = ids[order]
         if (ascending[1:] == ascending[:-1]).any() or ids.min(initial=0) < 0:
             raise invalid("ids", "must differ and be from 0 up")
-        nothing = np.full(length, _NONE)
-        categories, subtopics = (columns.get(name, nothing) for name in ("categories", "subtopics"))
+        default = np.full(length, _NONE)
+        categories, subtopics = (columns.get(name, default) for name in ("categories", "subtopics"))
         return cls(categories, subtopics, ids, order, ascending)
 
     def rows(self, ids: IntArray, name: str = "ids") -> IntArray:
@@ -179,8 +179,7 @@ class Topics:
         Raises `InvalidArgumentError`, with the field asked, for a category that no point has.
         """
         numbers = np.searchsorted(self.names, asked)
-        known = np.append(self.names, _NONE)[numbers] == asked
-        unknown = asked[~known | (asked < 0)]
+        unknown = asked[(np.append(self.names, _NONE)[numbers] != asked) | (asked < 0)]
         if len(unknown):
             raise InvalidArgumentError("asked", f"no point has the category {unknown.min()}")
         return numbers

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from divgrpc.errors import invalid
 from divgrpc.metrics.judging import Mask, Values, as_lists, earlier_and_total, is_among
-from divgrpc.metrics.relevance import harmonic_mean
+from divgrpc.metrics.measures import harmonic_mean
 from divgrpc.types import IntArray
 
 # The usual A and B of `inverse_propensities`. Jain, Prabhu and Varma (2016) use 0.5 and 0.4 for
@@ -74,15 +74,14 @@ class JudgedLabels:
         field labels for labels outside -1 to L - 1.
         """
         count, totals = truth.shape[1], np.diff(truth.indptr).astype(np.int64)
-        predicted = as_lists(np.asarray(labels), len(totals), "truth", "labels")
-        if predicted.size and not -1 <= predicted.min() <= predicted.max() < count:
+        lists = as_lists(np.asarray(labels), len(totals), "truth", "labels")
+        if lists.size and not -1 <= lists.min() <= lists.max() < count:
             raise invalid("labels", f"must be from -1 to {count - 1}")
-        distinct = np.where(earlier_and_total(predicted)[0] == 0, predicted, -1)
+        distinct = np.where(earlier_and_total(lists)[0] == 0, lists, -1)
         rows = np.repeat(np.arange(len(totals)), totals)
         true = truth.indices.astype(np.int64)
-        keys = np.sort(rows * count + true)
-        predicted_keys = np.arange(len(distinct))[:, None] * count + distinct
-        right = (distinct >= 0) & is_among(keys, predicted_keys)
+        keys = np.arange(len(distinct))[:, None] * count + distinct
+        right = (distinct >= 0) & is_among(np.sort(rows * count + true), keys)
         return cls(distinct, right, totals, rows, true, count)
 
     @property
@@ -110,8 +109,8 @@ def ndcg_at(judged: JudgedLabels) -> Values:
     """
     discounts = 1 / np.log2(1 + _ranks(judged))
     best = np.minimum(_ranks(judged), np.maximum(judged.totals, 1)[:, None]).astype(np.int64)
-    gained = (judged.right * discounts).cumsum(axis=1)
-    return np.asarray(gained / discounts.cumsum()[best - 1])
+    gains = (judged.right * discounts).cumsum(axis=1)
+    return np.asarray(gains / discounts.cumsum()[best - 1])
 
 
 def inverse_propensities(
@@ -137,8 +136,8 @@ def propensity_scored_at(judged: JudgedLabels, inverse: Values) -> Values:
     `inverse` (L,) comes from `inverse_propensities`. As in published figures, the sum of the gains
     of all documents is divided by the sum of their best gains; this is not a mean of quotients.
     """
-    gained, best = (gains.sum(axis=0) for gains in propensity_gains(judged, inverse))
-    return np.asarray(np.divide(gained, best, out=np.zeros(len(best)), where=best > 0))
+    total, best = (gains.sum(axis=0) for gains in propensity_gains(judged, inverse))
+    return np.asarray(np.divide(total, best, out=np.zeros(len(best)), where=best > 0))
 
 
 def propensity_gains(judged: JudgedLabels, inverse: Values) -> tuple[Values, Values]:
@@ -146,14 +145,14 @@ def propensity_gains(judged: JudgedLabels, inverse: Values) -> tuple[Values, Val
 
     The gain of a document is the sum of `inverse` (L,) over its right labels.
     """
-    gained = np.where(judged.right, inverse[judged.labels], 0.0)
+    gains = np.where(judged.right, inverse[judged.labels], 0.0)
     order = np.lexsort((-inverse[judged.true], judged.rows))
     starts = np.cumsum(judged.totals) - judged.totals
     places = np.arange(len(order)) - np.repeat(starts, judged.totals)
-    within = places < gained.shape[1]
-    best = np.zeros(gained.shape)
+    within = places < gains.shape[1]
+    best = np.zeros(gains.shape)
     best[judged.rows[within], places[within]] = inverse[judged.true[order]][within]
-    return np.asarray(gained.cumsum(axis=1)), np.asarray(best.cumsum(axis=1))
+    return np.asarray(gains.cumsum(axis=1)), np.asarray(best.cumsum(axis=1))
 
 
 def coverage_at(judged: JudgedLabels) -> Values:
@@ -193,16 +192,16 @@ def measure_labels(
     also has `drank`, of all predicted labels, right or wrong, and `h_score`, its harmonic mean with
     precision (the paper's section "Combining Accuracy and Diversity").
     """
-    measured = {
+    metrics = {
         "precision": set_precision(judged),
         "recall": set_recall(judged),
         "f_score": set_f_score(judged),
         "ndcg": ndcg_at(judged)[:, -1],
     }
     if diversity is not None:
-        measured["drank"] = diversity(judged.labels)
-        measured["h_score"] = harmonic_mean(measured["precision"], measured["drank"])
-    return measured
+        metrics["drank"] = diversity(judged.labels)
+        metrics["h_score"] = harmonic_mean(metrics["precision"], metrics["drank"])
+    return metrics
 
 
 def _ranks(judged: JudgedLabels) -> Values:

@@ -1,7 +1,9 @@
-"""Diversity of results: sub-topics among the relevant results, and the h-score.
+"""Metrics of judged results: relevance, diversity of sub-topics, and both together.
 
-Each metric is (nq,) float64. It is NaN if the relevant points of the query have no sub-topic; D and
-h are NaN if they have just one. Sub-topics of results that are not relevant do not count.
+Each metric covers all k places and is (nq,) float64, 0 to 1. `ir_measures` calls those of relevance
+P@k, R@k, SetF, AP@k, RR and Success@k. Metrics of diversity count the sub-topics of relevant
+results. They are NaN if the relevant points of the query have no sub-topic; D and h are NaN if they
+have just one.
 """
 
 from typing import Any
@@ -12,7 +14,59 @@ import numpy.typing as npt
 from divgrpc.errors import invalid
 from divgrpc.metrics.comparing import mean
 from divgrpc.metrics.judging import Judged, Values, earlier_and_total
-from divgrpc.metrics.relevance import harmonic_mean, precision
+
+
+def precision(judged: Judged) -> Values:
+    """Return the share of the k places with a relevant result; an empty place counts as wrong."""
+    return np.asarray(judged.relevant.mean(axis=1))
+
+
+def recall(judged: Judged) -> Values:
+    """Return the share of all relevant points that are results; below 1 if more than k exist."""
+    return np.asarray(judged.relevant.sum(axis=1) / judged.relevant_total)
+
+
+def f_score(judged: Judged) -> Values:
+    """Return the harmonic mean of `precision` and `recall`, 0 without a relevant result."""
+    return harmonic_mean(precision(judged), recall(judged))
+
+
+def average_precision(judged: Judged) -> Values:
+    """Return the mean, over all relevant points, of the precision at the rank of each.
+
+    A relevant point that is not a result contributes 0, as in map_cut of trec_eval. The mean
+    reaches 1 only if at most k points are relevant.
+    """
+    at_rank = judged.relevant.cumsum(axis=1) / _ranks(judged)
+    return np.asarray((at_rank * judged.relevant).sum(axis=1) / judged.relevant_total)
+
+
+def reciprocal_rank(judged: Judged) -> Values:
+    """Return 1 / rank of the first relevant result, 0 without one."""
+    return np.asarray(np.where(judged.relevant, 1 / _ranks(judged), 0.0).max(axis=1))
+
+
+def n_call(judged: Judged, n: int) -> Values:
+    """Return 1 if at least `n` results are relevant, else 0; `n` is from 1 to k.
+
+    Chen and Karger, "Less is more" (SIGIR 2006), call it k-call at n. Raises `InvalidArgumentError`
+    with the field n.
+    """
+    if not 1 <= n <= judged.k:
+        raise invalid("n", f"must be between 1 and k = {judged.k}, got {n}")
+    return np.asarray(judged.relevant.sum(axis=1) >= n, np.float64)
+
+
+def majority_accuracy(judged: Judged) -> Values:
+    """Return 1 if the most frequent category of the results is that of the query, else 0.
+
+    This is goal (a) of section 3 of the paper. Of equally frequent categories the one that occurs
+    first counts. A result without a category does not count; without any category the value is 0.
+    With lists of relevant ids the two categories are relevant and not relevant.
+    """
+    _, total = earlier_and_total(judged.categories)
+    majority = np.take_along_axis(judged.categories, total.argmax(axis=1)[:, None], axis=1)[:, 0]
+    return np.asarray(majority == judged.asked, np.float64)
 
 
 def subtopic_recall(judged: Judged) -> Values:
@@ -73,12 +127,12 @@ def alpha_ndcg(judged: Judged, alpha: float = 0.5) -> Values:
     most one sub-topic. `alpha` is from 0 to 1. Raises `InvalidArgumentError` with the field alpha.
     """
     discounts = 1 / np.log2(np.arange(2, judged.k + 2))
-    gained = (_gains(judged, alpha) * discounts).sum(axis=1)
+    gains = (_gains(judged, alpha) * discounts).sum(axis=1)
     # The best list has one result of every sub-topic first, then a second result of each, ...
     ends = np.minimum(judged.depths.cumsum(axis=1), judged.k)
     sums = np.concatenate([[0.0], discounts.cumsum()])[ends]
     rounds = np.diff(sums, axis=1, prepend=0.0)
-    return _over(gained, (rounds * (1.0 - alpha) ** np.arange(judged.k)).sum(axis=1))
+    return _over(gains, (rounds * (1.0 - alpha) ** np.arange(judged.k)).sum(axis=1))
 
 
 def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
@@ -90,9 +144,9 @@ def err_ia(judged: Judged, alpha: float = 0.5) -> Values:
     ends the search. Raises `InvalidArgumentError` with the field alpha.
     """
     places = np.arange(judged.k)
-    gained = (_gains(judged, alpha) / (places + 1)).sum(axis=1)
+    gains = (_gains(judged, alpha) / (places + 1)).sum(axis=1)
     best = ((1.0 - alpha) ** places / (places + 1)).sum()
-    return _over(gained / best, judged.depths[:, 0])
+    return _over(gains / best, judged.depths[:, 0])
 
 
 def _gains(judged: Judged, alpha: float) -> Values:
@@ -106,3 +160,36 @@ def _gains(judged: Judged, alpha: float) -> Values:
 def _over(values: npt.NDArray[Any], divisors: npt.NDArray[Any]) -> Values:
     """Return values / divisors, NaN where a divisor is not above 0."""
     return np.where(divisors > 0, values / np.where(divisors > 0, divisors, 1), np.nan)
+
+
+def measure(judged: Judged) -> dict[str, Values]:
+    """Return every metric that needs no vectors by name, each (nq,) float64.
+
+    `one_call` is 1-call@k: at least one result is relevant. `n_call` is n-call@k with n = k: every
+    result is relevant.
+    """
+    return {
+        "precision": precision(judged),
+        "recall": recall(judged),
+        "f_score": f_score(judged),
+        "average_precision": average_precision(judged),
+        "reciprocal_rank": reciprocal_rank(judged),
+        "one_call": n_call(judged, 1),
+        "n_call": n_call(judged, judged.k),
+        "majority_accuracy": majority_accuracy(judged),
+        "subtopic_recall": subtopic_recall(judged),
+        "normalised_entropy": normalised_entropy(judged),
+        "h_score": h_score(judged),
+        "alpha_ndcg": alpha_ndcg(judged),
+        "err_ia": err_ia(judged),
+    }
+
+
+def harmonic_mean(a: Values, b: Values) -> Values:
+    """Return 2ab / (a + b) for numbers from 0 up: 0 if both are 0, NaN if one is NaN."""
+    total = a + b
+    return np.asarray(2 * a * b / np.where(total == 0, 1.0, total), np.float64)
+
+
+def _ranks(judged: Judged) -> Values:
+    return np.arange(1, judged.k + 1, dtype=np.float64)
