@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -204,7 +205,7 @@ def take_in(
     folder: Path, opening: index_pb2.BuildRequest, steps: Sequence[index_pb2.BuildRequest]
 ) -> None:
     """Do what a builder does with an upload, in this process and in memory."""
-    with LabelUpload(opening.header, folder) as upload:
+    with closing(LabelUpload(opening.header, folder)) as upload:
         for step in steps:
             if step.HasField("label_chunk"):
                 upload.add(step.label_chunk)
@@ -364,7 +365,7 @@ def test_more_than_a_build_may_bring(
     part = labels_pb2.LabelChunk(
         label_factors=dense(np.ones((1, 2))), hierarchy=EDGES, label_names=NAMES
     )
-    with LabelUpload(index_pb2.BuildHeader(labels=BROUGHT), tmp_path) as upload:
+    with closing(LabelUpload(index_pb2.BuildHeader(labels=BROUGHT), tmp_path)) as upload:
         upload.add(part)
         if limit != "label_names_bytes_max":
             # A chunk has two numbers or edges, and four names.

@@ -16,7 +16,7 @@ from divgrpc_client.messages.responses import query_result
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec import requests
 from divgrpc_server.ipc.packets import Op, Request
-from divgrpc_server.worker.batches import QueryJob
+from divgrpc_server.worker.batches import QueryBatch
 from support.running_server import RunningServer
 
 # No components and no orthogonal blocks, which take their time in so many dimensions.
@@ -37,12 +37,12 @@ def few_numbers(rows: int, each: int, seed: int) -> csr_array:
 def pieces(index: Index, queries: SparseRows) -> tuple[list[int], FloatArray]:
     """Answer a batch as a worker does; returns how many rows each piece had, and the scores."""
     query = requests.Query("any", queries, QueryParameters(k=2), (("k", 2),))
-    job = QueryJob(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
+    job = QueryBatch(Request(1, 1e9, Op.QUERY, "", b""), 0, query)
     ends = [0]
     reply = job.start(index.engine)
     while reply is None:
         ends.append(job._pace.stop())
-        reply = job.go_on()
+        reply = job.answer_slice()
     result = query_result(query_pb2.QueryResponse.FromString(reply.payload))
     return np.diff(ends).tolist(), result.scores
 

@@ -7,8 +7,7 @@ stay in memory, because limits keep them small. Imported late, because it loads 
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import IO, Final, Self
+from typing import IO, Final
 
 import numpy as np
 
@@ -27,7 +26,7 @@ _FACTORS: Final = ("label_factors", "feature_map")
 
 
 class LabelUpload:
-    """Collects the label chunks of one upload; a context manager that closes its files.
+    """Collects the label chunks of one upload in files, which `close` closes.
 
     Methods raise `InvalidArgumentError` with the field named, and `LimitExceededError` for more
     than a build may bring.
@@ -51,15 +50,8 @@ class LabelUpload:
         self._edge_count = 0
         self._roots: list[int] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the files; mappings of `inputs` stay valid."""
         for factor in self._factors.values():
             factor.close()
 

@@ -1,20 +1,17 @@
 """The process of evaluations: takes a call from a front, streams its rows, waits for the next call.
 
-Theory of operation. The supervisor starts a process for a call of Evaluate or EvaluateLabels where
-none waits. It opens the generation that serves and keeps it to the end, so a build or a deletion
-meanwhile changes nothing. As many threads as the server has workers measure; the main thread only
-sends progress. The process has a low priority, so queries that workers answer go first. A watching
-thread ends the process when the front or the supervisor hangs up, which is how a cancelled call, a
-lost connection and a passed deadline look from here. A process whose call ended otherwise waits for
-another call: to start one takes a second, most of it for loading the compiler.
+Theory of operation. The supervisor starts an evaluator for a call of Evaluate or EvaluateLabels if
+none is idle. The evaluator opens the generation that serves and keeps it to the end, so a build or
+a deletion meanwhile changes nothing. It measures on as many threads as the server has workers; the
+main thread only sends progress. It has a low priority, so the queries that workers answer go first.
+After a call it waits for another one, because to start a process takes a second.
 """
 
 import contextlib
 import os
 import select
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final
@@ -25,43 +22,42 @@ from divgrpc.platforms import count_cores
 from divgrpc.warmup import warm_kernels
 from divgrpc_server.codec.evaluate import LabelCall, QueryCall
 from divgrpc_server.codec.statuses import explain
-from divgrpc_server.ipc import build_frames, control, packets
-from divgrpc_server.ipc.build_frames import Part
+from divgrpc_server.ipc import control, job_calls, job_frames
+from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.logging import logs
 
 NICENESS: Final = 5
 _PROGRESS_SECONDS: Final = 0.2
-# How often a caller hears of rows being made, so that it does not take us for dead.
+# Between two events while rows are made, so that the caller does not take the server for dead.
 _ALIVE_SECONDS: Final = 2.0
-_CALLS: Final[dict[Part, type[QueryCall | LabelCall]]] = {
-    Part.EVALUATE: QueryCall,
-    Part.EVALUATE_LABELS: LabelCall,
+_CALLS: Final[dict[Frame, type[QueryCall | LabelCall]]] = {
+    Frame.EVALUATE: QueryCall,
+    Frame.EVALUATE_LABELS: LabelCall,
 }
 
 
-def evaluate(link: socket.socket, me: control.Self) -> None:
-    """Read the call from a front and send it progress and rows; raises what is wrong with it."""
-    part, payload = build_frames.receive(link)
-    build_frames.receive(link)  # the end of the caller's messages
-    call: Any = _CALLS[part](payload)
-    engine = Engine.open(me.root / call.index)
-    study: Study[Any] = call.study(engine)
+def evaluate(link: socket.socket, process: control.Self) -> None:
+    """Read the call on `link`, and send progress and rows; raises what is wrong with the call."""
+    kind, payload = job_frames.receive(link)
+    job_frames.receive(link)  # the end of the caller's messages
+    call: Any = _CALLS[kind](payload)
+    study: Study[Any] = call.study(Engine.open(process.root / call.index))
 
-    def tell() -> None:
-        # Progress that the caller has no room for is left out.
+    def report() -> None:
+        # Progress for which the socket has no room is left out.
         if select.select([], [link], [], 0)[1]:
-            build_frames.send(link, Part.EVENT, call.pack_progress(study.progress))
+            job_frames.send(link, Frame.EVENT, call.pack_progress(study.progress))
 
-    tell()
-    count = min(me.config.workers, count_cores())
+    report()
+    count = min(process.config.workers, count_cores())
     with ThreadPoolExecutor(count) as threads:
         work = [threads.submit(_exhaust, study) for _ in range(count)]
-        _await(work, tell, _PROGRESS_SECONDS)
+        _await(work, report, _PROGRESS_SECONDS)
         rows = threads.submit(study.rows)
-        _await([rows], tell, _ALIVE_SECONDS)
-    build_frames.send(link, Part.COMMITTED)
+        _await([rows], report, _ALIVE_SECONDS)
+    job_frames.send(link, Frame.COMMIT)
     for response in call.pack_rows(rows.result()):
-        build_frames.send(link, Part.EVENT, response)
+        job_frames.send(link, Frame.EVENT, response)
 
 
 def _exhaust(study: Study[Any]) -> None:
@@ -69,78 +65,47 @@ def _exhaust(study: Study[Any]) -> None:
         pass
 
 
-def _await(futures: "list[Future[Any]]", tell: Callable[[], None], seconds: float) -> None:
-    """Wait for all futures, and call `tell` every so many seconds; raises their first error."""
-    while (waited := wait(futures, seconds, FIRST_EXCEPTION)).not_done:
-        for future in waited.done:
+def _await(futures: "list[Future[Any]]", report: Callable[[], None], seconds: float) -> None:
+    """Wait for all futures, and call `report` every few seconds; raises their first error."""
+    while (state := wait(futures, seconds, FIRST_EXCEPTION)).not_done:
+        for future in state.done:
             future.result()
-        tell()
+        report()
     for future in futures:
         future.result()
-    tell()
+    report()
 
 
-@contextlib.contextmanager
-def _ending_with(link: socket.socket, channel: control.Channel) -> Iterator[None]:
-    """End this process as soon as the front or the supervisor hangs up, until the block ends."""
-    ours, theirs = socket.socketpair()
-
-    def watch() -> None:
-        poller = select.poll()
-        for descriptor in (link.fileno(), channel.fileno(), theirs.fileno()):
-            poller.register(descriptor, select.POLLRDHUP)
-        if theirs.fileno() not in [descriptor for descriptor, _ in poller.poll()]:
-            os._exit(1)
-
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        yield
-    finally:
-        ours.close()
-        watcher.join()
-        theirs.close()
+def serve(process: control.Self, log: logs.Logger) -> None:
+    """Serve calls until the supervisor hangs up."""
+    while job_calls.serve_call(
+        process,
+        lambda link: evaluate(link, process),
+        pack_result=lambda _: b"",
+        pack_error=lambda error, tag: explain(error, tag, log).SerializeToString(),
+        reusable=True,
+    ):
+        pass
 
 
-def serve(me: control.Self, log: logs.Logger) -> None:
-    """Serve one call after the other until the supervisor hangs up."""
-    while (received := me.channel.receive()) is not None:
-        message, descriptor = received
-        if descriptor < 0:
-            continue
-        with packets.adopt(descriptor) as link, contextlib.suppress(EOFError, OSError):
-            status = b""
-            with _ending_with(link, me.channel):
-                try:
-                    evaluate(link, me)
-                except (EOFError, BrokenPipeError, ConnectionResetError):
-                    return  # the front hung up on us
-                except Exception as error:  # noqa: BLE001  # the edge: the caller hears of it
-                    status = explain(error, message.text, log).SerializeToString()
-            # Before the outcome, upon which the front may ask for the next call.
-            me.channel.send(control.Message("ready"))
-            build_frames.send(link, Part.STATUS if status else Part.DONE, status)
-
-
-def _give_way() -> None:
+def _lower_priority() -> None:
     """Lower the priority of this process and of its session."""
     os.nice(NICENESS)
-    # Where the kernel groups processes by session, the priority of a process counts in its group
-    # alone.
+    # If the kernel groups processes by session, the priority counts only within the group.
     with contextlib.suppress(OSError):
         Path("/proc/self/autogroup").write_text(str(NICENESS))
 
 
 def main() -> None:
-    """Run an evaluator; started by the supervisor alone."""
-    me = control.enter()
-    log = logs.configure(me.config, "evaluator", me.serial)
+    """Run an evaluator; only the supervisor starts it."""
+    process = control.enter()
+    log = logs.configure(process.config, "evaluator", process.serial)
     with logs.edge(log):
         warm_kernels()
-        # Not before: its caller waits for the process to start.
-        _give_way()
-        serve(me, log)
-    # Taking a compiler apart in good order takes a while.
+        # Only now, because the caller waits for the start.
+        _lower_priority()
+        serve(process, log)
+    # An orderly exit would unload the compiler, which takes a while.
     os._exit(0)
 
 

@@ -1,8 +1,8 @@
 """The process that speaks gRPC: startup, serve, drain.
 
-It computes nothing and imports no compiler. What it knows of the other processes it hears from the
-supervisor over the control channel, which brings sockets to workers, builders and evaluators. When
-that channel ends, so does the process.
+It computes nothing and imports no compiler. The supervisor sends it the state of the server, and
+sockets to workers, builders and evaluators, over the control channel. When that channel ends, so
+does the process.
 """
 
 import asyncio
@@ -11,7 +11,6 @@ import os
 from contextlib import suppress
 from typing import Final
 
-import grpc
 from grpc import aio
 from grpc_health.v1 import health, health_pb2
 
@@ -20,82 +19,65 @@ from divgrpc.storage.generations import IndexFolder
 from divgrpc_server.front.catalog import Catalog
 from divgrpc_server.front.jobs import Jobs
 from divgrpc_server.front.pool import Pool
-from divgrpc_server.front.reflection import add_reflection
 from divgrpc_server.front.service import SERVICE, Service
-from divgrpc_server.front.standard_requests import of_one
+from divgrpc_server.front.standard_services import HEALTH, health_handler, reflection_handlers
 from divgrpc_server.ipc import control, packets
 from divgrpc_server.logging import logs
 from divgrpc_server.logging.logs import AccessLog, Logger
 
-# What calls get to end that were cancelled when the grace was over.
-_CANCELLED_SECONDS: Final = 1.0
-_HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-# The answer of grpc.health.v1 has no field for them.
-_COMPILED_KEY: Final = "divgrpc-kernels-compiled"
-_TOTAL_KEY: Final = "divgrpc-kernels-total"
+# Time for calls to end that were cancelled at the end of the grace.
+_CANCEL_SECONDS: Final = 1.0
 _OPTIONS: Final = (
     ("grpc.so_reuseport", 1),
     # Four times the limit of a message. `service` refuses messages above the limit and says what to
     # do instead. gRPC refuses those above this number, and says only how large they are.
     ("grpc.max_receive_message_length", 4 * LIMITS["message_bytes_max"]),
-    # Notice callers whose machine is gone, and let callers notice us as often as the usual client
-    # libraries do: gRPC's own default takes a ping more often than every five minutes for abuse.
+    # Notice callers whose machine is gone. Let callers ping as often as the usual client libraries
+    # do: by default gRPC takes more than one ping in five minutes for abuse.
     ("grpc.keepalive_time_ms", 60_000),
     ("grpc.keepalive_timeout_ms", 20_000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 10_000),
-    # Client libraries also ping to learn how much the network holds, some times in a row after an
-    # answer: by gRPC's own default the fourth would end the connection.
+    # Client libraries also ping to measure the network, a few times in a row after an answer. By
+    # default the fourth ping would end the connection.
     ("grpc.http2.max_ping_strikes", 100),
-    # A peer that connects and says nothing holds a descriptor no longer than this.
+    # A peer that connects and sends nothing holds a descriptor no longer than this.
     ("grpc.server_handshake_timeout_ms", 5_000),
     ("grpc.max_connection_idle_ms", 3_600_000),
 )
 
 
-def _pending(calls: int) -> tuple[tuple[str, int], ...]:
-    """Return the options that bound the calls of a line which gRPC holds and we have not taken.
-
-    Beyond them it ends new ones with a bare CANCELLED; our queue says why, and when to return.
-    """
-    name = "grpc.server.max_pending_requests"
-    return (name, calls), (f"{name}_hard_limit", calls)
-
-
 class Front:
-    """One gRPC server and what it needs."""
+    """One gRPC server and its parts."""
 
-    def __init__(self, me: control.Self, log: Logger) -> None:
-        self._me = me
-        self._log = log
+    def __init__(self, process: control.Self, log: Logger) -> None:
+        config, root = process.config, process.root
+        self._process = process
         self._loop = asyncio.get_running_loop()
         self._serving = False
+        # The number of compiled kernels and of all kernels.
         self._kernels = (0, 0)
-        self._draining = False
         self._stop = asyncio.Event()
-        self._health_wanted = asyncio.Event()
-        self._access = AccessLog(me.config)
+        self._health_is_stale = asyncio.Event()
+        self._access = AccessLog(config)
         self._pool = Pool(
-            me.config,
+            config,
             log,
-            report=self._report_lost,
-            changed=self._health_wanted.set,
+            report=lambda serial: self._send(control.Message("lost", serial)),
+            changed=self._health_is_stale.set,
             stamp=self._stamp,
         )
-        self._jobs = Jobs(me.config, me.channel, self._pool, me.root)
-        catalog = Catalog(
-            me.config, me.root, self._pool, lambda: self._serving, lambda: self._kernels
-        )
+        self._jobs = Jobs(config, process.channel, self._pool, root)
+        catalog = Catalog(config, root, self._pool, lambda: self._serving, lambda: self._kernels)
         self._service = Service(
-            me.config,
-            self._pool,
-            catalog,
-            self._jobs,
-            access=self._access,
-            log=log,
+            config, self._pool, catalog, self._jobs, access=self._access, log=log
         )
         self._health = health.aio.HealthServicer()
-        self._server = aio.server(options=(*_OPTIONS, *_pending(me.config.pending_calls)))
+        # gRPC ends calls beyond these limits with a bare CANCELLED; the pool's queue is shorter,
+        # and says why it refuses a call and when to try again.
+        name, calls = "grpc.server.max_pending_requests", config.pending_calls
+        pending = ((name, calls), (f"{name}_hard_limit", calls))
+        self._server = aio.server(options=(*_OPTIONS, *pending))
 
     async def run(self) -> None:
         """Serve until the supervisor says to drain."""
@@ -105,46 +87,20 @@ class Front:
 
     async def _startup(self) -> None:
         await self._set_health(serving=False)
-        # Registered methods wait in lines of their own until they are taken, so that nothing else
-        # waits behind those that come in floods. Where gRPC has no such lines, the handler below
-        # serves them.
-        self._server.add_registered_method_handlers(SERVICE, self._service.in_floods())
-        self._server.add_generic_rpc_handlers((self._service.handler(),))
-        self._server.add_generic_rpc_handlers((self._health_handler(),))
-        if self._me.config.reflection:
-            add_reflection(self._server, (SERVICE, _HEALTH))
-        self._server.add_insecure_port(self._me.config.listen)
+        # Registered methods have queues of their own in gRPC, so no other method waits behind them.
+        # If this gRPC has no such queues, the generic handler serves them.
+        self._server.add_registered_method_handlers(SERVICE, self._service.registered_methods())
+        handlers = [self._service.handler(), health_handler(self._health, lambda: self._kernels)]
+        if self._process.config.reflection:
+            handlers += reflection_handlers((SERVICE, HEALTH))
+        self._server.add_generic_rpc_handlers(handlers)
+        self._server.add_insecure_port(self._process.config.listen)
         await self._server.start()
-        self._loop.add_reader(self._me.channel.fileno(), self._obey)
-        # What is here now stays, and the collector need not look at it again.
+        self._loop.add_reader(self._process.channel.fileno(), self._obey)
+        # The objects of the start live on, so the collector need not look at them again.
         gc.collect()
         gc.freeze()
-        self._me.channel.send(control.Message("ready"))
-
-    def _health_handler(self) -> grpc.GenericRpcHandler:
-        request, response = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
-        packed = {"response_serializer": response.SerializeToString}
-        check, watch = of_one(request, self._check_health), of_one(request, self._health.Watch)
-        return grpc.method_handlers_generic_handler(
-            _HEALTH,
-            {
-                "Check": grpc.unary_unary_rpc_method_handler(check, **packed),
-                "Watch": grpc.unary_stream_rpc_method_handler(watch, **packed),
-            },
-        )
-
-    async def _check_health(
-        self,
-        request: health_pb2.HealthCheckRequest,
-        context: "aio.ServicerContext[bytes, health_pb2.HealthCheckResponse]",
-    ) -> health_pb2.HealthCheckResponse:
-        """Answer Check; its trailers say how many kernels are compiled, where some are missing."""
-        compiled, total = self._kernels
-        if compiled < total:
-            context.set_trailing_metadata(
-                ((_COMPILED_KEY, str(compiled)), (_TOTAL_KEY, str(total)))
-            )
-        return await self._health.Check(request, context)
+        self._process.channel.send(control.Message("ready"))
 
     async def _serve(self) -> None:
         keeper = asyncio.create_task(self._keep_health())
@@ -156,19 +112,19 @@ class Front:
     async def _drain(self) -> None:
         await self._health.enter_graceful_shutdown()
         self._service.drain()
-        await self._server.stop(self._me.config.grace)
-        # Calls for which the grace was too short are cancelled by now, and have yet to end.
+        await self._server.stop(self._process.config.grace)
+        # Calls for which the grace was too short are cancelled by now, but have not ended yet.
         calls = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if calls:
-            await asyncio.wait(calls, timeout=_CANCELLED_SECONDS)
+            await asyncio.wait(calls, timeout=_CANCEL_SECONDS)
         self._pool.close()
         self._access.close()
 
     async def _keep_health(self) -> None:
-        """Keep the health service telling the truth while workers come and go."""
+        """Update the health service while workers come and go."""
         while True:
-            await self._health_wanted.wait()
-            self._health_wanted.clear()
+            await self._health_is_stale.wait()
+            self._health_is_stale.clear()
             await self._set_health(serving=self._serving and self._pool.workers > 0)
 
     async def _set_health(self, *, serving: bool) -> None:
@@ -177,49 +133,44 @@ class Front:
             await self._health.set(service, answer.SERVING if serving else answer.NOT_SERVING)
 
     def _obey(self) -> None:
-        received = self._me.channel.receive()
+        received = self._process.channel.receive()
         if received is None:
             self._access.flush()
-            os._exit(1)  # the supervisor is gone: there is nobody to serve for, nor to clean up
+            os._exit(1)  # the supervisor is gone
         message, descriptor = received
         if message.kind == "worker" and descriptor < 0:
-            self._tell(control.Message("again", message.number))
+            self._send(control.Message("again", message.number))
         elif message.kind == "worker":
             self._pool.attach(message.number, packets.Link(packets.adopt(descriptor)))
         elif message.kind in ("job", "refused"):
-            self._jobs.hear(message, descriptor)
+            self._jobs.handle(message, descriptor)
         elif message.kind == "kernels":
-            self._kernels = message.number, int(message.text)
-            self._pool.no_worker = "no worker is up"
-            if message.number < int(message.text):
-                done = f"{message.number} of {message.text} kernels are compiled"
-                self._pool.no_worker = f"no worker is up yet: {done}, which is done once; retry"
+            self._set_kernels(message.number, int(message.text))
         elif message.kind == "serving":
             self._serving = True
-            self._health_wanted.set()
+            self._health_is_stale.set()
         elif message.kind == "drain":
             self._stop.set()
 
-    def _report_lost(self, serial: int) -> None:
-        self._tell(control.Message("lost", serial))
+    def _set_kernels(self, ready: int, total: int) -> None:
+        self._kernels = ready, total
+        self._pool.no_worker = "no worker is up"
+        if ready < total:
+            progress = f"{ready} of {total} kernels are compiled"
+            self._pool.no_worker = f"no worker is up yet: {progress}, which is done once; retry"
 
     def _stamp(self, index: str) -> tuple[int, int] | None:
         if not INDEX_NAME.fullmatch(index):
             return None
-        return IndexFolder(self._me.root / index).pointer_stamp()
+        return IndexFolder(self._process.root / index).pointer_stamp()
 
-    def _tell(self, message: control.Message) -> None:
+    def _send(self, message: control.Message) -> None:
         with suppress(OSError):
-            self._me.channel.send(message)
-
-
-async def _run(me: control.Self, log: Logger) -> None:
-    logs.log_faults_of(asyncio.get_running_loop(), log)
-    await Front(me, log).run()
+            self._process.channel.send(message)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
-    """Return uvloop's event loop where it is installed: calls cost a twentieth less with it."""
+    """Return an event loop of uvloop, if it is installed, because calls cost 5 % less with it."""
     try:
         import uvloop
     except ImportError:
@@ -228,11 +179,16 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def main() -> None:
-    """Run a front; started by the supervisor alone."""
-    me = control.enter()
-    log = logs.configure(me.config, "front", me.serial)
+    """Run a front; only the supervisor starts it."""
+    process = control.enter()
+    log = logs.configure(process.config, "front", process.serial)
+
+    async def run() -> None:
+        logs.log_faults_of(asyncio.get_running_loop(), log)
+        await Front(process, log).run()
+
     with logs.edge(log), asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(_run(me, log))
+        runner.run(run())
 
 
 if __name__ == "__main__":

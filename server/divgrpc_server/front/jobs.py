@@ -1,9 +1,9 @@
-"""Calls that have a process of their own: asks for the process, and relays between it and callers.
+"""Jobs: calls that have a process of their own, and the relay between that process and the caller.
 
-Build and BuildOnce have a builder, Evaluate and EvaluateLabels an evaluator. The messages pass as
-bytes, unread. When a builder has a generation whole, every worker opens it; then the builder lets
-it serve, which is one rename that all workers see at once. So no query waits for a large index to
-be opened, and none is answered from the past once another was not.
+Build and BuildOnce have a builder, Evaluate and EvaluateLabels an evaluator. Messages pass unread,
+as bytes. When a builder has staged a generation, every worker opens it. Then the builder publishes
+it by one rename, which all workers see at once. So no query waits until a large index is open, and
+no query is answered from the old generation after another one was answered from the new one.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from google.rpc import status_pb2
 from grpc import aio
@@ -36,134 +36,107 @@ from divgrpc_server.codec.statuses import (
 )
 from divgrpc_server.config import Config
 from divgrpc_server.front.pool import Pool
-from divgrpc_server.ipc import build_frames, control, packets
-from divgrpc_server.ipc.build_frames import Part, Whole
+from divgrpc_server.ipc import control, job_frames, packets
+from divgrpc_server.ipc.job_frames import Frame, StagedGeneration
 from divgrpc_server.ipc.packets import Op
 from divgrpc_server.ipc.subject_lines import NO_SUBJECT, subject
 
-
-class Stream(Protocol):
-    """As much of a call's context as a relay needs: raw messages both ways."""
-
-    async def read(self) -> object:
-        """Return the caller's next message, bytes, or `aio.EOF`."""
-
-    async def write(self, message: bytes) -> None:
-        """Send the caller a message."""
+# Returns the caller's next message, bytes, or `aio.EOF`.
+Read = Callable[[], Awaitable[object]]
+Write = Callable[[bytes], Awaitable[None]]
 
 
 class Job:
-    """One call: how its process is asked for, and its messages."""
+    """One call: how its process is requested, and where its messages come from and go to."""
 
-    # What a front asks the supervisor for, and how often if the process dies.
+    # The request to the supervisor, and how often it is made if the process dies.
     request: ClassVar[control.Kind]
-    tries = 1
-    died: ClassVar[str]
+    tries: ClassVar[int] = 1
+    death: ClassVar[str]
     full: ClassVar[type[DivgrpcError]]
-    # The frame of the caller's messages.
-    part: Part
 
-    def __init__(self, stream: Stream) -> None:
-        self.stream = stream
+    def __init__(self, frame: Frame, read: Read, write: Write) -> None:
+        """Take a call; `frame` is the kind of the caller's messages."""
+        self.frame = frame
+        self.read = read
+        self.write = write
 
     def check(self, message: object, root: Path) -> None:
         """Check the first message; raises the error that the process would raise."""
 
-    def done(self, response: bytes) -> None:
+    def finish(self, response: bytes) -> None:
         """Take the last response."""
 
 
 class Evaluation(Job):
-    """One Evaluate or EvaluateLabels call, as `part` says: one message to read, events to write."""
+    """One Evaluate or EvaluateLabels call."""
 
     request = "evaluate"
-    # Nothing but progress is sent before the rows, so a second process may begin anew.
+    # The caller gets only progress before the rows, so a second process may start afresh.
     tries = 2
-    died = "two evaluators ended while they evaluated this request"
+    death = "two evaluators ended while they evaluated this request"
     full = EvaluationsFullError
 
-    def __init__(
-        self, part: Part, request: bytes, write: Callable[[bytes], Awaitable[None]]
-    ) -> None:
-        super().__init__(_OneMessage(request, write))
-        self.part = part
+    def __init__(self, frame: Frame, request: bytes, write: Write) -> None:
+        super().__init__(frame, _reader_of(request), write)
 
 
 class Build(Job):
-    """One Build call; its subject comes from its header and its end."""
+    """One Build call; its subject comes from its header and its result."""
 
     request = "build"
-    died = "the builder ended before the index was done"
+    death = "the builder ended before the index was done"
     full = BuildsFullError
-    part = Part.MESSAGE
 
-    def __init__(self, stream: Stream) -> None:
-        super().__init__(stream)
+    def __init__(self, read: Read, write: Write, frame: Frame = Frame.MESSAGE) -> None:
+        super().__init__(frame, read, write)
         self.subject = NO_SUBJECT
-        self._index = ""
+        self.result = index_pb2.IndexInfo()
 
     def check(self, message: object, root: Path) -> None:
         """Check the first message; raises the core's error for a header that a builder refuses."""
-        request = index_pb2.BuildRequest()
-        if isinstance(message, bytes):
-            request.ParseFromString(message)
-        if request.WhichOneof("step") != "header":
-            raise InvalidArgumentError("header", "the first message must be a header")
-        self._check(request.header, root)
-
-    def done(self, response: bytes) -> None:
-        """Take the number of rows from the last response."""
-        info = index_pb2.BuildResponse.FromString(response).done
-        self.subject = subject(self._index, info.rows)
-
-    def _check(
-        self, header: index_pb2.BuildHeader | index_pb2.BuildOnceRequest, root: Path
-    ) -> None:
+        header = self._header(message if isinstance(message, bytes) else b"")
         name = check_index_name(header.index)
-        self._index = name
         self.subject = subject(name)
         parse_build_parameters(header.parameters)
         if not header.replace and IndexFolder(root / name).pointer_stamp() is not None:
             raise IndexExistsError(f"index {name!r} exists; set replace=True to replace it")
 
+    def finish(self, response: bytes) -> None:
+        """Take the description of the index from the last response."""
+        self.result = index_pb2.BuildResponse.FromString(response).done
+        self.subject = subject(self.result.name, self.result.rows)
+
+    def _header(self, message: bytes) -> index_pb2.BuildHeader | index_pb2.BuildOnceRequest:
+        request = index_pb2.BuildRequest.FromString(message)
+        if request.WhichOneof("step") != "header":
+            raise InvalidArgumentError("header", "the first message must be a header")
+        return request.header
+
 
 class BuildOnce(Build):
-    """One BuildOnce call; `response` is its answer, empty until its end."""
-
-    part = Part.ONCE
+    """One BuildOnce call: one message, which has a header's fields, and no events."""
 
     def __init__(self, request: bytes) -> None:
-        super().__init__(_OneMessage(request, _drop))
-        self.response = b""
+        super().__init__(_reader_of(request), _drop, Frame.ONCE)
 
-    def check(self, message: object, root: Path) -> None:
-        """Check the message as a Build checks its header."""
-        request = index_pb2.BuildOnceRequest()
-        if isinstance(message, bytes):
-            request.ParseFromString(message)
-        self._check(request, root)
+    @property
+    def response(self) -> bytes:
+        """The BuildOnceResponse."""
+        return index_pb2.BuildOnceResponse(index=self.result).SerializeToString()
 
-    def done(self, response: bytes) -> None:
-        """Make the answer from the last response."""
-        super().done(response)
-        info = index_pb2.BuildResponse.FromString(response).done
-        self.response = index_pb2.BuildOnceResponse(index=info).SerializeToString()
+    def _header(self, message: bytes) -> index_pb2.BuildOnceRequest:
+        return index_pb2.BuildOnceRequest.FromString(message)
 
 
-class _OneMessage:
-    """The stream of a call whose caller sends one message."""
+def _reader_of(message: bytes) -> Read:
+    """Return a reader of one message."""
+    messages = iter((message,))
 
-    def __init__(self, message: bytes, write: Callable[[bytes], Awaitable[None]]) -> None:
-        self._unread: list[object] = [aio.EOF, message]
-        self._write = write
+    async def read() -> object:
+        return next(messages, aio.EOF)
 
-    async def read(self) -> object:
-        """Return the message, then the end of the stream."""
-        return self._unread.pop() if self._unread else aio.EOF
-
-    async def write(self, message: bytes) -> None:
-        """Send the caller an event, or drop it where the call answers with one message."""
-        await self._write(message)
+    return read
 
 
 async def _drop(_: bytes) -> None:
@@ -171,15 +144,15 @@ async def _drop(_: bytes) -> None:
 
 
 class RefusedError(Exception):
-    """Another process of ours made a status, and the call ends with it."""
+    """A call ends with a status that another process made."""
 
-    def __init__(self, status: status_pb2.Status) -> None:
-        super().__init__(status.message)
-        self.status = status
+    def __init__(self, status: bytes) -> None:
+        self.status = status_pb2.Status.FromString(status)
+        super().__init__(self.status.message)
 
 
-class _DiedError(Exception):
-    """The process of a job ended without a word."""
+class _DeathError(Exception):
+    """The process of a job ended without an outcome."""
 
 
 class Jobs:
@@ -190,12 +163,12 @@ class Jobs:
         self._root = root
         self._channel = channel
         self._pool = pool
-        self._marks = itertools.count(1)
-        self._awaited: dict[int, tuple[Job, asyncio.Future[socket.socket]]] = {}
+        self._numbers = itertools.count(1)
+        self._requests: dict[int, tuple[Job, asyncio.Future[socket.socket]]] = {}
 
-    def hear(self, message: control.Message, descriptor: int) -> None:
+    def handle(self, message: control.Message, descriptor: int) -> None:
         """Take the supervisor's answer to a request for a process."""
-        job, future = self._awaited.pop(message.number, (None, None))
+        job, future = self._requests.pop(message.number, (None, None))
         if message.kind == "refused" or descriptor < 0:
             if job is not None and future is not None and not future.done():
                 future.set_exception(_refusal(job, message))
@@ -210,32 +183,28 @@ class Jobs:
     async def relay(self, job: Job, request_id: str) -> None:
         """Serve one call to its end.
 
-        A bad header is refused before a builder starts, which takes seconds.
-        Raises `RefusedError` with what the process says, and errors of ours. Being cancelled, by a
-        caller who left or whose deadline passed, ends the process too.
+        A bad header is refused before a builder starts, which takes seconds. Raises `RefusedError`
+        with the status of the process, and errors of the front. Cancelling, because the caller left
+        or its deadline passed, ends the process too.
         """
-        idle = self._config.upload_idle
-        try:
-            async with asyncio.timeout(idle):
-                header = await job.stream.read()
-        except TimeoutError:
-            raise _stood_still(idle) from None
+        upload = _Upload(job.read, self._config.upload_idle)
+        header = await upload.read()
         job.check(header, self._root)
         for _ in range(job.tries):
             with await self._start(job, request_id) as link:
-                relay = _Relay(job, header, link, idle, self._pool)
-                with suppress(_DiedError):
+                relay = _Relay(job, header, upload, link, self._pool)
+                with suppress(_DeathError):
                     await relay.run()
                     return
-                if relay.committed:
+                if relay.is_committed:
                     break
-        raise UnavailableError(job.died)
+        raise UnavailableError(job.death)
 
     async def _start(self, job: Job, request_id: str) -> socket.socket:
-        mark = next(self._marks)
+        number = next(self._numbers)
         future: asyncio.Future[socket.socket] = asyncio.get_running_loop().create_future()
-        self._awaited[mark] = job, future
-        self._channel.send(control.Message(job.request, mark, request_id))
+        self._requests[number] = job, future
+        self._channel.send(control.Message(job.request, number, request_id))
         try:
             return await future
         except asyncio.CancelledError:
@@ -253,134 +222,111 @@ def _refusal(job: Job, message: control.Message) -> DivgrpcError:
     return job.full()
 
 
-def _stood_still(seconds: float) -> LateError:
-    return LateError(f"the upload stood still for {seconds:g} seconds")
+class _Upload:
+    """The caller's messages, with a limit on the time that the server waits for one.
+
+    The limit holds only while it is the caller's turn, and the caller does not wait for the server.
+    """
+
+    def __init__(self, read: Read, idle_seconds: float) -> None:
+        self._read = read
+        self._idle_seconds = idle_seconds
+        self._is_callers_turn = True
+        self._limit: asyncio.Timeout | None = None
+
+    async def read(self) -> object:
+        """Return the next message; raises `LateError` if it does not come in time."""
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                self._set_limit()
+                return await self._read()
+        except TimeoutError:
+            seconds = f"{self._idle_seconds:g}"
+            raise LateError(f"the upload stood still for {seconds} seconds") from None
+        finally:
+            self._limit = None
+
+    def turn(self, *, callers: bool) -> None:
+        """Set whether it is the caller's turn; a turn begins anew if it was the server's."""
+        if callers != self._is_callers_turn:
+            self._is_callers_turn = callers
+            self._set_limit()
+
+    def _set_limit(self) -> None:
+        if self._limit is not None and not self._limit.expired():
+            now = asyncio.get_running_loop().time()
+            self._limit.reschedule(now + self._idle_seconds if self._is_callers_turn else None)
 
 
 class _Relay:
-    """One call between its caller and its process; its first message has been read."""
+    """One call between its caller and its process; `header`, its first message, was read."""
 
     def __init__(
-        self, job: Job, header: object, link: socket.socket, idle: float, pool: Pool
+        self, job: Job, header: object, upload: _Upload, link: socket.socket, pool: Pool
     ) -> None:
+        self.is_committed = False
         self._job = job
         self._header = header
-        self._stream = job.stream
+        self._upload = upload
         self._link = link
         self._pool = pool
         self._sending = asyncio.Lock()
-        self.committed = False
-        self._whole: Whole | None = None
-        self._upload_task: asyncio.Future[None] | None = None
-        self._clock = _IdleClock(idle, self._end_upload)
+        self._staged: StagedGeneration | None = None
 
     async def run(self) -> None:
         """Relay until the last event."""
-        upload = self._upload_task = asyncio.ensure_future(self._upload())
-        events = asyncio.ensure_future(self._events())
+        messages = asyncio.ensure_future(self._pass_messages())
+        events = asyncio.ensure_future(self._pass_events())
         try:
-            await asyncio.wait((upload, events), return_when=asyncio.FIRST_COMPLETED)
-            if self._clock.expired:
-                raise _stood_still(self._clock.seconds)
+            await asyncio.wait((messages, events), return_when=asyncio.FIRST_COMPLETED)
             if not events.done():
-                await upload  # raises what ended it early; else the caller has sent all it will
+                await messages  # raises what ended it early; otherwise the upload is complete
             await events
         finally:
-            self._clock.stop()
-            upload.cancel()
+            messages.cancel()
             events.cancel()
-            await asyncio.gather(upload, events, return_exceptions=True)
-            if self._whole is not None:
-                # Workers let go of what went before, or of what never came to serve.
-                self._pool.refresh(self._whole.index)
+            await asyncio.gather(messages, events, return_exceptions=True)
+            if self._staged is not None:
+                # Workers close the generation before, or the one that never came to serve.
+                self._pool.refresh(self._staged.name)
 
-    async def _upload(self) -> None:
-        """Pass the caller's messages on."""
-        # The caller may wait for us to accept the header before it goes on.
-        self._clock.turn(callers=False)
+    async def _pass_messages(self) -> None:
+        """Pass on the caller's messages."""
+        # The caller may wait for the acceptance of the header before it goes on.
+        self._upload.turn(callers=False)
         message = self._header
-        while True:
-            try:
-                if not isinstance(message, bytes):  # aio.EOF
-                    await self._send(Part.END)
-                    return
-                await self._send(self._job.part, message)
-            except (BrokenPipeError, ConnectionResetError):
-                return  # the process has ended, and `_events` hears why
-            self._clock.start()
-            message = await self._stream.read()
-            self._clock.stop()
+        with suppress(BrokenPipeError, ConnectionResetError):  # `_pass_events` raises the reason
+            while isinstance(message, bytes):
+                await self._send(self._job.frame, message)
+                message = await self._upload.read()
+            await self._send(Frame.END)
 
-    async def _events(self) -> None:
-        """Pass the events of the process on."""
+    async def _pass_events(self) -> None:
+        """Pass on the events of the process."""
         while True:
             try:
-                part, payload = await build_frames.receive_async(self._link)
+                kind, payload = await job_frames.receive_async(self._link)
             except (EOFError, ConnectionResetError):
-                raise _DiedError from None
-            if part == Part.STATUS:
-                raise RefusedError(status_pb2.Status.FromString(payload))
-            if part == Part.COMMITTED:
-                self.committed = True
-                self._clock.turn(callers=False)
-            elif part == Part.WHOLE:
-                self._whole = Whole.unpack(payload)
+                raise _DeathError from None
+            if kind == Frame.STATUS:
+                raise RefusedError(payload)
+            if kind == Frame.COMMIT:
+                self.is_committed = True
+                self._upload.turn(callers=False)
+            elif kind == Frame.STAGED:
+                self._staged = StagedGeneration.unpack(payload)
                 await self._pool.ask_all(Op.PREPARE, payload, math.inf, "")
-                # A builder that has ended meanwhile has said why, and that is read next.
+                # If the builder has ended meanwhile, its status is the next frame.
                 with suppress(BrokenPipeError, ConnectionResetError):
-                    await self._send(Part.PUBLISH)
+                    await self._send(Frame.PUBLISH)
             else:
-                self._clock.turn(callers=not self.committed)
+                self._upload.turn(callers=not self.is_committed)
                 if payload:
-                    await self._stream.write(payload)
-            if part == Part.DONE:
-                self._job.done(payload)
+                    await self._job.write(payload)
+            if kind == Frame.RESULT:
+                self._job.finish(payload)
                 return
 
-    async def _send(self, part: Part, payload: bytes = b"") -> None:
+    async def _send(self, kind: Frame, payload: bytes = b"") -> None:
         async with self._sending:
-            await build_frames.send_async(self._link, part, payload)
-
-    def _end_upload(self) -> None:
-        if self._upload_task is not None:
-            self._upload_task.cancel()
-
-
-class _IdleClock:
-    """Runs while we wait for the caller and the caller does not wait for us."""
-
-    def __init__(self, seconds: float, expire: Callable[[], None]) -> None:
-        self.seconds = seconds
-        self.expired = False
-        self._expire = expire
-        self._waiting = False
-        self._callers_turn = True
-        self._timer: asyncio.TimerHandle | None = None
-
-    def start(self) -> None:
-        """Begin to wait for a message."""
-        self._waiting = True
-        self._set()
-
-    def stop(self) -> None:
-        """Stop waiting: a message has come."""
-        self._waiting = False
-        self._set()
-
-    def turn(self, *, callers: bool) -> None:
-        """Say whether it is for the caller to go on."""
-        if callers != self._callers_turn:
-            self._callers_turn = callers
-            self._set()
-
-    def _set(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._waiting and self._callers_turn:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self.seconds, self._run_out)
-
-    def _run_out(self) -> None:
-        self.expired = True
-        self._expire()
+            await job_frames.send_async(self._link, kind, payload)

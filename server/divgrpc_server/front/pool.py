@@ -1,19 +1,19 @@
-"""Queries wait here for a worker; here a worker's death is made good.
+"""The worker pool: queries wait here for a worker, and survive the death of one.
 
-Theory of operation. A call waits in one of three lines: small, large (its packet needs a memfd), or
+Theory of operation. A call waits in one of three queues: small, large (its packet needs a memfd) or
 suspects. Small calls that wait together travel together, so load makes packets larger, not more.
-Credits (see `packets`) bound what a worker has before it; the rest waits here, where it can still
+Credits (see `packets`) bound the work that a worker holds. The rest waits here, where it can still
 go to whichever worker is free, or be withdrawn.
 
-A worker that dies leaves calls unanswered, and one of them may be the cause. All become suspects:
-one worker is reserved, and each suspect is tried there with nothing beside it, so that a second
-death names the guilty. That call fails and its fingerprint is remembered for a minute, in which it
-is refused untried. The innocent only lose the time. Before that the others compare the lengths of
-the index's files: where one was cut short, the answer is that and not another death.
+A worker that dies leaves calls unanswered, and one of them may be the cause. All become suspects.
+One worker is reserved, and each suspect runs there alone, so a second death identifies the cause.
+That call fails, and its fingerprint is refused for a minute. The other calls only lose time. Before
+that, the other workers compare the lengths of the index's files: if one was cut short, the answer
+is that error, not another death.
 
-Everything is bounded: calls and bytes held (see `admission`), the wait for a worker where none is
-up, the silence of a worker that has work, and the memory of fingerprints. All of it runs on one
-event loop.
+Everything is bounded: calls and bytes held (see `admission`), the wait for a worker if none is up,
+the silence of a worker that has work, and the number of fingerprints. All of it runs on one event
+loop.
 """
 
 import asyncio
@@ -30,20 +30,63 @@ from divgrpc_server.codec.statuses import OutOfMemoryError, PoisonError, explain
 from divgrpc_server.config import Config
 from divgrpc_server.front.admission import TO_ALL, Admission, Kind, kind_of
 from divgrpc_server.front.quarantine import Quarantine, index_of
-from divgrpc_server.front.worker_link import Call, Worker
 from divgrpc_server.ipc import packets
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
 
 _TICK_SECONDS: Final = 0.25
 _TRIES: Final = 2
+_CREDITS: Final[dict[Kind, int]] = {
+    "small": packets.SMALL_CREDITS,
+    "large": packets.LARGE_CREDITS,
+}
+
+
+class PoolCall:
+    """One request on its way through the pool."""
+
+    __slots__ = ("deaths", "deliver", "kind", "queue_time", "request", "worker")
+
+    def __init__(self, request: Request, deliver: Callable[[Reply], None]) -> None:
+        self.request = request
+        self.deliver = deliver
+        self.kind = kind_of(request.payload)
+        self.queue_time = time.monotonic()
+        self.deaths = 0
+        self.worker: WorkerLink | None = None
+
+
+class WorkerLink:
+    """A worker as a front sees it: the calls that it holds, and how many more it may take."""
+
+    def __init__(self, serial: int, link: packets.Link) -> None:
+        self.serial = serial
+        self.link = link
+        # Below zero while a lent credit is spent: the batch before has not ended.
+        self.credits = dict(_CREDITS)
+        # 1 from before the last slice of a batch until its end.
+        self.lent = 0
+        self.outstanding: dict[int, PoolCall] = {}
+        self.life_time = time.monotonic()
+        self.is_blocked = False
+        self.is_reported = False
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it holds nothing from this front."""
+        return not self.outstanding and self.credits == _CREDITS
+
+    def room(self, kind: Kind) -> int:
+        """Return how many more packets of a kind it may take."""
+        return self.credits[kind] + (self.lent if kind == "large" else 0)
 
 
 class Pool:
     """The workers of a front and the calls that wait for them.
 
-    `report` is told the serial of a worker that hangs or hung up; `changed` is called when the
-    number of workers changes; `stamp` gives of an index what changes with every generation.
+    report: is called with the serial of a worker that hangs or hung up.
+    changed: is called when the number of workers changes.
+    stamp: returns a value of an index that changes with every generation.
     """
 
     def __init__(
@@ -62,11 +105,13 @@ class Pool:
         self._report = report
         self._changed = changed
         self._loop = asyncio.get_running_loop()
-        self._workers: list[Worker] = []
-        self._small: OrderedDict[int, Call] = OrderedDict()
-        self._large: OrderedDict[int, Call] = OrderedDict()
-        self._suspects: OrderedDict[int, Call] = OrderedDict()
-        self._reserved: Worker | None = None
+        self._workers: list[WorkerLink] = []
+        self._queues: dict[Kind, OrderedDict[int, PoolCall]] = {
+            "small": OrderedDict(),
+            "large": OrderedDict(),
+        }
+        self._suspects: OrderedDict[int, PoolCall] = OrderedDict()
+        self._reserved: WorkerLink | None = None
         self._quarantine = Quarantine(stamp)
         self._ids = itertools.count(1)
         self._admission = Admission(config)
@@ -75,12 +120,12 @@ class Pool:
 
     @property
     def workers(self) -> int:
-        """How many workers are up."""
+        """The number of workers that are up."""
         return len(self._workers)
 
     def attach(self, serial: int, link: packets.Link) -> None:
         """Take a worker into service."""
-        worker = Worker(serial, link)
+        worker = WorkerLink(serial, link)
         self._workers.append(worker)
         self._loop.add_reader(link.fileno(), self._read, worker)
         self._changed()
@@ -106,7 +151,7 @@ class Pool:
 
     def submit(
         self, op: Op, payload: bytes, deadline: float, tag: str, deliver: Callable[[Reply], None]
-    ) -> Call:
+    ) -> PoolCall:
         """Queue a request; `deliver` gets its reply unless the call is withdrawn.
 
         Raises `QueueFullError` and `PoisonError`.
@@ -114,26 +159,18 @@ class Pool:
         self._admission.check(payload, deadline)
         if self._quarantine.holds(op, payload):
             raise PoisonError("this request ended two workers a moment ago and is not tried again")
-        call = Call(Request(next(self._ids), deadline, op, tag, payload), deliver)
+        call = PoolCall(Request(next(self._ids), deadline, op, tag, payload), deliver)
         self._admission.take(call.request)
-        self._line(call)[call.request.id] = call
+        self._queues[call.kind][call.request.id] = call
         self._dispatch()
         return call
 
-    def _line(self, call: Call) -> OrderedDict[int, Call]:
-        if call.deaths:
-            return self._suspects
-        return self._small if kind_of(call.request.payload) == "small" else self._large
-
-    def withdraw(self, call: Call) -> None:
+    def withdraw(self, call: PoolCall) -> None:
         """Forget a call that nobody waits for any more."""
-        number = call.request.id
-        for line in (self._small, self._large, self._suspects):
-            if line.pop(number, None):
-                self._admission.release(call.request)
-                return
-        worker = call.worker
-        if worker is not None and number in worker.outstanding:
+        number, worker = call.request.id, call.worker
+        if self._queue_of(call).pop(number, None):
+            self._admission.release(call.request)
+        elif worker is not None and number in worker.outstanding:
             del worker.outstanding[number]
             self._admission.release(call.request)
             cancel = Request(number, 0.0, Op.CANCEL, "", b"")
@@ -141,135 +178,127 @@ class Pool:
             self._dispatch()
 
     async def ask_all(self, op: Op, payload: bytes, deadline: float, tag: str) -> Sequence[Reply]:
-        """Ask every worker that is up, and return what those said that did not end meanwhile."""
+        """Send a request to every worker that is up; return the replies of those that survive."""
         replies: list[asyncio.Future[Reply]] = []
         for worker in list(self._workers):
             future: asyncio.Future[Reply] = self._loop.create_future()
-            request = Request(next(self._ids), deadline, op, tag, payload)
-            if self._send_whole(worker, request):
-                self._hand_over(worker, [Call(request, partial(_settle, future))])
+            call = PoolCall(
+                Request(next(self._ids), deadline, op, tag, payload), partial(_settle, future)
+            )
+            if self._send_packet(worker, [call]):
+                self._hand_over(worker, [call])
                 replies.append(future)
         results = await asyncio.gather(*replies)
         return [reply for reply in results if reply.outcome != Outcome.LOST]
 
     def refresh(self, index: str) -> None:
         """Tell every worker that an index has changed or is gone."""
-        self._note(Op.REFRESH, index.encode())
+        self._notify(Op.REFRESH, index)
+
+    def _queue_of(self, call: PoolCall) -> OrderedDict[int, PoolCall]:
+        return self._suspects if call.deaths else self._queues[call.kind]
 
     # Sending.
 
-    def _note(self, op: Op, what: bytes) -> None:
-        packet = packets.pack_request(Request(0, math.inf, op, "", what))
+    def _notify(self, op: Op, index: str) -> None:
+        packet = packets.pack_request(Request(0, math.inf, op, "", index.encode()))
         for worker in self._workers:
             self._send(worker, packet)
 
     def _dispatch(self) -> None:
         if self._suspects or self._reserved:
             self._try_suspect()
-        # A worker that a later line finds blocked passes for free in those before, until next time.
-        self._admission.measure("small", full=self._deal("small", self._small))
-        self._admission.measure("large", full=self._deal("large", self._large))
+        # A worker found blocked here counts as free in the queues before, until the next time.
+        for kind in self._queues:
+            self._admission.measure(kind, full=self._deal(kind))
 
-    def _deal(self, kind: Kind, line: OrderedDict[int, Call]) -> bool:
-        """Send what waits while a worker has room; tells whether workers are up and none has."""
-        while (worker := self._freest(kind)) and line:
-            if kind == "small":
-                self._send_small(worker)
-            else:
-                self._send_alone(worker, line.popitem(last=False)[1])
-        return worker is None and any(other is not self._reserved for other in self._workers)
+    def _deal(self, kind: Kind) -> bool:
+        """Send calls while a worker has room; return whether workers are up and none has."""
+        while (worker := self._freest(kind)) and self._queues[kind]:
+            self._send_calls(worker, self._next_calls(kind))
+        return worker is None and any(worker is not self._reserved for worker in self._workers)
 
-    def _freest(self, kind: Kind) -> Worker | None:
+    def _freest(self, kind: Kind) -> WorkerLink | None:
         free = [
             worker
             for worker in self._workers
-            if worker.room(kind) > 0 and not worker.blocked and worker is not self._reserved
+            if worker.room(kind) > 0 and not worker.is_blocked and worker is not self._reserved
         ]
         if len(free) < 2:
             return free[0] if free else None
-        # A credit that was lent is worth less: a batch is still under way there.
+        # A lent credit is worth less: a batch is still under way there.
         return max(
             free, key=lambda worker: (worker.room(kind), -worker.lent, -len(worker.outstanding))
         )
 
-    def _send_small(self, worker: Worker) -> None:
-        # At most an equal share of the waiting calls, so that other workers can start on the rest.
-        share = -(-len(self._small) // len(self._workers))
-        items: list[bytes] = []
-        calls: list[Call] = []
+    def _next_calls(self, kind: Kind) -> list[PoolCall]:
+        """Return the calls of the next packet: one large call, or small ones that fit together."""
+        queue = self._queues[kind]
+        # At most an equal share of the small calls, so that other workers can start on the rest.
+        share = -(-len(queue) // len(self._workers)) if kind == "small" else 1
+        calls: list[PoolCall] = []
         size = 0
-        for call in itertools.islice(self._small.values(), share):
+        for call in itertools.islice(queue.values(), share):
             size += packets.request_bytes(call.request)
-            if size > packets.PACKET_BYTES:
+            if calls and size > packets.PACKET_BYTES:
                 break
-            items.append(packets.pack_request(call.request))
             calls.append(call)
-        worker.small -= 1
-        self._hand_over(worker, calls)
+        return calls
+
+    def _send_calls(self, worker: WorkerLink, calls: list[PoolCall]) -> None:
+        """Move calls from their queue to a worker, in one packet and for one credit."""
+        kind = calls[0].kind
         for call in calls:
-            del self._small[call.request.id]
-        if not self._send(worker, b"".join(items)):
-            worker.small += 1
-            self._take_back(worker, calls)
-
-    def _send_alone(self, worker: Worker, call: Call) -> None:
-        request = call.request
-        self._hand_over(worker, [call])
-        small = int(len(request.payload) <= packets.SMALL_MAX)
-        spent = (small, 1 - small)
-        self._earn(worker, -spent[0], -spent[1])
+            del self._queue_of(call)[call.request.id]
+        self._hand_over(worker, calls)
+        worker.credits[kind] -= 1
         try:
-            sent = self._send_whole(worker, request)
+            if self._send_packet(worker, calls):
+                return
+            self._take_back(worker, calls)
         except OSError as error:
-            self._earn(worker, *spent)
-            del worker.outstanding[request.id]
-            self._admission.release(call.request)
-            call.deliver(_status(request, error, self._log))
-            return
-        if not sent:
-            self._earn(worker, *spent)
-            self._take_back(worker, [call])
+            for call in calls:
+                del worker.outstanding[call.request.id]
+                self._fail(call, error)
+        worker.credits[kind] += 1
 
-    def _earn(self, worker: Worker, small: int, large: int) -> None:
-        worker.small += small
-        worker.large += large
+    def _send_packet(self, worker: WorkerLink, calls: list[PoolCall]) -> bool:
+        """Send calls; return whether there was room. Raises OSError without a memory file."""
+        requests = [call.request for call in calls]
+        if calls[0].kind == "small":
+            return self._send(worker, b"".join(map(packets.pack_request, requests)))
+        with packets.memory_file(requests[0].payload) as memfd:
+            return self._send(worker, packets.pack_request(requests[0], in_memfd=True), memfd)
 
-    def _send_whole(self, worker: Worker, request: Request) -> bool:
-        """Send a request in a packet of its own; raises OSError where it finds no memory file."""
-        if len(request.payload) <= packets.SMALL_MAX:
-            return self._send(worker, packets.pack_request(request))
-        with packets.memory_file(request.payload) as memfd:
-            return self._send(worker, packets.pack_request(request, in_memfd=True), memfd)
-
-    def _hand_over(self, worker: Worker, calls: list[Call]) -> None:
-        if worker.idle:
-            worker.heard = time.monotonic()
+    def _hand_over(self, worker: WorkerLink, calls: list[PoolCall]) -> None:
+        if worker.is_idle:
+            worker.life_time = time.monotonic()
         for call in calls:
             worker.outstanding[call.request.id] = call
             call.worker = worker
 
-    def _take_back(self, worker: Worker, calls: list[Call]) -> None:
-        """Put calls that could not be sent at the head of their line."""
+    def _take_back(self, worker: WorkerLink, calls: list[PoolCall]) -> None:
+        """Put calls that could not be sent at the head of their queue."""
         for call in reversed(calls):
             number = call.request.id
             del worker.outstanding[number]
             call.worker = None
-            line = self._line(call)
-            line[number] = call
-            line.move_to_end(number, last=False)
+            queue = self._queue_of(call)
+            queue[number] = call
+            queue.move_to_end(number, last=False)
 
-    def _send(self, worker: Worker, packet: bytes, memfd: int = -1) -> bool:
+    def _send(self, worker: WorkerLink, packet: bytes, memfd: int = -1) -> bool:
         try:
             worker.link.send(packet, memfd)
         except OSError:
-            # Full, until it is heard again, or `_tick` ends it; or closed, which `_read` sees next.
-            worker.blocked = True
+            # Full, until the worker sends a packet or `_tick` ends it; or closed, as `_read` sees.
+            worker.is_blocked = True
             return False
         return True
 
-    # Hearing.
+    # Replies.
 
-    def _read(self, worker: Worker) -> None:
+    def _read(self, worker: WorkerLink) -> None:
         try:
             packet, memfd = worker.link.receive()
         except BlockingIOError:
@@ -277,25 +306,36 @@ class Pool:
         if not packet:
             self._lose(worker)
             return
-        worker.heard = time.monotonic()
-        worker.blocked = False
+        worker.life_time = time.monotonic()
+        worker.is_blocked = False
         small, large, lent = packets.unpack_credits(packet)
-        self._earn(worker, small, large)
+        worker.credits["small"] += small
+        worker.credits["large"] += large
         worker.lent += lent
         for reply in packets.unpack_replies(packet, memfd):
             call = worker.outstanding.pop(reply.id, None)
-            if call is not None:
-                self._admission.release(call.request, answered=True)
-                call.deliver(reply if reply.outcome != Outcome.LOST else self._lost(call))
+            if call is None:
+                continue
+            self._admission.release(call.request, answered=True)
+            if reply.outcome != Outcome.LOST:
+                call.deliver(reply)
+            else:
+                error = OutOfMemoryError("the server has no descriptor left to take an answer with")
+                call.deliver(self._status(call, error))
         self._dispatch()
 
-    def _lost(self, call: Call) -> Reply:
-        error = OutOfMemoryError("the server has no descriptor left to take the answer with")
-        return _status(call.request, error, self._log)
+    def _fail(self, call: PoolCall, error: Exception) -> None:
+        """End a call that is neither queued nor with a worker."""
+        self._admission.release(call.request)
+        call.deliver(self._status(call, error))
 
-    # Death, silence, and what follows.
+    def _status(self, call: PoolCall, error: Exception) -> Reply:
+        status = explain(error, call.request.tag, self._log)
+        return Reply(call.request.id, Outcome.STATUS, status.SerializeToString())
 
-    def _lose(self, worker: Worker) -> None:
+    # Death and silence.
+
+    def _lose(self, worker: WorkerLink) -> None:
         self._loop.remove_reader(worker.link.fileno())
         worker.link.close()
         self._workers.remove(worker)
@@ -317,63 +357,51 @@ class Pool:
         self._dispatch()
         self._log.warning("worker lost", worker=worker.serial, calls=len(worker.outstanding))
 
-    def _recheck(self, calls: Iterable[Call]) -> None:
-        """Have the others look at the files of indexes that a worker may have died of."""
+    def _recheck(self, calls: Iterable[PoolCall]) -> None:
+        """Tell the other workers to check the files of the indexes of `calls`."""
         for index in {index_of(call.request.op, call.request.payload) for call in calls} - {""}:
-            self._note(Op.RECHECK, index.encode())
+            self._notify(Op.RECHECK, index)
 
     def _try_suspect(self) -> None:
-        reserved = self._reserved
-        if reserved is None:
-            free = (worker for worker in self._workers if not worker.blocked)
-            reserved = min(free, key=lambda worker: len(worker.outstanding), default=None)
-            self._reserved = reserved
-        if reserved is None or not reserved.idle:
+        if self._reserved is None:
+            free = (worker for worker in self._workers if not worker.is_blocked)
+            self._reserved = min(free, key=lambda worker: len(worker.outstanding), default=None)
+        if self._reserved is None or not self._reserved.is_idle:
             return
         if self._suspects:
-            _, call = self._suspects.popitem(last=False)
-            self._send_alone(reserved, call)
+            self._send_calls(self._reserved, [next(iter(self._suspects.values()))])
         else:
             self._reserved = None
 
-    def _condemn(self, call: Call) -> None:
+    def _condemn(self, call: PoolCall) -> None:
         self._quarantine.add(call.request.op, call.request.payload)
         self._log.error("query ended two workers", request_id=call.request.tag)
-        self._admission.release(call.request)
-        error = UnavailableError("two workers ended while they answered this request")
-        call.deliver(_status(call.request, error, self._log))
+        self._fail(call, UnavailableError("two workers ended while they answered this request"))
 
     def _tick(self) -> None:
         self._ticker = self._loop.call_later(_TICK_SECONDS, self._tick)
         now = time.monotonic()
         for worker in self._workers:
-            if worker.idle:
-                worker.blocked = False  # notes alone had filled its socket, and get no answer
-            silent = not worker.idle and now - worker.heard > self._config.worker_silence
-            if silent and not worker.reported:
-                worker.reported = True
+            if worker.is_idle:
+                worker.is_blocked = False  # only notes filled its socket, and they get no reply
+            is_silent = not worker.is_idle and now - worker.life_time > self._config.worker_silence
+            if is_silent and not worker.is_reported:
+                worker.is_reported = True
                 self._log.warning("worker is silent", worker=worker.serial)
                 self._report(worker.serial)
-        long_ago = now - self._config.worker_wait
-        if not self._workers and self._empty_since <= long_ago:
-            self._give_up(long_ago)
+        limit = now - self._config.worker_wait
+        if not self._workers and self._empty_since <= limit:
+            self._give_up(limit)
         self._dispatch()
 
-    def _give_up(self, since: float) -> None:
-        """End the calls that have waited since then while no worker is up."""
-        for line in (self._suspects, self._large, self._small):
-            for call in [call for call in line.values() if call.since <= since]:
-                del line[call.request.id]
-                self._admission.release(call.request)
-                error = UnavailableError(self.no_worker)
-                call.deliver(_status(call.request, error, self._log))
+    def _give_up(self, limit: float) -> None:
+        """End the calls that were queued before `limit`, in seconds of `time.monotonic`."""
+        for queue in (self._suspects, *self._queues.values()):
+            for call in [call for call in queue.values() if call.queue_time <= limit]:
+                del queue[call.request.id]
+                self._fail(call, UnavailableError(self.no_worker))
 
 
 def _settle(future: "asyncio.Future[Reply]", reply: Reply) -> None:
     if not future.done():
         future.set_result(reply)
-
-
-def _status(request: Request, error: Exception, log: Logger) -> Reply:
-    status = explain(error, request.tag, log)
-    return Reply(request.id, Outcome.STATUS, status.SerializeToString())

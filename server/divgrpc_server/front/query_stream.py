@@ -1,8 +1,8 @@
 """A front's side of QueryStream: many queries under way on one call.
 
-One task reads and hands over; the call's own task writes answers as they come. A query counts from
-when it is read until its answer is written, and no more are read than the window allows: a caller
-who sends too fast or reads too slowly is held up by gRPC's own flow control.
+One task reads messages and submits them; the task of the call writes answers as they come. A query
+counts from when it is read until its answer is written, and no more are read than the window
+allows. So gRPC's own flow control holds up a caller who sends too fast or reads too slowly.
 """
 
 import asyncio
@@ -12,14 +12,12 @@ from collections.abc import Callable
 from functools import partial
 
 from google.protobuf.message import DecodeError
-from google.rpc import status_pb2
 
 from divgrpc.errors import DivgrpcError, UnavailableError
 from divgrpc_protos.v1 import query_pb2
 from divgrpc_server.codec.statuses import status_of
-from divgrpc_server.front.jobs import RefusedError, Stream
-from divgrpc_server.front.pool import Pool
-from divgrpc_server.front.worker_link import Call
+from divgrpc_server.front.jobs import Read, RefusedError, Write
+from divgrpc_server.front.pool import Pool, PoolCall
 from divgrpc_server.ipc.packets import Op, Outcome, Reply
 
 
@@ -28,27 +26,29 @@ class QueryStream:
 
     def __init__(
         self,
-        stream: Stream,
+        read: Read,
+        write: Write,
         pool: Pool,
         *,
         window: int,
         deadline: float,
         request_id: str,
-        heard: Callable[[bytes], None],
+        on_message: Callable[[bytes], None],
     ) -> None:
-        """Take what hears of each message as it is read."""
-        self._stream = stream
+        """Take a call; `on_message` gets each message that is read."""
+        self._read = read
+        self._write = write
         self._pool = pool
         self._window = window
         self._deadline = deadline
         self._request_id = request_id
-        self._heard = heard
+        self._on_message = on_message
         self._numbers = itertools.count()
-        self._calls: dict[int, Call | None] = {}
+        self._calls: dict[int, PoolCall | None] = {}
         self._answers: deque[bytes] = deque()
         self._in_flight = 0
-        self._answered = asyncio.Event()
-        self._room = asyncio.Event()
+        self._has_news = asyncio.Event()
+        self._has_room = asyncio.Event()
         self._failure: Exception | None = None
         self._reader: asyncio.Task[None] | None = None
         self._draining = False
@@ -56,15 +56,15 @@ class QueryStream:
     async def run(self) -> None:
         """Serve the call to its end.
 
-        Raises `RefusedError` where a message cannot be parsed, `UnavailableError` after `drain`.
+        Raises `RefusedError` if a message cannot be parsed, and `UnavailableError` after `drain`.
         """
-        reader = self._reader = asyncio.create_task(self._read())
-        reader.add_done_callback(lambda _: self._answered.set())
+        reader = self._reader = asyncio.create_task(self._read_messages())
+        reader.add_done_callback(lambda _: self._has_news.set())
         try:
-            while not self._over(reader):
-                await self._answered.wait()
-                self._answered.clear()
-                await self._write()
+            while not self._is_over(reader):
+                await self._has_news.wait()
+                self._has_news.clear()
+                await self._write_answers()
                 if self._failure is not None:
                     raise self._failure
             if reader.cancelled():
@@ -76,8 +76,8 @@ class QueryStream:
                     self._pool.withdraw(call)
             await asyncio.gather(reader, return_exceptions=True)
 
-    def _over(self, reader: "asyncio.Task[None]") -> bool:
-        """Tell whether everything is read and answered; raises what ended the reading early."""
+    def _is_over(self, reader: "asyncio.Task[None]") -> bool:
+        """Return whether all messages are answered; raises the error that ended the reading."""
         if not reader.done():
             return False
         if not self._draining:
@@ -85,21 +85,21 @@ class QueryStream:
         return self._in_flight == 0
 
     def drain(self) -> None:
-        """Read nothing more; answer what was read, then end the call."""
+        """Read no more messages; answer those that were read, then end the call."""
         self._draining = True
         if self._reader is not None:
             self._reader.cancel()
 
-    async def _read(self) -> None:
+    async def _read_messages(self) -> None:
         while True:
             while self._in_flight >= self._window:
-                self._room.clear()
-                await self._room.wait()
-            message = await self._stream.read()
+                self._has_room.clear()
+                await self._has_room.wait()
+            message = await self._read()
             if not isinstance(message, bytes):  # aio.EOF
                 return
             self._in_flight += 1
-            self._heard(message)
+            self._on_message(message)
             self._submit(message)
 
     def _submit(self, message: bytes) -> None:
@@ -120,21 +120,21 @@ class QueryStream:
         if reply.outcome == Outcome.ANSWER:
             self._answers.append(reply.payload)
         else:
-            self._fail(message, status_pb2.Status.FromString(reply.payload))
-        self._answered.set()
+            self._fail(message, RefusedError(reply.payload))
+        self._has_news.set()
 
-    def _fail(self, message: bytes, status: status_pb2.Status) -> None:
-        """Answer one query with an error, or end the stream where it has no name."""
+    def _fail(self, message: bytes, error: RefusedError) -> None:
+        """Answer one query with an error; end the stream if its correlation id is unknown."""
         try:
             number = query_pb2.QueryStreamRequest.FromString(message).correlation_id
         except DecodeError:
-            self._failure = RefusedError(status)
+            self._failure = error
             return
-        answer = query_pb2.QueryStreamResponse(correlation_id=number, error=status)
+        answer = query_pb2.QueryStreamResponse(correlation_id=number, error=error.status)
         self._answers.append(answer.SerializeToString())
 
-    async def _write(self) -> None:
+    async def _write_answers(self) -> None:
         while self._answers:
-            await self._stream.write(self._answers.popleft())
+            await self._write(self._answers.popleft())
             self._in_flight -= 1
-            self._room.set()
+            self._has_room.set()

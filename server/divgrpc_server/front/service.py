@@ -1,8 +1,7 @@
 """The gRPC handlers: raw bytes in, raw bytes out, one access line and one status per call.
 
-Nothing is deserialised by gRPC here: a Query goes to a worker as it came, and bytes that are no
-message end in INVALID_ARGUMENT instead of gRPC's UNKNOWN. Every way a call can end passes through
-`_Ending`, which is where errors become statuses.
+gRPC deserialises nothing here: a Query goes to a worker as it came, and bytes that are no message
+end in INVALID_ARGUMENT instead of gRPC's UNKNOWN. `Service._run` turns errors into statuses.
 """
 
 import asyncio
@@ -11,8 +10,9 @@ import math
 import re
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, NoReturn, TypeVar
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Final, TypeVar
 
 import grpc
 from google.rpc import code_pb2, status_pb2
@@ -24,11 +24,11 @@ from divgrpc_server.codec import subjects
 from divgrpc_server.codec.statuses import MessageTooLargeError, explain
 from divgrpc_server.config import Config
 from divgrpc_server.front.catalog import Catalog
-from divgrpc_server.front.jobs import Build, BuildOnce, Evaluation, Jobs, RefusedError, Stream
+from divgrpc_server.front.jobs import Build, BuildOnce, Evaluation, Job, Jobs, Read, RefusedError
 from divgrpc_server.front.pool import Pool
 from divgrpc_server.front.query_stream import QueryStream
-from divgrpc_server.front.standard_requests import DETAILS_KEY
-from divgrpc_server.ipc.build_frames import Part
+from divgrpc_server.front.standard_services import DETAILS_KEY
+from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.ipc.packets import Op, Outcome
 from divgrpc_server.ipc.subject_lines import NO_SUBJECT, Subject
 from divgrpc_server.logging.logs import AccessLog, Logger
@@ -42,33 +42,25 @@ _REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=@-]{1,128}")
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
-def _check_size(method: str, message: bytes) -> None:
+def _check_size(method: str, message: object) -> None:
     """Raise `MessageTooLargeError` for a message above the limit, and say what to do instead."""
-    size, most = len(message), LIMITS["message_bytes_max"]
-    if size > most:
+    limit = LIMITS["message_bytes_max"]
+    if isinstance(message, bytes) and len(message) > limit:
         instead = "use Build" if method == "BuildOnce" else "send fewer rows at a time"
         raise MessageTooLargeError(
-            f"a message must have at most {most} bytes, got {size}; {instead}"
+            f"a message must have at most {limit} bytes, got {len(message)}; {instead}"
         )
 
 
-class _SizedStream:
-    """A call's stream that refuses messages above the limit."""
+def _checked_reader(method: str, context: _Context) -> Read:
+    """Return a reader of a call's messages that checks their size."""
 
-    def __init__(self, method: str, stream: Stream) -> None:
-        self._method = method
-        self._stream = stream
-
-    async def read(self) -> object:
-        """Return the caller's next message, or `aio.EOF`; raises `MessageTooLargeError`."""
-        message = await self._stream.read()
-        if isinstance(message, bytes):
-            _check_size(self._method, message)
+    async def read() -> object:
+        message = await context.read()
+        _check_size(method, message)
         return message
 
-    async def write(self, message: bytes) -> None:
-        """Send the caller a message."""
-        await self._stream.write(message)
+    return read
 
 
 class Service:
@@ -94,36 +86,32 @@ class Service:
         self._numbers = itertools.count(1)
         self._streams: set[QueryStream] = set()
 
-    def in_floods(self) -> "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]":
-        """Return the methods that come thousands of times a second."""
-        unary = grpc.unary_unary_rpc_method_handler
+    def registered_methods(self) -> "Mapping[str, grpc.RpcMethodHandler[bytes, bytes]]":
+        """Return the methods that are called thousands of times a second."""
         return {
-            "Query": unary(self._from_pool("Query", Op.QUERY)),
-            "PredictLabels": unary(self._from_pool("PredictLabels", Op.PREDICT)),
+            "Query": self._unary("Query", partial(self._answer, Op.QUERY)),
+            "PredictLabels": self._unary("PredictLabels", partial(self._answer, Op.PREDICT)),
         }
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the whole service for a server to register."""
-        unary, stream = grpc.unary_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
-        server_stream = grpc.unary_stream_rpc_method_handler
-        catalog = self._catalog
+        stream = grpc.stream_stream_rpc_method_handler
+        catalog = {
+            "GetIndex": self._catalog.get_index,
+            "ListIndexes": self._catalog.list_indexes,
+            "DeleteIndex": self._catalog.delete_index,
+            "GetServerInfo": self._catalog.get_server_info,
+        }
         return grpc.method_handlers_generic_handler(
             SERVICE,
             {
-                **self.in_floods(),
+                **self.registered_methods(),
+                **{name: self._unary(name, _without_call(run)) for name, run in catalog.items()},
                 "QueryStream": stream(self._query_stream),
                 "Build": stream(self._build),
-                "BuildOnce": unary(self._build_once),
-                "GetIndex": unary(self._from_catalog("GetIndex", catalog.get_index)),
-                "ListIndexes": unary(self._from_catalog("ListIndexes", catalog.list_indexes)),
-                "DeleteIndex": unary(self._from_catalog("DeleteIndex", catalog.delete_index)),
-                "GetServerInfo": unary(
-                    self._from_catalog("GetServerInfo", catalog.get_server_info)
-                ),
-                "Evaluate": server_stream(self._evaluate("Evaluate", Part.EVALUATE)),
-                "EvaluateLabels": server_stream(
-                    self._evaluate("EvaluateLabels", Part.EVALUATE_LABELS)
-                ),
+                "BuildOnce": grpc.unary_unary_rpc_method_handler(self._build_once),
+                "Evaluate": self._evaluate("Evaluate", Frame.EVALUATE),
+                "EvaluateLabels": self._evaluate("EvaluateLabels", Frame.EVALUATE_LABELS),
             },
         )
 
@@ -132,42 +120,38 @@ class Service:
         for stream in self._streams:
             stream.drain()
 
-    def _from_pool(
-        self, method: str, op: Op
-    ) -> Callable[[bytes, _Context], Coroutine[Any, Any, bytes]]:
-        async def handle(request: bytes, context: _Context) -> bytes:
-            # The hot path: `_run` in one piece.
-            start = time.monotonic()
-            request_id = self._request_id(context)
-            remaining = context.time_remaining()
-            deadline = math.inf if remaining is None else start + remaining
-            try:
-                _check_size(method, request)
-                reply = await self._pool.answer(op, request, deadline, request_id)
-            except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
-                subject = self._subject(method, request)
-                await self._fail(context, method, start, request_id, error, subject=subject)
-            subject = self._subject(method, request)
-            if reply.outcome == Outcome.STATUS:
-                refused = RefusedError(status_pb2.Status.FromString(reply.payload))
-                await self._fail(context, method, start, request_id, refused, subject=subject)
-            seconds = time.monotonic() - start
-            self._access.add(method, "OK", seconds, request_id, context.peer(), subject=subject)
-            return reply.payload
+    def _unary(
+        self, method: str, answer: Callable[[bytes, str, float], Awaitable[bytes]]
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return the handler of a method; `answer` gets request, request id and deadline."""
 
-        return handle
+        async def handle(request: bytes, context: _Context) -> bytes:
+            def serve(request_id: str, deadline: float) -> Awaitable[bytes]:
+                _check_size(method, request)
+                return answer(request, request_id, deadline)
+
+            return await self._run(method, context, serve, lambda: self._subject(method, request))
+
+        return grpc.unary_unary_rpc_method_handler(handle)
+
+    async def _answer(self, op: Op, request: bytes, request_id: str, deadline: float) -> bytes:
+        reply = await self._pool.answer(op, request, deadline, request_id)
+        if reply.outcome == Outcome.STATUS:
+            raise RefusedError(reply.payload)
+        return reply.payload
 
     async def _query_stream(self, _: object, context: _Context) -> None:
         queries = subjects.StreamSubject()
 
         async def serve(request_id: str, deadline: float) -> None:
             stream = QueryStream(
-                _SizedStream("QueryStream", context),
+                _checked_reader("QueryStream", context),
+                context.write,
                 self._pool,
                 window=self._config.stream_window,
                 deadline=deadline,
                 request_id=request_id,
-                heard=queries.add if self._access.enabled else lambda _: None,
+                on_message=queries.add if self._access.enabled else lambda _: None,
             )
             self._streams.add(stream)
             try:
@@ -178,46 +162,30 @@ class Service:
         await self._run("QueryStream", context, serve, lambda: queries.subject)
 
     async def _build(self, _: object, context: _Context) -> None:
-        build = Build(_SizedStream("Build", context))
-
-        async def serve(request_id: str, _: float) -> None:
-            await self._jobs.relay(build, request_id)
-
-        await self._run("Build", context, serve, lambda: build.subject)
+        build = Build(_checked_reader("Build", context), context.write)
+        await self._run("Build", context, self._relay(build), lambda: build.subject)
 
     async def _build_once(self, request: bytes, context: _Context) -> bytes:
         build = BuildOnce(request)
+        serve = self._relay(build, "BuildOnce", request)
+        await self._run("BuildOnce", context, serve, lambda: build.subject)
+        return build.response
 
-        async def serve(request_id: str, _: float) -> bytes:
-            _check_size("BuildOnce", request)
-            await self._jobs.relay(build, request_id)
-            return build.response
-
-        return await self._run("BuildOnce", context, serve, lambda: build.subject)
-
-    def _evaluate(
-        self, method: str, part: Part
-    ) -> Callable[[bytes, _Context], Coroutine[Any, Any, None]]:
+    def _evaluate(self, method: str, frame: Frame) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(request: bytes, context: _Context) -> None:
-            async def serve(request_id: str, _: float) -> None:
-                _check_size(method, request)
-                await self._jobs.relay(Evaluation(part, request, context.write), request_id)
-
+            serve = self._relay(Evaluation(frame, request, context.write), method, request)
             await self._run(method, context, serve, lambda: self._subject(method, request))
 
-        return handle
+        return grpc.unary_stream_rpc_method_handler(handle)
 
-    def _from_catalog(
-        self, method: str, answer: Callable[[bytes], Awaitable[bytes]]
-    ) -> Callable[[bytes, _Context], Coroutine[Any, Any, bytes]]:
-        async def handle(request: bytes, context: _Context) -> bytes:
-            async def serve(_: str, __: float) -> bytes:
-                _check_size(method, request)
-                return await answer(request)
+    def _relay(
+        self, job: Job, method: str = "", request: bytes = b""
+    ) -> Callable[[str, float], Awaitable[None]]:
+        def serve(request_id: str, _: float) -> Awaitable[None]:
+            _check_size(method, request)
+            return self._jobs.relay(job, request_id)
 
-            return await self._run(method, context, serve, lambda: self._subject(method, request))
-
-        return handle
+        return serve
 
     def _subject(self, method: str, request: bytes) -> Subject:
         return subjects.read(method, request) if self._access.enabled else NO_SUBJECT
@@ -227,50 +195,43 @@ class Service:
         method: str,
         context: _Context,
         serve: Callable[[str, float], Awaitable[_T]],
-        subject: Callable[[], Subject] = lambda: NO_SUBJECT,
+        subject: Callable[[], Subject],
     ) -> _T:
-        """Serve a call; `subject` is called at its end, for the access line."""
+        """Serve a call to its end, whatever that is; every call passes through here.
+
+        serve: serves the call, given its request id and its deadline in seconds of
+            `time.monotonic`.
+        subject: is called at the end, for the access line.
+        """
         start = time.monotonic()
         request_id = self._request_id(context)
         remaining = context.time_remaining()
         deadline = math.inf if remaining is None else start + remaining
         try:
             answer = await serve(request_id, deadline)
-        except BaseException as error:  # noqa: BLE001  # `_fail` raises it again, or its status
-            await self._fail(context, method, start, request_id, error, subject=subject())
+        except BaseException as error:
+            status = self._status(error, request_id, is_late=context.time_remaining() == 0)
+            code = _CODES[status.code]
+            seconds = time.monotonic() - start
+            self._access.add(
+                method, code.name, seconds, request_id, context.peer(), subject=subject()
+            )
+            if not isinstance(error, Exception):
+                raise  # swallowing a cancellation would leak gRPC's memory of the call
+            details = ((DETAILS_KEY, status.SerializeToString()),)
+            await context.abort(code, status.message, details)
+            raise AssertionError("abort raises") from error
         seconds = time.monotonic() - start
         self._access.add(method, "OK", seconds, request_id, context.peer(), subject=subject())
         return answer
 
-    async def _fail(
-        self,
-        context: _Context,
-        method: str,
-        start: float,
-        request_id: str,
-        error: BaseException,
-        *,
-        subject: Subject,
-    ) -> NoReturn:
-        """End a call that failed: note it, then raise its status, or that it was cancelled."""
+    def _status(self, error: BaseException, request_id: str, *, is_late: bool) -> status_pb2.Status:
         if isinstance(error, RefusedError):
-            status = error.status
-        elif isinstance(error, asyncio.CancelledError):
-            # Swallowing it would leak gRPC's memory of the call.
-            late = context.time_remaining() == 0
-            status = status_pb2.Status(
-                code=code_pb2.DEADLINE_EXCEEDED if late else code_pb2.CANCELLED
-            )
-        else:
-            status = explain(error, request_id, self._log)
-        code = _CODES[status.code]
-        seconds = time.monotonic() - start
-        self._access.add(method, code.name, seconds, request_id, context.peer(), subject=subject)
-        if not isinstance(error, Exception):
-            raise error
-        details = ((DETAILS_KEY, status.SerializeToString()),)
-        await context.abort(code, status.message, details)
-        raise AssertionError("abort raises")
+            return error.status
+        if isinstance(error, asyncio.CancelledError):
+            code = code_pb2.DEADLINE_EXCEEDED if is_late else code_pb2.CANCELLED
+            return status_pb2.Status(code=code)
+        return explain(error, request_id, self._log)
 
     def _request_id(self, context: _Context) -> str:
         """Return the caller's id for the call if it is a decent one, else a new one."""
@@ -278,3 +239,9 @@ class Service:
             if key == _REQUEST_ID_KEY and _REQUEST_ID.fullmatch(str(value)):
                 return str(value)
         return f"{self._prefix}-{next(self._numbers)}"
+
+
+def _without_call(
+    answer: Callable[[bytes], Awaitable[bytes]],
+) -> Callable[[bytes, str, float], Awaitable[bytes]]:
+    return lambda request, _, __: answer(request)

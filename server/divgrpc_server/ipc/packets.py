@@ -49,7 +49,7 @@ class Op(IntEnum):
 
     QUERY = 1  # payload QueryRequest, answered with QueryResponse
     STREAM = 2  # payload QueryStreamRequest, answered with QueryStreamResponse
-    PREPARE = 3  # payload a `Whole`: open this generation, which will serve; answered when open
+    PREPARE = 3  # payload a `StagedGeneration`: open it; answered when open
     REFRESH = 4  # payload the name of an index: check whether it changed; not answered
     CANCEL = 5  # no payload: no caller waits for this id any more; not answered
     RECHECK = 6  # payload the name of an index that may have killed a worker; not answered

@@ -23,7 +23,7 @@ from typing import Final
 from divgrpc.errors import DivgrpcError, UnavailableError
 from divgrpc.storage.generations import lock_root, sweep
 from divgrpc_server.config import EVALUATIONS_MAX, Config
-from divgrpc_server.ipc import build_frames, packets
+from divgrpc_server.ipc import job_frames, packets
 from divgrpc_server.ipc.control import Message
 from divgrpc_server.logging.logs import Logger, log_faults_of
 from divgrpc_server.supervisor.child import Child, Role
@@ -178,7 +178,7 @@ class Supervisor:
             front.send(Message("refused", request.number))
             return
         try:
-            fronts_end, jobs_end = build_frames.pair()
+            fronts_end, jobs_end = job_frames.pair()
             with contextlib.ExitStack() as undo:
                 undo.callback(fronts_end.close)
                 undo.callback(jobs_end.close)

@@ -1,16 +1,16 @@
 """The process that answers queries: numba, no gRPC.
 
-Theory of operation. One thread waits for the supervisor and for the fronts. Packets are answered in
-order, one of each front at a time, with a large one the small one behind it, and what has come
-meanwhile is read in between, so that what was withdrawn is mostly known before it is begun. A query
-of many rows becomes a batch and is answered in pieces, one piece per round, while packets go first:
-a batch never holds up a small query for longer than a piece. Answers leave when their packet is
-done, or when they have waited a moment for one another. Where queries come one by one and fast, a
-worker stays awake between them: to be woken takes longer than to look.
+Theory of operation. One thread waits for the supervisor and the fronts. It answers packets in
+order, one of each front at a time, and with a large packet the small one behind it. It reads new
+packets in between, so that most withdrawn requests are never begun. A query of many rows becomes a
+batch and is answered in slices, one slice per round, while packets go first: a batch never delays a
+small query for longer than a slice. Answers leave at the end of their packet, or when they have
+waited a few milliseconds. While queries come singly and in quick succession, the worker stays awake
+between them, because to be woken takes longer than to poll.
 
-What must hold: every request gets exactly one reply unless it was withdrawn; every packet's credit
-goes back exactly once, and takes back what was lent on it; a front that has work here hears from us
-at least once a second, or it takes us for dead.
+Invariants: every request gets exactly one reply unless it was withdrawn. Every packet's credit goes
+back exactly once, and takes back the credit that was lent on it. A front that has work here gets a
+packet at least once a second, or it takes the worker for dead.
 """
 
 import gc
@@ -18,57 +18,56 @@ import os
 import select
 import time
 from collections import deque
-from typing import Final
+from typing import Final, NamedTuple
 
 from divgrpc_server.codec.statuses import LateError
 from divgrpc_server.ipc import control, packets
-from divgrpc_server.ipc.build_frames import Whole
+from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker import batches
-from divgrpc_server.worker.batches import PredictJob, QueryJob
-from divgrpc_server.worker.index_cache import Shelf
+from divgrpc_server.worker.batches import PredictionBatch, QueryBatch
+from divgrpc_server.worker.index_cache import IndexCache
 from divgrpc_server.worker.kernel_progress import warm
 
-# Answers are sent with the first that is finished so long after the last were, or with the packet's
-# last one.
+# An answer leaves at once if the last packet of answers left this long ago.
 _GATHER_SECONDS: Final = 0.006
 _SEND_SECONDS: Final = 10.0
 _ALIVE_SECONDS: Final = 1.0
-# Rounds of reading before what was read is served: more than a front has credits for, and notes.
+# Rounds of reading before answering: more than the credits and notes of a front need.
 _READS_MAX: Final = 16
-# A front's batches here, above which its packets wait with it, where another worker can take them.
+# Batches of a front here, above which its packets wait there, where another worker can take them.
 _BATCHES_MAX: Final = 1
+_QUERIES: Final = (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST)
 
-Work = QueryJob | PredictJob
 
-
-class Front:
-    """A front as a worker sees it: what it asked, what it is owed, and the way back."""
+class FrontLink:
+    """A front as a worker sees it: its requests, the credits that it is owed, and its answers."""
 
     def __init__(self, link: packets.Link) -> None:
         self.link = link
         self.packets: deque[list[Request]] = deque()
         self.pending: dict[int, Request] = {}
-        self.jobs: dict[int, Work] = {}
-        self.batches = 0
+        # Begun, by request id: in slices, or waiting for their index.
+        self.batches: dict[int, QueryBatch | PredictionBatch] = {}
+        self.sliced = 0
         self.owed_small = 0
         self.owed_large = 0
         self.lent = 0
-        self.gone = False
+        self.is_gone = False
         self._items: list[bytes] = []
         self._size = 0
-        self._sent = time.monotonic()
+        self._send_time = time.monotonic()
 
     def read(self) -> list[Request]:
-        """Take in a packet; returns the requests that are not queries."""
+        """Take a packet; return its requests if they are notes."""
         packet, memfd = self.link.receive()
         if not packet:
-            self.gone = True
+            self.is_gone = True
             return []
         requests = list(packets.unpack_requests(packet, memfd))
-        if requests[0].op not in (Op.QUERY, Op.STREAM, Op.PREDICT, Op.LOST):
-            return requests  # notes travel by themselves
+        if requests[0].op not in _QUERIES:
+            return requests  # notes share no packet with queries
         self.packets.append(requests)
         self.pending.update((request.id, request) for request in requests)
         return []
@@ -76,30 +75,28 @@ class Front:
     def withdraw(self, number: int) -> None:
         """Forget a request that nobody waits for."""
         self.pending.pop(number, None)
-        job = self.jobs.get(number)
-        if job is not None:
-            job.withdrawn = True
+        if number in self.batches:
+            self.batches[number].is_withdrawn = True
 
     def reply(self, reply: Reply) -> None:
         """Queue a reply; it leaves with the next `flush`, or alone if it is large."""
         if len(reply.payload) > packets.REPLY_MAX:
             self.flush()
             with packets.memory_file(reply.payload) as memfd:
-                self._send(
-                    packets.pack_credits(0, 0) + packets.pack_reply(reply, in_memfd=True), memfd
-                )
+                item = packets.pack_reply(reply, in_memfd=True)
+                self._send(packets.pack_credits(0, 0) + item, memfd)
             return
         item = packets.pack_reply(reply)
         if self._size + len(item) > packets.PACKET_BYTES - packets.CREDITS_BYTES:
             self.flush()
         self._items.append(item)
         self._size += len(item)
-        if time.monotonic() - self._sent > _GATHER_SECONDS:
+        if time.monotonic() - self._send_time > _GATHER_SECONDS:
             self.flush()
 
     def flush(self) -> None:
-        """Send what is queued and give back what credit may be given."""
-        small = self.owed_small if self.batches <= _BATCHES_MAX else 0
+        """Send the queued replies and the credits that are due."""
+        small = self.owed_small if self.sliced <= _BATCHES_MAX else 0
         large, self.owed_large = self.owed_large, 0
         lent, self.lent = self.lent, 0
         self.owed_small -= small
@@ -108,38 +105,47 @@ class Front:
             self._send(packets.pack_credits(small, large, lent) + b"".join(items), -1)
 
     def show_life(self) -> None:
-        """Let the front know that we are at work on what it asked."""
-        if time.monotonic() - self._sent > _ALIVE_SECONDS:
+        """Send an empty packet if the last packet left a while ago."""
+        if time.monotonic() - self._send_time > _ALIVE_SECONDS:
             self._send(packets.pack_credits(0, 0), -1)
 
     def begin_packet(self) -> None:
-        """Start the clock of the answers of one packet."""
-        self._sent = time.monotonic()
+        """Start the clock of the answers to one packet."""
+        self._send_time = time.monotonic()
 
     def _send(self, packet: bytes, memfd: int) -> None:
-        self._sent = time.monotonic()
+        self._send_time = time.monotonic()
         try:
             self.link.send_waiting(packet, memfd, _SEND_SECONDS)
         except OSError:
-            self.gone = True
+            self.is_gone = True
+
+
+class Task(NamedTuple):
+    """A batch of a front, and whether its packet was a large one."""
+
+    front: FrontLink
+    batch: QueryBatch | PredictionBatch
+    is_large: bool
 
 
 class Worker:
     """Serves fronts until the supervisor hangs up."""
 
-    def __init__(self, me: control.Self, log: logs.Logger) -> None:
-        self._control = me.channel
+    def __init__(self, process: control.Self, log: logs.Logger) -> None:
+        self._control = process.channel
         self._log = log
-        self._fronts: dict[int, Front] = {}
-        self._batches: deque[tuple[Front, Work, bool]] = deque()
-        # What waits for an index to be opened, by its name: queries, and builds before they serve.
-        self._parked: dict[str, list[tuple[Front, Work, bool]]] = {}
-        self._preparing: dict[str, tuple[Front, Request]] = {}
-        self._awake_seconds = me.config.worker_awake
-        # Whether the last query came alone, and as soon as it is worth to stay awake for.
-        self._alone = self._soon = False
+        self._fronts: dict[int, FrontLink] = {}
+        self._tasks: deque[Task] = deque()
+        # Tasks that wait until their index is open, by its name.
+        self._parked: dict[str, list[Task]] = {}
+        # Requests of builds that wait until a generation is open, by its folder.
+        self._preparing: dict[str, tuple[FrontLink, Request]] = {}
+        self._awake_seconds = process.config.worker_awake
+        # Whether the last packet had one query, and came within the time to stay awake.
+        self._is_single = self._is_quick = False
         self._opened = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._shelf = Shelf(me.root, lambda: os.eventfd_write(self._opened, 1))
+        self._indexes = IndexCache(process.root, lambda: os.eventfd_write(self._opened, 1))
         self._poller = select.poll()
         self._poller.register(self._control, select.POLLIN)
         self._poller.register(self._opened, select.POLLIN)
@@ -148,17 +154,17 @@ class Worker:
         """Answer until the control channel ends."""
         while self._take_in():
             for front in list(self._fronts.values()):
-                # A small one behind a large one goes before the pieces that this may come to.
+                # A small packet behind a large one goes before the slices of the large one.
                 while front.packets and self._serve_packet(front, front.packets.popleft()):
                     pass
-            if self._batches:
-                self._serve_piece(*self._batches.popleft())
+            if self._tasks:
+                self._serve_slice(self._tasks.popleft())
         for front in self._fronts.values():
             front.link.close()
 
     def _take_in(self) -> bool:
-        """Wait for something to do and read it; False at the end of the control channel."""
-        for front in [front for front in self._fronts.values() if front.gone]:
+        """Wait for something to do and read it; return False at the end of the control channel."""
+        for front in [front for front in self._fronts.values() if front.is_gone]:
             self._detach(front)
         ready = self._wait()
         for _ in range(_READS_MAX):
@@ -175,29 +181,23 @@ class Worker:
             if not ready:
                 break
         for front in self._fronts.values():
-            if front.jobs or self._preparing:
+            if front.batches or self._preparing:
                 front.show_life()
         return True
 
     def _wait(self) -> list[tuple[int, int]]:
-        """Wait for something to read, awake at first where the next query may come at once."""
-        patience = self._patience()
-        if patience == 0:
+        """Wait for something to read; stay awake at first if the next query may come at once."""
+        if self._tasks or any(front.packets for front in self._fronts.values()):
             return self._poller.poll(0)
-        asleep_from = time.monotonic() + self._awake_seconds
-        while self._soon and self._alone and time.monotonic() < asleep_from:
+        sleep_time = time.monotonic() + self._awake_seconds
+        while self._is_quick and self._is_single and time.monotonic() < sleep_time:
             if ready := self._poller.poll(0):
                 return ready
             os.sched_yield()
-        ready = self._poller.poll(patience)
-        self._soon = time.monotonic() < asleep_from
+        is_opening = self._parked or self._preparing
+        ready = self._poller.poll(_ALIVE_SECONDS * 1000 if is_opening else None)
+        self._is_quick = time.monotonic() < sleep_time
         return ready
-
-    def _patience(self) -> float | None:
-        """How long to wait, in milliseconds."""
-        if self._batches or any(front.packets for front in self._fronts.values()):
-            return 0
-        return _ALIVE_SECONDS * 1000 if self._parked or self._preparing else None
 
     def _obey(self) -> bool:
         received = self._control.receive()
@@ -205,150 +205,139 @@ class Worker:
             return False
         message, descriptor = received
         if message.kind == "front" and descriptor >= 0:
-            front = Front(packets.Link(packets.adopt(descriptor)))
+            front = FrontLink(packets.Link(packets.adopt(descriptor)))
             self._fronts[front.link.fileno()] = front
             self._poller.register(front.link.fileno(), select.POLLIN)
         return True
 
-    def _detach(self, front: Front) -> None:
+    def _detach(self, front: FrontLink) -> None:
         del self._fronts[front.link.fileno()]
         self._poller.unregister(front.link.fileno())
         front.link.close()
-        self._shelf.forget_prepared()
-        for job in front.jobs.values():
-            job.withdrawn = True
+        self._indexes.forget_prepared()
+        for batch in front.batches.values():
+            batch.is_withdrawn = True
 
-    def _read(self, front: Front) -> None:
+    def _read(self, front: FrontLink) -> None:
         for note in front.read():
             if note.op == Op.CANCEL:
                 front.withdraw(note.id)
             elif note.op == Op.PREPARE:
-                self._prepare(front, note)
+                generation = StagedGeneration.unpack(note.payload)
+                self._preparing[generation.folder] = (front, note)
+                self._indexes.prepare(generation.name, generation.folder)
             elif note.op == Op.REFRESH:
-                self._shelf.refresh(note.payload.decode())
+                self._indexes.refresh(note.payload.decode())
             elif note.op == Op.RECHECK:
-                self._shelf.recheck(note.payload.decode())
-        if front.gone:
+                self._indexes.recheck(note.payload.decode())
+        if front.is_gone:
             self._detach(front)
 
-    # Queries.
-
-    def _serve_packet(self, front: Front, packet: list[Request]) -> bool:
-        """Answer or begin what a packet asks; tells whether it is a large one."""
+    def _serve_packet(self, front: FrontLink, packet: list[Request]) -> bool:
+        """Answer or begin the requests of a packet; return whether it is a large one."""
         front.begin_packet()
-        self._alone = len(packet) == 1
+        self._is_single = len(packet) == 1
         first = packet[0]
-        large = first.op == Op.LOST or len(first.payload) > packets.SMALL_MAX
-        finished = True
+        is_large = first.op == Op.LOST or len(first.payload) > packets.SMALL_MAX
+        is_over = True
         for request in packet:
             if front.pending.pop(request.id, None) is None:
                 continue  # withdrawn
-            parsed = batches.parse(request, self._log)
-            if isinstance(parsed, Reply):
-                front.reply(parsed)
+            batch = batches.parse(request, self._log)
+            if isinstance(batch, Reply):
+                front.reply(batch)
             else:
-                finished = self._begin(front, parsed, large)
-        if not large:
+                is_over = self._begin(Task(front, batch, is_large))
+        if not is_large:
             front.owed_small += 1
-        elif finished:
+        elif is_over:
             front.owed_large += 1
         front.flush()
-        return large
+        return is_large
 
-    def _begin(self, front: Front, job: Work, large: bool) -> bool:
-        """Answer a job, or put it where it waits; False where the answer is still to come."""
+    def _begin(self, task: Task) -> bool:
+        """Answer a batch, or queue it; return whether it is over."""
+        front, batch, _ = task
         try:
-            self._check_time(job)
-            index = self._shelf.find(job.name)
-            reply = None if index is None else job.start(index)
+            _check_deadline(batch)
+            index = self._indexes.find(batch.name)
+            reply = None if index is None else batch.start(index)
             if reply is not None:
                 front.reply(reply)
                 return True
-        except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
-            front.reply(job.pack_error(error, self._log))
+        except Exception as error:  # noqa: BLE001  # becomes the status of the call
+            front.reply(batch.pack_error(error, self._log))
             return True
-        front.jobs[job.id] = job
+        front.batches[batch.id] = batch
         if index is None:
-            self._parked.setdefault(job.name, []).append((front, job, large))
+            self._parked.setdefault(batch.name, []).append(task)
         else:
-            front.batches += 1
-            self._batches.append((front, job, large))
+            front.sliced += 1
+            self._tasks.append(task)
         return False
 
-    def _serve_piece(self, front: Front, job: Work, large: bool) -> None:
+    def _serve_slice(self, task: Task) -> None:
+        front, batch, is_large = task
         lent = 0
         try:
-            if not job.withdrawn:
-                self._check_time(job)
-                if large and job.ends_soon:
-                    # The next batch comes while this one ends: to sleep would cost it a fifth.
+            if not batch.is_withdrawn:
+                _check_deadline(batch)
+                if is_large and batch.ends_soon:
+                    # The next batch comes while this one ends; waiting for it costs a fifth.
                     lent = front.lent = 1
                     front.flush()
-                reply = job.go_on()
+                reply = batch.answer_slice()
                 if reply is None:
-                    self._batches.append((front, job, large))
+                    self._tasks.append(task)
                     return
                 front.reply(reply)
-        except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
-            front.reply(job.pack_error(error, self._log))
-        front.batches -= 1
+        except Exception as error:  # noqa: BLE001  # becomes the status of the call
+            front.reply(batch.pack_error(error, self._log))
+        front.sliced -= 1
         front.lent -= lent
-        self._end_job(front, job, large)
+        self._end(task)
 
-    def _end_job(self, front: Front, job: Work, large: bool) -> None:
-        del front.jobs[job.id]
-        front.owed_large += large
-        if not front.gone:
+    def _end(self, task: Task) -> None:
+        front, batch, is_large = task
+        del front.batches[batch.id]
+        front.owed_large += is_large
+        if not front.is_gone:
             front.flush()
 
-    def _check_time(self, job: Work) -> None:
-        if job.deadline < time.monotonic():
-            raise LateError("the deadline had passed before the query was begun")
-
-    # Indexes that come and go.
-
-    def _prepare(self, front: Front, request: Request) -> None:
-        whole = Whole.unpack(request.payload)
-        self._preparing[whole.folder] = (front, request)
-        self._shelf.prepare(whole.index, whole.folder)
-
     def _take_opened(self) -> None:
-        """Go on with what waited for indexes to be opened."""
-        for name, folder in self._shelf.collect():
+        """Continue the requests that waited for indexes to be opened."""
+        for name, folder in self._indexes.collect():
             if folder:
                 front, request = self._preparing.pop(folder)
                 front.reply(Reply(request.id, Outcome.ANSWER, b""))
                 front.flush()
-                if front.gone:
-                    self._shelf.forget_prepared()
-            else:
-                for waiting in self._parked.pop(name, []):
-                    self._unpark(*waiting)
+                if front.is_gone:
+                    self._indexes.forget_prepared()
+                continue
+            for task in self._parked.pop(name, []):
+                if task.front.is_gone:
+                    continue
+                if task.batch.is_withdrawn or self._begin(task):
+                    self._end(task)
 
-    def _unpark(self, front: Front, job: Work, large: bool) -> None:
-        if front.gone:
-            return
-        if job.withdrawn:
-            self._end_job(front, job, large)
-            return
-        del front.jobs[job.id]
-        finished = self._begin(front, job, large)
-        front.owed_large += large and finished
-        front.flush()
+
+def _check_deadline(batch: QueryBatch | PredictionBatch) -> None:
+    if batch.deadline < time.monotonic():
+        raise LateError("the deadline had passed before the query was begun")
 
 
 def main() -> None:
-    """Run a worker; started by the supervisor alone."""
-    me = control.enter()
-    log = logs.configure(me.config, "worker", me.serial)
+    """Run a worker; only the supervisor starts it."""
+    process = control.enter()
+    log = logs.configure(process.config, "worker", process.serial)
     with logs.edge(log):
-        warm(me.channel, log)
-        # What is here now stays, and the collector need not look at it again.
+        warm(process.channel, log)
+        # The objects of the start live on, so the collector need not look at them again.
         gc.collect()
         gc.freeze()
-        me.channel.send(control.Message("ready"))
-        Worker(me, log).run()
-    # Nothing here needs an orderly end, and taking a compiler apart takes a while.
+        process.channel.send(control.Message("ready"))
+        Worker(process, log).run()
+    # An orderly exit would unload the compiler, which takes a while.
     os._exit(0)
 
 

@@ -1,8 +1,8 @@
-"""One query, or documents to label, inside a worker: parsed, answered in pieces, packed.
+"""The rows of a query, or documents to label, inside a worker: parsed, answered in slices, packed.
 
-A batch of many rows is answered a few milliseconds at a time, so that a worker can see to small
-queries in between. All pieces use the index object that the first one found, so every row of an
-answer is of one generation, and the answer is the one that the core gives to the whole batch.
+A batch of many rows is answered a few milliseconds at a time, so that a worker can answer small
+queries in between. All slices use one index object, so every row of an answer comes from the same
+generation, and the answer equals the core's answer to the whole batch.
 """
 
 import contextlib
@@ -26,61 +26,62 @@ from divgrpc_server.codec.statuses import OutOfMemoryError, explain
 from divgrpc_server.ipc.packets import Op, Outcome, Reply, Request
 from divgrpc_server.logging.logs import Logger
 
-# Target time of a piece. Shorter pieces slow a batch down more than they speed small queries up.
-_PIECE_SECONDS: Final = 0.008
-_FIRST_PIECE_ROWS: Final = 8
-_PIECE_ROWS_MAX: Final = 256
-# Least rows of a piece if rows share an exact search: over many points 8 take twice as long as 1.
-_TOGETHER_ROWS: Final = 8
-# Most stored numbers of a piece of sparse rows: the time to hash a row grows with its numbers.
-_PIECE_NONZEROS_MAX: Final = 2**16
+# Target time of a slice. Shorter slices slow a batch down more than they speed small queries up.
+_SLICE_SECONDS: Final = 0.008
+_FIRST_SLICE_ROWS: Final = 8
+_SLICE_ROWS_MAX: Final = 256
+# Least rows of a slice if rows share an exact search: over many points 8 take twice as long as 1.
+_SHARED_ROWS: Final = 8
+# Most stored numbers of a slice of sparse rows: the time to hash a row grows with its numbers.
+_SLICE_NONZEROS_MAX: Final = 2**16
 
 
 class Pace:
-    """Sizes of pieces: the number of rows that can be answered in a few milliseconds."""
+    """Sizes of slices: the number of rows that can be answered in a few milliseconds."""
 
     def __init__(self, queries: Rows, selector: LabelSelector | None) -> None:
+        # The first row of the next slice.
+        self.next_row = 0
         self._queries = queries
-        self._next = 0
-        # A row of these may take a second, of others a millisecond.
-        self._rows = 1 if selector == "qp_relax" else _FIRST_PIECE_ROWS
+        # With qp_relax a row may take a second, otherwise about a millisecond.
+        self._rows = 1 if selector == "qp_relax" else _FIRST_SLICE_ROWS
         self._row_seconds = math.inf
-        self._least = 1
+        self._rows_min = 1
 
-    def search_together(self, rows: int) -> None:
-        """Answer at least `rows` rows per piece, up to 8, because they share one exact search."""
-        self._least = min(rows, _TOGETHER_ROWS)
+    def set_shared_rows(self, rows: int) -> None:
+        """Answer at least `rows` rows per slice, up to 8, because they share one exact search."""
+        self._rows_min = min(rows, _SHARED_ROWS)
 
     def stop(self) -> int:
-        """Return the row after the next piece, which has at least one."""
+        """Return the row after the next slice, which has at least one."""
         queries = self._queries
-        end = min(len(queries), self._next + self._rows)
+        end = min(len(queries), self.next_row + self._rows)
         if isinstance(queries, SparseRows):
-            most = queries.indptr[self._next] + _PIECE_NONZEROS_MAX
+            most = queries.indptr[self.next_row] + _SLICE_NONZEROS_MAX
             fits = int(np.searchsorted(queries.indptr, most, side="right")) - 1
-            end = min(end, max(self._next + 1, fits))
+            end = min(end, max(self.next_row + 1, fits))
         return end
 
     @property
     def ends_soon(self) -> bool:
-        """Whether the next piece is the last, and is expected to be short."""
+        """Whether the next slice is the last, and is expected to be short."""
         end = self.stop()
-        short = (end - self._next) * self._row_seconds <= _PIECE_SECONDS
-        return end == len(self._queries) and short
+        is_short = (end - self.next_row) * self._row_seconds <= _SLICE_SECONDS
+        return end == len(self._queries) and is_short
 
     @contextlib.contextmanager
     def step(self) -> Iterator[int]:
-        """Yield `stop` while those rows are answered, and learn how long it takes."""
+        """Yield `stop` while those rows are answered, and measure how long that takes."""
         end, start = self.stop(), time.monotonic()
         yield end
-        self._row_seconds = (time.monotonic() - start) / (end - self._next)
-        rows = int(_PIECE_SECONDS / (self._row_seconds + 1e-9))
-        self._rows = max(self._least, min(_PIECE_ROWS_MAX, rows))
-        self._next = end
+        self._row_seconds = (time.monotonic() - start) / (end - self.next_row)
+        rows = int(_SLICE_SECONDS / (self._row_seconds + 1e-9))
+        self._rows = max(self._rows_min, min(_SLICE_ROWS_MAX, rows))
+        self.next_row = end
 
 
-class Job(ABC, Generic[ResultT]):
-    """Rows being answered; made by `parse`. What is asked of an index is for the kinds of it."""
+class Batch(ABC, Generic[ResultT]):
+    """The rows of one request while they are answered. Subclasses say what to ask of an index."""
 
     def __init__(
         self, request: Request, name: str, rows: Rows, selector: LabelSelector | None
@@ -89,40 +90,39 @@ class Job(ABC, Generic[ResultT]):
         self.deadline = request.deadline
         self.tag = request.tag
         self.name = name
-        self.withdrawn = False
+        self.is_withdrawn = False
         self._op = request.op
         self._rows = rows
         self._index: Engine | None = None
         self._pace = Pace(rows, selector)
-        self._done = 0
-        self._pieces: list[ResultT] = []
+        self._slices: list[ResultT] = []
 
     def start(self, index: Engine) -> Reply | None:
-        """Answer from `index`; None where there are more rows than one piece, and `go_on` follows.
+        """Answer from `index`; return None if `answer_slice` has to follow.
 
-        Raises what the core raises, and `ReplyTooLargeError` before any work is done in vain.
+        Raises the core's errors, and `ReplyTooLargeError` before any row is answered.
         """
-        results.check_reply_size(len(self._rows), self._most(index))
+        results.check_reply_size(len(self._rows), self._resolve(index))
         if self._pace.stop() == len(self._rows):
             return self._reply(self._answer(index, self._rows))
-        # A bad row must be found before work is spent on the others, and be called by its number.
+        # Find a bad row before work is spent on the others, and name it by its number in the batch.
         self._check(index)
         self._index = index
-        self._pace.search_together(self._together(index))
+        self._pace.set_shared_rows(self._count_shared_rows(index))
         return None
 
     @property
     def ends_soon(self) -> bool:
-        """Whether `go_on` answers the last rows, soon if they are as those before."""
+        """Whether the next `answer_slice` is the last, and is expected to be short."""
         return self._pace.ends_soon
 
-    def go_on(self) -> Reply | None:
-        """Answer the next few rows; returns the whole result after the last ones."""
+    def answer_slice(self) -> Reply | None:
+        """Answer the next few rows; return the whole result after the last ones."""
         assert self._index is not None  # noqa: S101  # start comes first
+        start = self._pace.next_row
         with self._pace.step() as end:
-            self._pieces.append(self._answer(self._index, self._rows[self._done : end]))
-        self._done = end
-        return self._reply(joined(self._pieces)) if end == len(self._rows) else None
+            self._slices.append(self._answer(self._index, self._rows[start:end]))
+        return self._reply(joined(self._slices)) if end == len(self._rows) else None
 
     def _reply(self, result: ResultT) -> Reply:
         payload = self._pack(result)
@@ -135,16 +135,16 @@ class Job(ABC, Generic[ResultT]):
         return _pack_status(self.id, self._op, 0, explain(error, self.tag, log))
 
     @abstractmethod
-    def _most(self, index: Engine) -> int:
-        """Resolve what the job needs from `index`; return the most entries that a row may have."""
+    def _resolve(self, index: Engine) -> int:
+        """Fill in defaults of `index`; return the greatest number of entries of a row."""
 
     @abstractmethod
     def _check(self, index: Engine) -> None:
-        """Raise what is wrong with any row."""
+        """Raise the error of a bad row."""
 
     @abstractmethod
-    def _together(self, index: Engine) -> int:
-        """Return the most rows that can share one exact search; 1 if rows are searched singly."""
+    def _count_shared_rows(self, index: Engine) -> int:
+        """Return how many rows can share one exact search; 1 if rows are searched singly."""
 
     @abstractmethod
     def _answer(self, index: Engine, rows: Rows) -> ResultT:
@@ -155,8 +155,8 @@ class Job(ABC, Generic[ResultT]):
         """Return the whole result as the bytes of a response."""
 
 
-class QueryJob(Job[QueryResult]):
-    """A query, of a call of its own or of a stream."""
+class QueryBatch(Batch[QueryResult]):
+    """The rows of a query, in a call of its own or in a stream."""
 
     def __init__(self, request: Request, correlation_id: int, query: requests.Query) -> None:
         super().__init__(request, query.name, query.queries, query.parameters.selector)
@@ -168,14 +168,14 @@ class QueryJob(Job[QueryResult]):
         """Return the reply that carries an error."""
         return _pack_status(self.id, self._op, self._correlation_id, explain(error, self.tag, log))
 
-    def _most(self, index: Engine) -> int:
+    def _resolve(self, index: Engine) -> int:
         self._parameters = self._query.over(index.default)
         return min(self._parameters.k, index.rows)
 
     def _check(self, index: Engine) -> None:
         index.check_queries(self._rows)
 
-    def _together(self, index: Engine) -> int:
+    def _count_shared_rows(self, index: Engine) -> int:
         return index.exact_together(self._rows, self._parameters)
 
     def _answer(self, index: Engine, rows: Rows) -> QueryResult:
@@ -188,15 +188,15 @@ class QueryJob(Job[QueryResult]):
         return payload
 
 
-class PredictJob(Job[LabelResult]):
+class PredictionBatch(Batch[LabelResult]):
     """Documents to label."""
 
     def __init__(self, request: Request, prediction: requests.Prediction) -> None:
         self._parameters = prediction.parameters
         super().__init__(request, prediction.name, prediction.documents, self._parameters.selector)
 
-    def _most(self, index: Engine) -> int:
-        # As it is now, for all pieces.
+    def _resolve(self, index: Engine) -> int:
+        # Once, so that all slices have the same threshold.
         self._parameters = self._parameters.with_threshold(index.defaults.thresholds)
         if index.labels is None:
             return 0
@@ -206,7 +206,7 @@ class PredictJob(Job[LabelResult]):
     def _check(self, index: Engine) -> None:
         index.check_documents(self._rows, self._parameters)
 
-    def _together(self, index: Engine) -> int:
+    def _count_shared_rows(self, index: Engine) -> int:
         if index.labels is None:
             return 1
         if self._parameters.mode == "embedding":
@@ -220,17 +220,16 @@ class PredictJob(Job[LabelResult]):
         return results.pack_labels(result)
 
 
-def parse(request: Request, log: Logger) -> QueryJob | PredictJob | Reply:
-    """Return the job that a request asks for, or the reply that says what is wrong with it."""
-    correlation_id = 0
-    op = request.op
+def parse(request: Request, log: Logger) -> QueryBatch | PredictionBatch | Reply:
+    """Return the batch of a request, or the reply that says why the request is wrong."""
+    correlation_id, op = 0, request.op
     if op == Op.LOST:
         error = OutOfMemoryError("a worker has no descriptor left for the request")
         return _pack_status(request.id, op, 0, explain(error, request.tag, log))
     try:
         if op == Op.PREDICT:
             message = predict_pb2.PredictLabelsRequest.FromString(request.payload)
-            return PredictJob(request, requests.parse_prediction(message))
+            return PredictionBatch(request, requests.parse_prediction(message))
         if op == Op.STREAM:
             # A message that cannot be parsed has no correlation id: it ends the stream.
             op = Op.QUERY
@@ -239,9 +238,9 @@ def parse(request: Request, log: Logger) -> QueryJob | PredictJob | Reply:
             query = requests.parse_query(item.query)
         else:
             query = requests.parse_query(query_pb2.QueryRequest.FromString(request.payload))
-    except Exception as error:  # noqa: BLE001  # the edge: whatever it is, one caller hears of it
-        return _pack_status(request.id, op, correlation_id, explain(error, request.tag, log))
-    return QueryJob(request, correlation_id, query)
+    except Exception as fault:  # noqa: BLE001  # becomes the status of the call
+        return _pack_status(request.id, op, correlation_id, explain(fault, request.tag, log))
+    return QueryBatch(request, correlation_id, query)
 
 
 def _pack_status(number: int, op: int, correlation_id: int, status: status_pb2.Status) -> Reply:

@@ -1,19 +1,19 @@
-"""The indexes a worker has open, each at the generation that serves.
+"""The indexes that a worker has open, each at the generation that serves.
 
-Theory of operation. Every request compares the stamp of its index's pointer, one cheap stat, and is
-answered by the generation that the pointer names, never by one before it: so a rename of the
-pointer switches all workers at once. Opening compares checksums, a second per gigabyte, and happens
-in a thread, so that other indexes need not wait. Before a build moves the pointer it has workers
-`prepare` the new generation, and then the switch costs nothing; a generation that nobody prepared
-is opened when it is first asked for, and requests wait for it.
+Theory of operation. Every request compares the stamp of its index's pointer, which costs one stat,
+and is answered from the generation that the pointer names, never from one before it. So a rename of
+the pointer switches all workers at once. Opening compares checksums, a second per gigabyte, and
+happens in a thread, so that other indexes need not wait. Before a build moves the pointer, it has
+workers `prepare` the new generation; then the switch costs nothing. A generation that was not
+prepared is opened at its first request, and requests wait for it.
 
-An index that cannot be opened keeps its error for a few seconds and harms no other.
+An index that cannot be opened keeps its error for a few seconds, and affects no other index.
 """
 
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -31,50 +31,56 @@ Stamp = tuple[int, int]
 
 @dataclass(slots=True)
 class _Entry:
-    """What is known of one index; `index` and `error` are those of `stamp`."""
+    """One index; `index` or `error` is the outcome of opening it at `stamp`."""
 
     folder: IndexFolder
     stamp: Stamp | None = None
     index: Engine | None = None
     error: Exception | None = None
-    failed_at: float = 0.0
+    error_time: float = 0.0
+    # The stamp of the generation that a thread opens, if any.
     opening: Stamp | None = None
 
+    def set(self, stamp: Stamp | None, outcome: Engine | Exception) -> None:
+        """Take the outcome of opening the index at `stamp`."""
+        self.stamp, self.opening = stamp, None
+        self.index = None if isinstance(outcome, Exception) else outcome
+        self.error = outcome if isinstance(outcome, Exception) else None
+        self.error_time = time.monotonic()
+
+    def serving_manifest(self) -> Manifest | None:
+        """Return the manifest that serves, with its checksums; None if it cannot be read."""
+        try:
+            return read_manifest(self.folder.path / str(self.folder.current()))
+        except DivgrpcError:
+            return None
+
 
 @dataclass(frozen=True, slots=True)
-class _Prepared:
-    """A generation that is open and does not serve yet."""
-
-    index: Engine
-    manifest: Manifest
-
-
-@dataclass(frozen=True, slots=True)
-class _Opened:
-    """What a thread has opened: the generation of a pointer's stamp, or a folder's, prepared."""
+class _Opening:
+    """A generation that a thread has opened: that of a pointer's stamp, or one in a folder."""
 
     name: str
-    stamp: Stamp | None = None
-    folder: str = ""
-    index: Engine | None = None
-    prepared: _Prepared | None = None
-    error: Exception | None = None
+    stamp: Stamp | None
+    folder: str
+    outcome: Engine | Exception
 
 
-class Shelf:
-    """Open indexes by name; `opened` is called, from a thread, when an opening has ended."""
+class IndexCache:
+    """Open indexes by name; threads call `on_open` at the end of an opening."""
 
-    def __init__(self, root: Path, opened: Callable[[], None]) -> None:
+    def __init__(self, root: Path, on_open: Callable[[], None]) -> None:
         self._root = root
-        self._opened = opened
+        self._on_open = on_open
         self._entries: dict[str, _Entry] = {}
-        self._prepared: dict[str, _Prepared] = {}
-        self._results: SimpleQueue[_Opened] = SimpleQueue()
+        # Generations that do not serve yet.
+        self._prepared: dict[str, Engine] = {}
+        self._openings: SimpleQueue[_Opening] = SimpleQueue()
 
     def find(self, name: str) -> Engine | None:
-        """Return the index, None where it is being opened.
+        """Return the index, None while it is being opened.
 
-        Raises `IndexNotFoundError`, and what opening it raised.
+        Raises `IndexNotFoundError`, and the error of opening it.
         """
         entry = self._look(name)
         if entry.opening is None and entry.error is not None:
@@ -82,21 +88,16 @@ class Shelf:
         return entry.index
 
     def prepare(self, name: str, folder: str) -> None:
-        """Begin to open a generation that is whole and does not serve yet."""
-
-        def work() -> _Opened:
-            generation = open_generation(self._root / folder)
-            prepared = _Prepared(Engine(generation, name), generation.manifest)
-            return _Opened(name, folder=folder, prepared=prepared)
-
-        self._run(work, _Opened(name, folder=folder))
+        """Begin to open a complete generation that does not serve yet."""
+        path = self._root / folder
+        self._open(name, lambda: Engine(open_generation(path), name), folder=folder)
 
     def forget_prepared(self) -> None:
-        """Let go of all that was prepared: whoever was to publish it may be gone."""
+        """Close prepared generations, because the front that was to publish them may be gone."""
         self._prepared.clear()
 
     def refresh(self, name: str) -> None:
-        """Let go of what does not serve: the generation before, an index that was deleted."""
+        """Close what does not serve: the generation before, or an index that was deleted."""
         try:
             self._look(name)
         except IndexNotFoundError:
@@ -105,9 +106,9 @@ class Shelf:
             self._prepared.pop(name, None)
 
     def recheck(self, name: str) -> None:
-        """Let go of an index whose files are not as long as they were.
+        """Close an index whose files have become shorter.
 
-        Whoever reads what a mapped file no longer has is ended by SIGBUS, and cannot tell why.
+        A process that reads beyond the end of a mapped file ends by SIGBUS, and cannot tell why.
         """
         entry = self._entries.get(name)
         if entry is None or entry.index is None:
@@ -115,27 +116,26 @@ class Shelf:
         try:
             open_generation(entry.folder.path / str(entry.folder.current()), verify=False)
         except DivgrpcError as error:
-            entry.index, entry.error, entry.failed_at = None, error, time.monotonic()
+            entry.set(entry.stamp, error)
 
     def collect(self) -> list[tuple[str, str]]:
-        """Take in what threads have opened; returns names, with the folders of what was prepared.
+        """Take the generations that threads have opened; return names, and folders if prepared.
 
-        What was prepared and cannot be opened is forgotten: whoever asks for it will hear why.
+        A prepared generation that cannot be opened is forgotten; its first request gets the error.
         """
         names: list[tuple[str, str]] = []
         while True:
             try:
-                opened = self._results.get_nowait()
+                opening = self._openings.get_nowait()
             except Empty:
                 return names
-            names.append((opened.name, opened.folder))
-            entry = self._entries.get(opened.name)
-            if opened.prepared is not None:
-                self._prepared[opened.name] = opened.prepared
-            elif entry is not None and opened.stamp and entry.opening == opened.stamp:
-                entry.stamp, entry.opening = opened.stamp, None
-                entry.index, entry.error = opened.index, opened.error
-                entry.failed_at = time.monotonic()
+            names.append((opening.name, opening.folder))
+            entry = self._entries.get(opening.name)
+            if opening.folder:
+                if isinstance(opening.outcome, Engine):
+                    self._prepared[opening.name] = opening.outcome
+            elif entry is not None and entry.opening == opening.stamp:
+                entry.set(opening.stamp, opening.outcome)
 
     def _look(self, name: str) -> _Entry:
         """Return the entry of an index, up to date or being opened."""
@@ -147,53 +147,44 @@ class Shelf:
             raise IndexNotFoundError(f"there is no index {name!r}")
         if entry is None:
             entry = self._entries[name] = _Entry(folder)
-        failed = entry.error is not None and time.monotonic() - entry.failed_at > _RETRY_SECONDS
-        if (stamp != entry.stamp or failed) and stamp != entry.opening:
+        is_due = entry.error is not None and time.monotonic() - entry.error_time > _RETRY_SECONDS
+        if (stamp != entry.stamp or is_due) and stamp != entry.opening:
             self._renew(name, entry, stamp)
         return entry
 
     def _renew(self, name: str, entry: _Entry, stamp: Stamp) -> None:
-        """Take the prepared generation if it is the one that serves, else open it."""
+        """Take the open generation that serves, prepared or with new defaults; else open it."""
         prepared = self._prepared.pop(name, None)
-        if prepared is not None and prepared.manifest == _serving(entry.folder):
-            entry.stamp, entry.index, entry.error = stamp, prepared.index, None
-            entry.opening = None
-            return
-        if entry.index is not None and entry.index.manifest == _serving(entry.folder):
-            self._renew_default(entry, entry.index, stamp)
-            return
-        entry.opening, entry.index = stamp, None
-        path = entry.folder.path
-        self._run(
-            lambda: _Opened(name, stamp=stamp, index=Engine.open(path)), _Opened(name, stamp=stamp)
-        )
+        if prepared is not None and prepared.manifest == entry.serving_manifest():
+            entry.set(stamp, prepared)
+        elif entry.index is not None and entry.index.manifest == entry.serving_manifest():
+            entry.set(stamp, _with_new_defaults(entry.index, entry.folder))
+        else:
+            entry.opening, entry.index = stamp, None
+            path = entry.folder.path
+            self._open(name, lambda: Engine.open(path), stamp=stamp)
 
-    def _renew_default(self, entry: _Entry, index: Engine, stamp: Stamp) -> None:
-        """Take the defaults that were set on the generation that is open."""
-        entry.stamp, entry.opening = stamp, None
-        try:
-            generation = entry.folder.path / str(index.generation)
-            index.defaults = read_defaults(generation, index.manifest)
-        except DivgrpcError as error:
-            entry.index, entry.error, entry.failed_at = None, error, time.monotonic()
-
-    def _run(self, work: Callable[[], _Opened], failed: _Opened) -> None:
-        """Do `work` in a thread; what it raises is the error of `failed`."""
+    def _open(
+        self, name: str, work: Callable[[], Engine], *, stamp: Stamp | None = None, folder: str = ""
+    ) -> None:
+        """Open a generation in a thread; its error is raised to requests."""
 
         def run() -> None:
+            outcome: Engine | Exception
             try:
-                opened = work()
-            except Exception as error:  # noqa: BLE001  # the edge of a thread: requests raise it
-                opened = replace(failed, error=error)
-            self._results.put(opened)
-            self._opened()
+                outcome = work()
+            except Exception as error:  # noqa: BLE001  # `find` raises it
+                outcome = error
+            self._openings.put(_Opening(name, stamp, folder, outcome))
+            self._on_open()
 
         threading.Thread(target=run, daemon=True).start()
 
 
-def _serving(folder: IndexFolder) -> Manifest | None:
-    """Return the manifest that serves, with its checksums; None where it cannot be read."""
+def _with_new_defaults(index: Engine, folder: IndexFolder) -> Engine | Exception:
+    """Return an index with the defaults of its folder, or the error of reading them."""
     try:
-        return read_manifest(folder.path / str(folder.current()))
-    except DivgrpcError:
-        return None
+        index.defaults = read_defaults(folder.path / str(index.generation), index.manifest)
+    except DivgrpcError as error:
+        return error
+    return index

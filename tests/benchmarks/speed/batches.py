@@ -94,7 +94,7 @@ def _batch(index: Index, parameters: QueryParameters, rows: FloatArray) -> IntAr
 def _slices(index: Index, parameters: QueryParameters, rows: FloatArray) -> IntArray:
     pace, answers, done = Pace(rows, parameters.selector), [], 0
     if pace.stop() < len(rows):
-        pace.search_together(index.engine.exact_together(rows, parameters))
+        pace.set_shared_rows(index.engine.exact_together(rows, parameters))
     while done < len(rows):
         with pace.step() as stop:
             answers.append(index.engine.answer(rows[done:stop], parameters).ids.ravel())

@@ -21,8 +21,8 @@ from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_server.builder import __main__ as builder
 from divgrpc_server.config import Config
-from divgrpc_server.ipc import build_frames, control
-from divgrpc_server.ipc.build_frames import Part
+from divgrpc_server.ipc import control, job_frames
+from divgrpc_server.ipc.job_frames import Frame
 from support.manual_uploads import Held
 from support.raw_calls import unary
 from support.running_server import RunningServer, eventually
@@ -198,11 +198,11 @@ def _wrong() -> dict[str, tuple[index_pb2.BuildOnceRequest, str]]:
 def test_a_builder_names_the_field_of_a_wrong_request(tmp_path: Path, case: str) -> None:
     """And leaves nothing behind."""
     once, field = _wrong()[case]
-    ours, builder_end = build_frames.pair()
+    ours, builder_end = job_frames.pair()
     control_end, nobody = socket.socketpair()
     with ours, builder_end, control_end, nobody:
-        build_frames.send(ours, Part.ONCE, once.SerializeToString())
-        build_frames.send(ours, Part.END)
+        job_frames.send(ours, Frame.ONCE, once.SerializeToString())
+        job_frames.send(ours, Frame.END)
         me = control.Self(control.Channel(nobody), Config(), tmp_path, 1)
         with pytest.raises(InvalidArgumentError) as caught:
             builder.build(builder_end, me)

@@ -2,8 +2,8 @@
 
 import select
 import socket
-import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,8 +20,8 @@ from divgrpc_client.messages.vectors import as_matrix, encode
 from divgrpc_protos.v1 import index_pb2, vectors_pb2
 from divgrpc_server.builder import __main__ as builder
 from divgrpc_server.config import Config
-from divgrpc_server.ipc import build_frames, control
-from divgrpc_server.ipc.build_frames import Part
+from divgrpc_server.ipc import control, job_calls, job_frames
+from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.logging import logs
 from support.manual_uploads import chunk, commit, header
 from support.served_index import DIMS
@@ -29,22 +29,31 @@ from support.served_index import DIMS
 ONES = np.ones((3, DIMS), np.float32)
 
 
-def run(root: Path, steps: Sequence[index_pb2.BuildRequest]) -> list[Part]:
+def run(root: Path, steps: Sequence[index_pb2.BuildRequest]) -> list[Frame]:
     """Build from a complete upload, and return the kinds of its events."""
     config = Config(data_dir=str(root))
-    ours, builder_end = build_frames.pair()
+    front_end, builder_end = job_frames.pair()
     control_end, nobody = socket.socketpair()
-    with ours, builder_end, control_end, nobody:
-        for step in steps:
-            build_frames.send(ours, Part.MESSAGE, step.SerializeToString())
-        build_frames.send(ours, Part.END)
-        build_frames.send(ours, Part.PUBLISH)
-        info = builder.build(builder_end, control.Self(control.Channel(nobody), config, root, 1))
-        builder.Events(builder_end).done(info)
-        events = [build_frames.receive(ours)[0]]
-        while events[-1] != Part.DONE:
-            events.append(build_frames.receive(ours)[0])
-    return events
+    with front_end, builder_end, control_end, nobody:
+        send(front_end, *steps)
+        builder.build(builder_end, control.Self(control.Channel(nobody), config, root, 1))
+        return received(front_end)
+
+
+def send(link: socket.socket, *steps: index_pb2.BuildRequest) -> None:
+    """Send a whole upload, and the permission to publish it."""
+    for step in steps:
+        job_frames.send(link, Frame.MESSAGE, step.SerializeToString())
+    job_frames.send(link, Frame.END)
+    job_frames.send(link, Frame.PUBLISH)
+
+
+def received(link: socket.socket) -> list[Frame]:
+    """Return the kinds of the frames that have arrived."""
+    kinds = []
+    while select.select([link], [], [], 0)[0]:
+        kinds.append(job_frames.receive(link)[0])
+    return kinds
 
 
 def empty(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's own types
@@ -75,8 +84,8 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
     """A header, chunks and a commit make a generation; a chunk may be empty."""
     steps = [header("index"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
     events = run(tmp_path, steps)
-    assert events[0] == Part.EVENT
-    assert events.index(Part.COMMITTED) < events.index(Part.WHOLE)
+    assert events[0] == Frame.EVENT
+    assert events.index(Frame.COMMIT) < events.index(Frame.STAGED)
     assert Index.open(tmp_path / "index").query(ONES[0], k=3).ids.tolist() == [[4, 5, 6]]
 
 
@@ -147,74 +156,49 @@ def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
     assert (info.points, info.rows, info.nonzeros) == ("sparse", 6, 6 * DIMS)
 
 
+@pytest.fixture
+def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a hang-up not end this process."""
+    monkeypatch.setattr(job_calls, "ending_on_hang_up", lambda *_: nullcontext())
+
+
+@pytest.mark.usefixtures("unwatched")
 def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
     """The builder then logs nothing."""
-    ours, builder_end = build_frames.pair()
-    control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with builder_end, control_end, nobody:
-        build_frames.send(ours, Part.MESSAGE, header("index").SerializeToString())
-        ours.close()
-        with capture_logs() as lines, pytest.MonkeyPatch.context() as patched:
-            patched.setattr(builder, "_watch", lambda *_: None)  # it would end this process
-            control.Channel(nobody).send(control.Message("call"), builder_end.fileno())
-            me = control.Self(control.Channel(control_end), Config(), tmp_path, 1)
-            builder.serve(me, logs.configure(Config(), "test"))
+    front_end, builder_end = job_frames.pair()
+    control_end, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with builder_end, control_end, supervisor_end, capture_logs() as lines:
+        job_frames.send(front_end, Frame.MESSAGE, header("index").SerializeToString())
+        front_end.close()
+        control.Channel(supervisor_end).send(control.Message("call"), builder_end.fileno())
+        process = control.Self(control.Channel(control_end), Config(), tmp_path, 1)
+        builder.serve(process, logs.configure(Config(), "test"))
     assert lines == []
 
 
-def test_a_build_is_logged_before_its_outcome_is_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("unwatched")
+def test_a_build_is_logged_before_its_outcome_is_sent(tmp_path: Path) -> None:
     """Because the caller may hang up when it has the outcome."""
-    monkeypatch.setattr(builder, "_watch", lambda *_: None)  # it would end this process
-    ours, builder_end = build_frames.pair()
-    control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parts: list[Part] = []
+    front_end, builder_end = job_frames.pair()
+    control_end, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    kinds: list[Frame] = []
     log = Mock()
-
-    def hear(*_: object, **__: object) -> None:
-        while select.select([ours], [], [], 0)[0]:
-            parts.append(build_frames.receive(ours)[0])
-
-    log.info.side_effect = hear
-    with ours, builder_end, control_end, nobody:
-        for step in (header("index"), chunk(ONES), commit(3)):
-            build_frames.send(ours, Part.MESSAGE, step.SerializeToString())
-        build_frames.send(ours, Part.END)
-        build_frames.send(ours, Part.PUBLISH)
-        control.Channel(nobody).send(control.Message("call"), builder_end.fileno())
+    log.info.side_effect = lambda *_, **__: kinds.extend(received(front_end))
+    with front_end, builder_end, control_end, supervisor_end:
+        send(front_end, header("index"), chunk(ONES), commit(3))
+        control.Channel(supervisor_end).send(control.Message("call"), builder_end.fileno())
         builder.serve(control.Self(control.Channel(control_end), Config(), tmp_path, 1), log)
-        assert parts[-1] == Part.WHOLE
-        assert build_frames.receive(ours)[0] == Part.DONE
-
-
-@pytest.mark.parametrize(("ended", "code", "pauses"), [(False, 1, 0), (True, 0, 1)])
-def test_the_outcome_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch, ended: bool, code: int, pauses: int
-) -> None:
-    """A hang-up ends a build at once, but not in the middle of its last log line."""
-    leave, sleep = Mock(side_effect=SystemExit), Mock()
-    monkeypatch.setattr("os._exit", leave)
-    monkeypatch.setattr("time.sleep", sleep)
-    ending = threading.Lock()
-    if ended:
-        ending.acquire()
-    ours, builder_end = build_frames.pair()
-    ours.close()
-    control_end, nobody = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with builder_end, control_end, nobody, pytest.raises(SystemExit):
-        builder._watch(builder_end, control.Channel(control_end), ending)
-    leave.assert_called_once_with(code)
-    assert sleep.call_count == pauses
+        assert kinds[-1] == Frame.STAGED
+        assert received(front_end) == [Frame.RESULT]
 
 
 def test_an_upload_that_breaks_off(tmp_path: Path) -> None:
     """A front that hangs up ends the build, and nothing is left behind."""
-    ours, builder_end = build_frames.pair()
+    ours, builder_end = job_frames.pair()
     with builder_end:
         with ours:
-            build_frames.send(ours, Part.MESSAGE, header("index").SerializeToString())
-            build_frames.send(ours, Part.MESSAGE, chunk(ONES).SerializeToString())
+            job_frames.send(ours, Frame.MESSAGE, header("index").SerializeToString())
+            job_frames.send(ours, Frame.MESSAGE, chunk(ONES).SerializeToString())
         nobody = control.Channel(builder_end)
         with pytest.raises((EOFError, BrokenPipeError)):
             builder.build(builder_end, control.Self(nobody, Config(), tmp_path, 1))

@@ -18,9 +18,9 @@ from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_pb2, query_pb2
 from divgrpc_server.config import Config
 from divgrpc_server.evaluator import __main__ as evaluator
-from divgrpc_server.ipc import build_frames, control
-from divgrpc_server.ipc.build_frames import Part
+from divgrpc_server.ipc import control, job_frames
 from divgrpc_server.ipc.control import Message
+from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.logging import logs
 from support.served_index import random_points
 
@@ -55,14 +55,14 @@ class Evaluator:
             "folds": 0,
         }
         message = evaluate_pb2.EvaluateRequest(**request | fields)  # type: ignore[arg-type]  # of several types
-        ours, theirs = build_frames.pair()
+        ours, theirs = job_frames.pair()
         with ours:
             with theirs:
                 self.channel.send(Message("call", 0, "tag"), theirs.fileno())
-            build_frames.send(ours, Part.EVALUATE, message.SerializeToString())
+            job_frames.send(ours, Frame.EVALUATE, message.SerializeToString())
             # The evaluator may have answered before the last byte.
             with suppress(BrokenPipeError):
-                build_frames.send(ours, Part.END)
+                job_frames.send(ours, Frame.END)
             yield ours
 
     def hang_up(self) -> None:
@@ -81,11 +81,11 @@ def one(tmp_path: Path) -> Iterator[Evaluator]:
     evaluator.hang_up()
 
 
-def frames(link: socket.socket) -> list[tuple[Part, bytes]]:
+def frames(link: socket.socket) -> list[tuple[Frame, bytes]]:
     """Return what an evaluator says of a call, to the last frame."""
-    found = [build_frames.receive(link)]
-    while found[-1][0] not in (Part.DONE, Part.STATUS):
-        found.append(build_frames.receive(link))
+    found = [job_frames.receive(link)]
+    while found[-1][0] not in (Frame.RESULT, Frame.STATUS):
+        found.append(job_frames.receive(link))
     return found
 
 
@@ -104,14 +104,14 @@ def test_calls_are_served_one_after_the_other(one: Evaluator, tmp_path: Path) ->
         with one.call() as link:
             said = frames(link)
         parts = [part for part, _ in said]
-        rows_from = parts.index(Part.COMMITTED)
+        rows_from = parts.index(Frame.COMMIT)
         events = [evaluate_pb2.EvaluateResponse.FromString(payload) for _, payload in said]
         progress = [event.progress.queries_done for event in events[:rows_from]]
         assert (progress[0], progress[-1]) == (0, 20)
         (row,) = [event.row for event in events[rows_from:] if event.HasField("row")]
         assert (row.generation, row.queries) == (1, 20)
         assert row.metrics[0].value == next(iter(expected[0].metrics.values())).value
-        assert said[-1] == (Part.DONE, b"")
+        assert said[-1] == (Frame.RESULT, b"")
         received = one.channel.receive()
         assert received is not None
         assert received[0] == Message("ready")
@@ -125,10 +125,10 @@ def test_what_is_wrong_with_a_call_ends_it_alone(one: Evaluator) -> None:
     ):
         with one.call(**fields) as link:
             ((part, payload),) = frames(link)
-        assert part == Part.STATUS
+        assert part == Frame.STATUS
         assert status_pb2.Status.FromString(payload).code == code
     with one.call() as link:
-        assert frames(link)[-1][0] == Part.DONE
+        assert frames(link)[-1][0] == Frame.RESULT
 
 
 def test_an_error_in_the_midst_ends_all_threads(
@@ -146,35 +146,9 @@ def test_an_error_in_the_midst_ends_all_threads(
     many = random_points(5_000)
     with one.call(queries=encode_dense(many), categories=np.zeros(5_000, int)) as link:
         part, payload = frames(link)[-1]
-    assert part == Part.STATUS
+    assert part == Frame.STATUS
     assert status_pb2.Status.FromString(payload).code == code_pb2.RESOURCE_EXHAUSTED
     assert len(asked) <= 2
-
-
-@pytest.mark.parametrize("who", ["front", "supervisor"])
-def test_whoever_hangs_up_ends_the_process(monkeypatch: pytest.MonkeyPatch, who: str) -> None:
-    """At once, whatever it is at; whoever hangs up afterwards does not."""
-    ended = threading.Event()
-    monkeypatch.setattr("os._exit", lambda code: ended.set() if code == 1 else None)
-    (ours, theirs), (supervisor, channel) = build_frames.pair(), build_frames.pair()
-    with (
-        theirs,
-        channel,
-        ours,
-        supervisor,
-        evaluator._ending_with(theirs, control.Channel(channel)),
-    ):
-        assert not ended.wait(0.05)
-        (ours if who == "front" else supervisor).close()
-        assert ended.wait(10)
-    ended.clear()
-    (ours, theirs), (supervisor, channel) = build_frames.pair(), build_frames.pair()
-    with theirs, channel:
-        with evaluator._ending_with(theirs, control.Channel(channel)):
-            pass
-        ours.close()
-        supervisor.close()
-        assert not ended.wait(0.05)
 
 
 def test_progress_comes_while_threads_are_at_work() -> None:

@@ -226,7 +226,7 @@ def test_a_builder_whose_caller_left_is_let_go() -> None:
     async def scene() -> bytes:
         parts = Parts()
         ours, theirs = socket.socketpair()
-        parts.jobs.hear(control.Message("job", 7), ours.detach())
+        parts.jobs.handle(control.Message("job", 7), ours.detach())
         parts.pool.close()
         with theirs:
             return theirs.recv(1)

@@ -32,7 +32,7 @@ def test_a_batch_of_one_piece_does_not_end_soon_unseen() -> None:
 def test_rows_searched_together_are_cut_into_no_fewer() -> None:
     """However slow they are: fewer of them would cost more each."""
     pace, stops = Pace(np.zeros((30, 4), np.float32), "greedy"), [0]
-    pace.search_together(16)
+    pace.set_shared_rows(16)
     while stops[-1] < 30:
         with pace.step() as stop:
             time.sleep(0.02)

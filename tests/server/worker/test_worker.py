@@ -24,7 +24,7 @@ from divgrpc_server.codec import results
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control
 from divgrpc_server.ipc import packets as frames
-from divgrpc_server.ipc.build_frames import Whole
+from divgrpc_server.ipc.job_frames import StagedGeneration
 from divgrpc_server.ipc.packets import Op, Request
 from divgrpc_server.logging import logs
 from divgrpc_server.worker import __main__ as worker
@@ -242,7 +242,7 @@ def test_a_generation_that_takes_long_to_open(
         return open_generation(folder)
 
     monkeypatch.setattr(index_cache, "open_generation", open_slowly)
-    front.send(Request(1, FOREVER, Op.PREPARE, "", Whole("small", "staged").pack()))
+    front.send(Request(1, FOREVER, Op.PREPARE, "", StagedGeneration("small", "staged").pack()))
     assert generation(front, 2) == 1
     readable, _, _ = select.select([front.link.fileno()], [], [], 10)
     assert readable
@@ -274,7 +274,7 @@ def build_prepared(front: Front, root: Path, number: int, *, publish: bool) -> N
     """Build `small` anew, having a worker open it first; raises where it is not to serve."""
 
     def prepare(folder: Path) -> None:
-        whole = Whole("small", folder.name).pack()
+        whole = StagedGeneration("small", folder.name).pack()
         front.send(Request(number, FOREVER, Op.PREPARE, "", whole))
         assert front.hear_until(number) == [number]
         if not publish:

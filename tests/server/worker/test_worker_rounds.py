@@ -28,7 +28,7 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
     one = worker.Worker(me, logs.configure(me.config, "worker"))
     order: list[int | str] = []
 
-    def serve(_: worker.Front, packet: list[Request]) -> bool:
+    def serve(_: worker.FrontLink, packet: list[Request]) -> bool:
         order.append(packet[0].id)
         return len(packet[0].payload) > packets.SMALL_MAX
 
@@ -37,12 +37,12 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
         monkeypatch.setattr(one, "_take_in", lambda: False)
 
     monkeypatch.setattr(one, "_serve_packet", serve)
-    monkeypatch.setattr(one, "_serve_piece", piece)
+    monkeypatch.setattr(one, "_serve_slice", piece)
     with ours, theirs:
         front = Front(control.Channel(ours))
         for number, size in ((1, 100_000), (2, 100), (3, 100)):
             front.send(Request(number, math.inf, Op.QUERY, "tag", bytes(size)))
-        one._batches.append(())  # type: ignore[arg-type]  # of which a piece is due
+        one._tasks.append(())  # type: ignore[arg-type]  # of which a slice is due
         one.run()
         front.link.close()
     assert order == [1, 2, "piece"]

@@ -7,43 +7,41 @@ upload is never faster than the build. A frame is a length, a kind and a payload
 import asyncio
 import socket
 import struct
-from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 _HEAD: Final = struct.Struct("<IB3x")
 
 
-class Part(IntEnum):
+class Frame(IntEnum):
     """The kind of a frame."""
 
     MESSAGE = 1  # to the builder: BuildRequest
     END = 2  # to either: the caller has sent its last message
     EVENT = 3  # from either: a response
-    COMMITTED = 4  # from the builder: the upload is whole; from the evaluator: rows follow
-    WHOLE = 5  # from the builder, which then waits for PUBLISH: a `Whole`
+    COMMIT = 4  # from the builder: the upload is complete; from the evaluator: rows follow
+    STAGED = 5  # from the builder, which then waits for PUBLISH: a `StagedGeneration`
     PUBLISH = 6  # to the builder: workers have opened the generation, so it may serve
-    DONE = 7  # from either, the last frame: a response, if one is left
+    RESULT = 7  # from either, the last frame: a response, empty from the evaluator
     STATUS = 8  # from either, the last frame: google.rpc.Status
     ONCE = 9  # to the builder: BuildOnceRequest, in place of all MESSAGE frames
     EVALUATE = 10  # to the evaluator: EvaluateRequest
     EVALUATE_LABELS = 11  # to the evaluator: EvaluateLabelsRequest
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
+class StagedGeneration(NamedTuple):
     """A complete generation that does not serve yet: its index and the name of its folder."""
 
-    index: str
+    name: str
     folder: str
 
     def pack(self) -> bytes:
-        """Return the payload of a WHOLE frame."""
-        return f"{self.index}/{self.folder}".encode()
+        """Return the payload of a STAGED frame."""
+        return "/".join(self).encode()
 
     @classmethod
-    def unpack(cls, payload: bytes) -> "Whole":
-        """Read the payload of a WHOLE frame."""
+    def unpack(cls, payload: bytes) -> "StagedGeneration":
+        """Read the payload of a STAGED frame."""
         return cls(*payload.decode().split("/"))
 
 
@@ -52,29 +50,29 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
 
 
-def send(link: socket.socket, part: Part, payload: bytes = b"") -> None:
+def send(link: socket.socket, kind: Frame, payload: bytes = b"") -> None:
     """Send a frame; wait for room in the socket."""
-    link.sendall(_HEAD.pack(len(payload), part))
+    link.sendall(_HEAD.pack(len(payload), kind))
     link.sendall(payload)
 
 
-def receive(link: socket.socket) -> tuple[Part, bytes]:
+def receive(link: socket.socket) -> tuple[Frame, bytes]:
     """Wait for a frame; raises EOFError at the end of the link."""
-    length, part = _HEAD.unpack(_receive_exactly(link, _HEAD.size))
-    return Part(part), _receive_exactly(link, length)
+    length, kind = _HEAD.unpack(_receive_exactly(link, _HEAD.size))
+    return Frame(kind), _receive_exactly(link, length)
 
 
-async def send_async(link: socket.socket, part: Part, payload: bytes = b"") -> None:
+async def send_async(link: socket.socket, kind: Frame, payload: bytes = b"") -> None:
     """Send a frame on an event loop; `link` must be non-blocking."""
     loop = asyncio.get_running_loop()
-    await loop.sock_sendall(link, _HEAD.pack(len(payload), part))
+    await loop.sock_sendall(link, _HEAD.pack(len(payload), kind))
     await loop.sock_sendall(link, payload)
 
 
-async def receive_async(link: socket.socket) -> tuple[Part, bytes]:
+async def receive_async(link: socket.socket) -> tuple[Frame, bytes]:
     """Wait for a frame on an event loop; `link` must be non-blocking. Raises as `receive` does."""
-    length, part = _HEAD.unpack(await _receive_exactly_async(link, _HEAD.size))
-    return Part(part), await _receive_exactly_async(link, length)
+    length, kind = _HEAD.unpack(await _receive_exactly_async(link, _HEAD.size))
+    return Frame(kind), await _receive_exactly_async(link, length)
 
 
 def _receive_exactly(link: socket.socket, length: int) -> bytes:

@@ -1,0 +1,129 @@
+"""The standard services beside ours: health, and reflection in v1alpha and v1.
+
+They parse requests here, because gRPC would end a call whose bytes are no message with UNKNOWN
+instead of a status that says so. grpcio-reflection has v1alpha only. The messages of v1 are the
+same, byte for byte, under another name, so the same servicer answers both.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from typing import Final, TypeVar
+
+import grpc
+from google.protobuf import descriptor_pb2, descriptor_pool
+from google.protobuf.message import DecodeError, Message
+from grpc import aio
+from grpc_health.v1 import health, health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from divgrpc_server.codec.statuses import MalformedError, status_of
+
+DETAILS_KEY: Final = "grpc-status-details-bin"
+HEALTH: Final = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+_ALPHA: Final = "grpc.reflection.v1alpha"
+_V1: Final = "grpc.reflection.v1"
+_REFLECTION: Final = "ServerReflection"
+# Trailers of a health check, because its answer has no field for them.
+_COMPILED_KEY: Final = "divgrpc-kernels-compiled"
+_TOTAL_KEY: Final = "divgrpc-kernels-total"
+
+_Request = TypeVar("_Request", bound=Message)
+_Answer = TypeVar("_Answer")
+_Context = aio.ServicerContext[bytes, _Answer]
+
+
+def health_handler(
+    servicer: health.aio.HealthServicer, kernels: Callable[[], tuple[int, int]]
+) -> grpc.GenericRpcHandler:
+    """Return the health service; `kernels` returns how many kernels are compiled, and of how many.
+
+    The trailers of Check have these numbers while some are missing.
+    """
+
+    async def check(
+        request: health_pb2.HealthCheckRequest, context: _Context[health_pb2.HealthCheckResponse]
+    ) -> health_pb2.HealthCheckResponse:
+        ready, total = kernels()
+        if ready < total:
+            context.set_trailing_metadata(((_COMPILED_KEY, str(ready)), (_TOTAL_KEY, str(total))))
+        return await servicer.Check(request, context)
+
+    request, pack = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse.SerializeToString
+    handlers: dict[str, grpc.RpcMethodHandler[bytes, health_pb2.HealthCheckResponse]] = {
+        "Check": grpc.unary_unary_rpc_method_handler(
+            _parsing(request, check), response_serializer=pack
+        ),
+        "Watch": grpc.unary_stream_rpc_method_handler(
+            _parsing(request, servicer.Watch), response_serializer=pack
+        ),
+    }
+    return grpc.method_handlers_generic_handler(HEALTH, handlers)
+
+
+def reflection_handlers(services: Iterable[str]) -> list[grpc.GenericRpcHandler]:
+    """Return both versions of reflection, which tell of `services` and of each other."""
+    _describe_v1()
+    names = [*services, f"{_ALPHA}.{_REFLECTION}", f"{_V1}.{_REFLECTION}"]
+    servicer = reflection.aio.ReflectionServicer(service_names=names)
+
+    async def answer(
+        requests: AsyncIterator[bytes], context: _Context[reflection_pb2.ServerReflectionResponse]
+    ) -> AsyncIterator[reflection_pb2.ServerReflectionResponse]:
+        async def parsed() -> AsyncIterator[reflection_pb2.ServerReflectionRequest]:
+            async for data in requests:
+                yield await _parse(reflection_pb2.ServerReflectionRequest, data, context)
+
+        async for response in servicer.ServerReflectionInfo(parsed(), context):
+            yield response
+
+    method: grpc.RpcMethodHandler[bytes, reflection_pb2.ServerReflectionResponse] = (
+        grpc.stream_stream_rpc_method_handler(
+            answer,
+            response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+        )
+    )
+    return [
+        grpc.method_handlers_generic_handler(
+            f"{package}.{_REFLECTION}", {"ServerReflectionInfo": method}
+        )
+        for package in (_ALPHA, _V1)
+    ]
+
+
+def _describe_v1() -> None:
+    """Put the descriptor of v1, made from that of v1alpha, where reflection finds descriptors."""
+    file = descriptor_pb2.FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(file)
+    file.name = file.name.replace("v1alpha", "v1")
+    file.package = _V1
+    for message in file.message_type:
+        for field in message.field:
+            if field.type_name:
+                field.type_name = field.type_name.replace(_ALPHA, _V1)
+    for service in file.service:
+        for method in service.method:
+            method.input_type = method.input_type.replace(_ALPHA, _V1)
+            method.output_type = method.output_type.replace(_ALPHA, _V1)
+    descriptor_pool.Default().AddSerializedFile(file.SerializeToString())
+
+
+def _parsing(
+    kind: type[_Request],
+    method: Callable[[_Request, _Context[_Answer]], Awaitable[_Answer]],
+) -> Callable[[bytes, _Context[_Answer]], Awaitable[_Answer]]:
+    """Return a handler of bytes for a method that takes one message."""
+
+    async def handle(data: bytes, context: _Context[_Answer]) -> _Answer:
+        return await method(await _parse(kind, data, context), context)
+
+    return handle
+
+
+async def _parse(kind: type[_Request], data: bytes, context: _Context[_Answer]) -> _Request:
+    """Return the message, or end the call with INVALID_ARGUMENT."""
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        status = status_of(MalformedError("the message is not what the method takes"), "")
+    details = ((DETAILS_KEY, status.SerializeToString()),)
+    await context.abort(grpc.StatusCode.INVALID_ARGUMENT, status.message, details)
+    raise AssertionError("abort raises")
