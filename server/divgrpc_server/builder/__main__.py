@@ -126,7 +126,7 @@ class Upload:
         job_frames.send(self._link, Frame.EVENT, response.SerializeToString())
 
 
-def build(link: socket.socket, process: control.Self) -> IndexInfo:
+def build(link: socket.socket, process: control.Process) -> IndexInfo:
     """Read the upload on `link`, publish a generation, and return its description."""
     upload = Upload(link)
     header = upload.header()
@@ -232,7 +232,7 @@ def _rows(chunk: index_pb2.BuildChunk) -> int:
     return vectors.sparse.rows if vectors.WhichOneof("kind") == "sparse" else vectors.dense.rows
 
 
-def serve(process: control.Self, log: logs.Logger) -> None:
+def serve(process: control.Process, log: logs.Logger) -> None:
     """Serve the one call of this process."""
 
     def pack_result(info: IndexInfo) -> bytes:

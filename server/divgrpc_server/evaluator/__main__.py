@@ -36,7 +36,7 @@ _CALLS: Final[dict[Frame, type[QueryCall | LabelCall]]] = {
 }
 
 
-def evaluate(link: socket.socket, process: control.Self) -> None:
+def evaluate(link: socket.socket, process: control.Process) -> None:
     """Read the call on `link`, and send progress and rows; raises what is wrong with the call."""
     kind, payload = job_frames.receive(link)
     job_frames.receive(link)  # the end of the caller's messages
@@ -76,7 +76,7 @@ def _await(futures: "list[Future[Any]]", report: Callable[[], None], seconds: fl
     report()
 
 
-def serve(process: control.Self, log: logs.Logger) -> None:
+def serve(process: control.Process, log: logs.Logger) -> None:
     """Serve calls until the supervisor hangs up."""
     while job_calls.serve_call(
         process,

@@ -50,7 +50,7 @@ _OPTIONS: Final = (
 class Front:
     """One gRPC server and its parts."""
 
-    def __init__(self, process: control.Self, log: Logger) -> None:
+    def __init__(self, process: control.Process, log: Logger) -> None:
         config, root = process.config, process.root
         self._process = process
         self._loop = asyncio.get_running_loop()

@@ -1,16 +1,15 @@
-"""What a front takes on: no more than it may hold, and nothing that would be answered too late.
+"""Admission of calls: no more than a front may hold, and none that would be answered too late.
 
-Theory of operation. A queue with a bound alone is worst when it matters most: past capacity every
-call in it waits until its deadline has all but passed, workers answer callers who have left, and
-hardly anything comes in time. So the time that the queue takes is measured, as seconds per answered
-call, and a call is refused at once if waiting would take more than half of what its deadline
-leaves. The other half is for what the measure did not know: packets that workers hold, and queries
-that take longer than those before. Callers without a deadline wait, up to the bounds.
+Theory of operation. A bound on the queue is not enough. Past capacity every call in the queue would
+wait until its deadline has almost passed, workers would answer callers who have left, and few
+answers would be in time. So the front measures the pace of the queue, in seconds per answered call,
+and refuses a call at once if it would wait for more than half of the time to its deadline. The
+other half is for what the pace does not cover: packets that workers hold, and queries that take
+longer than those before. Callers without a deadline wait, up to the bounds.
 
-Small and large packets go to workers by credits of their own, and small ones go first: each kind is
-measured by its own answers, and only while it is full, which is while workers are up and none has
-room for that kind. Else a call goes out at once and is not refused, whatever else is under way: a
-worker that is at a batch for a minute still answers small calls in between.
+Small and large packets have credits of their own. So each kind has a pace of its own, measured only
+while the kind is full: workers are up, and none has room for it. Otherwise a call goes out at once
+and is not refused: a worker that answers a batch for a minute answers small calls in between.
 """
 
 import time
@@ -24,36 +23,37 @@ from divgrpc_server.ipc.packets import Op, Request
 
 Kind = Literal["small", "large"]
 
-# What goes to every worker, counts for no queue and is tried once.
+# Operations for every worker: they count for no queue and are tried once.
 TO_ALL: Final = (Op.PREPARE,)
-_SHARE: Final = 0.5
+# The most that a call may wait, as a share of the time to its deadline.
+_WAIT_SHARE_MAX: Final = 0.5
 _WINDOW_SECONDS: Final = 0.05
 
 
 def kind_of(payload: bytes) -> Kind:
-    """Return which room of a worker a call takes."""
+    """Return the kind of credit that a call costs."""
     return "small" if len(payload) <= packets.SMALL_MAX else "large"
 
 
 class _Line:
-    """The calls of one kind that a front holds, waiting or with a worker, and how fast they go."""
+    """The calls of one kind that a front holds, queued or with a worker, and their pace."""
 
     def __init__(self) -> None:
         self.held = 0
-        # Seconds per call, 0 where nothing is known.
+        # Seconds per call, 0 if unknown.
         self.pace = 0.0
-        # Since when a window is measured, None while there is room, and when there was none last.
+        # Start of the window that is measured, None while there is room; and the end of the last.
         self.since: float | None = None
         self._full_until = 0.0
-        self._answered = 0
+        self._answers = 0
 
     def release(self, *, answered: bool) -> None:
         """Count a call out."""
         self.held -= 1
-        self._answered += answered
+        self._answers += answered
 
     def measure(self, now: float, *, full: bool) -> None:
-        """Learn from what was answered so far."""
+        """Update the pace from the answers so far."""
         if not full:
             if self.since is not None:
                 self.since, self._full_until = None, now
@@ -61,22 +61,22 @@ class _Line:
             if now - self._full_until > max(_WINDOW_SECONDS, self.pace):
                 self.pace = 0.0
             self._begin(now)
-        elif (passed := now - self.since) < _WINDOW_SECONDS:
+        elif (seconds := now - self.since) < _WINDOW_SECONDS:
             return
-        elif self._answered:
-            pace = passed / self._answered
+        elif self._answers:
+            pace = seconds / self._answers
             self.pace = (self.pace + pace) / 2 if self.pace else pace
             self._begin(now)
-        elif passed > self.held * self.pace:
-            # All of them should have been answered: what was learnt says nothing of these.
+        elif seconds > self.held * self.pace:
+            # By the pace all held calls would be answered, so it does not apply to these.
             self.pace = 0.0
 
     def _begin(self, now: float) -> None:
-        self.since, self._answered = now, 0
+        self.since, self._answers = now, 0
 
 
 class Admission:
-    """Counts the calls that a front holds, and how fast they go; `clock` gives seconds."""
+    """Counts the calls that a front holds and measures their pace; `clock` returns seconds."""
 
     def __init__(self, config: Config, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -93,7 +93,7 @@ class Admission:
         line = self._lines[kind_of(payload)]
         if line.since is None or not line.pace:
             return
-        if line.held * line.pace > _SHARE * (deadline - self._clock()):
+        if line.held * line.pace > _WAIT_SHARE_MAX * (deadline - self._clock()):
             raise QueueFullError(
                 "the server has too much to do to answer before the deadline; try again shortly"
             )
@@ -105,12 +105,12 @@ class Admission:
         self._bytes += len(request.payload)
 
     def release(self, request: Request, *, answered: bool = False) -> None:
-        """Count a call out; only those that a worker `answered` tell how long others will wait."""
+        """Count a call out; only those that a worker `answered` count for the pace."""
         if request.op not in TO_ALL:
             self._lines[kind_of(request.payload)].release(answered=answered)
             self._calls -= 1
             self._bytes -= len(request.payload)
 
     def measure(self, kind: Kind, *, full: bool) -> None:
-        """Learn from what was answered so far; `full` where workers are up and none has room."""
+        """Update the pace of a kind; it is `full` if workers are up and none has room."""
         self._lines[kind].measure(self._clock(), full=full)

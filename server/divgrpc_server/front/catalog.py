@@ -1,6 +1,6 @@
-"""What a front answers by itself: which indexes there are, and what the server is.
+"""The calls that a front answers by itself: the list of indexes, and the state of the server.
 
-Reads manifests, never points, and does so in threads, so that a slow disk holds up nobody.
+It reads manifests, never points, and it reads them in threads, so that a slow disk delays no call.
 """
 
 import asyncio
@@ -12,12 +12,7 @@ from pathlib import Path
 from typing import Final
 
 import divgrpc
-from divgrpc.errors import (
-    DivgrpcError,
-    IndexDamagedError,
-    IndexNotFoundError,
-    InvalidArgumentError,
-)
+from divgrpc.errors import DivgrpcError, IndexDamagedError, IndexNotFoundError, InvalidArgumentError
 from divgrpc.parameters import LIMITS, check_index_name
 from divgrpc.storage.generations import IndexFolder, list_indexes
 from divgrpc_protos.v1 import index_pb2, query_pb2
@@ -38,15 +33,15 @@ class Catalog:
         config: Config,
         root: Path,
         pool: Pool,
-        kernels_ready: Callable[[], bool],
-        kernels_compiled: Callable[[], tuple[int, int]],
+        is_serving: Callable[[], bool],
+        kernels: Callable[[], tuple[int, int]],
     ) -> None:
-        """`kernels_compiled` returns the number of compiled kernels and of all kernels."""
+        """`kernels` returns the number of compiled kernels and of all kernels."""
         self._config = config
         self._root = root
         self._pool = pool
-        self._kernels_ready = kernels_ready
-        self._kernels_compiled = kernels_compiled
+        self._is_serving = is_serving
+        self._kernels = kernels
 
     async def get_index(self, request: bytes) -> bytes:
         """Describe one index."""
@@ -69,25 +64,25 @@ class Catalog:
         return response.SerializeToString()
 
     async def delete_index(self, request: bytes) -> bytes:
-        """Remove an index; calls under way finish on the generation they began with."""
+        """Remove an index; calls under way finish on the generation that they began with."""
         name = check_index_name(index_pb2.DeleteIndexRequest.FromString(request).index)
         generation = await asyncio.to_thread(IndexFolder(self._root / name).delete)
         self._pool.refresh(name)
         return index_pb2.DeleteIndexResponse(generation=generation).SerializeToString()
 
     async def get_server_info(self, request: bytes) -> bytes:
-        """Say what the server is and what it allows."""
+        """Describe the server: its version, its state and its limits."""
         index_pb2.GetServerInfoRequest.FromString(request)
         config = self._config
-        compiled, total = self._kernels_compiled()
+        ready, total = self._kernels()
         response = index_pb2.GetServerInfoResponse(
             version=divgrpc.__version__,
             durable=bool(config.data_dir),
             fronts=config.fronts,
             workers_ready=self._pool.workers,
             workers=config.workers,
-            kernels_ready=self._kernels_ready(),
-            kernels_compiled=compiled,
+            kernels_ready=self._is_serving(),
+            kernels_compiled=ready,
             kernels_total=total,
             limits={
                 **LIMITS,
@@ -105,7 +100,7 @@ class Catalog:
         try:
             return pack_info(IndexFolder(self._root / name).read_info())
         except Exception as error:
-            # Whatever is wrong with the files of one index is a fault of the files.
+            # Any other error comes from the files of the index.
             raise (expected(error) or IndexDamagedError("the index cannot be read")) from error
 
     def _read_page(self, after: str, size: int) -> index_pb2.ListIndexesResponse:
@@ -117,7 +112,7 @@ class Catalog:
             except IndexNotFoundError:
                 continue  # deleted meanwhile
             except DivgrpcError as error:
-                # One index that cannot be read does not hide the others, nor itself.
+                # An index that cannot be read is listed, beside the others.
                 warning = query_pb2.WarningInfo(code=error.reason, message=str(error))
                 indexes.append(index_pb2.IndexInfo(name=name, warnings=[warning]))
         token = names[size - 1] if len(names) > size else ""

@@ -1,6 +1,6 @@
-"""Fingerprints of queries that ended two workers, remembered for a minute.
+"""Fingerprints of queries that ended two workers.
 
-Or until their index changes: what was wrong may have been wrong with the index.
+A query stays for a minute, or until its index changes, because the index may have been the cause.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ from google.protobuf.message import DecodeError
 from divgrpc_protos.v1 import predict_pb2, query_pb2
 from divgrpc_server.ipc.packets import Op
 
-_SECONDS: Final = 60.0
-_ENTRIES: Final = 1024
+_STAY_SECONDS: Final = 60.0
+_ENTRIES_MAX: Final = 1024
 
 
 class _Entry(NamedTuple):
-    """When to forget a query, and the index it was for as it was."""
+    """The end of a query's stay, in seconds of `time.monotonic`, and its index at the start."""
 
     until: float
     name: str
@@ -28,24 +28,26 @@ class _Entry(NamedTuple):
 
 
 class Quarantine:
-    """Remembers which queries not to try again; empty but for the worst of days."""
+    """The queries that are not tried again; mostly empty."""
 
     def __init__(self, stamp: Callable[[str], object]) -> None:
-        """Begin with none; `stamp` gives of an index what changes with every generation."""
+        """Start empty; `stamp` returns a value of an index that changes with every generation."""
         self._stamp = stamp
         self._entries: OrderedDict[bytes, _Entry] = OrderedDict()
 
     def add(self, op: int, payload: bytes) -> None:
-        """Remember a query."""
+        """Add a query."""
         name = index_of(op, payload)
         fingerprint = _fingerprint(op, payload)
-        self._entries[fingerprint] = _Entry(time.monotonic() + _SECONDS, name, self._stamp(name))
+        self._entries[fingerprint] = _Entry(
+            time.monotonic() + _STAY_SECONDS, name, self._stamp(name)
+        )
         self._entries.move_to_end(fingerprint)
-        while len(self._entries) > _ENTRIES:
+        while len(self._entries) > _ENTRIES_MAX:
             self._entries.popitem(last=False)
 
     def holds(self, op: int, payload: bytes) -> bool:
-        """Tell whether a query is remembered; costs nothing while none is."""
+        """Return whether a query is held; costs nothing while the quarantine is empty."""
         while self._entries and next(iter(self._entries.values())).until < time.monotonic():
             self._entries.popitem(last=False)
         if not self._entries:
@@ -59,7 +61,7 @@ class Quarantine:
 
 
 def index_of(op: int, payload: bytes) -> str:
-    """Return the name of the index that a query is for, "" where that cannot be told."""
+    """Return the name of the index of a query, "" if the query cannot be parsed."""
     try:
         if op == Op.STREAM:
             return query_pb2.QueryStreamRequest.FromString(payload).query.index
@@ -71,7 +73,7 @@ def index_of(op: int, payload: bytes) -> str:
 
 
 def _fingerprint(op: int, payload: bytes) -> bytes:
-    """Return what makes a query the same again, whatever number its stream gave it."""
+    """Return a hash of a query without the correlation id that a stream gave it."""
     if op == Op.STREAM:
         with contextlib.suppress(DecodeError):
             payload = query_pb2.QueryStreamRequest.FromString(payload).query.SerializeToString()

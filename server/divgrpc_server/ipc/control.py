@@ -16,12 +16,12 @@ from typing import Final, Literal
 from divgrpc_server.config import Config
 
 Kind = Literal[
-    "hello",  # to a child, the first: `number` is its serial, `text` the other fields of `Self`
+    "hello",  # to a child, the first: `number` is its serial, `text` the other fields of `Process`
     "ready",  # from a worker with warm kernels, a listening front, an evaluator without a call
     "kernels",  # from a worker, then to every front: `number` of `text` kernels are compiled
     "worker",  # to a front: the descriptor leads to worker `number`
     "front",  # to a worker: the descriptor leads to a front
-    "lost",  # from a front: worker `number` hangs or hung up
+    "lost",  # from a front: worker `number` hangs, or has hung up
     "again",  # from a front: the descriptor of worker `number` was lost on the way
     "build",  # from a front: start a builder; `number` is a job id, `text` the request id
     "evaluate",  # from a front: start an evaluator, or use an idle one; fields as of "build"
@@ -65,8 +65,10 @@ class Channel:
         Raises BlockingIOError if the channel is full, and OSError if the other side is gone.
         """
         data = json.dumps([message.kind, message.number, message.text]).encode()
-        passed = [] if descriptor is None else [descriptor]
-        socket.send_fds(self._socket, [data], passed, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        descriptors = [] if descriptor is None else [descriptor]
+        socket.send_fds(
+            self._socket, [data], descriptors, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
+        )
 
     def receive(self) -> tuple[Message, int] | None:
         """Wait for a message and its descriptor; return None at the end of the channel.
@@ -74,19 +76,19 @@ class Channel:
         The descriptor is -1 if the message has none, or if this process has no room for one more.
         """
         try:
-            data, passed, _, _ = socket.recv_fds(
+            data, descriptors, _, _ = socket.recv_fds(
                 self._socket, _MESSAGE_BYTES, 1, socket.MSG_CMSG_CLOEXEC
             )
         except ConnectionResetError:
             return None
         if not data:
             return None
-        return Message(*json.loads(data)), passed[0] if passed else -1
+        return Message(*json.loads(data)), descriptors[0] if descriptors else -1
 
 
 @dataclass(frozen=True, slots=True)
-class Self:
-    """The identity of a child and the configuration of the server."""
+class Process:
+    """A child of the supervisor, as the child sees itself."""
 
     channel: Channel
     config: Config
@@ -99,7 +101,7 @@ def hello(config: Config, root: Path, serial: int) -> Message:
     return Message("hello", serial, json.dumps([str(root), config.to_json()]))
 
 
-def enter() -> Self:
+def enter() -> Process:
     """Set up this process as a child of the supervisor, and wait for its identity.
 
     Only the supervisor decides when a child ends. The child ignores the signals that a terminal or
@@ -112,11 +114,11 @@ def enter() -> Self:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     channel = Channel(socket.socket(fileno=os.dup(0)))
     os.set_inheritable(channel.fileno(), False)
-    with open(os.devnull, "rb") as nothing:
-        os.dup2(nothing.fileno(), 0)
+    with open(os.devnull, "rb") as devnull:
+        os.dup2(devnull.fileno(), 0)
     received = channel.receive()
     if received is None:
         raise SystemExit(1)
     message, _ = received
     root, config = json.loads(message.text)
-    return Self(channel, Config.from_json(config), Path(root), message.number)
+    return Process(channel, Config.from_json(config), Path(root), message.number)

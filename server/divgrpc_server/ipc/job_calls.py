@@ -22,7 +22,7 @@ _T = TypeVar("_T")
 
 
 def serve_call(
-    process: control.Self,
+    process: control.Process,
     work: Callable[[socket.socket], _T],
     *,
     pack_result: Callable[[_T], bytes],

@@ -10,6 +10,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Final, TextIO, cast
 
 import structlog
@@ -76,7 +77,7 @@ def log_faults_of(loop: asyncio.AbstractEventLoop, log: Logger) -> None:
 
 # End of a call in seconds since 1970, method, code, duration in seconds, request id, peer, subject.
 # Every call needs one, and a tuple and a % template are the cheapest way in Python.
-_AccessLine = tuple[float, str, str, float, str, str, Subject]
+_Call = tuple[float, str, str, float, str, str, Subject]
 _JSON: Final = (
     '{"event": "call", "method": "%s", "code": "%s", "duration_ms": %.3f, %s"request_id": "%s", '
     '"peer": "%s", "level": "info", "timestamp": "%s.%06dZ"}\n'
@@ -91,12 +92,11 @@ class AccessLog:
     """
 
     def __init__(self, config: Config, *, descriptor: int = _STDERR) -> None:
-        json = wants_json(config)
-        # Whether lines are written. If not, callers need not find out the subjects of calls.
+        # Whether lines are written. If not, callers need not parse the subjects of calls.
         self.enabled = config.access_log and _LEVELS[config.log_level] <= _LEVELS["info"]
-        self._format = _json_line if json else _console_line
-        self._sink = LogSink(descriptor, in_json=json)
-        self._lines: list[_AccessLine] = []
+        self._in_json = wants_json(config)
+        self._sink = LogSink(descriptor, in_json=self._in_json)
+        self._calls: list[_Call] = []
         self._timer: asyncio.TimerHandle | None = None
 
     def add(
@@ -112,11 +112,11 @@ class AccessLog:
         """Add the line of a call that has just ended and took `seconds`."""
         if not self.enabled:
             return
-        self._lines.append((time.time(), method, code, seconds, request_id, peer, subject))
+        self._calls.append((time.time(), method, code, seconds, request_id, peer, subject))
         if self._timer is None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(_FLUSH_SECONDS, self.flush)
-        elif len(self._lines) >= _LINES_MAX:
+        elif len(self._calls) >= _LINES_MAX:
             self.flush()
 
     def flush(self) -> None:
@@ -124,10 +124,10 @@ class AccessLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        lines, self._lines = self._lines, []
+        calls, self._calls = self._calls, []
         block: list[str] = []
         size = 0
-        for line in map(self._format, lines):
+        for line in map(self._format, calls):
             if size + len(line) > WRITE_BYTES_MAX:
                 self._sink.write("".join(block))
                 block, size = [], 0
@@ -136,33 +136,22 @@ class AccessLog:
         if block:
             self._sink.write("".join(block))
 
+    def _format(self, call: _Call) -> str:
+        end, method, code, seconds, request_id, peer, subject = call
+        second = int(end)
+        stamp, fraction, duration = _timestamp(second), (end - second) * 1e6, seconds * 1e3
+        if self._in_json:
+            about = subject.in_json
+            return _JSON % (method, code, duration, about, request_id, peer, stamp, fraction)
+        about = subject.for_people
+        return _CONSOLE % (stamp, fraction, method, code, duration, about, request_id, peer)
+
     def close(self) -> None:
         """Write the lines that are waiting, and close the sink."""
         self.flush()
         self._sink.close()
 
 
-_last_second: tuple[int, str] = (0, "")
-
-
-def _second(whole: int) -> str:
-    global _last_second  # noqa: PLW0603  # a flush spans a second or two
-    if _last_second[0] != whole:
-        _last_second = whole, time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
-    return _last_second[1]
-
-
-def _json_line(line: _AccessLine) -> str:
-    ended, method, code, seconds, request_id, peer, subject = line
-    second = int(ended)
-    part = (ended - second) * 1e6
-    about, stamp = subject.in_json, _second(second)
-    return _JSON % (method, code, seconds * 1e3, about, request_id, peer, stamp, part)
-
-
-def _console_line(line: _AccessLine) -> str:
-    ended, method, code, seconds, request_id, peer, subject = line
-    second = int(ended)
-    part = (ended - second) * 1e6
-    about, stamp = subject.for_people, _second(second)
-    return _CONSOLE % (stamp, part, method, code, seconds * 1e3, about, request_id, peer)
+@lru_cache(maxsize=2)  # a flush spans a second or two
+def _timestamp(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))

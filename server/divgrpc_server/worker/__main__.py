@@ -132,7 +132,7 @@ class Task(NamedTuple):
 class Worker:
     """Serves fronts until the supervisor hangs up."""
 
-    def __init__(self, process: control.Self, log: logs.Logger) -> None:
+    def __init__(self, process: control.Process, log: logs.Logger) -> None:
         self._control = process.channel
         self._log = log
         self._fronts: dict[int, FrontLink] = {}

@@ -203,7 +203,7 @@ def test_a_builder_names_the_field_of_a_wrong_request(tmp_path: Path, case: str)
     with ours, builder_end, control_end, nobody:
         job_frames.send(ours, Frame.ONCE, once.SerializeToString())
         job_frames.send(ours, Frame.END)
-        me = control.Self(control.Channel(nobody), Config(), tmp_path, 1)
+        me = control.Process(control.Channel(nobody), Config(), tmp_path, 1)
         with pytest.raises(InvalidArgumentError) as caught:
             builder.build(builder_end, me)
     assert caught.value.field == field

@@ -36,7 +36,7 @@ def run(root: Path, steps: Sequence[index_pb2.BuildRequest]) -> list[Frame]:
     control_end, nobody = socket.socketpair()
     with front_end, builder_end, control_end, nobody:
         send(front_end, *steps)
-        builder.build(builder_end, control.Self(control.Channel(nobody), config, root, 1))
+        builder.build(builder_end, control.Process(control.Channel(nobody), config, root, 1))
         return received(front_end)
 
 
@@ -171,7 +171,7 @@ def test_a_front_that_hangs_up_is_no_fault(tmp_path: Path) -> None:
         job_frames.send(front_end, Frame.MESSAGE, header("index").SerializeToString())
         front_end.close()
         control.Channel(supervisor_end).send(control.Message("call"), builder_end.fileno())
-        process = control.Self(control.Channel(control_end), Config(), tmp_path, 1)
+        process = control.Process(control.Channel(control_end), Config(), tmp_path, 1)
         builder.serve(process, logs.configure(Config(), "test"))
     assert lines == []
 
@@ -187,7 +187,7 @@ def test_a_build_is_logged_before_its_outcome_is_sent(tmp_path: Path) -> None:
     with front_end, builder_end, control_end, supervisor_end:
         send(front_end, header("index"), chunk(ONES), commit(3))
         control.Channel(supervisor_end).send(control.Message("call"), builder_end.fileno())
-        builder.serve(control.Self(control.Channel(control_end), Config(), tmp_path, 1), log)
+        builder.serve(control.Process(control.Channel(control_end), Config(), tmp_path, 1), log)
         assert kinds[-1] == Frame.STAGED
         assert received(front_end) == [Frame.RESULT]
 
@@ -201,5 +201,5 @@ def test_an_upload_that_breaks_off(tmp_path: Path) -> None:
             job_frames.send(ours, Frame.MESSAGE, chunk(ONES).SerializeToString())
         nobody = control.Channel(builder_end)
         with pytest.raises((EOFError, BrokenPipeError)):
-            builder.build(builder_end, control.Self(nobody, Config(), tmp_path, 1))
+            builder.build(builder_end, control.Process(nobody, Config(), tmp_path, 1))
     assert list(tmp_path.iterdir()) == []

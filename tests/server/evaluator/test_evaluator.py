@@ -34,7 +34,7 @@ class Evaluator:
     def __init__(self, root: Path) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = control.Channel(ours)
-        self._me = control.Self(control.Channel(theirs), Config(workers=2), root, 1)
+        self._me = control.Process(control.Channel(theirs), Config(workers=2), root, 1)
         self._log = logs.configure(Config(log_level="error"), "test")
         self._thread = threading.Thread(target=self._serve)
         self._thread.start()

@@ -88,7 +88,7 @@ def test_another_generation_is_another_matter() -> None:
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of queries the oldest are forgotten first."""
-    monkeypatch.setattr(quarantine, "_ENTRIES", 3)
+    monkeypatch.setattr(quarantine, "_ENTRIES_MAX", 3)
     held = Quarantine(lambda _: None)
     for k in range(1, 6):
         held.add(Op.QUERY, query(k=k))

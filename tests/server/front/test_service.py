@@ -124,7 +124,7 @@ class Parts:
 BROKEN: dict[str, Callable[[Parts], None]] = {
     "Query": lambda parts: setattr(parts.pool, "answer", fail),
     "QueryStream": lambda parts: setattr(parts.pool, "submit", fail_at_once),
-    "GetServerInfo": lambda parts: setattr(parts.catalog, "_kernels_ready", fail_at_once),
+    "GetServerInfo": lambda parts: setattr(parts.catalog, "_is_serving", fail_at_once),
     "Build": lambda parts: setattr(parts.jobs, "relay", fail),
 }
 

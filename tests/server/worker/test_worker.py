@@ -41,7 +41,7 @@ def channel(tmp_path: Path) -> Iterator[control.Channel]:
     Index.build(random_points(300), path=tmp_path / "small")
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     config = Config(log_level="error")
-    me = control.Self(control.Channel(theirs), config, tmp_path, 1)
+    me = control.Process(control.Channel(theirs), config, tmp_path, 1)
     thread = threading.Thread(target=worker.Worker(me, logs.configure(config, "worker")).run)
     thread.start()
     supervisor = control.Channel(ours)

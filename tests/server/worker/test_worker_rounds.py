@@ -24,7 +24,7 @@ def test_a_small_query_goes_before_the_pieces_of_a_batch_that_came_before_it(
 ) -> None:
     """All that has come is read, and a round begins the large one and answers the small one."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    me = control.Self(control.Channel(theirs), Config(log_level="error"), tmp_path, 1)
+    me = control.Process(control.Channel(theirs), Config(log_level="error"), tmp_path, 1)
     one = worker.Worker(me, logs.configure(me.config, "worker"))
     order: list[int | str] = []
 
