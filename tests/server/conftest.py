@@ -9,7 +9,7 @@ import pytest
 
 from divgrpc_client import Client
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.running_server import RunningServer
+from support.running_server import RunningServer, eventually, index_folders
 from support.served_index import EVALUATED_ROWS, ROWS, Served, random_points
 
 
@@ -41,3 +41,10 @@ def evaluated(client: Client) -> str:
     labels: dict[str, Any] = {"categories": rows % 3, "subtopics": rows // 3 % 4}
     client.build("evaluated", random_points(EVALUATED_ROWS), ids=rows * 3, replace=True, **labels)
     return "evaluated"
+
+
+@pytest.fixture
+def clean(server: RunningServer) -> Iterator[str]:
+    """Yield the name of an index, and check that no folder of it is left."""
+    yield "clean"
+    eventually(lambda: not index_folders(server, "clean"))

@@ -11,7 +11,6 @@ from divgrpc_client import Client, RpcError
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import evaluate_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.raw_calls import unary_stream
 from support.served_index import DIMS, random_points
 from support.status_details import details_of
 
@@ -60,13 +59,6 @@ def test_what_is_wrong_is_named(
         list(stub.Evaluate(evaluate_pb2.EvaluateRequest(**told | given), timeout=30))
     details = details_of(caught.value)
     assert (details.code, details.fields) == (grpc.StatusCode.INVALID_ARGUMENT, (field,))
-
-
-def test_bytes_that_are_no_request(channel: grpc.Channel) -> None:
-    """They are INVALID_ARGUMENT."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(unary_stream(channel, "Evaluate")(b"\xff\xff", timeout=10))
-    assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
 
 
 def test_what_an_index_lacks(client: Client) -> None:

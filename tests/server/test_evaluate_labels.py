@@ -27,7 +27,6 @@ from divgrpc_protos.v1 import evaluate_labels_pb2, predict_pb2, query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from divgrpc_protos.v1.labels_pb2 import LabelSets
 from support import labelled_documents
-from support.raw_calls import unary_stream
 from support.running_server import RunningServer
 from support.status_details import details_of
 
@@ -296,13 +295,6 @@ def test_what_is_wrong_is_named(stub: DiverseIndexStub, field: str, given: dict[
     details = details_of(caught.value)
     assert details.code == grpc.StatusCode.INVALID_ARGUMENT
     assert details.fields == (field,)
-
-
-def test_bytes_that_are_no_request(channel: grpc.Channel) -> None:
-    """They are INVALID_ARGUMENT."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(unary_stream(channel, "EvaluateLabels")(b"\xff\xff", timeout=10))
-    assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
 
 
 def test_what_an_index_lacks(client: Client) -> None:

@@ -1,16 +1,24 @@
-"""Build calls made by hand, for uploads that the client would never send."""
+"""Builds made by hand, for uploads that the client would never send."""
 
 import queue
-from collections.abc import Iterable, Iterator
+import select
+import socket
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
+from divgrpc.errors import InvalidArgumentError
 from divgrpc_protos.arrays import encode_dense
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
+from divgrpc_server.builder import __main__ as builder
+from divgrpc_server.config import Config
+from divgrpc_server.ipc import control, job_frames
+from divgrpc_server.ipc.job_frames import Frame
 from support.status_details import Details, details_of
 
 
@@ -30,18 +38,65 @@ def commit(rows: int) -> index_pb2.BuildRequest:
     return index_pb2.BuildRequest(commit=index_pb2.BuildCommit(rows=rows))
 
 
-def build(
-    stub: DiverseIndexStub, steps: Iterable[index_pb2.BuildRequest], timeout: float = 30
-) -> index_pb2.IndexInfo:
-    """Return what a build came to."""
-    return list(stub.Build(iter(steps), timeout=timeout))[-1].done
+def once(name: str, vectors: object, **fields: Any) -> index_pb2.BuildOnceRequest:  # noqa: ANN401  # a message's types
+    """Return the request of a BuildOnce call."""
+    matrix = encode_dense(np.asarray(vectors, np.float32))
+    return index_pb2.BuildOnceRequest(index=name, vectors=matrix, **fields)
 
 
-def refusal(stub: DiverseIndexStub, *steps: index_pb2.BuildRequest) -> Details:
+Message = index_pb2.BuildRequest | index_pb2.BuildOnceRequest
+
+
+def build(stub: DiverseIndexStub, *messages: Message) -> index_pb2.IndexInfo:
+    """Return the result of a Build call, or of a BuildOnce call."""
+    (first, *_) = messages
+    if isinstance(first, index_pb2.BuildOnceRequest):
+        return stub.BuildOnce(first, timeout=30).index
+    return list(stub.Build(iter(messages), timeout=30))[-1].done  # type: ignore[arg-type]  # one kind
+
+
+def refusal(stub: DiverseIndexStub, *messages: Message) -> Details:
     """Return the details of a build that must fail."""
     with pytest.raises(grpc.RpcError) as caught:
-        build(stub, steps)
+        build(stub, *messages)
     return details_of(caught.value)
+
+
+def send_upload(link: socket.socket, *messages: Message) -> None:
+    """Send a builder a whole upload, and the permission to publish it."""
+    for message in messages:
+        is_once = isinstance(message, index_pb2.BuildOnceRequest)
+        frame = Frame.ONCE if is_once else Frame.MESSAGE
+        job_frames.send(link, frame, message.SerializeToString())
+    job_frames.send(link, Frame.END)
+    job_frames.send(link, Frame.PUBLISH)
+
+
+def received_frames(link: socket.socket) -> list[Frame]:
+    """Return the kinds of the frames that a builder has sent."""
+    kinds = []
+    while select.select([link], [], [], 0)[0]:
+        kinds.append(job_frames.receive(link)[0])
+    return kinds
+
+
+def build_here(root: Path, *messages: Message) -> list[Frame]:
+    """Build in this process as a builder does, and return the kinds of its events."""
+    front_end, builder_end = job_frames.pair()
+    control_end, supervisor_end = socket.socketpair()
+    with front_end, builder_end, control_end, supervisor_end:
+        send_upload(front_end, *messages)
+        channel = control.Channel(control_end)
+        builder.build(builder_end, control.Process(channel, Config(), root, 1))
+        return received_frames(front_end)
+
+
+def wrong_field(root: Path, *messages: Message) -> str:
+    """Return the field that a builder in this process names in an error."""
+    with pytest.raises(InvalidArgumentError) as caught:
+        build_here(root, *messages)
+    assert caught.value.field is not None
+    return caught.value.field
 
 
 class Held:

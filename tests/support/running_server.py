@@ -125,6 +125,12 @@ def _role(pid: int) -> str:
     return roles[0] if roles else ""
 
 
+def index_folders(server: RunningServer, name: str) -> list[Path]:
+    """Return the folders of an index in the data folder, staging folders included."""
+    data = server.folder / "data"
+    return [entry for entry in data.iterdir() if entry.name.lstrip(".").split(".")[0] == name]
+
+
 def alive(pid: int) -> bool:
     """Tell whether a process runs, zombies left out."""
     try:

@@ -1,8 +1,6 @@
 """The builder without its process: the order and the contents of an upload."""
 
-import select
 import socket
-from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,46 +12,33 @@ from scipy.sparse import csr_array
 from structlog.testing import capture_logs
 
 from divgrpc import Index
-from divgrpc.errors import InvalidArgumentError
 from divgrpc.types import FloatArray
 from divgrpc_client.messages.vectors import as_matrix, encode
-from divgrpc_protos.v1 import index_pb2, vectors_pb2
+from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
 from divgrpc_server.builder import __main__ as builder
 from divgrpc_server.config import Config
 from divgrpc_server.ipc import control, job_calls, job_frames
 from divgrpc_server.ipc.job_frames import Frame
 from divgrpc_server.logging import logs
-from support.manual_uploads import chunk, commit, header
+from support.manual_uploads import (
+    Message,
+    build_here,
+    chunk,
+    commit,
+    header,
+    once,
+    received_frames,
+    send_upload,
+    wrong_field,
+)
 from support.served_index import DIMS
 
 ONES = np.ones((3, DIMS), np.float32)
-
-
-def run(root: Path, steps: Sequence[index_pb2.BuildRequest]) -> list[Frame]:
-    """Build from a complete upload, and return the kinds of its events."""
-    config = Config(data_dir=str(root))
-    front_end, builder_end = job_frames.pair()
-    control_end, nobody = socket.socketpair()
-    with front_end, builder_end, control_end, nobody:
-        send(front_end, *steps)
-        builder.build(builder_end, control.Process(control.Channel(nobody), config, root, 1))
-        return received(front_end)
-
-
-def send(link: socket.socket, *steps: index_pb2.BuildRequest) -> None:
-    """Send a whole upload, and the permission to publish it."""
-    for step in steps:
-        job_frames.send(link, Frame.MESSAGE, step.SerializeToString())
-    job_frames.send(link, Frame.END)
-    job_frames.send(link, Frame.PUBLISH)
-
-
-def received(link: socket.socket) -> list[Frame]:
-    """Return the kinds of the frames that have arrived."""
-    kinds = []
-    while select.select([link], [], [], 0)[0]:
-        kinds.append(job_frames.receive(link)[0])
-    return kinds
+TORN = labels_pb2.LabelSets(label_count=2, offsets=[0, 1], ids=[0])
+METRIC = index_pb2.BuildParameters.FromString(b"\x08\x63")  # 99
+RANK = labels_pb2.LabelPlan(parameters=labels_pb2.LabelParameters(rank=3))
+SHORT = once("index", ONES)
+SHORT.vectors.dense.data = SHORT.vectors.dense.data[:-1]
 
 
 def empty(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a message's own types
@@ -83,7 +68,7 @@ def parameters(**fields: Any) -> index_pb2.BuildRequest:  # noqa: ANN401  # a me
 def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
     """A header, chunks and a commit make a generation; a chunk may be empty."""
     steps = [header("index"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
-    events = run(tmp_path, steps)
+    events = build_here(tmp_path, *steps)
     assert events[0] == Frame.EVENT
     assert events.index(Frame.COMMIT) < events.index(Frame.STAGED)
     assert Index.open(tmp_path / "index").query(ONES[0], k=3).ids.tolist() == [[4, 5, 6]]
@@ -136,22 +121,32 @@ def test_an_upload_becomes_an_index(tmp_path: Path) -> None:
         ([parameters(metric=3, centred=True), chunk(ONES), commit(3)], "centred"),
         ([parameters(hash_family=4, n_tables=4), chunk(ONES), commit(3)], "n_tables"),
         ([parameters(hash_family=4, n_bits=8), chunk(ONES), commit(3)], "n_bits"),
+        ([index_pb2.BuildOnceRequest()], "index"),
+        ([once("../x", ONES)], "index"),
+        ([index_pb2.BuildOnceRequest(index="index")], "vectors"),
+        ([once("index", ONES[:0])], "vectors"),
+        ([once("index", ONES * np.nan)], "vectors"),
+        ([SHORT], "vectors.dense.data"),
+        ([once("index", ONES, ids=[1, 2, 1])], "ids"),
+        ([once("index", ONES, ids=[1, 2])], "ids"),
+        ([once("index", ONES, categories=[1])], "categories"),
+        ([once("index", ONES, subtopics=[1, 2, -2])], "subtopics"),
+        ([once("index", ONES, labels=TORN)], "labels.offsets"),
+        ([once("index", ONES, label_plan=RANK)], "rank"),
+        ([once("index", ONES, parameters=index_pb2.BuildParameters(n_bits=25))], "n_bits"),
+        ([once("index", ONES, parameters=METRIC)], "metric"),
     ],
 )
-def test_a_wrong_upload_names_its_field(
-    tmp_path: Path, steps: list[index_pb2.BuildRequest], field: str
-) -> None:
+def test_a_wrong_upload_names_its_field(tmp_path: Path, steps: list[Message], field: str) -> None:
     """And leaves nothing behind."""
-    with pytest.raises(InvalidArgumentError) as caught:
-        run(tmp_path, steps)
-    assert caught.value.field == field
+    assert wrong_field(tmp_path, *steps) == field
     assert list(tmp_path.iterdir()) == []
 
 
 def test_sparse_rows_become_an_index(tmp_path: Path) -> None:
     """Sparse chunks make an index of sparse points; a chunk may be empty."""
     steps = [header("index"), sparse(ONES[:0]), sparse(ONES), sparse(ONES), commit(6)]
-    run(tmp_path, steps)
+    build_here(tmp_path, *steps)
     info = Index.open(tmp_path / "index").info
     assert (info.points, info.rows, info.nonzeros) == ("sparse", 6, 6 * DIMS)
 
@@ -183,13 +178,13 @@ def test_a_build_is_logged_before_its_outcome_is_sent(tmp_path: Path) -> None:
     control_end, supervisor_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     kinds: list[Frame] = []
     log = Mock()
-    log.info.side_effect = lambda *_, **__: kinds.extend(received(front_end))
+    log.info.side_effect = lambda *_, **__: kinds.extend(received_frames(front_end))
     with front_end, builder_end, control_end, supervisor_end:
-        send(front_end, header("index"), chunk(ONES), commit(3))
+        send_upload(front_end, header("index"), chunk(ONES), commit(3))
         control.Channel(supervisor_end).send(control.Message("call"), builder_end.fileno())
         builder.serve(control.Process(control.Channel(control_end), Config(), tmp_path, 1), log)
         assert kinds[-1] == Frame.STAGED
-        assert received(front_end) == [Frame.RESULT]
+        assert received_frames(front_end) == [Frame.RESULT]
 
 
 def test_an_upload_that_breaks_off(tmp_path: Path) -> None:

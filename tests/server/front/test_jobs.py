@@ -1,66 +1,53 @@
 """Building over the wire: what is refused, and that nothing half built is left or served."""
 
 from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
 import grpc
 import numpy as np
 import pytest
 
-from divgrpc.errors import BuildUnderWayError, IndexExistsError, InvalidArgumentError
+from divgrpc.errors import IndexExistsError, IndexNotFoundError, InvalidArgumentError
+from divgrpc.parameters import LIMITS
 from divgrpc.types import Progress
 from divgrpc_client import Client
 from divgrpc_protos.v1 import index_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
-from support.manual_uploads import Held, build, chunk, commit, header, refusal
-from support.raw_calls import stream
-from support.running_server import RunningServer, eventually
+from support.manual_uploads import Held, Message, build, chunk, commit, header, once, refusal
+from support.running_server import RunningServer, eventually, index_folders
 from support.served_index import DIMS, random_points
 from support.status_details import details_of
 
+ABORTED = grpc.StatusCode.ABORTED
+EXHAUSTED = grpc.StatusCode.RESOURCE_EXHAUSTED
 INVALID = grpc.StatusCode.INVALID_ARGUMENT
 ONES = np.ones((3, DIMS), np.float32)
 
 
-def leftovers(server: RunningServer, name: str) -> list[Path]:
-    """Return what lies in the data folder under a name that no index has."""
-    data = server.folder / "data"
-    return [entry for entry in data.iterdir() if entry.name.lstrip(".").split(".")[0] == name]
-
-
-@pytest.fixture
-def clean(server: RunningServer) -> Iterator[str]:
-    """Yield a name; whatever was done with it, nothing may be left."""
-    yield "clean"
-    eventually(lambda: not leftovers(server, "clean"))
+def large(name: str, **fields: Any) -> index_pb2.BuildOnceRequest:  # noqa: ANN401  # a message's types
+    """Return a request whose message is nearly as large as it may be."""
+    rows = (LIMITS["message_bytes_max"] - 1024) // 4 // DIMS
+    return once(name, random_points(rows), **fields)
 
 
 @pytest.mark.parametrize(
-    ("steps", "field"),
+    ("messages", "field"),
     [
         ([chunk(ONES)], "header"),
-        ([header("../x")], "index"),
         ([header("clean"), chunk(ONES), commit(3), chunk(ONES)], "step"),
         ([header("clean"), chunk(ONES * np.nan), commit(3)], "vectors"),
-        ([header("clean"), chunk(ONES, ids=[1, 2, 1]), commit(3)], "ids"),
+        ([once("../x", ONES)], "index"),
+        ([once("clean", ONES, ids=[1, 2, 1])], "ids"),
     ],
-    ids=["no-header", "name", "after-commit", "nan", "twice"],
+    ids=["no-header", "after-commit", "nan", "name", "twice"],
 )
 def test_a_wrong_upload_names_its_field(
-    stub: DiverseIndexStub, clean: str, steps: list[index_pb2.BuildRequest], field: str
+    stub: DiverseIndexStub, clean: str, messages: list[Message], field: str
 ) -> None:
     """INVALID_ARGUMENT with the field, and nothing is left behind."""
-    details = refusal(stub, *steps)
-    assert details.code == INVALID
-    assert details.fields == (field,)
+    details = refusal(stub, *messages)
+    assert (details.code, details.fields) == (INVALID, (field,))
     assert clean
-
-
-def test_bytes_that_are_no_message(channel: grpc.Channel) -> None:
-    """A malformed message ends a build with INVALID_ARGUMENT."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(stream(channel, "Build", iter([b"\xff\xff"])))
-    assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
 
 
 def test_a_bad_row_is_counted_from_the_first_chunk(stub: DiverseIndexStub, clean: str) -> None:
@@ -71,35 +58,40 @@ def test_a_bad_row_is_counted_from_the_first_chunk(stub: DiverseIndexStub, clean
     assert "row 4" in details.message
 
 
-def test_a_name_in_use(client: Client) -> None:
+def test_a_name_in_use(stub: DiverseIndexStub, client: Client) -> None:
     """Without `replace` an index stays as it is; with it the generation goes up."""
     client.build("used", ONES + np.arange(3)[:, None])
     with pytest.raises(IndexExistsError):
         client.build("used", ONES)
+    assert refusal(stub, once("used", ONES)).code == grpc.StatusCode.ALREADY_EXISTS
     assert client.get_index("used").generation == 1
     assert client.build("used", ONES, replace=True).generation == 2
+    again = stub.BuildOnce(once("used", ONES, replace=True), timeout=30)
+    assert again.index.generation == client.query("used", ONES[0], k=3).generation == 3
 
 
-def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub, client: Client) -> None:
+def test_one_build_of_a_name_at_a_time(stub: DiverseIndexStub) -> None:
     """A second build of the same name is ABORTED, and the first goes on."""
     first = Held(stub, "twice")
-    with pytest.raises(BuildUnderWayError) as caught:
-        client.build("twice", ONES)
-    assert caught.value.code == grpc.StatusCode.ABORTED  # type: ignore[attr-defined]  # an RpcError
-    assert caught.value.retry_after is not None  # type: ignore[attr-defined]  # as above
+    for messages in ([header("twice"), chunk(ONES), commit(3)], [once("twice", ONES)]):
+        details = refusal(stub, *messages)
+        assert (details.code, details.reason) == (ABORTED, "BUILD_UNDER_WAY")
+        assert details.retry_after
     for step in (chunk(ONES), commit(3), None):
         first.send(step)
     assert list(first.call)[-1].done.rows == 3
 
 
-def test_more_builds_than_may_be(stub: DiverseIndexStub) -> None:
-    """A third build at a time is RESOURCE_EXHAUSTED, and told to wait."""
+def test_more_builds_than_may_be(server: RunningServer, stub: DiverseIndexStub) -> None:
+    """A third build at a time is RESOURCE_EXHAUSTED, with a time to retry after."""
     held = [Held(stub, name) for name in ("full-a", "full-b")]
-    details = refusal(stub, header("full-c"))
-    assert (details.code, details.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "BUILDS_FULL")
-    assert details.retry_after
-    for one in held:
-        one.call.cancel()
+    for message in (header("full-c"), once("full-c", ONES)):
+        details = refusal(stub, message)
+        assert (details.code, details.reason) == (EXHAUSTED, "BUILDS_FULL")
+        assert details.retry_after
+    for upload in held:
+        upload.call.cancel()
+    eventually(lambda: not server.pids("builder"))
 
 
 def test_a_cancelled_build_leaves_nothing(
@@ -109,9 +101,9 @@ def test_a_cancelled_build_leaves_nothing(
     held = Held(stub, clean)
     held.send(chunk(random_points(1000)))
     assert next(held.call).HasField("progress")
-    assert leftovers(server, clean)
+    assert index_folders(server, clean)
     held.call.cancel()
-    eventually(lambda: not leftovers(server, clean) and not server.pids("builder"))
+    eventually(lambda: not index_folders(server, clean) and not server.pids("builder"))
     assert clean not in [info.name for info in client.list_indexes()]
 
 
@@ -120,7 +112,7 @@ def test_a_lost_connection_leaves_nothing(server: RunningServer, clean: str) -> 
     with server.channel() as lost:
         held = Held(DiverseIndexStub(lost), clean)
         held.send(chunk(ONES))
-    eventually(lambda: not leftovers(server, clean))
+    eventually(lambda: not index_folders(server, clean))
 
 
 def test_a_deadline_that_passes_during_a_build(
@@ -136,7 +128,7 @@ def test_a_deadline_that_passes_during_a_build(
     with pytest.raises(grpc.RpcError) as caught:
         list(stub.Build(endless(), timeout=1.5))
     assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-    eventually(lambda: not leftovers(server, clean))
+    eventually(lambda: not index_folders(server, clean))
 
 
 def test_a_failed_replacement_leaves_the_old_generation(
@@ -156,16 +148,60 @@ def test_a_failed_replacement_leaves_the_old_generation(
     after = client.query("kept", ONES[0])
     assert after.generation == before.generation == 1
     assert after.ids.tobytes() == before.ids.tobytes()
-    eventually(lambda: [path.name for path in leftovers(server, "kept")] == ["kept"])
+    eventually(lambda: [path.name for path in index_folders(server, "kept")] == ["kept"])
 
 
-def test_progress_is_told(client: Client) -> None:
+def test_a_replacement_in_one_message_that_fails(
+    server: RunningServer, stub: DiverseIndexStub, client: Client
+) -> None:
+    """A builder that dies is UNAVAILABLE, and the old generation still serves."""
+    stub.BuildOnce(once("once-kept", ONES), timeout=30)
+    call = stub.BuildOnce.future(large("once-kept", replace=True))
+    eventually(lambda: len(index_folders(server, "once-kept")) > 1)
+    server.kill("builder")
+    with pytest.raises(grpc.RpcError) as caught:
+        call.result()
+    assert details_of(caught.value).code == grpc.StatusCode.UNAVAILABLE
+    assert client.query("once-kept", ONES[0], k=3).generation == 1
+
+
+def test_a_cancelled_message_leaves_nothing(
+    server: RunningServer, stub: DiverseIndexStub, client: Client, clean: str
+) -> None:
+    """The builder ends in the middle of its work, and at a deadline too."""
+    with pytest.raises(grpc.RpcError) as caught:
+        stub.BuildOnce(large(clean), timeout=0.2)
+    assert caught.value.code() == grpc.StatusCode.DEADLINE_EXCEEDED
+    eventually(lambda: not server.pids("builder"))
+    call = stub.BuildOnce.future(large(clean))
+    eventually(lambda: index_folders(server, clean))
+    call.cancel()
+    eventually(lambda: not index_folders(server, clean) and not server.pids("builder"))
+    with pytest.raises(IndexNotFoundError):
+        client.get_index(clean)
+
+
+def test_a_build_reports_its_progress(client: Client) -> None:
     """A build says which stage it is at, and how many rows it has done."""
-    told: list[Progress] = []
-    client.build("told", random_points(), progress=told.append)
-    stages = [progress.stage for progress in told]
+    events: list[Progress] = []
+    client.build("progress", random_points(), progress=events.append)
+    stages = [progress.stage for progress in events]
     assert stages[0] == "receiving"
     assert {"hashing", "tables", "tuning"} <= set(stages)
+
+
+def test_a_message_of_the_greatest_size_is_built(stub: DiverseIndexStub, client: Client) -> None:
+    """The largest message that gRPC accepts becomes an index; for a larger one there is Build."""
+    message = large("large")
+    most = LIMITS["message_bytes_max"]
+    assert most - 2048 < message.ByteSize() <= most
+    assert stub.BuildOnce(message, timeout=60).index.rows == message.vectors.dense.rows
+    client.delete_index("large")
+    message.vectors.dense.data += bytes(4096)
+    details = refusal(stub, message)
+    assert (details.code, details.reason) == (EXHAUSTED, "MESSAGE_TOO_LARGE")
+    assert str(most) in details.message
+    assert details.message.endswith("use Build")
 
 
 def test_a_stream_may_stay_open_until_done(stub: DiverseIndexStub) -> None:
@@ -187,4 +223,4 @@ def test_half_precision_rows_are_widened(client: Client) -> None:
 def test_zero_rows_in_a_chunk_are_nothing(stub: DiverseIndexStub) -> None:
     """An empty chunk among others is not a fault."""
     steps = [header("sparse-upload"), chunk(ONES[:0]), chunk(ONES, ids=[4, 5, 6]), commit(3)]
-    assert build(stub, steps).rows == 3
+    assert build(stub, *steps).rows == 3

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 
 import grpc
 import numpy as np
-import pytest
 
 from divgrpc.types import FloatArray
 from divgrpc_client import Client
@@ -14,7 +13,7 @@ from divgrpc_protos.v1 import query_pb2
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 from support.raw_calls import stream
 from support.served_index import Served, random_points
-from support.status_details import details_of, details_of_status
+from support.status_details import details_of_status
 
 
 def question(number: int, name: str, rows: FloatArray) -> query_pb2.QueryStreamRequest:
@@ -55,13 +54,6 @@ def test_a_bad_query_does_not_end_a_stream(stub: DiverseIndexStub, served: Serve
         assert answers[number].error.code == code.value[0]
         assert details.reason == reason
         assert details.metadata["request_id"]
-
-
-def test_bytes_that_are_no_message_end_a_stream(channel: grpc.Channel) -> None:
-    """What has no correlation id cannot be answered inside the stream."""
-    with pytest.raises(grpc.RpcError) as caught:
-        list(stream(channel, "QueryStream", iter([b"\xff\xff"])))
-    assert details_of(caught.value).reason == "MALFORMED_MESSAGE"
 
 
 def test_large_and_small_messages_share_a_stream(
