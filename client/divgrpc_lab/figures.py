@@ -1,17 +1,17 @@
-"""Two of the paper's figures, made again with an index and a server: `make figures`.
+"""Draw two figures of the paper again, with an index and a server: a plane, and seven queries.
 
-The figure of a made-up plane: two classes of sub-clusters, and what nearest neighbours, the greedy
-over all points, and hashing before the greedy pick for one query. And the figure of results side by
-side: seven queries, ten results each, wrong ones boxed; here on scanned digits, even or odd. Data,
-hashes and draws are seeded, so the figures are the same bytes at every run.
+The plane has two classes of sub-clusters, and for one query the picks of nearest neighbours, of
+greedy over all points, and of hashing before greedy. The other figure shows results side by side:
+seven queries for even or odd digits, ten results each, wrong ones boxed. Data, hashes and draws are
+seeded, so the figures are the same bytes at every run.
 """
 
+import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
@@ -36,7 +36,7 @@ from divgrpc_lab.contact_sheet import Block, Strip, write_contact_sheet
 from divgrpc_lab.data.hyperplanes import HyperplaneQueries
 from divgrpc_lab.demo import digits
 from divgrpc_lab.demo.queries import K
-from divgrpc_lab.experiment import make_room, records_table
+from divgrpc_lab.experiment import records_table
 from divgrpc_lab.server_process import running_server
 
 QUERIES: Final = 7
@@ -60,7 +60,7 @@ DIGIT_METHODS: Final[Mapping[str, Mapping[str, Any]]] = {
     "LSH-SDiv": {"selector": "greedy", **_BALL},
 }
 _TOY_TEXT: Final = (
-    "Circles are class A, squares class B, the star is the query; filled points were picked. The "
+    "Circles are class A, squares class B, the star is the query; picked points are filled. The "
     "plane lies in space, at a height of 2, and points are compared by their angles from the "
     "origin. Greedy and LSH-SDiv take the same steps at the same diversity: greedy over all "
     "points, LSH-SDiv over those in a Hamming ball around the query. Distances, in the plane, are "
@@ -82,36 +82,42 @@ class Toy(NamedTuple):
     query: FloatArray
 
 
-class Picked(NamedTuple):
-    """What one method found for every query: ids (nq, k), and the diversity asked for."""
-
-    name: str
-    diversity: float
-    ids: IntArray
-
-
-class Shown(NamedTuple):
-    """The digits, the queries, and what each method found."""
+class SevenQueries(NamedTuple):
+    """The digits, the queries, and by method the results (nq, k) and their diversity."""
 
     data: digits.Digits
-    parts: digits.Parts
     queries: HyperplaneQueries
-    methods: Sequence[Picked]
+    results: Mapping[str, IntArray]
+    dials: Mapping[str, float]
 
 
-def run(out: Path) -> int:
-    """Write the page at `out` where it ends in .html, else page, SVG and PNG into that folder."""
+def add_options(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    text = "Write the page, or a folder of pictures, here (default figures.html)."
+    verb.add_argument("--out", type=Path, default=Path("figures.html"), help=text)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write the page to `--out` if it ends in .html, else page, SVG and PNG into that folder."""
+    out: Path = arguments.out
     path = out if out.suffix == ".html" else out / "figures.html"
-    make_room(path)
-    points = toy()
+    path.parent.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
+    plane = toy()
     with running_server() as target, Client(target, timeout=10.0) as client:
-        picked = ask_toy(client, points)
-        shown = ask_digits(client)
-    drawings = {name: draw_toy(points, name, ids) for name, ids in picked.items()}
-    blocks = _blocks(shown)
-    write_page(_page(points, picked, drawings, shown, blocks), path)
+        picks = ask_toy(client, plane)
+        seven = ask_digits(client)
+    charts = {name: draw_toy(plane, name, ids) for name, ids in picks.items()}
+    blocks = _blocks(seven)
+    sections = [_plane_section(plane, picks, charts), _digits_section(seven, blocks)]
+    page = Page(
+        "The paper's figures, made again",
+        sections,
+        lead="Nearest neighbours, a greedy that sees every point, and hashing before it.",
+        facts=(f"divgrpc {divgrpc.__version__}",),
+    )
+    write_page(page, path)
     if path != out:
-        for name, chart in drawings.items():
+        for name, chart in charts.items():
             (out / f"toy-{name.lower()}.svg").write_text(chart.light, encoding="utf-8")
         write_contact_sheet(out / "digits.png", "Seven queries", _SHEET_TEXT, blocks)
     tables.console().print(f"Figures: {out}", soft_wrap=True)
@@ -177,81 +183,66 @@ def toy_figures(points: Toy, ids: IntArray) -> tuple[int, float, float]:
     return int((points.classes[ids] == 0).sum()), float(away.mean()), float(pairs.mean())
 
 
-def ask_digits(client: Client) -> Shown:
+def ask_digits(client: Client) -> SevenQueries:
     """Index the digits and ask seven queries by every method."""
     data = digits.load()
-    parts = digits.split(len(data.images))
-    digits.build(client, data, parts.indexed)
-    learned = digits.learn(data, parts.reported, -(-QUERIES // len(digits.CATEGORIES)), seed=1)
-    queries = HyperplaneQueries(learned.queries[:QUERIES], learned.asked[:QUERIES])
-    methods = []
+    digits.build(client, data)
+    learned = digits.learn(data, data.reported, -(-QUERIES // len(digits.CATEGORIES)), seed=1)
+    queries = HyperplaneQueries(learned.queries[:QUERIES], learned.categories[:QUERIES])
+    results, dials = {}, {}
     for name, options in DIGIT_METHODS.items():
-        plain = options["selector"] == "nearest"
-        dial = 0.0 if plain else digits.choose_dial(client, data, parts, **options)
+        is_nearest = options["selector"] == "nearest"
+        dials[name] = dial = 0.0 if is_nearest else digits.best_dial(client, data, **options)
         result = client.query(digits.INDEX, queries.queries, k=K, diversity=dial, **options)
-        methods.append(Picked(name, dial, result.ids))
-    return Shown(data, parts, queries, methods)
+        results[name] = result.ids
+    return SevenQueries(data, queries, results, dials)
 
 
-def _page(
-    points: Toy,
-    picked: Mapping[str, IntArray],
-    drawings: Mapping[str, Chart],
-    shown: Shown,
-    blocks: Sequence[Block],
-) -> Page:
-    heads = ("of class A", "from the query", "from each other")
-    plane = [
-        {"method": name} | dict(zip(heads, toy_figures(points, ids), strict=True))
-        for name, ids in picked.items()
+def _plane_section(
+    plane: Toy, picks: Mapping[str, IntArray], charts: Mapping[str, Chart]
+) -> Section:
+    heads = ("method", "of class A", "from the query", "from each other")
+    records = [
+        dict(zip(heads, (name, *toy_figures(plane, ids)), strict=True))
+        for name, ids in picks.items()
     ]
-    seven: list[dict[str, object]] = []
-    for method in shown.methods:
-        values = digits.measured(shown.data, shown.parts.indexed, shown.queries, method.ids)
-        means = (mean(values[name]) for name in digits.SHOWN)
-        row: dict[str, object] = {"method": method.name, "diversity": method.diversity}
-        seven.append(row | dict(zip(("P", "SR", "D", "h"), means, strict=True)))
-    figures = Figures([Figure(chart, name) for name, chart in drawings.items()])
+    figures = Figures([Figure(chart, name) for name, chart in charts.items()])
+    table = records_table(f"{TOY_K} picks", records)
+    return Section("Two classes in the plane", [_TOY_TEXT, figures, table])
+
+
+def _digits_section(seven: SevenQueries, blocks: Sequence[Block]) -> Section:
+    records: list[dict[str, object]] = []
+    for name, ids in seven.results.items():
+        values = digits.measured(seven.data, seven.queries, ids)
+        means = {letter: mean(column) for letter, column in values.items()}
+        records.append({"method": name, "diversity": seven.dials[name], **means})
     lists = [
         ResultLists(
-            block.heading,
-            [ResultList(strip.name, strip.caption, _results(strip)) for strip in block.strips],
+            block.heading, [ResultList(s.name, s.caption, _results(s)) for s in block.strips]
         )
         for block in blocks
     ]
-    means_table = records_table(f"Means over {QUERIES} queries", seven)
-    return Page(
-        "The paper's figures, made again",
-        [
-            Section(
-                "Two classes in the plane",
-                [_TOY_TEXT, figures, records_table(f"{TOY_K} picks", plane)],
-            ),
-            Section("Seven queries", [_DIGITS_TEXT, means_table, *lists]),
-        ],
-        lead="Nearest neighbours, a greedy that sees every point, and hashing before it.",
-        facts=(f"divgrpc {divgrpc.__version__}",),
-    )
+    table = records_table(f"Means over {QUERIES} queries", records)
+    return Section("Seven queries", [_DIGITS_TEXT, table, *lists])
 
 
 def _results(strip: Strip) -> list[Result]:
-    return [
-        Result(image=data_uri(_shades(image)), alt="a digit", wrong=bool(wrong))
-        for image, wrong in zip(strip.images, strip.wrong, strict=True)
-    ]
-
-
-def _shades(ink: npt.NDArray[np.floating]) -> npt.NDArray[np.uint8]:
     # Large enough that the smoothing of a page does no harm.
-    return np.kron(np.rint(255 * (1 - ink)), np.ones((6, 6))).astype(np.uint8)
-
-
-def _blocks(shown: Shown) -> list[Block]:
-    """Return the results of each query, the methods one below the other."""
+    shades = (
+        np.kron(np.rint(255 * (1 - ink)), np.ones((6, 6))).astype(np.uint8) for ink in strip.images
+    )
     return [
-        Block(
-            f"Query {number + 1}: {digits.CATEGORIES[category]} digits",
-            [digits.strip(shown.data, category, m.name, m.ids[number]) for m in shown.methods],
-        )
-        for number, category in enumerate(shown.queries.asked.tolist())
+        Result(image=data_uri(image), alt="a digit", wrong=bool(wrong))
+        for image, wrong in zip(shades, strip.wrong, strict=True)
     ]
+
+
+def _blocks(seven: SevenQueries) -> list[Block]:
+    """Return the results of each query, the methods one below the other."""
+    blocks = []
+    for number, category in enumerate(seven.queries.categories.tolist()):
+        heading = f"Query {number + 1}: {digits.CATEGORIES[category]} digits"
+        rows = {name: ids[number] for name, ids in seven.results.items()}
+        blocks.append(digits.block(seven.data, category, heading, rows, {}))
+    return blocks

@@ -233,5 +233,5 @@ def test_queries_are_learned_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     [digits] = topics.load(["whatever"])
     first, again = digits.queries(2), digits.queries(2)
     np.testing.assert_array_equal(first.queries, again.queries)
-    np.testing.assert_array_equal(first.asked, [0, 0, 1, 1])
+    np.testing.assert_array_equal(first.categories, [0, 0, 1, 1])
     np.testing.assert_allclose(np.linalg.norm(first.queries, axis=1), 1, rtol=1e-5)

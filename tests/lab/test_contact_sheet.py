@@ -9,7 +9,7 @@ from PIL import Image
 from divgrpc_lab import contact_sheet
 from divgrpc_lab.contact_sheet import Block, Strip, write_contact_sheet
 from divgrpc_lab.data.hyperplanes import hyperplane_queries
-from divgrpc_lab.demo.digits import load, split
+from divgrpc_lab.demo.digits import load
 
 
 def test_hyperplane_queries_separate_their_category() -> None:
@@ -18,24 +18,23 @@ def test_hyperplane_queries_separate_their_category() -> None:
     categories = np.arange(200) % 2
     pool = random.normal(size=(200, 8)).astype(np.float32)
     pool[:, 0] += np.where(categories == 1, 3, -3)
-    made = hyperplane_queries(pool, categories, per_category=3, seed=5)
+    queries = hyperplane_queries(pool, categories, per_category=3, seed=5)
     again = hyperplane_queries(pool, categories, per_category=3, seed=5)
-    assert np.array_equal(made.queries, again.queries)
-    assert made.asked.tolist() == [0, 0, 0, 1, 1, 1]
-    assert np.linalg.norm(made.queries, axis=1) == pytest.approx(np.ones(6))
-    for query, category in zip(made.queries, made.asked, strict=True):
+    assert np.array_equal(queries.queries, again.queries)
+    assert queries.categories.tolist() == [0, 0, 0, 1, 1, 1]
+    assert np.linalg.norm(queries.queries, axis=1) == pytest.approx(np.ones(6))
+    for query, category in zip(*queries, strict=True):
         scores = pool @ query
         assert scores[categories == category].mean() > scores[categories != category].mean()
-    assert not np.array_equal(made.queries[0], made.queries[1])
+    assert not np.array_equal(queries.queries[0], queries.queries[1])
 
 
 def test_the_parts_of_the_demonstration_share_nothing() -> None:
     """No indexed image teaches a query, and the dial is chosen on images of its own."""
     data = load()
-    parts = split(len(data.images))
-    everything = np.concatenate(parts)
-    assert len(everything) == len(np.unique(everything)) == 1797
-    assert set(data.categories[parts.dial]) == {0, 1}
+    rows = np.concatenate((data.indexed, data.reported, data.dial))
+    assert len(rows) == len(np.unique(rows)) == len(data.images) == 1797
+    assert set(data.categories[data.dial]) == {0, 1}
 
 
 def test_wrong_results_are_boxed_in_red(tmp_path: Path) -> None:

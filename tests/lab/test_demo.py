@@ -17,7 +17,6 @@ from divgrpc_lab.__main__ import main
 from divgrpc_lab.demo import command as demo
 from divgrpc_lab.demo import copies as demo_copies
 from divgrpc_lab.demo import digits as demo_digits
-from divgrpc_lab.demo import keep as demo_kept
 from divgrpc_lab.demo.command import programs
 from divgrpc_lab.server_process import running_server
 
@@ -25,13 +24,13 @@ from divgrpc_lab.server_process import running_server
 def test_the_demonstration_pays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It ends well, prints its figures and its next steps, and draws its picture."""
     assert main(["demo", "--folder", str(tmp_path / "demo")]) == 0
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for word in ("nearest", "default", "ideal", "best dial", " P ", " SR ", " D ", " h "):
-        assert word in told
+        assert word in output
     for word in ("ms, round trip", "µs, worker", "divgrpc-server"):
-        assert word in told
+        assert word in output
     path = tmp_path / "demo" / "contact-sheet.png"
-    assert str(path) in told
+    assert str(path) in output
     with Image.open(path) as sheet:
         assert sheet.width > 900
 
@@ -52,9 +51,9 @@ def test_copies_are_near_their_image_and_different_images_are_not() -> None:
     unit = copies.vectors / np.linalg.norm(copies.vectors, axis=1, keepdims=True)
     same = np.arange(len(unit)) // demo_copies.COPIES
     cosines = unit @ unit.T
-    together = same[:, None] == same
-    assert np.mean(cosines[together] >= 0.95) > 0.999
-    assert np.mean(cosines[~together] >= 0.95) < 0.001
+    is_copy = same[:, None] == same
+    assert np.mean(cosines[is_copy] >= 0.95) > 0.999
+    assert np.mean(cosines[~is_copy] >= 0.95) < 0.001
 
 
 def test_the_ideal_is_the_nearest_copy_of_each_image() -> None:
@@ -64,37 +63,37 @@ def test_the_ideal_is_the_nearest_copy_of_each_image() -> None:
     rows = np.array([0, 70, 133])
     ids, cosines = demo_copies.ideal(copies, rows)
     unit = copies.vectors / np.linalg.norm(copies.vectors, axis=1, keepdims=True)
-    for row, kept, scores in zip(rows, ids, cosines, strict=True):
+    for row, hits, scores in zip(rows, ids, cosines, strict=True):
         nearest: dict[int, int] = {}
         for point in np.argsort(-(unit @ unit[row])).tolist():
             nearest.setdefault(point // demo_copies.COPIES, point)
-        assert kept.tolist() == list(nearest.values())[: len(kept)]
-        assert scores == pytest.approx(unit[kept] @ unit[row], abs=1e-5)
+        assert hits.tolist() == list(nearest.values())[: len(hits)]
+        assert scores == pytest.approx(unit[hits] @ unit[row], abs=1e-5)
 
 
 def test_what_is_kept_answers_and_ends(tmp_path: Path) -> None:
     """The commands that --keep prints work as they stand; Ctrl-C leaves the picture alone."""
     program = [sys.executable, "-m", "divgrpc_lab", "demo", "--keep", "--folder", "demo"]
-    with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as kept:
+    with subprocess.Popen(program, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as demo_process:
         try:
-            assert kept.stdout is not None
+            assert demo_process.stdout is not None
             lines = []
-            for line in kept.stdout:
+            for line in demo_process.stdout:
                 lines.append(line.strip())
                 if line.startswith("Ctrl-C"):
                     break
             commands = [line for line in lines if "--target" in line]
             assert len(commands) == 5
             for command in commands:
-                ran = subprocess.run(
+                result = subprocess.run(
                     shlex.split(command), cwd=tmp_path, capture_output=True, text=True, check=False
                 )
-                assert ran.returncode == 0, f"{command}: {ran.stderr}"
-                assert ran.stdout
-            kept.send_signal(signal.SIGINT)
-            assert kept.wait(60) == 0
+                assert result.returncode == 0, f"{command}: {result.stderr}"
+                assert result.stdout
+            demo_process.send_signal(signal.SIGINT)
+            assert demo_process.wait(60) == 0
         finally:
-            kept.kill()
+            demo_process.kill()
     target = commands[0].split()[-1]
     with pytest.raises(UnavailableError), Client(target, timeout=2.0) as client:
         client.list_indexes()
@@ -107,7 +106,7 @@ def test_files_and_signals_are_put_back(tmp_path: Path) -> None:
     rows = np.eye(2, dtype=np.float32)
 
     def keep() -> None:
-        with demo_kept.ended_by_signals(), demo_kept.written(tmp_path, rows, rows):
+        with demo.ended_by_signals(), demo.stored(tmp_path, {"a": rows, "b": rows}):
             assert len(list(tmp_path.iterdir())) == 2
             signal.raise_signal(signal.SIGTERM)
 

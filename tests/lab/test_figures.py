@@ -26,26 +26,26 @@ def test_the_plane_shows_what_the_paper_says(server: RunningServer) -> None:
     """Nearest stay close, the greedy over all leaves the class, hashing first stays and spreads."""
     points = toy()
     with Client(server.target, timeout=30) as client:
-        picked = ask_toy(client, points)
-    assert list(picked) == list(TOY_METHODS)
-    right, _, apart = zip(*(toy_figures(points, ids) for ids in picked.values()), strict=True)
+        picks = ask_toy(client, points)
+    assert list(picks) == list(TOY_METHODS)
+    right, _, apart = zip(*(toy_figures(points, ids) for ids in picks.values()), strict=True)
     assert right[0] == right[2] == 10
     assert right[1] < 8
     assert apart[0] * 3 < apart[2] < apart[1]
-    for name, ids in picked.items():
+    for name, ids in picks.items():
         assert draw_toy(points, name, ids) == draw_toy(points, name, ids)
 
 
 def test_seven_queries_have_ten_results_of_each_method(server: RunningServer) -> None:
     """Every list is full, of different digits, and those of the last two are more diverse."""
     with Client(server.target, timeout=30) as client:
-        shown = ask_digits(client)
-    assert [method.name for method in shown.methods] == list(DIGIT_METHODS)
+        seven = ask_digits(client)
+    assert list(seven.results) == list(DIGIT_METHODS)
     kinds = []
-    for method in shown.methods:
-        assert method.ids.shape == (QUERIES, 10)
-        assert all(len(np.unique(ids[ids >= 0])) == 10 for ids in method.ids)
-        kinds.append(np.mean([len(np.unique(shown.data.digits[ids])) for ids in method.ids]))
+    for rows in seven.results.values():
+        assert rows.shape == (QUERIES, 10)
+        assert all(len(np.unique(ids[ids >= 0])) == 10 for ids in rows)
+        kinds.append(np.mean([len(np.unique(seven.data.digits[ids])) for ids in rows]))
     assert kinds[0] + 1 < min(kinds[1:])
 
 
@@ -55,14 +55,14 @@ def test_the_page_and_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main(["figures", "--out", str(folder)]) == 0
     assert main(["figures", "--out", str(page)]) == 0
     assert str(folder) in capsys.readouterr().out
-    found = page.read_text()
-    assert found == (folder / "figures.html").read_text()
-    assert found.count("<figure") >= 3
-    assert found.count("Query ") >= QUERIES
-    wrong = found.count('class="wrong"')
+    html = page.read_text()
+    assert html == (folder / "figures.html").read_text()
+    assert html.count("<figure") >= 3
+    assert html.count("Query ") >= QUERIES
+    wrong = html.count('class="wrong"')
     assert wrong > 0
-    drawn = {path.name for path in folder.iterdir()}
-    assert drawn == {
+    files = {path.name for path in folder.iterdir()}
+    assert files == {
         "figures.html",
         "digits.png",
         "toy-nearest.svg",

@@ -8,17 +8,21 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from divgrpc.types import Interval, Mode
+from divgrpc.types import (
+    EffectiveLabelParameters,
+    EvaluateLabelRow,
+    Interval,
+    Microseconds,
+    Mode,
+    Search,
+)
 from divgrpc_lab.__main__ import main
-from divgrpc_lab.data.documents import DIGITS, load
+from divgrpc_lab.data.documents import DIGITS, Split, load
 from divgrpc_lab.data.topics import DATA_VARIABLE
-from divgrpc_lab.experiment import Clock, Facts, plain
+from divgrpc_lab.experiment import plain
 from divgrpc_lab.table2 import claims as label_claims
-from divgrpc_lab.table2.bench import EPSILONS, LabelBench, weight
-from divgrpc_lab.table2.pages import page
-from divgrpc_lab.table2.printed import PRINTED, impossible
-from divgrpc_lab.table2.report import Report
-from divgrpc_lab.table2.rows import (
+from divgrpc_lab.table2.bench import EPSILONS, LabelBench
+from divgrpc_lab.table2.methods import (
     BY_HIERARCHY,
     DEFAULT,
     EVERYTHING,
@@ -26,10 +30,12 @@ from divgrpc_lab.table2.rows import (
     FIGURES,
     PAPERS,
     WITHOUT_HASHING,
-    Asking,
+    Case,
     LabelRow,
 )
-from divgrpc_lab.table2.times import ENDS_EARLY, MadeUp, TimedLabels, label_times
+from divgrpc_lab.table2.page import Report, page
+from divgrpc_lab.table2.paper import PRINTED, impossible
+from divgrpc_lab.table2.times import ENDS_EARLY, LabelTime, label_times
 
 _NOISE = np.linspace(-0.02, 0.02, 40)
 
@@ -40,42 +46,42 @@ def test_quick_run_on_digits(
     """Without data it says so, measures every row on digits, and writes page and JSON."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     out, figures = tmp_path / "new" / "table2.html", tmp_path / "table2.json"
-    told = ["table2", "--quick", "--out", str(out), "--json", str(figures)]
-    assert main(told) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("No data")
-    assert "DOES NOT HOLD: the column h of Table 2" in shown
-    found = json.loads(figures.read_text())
+    words = ["table2", "--quick", "--out", str(out), "--json", str(figures)]
+    assert main(words) == 0
+    output = capsys.readouterr().out
+    assert output.startswith("No data")
+    assert "DOES NOT HOLD: the column h of Table 2" in output
+    report = json.loads(figures.read_text())
     without_hashing = len(WITHOUT_HASHING) + len(BY_HIERARCHY)
-    assert len(found["rows"]) == without_hashing + len(FAMILIES) * 2 * 2
-    assert {row["method"] for row in found["rows"]} > set(PRINTED) - {"LEML"}
-    for row in found["rows"]:
+    assert len(report["rows"]) == without_hashing + len(FAMILIES) * 2 * 2
+    assert {row["method"] for row in report["rows"]} > set(PRINTED) - {"LEML"}
+    for row in report["rows"]:
         assert all(0 <= row[name]["value"] <= 1 for name in FIGURES)
         assert row["h_score"]["value"] <= row["h_of_means"] + 1e-9
         assert (row["dial"] == 0) == (row["method"] in ("LEML", "nearest"))
         assert 0 < row["scored"] <= row["among"]
         assert row["microseconds"] > 0
-    leml = found["rows"][0]
+    leml = report["rows"][0]
     assert (leml["method"], leml["search"], leml["scored"]) == ("LEML", "exact", leml["among"])
-    assert len(found["epsilon"]) == 1 + 2 * 2 * len(EPSILONS)
-    limits = [each["hash_limit"] for each in found["epsilon"] if each["mode"] == "neighbour_vote"]
+    assert len(report["epsilon"]) == 1 + 2 * 2 * len(EPSILONS)
+    limits = [at["hash_limit"] for at in report["epsilon"] if at["mode"] == "neighbour_vote"]
     assert limits[: len(EPSILONS)] == sorted(limits[: len(EPSILONS)], reverse=True)
-    assert len(found["times"]) == 5 + 4 * len(FAMILIES)
+    assert len(report["times"]) == 5 + 4 * len(FAMILIES)
     html = out.read_text()
-    for words in ("the paper's own", "2PD/(P+D)", "h against ε", "cannot be told"):
-        assert words.replace("'", "&#39;") in html
+    for text in ("the paper's own", "2PD/(P+D)", "h against ε", "cannot be told"):
+        assert text.replace("'", "&#39;") in html
 
 
 @pytest.mark.parametrize(
-    ("told", "complaint"),
+    ("words", "complaint"),
     [
         (["--sets", "lshtc3"], "sets must be of bibtex"),
         (["--documents", "9"], "documents must be at least 10"),
     ],
 )
-def test_refusals(told: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_refusals(words: list[str], complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
     """What cannot be asked is refused before any work, with the field."""
-    assert main(["table2", *told]) == 2
+    assert main(["table2", *words]) == 2
     assert complaint in capsys.readouterr().err
 
 
@@ -89,15 +95,15 @@ def test_without_a_hierarchy(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is no D, no h and no curve, and the page leaves their places empty."""
     monkeypatch.delenv(DATA_VARIABLE, raising=False)
     (split,) = load([DIGITS])
-    bench = LabelBench(replace(split, hierarchy=None, roots=()), 12, Clock(lambda _: None, 1))
+    bench = LabelBench(replace(split, hierarchy=None, roots=()), 12)
     rows = list(bench.rows())
-    assert bench.curves() == []
-    assert all(np.isnan(row.figures["h_score"].value) for row in rows)
+    assert bench.curves == []
+    assert all(row.figure("h_score") is None for row in rows)
     assert rows[0].plain()["h_score"] is None
-    assert all(row.figures["f_score"].value > 0 for row in rows)
-    report = Report(Facts({}), [{"name": DIGITS}], rows)
+    assert all(row.result.metrics["f_score"].value > 0 for row in rows)
+    report = Report({}, [{"name": DIGITS}], rows, [], [], label_claims.verdicts(rows))
     assert len(page(report).sections) == 5
-    json.dumps(plain(report.plain()), allow_nan=False)
+    json.dumps(plain(report), allow_nan=False)
 
 
 def test_times_of_given_factors() -> None:
@@ -110,19 +116,19 @@ def test_times_of_given_factors() -> None:
     # Documents of which each is asked again, with its own labels.
     bags = sparse.csr_array(np.where(rng.random((30, 60)) < 0.2, 1, 0) + np.eye(30, 60), dtype="f4")
     labels = sparse.csr_array(truth)
-    found = list(label_times(MadeUp(bags, labels, bags, labels, asked, factors)))
-    hashed = [*np.repeat([*FAMILIES], 2)]
-    names = ["LEML", "LEML", "MMR", "Greedy", *hashed, "nearest", *hashed]
-    assert [each.method for each in found] == names
-    assert [each.mode for each in found] == ["embedding"] * 10 + ["neighbour_vote"] * 7
-    assert (found[0].precision, found[0].scored, found[0].documents) == (1.0, 1.0, 30)
-    assert (found[0].setting, found[1].setting, found[1].precision) == (EVERYTHING, ENDS_EARLY, 1.0)
-    assert (found[0].among, found[10].among, found[10].scored) == (400, 30, 1.0)
-    assert (found[2].documents, found[3].documents) == (20, 20)
-    assert all(0 < each.scored <= 1 and each.microseconds > 0 for each in found)
-    verdicts = [each for each in label_claims.everything([], found) if "its size" in each.claim]
+    times = list(label_times(Split("", "", bags, labels, bags, labels), asked, factors))
+    families = [*np.repeat([*FAMILIES], 2)]
+    names = ["LEML", "LEML", "MMR", "Greedy", *families, "nearest", *families]
+    assert [time.method for time in times] == names
+    assert [time.mode for time in times] == ["embedding"] * 10 + ["neighbour_vote"] * 7
+    assert (times[0].precision, times[0].scored, times[0].documents) == (1.0, 1.0, 30)
+    assert (times[0].setting, times[1].setting, times[1].precision) == (EVERYTHING, ENDS_EARLY, 1.0)
+    assert (times[0].candidates, times[10].candidates, times[10].scored) == (400, 30, 1.0)
+    assert (times[2].documents, times[3].documents) == (20, 20)
+    assert all(0 < time.scored <= 1 and time.microseconds > 0 for time in times)
+    verdicts = [item for item in label_claims.verdicts([], times) if "its size" in item.claim]
     assert len(verdicts) == 4
-    assert all(each.holds is not None for each in verdicts)
+    assert all(item.holds is not None for item in verdicts)
 
 
 def row(
@@ -133,32 +139,58 @@ def row(
     microseconds: float = 100.0,
 ) -> LabelRow:
     """Return a row every figure of which is about so great."""
-    values = dict.fromkeys(FIGURES, figure + _NOISE)
-    exhaustive = setting == EVERYTHING
-    return LabelRow(
-        data="made up",
-        asking=Asking(method, mode, setting),
-        search="exact" if exhaustive else "tables",
-        dial=0.3,
-        threshold=None,
+    interval = Interval(figure, figure - 0.1, figure + 0.1)
+    times = Microseconds(*[microseconds] * 4)
+    result = EvaluateLabelRow(
+        number=0,
+        generation=1,
+        search="auto",
+        parameters=parameters("exact" if setting == EVERYTHING else "tables"),
+        goal="h_score",
+        metrics=dict.fromkeys(FIGURES, interval),
+        precision_at=(interval,) * 5,
+        recall_at=(),
+        ndcg_at=(),
+        propensity_scored_at=(),
+        coverage_at=(),
+        h_of_means=figure,
+        microseconds=times,
         documents=40,
         empty=0,
-        figures={name: Interval(figure, figure - 0.1, figure + 0.1) for name in FIGURES},
-        precision_at=(figure,) * 5,
-        h_of_means=figure,
-        microseconds=microseconds,
+        short=0,
         scored=10,
-        among=100,
-        same_as_lsh_div=False,
-        values=values,
+        values=dict.fromkeys(FIGURES, figure + _NOISE),
+    )
+    return LabelRow("synthetic", Case(method, mode, setting), result, 100)
+
+
+def parameters(search: Search) -> EffectiveLabelParameters:
+    """Return effective parameters of a search."""
+    return EffectiveLabelParameters(
+        top_k=5,
+        threshold=None,
+        mode="embedding",
+        neighbours=0,
+        vote="plain",
+        selector="greedy",
+        diversity=0.3,
+        search=search,
+        hash_limit=0,
+        candidates_limit=0,
+        seed=0,
     )
 
 
-def holds(rows: list[LabelRow], claim: str, times: list[TimedLabels] | None = None) -> bool | None:
+def with_result(row: LabelRow, **fields: object) -> LabelRow:
+    """Return the row with other fields of its result."""
+    return replace(row, result=replace(row.result, **fields))  # type: ignore[arg-type]
+
+
+def holds(rows: list[LabelRow], claim: str, times: list[LabelTime] | None = None) -> bool | None:
     """Return what is said of the claim that begins so."""
-    said = label_claims.everything(rows, times or [])
-    (found,) = (each for each in said if each.claim.startswith(claim))
-    return found.holds
+    verdicts = label_claims.verdicts(rows, times or [])
+    [verdict] = (item for item in verdicts if item.claim.startswith(claim))
+    return verdict.holds
 
 
 def test_claims_of_figures() -> None:
@@ -168,11 +200,11 @@ def test_claims_of_figures() -> None:
     claim = "h of LSH-SDiv is above that of LEML, embedding"
     assert holds([*base, *high], claim) is True
     assert holds([*base, high[0], row("LSH-SDiv", 0.4, DEFAULT)], claim) is False
-    noisy = replace(high[0], values=dict.fromkeys(FIGURES, 0.5 + _NOISE[::-1]))
+    noisy = with_result(high[0], values=dict.fromkeys(FIGURES, 0.5 + _NOISE[::-1]))
     assert holds([*base, noisy], claim) is None
     assert holds(base, claim) is None
-    # What an exact search found says nothing of hashing.
-    exact = replace(row("LSH-SDiv", 0.4, DEFAULT), search="exact")
+    # An exact search says nothing of hashing.
+    exact = with_result(row("LSH-SDiv", 0.4, DEFAULT), parameters=parameters("exact"))
     assert holds([*base, high[0], exact], claim) is True
     # Another mode is another claim.
     assert holds([*base, *high], claim.replace("embedding", "votes")) is None
@@ -188,30 +220,29 @@ def test_claims_of_figures() -> None:
 def test_components_as_many_as_dimensions_are_told() -> None:
     """Where hyperplanes are drawn alike the sentence says that nothing is to be expected."""
     rows = [replace(row("LSH-SDiv", 0.6), same_as_lsh_div=True), row("LSH-Div", 0.6)]
-    said = label_claims.everything(rows)[0]
-    assert said.claim == "P of LSH-SDiv is above that of LSH-Div, embedding"
-    assert "same distribution" in said.sentence
-    assert "same distribution" not in label_claims.everything([row("LSH-SDiv", 0.6)])[0].sentence
+    verdict = label_claims.verdicts(rows)[0]
+    assert verdict.claim == "P of LSH-SDiv is above that of LSH-Div, embedding"
+    assert "same distribution" in verdict.sentence
+    assert "same distribution" not in label_claims.verdicts([row("LSH-SDiv", 0.6)])[0].sentence
 
 
 def test_claims_of_times() -> None:
     """The slowest case counts on the data sets, the better setting at the paper's size."""
     base, claim = row("LEML", 0.5, EVERYTHING, microseconds=3_000), "LSH-SDiv is more than 20 times"
-    hashed = row("LSH-SDiv", 0.5)
     on_data = f"{claim} as fast as LEML, embedding"
-    rows = [base, hashed]
-    said = {each.claim: each.holds for each in label_claims.everything(rows)}
-    assert said[on_data] is True
-    slow = replace(hashed, data="slow", microseconds=1_000)
+    rows = [base, row("LSH-SDiv", 0.5)]
+    verdicts = {verdict.claim: verdict.holds for verdict in label_claims.verdicts(rows)}
+    assert verdicts[on_data] is True
+    slow = replace(row("LSH-SDiv", 0.5, microseconds=1_000), data="slow")
     rows += [slow, replace(base, data="slow")]
-    said = {each.claim: each.holds for each in label_claims.everything(rows)}
-    assert said[on_data] is False
-    assert said[f"{on_data}, at its size"] is None
+    verdicts = {verdict.claim: verdict.holds for verdict in label_claims.verdicts(rows)}
+    assert verdicts[on_data] is False
+    assert verdicts[f"{on_data}, at its size"] is None
     times = [
-        TimedLabels("LEML", "embedding", EVERYTHING, 500, 9, 2_500, 0.5, 1),
-        TimedLabels("LSH-SDiv", "embedding", PAPERS, 500, 9, 200, 0.5, 0.1),
-        TimedLabels("LSH-SDiv", "embedding", DEFAULT, 500, 9, 100, 0.5, 0.1),
-        TimedLabels("LSH-SDiv", "neighbour_vote", DEFAULT, 700, 9, 200, 0.5, 0.1),
+        LabelTime("LEML", "embedding", EVERYTHING, 500, 9, 2_500, 0.5, 1),
+        LabelTime("LSH-SDiv", "embedding", PAPERS, 500, 9, 200, 0.5, 0.1),
+        LabelTime("LSH-SDiv", "embedding", DEFAULT, 500, 9, 100, 0.5, 0.1),
+        LabelTime("LSH-SDiv", "neighbour_vote", DEFAULT, 700, 9, 200, 0.5, 0.1),
     ]
     assert holds(rows, f"{on_data}, at its size", times) is True
     assert holds(rows, f"{claim} as fast as LEML, votes, at its size", times) is False
@@ -220,7 +251,7 @@ def test_claims_of_times() -> None:
 def test_h_that_cannot_be() -> None:
     """Four of the five rows that the paper prints have more h than their P and D allow."""
     assert impossible() == ["LEML", "PCA-Hash", "LSH-Div", "LSH-SDiv"]
-    assert {name: round(each.most, 3) for name, each in PRINTED.items()} == {
+    assert {name: round(line.most, 3) for name, line in PRINTED.items()} == {
         "LEML": 0.445,
         "MMR": 0.417,
         "PCA-Hash": 0.406,
@@ -228,14 +259,3 @@ def test_h_that_cannot_be() -> None:
         "LSH-SDiv": 0.473,
     }
     assert label_claims.h_is_possible().holds is False
-
-
-def test_weight_counts_every_document(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock ends at what is asked, so that the time left is right."""
-    monkeypatch.delenv(DATA_VARIABLE, raising=False)
-    (split,) = load([DIGITS])
-    told: list[int] = []
-    clock = Clock(lambda progress: told.append(progress.rows_done), weight(10))
-    list(LabelBench(split, 10, clock).rows())
-    clock.stage("over")
-    assert told[-1] == weight(10)

@@ -4,30 +4,33 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
+from sklearn.datasets import load_digits
+from sklearn.preprocessing import StandardScaler
 
 from divgrpc.types import IntArray
 from divgrpc_lab.data.topics import DATA_VARIABLE, sha256
 
-Arrays = Mapping[str, npt.NDArray[Any]]
+Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
-# The files of each set, the one of its hierarchy last where that is another; and which labels:
-# where ancestors were added to them, those as they were annotated.
+# By set: the file of the hierarchy, and the prefix of the labels as they were annotated (without
+# the ancestors that some sets add).
 _SETS: Final = {
-    "bibtex": ("bibtex.npz", "", "y"),
-    "delicious": ("delicious.npz", "delicious_wordnet_hierarchy.npz", "y"),
-    "enron_hier": ("enron_hier.npz", "enron_hier.npz", "yspec"),
-    "yeast_seq_go": ("yeast_seq_go.npz", "yeast_seq_go.npz", "yspec"),
+    "bibtex": ("", "y"),
+    "delicious": ("delicious_wordnet_hierarchy", "y"),
+    "enron_hier": ("enron_hier", "yspec"),
+    "yeast_seq_go": ("yeast_seq_go", "yspec"),
 }
-# Their features are measured, on scales of their own: standardised, by the documents to train on.
-_MEASURED: Final = ("yeast_seq_go",)
 SETS: Final = tuple(_SETS)
-# What stands in for them where there are none.
+# The features of these are measurements on different scales.
+_MEASURED: Final = ("yeast_seq_go",)
+# The digits stand in for the data sets without a folder.
 DIGITS: Final = "digits"
+_DIGITS_TRAINING: Final = 1_400
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,7 +52,9 @@ class Split:
 
     def with_features(self) -> "Split":
         """Return the set without documents that have no feature, which no method can label."""
-        rows, queries = (np.flatnonzero(_lengths(item)) for item in (self.documents, self.asked))
+        rows, queries = (
+            np.flatnonzero(abs(documents).sum(axis=1)) for documents in (self.documents, self.asked)
+        )
         return replace(
             self,
             documents=self.documents[rows],
@@ -60,14 +65,10 @@ class Split:
 
     def described(self) -> dict[str, str]:
         """Return what a report says of the data."""
-        rows, dims = self.documents.shape
-        kept = self.with_features()
-        empty = sum(
-            item.shape[0] - whole.shape[0]
-            for item, whole in ((self.documents, kept.documents), (self.asked, kept.asked))
-        )
+        (rows, dims), tests, rest = self.documents.shape, self.asked.shape[0], self.with_features()
+        empty = rows + tests - rest.documents.shape[0] - rest.asked.shape[0]
         facts = {
-            "documents": f"{rows:,} x {dims:,}, {self.asked.shape[0]:,} more to test with",
+            "documents": f"{rows:,} x {dims:,}, {tests:,} more to test with",
             "labels": f"{self.labels.shape[1]:,}, {self.labels.nnz / rows:.1f} a document",
             "sha256": self.sha256,
         }
@@ -75,29 +76,25 @@ class Split:
 
 
 def read(folder: Path, name: str) -> Split:
-    """Read one of the sets; training and validation parts are one."""
-    file, hierarchy, kind = _SETS[name]
-    with np.load(folder / file, allow_pickle=False) as arrays:
-        parts = [part for part in ("train", "valid") if f"x_{part}" in arrays or part == "train"]
-        documents, labels = (
-            [_matrix(arrays, f"{what}_{part}", width) for part in parts]
-            for what, width in (("x", "n_features"), (kind, "n_labels"))
-        )
-        rows = np.concatenate(documents) if len(documents) > 1 else documents[0]
-        queries = _matrix(arrays, "x_test", "n_features")
-        if name in _MEASURED:
-            centre, scale = rows.mean(axis=0), rows.std(axis=0)
-            scale[scale == 0] = 1
-            rows, queries = ((item - centre) / scale for item in (rows, queries))
-        return Split(
-            name,
-            sha256(folder / file),
-            rows,
-            sparse.csr_array(sparse.vstack(labels)),
-            queries,
-            _matrix(arrays, f"{kind}_test", "n_labels"),
-            *(_edges(folder / hierarchy) if hierarchy else ()),
-        )
+    """Read one of the sets: training and validation parts joined, measurements standardised."""
+    hierarchy, prefix = _SETS[name]
+    path = folder / f"{name}.npz"
+    with np.load(path, allow_pickle=False) as arrays:
+        parts = [part for part in ("train", "valid") if f"{prefix}_{part}_indptr" in arrays]
+        documents = [_matrix(arrays, f"x_{part}", "n_features") for part in parts]
+        labels = [_matrix(arrays, f"{prefix}_{part}", "n_labels") for part in parts]
+        asked = _matrix(arrays, "x_test", "n_features")
+        truth = _matrix(arrays, f"{prefix}_test", "n_labels")
+    joined = sparse.csr_array(sparse.vstack(labels))
+    if sparse.issparse(asked):
+        rows = sparse.csr_array(sparse.vstack(documents))
+    else:
+        rows = np.concatenate(documents)
+    if name in _MEASURED:
+        scaler = StandardScaler().fit(rows)
+        rows, asked = scaler.transform(rows), scaler.transform(asked)
+    tree = _edges(folder / f"{hierarchy}.npz") if hierarchy else ()
+    return Split(name, sha256(path), rows, joined, asked, truth, *tree)
 
 
 def load(names: Sequence[str], folder: str | None = None) -> list[Split]:
@@ -106,11 +103,7 @@ def load(names: Sequence[str], folder: str | None = None) -> list[Split]:
     return [read(Path(folder), name) for name in names] if folder else [_digits()]
 
 
-def _lengths(rows: Any) -> npt.NDArray[Any]:  # dense, or scipy's
-    return np.asarray(abs(rows).sum(axis=1)).ravel()
-
-
-def _matrix(arrays: Arrays, name: str, width: str) -> Any:  # dense, or scipy's
+def _matrix(arrays: Arrays, name: str, width: str) -> Any:
     if name in arrays:
         return arrays[name].astype(np.float32)
     ends, columns = arrays[f"{name}_indptr"], arrays[f"{name}_indices"].astype(np.int32)
@@ -125,28 +118,26 @@ def _edges(path: Path) -> tuple[IntArray, tuple[int]]:
 
 
 def _digits() -> Split:
-    """Make labels of what a digit is: itself, its half, its parity."""
-    from sklearn.datasets import load_digits
+    """Label each digit with its value (0 to 9), its half (10, 11) and its parity (12, 13).
 
+    Halves and parities are parents of values, and children of the root 14.
+    """
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
-    values, images = digits.target[order], digits.data[order].astype(np.float32)
+    images, values = digits.data[order].astype(np.float32), digits.target[order]
+    parents = np.column_stack((10 + (np.arange(10) >= 5), 12 + np.arange(10) % 2))
     labels = np.zeros((len(values), 14), np.float32)
-    for label in (values, 10 + (values >= 5), 12 + values % 2):
-        labels[np.arange(len(values)), label] = 1
-    # Halves and parities are parents of their digits.
-    edges = [
-        (parent, digit) for digit in range(10) for parent in (10 + (digit >= 5), 12 + digit % 2)
-    ]
+    np.put_along_axis(labels, np.column_stack((values, parents[values])), 1, axis=1)
+    edges = [(parent, digit) for digit in range(10) for parent in parents[digit].tolist()]
     edges += [(14, parent) for parent in range(10, 14)]
-    train, test = sparse.csr_array(labels[:1400]), sparse.csr_array(labels[1400:])
+    training, test = slice(_DIGITS_TRAINING), slice(_DIGITS_TRAINING, None)
     return Split(
         DIGITS,
         "shipped with scikit-learn",
-        images[:1400],
-        train,
-        images[1400:],
-        test,
+        images[training],
+        sparse.csr_array(labels[training]),
+        images[test],
+        sparse.csr_array(labels[test]),
         np.array(edges),
         (14,),
     )

@@ -1,7 +1,7 @@
-"""The paper's queries: what separates one category from the rest, as a direction.
+"""The paper's queries: hyperplanes that separate one category from the rest.
 
-Such a query is no point and is near none, as a concept learned from examples is. The rows it is
-learned from come from a pool that holds no indexed point.
+Such a query is a learned direction and is near no point. It is learned from a pool that holds no
+indexed point.
 """
 
 from typing import Any, NamedTuple, TypeAlias
@@ -22,7 +22,17 @@ class HyperplaneQueries(NamedTuple):
     """Queries (nq, dims) float32, unit rows, and the category (nq,) that each asks for."""
 
     queries: FloatArray
-    asked: npt.NDArray[np.int64]
+    categories: npt.NDArray[np.int64]
+
+    def first_places(self, per_category: int) -> npt.NDArray[np.int64]:
+        """Return the places of the first queries of each category."""
+        places = (np.flatnonzero(self.categories == item) for item in np.unique(self.categories))
+        return np.concatenate([rows[:per_category] for rows in places])
+
+    def first(self, per_category: int) -> "HyperplaneQueries":
+        """Return the first queries of each category."""
+        places = self.first_places(per_category)
+        return HyperplaneQueries(self.queries[places], self.categories[places])
 
 
 def hyperplane_queries(

@@ -1,132 +1,171 @@
-"""The demonstration: plain nearest neighbours beside diverse results, on scanned digits, over gRPC.
+"""Put plain nearest neighbours beside diverse results: figures on the terminal, pictures in a file.
 
-First among near-copies, asked for "more like this"; then for the paper's queries. Options are the
-defaults wherever the report does not say otherwise.
+  make demo                  compiles first, about a minute, once
+  make demo ARGS=--keep      leave the server and its indexes to try, until Ctrl-C
+
+It starts a server and indexes scanned digits: first with near-copies, asked for "more like this",
+then for the paper's queries. Options are the defaults unless the report names them.
 """
 
+import argparse
 import contextlib
+import shlex
 import shutil
+import signal
 import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from types import FrameType
+from typing import Final, NoReturn
 
+import numpy as np
 from rich.console import Console
 
-from divgrpc.metrics import mean
-from divgrpc.types import IntArray
+from divgrpc.types import FloatArray
 from divgrpc_client.client import Client
 from divgrpc_client.formats import tables
+from divgrpc_lab.contact_sheet import write_contact_sheet
 from divgrpc_lab.demo import copies as demo_copies
 from divgrpc_lab.demo import digits as demo_digits
-from divgrpc_lab.demo import keep as demo_kept
-from divgrpc_lab.contact_sheet import Block, write_contact_sheet
 from divgrpc_lab.demo.queries import K
 from divgrpc_lab.server_process import starting_server
 
-GAIN_LEAST: Final = 0.15
+GAIN_MIN: Final = 0.15
 _SUBTITLE: Final = (
     f"{K} results for each query, in the order in which they were picked. "
     "Boxed: copies of an image shown before, and wrong digits."
 )
-# A command, and what it is for.
-_NEXT: Final = (
-    ("make demo ARGS=--keep", "the same, and the server stays for you to try"),
-    ("divgrpc-server --data-dir indexes", "start a server that keeps its indexes"),
-    ("divgrpc build NAME vectors.npy", "fill it"),
-    ("divgrpc query NAME queries.npy", "ten results that differ, for each row"),
-    ("divgrpc info NAME", "see what was chosen, and why"),
-)
+# Commands, and what they are for.
+_NEXT: Final = {
+    "divgrpc-server --data-dir indexes": "start a server that keeps its indexes",
+    "divgrpc build NAME vectors.npy": "fill it",
+    "divgrpc query NAME queries.npy": "ten results that differ, for each row",
+    "divgrpc info NAME": "see what was chosen, and why",
+}
+_ENDING_SIGNALS: Final = (signal.SIGTERM, signal.SIGHUP)
 
 
-def run(folder: Path, *, keep: bool = False) -> int:
-    """Run the demonstration, with the picture going to `folder`; returns the exit code.
+def add_options(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    verb.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("demo"),
+        help="Write the picture to this folder (default demo).",
+    )
+    verb.add_argument(
+        "--keep",
+        action="store_true",
+        help="Leave the server, its indexes and two files of vectors to try, until Ctrl-C.",
+    )
 
-    With `keep` the server, its indexes and two files of vectors stay until Ctrl-C.
-    """
-    out = tables.console()
-    folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be ours to write
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the demonstration and return the exit code: 1 if diversity gained too little."""
+    out, folder = tables.console(), arguments.folder
+    folder.mkdir(parents=True, exist_ok=True)  # before the work: it may not be writable
     out.print("Starting a server (the first start compiles the kernels) ...")
-    with contextlib.ExitStack() as ends:
-        if keep:
-            ends.enter_context(demo_kept.ended_by_signals())
-        wait_for_address = ends.enter_context(starting_server())
-        # Meanwhile: scikit-learn, which has the images, takes seconds to load.
+    with contextlib.ExitStack() as stack:
+        if arguments.keep:
+            stack.enter_context(ended_by_signals())
+        wait_for_address = stack.enter_context(starting_server())
         data = demo_digits.load()
-        parts = demo_digits.split(len(data.images))
-        copies = demo_copies.copy_images(data.images[parts.indexed], data.digits[parts.indexed])
-        rows = demo_copies.choose_queries(copies)
+        copies = demo_copies.copy_images(data.images[data.indexed], data.digits[data.indexed])
         target = wait_for_address()
         with Client(target, timeout=10.0) as client:
-            _build_both(client, copies, data, parts)
-            blocks = _show_copies(out, client, copies, rows)
-            more, gain = _show_digits(out, client, data, parts)
+            # Both builds at once: most of a build is the start of a process.
+            with ThreadPoolExecutor() as threads:
+                builds = (
+                    threads.submit(demo_copies.build, client, copies),
+                    threads.submit(demo_digits.build, client, data),
+                )
+            for build in builds:
+                build.result()
+            blocks = demo_copies.show(out, client, copies)
+            more, gain = demo_digits.show(out, client, data)
         path = folder / "contact-sheet.png"
         write_contact_sheet(path, "Nearest, and nearest but different", _SUBTITLE, blocks + more)
         out.print(f"\nPictures: {path}\n", soft_wrap=True)
         failed = gained_too_little(out, gain)
-        if keep:
-            paths = ends.enter_context(
-                demo_kept.written(folder, copies.vectors, copies.vectors[rows])
-            )
-            lines = demo_kept.commands(programs(), target, demo_copies.INDEX, paths)
-            demo_kept.wait(out, target, lines)
-    if not keep and not failed:
-        _show_next(out)
+        if arguments.keep:
+            arrays = {"vectors": copies.vectors, "queries": copies.vectors[copies.rows]}
+            paths = stack.enter_context(stored(folder, arrays))
+            _wait(out, target, *paths)
+        elif not failed:
+            _print_next_steps(out)
     return int(failed)
 
 
-def _build_both(
-    client: Client, copies: demo_copies.Copies, data: demo_digits.Digits, parts: demo_digits.Parts
-) -> None:
-    """Build both indexes at once: most of either build is the start of a process."""
-    with ThreadPoolExecutor() as threads:
-        builds = (
-            threads.submit(demo_copies.build, client, copies),
-            threads.submit(demo_digits.build, client, data, parts.indexed),
-        )
-        for build in builds:
-            build.result()
-
-
-def _show_copies(
-    out: Console, client: Client, copies: demo_copies.Copies, rows: IntArray
-) -> list[Block]:
-    """Print the part about near-copies; returns its pictures."""
-    both = demo_copies.ask_both(client, copies, rows)
-    demo_copies.report(out, copies, rows, both)
-    return demo_copies.blocks(copies, rows, both)
-
-
-def _show_digits(
-    out: Console, client: Client, data: demo_digits.Digits, parts: demo_digits.Parts
-) -> tuple[list[Block], float]:
-    """Print the part about even and odd digits; returns its pictures and the best dial's gain."""
-    dial = demo_digits.choose_dial(client, data, parts)
-    asked = demo_digits.learn(data, parts.reported, demo_digits.QUERIES_PER_CATEGORY, seed=1)
-    answers = demo_digits.ask_all(client, asked, dial)
-    qualities = [
-        demo_digits.measured(data, parts.indexed, asked, setting.ids) for setting in answers
-    ]
-    demo_digits.report(out, parts, answers, qualities)
-    nearest, _, best = (mean(quality["h_score"]) for quality in qualities)
-    return demo_digits.blocks(data, asked, answers, qualities), best - nearest
-
-
 def gained_too_little(out: Console, gain: float) -> bool:
-    """Tell whether h rose by less than `GAIN_LEAST`, and print that it did."""
-    if gain < GAIN_LEAST:
-        out.print(f"FAILED: h rose by {gain:.3f}; it should rise by at least {GAIN_LEAST}")
-    return gain < GAIN_LEAST
+    """Tell whether h rose by less than `GAIN_MIN`, and print that it did."""
+    if gain < GAIN_MIN:
+        out.print(f"FAILED: h rose by {gain:.3f}; it should rise by at least {GAIN_MIN}")
+    return gain < GAIN_MIN
 
 
-def _show_next(out: Console) -> None:
-    out.print("Next, with vectors of your own:\n")
+@contextlib.contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """Let SIGTERM and a closed terminal end the run as Ctrl-C does, so that the server stops."""
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, interrupt) for number in _ENDING_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def stored(folder: Path, arrays: Mapping[str, FloatArray]) -> Iterator[Sequence[Path]]:
+    """Write arrays as NAME.npy into the folder, yield the paths, and remove them at the end."""
+    paths = [folder / f"{name}.npy" for name in arrays]
+    try:
+        for path, rows in zip(paths, arrays.values(), strict=True):
+            np.save(path, rows)
+        yield paths
+    finally:
+        for path in paths:
+            path.unlink(missing_ok=True)
+
+
+def _wait(out: Console, target: str, vectors: Path, queries: Path) -> None:
+    """Print commands to try, and return after Ctrl-C or a signal."""
+    index, folder = demo_copies.INDEX, programs()
+    query = f"query {index} {shlex.quote(str(queries))} --rows 0:1"
+    words = {
+        query: "ten results that differ",
+        f"{query} --diversity 0": "the nearest alone",
+        f"info {index}": "what Build chose, and why",
+        f"build mine {shlex.quote(str(vectors))}": "an index of your own",
+        "ls": "all indexes",
+    }
+    out.print(f"The server stays at {target}. In another terminal, in this folder:\n")
+    for command, purpose in words.items():
+        line = f"  # {purpose}\n  {folder}divgrpc {command} --target {target}"
+        out.print(line, soft_wrap=True, markup=False)
+    out.print("\nCtrl-C here stops the server and removes its indexes and both .npy files.")
+    out.file.flush()  # a pipe would keep it
+    with contextlib.suppress(KeyboardInterrupt):
+        while True:
+            time.sleep(1)
+    out.print("\nStopping.")
+
+
+def _print_next_steps(out: Console) -> None:
     folder = programs()
-    for command, purpose in _NEXT:
-        program = command if command.startswith("make ") else f"{folder}{command}"
-        out.print(f"  {program:<{len(folder) + 36}} {purpose}", soft_wrap=True)
-    out.print("\nREADME.md has the same in Python, and docs/pages/guide/glossary.md explains the words.")
+    keep = {"make demo ARGS=--keep": "the same, and the server stays for you to try"}
+    steps = keep | {f"{folder}{command}": purpose for command, purpose in _NEXT.items()}
+    out.print("Next, with vectors of your own:\n")
+    for command, purpose in steps.items():
+        out.print(f"  {command:<{len(folder) + 36}} {purpose}", soft_wrap=True)
+    out.print(
+        "\nREADME.md has the same in Python, and docs/pages/guide/glossary.md explains the words."
+    )
 
 
 def programs() -> str:

@@ -1,88 +1,77 @@
 """The second part of the demonstration: the paper's queries, for even and for odd digits.
 
-The images fall into three parts that share none: those indexed, a pool that the reported queries
-are learned from, and a pool for the queries that the dial is chosen on. So neither the queries nor
-the choice of the dial has seen what the figures are about.
+The images fall into three disjoint parts: the indexed ones, a pool for the reported queries, and a
+pool for the queries that choose the dial. So neither the queries nor the choice of the dial uses
+the indexed images.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from rich.console import Console
+from sklearn.datasets import load_digits
 
-from divgrpc.metrics import Labels, Values, judge, mean, measure
+from divgrpc.metrics import PointCategories, Values, judge, mean, measure
 from divgrpc.types import FloatArray, IntArray
 from divgrpc_client.client import Client
-from divgrpc_client.formats import tables
 from divgrpc_lab.contact_sheet import Block, Strip
-from divgrpc_lab.demo.queries import Answers, K, ask, describe
 from divgrpc_lab.data.hyperplanes import HyperplaneQueries, hyperplane_queries
+from divgrpc_lab.demo.queries import K, ask, print_answers
 
 INDEX: Final = "digits"
 CATEGORIES: Final = ("even", "odd")
-# A sixth of the images to learn the reported queries from, a sixth for the dial's.
-POOL_SHARE: Final = 1 / 6
-QUERIES_PER_CATEGORY: Final = 25
-DIAL_QUERIES_PER_CATEGORY: Final = 10
+# The share of the images in each pool.
+_POOL_SHARE: Final = 1 / 6
+_QUERIES_PER_CATEGORY, _DIAL_QUERIES_PER_CATEGORY, _BLOCKS_PER_CATEGORY = 25, 10, 2
 DIALS: Final = (0.1, 0.3, 0.5, 0.7, 0.9)
-SHOWN_PER_CATEGORY: Final = 2
-
-SHOWN: Final = ("precision", "subtopic_recall", "normalised_entropy", "h_score")
-_LEGEND: Final = """
-P: share of the {k} results that are even or odd as asked. SR: share of the five digits of that kind
-among them. D: how evenly those digits are spread. h: harmonic mean of P and D for each query, then
-the mean.
-default: no options, which is {selector}, diversity {diversity:g}. best dial: the same with that
-diversity of {dials} which has most h on other queries, learned from other images."""
+# Letters of the reported figures.
+_LETTERS: Final = {
+    "P": "precision",
+    "SR": "subtopic_recall",
+    "D": "normalised_entropy",
+    "h": "h_score",
+}
+_LEGEND: Final = f"""
+P: share of the {K} results that are even or odd as the query asks. SR: share of the five digits of
+that kind among them. D: how evenly those digits are spread. h: harmonic mean of P and D for each
+query, then the mean.
+default: no options, which is {{selector}}, diversity {{diversity}}. best dial: the same with the
+diversity of {", ".join(map(str, DIALS))} that has the most h on queries learned from other images."""
 
 
 class Digits(NamedTuple):
-    """Images (n, 64) float32 from 0 to 16, and the digit (n,) of each."""
+    """Images (n, 64) float32 from 0 to 16, their digits (n,), and the rows of the three parts."""
 
     images: FloatArray
-    digits: npt.NDArray[np.int64]
-
-    @property
-    def categories(self) -> npt.NDArray[np.int64]:
-        """0 for even digits, 1 for odd ones; the digits are their sub-topics."""
-        return self.digits % 2
-
-
-class Parts(NamedTuple):
-    """Which images are indexed, and which ones queries are learned from."""
-
+    digits: IntArray
     indexed: IntArray
     reported: IntArray
     dial: IntArray
 
+    @property
+    def categories(self) -> IntArray:
+        """0 for even digits, 1 for odd ones; the digits are their sub-topics."""
+        return self.digits % 2
+
 
 def load() -> Digits:
-    """Return the 1,797 digits that scikit-learn carries."""
-    from sklearn.datasets import load_digits
-
-    result = load_digits()
-    return Digits(result.data.astype(np.float32), result.target.astype(np.int64))
-
-
-def split(count: int) -> Parts:
-    """Deal the images into three parts that share none."""
-    order = np.random.default_rng(0).permutation(count)
-    pool = round(count * POOL_SHARE)
-    return Parts(
-        indexed=np.sort(order[2 * pool :]), reported=order[:pool], dial=order[pool : 2 * pool]
-    )
+    """Return the 1,797 digits of scikit-learn in three parts."""
+    data = load_digits()
+    order = np.random.default_rng(0).permutation(len(data.images))
+    pool = round(len(order) * _POOL_SHARE)
+    parts = (np.sort(order[2 * pool :]), order[:pool], order[pool : 2 * pool])
+    return Digits(data.data.astype(np.float32), data.target.astype(np.int64), *parts)
 
 
-def build(client: Client, data: Digits, indexed: IntArray) -> None:
-    """Index some of the images; their ids are their places in the data."""
+def build(client: Client, data: Digits) -> None:
+    """Index the images of the first part; ids are places in the data."""
     client.build(
         INDEX,
-        data.images[indexed],
-        ids=indexed,
-        categories=data.categories[indexed],
-        subtopics=data.digits[indexed],
+        data.images[data.indexed],
+        ids=data.indexed,
+        categories=data.categories[data.indexed],
+        subtopics=data.digits[data.indexed],
     )
 
 
@@ -91,102 +80,71 @@ def learn(data: Digits, pool: IntArray, per_category: int, seed: int) -> Hyperpl
     return hyperplane_queries(data.images[pool], data.categories[pool], per_category, seed)
 
 
-def measured(
-    data: Digits, indexed: IntArray, asked: HyperplaneQueries, ids: IntArray
-) -> dict[str, Values]:
-    """Say how good the results of some queries are."""
-    labels = Labels.of(data.categories[indexed], data.digits[indexed], indexed)
-    return measure(judge(ids, asked.asked, labels))
+def measured(data: Digits, queries: HyperplaneQueries, ids: IntArray) -> dict[str, Values]:
+    """Return the figures P, SR, D and h of the results of each query."""
+    points = PointCategories.of(
+        data.categories[data.indexed], data.digits[data.indexed], data.indexed
+    )
+    values = measure(judge(ids, queries.categories, points))
+    return {letter: values[name] for letter, name in _LETTERS.items()}
 
 
-def choose_dial(client: Client, data: Digits, parts: Parts, **options: Any) -> float:  # noqa: ANN401  # Query's
-    """Return the diversity whose mean h is best, on queries that are not reported."""
-    asked = learn(data, parts.dial, DIAL_QUERIES_PER_CATEGORY, seed=2)
+def best_dial(client: Client, data: Digits, **options: Any) -> float:
+    """Return the diversity with the greatest mean h, on queries that are not reported."""
+    queries = learn(data, data.dial, _DIAL_QUERIES_PER_CATEGORY, seed=2)
 
     def h(diversity: float) -> float:
-        result = client.query(INDEX, asked.queries, k=K, diversity=diversity, **options)
-        return mean(measured(data, parts.indexed, asked, result.ids)["h_score"])
+        result = client.query(INDEX, queries.queries, k=K, diversity=diversity, **options)
+        return mean(measured(data, queries, result.ids)["h"])
 
     return max(DIALS, key=h)
 
 
-def ask_all(client: Client, asked: HyperplaneQueries, dial: float) -> list[Answers]:
-    """Ask for the plain nearest neighbours, with no options, and at the best dial."""
-    settings = {
-        "nearest": {"diversity": 0.0},
-        "default": {},
-        "best dial": {"diversity": dial},
+def show(out: Console, client: Client, data: Digits) -> tuple[list[Block], float]:
+    """Ask by plain nearest neighbours, with no options and at the best dial.
+
+    Prints the figures; returns pictures, wrong digits boxed, and the gain in h of the best dial.
+    """
+    queries = learn(data, data.reported, _QUERIES_PER_CATEGORY, seed=1)
+    dials = {"nearest": {"diversity": 0.0}, "default": {}}
+    settings = dials | {"best dial": {"diversity": best_dial(client, data)}}
+    answers = ask(client, INDEX, queries, settings)
+    values = {item.name: measured(data, queries, item.ids) for item in answers}
+    figures = {
+        name: {letter: f"{mean(column):.3f}" for letter, column in columns.items()}
+        for name, columns in values.items()
     }
-    return ask(client, INDEX, asked.queries, asked.asked, settings)
-
-
-def report(
-    out: Console,
-    parts: Parts,
-    answers: Sequence[Answers],
-    qualities: Sequence[dict[str, Values]],
-) -> None:
-    """Print the figures of each setting, and what they mean."""
-    out.print(
-        f"\n2. Even or odd. {len(answers[0].ids)} hyperplane queries ask for even and for odd "
-        f"digits among {len(parts.indexed):,} images;\n"
-        f"   they were learned from {len(parts.reported)} images that are not indexed.\n"
+    heading = (
+        f"2. Even or odd. {len(queries.queries)} hyperplane queries ask for even and for odd digits "
+        f"among {len(data.indexed):,} images;\n"
+        f"   they were learned from {len(data.reported)} images that are not indexed."
     )
-    grid = tables.table(
-        *("results", ">diversity", ">P", ">SR", ">D", ">h", ">ms, round trip", ">µs, worker")
-    )
-    for item, quality in zip(answers, qualities, strict=True):
-        grid.add_row(
-            item.name,
-            f"{item.parameters.diversity:g}",
-            *(f"{mean(quality[name]):.3f}" for name in SHOWN),
-            f"{item.round_trip_seconds * 1e3:.2f}",
-            f"{item.worker_seconds * 1e6:.0f}",
-        )
-    out.print(grid)
-    used = answers[1].parameters
-    out.print(
-        _LEGEND.format(
-            k=K,
-            selector=describe(used),
-            diversity=used.diversity,
-            dials=", ".join(f"{dial:g}" for dial in DIALS),
-        ),
-        style="dim",
-    )
+    print_answers(out, heading, answers, figures, _LEGEND)
+    blocks = []
+    for place in queries.first_places(_BLOCKS_PER_CATEGORY).tolist():
+        category = int(queries.categories[place])
+        ids = {f"{item.name}": item.ids[place] for item in answers}
+        captions = {name: f", h {columns['h'][place]:.2f}" for name, columns in values.items()}
+        heading = f"{CATEGORIES[category].capitalize()} digits, query {place + 1}"
+        blocks.append(block(data, category, heading, ids, captions))
+    gain = mean(values["best dial"]["h"]) - mean(values["nearest"]["h"])
+    return blocks, gain
 
 
-def blocks(
+def block(
     data: Digits,
-    asked: HyperplaneQueries,
-    answers: Sequence[Answers],
-    qualities: Sequence[dict[str, Values]],
-) -> list[Block]:
-    """Draw the results of the first queries of each category; the wrong ones are boxed."""
-    first = [int(np.argmax(asked.asked == category)) for category in range(len(CATEGORIES))]
-    shown = [start + n for start in first for n in range(SHOWN_PER_CATEGORY)]
-    return [
-        Block(
-            f"{CATEGORIES[asked.asked[position]].capitalize()} digits, query {position + 1}",
-            [
-                strip(
-                    data,
-                    int(asked.asked[position]),
-                    item.name,
-                    item.ids[position],
-                    f", h {quality['h_score'][position]:.2f}",
-                )
-                for item, quality in zip(answers, qualities, strict=True)
-            ],
-        )
-        for position in shown
-    ]
-
-
-def strip(data: Digits, category: int, name: str, ids: IntArray, more: str = "") -> Strip:
-    """Draw the results of one query, ids (K,); digits of the other kind are wrong."""
-    ids = ids[ids >= 0]
-    wrong = data.categories[ids] != category
-    kinds = len(np.unique(data.digits[ids[~wrong]]))
-    caption = f"{len(ids) - int(wrong.sum())} of {K} right, {kinds} of 5 digits{more}"
-    return Strip(name, caption, data.images[ids].reshape(-1, 8, 8) / 16, wrong)
+    category: int,
+    heading: str,
+    ids: Mapping[str, IntArray],
+    captions: Mapping[str, str],
+) -> Block:
+    """Draw the results (K,) of one query by each method; digits of the other kind are wrong."""
+    strips = []
+    for name, row in ids.items():
+        hits = row[row >= 0]
+        wrong = data.categories[hits] != category
+        kinds = len(np.unique(data.digits[hits[~wrong]]))
+        right = len(hits) - int(wrong.sum())
+        caption = f"{right} of {K} right, {kinds} of 5 digits{captions.get(name, '')}"
+        strips.append(Strip(name, caption, data.images[hits].reshape(-1, 8, 8) / 16, wrong))
+    return Block(heading, strips)

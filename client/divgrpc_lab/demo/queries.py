@@ -1,27 +1,31 @@
-"""How the demonstration asks: one query at a time, every setting in turn, and timed."""
+"""The queries of the demonstration: one at a time, every setting in turn, timed, shown as a table."""
 
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
+from rich.console import Console
 
 from divgrpc.types import EffectiveParameters, FloatArray, IntArray
 from divgrpc_client.client import Client
+from divgrpc_client.formats import tables
+from divgrpc_lab.data.hyperplanes import HyperplaneQueries
 
 K: Final = 10
+_TIMES: Final = """\
+ms, round trip: the time of one query for a caller on this machine, gRPC included. µs, worker: the
+search and the selection alone, on one thread of a worker."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
     """The results of one setting: ids and scores (nq, K), and two medians of the time of a query.
 
-    `round_trip_seconds` is what a caller waits: encoding, gRPC over loopback, the hop from the
-    front to a worker, the search and the selection, and the way back. `worker_seconds` is the
-    search and the selection alone, as Evaluate measures them on one thread of a worker.
+    `round_trip_seconds` includes gRPC over loopback, the front and the worker; `worker_seconds` is
+    the search and the selection alone, as Evaluate measures them on one thread of a worker.
     """
 
     name: str
@@ -35,59 +39,66 @@ class Answers:
 def ask(
     client: Client,
     index: str,
-    queries: FloatArray,
-    categories: npt.NDArray[np.int64],
+    queries: HyperplaneQueries,
     settings: Mapping[str, Mapping[str, Any]],
 ) -> list[Answers]:
     """Ask every query with every setting, in turn, so that all settings see the same machine.
 
-    `queries` (nq, dims); `categories` (nq,), which Evaluate wants; `settings` maps a name to
-    options of `Client.query`, and the empty ones are the defaults.
+    `settings` maps a name to options of `Client.query`; an empty mapping is the defaults.
     """
     results: dict[str, list[Any]] = {name: [] for name in settings}
     seconds: dict[str, list[float]] = {name: [] for name in settings}
-    for query in queries:
+    for query in queries.queries:
         for name, options in settings.items():
-            started = time.perf_counter()
+            begin = time.perf_counter()
             result = client.query(index, query, k=K, **options)
-            seconds[name].append(time.perf_counter() - started)
+            seconds[name].append(time.perf_counter() - begin)
             results[name].append(result)
-    return [
-        Answers(
-            name,
-            parameters := rows[0].parameters,
-            np.concatenate([row.ids for row in rows]),
-            np.concatenate([row.scores for row in rows]),
-            statistics.median(seconds[name]),
-            _worker_seconds(client, index, queries, categories, parameters),
+    answers = []
+    for name, rows in results.items():
+        ids, scores = (np.concatenate([getattr(row, n) for row in rows]) for n in ("ids", "scores"))
+        used = rows[0].parameters
+        [row] = client.evaluate(
+            index,
+            *queries,
+            folds=0,
+            ks=(K,),
+            selectors=(used.selector,),
+            variants=(used.variant,),
+            diversities=(used.diversity,),
         )
-        for name, rows in results.items()
-    ]
+        times = statistics.median(seconds[name]), row.microseconds.p50 / 1e6
+        answers.append(Answers(name, used, ids, scores, *times))
+    return answers
 
 
-def _worker_seconds(
-    client: Client,
-    index: str,
-    queries: FloatArray,
-    categories: npt.NDArray[np.int64],
-    parameters: EffectiveParameters,
-) -> float:
-    """Return the median time of a query in a worker, at the parameters that were used."""
-    (row,) = client.evaluate(
-        index,
-        queries,
-        categories,
-        folds=0,
-        ks=(K,),
-        selectors=(parameters.selector,),
-        variants=(parameters.variant,),
-        diversities=(parameters.diversity,),
-    )
-    return row.microseconds.p50 / 1e6
+def print_answers(
+    out: Console,
+    heading: str,
+    answers: Sequence[Answers],
+    figures: Mapping[str, Mapping[str, str]],
+    legend: str,
+) -> None:
+    """Print the figures of each setting, by its name, and a legend.
 
-
-def describe(parameters: EffectiveParameters) -> str:
-    """Say which selector answered, and its variant where it has one."""
-    if parameters.selector in {"greedy", "qp_relax"}:
-        return f"{parameters.selector} ({parameters.variant})"
-    return parameters.selector
+    Names in `figures` that are no setting become rows without times. The legend may name the
+    selector and the diversity of the setting `default`.
+    """
+    out.print(f"\n{heading}\n")
+    columns = [f">{name}" for name in next(iter(figures.values()))]
+    grid = tables.table("results", ">diversity", *columns, ">ms, round trip", ">µs, worker")
+    by_name = {item.name: item for item in answers}
+    for name, cells in figures.items():
+        item = by_name.get(name)
+        dial, round_trip, worker = "", "", ""
+        if item is not None:
+            dial = f"{item.parameters.diversity:g}"
+            round_trip = f"{item.round_trip_seconds * 1e3:.2f}"
+            worker = f"{item.worker_seconds * 1e6:.0f}"
+        grid.add_row(name, dial, *cells.values(), round_trip, worker)
+    out.print(grid)
+    used = by_name["default"].parameters
+    has_variants = used.selector in {"greedy", "qp_relax"}
+    selector = f"{used.selector} ({used.variant})" if has_variants else used.selector
+    text = legend.format(selector=selector, diversity=f"{used.diversity:g}")
+    out.print(f"{text}\n{_TIMES}", style="dim")

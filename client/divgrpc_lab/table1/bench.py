@@ -1,40 +1,43 @@
 """Table 1 measured on one data set: indexes built by the client, grids asked of Evaluate."""
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import groupby
-from typing import Any, Final
+from itertools import product
+from typing import Any, Final, NamedTuple
 
-import numpy as np
-
-from divgrpc.types import IndexInfo, IntArray, Search
+from divgrpc.types import EvaluateRow, HashFamily, IndexInfo, IntArray, Search
 from divgrpc_client.client import Client
-from divgrpc_lab.data.hyperplanes import HyperplaneQueries
+from divgrpc_lab.data.synthetic import IMAGES, POOL, WORDS, visual_words
 from divgrpc_lab.data.topics import Topics
-from divgrpc_lab.data.visual_words import IMAGES, WORDS
-from divgrpc_lab.experiment import Clock
-from divgrpc_lab.table1.rows import (
+from divgrpc_lab.experiment import steps
+from divgrpc_lab.table1.methods import (
+    ALL,
     FAMILIES,
+    HASHED,
     HASHING,
+    ONE_EXACT,
     WITHOUT_HASHING,
-    Asking,
+    Case,
     Row,
-    combined,
+    rows_of,
 )
+from divgrpc_lab.table1.paper import METHODS
 
 INDEX: Final = "table1"
-# Seeds of a method that is not run with every seed.
-_SOME_SEEDS: Final = 2
+# Queries of each kind that are timed in the paper's size, and those of methods that take seconds.
+_TIMED, _TIMED_SLOW = 14, 3
+_TIMED_DIALS: Final = {"NN": 0.0, "Rerank": 0.15, "Greedy": 0.25, "MMR": 0.25, "QP-Rel": 0.03}
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How much is asked: queries of a category, those of slow methods, and seeds of the hash.
+    """The amount of work: queries of a category, queries of slow methods, and hash seeds.
 
-    `code_seeds` are of bits and tables, of which `codes` are tried; `draws`, one a category and
-    seed, are of what is said to be uniform: fewer have little power; `sizes` are of growing data;
-    `made_up` are the images and words of the set that times alone are of.
+    `codes` pairs of bits and tables are tried with `code_seeds`. The test of uniformity has
+    `draws`, one for each category and seed. `sizes` counts the sizes of growing data, and
+    `synthetic` has the images and words of the set that is only timed.
     """
 
     per_category: int = 50
@@ -44,99 +47,96 @@ class Plan:
     codes: int = 4
     draws: int = 500
     sizes: int = 5
-    made_up: tuple[int, int] = (IMAGES, WORDS)
+    synthetic: tuple[int, int] = (IMAGES, WORDS)
 
-    def seeds_of(self, asking: Asking) -> int:
-        """Return how many seeds a method is asked with."""
-        return self.seeds if asking.every_seed else min(self.seeds, _SOME_SEEDS)
 
-    @property
-    def calls(self) -> int:
-        """How many calls of Evaluate the table of a data set takes."""
-        return len(WITHOUT_HASHING) + len(FAMILIES) * sum(map(self.seeds_of, HASHING))
+class Timed(NamedTuple):
+    """The median time of a method's queries, dense or sparse, in microseconds."""
+
+    points: str
+    kind: str
+    method: str
+    family: str
+    stage: str
+    k: int
+    queries: int
+    microseconds: float
 
 
 class Bench:
     """One data set and its queries, to be built and asked on a server."""
 
-    def __init__(self, client: Client, data: Topics, plan: Plan, clock: Clock) -> None:
+    def __init__(self, client: Client, data: Topics, plan: Plan) -> None:
         self.client, self.data, self.plan = client, data, plan
         self.name = data.name.partition(" (")[0]
-        self._clock = clock
-        self.stage("learning queries")
-        self.asked = data.queries(plan.per_category)
-        self._few = some_of(self.asked, plan.few)
-        self.info: IndexInfo | None = None
+        self.queries = data.queries(plan.per_category)
+        self.few_queries = self.queries.first(plan.few)
 
-    def stage(self, words: str) -> None:
-        """Say what is done now."""
-        self._clock.stage(f"{self.name}: {words}")
-
-    def rows(self) -> list[Row]:
-        """Ask everything that the table has."""
-        rows: list[Row] = []
-        with self.built(hash_family="lsh_sdiv") as info:
-            self.info = info
-            for asking in WITHOUT_HASHING:
-                rows += self._combined("NH", asking, [self._ask(asking, "exact", "NH")])
+    def rows(self) -> Iterator[Row]:
+        """Measure every row of the table."""
+        with built(self.client, self.data, hash_family="lsh_sdiv"):
+            for case in steps(WITHOUT_HASHING, f"{self.name}, all points"):
+                yield from self._rows("NH", case, [self._evaluate(case, "exact")])
         for name, family in FAMILIES.items():
-            answers: dict[Asking, list[list[Any]]] = {}
+            answers: dict[Case, list[list[EvaluateRow]]] = defaultdict(list)
             for seed in range(self.plan.seeds):
-                with self.built(hash_family=family, seed=seed) as info:
+                cases = [case for case in HASHING if seed < case.seeds(self.plan.seeds)]
+                with built(self.client, self.data, hash_family=family, seed=seed) as info:
+                    auto_search = info.auto_search_dense or info.auto_search
                     # The exact search hashes nothing.
-                    search = info.auto_search_dense or info.auto_search
-                    search = "scan" if search == "exact" else search
-                    for asking in HASHING:
-                        if seed < self.plan.seeds_of(asking):
-                            answer = self._ask(asking, search, f"{name}, seed {seed}")
-                            answers.setdefault(asking, []).append(answer)
-            for asking, seeds in answers.items():
-                rows += self._combined(name, asking, seeds)
-        return rows
+                    search: Search = "scan" if auto_search == "exact" else auto_search
+                    for case in steps(cases, f"{self.name}, {name}, seed {seed}"):
+                        answers[case].append(self._evaluate(case, search))
+            for case, seeds in answers.items():
+                yield from self._rows(name, case, seeds)
 
-    @contextmanager
-    def built(self, rows: IntArray | None = None, **options: Any) -> Iterator[IndexInfo]:
-        """Build an index, of some rows or of all, and delete it at the end."""
-        points, labels = self.data.points, self.data.labels
-        chosen = slice(None) if rows is None else rows
-        self.stage(f"building {options.get('hash_family')}")
-        yield self.client.build(
-            INDEX,
-            points[chosen],
-            categories=labels.categories[chosen],
-            subtopics=labels.subtopics[chosen],
-            replace=True,
-            **options,
-        )
-        self.client.delete_index(INDEX)
+    def _evaluate(self, case: Case, search: Search) -> list[EvaluateRow]:
+        queries = self.few_queries if case.few else self.queries
+        grid = case.grid(search)
+        return list(self.client.evaluate(INDEX, *queries, per_query=True, **grid))
 
-    def _ask(self, asking: Asking, search: Search, where: str) -> list[Any]:
-        """Return the rows of one call."""
-        self.stage(f"{where}: {asking.method}, {asking.stage}")
-        asked = self._few if asking.few else self.asked
-        rows = self.client.evaluate(
-            INDEX, asked.queries, asked.asked, per_query=True, **asking.grid(search)
-        )
-        answers = list(rows)
-        self._clock.add(1)
-        return answers
-
-    def _combined(self, family: str, asking: Asking, seeds: Sequence[list[Any]]) -> list[Row]:
-        """Return a row for every k, of all seeds."""
-        by_k = [_by_k(rows) for rows in seeds]
-        asked = (self._few if asking.few else self.asked).asked
-        return [
-            combined(self.name, family, asking, [item[k] for item in by_k], asked) for k in by_k[0]
-        ]
+    def _rows(self, family: str, case: Case, answers: list[list[EvaluateRow]]) -> list[Row]:
+        queries = self.few_queries if case.few else self.queries
+        return rows_of(self.name, family, case, answers, queries.categories)
 
 
-def some_of(asked: HyperplaneQueries, per_category: int) -> HyperplaneQueries:
-    """Return the first queries of each category."""
-    firsts = [np.flatnonzero(asked.asked == c)[:per_category] for c in np.unique(asked.asked)]
-    chosen = np.concatenate(firsts)
-    return HyperplaneQueries(asked.queries[chosen], asked.asked[chosen])
+@contextmanager
+def built(
+    client: Client, data: Topics, rows: IntArray | None = None, **options: Any
+) -> Iterator[IndexInfo]:
+    """Build an index of some rows or of all, and delete it at the end."""
+    part = slice(None) if rows is None else rows
+    yield client.build(
+        INDEX,
+        data.points[part],
+        categories=data.labels.categories[part],
+        subtopics=data.labels.subtopics[part],
+        replace=True,
+        **options,
+    )
+    client.delete_index(INDEX)
 
 
-def _by_k(rows: Sequence[Any]) -> dict[int, list[Any]]:
-    ordered = sorted(rows, key=lambda row: row.parameters.k)
-    return {k: list(chosen) for k, chosen in groupby(ordered, key=lambda row: row.parameters.k)}
+def times(client: Client, images: int = IMAGES, words: int = WORDS) -> Iterator[Timed]:
+    """Yield the times of every method on a synthetic set of the paper's size and kind.
+
+    Queries are sparse (held-out images) or dense (hyperplanes learned from them), few, one at a
+    time on one thread, at one dial for each method. Without hashing a method sees all points, but
+    Rerank has its default candidates. The set says nothing of quality: see `visual_words`.
+    """
+    data = visual_words(images, max(70, images * POOL // IMAGES), words)
+    points = f"{images:,} x {words:,}, {data.points.nnz / images:,.0f} numbers a row"
+    kinds = {"sparse": (data.pool, data.pool_categories), "dense": data.queries(2)}
+    families: dict[str, HashFamily] = {"NH": "lsh_div", **FAMILIES}
+    for family, hash_family in families.items():
+        with built(client, data, hash_family=hash_family):
+            for kind, method in steps([*product(kinds, METHODS)], f"times, {family}"):
+                stage = HASHED if family != "NH" else ONE_EXACT if method == "Rerank" else ALL
+                slow = stage == ALL and method in ("QP-Rel", "Greedy", "MMR")
+                queries, categories = (
+                    rows[: _TIMED_SLOW if slow else _TIMED] for rows in kinds[kind]
+                )
+                grid = Case(method, stage, dial=_TIMED_DIALS[method]).grid("scan")
+                for row in client.evaluate(INDEX, queries, categories, folds=0, **grid):
+                    case = (kind, method, family, stage, row.parameters.k, row.queries)
+                    yield Timed(points, *case, row.microseconds.p50)

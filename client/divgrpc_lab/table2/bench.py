@@ -1,23 +1,23 @@
 """Table 2 measured on one data set: indexes built and asked in this process, on one thread.
 
-A label model is trained once, with what is not told chosen on rows held out of the training; the
-other builds are told what it chose, and train the same one.
+A label model is trained once and chooses its parameters on rows held out of the training. The other
+builds get these parameters, and train the same model.
 """
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Final
+from itertools import product
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-import divgrpc
+from divgrpc import Index
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.label_running import evaluate_labels
-from divgrpc.types import EvaluateLabelRow, Mode
+from divgrpc.types import Mode
 from divgrpc_lab.data.documents import Split
-from divgrpc_lab.experiment import Clock
-from divgrpc_lab.table2.rows import (
+from divgrpc_lab.experiment import steps
+from divgrpc_lab.table2.methods import (
     BY_HIERARCHY,
     DEFAULT,
     FAMILIES,
@@ -25,22 +25,17 @@ from divgrpc_lab.table2.rows import (
     PAPERS,
     TOP_K,
     WITHOUT_HASHING,
-    Asking,
+    Case,
     LabelRow,
-    built_as,
-    chosen,
-    hashing,
+    build_options,
 )
 
 EPSILONS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
-# Of the figure against epsilon: fixed, so that epsilon alone changes.
+# The dial of the curves against epsilon: fixed, so that epsilon alone changes.
 EPSILON_DIAL: Final = 0.3
-_HASHED: Final = ("LSH-Div", "LSH-SDiv")
-_FIGURES: Final = ("precision", "drank", "h_score")
 
 
-@dataclass(frozen=True, slots=True)
-class AtEpsilon:
+class AtEpsilon(NamedTuple):
     """Means of P, D and h at a hash_limit by epsilon; `epsilon` None: every label scored."""
 
     data: str
@@ -53,118 +48,76 @@ class AtEpsilon:
     h_score: float
 
 
-def weight(documents: int) -> float:
-    """Return about how long a data set takes, in documents predicted."""
-    hashed = [item for f in FAMILIES for s in (PAPERS, DEFAULT) for item in hashing(f, s)]
-    points = 1 + len(_HASHED) * len(MODES) * len(EPSILONS)
-    return documents * float(
-        points + sum(asking.settings for asking in (*WITHOUT_HASHING, *BY_HIERARCHY, *hashed))
-    )
-
-
 class LabelBench:
-    """One data set, `documents` of its test documents asked: a seeded draw where it has more."""
+    """One data set and at most `documents` of its test documents, a seeded draw."""
 
-    def __init__(self, split: Split, documents: int, clock: Clock) -> None:
-        self._split = kept = split.with_features()
-        self.name = kept.name
-        self._clock = clock
-        rows = np.random.default_rng(0).permutation(kept.asked.shape[0])[:documents]
-        self._asked, self._truth = kept.asked[np.sort(rows)], kept.truth[np.sort(rows)]
+    def __init__(self, split: Split, documents: int) -> None:
+        self._split = split.with_features()
+        self.name = split.name
+        rows = np.random.default_rng(0).permutation(self._split.asked.shape[0])[:documents]
+        rows.sort()
+        self._asked, self._truth = self._split.asked[rows], self._split.truth[rows]
         self.documents = len(rows)
-        self._trained: dict[str, Any] = {}
-        self._curves: list[AtEpsilon] = []
+        self._model: dict[str, Any] = {}
+        self.curves: list[AtEpsilon] = []
 
     def rows(self) -> Iterator[LabelRow]:
-        """Yield every row of the table."""
+        """Yield every row of the table, and add points to `curves` where there is a hierarchy."""
+        has_hierarchy = self._split.hierarchy is not None
         index = self._built("LSH-SDiv", DEFAULT)
-        for asking in WITHOUT_HASHING:
-            yield self._row(index, asking)
-        if self._split.hierarchy is not None:
-            for asking in BY_HIERARCHY:
-                yield self._row(index, asking)
-            self._curves.append(self._at(index, "LEML", "embedding", None))
-        for family in FAMILIES:
-            for setting in (PAPERS, DEFAULT):
-                index = self._built(family, setting)
-                for asking in hashing(family, setting):
-                    yield self._row(index, asking)
-                if setting == PAPERS and family in _HASHED and self._split.hierarchy is not None:
-                    self._curves += [
-                        self._at(index, family, mode, epsilon)
-                        for mode in MODES
-                        for epsilon in EPSILONS
-                    ]
+        for case in (*WITHOUT_HASHING, *(BY_HIERARCHY if has_hierarchy else ())):
+            yield self._row(index, case)
+        if has_hierarchy:
+            self.curves.append(self._at(index, "LEML", "embedding", None))
+        for family, setting in steps([*product(FAMILIES, (PAPERS, DEFAULT))], self.name):
+            index = self._built(family, setting)
+            for mode in MODES:
+                yield self._row(index, Case(family, mode, setting))
+            if setting == PAPERS and family != "PCA-Hash" and has_hierarchy:
+                points = product(MODES, EPSILONS)
+                self.curves += [self._at(index, family, *point) for point in points]
 
-    def curves(self) -> list[AtEpsilon]:
-        """Return the points against epsilon, once `rows` is through; none without a hierarchy."""
-        return self._curves
-
-    def _built(self, family: str, setting: str) -> divgrpc.Index:
+    def _built(self, family: str, setting: str) -> Index:
         split = self._split
-        self._stage(f"building {family}, {setting}")
-        options = self._trained | built_as(family, setting, split.documents.shape[1])
+        options = self._model | build_options(family, setting, split.documents.shape[1])
         if split.hierarchy is not None:
             options |= {"hierarchy": split.hierarchy, "roots": split.roots}
-        index = divgrpc.Index.build(
-            split.documents,
-            labels=split.labels,
-            label_model="leml",
-            **options,
-        )
+        index = Index.build(split.documents, labels=split.labels, label_model="leml", **options)
         section = index.engine.manifest.labels
         if section is not None and section.parameters is not None:
-            used = section.parameters
-            self._trained = {n: getattr(used, n) for n in ("rank", "regularisation", "iterations")}
+            names = ("rank", "regularisation", "iterations")
+            self._model = {name: getattr(section.parameters, name) for name in names}
         return index
 
-    def _row(self, index: divgrpc.Index, asking: Asking) -> LabelRow:
-        results = self._ask(index, asking.method, asking.grid(), folds=5)
-        section = index.engine.manifest.labels
-        embedding = asking.mode == "embedding"
-        inner = section.index if section is not None else None
-        rank = section.rank if section is not None else 0
-        among = inner.rows if embedding and inner is not None else index.rows
-        same = (
-            asking.method == "LSH-SDiv"
-            and embedding
-            and inner is not None
-            and (inner.parameters.n_components or 0) >= rank
+    def _row(self, index: Index, case: Case) -> LabelRow:
+        rows = evaluate_labels(
+            index, self._asked, self._truth, grid=case.grid(), folds=5, per_document=True
         )
-        return chosen(self.name, asking, results, among, same_as_lsh_div=same)
+        [result] = (row for row in rows if row.by_fold)
+        section = index.engine.manifest.labels
+        factors = section.index if section is not None and case.mode == "embedding" else None
+        if section is None or factors is None:
+            return LabelRow(self.name, case, result, index.rows)
+        is_same = (
+            case.method == "LSH-SDiv" and (factors.parameters.n_components or 0) >= section.rank
+        )
+        return LabelRow(self.name, case, result, factors.rows, is_same)
 
-    def _at(
-        self, index: divgrpc.Index, method: str, mode: Mode, epsilon: float | None
-    ) -> AtEpsilon:
+    def _at(self, index: Index, method: str, mode: Mode, epsilon: float | None) -> AtEpsilon:
         """Ask at one dial, without a threshold, through tables with a hash_limit by epsilon."""
-        labels = self._split.labels.shape[1]
-        among = labels if mode == "embedding" else index.rows
+        count = self._split.labels.shape[1] if mode == "embedding" else index.rows
         limit = 0
         if epsilon is not None:
-            limit = max(TOP_K, LabelGrid().neighbours, math.ceil(2 * among ** (1 / (1 + epsilon))))
-        grid = {
-            "modes": (mode,),
-            "selectors": ("nearest" if epsilon is None else "greedy",),
-            "searches": ("exact" if epsilon is None else "tables",),
-            "limits": ((limit, 0),),
-            "diversities": (EPSILON_DIAL,),
-            "top_ks": (TOP_K,),
-        }
-        (row,) = self._ask(index, f"{method} at epsilon {epsilon}", grid, folds=0)
-        figures = (row.metrics[name].value for name in _FIGURES)
-        return AtEpsilon(self.name, method, mode, epsilon, limit, *figures)
-
-    def _ask(
-        self, index: divgrpc.Index, what: str, grid: dict[str, Any], folds: int
-    ) -> list[EvaluateLabelRow]:
-        self._stage(f"{what}, {MODES[grid['modes'][0]]}")
-        asked = LabelGrid(**grid)
-        results = evaluate_labels(
-            index, self._asked, self._truth, grid=asked, folds=folds, per_document=folds > 0
+            rule = math.ceil(2 * count ** (1 / (1 + epsilon)))
+            limit = max(TOP_K, LabelGrid().neighbours, rule)
+        grid = LabelGrid(
+            modes=(mode,),
+            selectors=("nearest" if epsilon is None else "greedy",),
+            searches=("exact" if epsilon is None else "tables",),
+            limits=((limit, 0),),
+            diversities=(EPSILON_DIAL,),
+            top_ks=(TOP_K,),
         )
-        rows = list(results)
-        self._clock.add(self.documents * len(asked.settings()))
-        return rows
-
-    def _stage(self, words: str) -> None:
-        self._clock.stage(f"{self.name}: {words}")
+        [row] = evaluate_labels(index, self._asked, self._truth, grid=grid, folds=0)
+        figures = (row.metrics[name].value for name in ("precision", "drank", "h_score"))
+        return AtEpsilon(self.name, method, mode, epsilon, limit, *figures)

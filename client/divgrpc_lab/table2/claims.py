@@ -10,23 +10,16 @@ import numpy as np
 
 from divgrpc.metrics import mean_intervals
 from divgrpc.types import Mode
-from divgrpc_lab.table2.printed import PRINTED, impossible
-from divgrpc_lab.table2.rows import (
-    DEFAULT,
-    EVERYTHING,
-    FIGURES,
-    MODES,
-    PAPERS,
-    LabelRow,
-)
-from divgrpc_lab.table2.times import TimedLabels
+from divgrpc_lab.table2.methods import DEFAULT, EVERYTHING, FIGURES, MODES, PAPERS, LabelRow
+from divgrpc_lab.table2.paper import PRINTED, impossible
+from divgrpc_lab.table2.times import LabelTime
 from divgrpc_lab.verdicts import Verdict, above, times_as_fast
 
 OURS: Final = "LSH-SDiv"
 _LETTERS: Final = dict(zip(FIGURES, ("P", "R", "f", "D", "h"), strict=True))
 _RIVALS: Final = ("LEML", "MMR", "PCA-Hash", "LSH-Div")
-# More than so many times as fast: what the text says.
-_THAN_LEML, _THAN_MMR = 20.0, 80.0
+# The paper's text says more than these times as fast.
+_SPEED_UPS: Final = {"LEML": 20.0, "MMR": 80.0}
 _EXHAUSTIVE: Final = ("LEML", "MMR", "Greedy")
 _SAME: Final = (
     " Where there are as many components as dimensions the hyperplanes of the two are drawn from "
@@ -34,7 +27,7 @@ _SAME: Final = (
 )
 
 
-def everything(rows: Sequence[LabelRow], times: Sequence[TimedLabels] = ()) -> list[Verdict]:
+def verdicts(rows: Sequence[LabelRow], times: Sequence[LabelTime] = ()) -> list[Verdict]:
     """Return the verdicts on all claims, in the order of the paper's."""
     return [
         *(_above(rows, "precision", OURS, "LSH-Div", mode) for mode in MODES),
@@ -42,10 +35,8 @@ def everything(rows: Sequence[LabelRow], times: Sequence[TimedLabels] = ()) -> l
         *(_above(rows, "h_score", OURS, rival, mode) for mode in MODES for rival in _RIVALS),
         _above(rows, "precision", "LEML", "Greedy", "embedding"),
         *(_above(rows, name, "LEML", OURS, m) for name in ("recall", "f_score") for m in MODES),
-        *(_faster(rows, "LEML", _THAN_LEML, mode) for mode in MODES),
-        *(_faster(rows, "MMR", _THAN_MMR, mode) for mode in MODES),
-        *(_faster_at_size(times, "LEML", _THAN_LEML, mode) for mode in MODES),
-        *(_faster_at_size(times, "MMR", _THAN_MMR, mode) for mode in MODES),
+        *(_faster(rows, rival, mode) for rival in _SPEED_UPS for mode in MODES),
+        *(_faster_at_size(times, rival, mode) for rival in _SPEED_UPS for mode in MODES),
         h_is_possible(),
     ]
 
@@ -64,81 +55,71 @@ def h_is_possible() -> Verdict:
     )
 
 
-def _above(rows: Sequence[LabelRow], name: str, one: str, other: str, mode: Mode) -> Verdict:
-    """Say whether a figure of one method is above another's, in all data sets and settings."""
-    differences = []
-    for first, second in _pairs(rows, one, other, mode):
-        values = first.values[name] - second.values[name]
+def _above(rows: Sequence[LabelRow], name: str, method: str, rival: str, mode: Mode) -> Verdict:
+    """Judge whether a figure of one method is above another's, in all data sets and settings."""
+    pairs, differences = list(_pairs(rows, method, rival, mode)), []
+    for row, other in pairs:
+        values = row.result.values[name] - other.result.values[name]
         if not np.isnan(values).all():
             differences += mean_intervals(values[:, np.newaxis])
-    where = f", {MODES[mode]}" if OURS in (one, other) else ""
-    same = other == "LSH-Div" and any(
-        first.same_as_lsh_div for first, _ in _pairs(rows, one, other, mode)
-    )
-    return above(
-        f"{_LETTERS[name]} of {one} is above that of {other}{where}",
-        "The difference",
-        differences,
-        _SAME if same else "",
-    )
+    where = f", {MODES[mode]}" if OURS in (method, rival) else ""
+    is_same = rival == "LSH-Div" and any(row.same_as_lsh_div for row, _ in pairs)
+    claim = f"{_LETTERS[name]} of {method} is above that of {rival}{where}"
+    return above(claim, "The difference", differences, _SAME if is_same else "")
 
 
-def _faster(rows: Sequence[LabelRow], other: str, least: float, mode: Mode) -> Verdict:
-    """Say whether the paper's setting is so many times as fast as a method: the slowest counts."""
+def _faster(rows: Sequence[LabelRow], rival: str, mode: Mode) -> Verdict:
+    """Judge how many times as fast the paper's setting is as a method: the slowest case counts."""
+    goal = _SPEED_UPS[rival]
     ratios = [
-        slow.microseconds / fast.microseconds
-        for fast, slow in _pairs(rows, OURS, other, mode)
-        if fast.asking.setting == PAPERS
+        other.microseconds / row.microseconds
+        for row, other in _pairs(rows, OURS, rival, mode)
+        if row.case.setting == PAPERS
     ]
-    claim = f"{OURS} is more than {least:g} times as fast as {other}, {MODES[mode]}"
-    few = "few"
-    if ratios:
-        few = f"{min(row.among for row in rows):,} to {max(row.among for row in rows):,}"
+    counts = [row.candidates for row in rows]
+    size = f"{min(counts):,} to {max(counts):,}" if counts else "few"
     return times_as_fast(
-        claim,
+        f"{OURS} is more than {goal:g} times as fast as {rival}, {MODES[mode]}",
         ratios,
-        least,
-        f"; but these sets have {few} labels or documents where the paper has 259,000 and 603,000",
-        strictly=True,
+        goal,
+        f"; but these sets have {size} labels or documents where the paper has 259,000 and 603,000",
     )
 
 
-def _faster_at_size(times: Sequence[TimedLabels], other: str, least: float, mode: Mode) -> Verdict:
-    claim = f"{OURS} is more than {least:g} times as fast as {other}, {MODES[mode]}, at its size"
-    taken = {
-        (item.method, item.setting): item
-        for item in times
-        if item.mode == mode or item.method in _EXHAUSTIVE
-    }
-    slow = taken.get((other, EVERYTHING))
+def _faster_at_size(times: Sequence[LabelTime], rival: str, mode: Mode) -> Verdict:
+    goal = _SPEED_UPS[rival]
+    claim = f"{OURS} is more than {goal:g} times as fast as {rival}, {MODES[mode]}, at its size"
+    by_case = {(time.method, time.mode, time.setting): time.microseconds for time in times}
+    slow = by_case.get((rival, "embedding", EVERYTHING))
     ratios = {
-        setting: slow.microseconds / taken[OURS, setting].microseconds
+        setting: slow / by_case[OURS, mode, setting]
         for setting in (PAPERS, DEFAULT)
-        if slow is not None and (OURS, setting) in taken
+        if slow is not None and (OURS, mode, setting) in by_case
     }
     if not ratios:
         return Verdict(claim, None, "It was not measured.")
     sentences = ", ".join(f"{ratio:,.1f} times at {setting}" for setting, ratio in ratios.items())
-    return Verdict(claim, bool(max(ratios.values()) > least), f"On documents made up: {sentences}.")
+    return Verdict(claim, max(ratios.values()) > goal, f"On synthetic documents: {sentences}.")
 
 
 def _pairs(
-    rows: Sequence[LabelRow], one: str, other: str, mode: Mode
+    rows: Sequence[LabelRow], method: str, rival: str, mode: Mode
 ) -> Iterator[tuple[LabelRow, LabelRow]]:
     """Yield a row of each method for every data set, at each setting that one of them has.
 
-    Rows for which an exact search was taken are passed over: hashing had no part in them.
+    Rows of an exact search are left out where the method hashes: hashing had no part in them.
     """
+    by_case = {
+        (row.data, row.case.method, row.case.setting): row
+        for row in rows
+        if row.case.method in _EXHAUSTIVE or (row.case.mode == mode and row.is_hashed)
+    }
+    settings = (PAPERS, DEFAULT) if OURS in (method, rival) else (EVERYTHING,)
     for data in dict.fromkeys(row.data for row in rows):
-        at = {
-            (row.asking.method, row.asking.setting): row
-            for row in rows
-            if row.data == data
-            and (
-                row.asking.method in _EXHAUSTIVE or (row.asking.mode, row.is_hashed) == (mode, True)
+        for setting in settings:
+            first, second = (
+                by_case.get((data, name, EVERYTHING if name in _EXHAUSTIVE else setting))
+                for name in (method, rival)
             )
-        }
-        for setting in (PAPERS, DEFAULT) if OURS in (one, other) else (EVERYTHING,):
-            pair = [at.get((m, EVERYTHING if m in _EXHAUSTIVE else setting)) for m in (one, other)]
-            if pair[0] is not None and pair[1] is not None:
-                yield pair[0], pair[1]
+            if first is not None and second is not None:
+                yield first, second

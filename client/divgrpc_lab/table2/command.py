@@ -1,92 +1,81 @@
-"""The paper's Table 2 measured on real data: `make table2`.
+"""Measure the paper's Table 2 in this process, judge the paper's claims, write a page.
 
-Indexes with label models are built and asked in this process, one document at a time on one thread;
-then the page says in words which of the paper's claims hold.
+  make table2 ARGS="--data FOLDER --json table2.json"
+  make table2 ARGS="--data FOLDER --sets enron_hier --documents 300"
+  make table2 ARGS=--quick       on the digits of scikit-learn, where there is no data
+
+One document is asked at a time, on one thread. With --sets and no name, only the times at the
+paper's size are measured.
 """
 
+import argparse
+import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.formats import tables
 from divgrpc_lab import experiment
+from divgrpc_lab.data import synthetic
 from divgrpc_lab.data.documents import DIGITS, SETS, Split, load
-from divgrpc_lab.data.topics import DATA_VARIABLE
-from divgrpc_lab.experiment import Clock, Tell
-from divgrpc_lab.table2.bench import LabelBench, weight
-from divgrpc_lab.table2.pages import page
-from divgrpc_lab.table2.report import Report
-from divgrpc_lab.table2.times import (
-    SIZE,
-    SMALL,
-    label_times,
-    made_up,
-)
+from divgrpc_lab.data.synthetic import labelled_documents
+from divgrpc_lab.table2 import claims
+from divgrpc_lab.table2.bench import LabelBench
+from divgrpc_lab.table2.page import Report, page
+from divgrpc_lab.table2.paper import PRINTED
+from divgrpc_lab.table2.times import label_times
 
 DOCUMENTS: Final = 1_000
-# As many as show that everything works.
-QUICK: Final = 25
-_DOCUMENTS_LEAST: Final = 10
+# Enough to show that everything works.
+QUICK_DOCUMENTS: Final = 25
+_DOCUMENTS_MIN: Final = 10
+# Documents, features, labels and documents asked of the synthetic set, and the rank of its model.
+_SIZE: Final = (synthetic.DOCUMENTS, synthetic.FEATURES, synthetic.LABELS, 200), 200
+_SMALL: Final = (300, 4_000, 500, 30), 20
 
 
-def asked_documents(documents: int, *, quick: bool) -> int:
-    """Return of how many documents labels are predicted; raises `InvalidArgumentError`."""
-    if quick:
-        return QUICK
-    if documents < _DOCUMENTS_LEAST:
-        raise InvalidArgumentError("documents", f"documents must be at least {_DOCUMENTS_LEAST}")
-    return documents
+def add_options(verb: argparse.ArgumentParser) -> None:
+    """Declare the options of the command."""
+    verb.add_argument(
+        "--documents",
+        type=int,
+        default=DOCUMENTS,
+        metavar="N",
+        help=f"Documents to predict labels for in each set (default {DOCUMENTS}).",
+    )
+    experiment.add_options(verb, "table2")
 
 
-def run(
-    names: Sequence[str] | None,
-    folder: str | None,
-    documents: int,
-    out: Path,
-    json_path: Path | None,
-) -> int:
-    """Measure, print tables and verdicts, write the page and the JSON; returns the exit code.
-
-    With as few documents as `QUICK` the made-up set is small too. With no name of a set only that
-    one is measured.
-    """
-    names = experiment.chosen(names, folder, SETS)
-    sets = load(names, folder) if names else []
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print the verdicts, write the page and the JSON; returns the exit code."""
+    if arguments.documents < _DOCUMENTS_MIN:
+        raise InvalidArgumentError("documents", f"documents must be at least {_DOCUMENTS_MIN}")
+    names = experiment.set_names(arguments, SETS)
+    sets = load(names, arguments.data) if names else []
     console = tables.console()
-    experiment.make_room(out, json_path)
     if sets and sets[0].name == DIGITS:
-        console.print(
-            f"No data: neither --data nor {DATA_VARIABLE} names a folder, so this is measured on "
-            f"{DIGITS}, which proves nothing about the paper's claims.",
-            style="bold red",
-        )
-    with experiment.watched("documents") as tell:
-        report = measure(sets, documents, tell, SMALL if documents == QUICK else SIZE)
-    experiment.finish(console, report, page(report), out, json_path)
+        experiment.warn_of_digits(console)
+    documents = QUICK_DOCUMENTS if arguments.quick else arguments.documents
+    report = measure(sets, documents, *(_SMALL if arguments.quick else _SIZE))
+    paper = [{"method": name, **row._asdict(), "most_h": row.most} for name, row in PRINTED.items()]
+    figures = report._asdict() | {"paper": paper}
+    experiment.finish(console, arguments, report.claims, page(report), figures)
     return 0
 
 
 def measure(
-    sets: Sequence[Split],
-    documents: int,
-    tell: Tell,
-    size: tuple[int, int, int, int, int] = SIZE,
+    sets: Sequence[Split], documents: int, size: tuple[int, int, int, int], rank: int
 ) -> Report:
-    """Measure data sets one after the other, then the times on a set that is made up.
-
-    `size` is what `made_up` is told of it.
-    """
-    report = Report()
-    counts = [min(documents, split.asked.shape[0]) for split in sets]
-    clock = Clock(tell, sum(map(weight, counts)))
+    """Measure data sets one after the other, then the times on a synthetic set of `size`."""
+    begin, data, rows, curves = time.monotonic(), [], [], []  # type: ignore[var-annotated]
     for split in sets:
-        bench = LabelBench(split, documents, clock)
+        bench = LabelBench(split, documents)
         asked = f"{bench.documents:,} of the documents to test with"
-        report.data.append({"name": bench.name, **split.described(), "asked": asked})
-        report.rows += bench.rows()
-        report.curves += bench.curves()
-    clock.stage("times at the paper's size")
-    report.times += label_times(made_up(*size))
-    report.facts.finish("one thread")
-    return report
+        data.append({"name": bench.name, **split.described(), "asked": asked})
+        rows += bench.rows()
+        curves += bench.curves
+    split = labelled_documents(*size)
+    factors, feature_map = split.planted(rank)
+    times = list(label_times(split, split.asked @ feature_map, factors))
+    facts = experiment.facts(begin, "one thread")
+    return Report(facts, data, rows, curves, times, claims.verdicts(rows, times))

@@ -1,33 +1,25 @@
 """Times of Table 2 at the paper's size, on a synthetic set: see `labelled_documents`.
 
-By embedding: the model is the planted one, of the paper's rank, so nothing is trained. What stands
-for a document is given, so nothing of the time is embedding but one small product. Labels are
-scored, all of them or those that hashing finds. By votes: the documents themselves are indexed, as
-sparse as they are, and all of them are scored or those that hashing finds. Both one document at a
-time on one thread, at one dial.
+By embedding: the model is the planted one, of the paper's rank, so nothing is trained, and the
+documents are embedded beforehand. All labels are scored, or those that hashing finds. By votes: the
+sparse documents themselves are indexed, and all of them are scored, or those that hashing finds.
+One document at a time on one thread, at one dial.
 """
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from itertools import product
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-import divgrpc
-from divgrpc.evaluation.grid import LabelGrid
+from divgrpc import Index
 from divgrpc.evaluation.label_running import evaluate_labels
 from divgrpc.types import FloatArray, Mode
-from divgrpc_lab.data.labelled_documents import (
-    DOCUMENTS,
-    FEATURES,
-    LABELS,
-    Csr,
-    labelled_documents,
-)
-from divgrpc_lab.table2.rows import (
+from divgrpc_lab.data.documents import Split
+from divgrpc_lab.experiment import steps
+from divgrpc_lab.table2.methods import (
     DEFAULT,
     EVERYTHING,
     FAMILIES,
@@ -35,120 +27,77 @@ from divgrpc_lab.table2.rows import (
     PAPERS,
     TOP_K,
     WITHOUT_HASHING,
-    Asking,
-    built_as,
-    hashing,
+    Case,
+    build_options,
 )
 
-# Documents, features, labels, rank, and documents asked.
-SIZE: Final = (DOCUMENTS, FEATURES, LABELS, 200, 200)
-SMALL: Final = (300, 4_000, 500, 20, 30)
-# Of an exact search that takes long rows first: what is left cannot be better.
+# The setting of an exact search that takes long rows first and ends when no row can be better.
 ENDS_EARLY: Final = "exact, ends early"
-_LEML: Final = "LEML"
 _DIAL: Final = 0.3
+# Documents of exhaustive methods, which are slow.
 _SLOW_DOCUMENTS: Final = 20
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class MadeUp:
-    """The documents (n, d) and labels (n, L), what is asked, and the model that is planted.
+class LabelTime(NamedTuple):
+    """The median time of a document, in microseconds, P@5, and the share that was scored.
 
-    `asked` (nq, d) with its `truth` (nq, L), `embedded` (nq, r) and `label_factors` (L, r).
-    """
-
-    documents: Csr
-    labels: Csr
-    asked: Csr
-    truth: Csr
-    embedded: FloatArray
-    label_factors: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class TimedLabels:
-    """The median time of a document, in microseconds, P@5, and the share of what is scored.
-
-    `among` are the labels, or in the mode `neighbour_vote` the documents, that may be; `documents`
-    were asked.
+    `candidates` counts the labels, or in the mode `neighbour_vote` the documents, that could be
+    scored; `documents` were asked.
     """
 
     method: str
     mode: Mode
     setting: str
-    among: int
+    candidates: int
     documents: int
     microseconds: float
     precision: float
     scored: float
 
 
-def made_up(documents: int, features: int, labels: int, rank: int, asked: int) -> MadeUp:
-    """Make up a set; at the paper's size some twenty seconds, and some gigabytes."""
-    made = labelled_documents(documents, features, labels, asked)
-    factors, feature_map = made.planted(rank)
-    embedded = made.asked @ feature_map
-    return MadeUp(made.documents, made.labels, made.asked, made.truth, embedded, factors)
-
-
-def label_times(made: MadeUp) -> Iterator[TimedLabels]:
+def label_times(split: Split, embedded: FloatArray, factors: FloatArray) -> Iterator[LabelTime]:
     """Yield the times of every method, by embedding and then by votes.
 
-    An index of all documents takes most of a minute to build, and there is one at a time.
+    `embedded` (nq, r) are the test documents and `factors` (L, r) the labels of the planted model.
+    An index of all documents takes most of a minute to build; there is one index at a time.
     """
-    rank = made.label_factors.shape[1]
-    model = (made.label_factors, np.eye(rank, dtype=np.float32))
+    yield _every_label(split, embedded, factors)
+    model = (factors, np.eye(factors.shape[1], dtype=np.float32))
+    documents: dict[Mode, tuple[Any, Any, dict[str, Any]]] = {
+        "embedding": (embedded, embedded, {"label_model": model}),
+        "neighbour_vote": (split.documents, split.asked, {"labels": split.labels}),
+    }
     for mode in MODES:
-        asked = [item for item in WITHOUT_HASHING if item.mode == mode]
-        for family, setting in product(FAMILIES, (PAPERS, DEFAULT)):
-            if mode == "embedding":
-                options = built_as(family, setting, rank)
-                index = divgrpc.Index.build(made.embedded, label_model=model, **options)
-            else:
-                options = built_as(family, setting, made.documents.shape[1])
-                index = divgrpc.Index.build(made.documents, labels=made.labels, **options)
-            asked += [item for item in hashing(family, setting) if item.mode == mode]
-            for asking in asked:
-                timed = _timed(index, made, asking)
-                if asking.method == _LEML:
-                    yield _every_label(made)
-                    timed = replace(timed, setting=ENDS_EARLY)
-                yield timed
-            asked = []
+        indexed, asked, options = documents[mode]
+        cases = [case for case in WITHOUT_HASHING if case.mode == mode]
+        for family, setting in steps([*product(FAMILIES, (PAPERS, DEFAULT))], f"times, {mode}"):
+            built = build_options(family, setting, indexed.shape[1])
+            index = Index.build(indexed, **options, **built)
+            candidates = split.labels.shape[1] if mode == "embedding" else index.rows
+            for case in (*cases, Case(family, mode, setting)):
+                yield _timed(index, case, asked, split.truth, candidates)
+            cases = []
 
 
-def _every_label(made: MadeUp) -> TimedLabels:
-    """Time what LEML itself does: a product with every label, and the best few of them."""
-    seconds, right, count = [], 0.0, len(made.embedded)
+def _every_label(split: Split, embedded: FloatArray, factors: FloatArray) -> LabelTime:
+    """Time LEML itself: a product with every label, and the best few of them."""
+    seconds, hits, count = [], 0.0, len(embedded)
     with threadpool_limits(1):
         for row in range(count):
-            begun = time.perf_counter()
-            products = made.label_factors @ made.embedded[row]
+            begin = time.perf_counter()
+            products = factors @ embedded[row]
             best = np.argpartition(products, -TOP_K)[-TOP_K:]
-            seconds.append(time.perf_counter() - begun)
-            right += float(made.truth[[row]][:, best].sum()) / TOP_K
-    among = len(made.label_factors)
-    microseconds = float(np.median(seconds)) * 1e6
-    return TimedLabels(
-        _LEML, "embedding", EVERYTHING, among, count, microseconds, right / count, 1.0
-    )
+            seconds.append(time.perf_counter() - begin)
+            hits += float(split.truth[[row]][:, best].sum()) / TOP_K
+    figures = (float(np.median(seconds)) * 1e6, hits / count, 1.0)
+    return LabelTime("LEML", "embedding", EVERYTHING, len(factors), count, *figures)
 
 
-def _timed(index: divgrpc.Index, made: MadeUp, asking: Asking) -> TimedLabels:
-    slow = asking.setting == EVERYTHING and asking.selector != "nearest"
-    rows = slice(0, _SLOW_DOCUMENTS if slow else None)
-    grid = asking.grid() | {"thresholds": (None,), "diversities": (_DIAL,)}
-    by_embedding = asking.mode == "embedding"
-    asked = made.embedded if by_embedding else made.asked
-    (row,) = evaluate_labels(index, asked[rows], made.truth[rows], grid=LabelGrid(**grid), folds=0)
-    among = made.labels.shape[1 if by_embedding else 0]
-    return TimedLabels(
-        asking.method,
-        asking.mode,
-        asking.setting,
-        among,
-        row.documents,
-        row.microseconds.p50,
-        row.precision_at[TOP_K - 1].value,
-        row.scored / among,
-    )
+def _timed(index: Index, case: Case, asked: Any, truth: Any, candidates: int) -> LabelTime:
+    slow = case.setting == EVERYTHING and case.selector != "nearest"
+    rows = slice(_SLOW_DOCUMENTS if slow else None)
+    grid = case.grid(thresholds=(None,), diversities=(_DIAL,))
+    [row] = evaluate_labels(index, asked[rows], truth[rows], grid=grid, folds=0)
+    setting = ENDS_EARLY if case.method == "LEML" else case.setting
+    figures = (row.microseconds.p50, row.precision_at[TOP_K - 1].value, row.scored / candidates)
+    return LabelTime(case.method, case.mode, setting, candidates, row.documents, *figures)

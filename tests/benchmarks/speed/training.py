@@ -17,7 +17,7 @@ from divgrpc.labels import LabelModel, train
 from divgrpc.metrics import JudgedLabels, precision_at
 from divgrpc.parameters import LabelParameters
 from divgrpc.types import IntArray, Progress, TrainingProgress
-from divgrpc_lab.data.labelled_documents import (
+from divgrpc_lab.data.synthetic import (
     ASKED,
     DOCUMENTS,
     FEATURES,

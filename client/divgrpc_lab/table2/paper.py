@@ -26,6 +26,10 @@ class PrintedLabels(NamedTuple):
         """The greatest mean of h that this precision and this diversity allow."""
         return 2 * self.precision * self.diversity / (self.precision + self.diversity)
 
+    def texts(self) -> list[str]:
+        """Return all figures, the greatest possible h and the time as the page shows them."""
+        return [*(f"{value:.3f}" for value in (*self[:5], self.most)), f"{self.milliseconds} ms"]
+
 
 # What rounding to three digits can hide.
 ROUNDING: Final = 0.002

@@ -1,20 +1,19 @@
 """Table 1 as a page: our figures beside the paper's, and the claims in words."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from divgrpc_client.reports.charts import time_words
 from divgrpc_client.reports.page import Body, Cell, Column, Note, Page, Section, Table
 from divgrpc_client.reports.page import Row as Line
 from divgrpc_lab.data.topics import DIGITS
-from divgrpc_lab.experiment import records_table
+from divgrpc_lab.experiment import interval_text, records_table
+from divgrpc_lab.table1.bench import Timed
 from divgrpc_lab.table1.beside import Coded, Growth, Spread
-from divgrpc_lab.table1.gain import EXHAUSTIVE, Kept
-from divgrpc_lab.table1.printed import FAMILIES, KS, METHODS, Printed, printed
-from divgrpc_lab.table1.report import Report
-from divgrpc_lab.table1.rows import FIGURES, Row
-from divgrpc_lab.table1.times import Timed
-from divgrpc_lab.verdicts import verdict_table
+from divgrpc_lab.table1.gain import EXHAUSTIVE, Gain
+from divgrpc_lab.table1.methods import FIGURES, Row
+from divgrpc_lab.table1.paper import FAMILIES, KS, METHODS, Printed, printed
+from divgrpc_lab.verdicts import Verdict, verdict_table
 
 _LEAD: Final = (
     "Rows and columns are those of Table 1 of Diverse Yet Efficient Retrieval using Hash Functions "
@@ -22,43 +21,56 @@ _LEAD: Final = (
     "numbers, on ImageNet, stand below each method. Compare directions, not values."
 )
 _CLAIMS: Final = (
-    "The project's own two targets, then what the paper claims, and what this run says of each."
+    "The project's own two targets, then the paper's claims, and the verdicts of this run."
 )
 _READING: Final = (
-    "P, SR and D are means over queries, h the mean of each query's h, with its 95 % interval and, "
-    "after ±, half the range of the means of several hash seeds. Queries of one category are "
-    "learned from halves of one pool and are alike, so intervals are of draws of whole categories; "
-    "where those are few they are too narrow. The dial is chosen among three by five folds, never "
-    "on the reported queries, but on others of the same categories, since folds are dealt within "
-    "them. The figures are pooled over the folds, each at its own dial; the dial beside them is "
-    "the one best for all queries with the first seed, and * marks one that was fixed. Times are "
-    "medians over queries of what a worker took, one query at a time on one thread, and of several "
-    "hash seeds the median of those. Short are lists of fewer "
-    "than k results; what is missing counts as wrong. Greedy over all points is the server's own; "
-    "the project's benchmark `gain` has faster ones."
+    "P, SR and D are means over queries. h is the mean of each query's h, with its 95 % interval "
+    "and, after ±, half the range of the means of several hash seeds. Queries of one category are "
+    "alike, since they are learned from halves of one pool, so the bootstrap draws whole "
+    "categories; with few categories the intervals are too narrow. Folds choose the dial among "
+    "three, never on the reported queries, but on others of the same categories. The figures are "
+    "pooled over the folds, each at its own dial. The dial shown is the best for all queries with "
+    "the first seed; * marks a fixed one. Times are medians over queries of a worker's time, one "
+    "query at a time on one thread, and the median of several hash seeds. Short lists have fewer "
+    "than k results; missing results count as wrong. Greedy over all points is the server's own; "
+    "the benchmark `quality` has a faster one."
 )
+
+
+class Report(NamedTuple):
+    """All measurements of a run: facts of the run, `data` of each set, rows and verdicts."""
+
+    facts: dict[str, str]
+    data: list[dict[str, str]]
+    rows: list[Row]
+    gain: list[Gain]
+    bits_and_tables: list[Coded]
+    uniformity: list[Spread]
+    growth: list[Growth]
+    times: list[Timed]
+    claims: list[Verdict]
 
 
 def page(report: Report) -> Page:
     """Return the page of a run."""
-    warning = [
-        Note(
+    claims: list[Note | Table] = [verdict_table(report.claims, _CLAIMS)]
+    if any(DIGITS in data["data"] for data in report.data):
+        text = (
             f"Measured on {DIGITS}: it says nothing about the paper's claims. Up to 200 dimensions "
             "LSH-SDiv keeps all components and is LSH-Div."
         )
-        for _ in range(any(DIGITS in data["data"] for data in report.data))
-    ]
+        claims.insert(0, Note(text))
     return Page(
         title="The paper's Table 1 on real data",
         lead=_LEAD,
-        facts=report.facts.listed(),
+        facts=[f"{name} {value}" for name, value in report.facts.items()],
         sections=[
-            Section("Claims", [*warning, verdict_table(report.verdicts, _CLAIMS)]),
+            Section("Claims", claims),
             *(_data(report, data) for data in report.data),
-            Section("What hashing keeps of the gain", [_gains(report.kept)]),
-            Section("Bits and tables", [_coded(report.coded)]),
-            Section("Over the ball", [_spreads(report.spreads)]),
-            Section("Growth", [_growths(report.growths)]),
+            Section("The gain that hashing keeps", [_gains(report.gain)]),
+            Section("Bits and tables", [_codes(report.bits_and_tables)]),
+            Section("Over the ball", [_spreads(report.uniformity)]),
+            Section("Growth", [_growths(report.growth)]),
             Section("Times in the paper's size", [_times(report.times)]),
         ],
     )
@@ -78,68 +90,63 @@ def _data(report: Report, data: dict[str, str]) -> Section:
 
 def _lines(rows: Sequence[Row], method: str) -> Iterator[Line]:
     """Yield a line for each row of a method, its figures at every k, then the paper's."""
-    some = [row for row in rows if row.method == method]
-    best = {k: max((r.h.value for r in some if r.k == k and not r.fixed), default=0.0) for k in KS}
-    groups: dict[tuple[object, ...], list[Row]] = {}
-    for row in some:
-        groups.setdefault((row.family, row.stage, row.few, row.fixed), []).append(row)
-    for group in groups.values():
-        first = group[0]
-        queries = f", {first.queries} queries" if first.few else ""
-        line: list[Cell | str] = [Cell(f"{first.family}, {first.stage}{queries}")]
-        for row in group:
-            line += _figures(row, best=row.h.value >= best[row.k] and not row.fixed)
-        yield line
+    group = [row for row in rows if row.method == method]
+    best = {
+        k: max((r.h.value for r in group if r.k == k and not r.is_fixed), default=0) for k in KS
+    }
+    lines: dict[tuple[object, ...], list[Cell | str]] = {}
+    for row in group:
+        queries = f", {len(row.categories)} queries" if row.case.few else ""
+        line = lines.setdefault((row.family, row.case), [f"{row.family}, {row.stage}{queries}"])
+        line += _figures(row, best=row.h.value >= best[row.k] and not row.is_fixed)
+    yield from lines.values()
     if method in METHODS:
         paper = printed()
         for family in FAMILIES:
-            line = [f"the paper's {family}"]
-            for k in KS:
-                line += _printed(paper[method, family, k])
-            yield line
+            cells = (_printed(paper[method, family, k]) for k in KS)
+            yield [f"the paper's {family}", *(text for cell in cells for text in cell)]
 
 
 def _figures(row: Row, *, best: bool) -> list[Cell | str]:
     p, sr, d = (f"{row.figures[name].value:.2f}" for name in FIGURES[:-1])
-    # Without leading zeros: three such columns must fit a page.
-    interval = "–".join(f"{end:.3f}".removeprefix("0") for end in row.h[1:])  # noqa: RUF001  # a range
+    interval = interval_text(row.h)
     if len(row.h_seeds) > 1:
         interval += f" ±{(max(row.h_seeds) - min(row.h_seeds)) / 2:.3f}".replace("±0", "±")
-    dial = f"dial {row.dial:g}" + ("*" if row.fixed else "") if row.dial else ""
-    share = row.short / (row.queries * len(row.h_seeds))
+    dial = row.parameters.diversity
+    dial_text = f"dial {dial:g}" + ("*" if row.is_fixed else "") if dial else ""
+    share = row.short / (len(row.categories) * len(row.h_seeds))
     precision = Cell(p, detail=f"{share:.0%} short" if row.short else "")
     h = Cell(f"{row.h.value:.3f}", detail=interval, best=best)
-    return [precision, sr, d, h, Cell(time_words(row.microseconds), detail=dial)]
+    return [precision, sr, d, h, Cell(time_words(row.microseconds), detail=dial_text)]
 
 
-def _printed(cell: Printed) -> list[Cell | str]:
+def _printed(cell: Printed) -> list[str]:
     figures = (cell.precision, cell.subtopic_recall, cell.diversity, cell.h)
     return [*(f"{value:.2f}" for value in figures), time_words(cell.seconds * 1e6)]
 
 
-def _gains(kept: Sequence[Kept]) -> Table:
+def _gains(gains: Sequence[Gain]) -> Table:
     return records_table(
         f"Gain share: 1 is the best of {', '.join(EXHAUSTIVE)} over all points, picked by the h "
         "reported here, 0 nearest neighbours, with its interval over categories; times as fast as "
         "that best one, as greedy over all points, as one exact pass with the same selector.",
         [
-            {"set": item.row.data, "k": item.row.k, "row": item.row.name, "h": item.row.h.value}
-            | {"nearest": item.nearest, "best": item.best.h.value, "best method": item.best.method}
-            | {"gain share": "no gain" if item.share is None else item.share}
-            | {"x best": item.than_best, "x greedy": item.than_greedy, "x exact": item.than_exact}
-            for item in kept
+            {"set": g.data, "k": g.k, "row": f"Greedy, {g.family}, {g.stage}", "h": g.h}
+            | {"nearest": g.nearest_h, "best": g.best_h, "best method": g.best_method}
+            | {"gain share": g.share or "no gain", "x best": g.times_best}
+            | {"x greedy": g.times_greedy, "x exact": g.times_exact_pass}
+            for g in gains
         ],
     )
 
 
-def _coded(coded: Sequence[Coded]) -> Table:
+def _codes(codes: Sequence[Coded]) -> Table:
     return records_table(
         "Greedy over tables at k = 10, dial by folds; a list may be short of k, over all seeds.",
         [
-            {"set": item.row.data, "hash": item.row.family, "tables": item.n_tables}
-            | {"bits of a key": item.n_bits, "queries": item.row.queries, "h": item.row.h}
-            | {"short of k": item.row.short}
-            for item in coded
+            {"set": row.data, "hash": row.family, "tables": n_tables, "bits of a key": n_bits}
+            | {"queries": len(row.categories), "h": row.h, "short of k": row.short}
+            for n_bits, n_tables, row in codes
         ],
     )
 
@@ -176,13 +183,12 @@ def _times(times: Sequence[Timed]) -> Table:
     """Show a line for each method with both kinds of query, and the paper's times."""
     paper = printed()
     lines: dict[tuple[str, str], dict[str, object]] = {}
-    ordered = sorted(times, key=lambda time: (METHODS.index(time.method), time.kind != "sparse"))
-    for time in ordered:
+    for time in sorted(times, key=lambda time: (METHODS.index(time.method), time.kind != "sparse")):
         name = f"{time.method}, {time.family}, {time.stage}"
         line = lines.setdefault((time.method, time.family), {"method, hash, points": name})
         line[f"{time.kind}, k = {time.k}"] = time_words(time.microseconds)
     for key, line in lines.items():
         line |= {f"the paper, k = {k}": time_words(paper[*key, k].seconds * 1e6) for k in KS}
     points = times[0].points if times else "not measured"
-    caption = f"Median times on made-up visual words, {points}; few queries, one thread."
+    caption = f"Median times on synthetic visual words, {points}; few queries, one thread."
     return records_table(caption, list(lines.values()))

@@ -1,7 +1,7 @@
-"""Labelled documents made up in the size of LSHTC3, whose split in the paper is not public.
+"""Synthetic sets in the sizes of the paper's, which are not public: documents and images.
 
-The paper has 754,000 documents of 1.6 million features, each with at least 4 of 259,000 labels.
-Here:
+The paper's LSHTC3 has 754,000 documents of 1.6 million features, each with at least 4 of 259,000
+labels. Here:
 
 - labels: popularity by Zipf's law, p(rank) ~ rank^-0.9, in random order. Some 130 consecutive ones
   are a topic;
@@ -13,57 +13,67 @@ Here:
   labels the rest: some 120 and 4 each. The first ones are drawn most, by the square of a uniform
   number.
 
-Words are weighed and rows scaled as in `visual_words`. All words are numbered at random.
+Words are numbered at random, and weighted as visual words are. The planted structure can be had as
+a model too. Every topic has a direction in r dimensions, of a falling spectrum, every label one
+near its topic's. A word maps to the direction of its topic or label, so a document maps to about
+the sum of its labels' directions; a label's row is as long as the root of its count.
 
-What is planted can be had as a model too. Every topic has a direction in r dimensions, of a falling
-spectrum, every label one near its topic's. A word maps to the direction of what it stands for, so a
-document to about the sum of its labels'; a label's row is as long as the root of its count.
+The paper's images are bags of 48,000 visual words in 7 categories of 5 sub-topics. They are drawn
+in the same way: a category is a topic, a sub-topic its one label, all equally popular.
 """
 
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 from scipy import sparse
 
+from divgrpc.metrics import PointCategories
 from divgrpc.types import FloatArray, IntArray
-from divgrpc_lab.data.visual_words import weighted
+from divgrpc_lab.data.documents import Split
+from divgrpc_lab.data.topics import Topics, weighted
 
-DOCUMENTS: Final = 754_000
-FEATURES: Final = 1_600_000
-LABELS: Final = 259_000
-ASKED: Final = 10_000
+# Documents, features and labels of LSHTC3; images, held-out images and words of the image set.
+DOCUMENTS, FEATURES, LABELS, ASKED = 754_000, 1_600_000, 259_000, 10_000
+IMAGES, POOL, WORDS = 35_000, 7_000, 48_000
+_CATEGORIES, _SUBTOPICS = 7, 5
 
-_ZIPF: Final = 0.9
-_TOPIC_LABELS: Final = 130
-_LABELS_LEAST: Final = 4
-_LABELS_MORE: Final = 0.5
-_DRAWN: Final = 52.0
-# Of the words drawn, and of all words: background, topics. The others are the labels'.
+# Shares of the words drawn, and of all words: background, topics. The others are the labels'.
 _SHARES_DRAWN: Final = (0.3, 0.3)
 _SHARES_OF_WORDS: Final = (0.2, 0.15)
 _BLOCK: Final = 50_000
 _SPREAD: Final = 0.8
+
+
+class Mixture(NamedTuple):
+    """Labels of a topic, the Zipf exponent of labels, labels of a document, and drawn words.
+
+    A document has `labels_min` labels and Poisson(`labels_more`) more, and Poisson(`words`) words.
+    """
+
+    topic_labels: int = 130
+    exponent: float = 0.9
+    labels_min: int = 4
+    labels_more: float = 0.5
+    words: float = 52.0
+
+
+_IMAGES: Final = Mixture(_SUBTOPICS, 0.0, 1, 0.0, 700.0)
 
 # scipy's csr_array of float32, which has no types.
 Csr: TypeAlias = Any
 Numbers: TypeAlias = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LabelledDocuments:
-    """Documents (n, d) with labels (n, L), and what is `asked` with its `truth`.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LabelledDocuments(Split):
+    """A split whose rows are csr_array of float32: documents of unit length, labels 1.
 
-    All four are csr_array of float32: documents of unit length, labels 1. `topics` (L,) and
-    `owners` (d,) int64: the topic of a label, and what a word stands for: a label, L plus a topic,
-    or, for nothing, L plus the number of topics.
+    `topics` (L,) and `owners` (d,) int64: the topic of a label, and what a word stands for: a
+    label, L plus a topic, or, for nothing, L plus the number of topics.
     """
 
-    documents: Csr
-    labels: Csr
-    asked: Csr
-    truth: Csr
     topics: IntArray
     owners: IntArray
 
@@ -95,43 +105,72 @@ def labelled_documents(
     labels: int = LABELS,
     asked: int = ASKED,
     *,
+    mixture: Mixture = Mixture(),  # noqa: B008  # immutable
     seed: int = 0,
 ) -> LabelledDocuments:
-    """Make up a set; the same arguments give the same bytes.
+    """Generate a set; the same arguments give the same bytes.
 
-    At least 1 document, 4 labels and 4 features for each of them; `asked` come on top. The full
-    size takes some ten seconds and 1.5 GB.
+    There must be a document, as many labels as a document has, and 4 features per label; `asked`
+    documents are added to test with. The full size takes some ten seconds and 1.5 GB.
     """
     random = np.random.default_rng(seed)
-    popularity: Numbers = np.arange(1.0, labels + 1) ** -_ZIPF
+    popularity: Numbers = np.arange(1.0, labels + 1) ** -mixture.exponent
     random.shuffle(popularity)
-    ends = _even(labels, max(1, labels // _TOPIC_LABELS))
+    ends = _even(labels, max(1, labels // mixture.topic_labels))
     vocabulary = _Vocabulary(random, features, labels, len(ends) - 1)
     words, truths = [], []
     for start in range(0, documents + asked, _BLOCK):
         count = min(_BLOCK, documents + asked - start)
-        topic, truth = _drawn_labels(random, popularity, ends, count)
+        topic, truth = _drawn_labels(random, popularity, ends, count, mixture)
         truths.append(truth)
-        words.append(vocabulary.drawn(random, topic, truth))
-    rows = weighted(sparse.vstack(words, format="csr"), documents)
-    truth = sparse.vstack(truths, format="csr")
+        words.append(vocabulary.drawn(random, topic, truth, mixture.words))
+    counts = sparse.csr_array(sparse.vstack(words))
+    counts.sort_indices()
+    counts.data = np.sqrt(counts.data)
+    rows = weighted(counts, counts[:documents])
+    truth = sparse.csr_array(sparse.vstack(truths))
     return LabelledDocuments(
-        rows[:documents],
-        truth[:documents],
-        rows[documents:],
-        truth[documents:],
-        np.repeat(np.arange(len(ends) - 1), np.diff(ends)),
-        vocabulary.owners,
+        name="synthetic documents",
+        sha256=f"seed {seed}",
+        documents=rows[:documents],
+        labels=truth[:documents],
+        asked=rows[documents:],
+        truth=truth[documents:],
+        topics=np.repeat(np.arange(len(ends) - 1), np.diff(ends)),
+        owners=vocabulary.owners,
+    )
+
+
+def visual_words(
+    images: int = IMAGES, pool: int = POOL, words: int = WORDS, *, seed: int = 0
+) -> Topics:
+    """Generate `images` to index and a `pool` to learn queries from, as bags of visual words.
+
+    A linear machine tells these categories apart with ease: the set is for times and memory, not
+    for quality.
+    """
+    made = labelled_documents(
+        images, words, _CATEGORIES * _SUBTOPICS, pool, mixture=_IMAGES, seed=seed
+    )
+    # An image has one label.
+    subtopics, pool_subtopics = (matrix.indices for matrix in (made.labels, made.truth))
+    return Topics(
+        name=f"visual words, {images:,} x {words:,}",
+        sha256=f"seed {seed} for {images:,} images",
+        points=made.documents,
+        labels=PointCategories.of(made.topics[subtopics], subtopics),
+        pool=made.asked,
+        pool_categories=made.topics[pool_subtopics],
     )
 
 
 def _drawn_labels(
-    random: np.random.Generator, popularity: Numbers, ends: IntArray, count: int
+    random: np.random.Generator, popularity: Numbers, ends: IntArray, count: int, mixture: Mixture
 ) -> tuple[IntArray, Csr]:
     """Return the topics (count,) and the labels (count, L) of documents.
 
-    Of a topic's labels those that arrive first are taken, when they arrive at rates of their
-    popularity: the same as drawing one after the other, none twice.
+    Labels of a topic arrive at rates of their popularity, and the first ones are taken: the same
+    as drawing one after the other, none twice.
     """
     sums = np.cumsum(popularity)
     first = np.searchsorted(sums, random.random(count) * sums[-1], "right")
@@ -142,11 +181,11 @@ def _drawn_labels(
     arrivals = random.exponential(size=members.shape) / popularity[members]
     arrivals[members == first[:, np.newaxis]] = 0
     arrivals[absent] = np.inf
-    counts = _LABELS_LEAST + random.poisson(_LABELS_MORE, count)
+    counts = mixture.labels_min + random.poisson(mixture.labels_more, count)
     counts = np.minimum(counts, np.diff(ends)[topic])
     order = np.argsort(arrivals, axis=1)[:, : counts.max()]
-    is_taken = np.arange(order.shape[1]) < counts[:, np.newaxis]
-    labels = np.take_along_axis(members, order, axis=1)[is_taken]
+    is_present = np.arange(order.shape[1]) < counts[:, np.newaxis]
+    labels = np.take_along_axis(members, order, axis=1)[is_present]
     starts = np.concatenate(([0], np.cumsum(counts)))
     ones = np.ones(len(labels), np.float32)
     matrix = sparse.csr_array((ones, labels, starts), (count, len(popularity)))
@@ -172,9 +211,9 @@ class _Vocabulary:
         owned = np.repeat(np.arange(labels + topics), np.diff(self._ends))
         self.owners[self._numbers[: len(owned)]] = owned
 
-    def drawn(self, random: np.random.Generator, topic: IntArray, truth: Csr) -> Csr:
-        """Return counts (n, d) of the words of documents."""
-        row = np.repeat(np.arange(len(topic)), np.maximum(1, random.poisson(_DRAWN, len(topic))))
+    def drawn(self, random: np.random.Generator, topic: IntArray, truth: Csr, words: float) -> Csr:
+        """Return counts (n, d) of the words of documents, about `words` each."""
+        row = np.repeat(np.arange(len(topic)), np.maximum(1, random.poisson(words, len(topic))))
         among = np.diff(truth.indptr)[row]
         label = truth.indices[truth.indptr[row] + (random.random(len(row)) * among).astype(int)]
         kind = np.searchsorted(np.cumsum(_SHARES_DRAWN), random.random(len(row)), "right")
@@ -185,7 +224,7 @@ class _Vocabulary:
         drawn = random.random(len(nothing)) * self._background[-1]
         word[nothing] = self._ends[-1] + np.searchsorted(self._background, drawn, "right")
         ones = np.ones(len(row), np.float32)
-        # Words that were drawn twice are added up.
+        # A word that was drawn twice is added up.
         at = (row.astype(np.int32), self._numbers[word])
         return sparse.csr_array((ones, at), shape=(len(topic), len(self.owners)))
 

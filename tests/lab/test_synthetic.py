@@ -1,10 +1,15 @@
-"""The made-up labelled documents: their sizes, what is planted, and that a seed fixes them."""
+"""The synthetic sets: their sizes, the planted structure, and that a seed fixes them."""
 
 import numpy as np
 import pytest
 
 from divgrpc.metrics import JudgedLabels, precision_at
-from divgrpc_lab.data.labelled_documents import LabelledDocuments, labelled_documents
+from divgrpc_lab.data.hyperplanes import hyperplane_queries
+from divgrpc_lab.data.synthetic import (
+    LabelledDocuments,
+    labelled_documents,
+    visual_words,
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +52,7 @@ def test_words_stand_for_labels_topics_and_nothing(made: LabelledDocuments) -> N
     assert [of_labels.sum(), of_topics.sum()] == [2_080, 480]
     document = np.repeat(np.arange(1_508), np.diff(made.documents.indptr))
     owner = made.owners[made.documents.indices]
-    own = made.labels[document[owner < 518], owner[owner < 518]]
-    assert np.all(own == 1)
+    assert np.all(made.labels[document[owner < 518], owner[owner < 518]] == 1)
 
 
 @pytest.mark.parametrize(("lengths", "least"), [("unit", 0.8), ("long tail", 0.4)])
@@ -72,7 +76,7 @@ def test_a_seed_fixes_every_byte(made: LabelledDocuments) -> None:
     again, other = (labelled_documents(1_508, 3_200, 518, 300, seed=seed) for seed in (3, 4))
     for part in ("documents", "labels", "asked", "truth"):
         for name in ("data", "indices", "indptr"):
-            same, mine = (getattr(getattr(each, part), name) for each in (again, made))
+            same, mine = (getattr(getattr(split, part), name) for split in (again, made))
             assert same.tobytes() == mine.tobytes()
     assert made.documents.indices.tobytes() != other.documents.indices.tobytes()
     assert made.planted(8)[1].tobytes() == again.planted(8)[1].tobytes()
@@ -84,3 +88,27 @@ def test_one_document_of_four_labels_is_enough() -> None:
     assert made.labels.indices.tolist() == [0, 1, 2, 3]
     assert made.documents.nnz > 0
     assert made.planted(1)[0].shape == (4, 1)
+
+
+def test_visual_words_are_sparse_unit_rows_of_the_papers_kind() -> None:
+    """48,000 words, at least 400 per image on average, 7 categories of 5 sub-topics each.
+
+    Held-out images find their own category more often than one in seven, hyperplanes more so.
+    """
+    data = visual_words(700, 350, seed=3)
+    assert (data.points.shape, data.pool.shape) == ((700, 48_000), (350, 48_000))
+    for rows in (data.points, data.pool):
+        assert rows.dtype == np.float32
+        assert rows.nnz / rows.shape[0] >= 400
+        assert rows.has_canonical_format
+        assert np.sqrt(rows.multiply(rows).sum(axis=1)) == pytest.approx(np.ones(rows.shape[0]))
+    categories, subtopics = data.labels.categories, data.labels.subtopics
+    assert set(subtopics.tolist()) == set(range(35))
+    assert np.array_equal(categories, subtopics // 5)
+    assert data.asked.tolist() == list(range(7))
+    learned = hyperplane_queries(data.pool, data.pool_categories, 2, seed=0)
+    shares = []
+    for queries, asked in ((data.pool.toarray(), data.pool_categories), learned):
+        top = np.argsort(-(data.points @ queries.T), axis=0)[:10]
+        shares.append((categories[top] == asked).mean())
+    assert 0.2 < shares[0] <= shares[1]

@@ -1,0 +1,236 @@
+"""The methods of Table 1 as grids for Evaluate, and the rows that come back.
+
+A stage says which points a method may choose from:
+
+all points                everything, scored exactly: the paper's NH
+one exact pass            the nearest of everything, as many as candidates_limit has by default
+hashed                    those of Build's own search (a scan if Build chose `exact`), by default
+hashed, limits by folds   the same, the limits chosen with the dial
+tables                    those of the paper's buckets, limits by default
+tables, no limits         the same, and the method sees all points of the buckets: Algorithm 1
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+import numpy as np
+
+from divgrpc.metrics import Values, mean, mean_intervals
+from divgrpc.types import (
+    EffectiveParameters,
+    EvaluateRow,
+    HashFamily,
+    IntArray,
+    Interval,
+    Search,
+)
+from divgrpc_lab.table1.paper import KS
+
+ALL: Final = "all points"
+ONE_EXACT: Final = "one exact pass"
+HASHED: Final = "hashed"
+FOLDED: Final = "hashed, limits by folds"
+TABLES: Final = "tables"
+BARE: Final = "tables, no limits"
+
+FAMILIES: Final[dict[str, HashFamily]] = {"LSH-Div": "lsh_div", "LSH-SDiv": "lsh_sdiv"}
+# The paper's figures of a result list.
+FIGURES: Final = ("precision", "subtopic_recall", "normalised_entropy", "h_score")
+# The dial of greedy without limits: high enough to pick far points.
+HIGH_DIAL: Final = 0.7
+# Hash seeds of a method that is not asked with every seed.
+_SOME_SEEDS: Final = 2
+
+_DIALS: Final = (0.1, 0.25, 0.5)
+# Useful dials depend on the terms that a method weighs: see the selectors' table.
+_METHODS: Final[dict[str, dict[str, Any]]] = {
+    "NN": {"selectors": ["nearest"], "diversities": [0.0]},
+    "Rerank": {"selectors": ["rerank"], "diversities": [0.05, 0.15, 0.7]},
+    "Greedy": {"selectors": ["greedy"], "variants": ["corrected"], "diversities": _DIALS},
+    "MMR": {"selectors": ["mmr"], "diversities": _DIALS},
+    "QP-Rel": {"selectors": ["qp_relax"], "diversities": [0.01, 0.03, 0.1]},
+    "Greedy, marginal": {
+        "selectors": ["greedy"],
+        "variants": ["marginal"],
+        "diversities": [0.1, 0.2, 0.4],
+    },
+    "DPP": {"selectors": ["dpp"], "diversities": [0.3, 0.5, 0.8]},
+    "Max-sum": {"selectors": ["max_sum"], "diversities": [0.05, 0.1, 0.25]},
+}
+_LIMITS: Final[dict[str, list[tuple[int | None, int | None]]]] = {
+    ALL: [(0, 0)],
+    BARE: [(0, 0)],
+    FOLDED: [(400, 100), (800, 200), (3_200, 800)],
+}
+_SEARCHES: Final[dict[str, Search]] = {
+    ALL: "exact",
+    ONE_EXACT: "exact",
+    TABLES: "tables",
+    BARE: "tables",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One method at one stage, at `dial` alone or at the method's own dials.
+
+    `few`: the method is too slow for all queries; `every_seed`: of the hash, or the first two.
+    """
+
+    method: str
+    stage: str
+    few: bool = False
+    every_seed: bool = True
+    dial: float | None = None
+
+    def seeds(self, count: int) -> int:
+        """Return how many of `count` hash seeds the method is asked with."""
+        return count if self.every_seed else min(count, _SOME_SEEDS)
+
+    def grid(self, search: Search) -> dict[str, Any]:
+        """Return the grid for Evaluate; `search` is that of the hashed stages."""
+        axes = dict(_METHODS[self.method])
+        if self.dial is not None:
+            axes["diversities"] = [self.dial]
+        searches = [_SEARCHES.get(self.stage, search)]
+        limits = _LIMITS.get(self.stage, [(None, None)])
+        # The paper has no near-copies.
+        return {
+            **axes,
+            "searches": searches,
+            "limits": limits,
+            "ks": list(KS),
+            "keep_duplicates": True,
+        }
+
+
+WITHOUT_HASHING: Final = (
+    *(Case(method, ALL) for method in ("NN", "Greedy", "MMR", "DPP")),
+    *(Case(method, ALL, few=True) for method in ("NN", "QP-Rel")),
+    *(Case(method, ONE_EXACT) for method in _METHODS if method not in ("NN", "QP-Rel")),
+    Case("QP-Rel", ONE_EXACT, few=True),
+)
+HASHING: Final = (
+    *(Case(method, HASHED) for method in ("NN", "Rerank", "Greedy", "MMR")),
+    Case("QP-Rel", HASHED, few=True),
+    Case("Greedy", FOLDED),
+    *(Case(method, TABLES) for method in ("NN", "Greedy")),
+    *(Case(method, HASHED, every_seed=False) for method in ("Greedy, marginal", "DPP", "Max-sum")),
+    *(Case(method, TABLES, every_seed=False) for method in ("Rerank", "MMR")),
+    Case("QP-Rel", TABLES, few=True, every_seed=False),
+    *(Case(method, BARE, every_seed=False) for method in ("NN", "Rerank", "Greedy", "MMR")),
+    *(Case("Greedy", stage, every_seed=False, dial=HIGH_DIAL) for stage in (TABLES, BARE)),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Row:
+    """A method at a stage with one family of hashes, at one k of one data set.
+
+    `family` is "NH" without hashing. `parameters` are the best for all queries with the first seed.
+    `values` has the figures of each query, (nq,), means over the hash seeds, and `categories` (nq,)
+    the category that each query asks for. `h_seeds` has the mean h of each seed; `short` counts
+    lists of fewer than k results with all seeds. `microseconds` is the median over the seeds of the
+    medians over queries.
+    """
+
+    data: str
+    family: str
+    case: Case
+    parameters: EffectiveParameters
+    values: dict[str, Values]
+    categories: IntArray
+    h_seeds: tuple[float, ...]
+    short: int
+    microseconds: float
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.case.method
+
+    @property
+    def stage(self) -> str:
+        """Which points the method may choose from."""
+        return self.case.stage
+
+    @property
+    def k(self) -> int:
+        """Results per query."""
+        return self.parameters.k
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether there was no choice of the dial."""
+        return self.case.dial is not None
+
+    @property
+    def name(self) -> str:
+        """The row within its data set and k, in words."""
+        return f"{self.method}, {self.family}, {self.stage}"
+
+    @cached_property
+    def figures(self) -> dict[str, Interval]:
+        """Means of the figures with their 95 % intervals over categories."""
+        return {name: interval(values, self.categories) for name, values in self.values.items()}
+
+    @property
+    def h(self) -> Interval:
+        """The mean over queries of each query's h."""
+        return self.figures["h_score"]
+
+    def plain(self) -> dict[str, Any]:
+        """Return the row for JSON, with P and h of each query in five digits."""
+        used = self.parameters
+        names = ("data", "family", "method", "stage", "k", "h_seeds", "short", "microseconds")
+        return {name: getattr(self, name) for name in names} | {
+            "search": used.search,
+            "dial": used.diversity,
+            "fixed": self.is_fixed,
+            "hash_limit": used.hash_limit,
+            "candidates_limit": used.candidates_limit,
+            "queries": len(self.categories),
+            "values": {name: self.values[name].round(5) for name in ("precision", "h_score")},
+            **self.figures,
+        }
+
+
+def interval(values: Values, categories: IntArray) -> Interval:
+    """Return the mean of `values` (nq,) with its 95 % interval over categories (nq,).
+
+    Queries of one category are learned from halves of one pool and are alike, so the bootstrap
+    draws whole categories. With few categories the interval is too narrow.
+    """
+    return mean_intervals(by_category(values, categories)[:, None])[0]
+
+
+def by_category(values: Values, categories: IntArray) -> Values:
+    """Return the mean of `values` (nq,) in each category, in their order."""
+    return np.array([mean(values[categories == item]) for item in np.unique(categories)])
+
+
+def rows_of(
+    data: str,
+    family: str,
+    case: Case,
+    answers: Sequence[Sequence[EvaluateRow]],
+    categories: IntArray,
+) -> list[Row]:
+    """Return a row for each k from the choices by folds; `answers` has one call for each seed."""
+    choices = [[row for row in rows if row.by_fold] for rows in answers]
+    return [
+        Row(
+            data=data,
+            family=family,
+            case=case,
+            parameters=seeds[0].parameters,
+            values={name: np.mean([row.values[name] for row in seeds], axis=0) for name in FIGURES},
+            categories=categories,
+            h_seeds=tuple(mean(row.values["h_score"]) for row in seeds),
+            short=sum(row.short for row in seeds),
+            microseconds=float(np.median([row.microseconds.p50 for row in seeds])),
+        )
+        for seeds in zip(*choices, strict=True)
+    ]

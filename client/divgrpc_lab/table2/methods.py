@@ -1,0 +1,144 @@
+"""The methods of Table 2 as grids for an evaluation of labels, and the rows that come back.
+
+A setting says which labels, or in the mode `neighbour_vote` which documents, may be chosen from:
+
+everything      all, scored exactly: the paper's LEML and MMR
+the paper's     tables of 100 projections in all, 200 components at most, no limits: Algorithm 1
+default         the defaults of Build and predict_labels; `auto` may come to an exact search where
+                there is little to hash
+"""
+
+from dataclasses import dataclass
+from math import isnan
+from typing import Any, Final
+
+from divgrpc.evaluation.grid import LabelGrid
+from divgrpc.types import EvaluateLabelRow, HashFamily, Interval, LabelSelector, Mode
+
+EVERYTHING: Final = "everything"
+PAPERS: Final = "the paper's"
+DEFAULT: Final = "default"
+
+# 100 projections in all: ten tables of ten bits.
+_TABLES, _BITS, _COMPONENTS_MAX = 10, 10, 200
+FAMILIES: Final[dict[str, HashFamily]] = {
+    "PCA-Hash": "pca_hash",
+    "LSH-Div": "lsh_div",
+    "LSH-SDiv": "lsh_sdiv",
+}
+MODES: Final[dict[Mode, str]] = {"embedding": "embedding", "neighbour_vote": "votes"}
+# The paper's figures of a label set.
+FIGURES: Final = ("precision", "recall", "f_score", "drank", "h_score")
+TOP_K: Final = 5
+# Above 0, where every selector returns plain nearest neighbours.
+_DIALS: Final = (0.05, 0.2, 0.5)
+_THRESHOLDS: Final = (None, 0.1, 0.3)
+_GRIDS: Final[dict[str, dict[str, Any]]] = {
+    EVERYTHING: {"searches": ("exact",), "limits": ((0, 0),)},
+    PAPERS: {"searches": ("tables",), "limits": ((0, 0),)},
+    DEFAULT: {"searches": ("auto",), "limits": ((None, None),)},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line of the table: a method's name, its mode, setting and selector."""
+
+    method: str
+    mode: Mode
+    setting: str
+    selector: LabelSelector = "greedy"
+
+    @property
+    def name(self) -> str:
+        """The case in words."""
+        return f"{self.method}, {MODES[self.mode]}, {self.setting}"
+
+    def grid(self, **axes: Any) -> LabelGrid:
+        """Return the grid of an evaluation; `axes` stand in place of the case's own."""
+        fixed = {
+            "modes": (self.mode,),
+            "selectors": (self.selector,),
+            "diversities": (0.0,) if self.selector == "nearest" else _DIALS,
+            "thresholds": _THRESHOLDS,
+            "top_ks": (TOP_K,),
+        }
+        return LabelGrid(**(_GRIDS[self.setting] | fixed | axes))
+
+
+WITHOUT_HASHING: Final = (
+    Case("LEML", "embedding", EVERYTHING, "nearest"),
+    Case("MMR", "embedding", EVERYTHING, "mmr"),
+    Case("Greedy", "embedding", EVERYTHING),
+    Case("nearest", "neighbour_vote", EVERYTHING, "nearest"),
+)
+# For labels with a hierarchy.
+BY_HIERARCHY: Final = tuple(Case("Hierarchy", mode, EVERYTHING, "hierarchy") for mode in MODES)
+
+
+def build_options(family: str, setting: str, dims: int) -> dict[str, Any]:
+    """Return the options of a build of one family at one setting."""
+    options: dict[str, Any] = {"hash_family": FAMILIES[family]}
+    if setting != PAPERS:
+        return options
+    options |= {"n_tables": _TABLES, "n_bits": _BITS}
+    if family != "LSH-Div":
+        options["n_components"] = components = min(dims, _COMPONENTS_MAX)
+        if family == "PCA-Hash":
+            # A component is one projection, and there may be fewer than a hundred.
+            options["n_bits"] = min(_BITS, components)
+            options["n_tables"] = max(1, min(_TABLES, components // _BITS))
+    return options
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LabelRow:
+    """A case on one data set; folds chose dial and threshold.
+
+    `result` has the figures, those of every document among them. `candidates` counts the labels, or
+    the documents, that could be scored. `same_as_lsh_div`: there are as many components as
+    dimensions, so the hyperplanes are drawn as those of LSH-Div are.
+    """
+
+    data: str
+    case: Case
+    result: EvaluateLabelRow
+    candidates: int
+    same_as_lsh_div: bool = False
+
+    @property
+    def is_hashed(self) -> bool:
+        """Whether the search was one by hashing."""
+        return self.result.parameters.search != "exact"
+
+    @property
+    def microseconds(self) -> float:
+        """The median time of a document."""
+        return self.result.microseconds.p50
+
+    def figure(self, name: str) -> Interval | None:
+        """Return a figure, None where it does not apply: without a hierarchy."""
+        figure = self.result.metrics[name]
+        return None if isnan(figure.value) else figure
+
+    def plain(self) -> dict[str, Any]:
+        """Return all but the numbers of each document for JSON."""
+        case, result, used = self.case, self.result, self.result.parameters
+        return {
+            "data": self.data,
+            "method": case.method,
+            "mode": case.mode,
+            "setting": case.setting,
+            "search": used.search,
+            "dial": used.diversity,
+            "threshold": used.threshold,
+            "documents": result.documents,
+            "empty": result.empty,
+            "precision_at": [interval.value for interval in result.precision_at],
+            "h_of_means": result.h_of_means,
+            "microseconds": self.microseconds,
+            "scored": result.scored,
+            "among": self.candidates,
+            "same_as_lsh_div": self.same_as_lsh_div,
+            **{name: self.figure(name) for name in FIGURES},
+        }
