@@ -1,17 +1,21 @@
-"""What each command of the command line does: read, call, show."""
+"""The commands of the command line: read, call, show. Each docstring is the command's help."""
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import numpy as np
 
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc.search.results import ResultT, joined
-from divgrpc.types import EvaluateLabelRow, EvaluateRow, Progress
+from divgrpc.types import Progress
+from divgrpc_client.cli.options import TIMEOUT_SECONDS, options_in
 from divgrpc_client.client import Client
-from divgrpc_client.formats import json_output, label_inputs
+from divgrpc_client.formats import json_output
+from divgrpc_client.formats.documents import Documents, read_build, read_documents
 from divgrpc_client.formats.extras import extra
 from divgrpc_client.formats.files import pick_rows, read_column, read_lists, read_vectors
 from divgrpc_client.formats.sparse_text import SVMLIGHT, widened
@@ -27,8 +31,6 @@ from divgrpc_protos.arrays import Matrix, row_count, take
 if TYPE_CHECKING:
     from divgrpc_client.reports.evaluation_command import EvaluationReport
 
-# A person waits longer than a service, which has the client's shorter default.
-TIMEOUT_SECONDS: Final = 30.0
 # Rows of a file per call; every call has its own deadline.
 _ROWS_AT_A_TIME: Final = 1_000
 # Rows per call if near-copies are listed: a message holds the ids of thousands of them per row.
@@ -40,38 +42,47 @@ Tell: TypeAlias = Callable[[Progress], None]
 
 
 def build(arguments: argparse.Namespace) -> None:
-    """Index the rows of a file."""
-    path, vectors, fields = label_inputs.read_build(arguments)
-    columns = {
-        name: None if source is None else read_column(source, path)
-        for name in ("ids", "categories", "subtopics")
-        for source in [getattr(arguments, name)]
-    }
+    """Index the rows of FILE under NAME, and serve them.
+
+      divgrpc build images vectors.npy
+      divgrpc build images data.npz --key train --categories y --subtopics leaf
+      divgrpc build images base.fvecs --replace --hash-family lsh_div --n-tables 20
+      divgrpc build news tfidf.npz --hash-family auto     scipy's sparse rows stay sparse
+      divgrpc build news train.svm --categories labels --metric inner_product
+
+    With labels, which divgrpc predict gives to documents:
+
+      divgrpc build papers --features train.txt --label-model leml --label-names names.txt
+      divgrpc build papers --features X.npz --labels Y.npz --label-model leml --hierarchy edges.txt
+    """
+    path, vectors, fields = read_build(arguments)
+    for name in ("ids", "categories", "subtopics"):
+        if (source := getattr(arguments, name)) is not None:
+            fields[name] = read_column(source, path)
     with _client(arguments) as client, _bar(arguments) as progress:
         info = client.build(
             arguments.name,
             vectors,
-            ids=columns["ids"],
-            categories=columns["categories"],
-            subtopics=columns["subtopics"],
             replace=arguments.replace,
             progress=progress,
             timeout=arguments.timeout,
             **fields,
-            **_given(arguments, BuildOptions),
+            **options_in(arguments, BuildOptions),
         )
-    if arguments.json:
-        json_output.show(info)
-    else:
-        from divgrpc_client.formats import tables
-
-        tables.built(info)
+    _show(arguments, info, "built")
 
 
 def query(arguments: argparse.Namespace) -> None:
-    """Ask an index about the rows of a file."""
-    path = Path(arguments.file)
-    queries = _read(path, arguments)
+    """Ask NAME about each row of FILE.
+
+    Examples:
+    divgrpc query images queries.npy --diversity 0       plain nearest neighbours
+    divgrpc query images queries.npy --rows 0:3 -k 20
+    divgrpc query images queries.npy --list-collapsed    with the ids of near-copies
+    divgrpc query images queries.npy --lose-at-most 0.05
+    divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
+    """
+    queries = _read_queries(arguments)
     rows = pick_rows(arguments.rows, row_count(queries))
     queries = take(queries, rows.start, rows.stop)
     shows_copies = getattr(arguments, "list_collapsed", False)
@@ -79,8 +90,7 @@ def query(arguments: argparse.Namespace) -> None:
         # The table counts the near-copies of each result.
         arguments.list_collapsed = True
     with _client(arguments) as client:
-        if path.suffix in SVMLIGHT and arguments.dims is None:
-            queries = widened(queries, client.get_index(arguments.name).dims)
+        queries = _with_columns_of_index(client, arguments, queries)
         result = _ask(arguments, client.query, QueryOptions, queries)
     if arguments.json:
         json_output.show_result(result, rows)
@@ -91,19 +101,22 @@ def query(arguments: argparse.Namespace) -> None:
 
 
 def predict(arguments: argparse.Namespace) -> None:
-    """Give the documents of a file labels."""
-    path = Path(arguments.file)
-    documents, _ = label_inputs.read_documents(path, arguments)
-    documents, numbers = label_inputs.split(arguments, documents)
-    rows = pick_rows(arguments.rows, row_count(documents))
-    documents = take(documents, rows.start, rows.stop)
+    """Predict labels for the documents of FILE, among the labels that NAME was built with.
+
+      divgrpc predict papers test.txt                     five labels each, with their names
+      divgrpc predict papers test.npz --rows 0:3 --top-k 10 --diversity 0.5
+      divgrpc predict papers test.txt --diversity 0 --threshold 0.2 --json
+      divgrpc predict papers test.txt --mode neighbour_vote --neighbours 20
+
+    The score of a label is its product with the document; in neighbour_vote it is its share of the
+    votes.
+    """
+    documents, rows = _read_documents(arguments, arguments.file)
     with _client(arguments) as client:
-        if label_inputs.is_text(path):
-            info = client.get_index(arguments.name)
-            documents = label_inputs.for_index(path, arguments, documents, numbers[rows], info.dims)
-        result = _ask(arguments, client.predict_labels, PredictOptions, documents, "documents")
+        documents = _for_index(client, arguments, documents)
+        result = _ask(arguments, client.predict_labels, PredictOptions, documents.rows, "documents")
     if arguments.json:
-        json_output.show_labels(result, rows)
+        json_output.show_result(result, rows)
     else:
         from divgrpc_client.formats import tables
 
@@ -111,79 +124,150 @@ def predict(arguments: argparse.Namespace) -> None:
 
 
 def evaluate(arguments: argparse.Namespace) -> None:
-    """Try a grid of settings on the rows of a file."""
+    r"""Try settings on the rows of FILE, and show what each reaches: accuracy, diversity, time.
+
+    Examples:
+      divgrpc evaluate images queries.npz --key q --categories y
+      divgrpc evaluate images queries.npy --relevant ids.txt --csv
+      divgrpc evaluate images queries.npy --categories y.npy --selectors greedy mmr --ks 10 20 \
+          --searches tables exact --limits 800:200 0:0 --diversities 0.1 0.3 0.5
+      divgrpc evaluate images queries.npy --categories y.npy --set-default
+      divgrpc evaluate images queries.npy --categories y.npy --report report.html --titles names.txt
+    """
     report = _report(arguments)
     path = Path(arguments.file)
-    queries = _read(path, arguments)
+    queries = _read_queries(arguments)
     categories = None if arguments.categories is None else read_column(arguments.categories, path)
     relevant = None if arguments.relevant is None else read_lists(Path(arguments.relevant))
     with _client(arguments) as client:
-        if path.suffix in SVMLIGHT and arguments.dims is None:
-            queries = widened(queries, client.get_index(arguments.name).dims)
+        queries = _with_columns_of_index(client, arguments, queries)
         with _bar(arguments, "queries") as progress:
-            rows = list(
-                client.evaluate(
-                    arguments.name,
-                    queries,
-                    categories,
-                    relevant=relevant,
-                    folds=arguments.folds,
-                    set_default=arguments.set_default,
-                    per_query=arguments.per_query,
-                    progress=progress,
-                    timeout=arguments.timeout,
-                    **_given(arguments, GridOptions),
-                )
+            stream = client.evaluate(
+                arguments.name,
+                queries,
+                categories,
+                relevant=relevant,
+                per_query=arguments.per_query,
+                progress=progress,
+                **_choice(arguments),
+                **options_in(arguments, GridOptions),
             )
-        # First, so that they are not lost where the page cannot be written.
-        _show(arguments, rows)
+            rows = list(stream)
+        # First, so that they are not lost if the page cannot be written.
+        _show_rows(arguments, rows)
         if report is not None:
             report.write(client, rows, queries, categories=categories, relevant=relevant)
 
 
 def evaluate_labels(arguments: argparse.Namespace) -> None:
-    """Try a grid of predictions on documents whose labels are known."""
-    documents, labels, numbers = label_inputs.read_labelled_documents(arguments)
-    if labels is None:
+    r"""Try settings of divgrpc predict on documents whose labels are known, and show the results.
+
+    Examples:
+      divgrpc evaluate-labels papers --features test.txt
+      divgrpc evaluate-labels papers --features X.npz --labels Y.npz --rows :1000 --csv
+      divgrpc evaluate-labels papers --features test.txt --selectors nearest greedy mmr \
+          --top-ks 5 --modes embedding neighbour_vote --diversities 0.1 0.3 --thresholds none 0.2
+      divgrpc evaluate-labels papers --features test.txt --thresholds 0.1 0.2 0.3 --set-default
+    """
+    documents, _ = _read_documents(arguments, arguments.features)
+    if documents.labels is None:
         raise InvalidArgumentError("labels", "--labels is required if --features is a matrix")
-    chosen = pick_rows(arguments.rows, row_count(documents))
-    documents = take(documents, chosen.start, chosen.stop)
-    labels = take(labels, chosen.start, chosen.stop)
     with _client(arguments) as client:
-        if label_inputs.is_text(path := Path(arguments.features)):
-            info = client.get_index(arguments.name)
-            documents = label_inputs.for_index(
-                path, arguments, documents, numbers[chosen], info.dims
-            )
-            if arguments.labels is None and info.labels is not None:
-                labels = widened(labels, info.labels.label_count)
+        documents = _for_index(client, arguments, documents)
         with _bar(arguments, "documents") as progress:
             stream = client.evaluate_labels(
                 arguments.name,
-                documents,
-                labels,
-                folds=arguments.folds,
-                set_default=arguments.set_default,
+                documents.rows,
+                cast(Matrix, documents.labels),
                 per_document=arguments.per_document,
                 progress=progress,
-                timeout=arguments.timeout,
-                **_given(arguments, LabelGridOptions),
+                **_choice(arguments),
+                **options_in(arguments, LabelGridOptions),
             )
             rows = list(stream)
-    _show(arguments, rows)
+    _show_rows(arguments, rows)
 
 
-def _show(
-    arguments: argparse.Namespace, rows: Sequence[EvaluateRow] | Sequence[EvaluateLabelRow]
-) -> None:
-    from divgrpc_client.formats import evaluation_tables
+def ls(arguments: argparse.Namespace) -> None:
+    """List the indexes."""
+    with _client(arguments) as client:
+        _show(arguments, client.list_indexes(timeout=arguments.timeout), "indexes")
 
+
+def info(arguments: argparse.Namespace) -> None:
+    """Show an index: its parameters, and why Build chose them."""
+    with _client(arguments) as client:
+        _show(arguments, client.get_index(arguments.name, timeout=arguments.timeout), "index")
+
+
+def rm(arguments: argparse.Namespace) -> None:
+    """Delete an index."""
+    with _client(arguments) as client:
+        generation = client.delete_index(arguments.name, timeout=arguments.timeout)
     if arguments.json:
-        evaluation_tables.show_json(rows)
-    elif arguments.csv:
-        evaluation_tables.show_csv(rows)
+        json_output.show({"name": arguments.name, "generation": generation})
     else:
-        evaluation_tables.show(rows)
+        sys.stdout.write(f"deleted {arguments.name}, last served as generation {generation}\n")
+
+
+def _read_queries(arguments: argparse.Namespace) -> Matrix:
+    base, dims = arguments.index_base, arguments.dims
+    return read_vectors(Path(arguments.file), arguments.key, base=base, dims=dims)
+
+
+def _with_columns_of_index(
+    client: Client, arguments: argparse.Namespace, queries: Matrix
+) -> Matrix:
+    """Give rows of svmlight the columns of the index."""
+    if Path(arguments.file).suffix in SVMLIGHT and arguments.dims is None:
+        return widened(queries, client.get_index(arguments.name).dims)
+    return queries
+
+
+def _read_documents(arguments: argparse.Namespace, file: str) -> tuple[Documents, range]:
+    """Return the documents that --split and --rows take of a file, and those rows of the split."""
+    documents = read_documents(Path(file), arguments)
+    rows = pick_rows(arguments.rows, len(documents.numbers))
+    return documents.taken(np.array(rows)), rows
+
+
+def _for_index(client: Client, arguments: argparse.Namespace, documents: Documents) -> Documents:
+    if not documents.is_text:
+        return documents
+    return documents.for_index(client.get_index(arguments.name), arguments)
+
+
+def _ask(
+    arguments: argparse.Namespace,
+    method: Callable[..., ResultT],
+    options: type,
+    matrix: Matrix,
+    unit: str = "rows",
+) -> ResultT:
+    """Ask about some rows at a time; the result is of one generation all the same."""
+    fields, count = options_in(arguments, options), row_count(matrix)
+    step = _ROWS_WITH_COPIES if fields.get("list_collapsed") else _ROWS_AT_A_TIME
+    with _bar(arguments, unit) if count > step else nullcontext() as progress:
+        for _ in range(_ROUNDS_MAX):
+            parts: list[ResultT] = []
+            # A file without rows is one call, for the server to say what it thinks of it.
+            for start in range(0, max(1, count), step):
+                if progress is not None:
+                    progress(Progress("asking", start, count))
+                part = take(matrix, start, min(count, start + step))
+                parts.append(method(arguments.name, part, timeout=arguments.timeout, **fields))
+                if parts[-1].generation != parts[0].generation:
+                    break
+            else:
+                return joined(parts)
+    raise UnavailableError(
+        f"index {arguments.name!r} was replaced again and again while it was asked; ask again"
+    )
+
+
+def _choice(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments on choosing among settings, which both evaluations share."""
+    return {name: getattr(arguments, name) for name in ("folds", "set_default", "timeout")}
 
 
 def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
@@ -199,79 +283,25 @@ def _report(arguments: argparse.Namespace) -> "EvaluationReport | None":
     return EvaluationReport(arguments)
 
 
-def _read(path: Path, arguments: argparse.Namespace) -> Matrix:
-    return read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
-
-
-def _ask(
-    arguments: argparse.Namespace,
-    method: Callable[..., ResultT],
-    options: type,
-    matrix: Matrix,
-    unit: str = "rows",
-) -> ResultT:
-    """Ask about some rows at a time; the result is of one generation all the same."""
-    fields, count = _given(arguments, options), row_count(matrix)
-    step = _ROWS_WITH_COPIES if fields.get("list_collapsed") else _ROWS_AT_A_TIME
-    shown = _bar(arguments, unit) if count > step else nullcontext()
-    with shown as progress:
-        for _ in range(_ROUNDS_MAX):
-            parts: list[ResultT] = []
-            # A file without rows is asked about once, for the server to say what it thinks of it.
-            for start in range(0, max(1, count), step):
-                if progress is not None:
-                    progress(Progress("asking", start, count))
-                part = take(matrix, start, min(count, start + step))
-                parts.append(method(arguments.name, part, timeout=arguments.timeout, **fields))
-                if parts[-1].generation != parts[0].generation:
-                    break
-            else:
-                return joined(parts)
-    raise UnavailableError(
-        f"index {arguments.name!r} was replaced again and again while it was asked; ask again"
-    )
-
-
-def ls(arguments: argparse.Namespace) -> None:
-    """List the indexes."""
-    with _client(arguments) as client:
-        indexes = client.list_indexes(timeout=arguments.timeout)
+def _show(arguments: argparse.Namespace, value: object, table: str) -> None:
+    """Print JSON, or the table of that name."""
     if arguments.json:
-        json_output.show(indexes)
+        json_output.show(value)
     else:
         from divgrpc_client.formats import tables
 
-        tables.indexes(indexes)
+        getattr(tables, table)(value)
 
 
-def info(arguments: argparse.Namespace) -> None:
-    """Show one index."""
-    with _client(arguments) as client:
-        index = client.get_index(arguments.name, timeout=arguments.timeout)
+def _show_rows(arguments: argparse.Namespace, rows: Any) -> None:  # noqa: ANN401  # rows of either kind
+    from divgrpc_client.formats import evaluation_tables
+
     if arguments.json:
-        json_output.show(index)
+        json_output.show({"rows": rows})
+    elif arguments.csv:
+        evaluation_tables.show_csv(rows)
     else:
-        from divgrpc_client.formats import tables
-
-        tables.index(index)
-
-
-def rm(arguments: argparse.Namespace) -> None:
-    """Delete an index."""
-    with _client(arguments) as client:
-        generation = client.delete_index(arguments.name, timeout=arguments.timeout)
-    if arguments.json:
-        json_output.show({"name": arguments.name, "generation": generation})
-    else:
-        sys.stdout.write(f"deleted {arguments.name}, last served as generation {generation}\n")
-
-
-def load(arguments: argparse.Namespace) -> int:
-    """Put load on a server; returns the exit code."""
-    with extra("load", "load", "cli"):
-        from divgrpc_client.load import command
-
-    return command.run(arguments)
+        evaluation_tables.show(rows)
 
 
 def _bar(arguments: argparse.Namespace, unit: str = "rows") -> AbstractContextManager[Tell | None]:
@@ -288,7 +318,3 @@ def _client(arguments: argparse.Namespace) -> Client:
         with extra("json", "this command", "cli"):
             import rich  # noqa: F401  # refused here, before the server does anything
     return Client(arguments.target, timeout=TIMEOUT_SECONDS)
-
-
-def _given(arguments: argparse.Namespace, table: type) -> Any:  # noqa: ANN401  # that TypedDict
-    return {name: getattr(arguments, name) for name in table.__annotations__ if name in arguments}

@@ -14,25 +14,25 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import divgrpc
 from divgrpc.errors import DivgrpcError, InvalidArgumentError
 from divgrpc.evaluation import FOLDS
 from divgrpc.parameters.suggestions import instead
 from divgrpc_client.cli import commands
-from divgrpc_client.cli.load_verb import add_load
+from divgrpc_client.cli.load import add_load, load
 from divgrpc_client.cli.options import (
     add,
-    add_labelled,
-    add_labels,
-    add_named,
+    add_common,
+    add_documents,
+    add_file,
+    add_name,
     add_options,
     add_reading,
     add_split,
-    add_with_file,
 )
-from divgrpc_client.cli.warm_verb import add_warm
+from divgrpc_client.cli.warm import add_warm, warm
 from divgrpc_client.formats.files import FORMATS
 from divgrpc_client.messages.options import (
     BUILD_DEFAULTS,
@@ -60,60 +60,6 @@ Start a server with divgrpc-server, then:
 
 Every command explains its options: divgrpc query --help
 """
-_BUILD: Final = """\
-Index the rows of FILE under NAME, and serve them.
-
-  divgrpc build images vectors.npy
-  divgrpc build images data.npz --key train --categories y --subtopics leaf
-  divgrpc build images base.fvecs --replace --hash-family lsh_div --n-tables 20
-  divgrpc build news tfidf.npz --hash-family auto     scipy's sparse rows stay sparse
-  divgrpc build news train.svm --categories labels --metric inner_product
-
-With labels, which divgrpc predict gives to documents:
-
-  divgrpc build papers --features train.txt --label-model leml --label-names names.txt
-  divgrpc build papers --features X.npz --labels Y.npz --label-model leml --hierarchy edges.txt
-"""
-_QUERY: Final = """\
-Ask NAME about each row of FILE.
-
-  divgrpc query images queries.npy --diversity 0       plain nearest neighbours
-  divgrpc query images queries.npy --rows 0:3 -k 20
-  divgrpc query images queries.npy --list-collapsed    with the ids of near-copies
-  divgrpc query images queries.npy --lose-at-most 0.05
-  divgrpc query images queries.npy --search exact --hash-limit 0 --candidates-limit 0 --json
-"""
-_PREDICT: Final = """\
-Predict labels for the documents of FILE, among the labels that NAME was built with.
-
-  divgrpc predict papers test.txt                     five labels each, with their names
-  divgrpc predict papers test.npz --rows 0:3 --top-k 10 --diversity 0.5
-  divgrpc predict papers test.txt --diversity 0 --threshold 0.2 --json
-  divgrpc predict papers test.txt --mode neighbour_vote --neighbours 20
-
-The score of a label is its product with the document; in neighbour_vote it is its share of the
-votes.
-"""
-_EVALUATE: Final = """\
-Try settings on the rows of FILE, and show what each reaches: accuracy, diversity, time.
-
-  divgrpc evaluate images queries.npz --key q --categories y
-  divgrpc evaluate images queries.npy --relevant ids.txt --csv
-  divgrpc evaluate images queries.npy --categories y.npy --selectors greedy mmr --ks 10 20 \\
-      --searches tables exact --limits 800:200 0:0 --diversities 0.1 0.3 0.5
-  divgrpc evaluate images queries.npy --categories y.npy --set-default
-  divgrpc evaluate images queries.npy --categories y.npy --report report.html --titles names.txt
-"""
-_EVALUATE_LABELS: Final = """\
-Try settings of divgrpc predict on documents whose labels are known, and show what each reaches.
-
-  divgrpc evaluate-labels papers --features test.txt
-  divgrpc evaluate-labels papers --features X.npz --labels Y.npz --rows :1000 --csv
-  divgrpc evaluate-labels papers --features test.txt --selectors nearest greedy mmr --top-ks 5 \\
-      --modes embedding neighbour_vote --diversities 0.1 0.3 --thresholds none 0.2 0.3
-  divgrpc evaluate-labels papers --features test.txt --thresholds 0.1 0.2 0.3 --set-default
-"""
-
 # What the parsed arguments hold beside options.
 _NO_OPTIONS: Final = {"run", "table", "name", "file"}
 
@@ -141,8 +87,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         _give_up_output()
-        what = f"{error.filename}: " if error.filename else ""
-        _tell(f"{what}{error.strerror or error}", {"reason": "NOT_WRITTEN"}, as_json=as_json)
+        file = f"{error.filename}: " if error.filename else ""
+        _tell(f"{file}{error.strerror or error}", {"reason": "NOT_WRITTEN"}, as_json=as_json)
         return 1
     return code
 
@@ -210,26 +156,27 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=divgrpc.__version__)
     verbs = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    _add_build(verbs)
-    _add_query(verbs)
-    _add_predict(verbs)
-    _add_evaluate(verbs)
-    _add_evaluate_labels(verbs)
-    add(verbs, "ls", commands.ls, "List the indexes.")
-    add_named(
-        add(
-            verbs, "info", commands.info, "Show an index: its parameters, and why Build chose them."
-        )
-    )
-    add_named(add(verbs, "rm", commands.rm, "Delete an index."))
-    add_load(verbs)
-    add_warm(verbs)
+    for run, add_arguments in (
+        (commands.build, _add_build),
+        (commands.query, _add_query),
+        (commands.predict, _add_predict),
+        (commands.evaluate, _add_evaluate),
+        (commands.evaluate_labels, _add_evaluate_labels),
+        (commands.ls, None),
+        (commands.info, add_name),
+        (commands.rm, add_name),
+        (load, add_load),
+    ):
+        verb = add(verbs, run)
+        add_common(verb)
+        if add_arguments is not None:
+            add_arguments(verb)
+    add_warm(add(verbs, warm))
     return parser
 
 
-def _add_build(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    verb = add(verbs, "build", commands.build, _BUILD)
-    add_with_file(verb, nargs="?")
+def _add_build(verb: argparse.ArgumentParser) -> None:
+    add_file(verb, nargs="?")
     source = (
         "an .npy file, a text file of one number per line, an array of the .npz, or `labels` for "
         "those of the svmlight file"
@@ -242,28 +189,45 @@ def _add_build(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type fo
         "--subtopics", metavar="SOURCE", help="Take one sub-topic per row, -1 for none."
     )
     verb.add_argument("--replace", action="store_true", help="Replace an index of that name.")
-    add_labels(verb)
+    group = verb.add_argument_group("labels, for divgrpc predict")
+    add_documents(group, ", instead of FILE")
+    group.add_argument(
+        "--label-names", metavar="TEXT", help="Read names of labels, one a line from label 0 on."
+    )
+    group.add_argument(
+        "--hierarchy",
+        metavar="EDGES",
+        help="Read edges from parent to child, two numbers a line or an .npy; nodes below L are "
+        "the labels.",
+    )
+    group.add_argument(
+        "--roots", type=int, nargs="+", metavar="N", help="Begin the hierarchy at these nodes."
+    )
+    group.add_argument(
+        "--label-model",
+        nargs="+",
+        metavar="MODEL",
+        help="Train a model (leml), or read one from two files, label factors and feature map; "
+        "without it neighbours vote.",
+    )
     add_options(verb, BuildOptions, BUILD_DEFAULTS)
 
 
-def _add_query(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    verb = add(verbs, "query", commands.query, _QUERY)
-    add_with_file(verb)
+def _add_query(verb: argparse.ArgumentParser) -> None:
+    add_file(verb)
     verb.add_argument("--rows", metavar="START:STOP", help="Ask these rows of the file alone.")
     add_options(verb, QueryOptions, QUERY_DEFAULTS)
 
 
-def _add_predict(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    verb = add(verbs, "predict", commands.predict, _PREDICT)
-    add_with_file(verb, f"A file with one document per row: {FORMATS}, or text as build takes it.")
+def _add_predict(verb: argparse.ArgumentParser) -> None:
+    add_file(verb, f"A file with one document per row: {FORMATS}, or text as build takes it.")
     add_split(verb)
     verb.add_argument("--rows", metavar="START:STOP", help="Ask about these rows alone.")
     add_options(verb, PredictOptions, PREDICT_DEFAULTS)
 
 
-def _add_evaluate(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    verb = add(verbs, "evaluate", commands.evaluate, _EVALUATE)
-    add_with_file(verb)
+def _add_evaluate(verb: argparse.ArgumentParser) -> None:
+    add_file(verb)
     verb.add_argument(
         "--categories", metavar="SOURCE", help="Take the points of each row's category as relevant."
     )
@@ -276,14 +240,35 @@ def _add_evaluate(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type
     verb.add_argument(
         "--per-query", action="store_true", help="Show figures per query too, with --json."
     )
-    _add_report(verb)
+    group = verb.add_argument_group("a page for people; needs divgrpc[report]")
+    by_id = "a line of text for each id, or lines of an id, a tabulator and"
+    for flag, metavar, text in (
+        ("--report", "HTML", "Write curves and tables to this file."),
+        ("--titles", "FILE", f"Show results with {by_id} a title."),
+        (
+            "--thumbnails",
+            "PATH",
+            "Show results with pictures: a folder of <id>.png or .jpg, or an .npy of them by id.",
+        ),
+        (
+            "--point-categories",
+            "FILE",
+            f"Box results of another category, from {by_id} a category.",
+        ),
+    ):
+        group.add_argument(flag, metavar=metavar, help=text)
+    group.add_argument(
+        "--show",
+        type=int,
+        metavar="N",
+        help="Number of queries to show with their results (default 4).",
+    )
     add_options(verb, GridOptions, GRID_DEFAULTS)
 
 
-def _add_evaluate_labels(verbs: Any) -> None:  # noqa: ANN401  # argparse names no type for it
-    verb = add(verbs, "evaluate-labels", commands.evaluate_labels, _EVALUATE_LABELS)
-    add_named(verb)
-    add_labelled(verb)
+def _add_evaluate_labels(verb: argparse.ArgumentParser) -> None:
+    add_name(verb)
+    add_documents(verb)
     add_reading(verb)
     verb.add_argument("--rows", metavar="START:STOP", help="Go by these rows alone.")
     _add_choosing(verb, "Keep the best threshold of each mode with the index.")
@@ -303,26 +288,3 @@ def _add_choosing(verb: argparse.ArgumentParser, set_default: str) -> None:
     )
     verb.add_argument("--set-default", action="store_true", help=set_default)
     verb.add_argument("--csv", action="store_true", help="Print CSV.")
-
-
-def _add_report(verb: argparse.ArgumentParser) -> None:
-    group = verb.add_argument_group("a page for people; needs divgrpc[report]")
-    group.add_argument("--report", metavar="HTML", help="Write curves and tables to this file.")
-    by_id = "a line of text for each id, or lines of an id, a tabulator and"
-    group.add_argument("--titles", metavar="FILE", help=f"Show results with {by_id} a title.")
-    group.add_argument(
-        "--thumbnails",
-        metavar="PATH",
-        help="Show results with pictures: a folder of <id>.png or .jpg, or an .npy of them by id.",
-    )
-    group.add_argument(
-        "--point-categories",
-        metavar="FILE",
-        help=f"Box results of another category, from {by_id} a category.",
-    )
-    group.add_argument(
-        "--show",
-        type=int,
-        metavar="N",
-        help="Number of queries to show with their results (default 4).",
-    )

@@ -1,12 +1,11 @@
 """Vectors and their columns from the files people have: .npy, .npz, .fvecs and svmlight.
 
-.npy and .fvecs are memory-mapped, so that a file larger than memory can be sent. What is wrong with
-a file is an `InvalidArgumentError` that says so; pickled objects are never read. scipy's .npz is
-four arrays, read without scipy, which a client need not have.
+.npy and .fvecs are memory-mapped, so that a file larger than memory can be sent. A faulty file is
+an `InvalidArgumentError` that says so; pickled objects are never read. scipy's .npz is four arrays,
+read without scipy, which a client need not have.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,8 +29,6 @@ Array = npt.NDArray[Any]
 FORMATS: Final = ".npy, .npz (numpy's or scipy's), .fvecs or .svm (.svmlight, .libsvm)"
 _LABELS: Final = "labels"
 _SCIPY_KEYS: Final = {"format", "shape", "data"}
-# Rows of a .fvecs file whose headers are compared at a time: memory for the comparison is bounded.
-_FVECS_ROWS: Final = 2**16
 
 
 def read_vectors(
@@ -40,7 +37,7 @@ def read_vectors(
     """Return the (rows, dims) array of a file, or its compressed sparse rows.
 
     `key` names one array of an .npz; `base` and `dims` are for svmlight, as `read_svmlight` says.
-    Raises `InvalidArgumentError` where the file is missing or is not what its name says.
+    Raises `InvalidArgumentError` if the file is missing or is not what its name says.
     """
     if path.suffix in SVMLIGHT and key is None:
         return read_svmlight(path, base=base, dims=dims)
@@ -65,7 +62,7 @@ def read_column(source: str, vectors_path: Path) -> Array:
     if vectors_path.suffix in SVMLIGHT and source == _LABELS:
         return read_labels(vectors_path)
     if vectors_path.suffix == ".npz" and not Path(source).suffix:
-        return _named(vectors_path, source)
+        return np.asarray(_from_npz(vectors_path, source))
     path = Path(source)
     if path.suffix == ".npy":
         return _load(path)
@@ -78,19 +75,37 @@ def read_column(source: str, vectors_path: Path) -> Array:
 def read_lists(path: Path) -> list[Array]:
     """Return the whole numbers of each line of a text file, between spaces; a line may have none.
 
-    Raises `InvalidArgumentError` where the file is missing or holds anything else.
+    Raises `InvalidArgumentError` if the file is missing or holds anything else.
     """
     try:
-        lines = path.read_text().splitlines()
-        return [np.array([int(word) for word in line.split()], np.int64) for line in lines]
-    except (OSError, ValueError, OverflowError) as error:
-        raise wrong(path, f"must hold whole numbers on every line: {_reason(error)}") from None
+        return [
+            np.array([int(word) for word in line.split()], np.int64)
+            for line in read_lines("file", path)
+        ]
+    except (ValueError, OverflowError) as error:
+        if isinstance(error, InvalidArgumentError):
+            raise
+        raise wrong(path, f"must hold whole numbers on every line: {error}") from None
+
+
+def read_lines(field: str, path: Path) -> list[str]:
+    """Return the lines of a text file in UTF-8; only line feeds end them.
+
+    Raises `InvalidArgumentError`, naming `field`, if it cannot be read.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise InvalidArgumentError(
+            field, f"{path} cannot be read as text: {_reason(error)}"
+        ) from None
+    return text.removesuffix("\n").split("\n") if text else []
 
 
 def pick_rows(text: str | None, count: int) -> range:
     """Return the rows that a text names as Python slices do: 3:5, :10, -2:, or one by its number.
 
-    None is all of them. Raises `InvalidArgumentError` where they are none of the file's.
+    None is all of them. Raises `InvalidArgumentError` if the file has none of them.
     """
     if text is None:
         return range(count)
@@ -103,10 +118,10 @@ def pick_rows(text: str | None, count: int) -> range:
         ) from None
     if not colon and start is not None:
         stop = start + 1 if start != -1 else None
-    chosen = range(count)[start:stop]
-    if not chosen:
+    rows = range(count)[start:stop]
+    if not rows:
         raise InvalidArgumentError("rows", f"rows {text!r} are none of the file's {count}")
-    return chosen
+    return rows
 
 
 def _read(path: Path, key: str | None) -> Array | Csr:
@@ -116,7 +131,7 @@ def _read(path: Path, key: str | None) -> Array | Csr:
         case ".npy":
             return _load(path)
         case ".npz":
-            return _only_matrix(path) if key is None else _named(path, key)
+            return _from_npz(path, key)
         case ".fvecs":
             return _from_fvecs(path)
     raise wrong(path, f"must be {FORMATS}")
@@ -129,37 +144,28 @@ def _load(path: Path) -> Array:
         raise wrong(path, f"cannot be read as .npy: {_reason(error)}") from None
 
 
-@contextmanager
-def _npz(path: Path) -> Iterator[Any]:
-    """Open an .npz, and say so where it cannot be read."""
+def _from_npz(path: Path, key: str | None) -> Array | Csr:
+    """Return the array named `key`, else scipy's matrix, else the only array of two dimensions."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            yield archive
+            if key in archive.files:
+                return np.asarray(archive[key])
+            if key is None and _is_scipy(archive):
+                return _from_scipy(path, archive)
+            names = ", ".join(archive.files) or "nothing"
+            matrices = [array for array in archive.values() if array.ndim == 2]
     except InvalidArgumentError:
         raise
     except Exception as error:  # noqa: BLE001  # zipfile and numpy raise many kinds on bad bytes
         raise wrong(path, f"cannot be read as .npz: {_reason(error)}") from None
-
-
-def _named(path: Path, key: str) -> Array:
-    with _npz(path) as archive:
-        if key not in archive.files:
-            raise InvalidArgumentError("key", f"{path} holds no array named {key!r}")
-        return np.asarray(archive[key])
-
-
-def _only_matrix(path: Path) -> Array | Csr:
-    with _npz(path) as archive:
-        if _is_scipy(archive):
-            return _from_scipy(path, archive)
-        matrices = [name for name in archive.files if archive[name].ndim == 2]
-        if len(matrices) == 1:
-            return np.asarray(archive[matrices[0]])
-        names = ", ".join(archive.files) or "nothing"
-    raise InvalidArgumentError(
-        "key",
-        f"{path} holds {len(matrices)} two-dimensional arrays of {names}: name one with --key",
-    )
+    if key is not None:
+        raise InvalidArgumentError("key", f"{path} holds no array named {key!r}")
+    if len(matrices) != 1:
+        raise InvalidArgumentError(
+            "key",
+            f"{path} holds {len(matrices)} two-dimensional arrays of {names}: name one with --key",
+        )
+    return np.asarray(matrices[0])
 
 
 def _from_fvecs(path: Path) -> Array:
@@ -172,11 +178,10 @@ def _from_fvecs(path: Path) -> Array:
     if dims < 1 or numbers.size % (dims + 1):
         raise wrong(path, f"is no .fvecs: rows of {dims} dimensions do not fill it")
     rows = numbers.reshape(-1, dims + 1)
-    for start in range(0, len(rows), _FVECS_ROWS):
-        other = np.flatnonzero(rows[start : start + _FVECS_ROWS, 0] != dims)
-        if other.size:
-            row = start + int(other[0])
-            raise wrong(path, f"is no .fvecs: row {row} has {rows[row, 0]} dimensions, not {dims}")
+    faulty = np.flatnonzero(rows[:, 0] != dims)
+    if len(faulty):
+        row = int(faulty[0])
+        raise wrong(path, f"is no .fvecs: row {row} has {rows[row, 0]} dimensions, not {dims}")
     return rows.view("<f4")[:, 1:]
 
 
@@ -189,7 +194,7 @@ def _from_scipy(path: Path, archive: Mapping[str, Array]) -> Csr:
     """Return the matrix of an .npz that `scipy.sparse.save_npz` wrote, in canonical form.
 
     What it stores out of order or more than once is sorted and added up. Raises
-    `InvalidArgumentError` where it is not CSR, or does not hold together.
+    `InvalidArgumentError` if it is not CSR, or if its arrays do not match.
     """
     kind = archive["format"].item()
     kind = kind.decode("ascii", "replace") if isinstance(kind, bytes) else str(kind)

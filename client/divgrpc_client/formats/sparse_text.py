@@ -15,7 +15,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -38,14 +38,6 @@ _FLOAT32_MAX: Final = float(np.finfo(np.float32).max)
 _DIGITS_MAX: Final = 19
 
 
-class _Sizes(NamedTuple):
-    """Rows, columns and labels that a header announces; -1 where there is none."""
-
-    rows: int = -1
-    columns: int = -1
-    labels: int = -1
-
-
 def read_svmlight(path: Path, *, base: IndexBase = "auto", dims: int | None = None) -> Csr:
     """Return the rows of an svmlight file; labels, `qid` and comments are passed over.
 
@@ -53,20 +45,18 @@ def read_svmlight(path: Path, *, base: IndexBase = "auto", dims: int | None = No
     any other at 1. `dims` is the number of columns, by default as many as the file shows. Raises
     `InvalidArgumentError` naming the first line that is wrong.
     """
-    rows = _Rows(path, "column")
+    rows = _Rows(path, "column", base)
     for number, line in _lines(path):
-        if not line.strip():
-            continue
-        labels, pairs = _split(path, number, line)
-        if not labels:
-            raise wrong(path, f"line {number} is not: label column:value column:value ...")
-        rows.add_pairs(number, pairs, first=int(base == "1"))
-    first = rows.least if base == "auto" else int(base)
-    return rows.matrix("dims", dims, -1, int(first > 0))
+        if line.strip():
+            labels, words = _split(path, number, line)
+            if not labels:
+                raise wrong(path, f"line {number} is not: label column:value column:value ...")
+            rows.add(number, words[::2], words[1::2])
+    return rows.matrix("dims", dims)
 
 
 def read_labels(path: Path) -> npt.NDArray[np.int64]:
-    """Return the label of each row of an svmlight file; raises where one is no whole number."""
+    """Return the label of each row of an svmlight file; raises if one is no whole number."""
     labels = array("q")
     for number, line in _lines(path):
         if not line.strip():
@@ -96,27 +86,22 @@ def read_labelled(
     svmlight without one. `dims` and `label_count` are d and L, by default what the header says,
     else as many as the file shows. Raises `InvalidArgumentError` naming the first wrong line.
     """
-    documents, labels = _Rows(path, "feature"), _Rows(path, "label")
-    sizes = _Sizes()
+    documents, labels = _Rows(path, "feature", base), _Rows(path, "label", "0")
+    size = None
     for number, line in _lines(path):
         if number == 1 and (header := _HEADER.fullmatch(line)):
-            sizes = _sizes(path, header.groups())
-            base = "0" if base == "auto" else base
+            size, documents.count, labels.count = _sizes(path, header.groups())
+            documents.base = "0" if base == "auto" else base
             continue
-        label_text, pairs = _split(path, number, line)
-        words = [word.strip() for word in label_text.split(b",") if word]
-        if not all(word.isdigit() for word in words):
+        label_text, words = _split(path, number, line)
+        names = [name.strip() for name in label_text.split(b",") if name]
+        if not all(name.isdigit() for name in names):
             raise wrong(path, f"line {number} is not: label,label,... feature:value ...")
-        labels.add(number, words, [b"1"] * len(words), most=sizes.labels)
-        documents.add_pairs(number, pairs, most=sizes.columns, first=int(base == "1"))
-    if sizes.rows not in (-1, documents.count):
-        announced = f"{sizes.rows} documents"
-        raise wrong(path, f"line 1 announces {announced}, and there are {documents.count}")
-    least = documents.least if base == "auto" else int(base)
-    return (
-        documents.matrix("dims", dims, sizes.columns, int(least > 0)),
-        labels.matrix("label_count", label_count, sizes.labels, 0),
-    )
+        labels.add(number, names, [b"1"] * len(names))
+        documents.add(number, words[::2], words[1::2])
+    if size not in (None, len(documents)):
+        raise wrong(path, f"line 1 announces {size} documents, and there are {len(documents)}")
+    return documents.matrix("dims", dims), labels.matrix("label_count", label_count)
 
 
 def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.int64]:
@@ -125,8 +110,7 @@ def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.in
     Raises `InvalidArgumentError` naming the first line that has no such column, or in it no number
     from 1 to `documents`, or one that an earlier line has.
     """
-    rows = array("q")
-    occurrences = np.zeros(documents, np.int64)
+    lines: dict[int, int] = {}
     for number, line in _lines(path):
         words = line.split()
         if not words:
@@ -137,13 +121,10 @@ def read_split(path: Path, documents: int, column: int = 0) -> npt.NDArray[np.in
         if not (word.isdigit() and len(word) < _DIGITS_MAX) or not 1 <= int(word) <= documents:
             raise wrong(path, f"line {number} must have a number from 1 to {documents}")
         row = int(word) - 1
-        if occurrences[row]:
-            raise wrong(
-                path, f"line {number} has document {row + 1}, as line {occurrences[row]} has"
-            )
-        occurrences[row] = number
-        rows.append(row)
-    return np.array(rows, np.int64)
+        if row in lines:
+            raise wrong(path, f"line {number} has document {row + 1}, as line {lines[row]} has")
+        lines[row] = number
+    return np.array([*lines], np.int64)
 
 
 def line_of(path: Path, document: int) -> tuple[int, list[int]]:
@@ -184,97 +165,81 @@ def canonical(indptr: npt.NDArray[np.int64], indices: Array, data: Array, cols: 
         return Csr(indptr, indices.astype(np.uint32), data.astype(np.float32), cols)
 
 
-def wrong(path: Path, what: str) -> InvalidArgumentError:
-    """Return the error for a file that is not what it should be."""
-    return InvalidArgumentError("file", f"{path} {what}")
+def wrong(path: Path, message: str) -> InvalidArgumentError:
+    """Return the error for a faulty file."""
+    return InvalidArgumentError("file", f"{path} {message}")
 
 
 class _Rows:
-    """Sparse rows of a file as they are read; `what` names a column."""
+    """Sparse rows of a file as they are read.
 
-    def __init__(self, path: Path, what: str) -> None:
-        self._path, self._what = path, what
+    `noun` names a column; columns count from `base`. A header announces `count` columns.
+    """
+
+    def __init__(self, path: Path, noun: str, base: IndexBase) -> None:
+        self.base, self.count = base, -1
+        self._path, self._noun = path, noun
         self._ends, self._columns, self._values = array("q", [0]), array("q"), array("f")
 
-    @property
-    def count(self) -> int:
+    def __len__(self) -> int:
         return len(self._ends) - 1
 
-    @property
-    def least(self) -> int:
-        """The least column, 1 where there is none."""
-        return int(np.frombuffer(self._columns, np.int64).min(initial=1))
-
-    def add_pairs(self, number: int, pairs: bytes, *, most: int = -1, first: int = 0) -> None:
-        """Add a row of column:value pairs, as `add` does."""
-        words = pairs.replace(b":", b" ").split()
-        self.add(number, words[::2], words[1::2], most=most, first=first)
-
-    def add(
-        self,
-        number: int,
-        columns: Sequence[bytes],
-        values: Sequence[bytes],
-        *,
-        most: int = -1,
-        first: int = 0,
-    ) -> None:
-        """Add the row of a line; there are `most` columns, -1 for any number, from `first` up."""
-        what = self._what
+    def add(self, number: int, columns: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """Add the row of a line."""
+        at, noun, first = f"line {number}:", self._noun, int(self.base == "1")
         try:
             row, numbers = [*map(int, columns)], [*map(float, values)]
         except ValueError:
-            raise self._wrong(number, "a number is malformed or far too long") from None
+            raise wrong(self._path, f"{at} a number is malformed or far too long") from None
         if not all(abs(value) <= _FLOAT32_MAX for value in numbers):
-            raise self._wrong(number, "a value is not finite")
+            raise wrong(self._path, f"{at} a value is not finite")
         if len(set(row)) < len(row):
-            raise self._wrong(number, f"a {what} comes twice")
+            raise wrong(self._path, f"{at} a {noun} comes twice")
         if min(row, default=first) < first:
-            raise self._wrong(number, f"{what}s are to begin at {first}")
+            raise wrong(self._path, f"{at} {noun}s are to begin at {first}")
         greatest = max(row, default=-1)
-        if greatest > COLUMN_MAX or greatest - first >= most >= 0:
-            known = f"line 1 announces {most}" if most >= 0 else "it is too large"
-            raise self._wrong(number, f"there is no {what} {greatest}, {known}")
+        if greatest > COLUMN_MAX or greatest - first >= self.count >= 0:
+            why = f"line 1 announces {self.count}" if self.count >= 0 else "it is too large"
+            raise wrong(self._path, f"{at} there is no {noun} {greatest}, {why}")
         self._columns.extend(row)
         self._values.extend(numbers)
         self._ends.append(len(self._columns))
 
-    def matrix(self, field: str, dims: int | None, announced: int, first: int) -> Csr:
+    def matrix(self, field: str, dims: int | None) -> Csr:
         """Return the rows, of `dims` columns, else as many as were announced or seen."""
-        indices = np.frombuffer(self._columns, np.int64) - first
-        shown = int(indices.max()) + 1 if len(indices) else 0
-        most = announced if announced >= 0 else shown
-        if dims is not None and dims < most:
+        columns = np.frombuffer(self._columns, np.int64)
+        indices = columns - int(columns.min(initial=1) if self.base == "auto" else self.base)
+        seen = int(indices.max(initial=-1)) + 1
+        least = self.count if self.count >= 0 else seen
+        if dims is not None and dims < least:
             flag = f"--{field}" if field == "dims" else field
             raise InvalidArgumentError(
-                field, f"{self._path} has {most} {self._what}s, more than {flag} {dims}"
+                field, f"{self._path} has {least} {self._noun}s, more than {flag} {dims}"
             )
         ends, values = np.array(self._ends, np.int64), np.frombuffer(self._values, np.float32)
-        return canonical(ends, indices, values, most if dims is None else dims)
-
-    def _wrong(self, number: int, what: str) -> InvalidArgumentError:
-        return wrong(self._path, f"line {number}: {what}")
+        return canonical(ends, indices, values, least if dims is None else dims)
 
 
-def _sizes(path: Path, words: Sequence[bytes]) -> _Sizes:
+def _sizes(path: Path, words: Sequence[bytes]) -> list[int]:
+    """Return the rows, columns and labels that a header announces."""
     if max(map(len, words)) >= _DIGITS_MAX:
         raise wrong(path, "line 1: a number is far too long")
-    sizes = _Sizes(*map(int, words))
+    sizes = [int(word) for word in words]
     if max(sizes) > COLUMN_MAX:
         raise wrong(path, f"line 1: a number is greater than {COLUMN_MAX}")
     return sizes
 
 
-def _split(path: Path, number: int, line: bytes) -> tuple[bytes, bytes]:
-    """Return labels and pairs of a line."""
+def _split(path: Path, number: int, line: bytes) -> tuple[bytes, list[bytes]]:
+    """Return the labels of a line, and its columns and values in turn."""
     match = _LINE.fullmatch(line)
     if match is None:
         raise wrong(path, f"line {number} is not: label,label,... column:value column:value ...")
-    return match["labels"] or b"", match["pairs"]
+    return match["labels"] or b"", match["pairs"].replace(b":", b" ").split()
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield each line that is not empty, without comments and what ends it, and its number."""
+    """Yield each line that is not empty, without comments and line ends, and its number."""
     try:
         with path.open("rb") as file:
             for number, line in enumerate(file, 1):

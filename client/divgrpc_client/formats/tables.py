@@ -12,7 +12,6 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 
 from divgrpc.types import (
-    Choice,
     IndexInfo,
     LabelInfo,
     LabelResult,
@@ -95,84 +94,80 @@ def built(info: IndexInfo) -> None:
 def result(answer: QueryResult, rows: range, *, shows_copies: bool = False) -> None:
     """Show the results of each row, in the order in which they were picked.
 
-    Where near-copies were listed, a column counts those of each result; `shows_copies` adds their
-    ids.
+    If near-copies were listed, a column counts those of each result; `shows_copies` adds their ids.
     """
-    out = console()
     columns: list[str] = []
     if len(answer.collapsed_offsets) and answer.parameters.duplicate_threshold is not None:
         columns = [">copies", "ids of copies"] if shows_copies else [">copies"]
-    grid = table(">row", ">rank", ">id", ">score", *columns)
-    for position, (row, count) in enumerate(zip(rows, answer.counts.tolist(), strict=True)):
-        if count == 0:
-            grid.add_row(str(row), "none")
-        for rank in range(count):
-            copies = answer.collapsed(position, rank).tolist()
-            cells = (str(len(copies)), " ".join(map(str, copies)))
-            grid.add_row(
-                str(row) if rank == 0 else "",
-                str(rank + 1),
-                str(answer.ids[position, rank]),
-                f"{answer.scores[position, rank]:.4f}",
-                *cells[: len(columns)],
-            )
-    out.print(grid)
+
+    def cells(row: int, rank: int) -> Sequence[str]:
+        copies = answer.collapsed(row, rank).tolist() if columns else []
+        words = (str(len(copies)), " ".join(map(str, copies)))
+        return str(answer.ids[row, rank]), f"{answer.scores[row, rank]:.4f}", *words[: len(columns)]
+
+    grid = _ranked((">row", ">id", ">score", *columns), rows, answer, cells)
     used = answer.parameters
-    out.print(
-        f"generation {answer.generation}: {used.search} search, {used.selector} selector, "
-        f"{answer.dial}, candidates_limit {used.candidates_limit}",
-        style="dim",
+    details = (
+        f"{used.search} search, {used.selector} selector, {answer.dial}, candidates_limit "
+        f"{used.candidates_limit}"
     )
     if len(answer.duality_gaps):
-        most = f"{answer.duality_gaps.max():.1e}"
-        out.print(f"duality gap at most {most} of the objective's range", style="dim")
-    _warn(out, answer.warnings)
+        greatest = f"{answer.duality_gaps.max():.1e}"
+        details += f"\nduality gap at most {greatest} of the objective's range"
+    _show_answer(answer, grid, details)
 
 
 def labels(answer: LabelResult, rows: range) -> None:
     """Show the labels of each document, in the order in which they were picked."""
-    out = console()
-    columns = (">document", ">rank", ">label", *(["name"] if answer.names else []))
-    grid = table(*columns, ">score")
+    names = answer.names
+
+    def cells(row: int, rank: int) -> Sequence[str]:
+        name = [escape(names[row][rank])] if names else []
+        return str(answer.labels[row, rank]), *name, f"{answer.scores[row, rank]:.4f}"
+
+    heads = (">document", ">label", *(["name"] if names else []), ">score")
+    used = answer.parameters
+    voters = f" of {used.neighbours}, {used.vote}" if used.neighbours else ""
+    details = (
+        f"{used.mode}{voters}, {used.search} search, {used.selector} selector, diversity "
+        f"{used.diversity:g}, candidates_limit {used.candidates_limit}"
+    )
+    _show_answer(answer, _ranked(heads, rows, answer, cells), details)
+
+
+def _ranked(
+    heads: Sequence[str],
+    rows: range,
+    answer: QueryResult | LabelResult,
+    cells: Callable[[int, int], Sequence[str]],
+) -> Table:
+    """Return a table of what was picked for each row; the second column is the rank."""
+    grid = table(heads[0], ">rank", *heads[1:])
     for position, (row, count) in enumerate(zip(rows, answer.counts.tolist(), strict=True)):
         if count == 0:
             grid.add_row(str(row), "none")
         for rank in range(count):
-            grid.add_row(
-                str(row) if rank == 0 else "",
-                str(rank + 1),
-                str(answer.labels[position, rank]),
-                *([escape(answer.names[position][rank])] if answer.names else []),
-                f"{answer.scores[position, rank]:.4f}",
-            )
+            number = str(row) if rank == 0 else ""
+            grid.add_row(number, str(rank + 1), *cells(position, rank))
+    return grid
+
+
+def _show_answer(answer: QueryResult | LabelResult, grid: Table, details: str) -> None:
+    out = console()
     out.print(grid)
-    used = answer.parameters
-    voters = f" of {used.neighbours}, {used.vote}" if used.neighbours else ""
-    out.print(
-        f"generation {answer.generation}: {used.mode}{voters}, {used.search} search, "
-        f"{used.selector} selector, diversity {used.diversity:g}, "
-        f"candidates_limit {used.candidates_limit}",
-        style="dim",
-    )
+    out.print(f"generation {answer.generation}: {details}", style="dim")
     _warn(out, answer.warnings)
 
 
 def indexes(infos: Sequence[IndexInfo]) -> None:
     """List indexes, one line each."""
-    grid = table(
-        "name", ">generation", ">rows", ">dims", "points", "metric", "family", "search", ">size"
-    )
+    heads = ("name", ">generation", ">rows", ">dims", "points", "metric", "family", "search")
+    grid = table(*heads, ">size")
     for info in infos:
         grid.add_row(
-            info.name,
-            str(info.generation),
-            f"{info.rows:,}",
-            f"{info.dims:,}",
-            info.points,
-            str(info.parameters.get("metric") or ""),
-            str(info.parameters.get("hash_family") or ""),
-            info.auto_search,
-            size(_bytes(info)),
+            *(info.name, str(info.generation), f"{info.rows:,}", f"{info.dims:,}", info.points),
+            *(str(info.parameters.get(name) or "") for name in ("metric", "hash_family")),
+            *(info.auto_search, size(_bytes(info))),
         )
     for column in grid.columns:
         # A name that is cut off is no name.
@@ -188,11 +183,7 @@ def index(info: IndexInfo) -> None:
         f"dimensions, codes of {info.code_bits} bits"
     )
     out.print(_points(info))
-    columns = [
-        what
-        for what, has in (("categories", info.has_categories), ("sub-topics", info.has_subtopics))
-        if has
-    ]
+    columns = ["categories"] * info.has_categories + ["sub-topics"] * info.has_subtopics
     out.print(f"{' and '.join(columns) or 'no categories or sub-topics'} kept with the rows")
     out.print(_near_copies(info))
     if info.labels is not None:
@@ -208,7 +199,7 @@ def index(info: IndexInfo) -> None:
 
 
 def _near_copies(info: IndexInfo) -> str:
-    """Say what a query collapses that names no threshold."""
+    """Say which near-copies a query collapses that names no threshold."""
     threshold = info.duplicate_threshold
     if threshold is None:
         return "near-copies are collapsed only where a query names duplicate_threshold"
@@ -219,16 +210,9 @@ def _near_copies(info: IndexInfo) -> str:
 
 
 def _labels(info: LabelInfo) -> str:
-    """Say what labels there are, what scores them, and how that went."""
-    columns = [
-        what
-        for what, has in (
-            ("names", info.has_names),
-            ("a hierarchy", info.has_hierarchy),
-            ("those of every row", info.has_label_sets),
-        )
-        if has
-    ]
+    """Say which labels there are, what scores them, and how its training went."""
+    columns = ["names"] * info.has_names + ["a hierarchy"] * info.has_hierarchy
+    columns += ["those of every row"] * info.has_label_sets
     text = f"{info.label_count:,} labels, {', '.join(columns) or 'nothing'} kept with them"
     for mode, least in info.thresholds.items():
         text = f"{text}; {mode} takes a threshold of {least:.4g}"
@@ -242,11 +226,12 @@ def _labels(info: LabelInfo) -> str:
             f"{info.parameters['regularisation']:g}, {len(info.losses)} iterations, "
             f"loss {info.losses[0]:,.4g} to {info.losses[-1]:,.4g}"
         )
-    auto_search = info.auto_search or "exact"
-    cost = next((cost for cost in info.search_costs if cost.search == auto_search), None)
-    if cost is None:
-        return text
-    return f"{text}; auto search means {cost.search}, {cost.microseconds:,.0f} µs a document"
+    for cost in info.search_costs:
+        if cost.search == (info.auto_search or "exact"):
+            return (
+                f"{text}; auto search means {cost.search}, {cost.microseconds:,.0f} µs a document"
+            )
+    return text
 
 
 def _default(default: QueryDefault) -> str:
@@ -266,22 +251,19 @@ def _points(info: IndexInfo) -> str:
 def _choices(info: IndexInfo) -> Table:
     """Show each parameter with its source: chosen by you, by Build with a reason, or default."""
     grid = table("parameter", "value", "why", title="Parameters")
-    chosen = {choice.parameter: choice for choice in info.choices}
-    for name, default in BUILD_DEFAULTS.items():
-        value = info.parameters.get(name)
-        if name in chosen:
-            grid.add_row(name, str(value), _by_build(chosen.pop(name)))
+    reasons = {choice.parameter: choice.reason for choice in info.choices}
+    values = {name: info.parameters.get(name) for name in BUILD_DEFAULTS}
+    values |= {
+        choice.parameter: choice.value for choice in info.choices if choice.parameter not in values
+    }
+    for name, value in values.items():
+        if name in reasons:
+            grid.add_row(name, str(value), f"chosen by Build: {reasons[name]}")
         elif value is not None:
-            grid.add_row(name, str(value), _source(info, name, default))
-    for choice in chosen.values():
-        grid.add_row(choice.parameter, choice.value, _by_build(choice))
+            grid.add_row(name, str(value), _source(info, name, BUILD_DEFAULTS[name]))
     if not info.choices:
         grid.add_row("n_probes", str(info.n_probes), "chosen by Build")
     return grid
-
-
-def _by_build(choice: Choice) -> str:
-    return f"chosen by Build: {choice.reason}"
 
 
 def _source(info: IndexInfo, name: str, default: object) -> str:
@@ -303,16 +285,13 @@ def _costs(costs: Sequence[SearchCost], auto: Search, queries: str = "") -> Tabl
     if sizes:
         title = ", ".join(filter(None, ("Recall at Build, by candidates", queries)))
         price, recall = ">µs by work", ">by default"
-    of_sizes = (f">of {size:,}" for size in sizes)
-    grid = table("search", recall, *of_sizes, price, "", title=title)
+    grid = table("search", recall, *(f">of {n:,}" for n in sizes), price, "", title=title)
     # A narrow terminal folds the remark and leaves the names whole.
     grid.columns[0].no_wrap = True
     for cost in costs:
-        chosen = "auto means this by default" if cost.search == auto else ""
-        recalls = (f"{pool.recall:.3f}" for pool in cost.pools)
-        grid.add_row(
-            cost.search, f"{cost.recall:.3f}", *recalls, f"{cost.microseconds:,.0f}", chosen
-        )
+        remark = "auto means this by default" if cost.search == auto else ""
+        recalls = (f"{recall:.3f}" for recall in (cost.recall, *(p.recall for p in cost.pools)))
+        grid.add_row(cost.search, *recalls, f"{cost.microseconds:,.0f}", remark)
     return grid
 
 
@@ -339,8 +318,8 @@ def _bytes(info: IndexInfo) -> int:
 
 def size(count: float) -> str:
     """Return a number of bytes in the unit that suits it."""
-    unit = 0
-    while count >= 1024 and unit < len(_UNITS) - 1:
+    for unit in _UNITS[:-1]:
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1024
-        unit += 1
-    return f"{count:.0f} {_UNITS[unit]}" if unit == 0 else f"{count:.1f} {_UNITS[unit]}"
+    return f"{count:.1f} {_UNITS[-1]}"

@@ -1,4 +1,4 @@
-"""One process of a run: `python -m divgrpc_client.load FD`, with the connection that orders it."""
+"""One process of a run: `python -m divgrpc_client.load FD`, the descriptor of its connection."""
 
 import asyncio
 import signal
@@ -7,7 +7,7 @@ from multiprocessing.connection import Connection
 
 from divgrpc_client.load.generator import main, precise_loop
 
-# Ctrl-C goes to every process of a terminal; the one that reports says when to stop.
+# Ctrl-C goes to every process of a terminal; the session says when to stop.
 signal.signal(signal.SIGINT, signal.SIG_IGN)
 with asyncio.Runner(loop_factory=precise_loop) as runner:
     runner.run(main(Connection(int(sys.argv[1]))))

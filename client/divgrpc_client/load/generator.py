@@ -12,7 +12,7 @@ import itertools
 import os
 import selectors
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,14 +20,13 @@ from typing import Final, TypeAlias
 
 import grpc
 import numpy as np
-from google.protobuf.message import DecodeError
 from grpc import aio
 
-from divgrpc_client.load.recorder import NOT_SENT, SAMPLE, Part
+from divgrpc_client.load.record import NOT_SENT, SAMPLE, Part
 from divgrpc_client.load.schedule import Schedule
-from divgrpc_client.rpc.call import CODES
+from divgrpc_client.load.settings import Settings
+from divgrpc_client.load.streams import StreamedQuery
 from divgrpc_client.rpc.channels import SERVICE, ChannelSettings
-from divgrpc_protos.v1 import query_pb2
 
 STOP: Final = "stop"
 DONE: Final = "done"
@@ -39,73 +38,69 @@ _SLEEP_SECONDS_MAX: Final = 0.25
 _BEHIND_SECONDS_MAX: Final = 5.0
 _PICKS: Final = 2**16
 
+# Kind and message of a call.
 Pick: TypeAlias = tuple[int, int]
 Method: TypeAlias = Callable[..., Awaitable[bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """What a generator is for: it is number `place` of `processes`; `messages` by kind of call."""
+    """What generator number `place` is for; `methods`, `messages` and `shares` by kind of call."""
 
     target: str
     methods: Sequence[str]
     messages: Sequence[Sequence[bytes]]
     shares: Sequence[float]
     place: int
-    processes: int
-    channels: int
-    timeout: float
-    retries: int
-    max_in_flight: int
-    seed: int
+    settings: Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Calls to send from `begin` on: by `schedule`, or with `closed` loops until its end.
-
-    One call in `sample_every` keeps its reply; none where that is 0.
-    """
+    """Calls to send from `begin` on: by `schedule`, or with `closed` loops until its end."""
 
     begin: float
     schedule: Schedule
-    poisson: bool = False
     closed: int = 0
-    sample_every: int = 0
 
 
 class Generator:
     """The calls of one process."""
 
     def __init__(self, task: Task, connection: Connection) -> None:
-        self._task = task
+        self._task, self._settings = task, task.settings
         self._connection = connection
-        settings = ChannelSettings(
-            task.target, task.channels, retries=False, credentials=None, options=()
-        )
-        options = settings.channel_options()
-        channels = [
-            aio.insecure_channel(task.target, options=options) for _ in range(task.channels)
-        ]
-        self._calls = [_methods(channel, task.methods) for channel in channels]
-        for channel in channels:
+        channel_options = ChannelSettings(
+            task.target, task.settings.channels, retries=False, credentials=None, options=()
+        ).channel_options()
+        self._methods: list[list[Method]] = []
+        for _ in range(task.settings.channels):
+            channel = aio.insecure_channel(task.target, options=channel_options)
             # By the first call it has connected.
             channel.get_state(try_to_connect=True)
+            methods: dict[str, Method] = {
+                name: channel.unary_unary(f"/{SERVICE}/{name}") for name in task.methods
+            }
+            # All queries of streams share the one stream of a channel.
+            methods["QueryStream"] = StreamedQuery(channel)
+            self._methods.append([methods[name] for name in task.methods])
+        quality = task.settings.quality
+        # One call in so many keeps its reply; none if it is 0.
+        self._sample_every = round(1 / quality) if quality else 0
         self._samples: list[tuple[float, float, float, int, int]] = []
         self._replies: list[tuple[int, int, bytes]] = []
         self._lags: list[float] = []
-        self._retries = self._in_flight = self._sample_every = 0
-        self._stopped = asyncio.Event()
+        self._retries = self._in_flight = 0
+        self._stopped = False
         self._busy = _busy_seconds()
 
     def stop(self) -> None:
-        """Send nothing more; what is under way is still awaited."""
-        self._stopped.set()
+        """Send nothing more; calls under way are still awaited."""
+        self._stopped = True
 
     async def run(self, trial: Trial) -> None:
         """Send the calls of a trial, and report them."""
-        self._stopped.clear()
-        self._sample_every = trial.sample_every
+        self._stopped = False
         reporting = asyncio.ensure_future(self._report())
         try:
             await asyncio.sleep(trial.begin - time.monotonic())
@@ -117,22 +112,24 @@ class Generator:
 
     async def _open(self, trial: Trial) -> None:
         under_way: set[asyncio.Task[None]] = set()
-        clock, begin, most = time.monotonic, trial.begin, self._task.max_in_flight
-        last = begin + trial.schedule.seconds + _BEHIND_SECONDS_MAX
-        for number, due, (kind, message) in self.arrivals(trial):
-            while (left := begin + due - clock()) > _SLEEP_SECONDS_MAX:
-                await asyncio.sleep(_SLEEP_SECONDS_MAX)
-                if self._stopped.is_set():
+        clock = time.monotonic
+        last = trial.begin + trial.schedule.seconds + _BEHIND_SECONDS_MAX
+        limit = -(-self._settings.max_in_flight // self._settings.processes)
+        for number, seconds, (kind, message) in self.arrivals(trial):
+            due = trial.begin + seconds
+            while not self._stopped:
+                left = due - clock()
+                # A loop that is late must still receive the answers.
+                await asyncio.sleep(min(max(left, 0), _SLEEP_SECONDS_MAX))
+                if left <= _SLEEP_SECONDS_MAX:
                     break
-            # A loop that is late must still receive the answers.
-            await asyncio.sleep(min(max(left, 0), _SLEEP_SECONDS_MAX))
-            if self._stopped.is_set() or clock() > last:
+            if self._stopped or clock() > last:
                 break
-            if self._in_flight >= most:
+            if self._in_flight >= limit:
                 now = clock()
-                self._samples.append((begin + due, now, now, kind, NOT_SENT))
+                self._samples.append((due, now, now, kind, NOT_SENT))
                 continue
-            task = asyncio.ensure_future(self._call(number, begin + due, kind, message))
+            task = asyncio.ensure_future(self._call(number, due, kind, message))
             under_way.add(task)
             task.add_done_callback(under_way.discard)
         if under_way:
@@ -140,32 +137,32 @@ class Generator:
 
     async def _closed(self, trial: Trial) -> None:
         end = trial.begin + trial.schedule.seconds
-        numbered = enumerate(self._picks())
+        picks = enumerate(self._picks())
 
         async def loop() -> None:
-            while (now := time.monotonic()) < end and not self._stopped.is_set():
-                number, (kind, message) = next(numbered)
+            while (now := time.monotonic()) < end and not self._stopped:
+                number, (kind, message) = next(picks)
                 await self._call(number, now, kind, message)
 
-        place, processes = self._task.place, self._task.processes
-        await asyncio.gather(*(loop() for _ in range(place, trial.closed, processes)))
+        loops = range(self._task.place, trial.closed, self._settings.processes)
+        await asyncio.gather(*(loop() for _ in loops))
 
     async def _call(self, number: int, due: float, kind: int, message: int) -> None:
-        """Make one call, again where it may be retried; all attempts share one deadline."""
-        task = self._task
-        method = self._calls[number % task.channels][kind]
-        request = task.messages[kind][message]
+        """Make one call, again if it may be retried; all attempts share one deadline."""
+        settings = self._settings
+        method = self._methods[number % settings.channels][kind]
+        request = self._task.messages[kind][message]
         retries = 0
         self._in_flight += 1
         sent = time.monotonic()
         while True:
             try:
-                reply = await method(request, timeout=sent + task.timeout - time.monotonic())
+                reply = await method(request, timeout=sent + settings.timeout - time.monotonic())
             except aio.AioRpcError as error:
                 code = error.code()
             else:
                 code = grpc.StatusCode.OK
-            if code is not grpc.StatusCode.UNAVAILABLE or retries == task.retries:
+            if code is not grpc.StatusCode.UNAVAILABLE or retries == settings.retries:
                 break
             retries += 1
             await asyncio.sleep(_BACKOFF_SECONDS * 2**retries)
@@ -181,16 +178,18 @@ class Generator:
         Process i of n sends every n-th arrival from the i-th on, so the traffic is the same for any
         number of processes.
         """
-        place, processes = self._task.place, self._task.processes
-        blocks = trial.schedule.arrivals(poisson=trial.poisson, seed=self._task.seed)
+        settings = self._settings
+        blocks = trial.schedule.arrivals(poisson=settings.poisson, seed=settings.seed)
         dues = itertools.chain.from_iterable(block.tolist() for block in blocks)
-        every = enumerate(zip(dues, self._picks(), strict=False))
-        for number, (due, pick) in itertools.islice(every, place, None, processes):
+        calls = enumerate(zip(dues, self._picks(), strict=False))
+        for number, (due, pick) in itertools.islice(
+            calls, self._task.place, None, settings.processes
+        ):
             yield number, due, pick
 
     def _picks(self) -> Iterator[Pick]:
-        """Yield kind and message of one call after the other; same seed, same calls."""
-        draws = np.random.default_rng([self._task.seed, 1])
+        """Yield one call after the other; the same seed yields the same calls."""
+        draws = np.random.default_rng([self._settings.seed, 1])
         counts = np.array([len(messages) for messages in self._task.messages])
         ends = np.cumsum(self._task.shares)
         while True:
@@ -208,103 +207,19 @@ class Generator:
     def _flush(self) -> None:
         busy = _busy_seconds()
         samples = np.array(self._samples, SAMPLE).tobytes()
-        self._connection.send(
-            Part(
-                *(samples, self._retries, self._replies),
-                *(self._in_flight, self._lags, busy - self._busy),
-            )
+        part = Part(
+            *(samples, self._retries, self._replies),
+            *(self._in_flight, self._lags, busy - self._busy),
         )
+        self._connection.send(part)
         self._samples, self._replies, self._lags = [], [], []
         self._retries, self._busy = 0, busy
 
 
-class StreamedQuery:
-    """The queries of one connection: sent on one stream, answered in any order.
-
-    It is called as a multicallable of Query is. A stream that ends fails the queries that wait on
-    it, and the next query opens another stream.
-    """
-
-    def __init__(self, channel: aio.Channel) -> None:
-        self._method: aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(
-            f"/{SERVICE}/QueryStream"
-        )
-        self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[bytes]] = {}
-        self._outgoing: asyncio.Queue[tuple[int, bytes] | None] = asyncio.Queue()
-        self._reader: asyncio.Task[None] | None = None
-
-    async def __call__(self, request: bytes, *, timeout: float) -> bytes:
-        """Return the answer to a QueryStreamRequest without a number; raises `aio.AioRpcError`."""
-        number = next(self._numbers)
-        answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        self._outgoing.put_nowait((number, request))
-        if self._reader is None or self._reader.done():
-            self._reader = asyncio.ensure_future(self._read())
-        try:
-            async with asyncio.timeout(timeout):
-                return await answer
-        except TimeoutError:
-            raise _error(grpc.StatusCode.DEADLINE_EXCEEDED) from None
-        finally:
-            self._waiting.pop(number, None)
-
-    async def _read(self) -> None:
-        """Hand out the answers of one stream until it ends."""
-        code = grpc.StatusCode.UNAVAILABLE
-        try:
-            async for reply in self._method(self._requests()):
-                self._take(reply)
-        except aio.AioRpcError as error:
-            code = error.code()
-        self._outgoing.put_nowait(None)
-        self._outgoing = asyncio.Queue()
-        waiting, self._waiting = self._waiting, {}
-        for answer in waiting.values():
-            if not answer.done():
-                answer.set_exception(_error(code))
-
-    async def _requests(self) -> AsyncIterator[bytes]:
-        outgoing = self._outgoing
-        while (item := await outgoing.get()) is not None:
-            number, request = item
-            if number in self._waiting:
-                # Fields of a message may come in pieces: the number goes before the rest.
-                numbered = query_pb2.QueryStreamRequest(correlation_id=number)
-                yield numbered.SerializeToString() + request
-
-    def _take(self, reply: bytes) -> None:
-        try:
-            response = query_pb2.QueryStreamResponse.FromString(reply)
-        except DecodeError:
-            return  # its call is unknown, and will miss its deadline
-        answer = self._waiting.get(response.correlation_id)
-        if answer is None or answer.done():
-            return
-        if response.HasField("error"):
-            code = CODES.get(response.error.code, grpc.StatusCode.UNKNOWN)
-            answer.set_exception(_error(code))
-        else:
-            answer.set_result(reply)
-
-
-def _error(code: grpc.StatusCode) -> aio.AioRpcError:
-    return aio.AioRpcError(code, aio.Metadata(), aio.Metadata())
-
-
-def _methods(channel: aio.Channel, names: Sequence[str]) -> list[Method]:
-    """Return what makes each kind of call; all queries of streams share one stream."""
-    methods: dict[str, Method] = {n: channel.unary_unary(f"/{SERVICE}/{n}") for n in names}
-    if "QueryStream" in methods:
-        methods["QueryStream"] = StreamedQuery(channel)
-    return [methods[name] for name in names]
-
-
 def _busy_seconds() -> float:
-    """Return how long this thread ran or waited for a core: what keeps it from being on time."""
-    ran, waited, _ = Path("/proc/thread-self/schedstat").read_text().split()
-    return (int(ran) + int(waited)) / 1e9
+    """Return how long this thread ran or waited for a core, which keeps it from being on time."""
+    running, waiting, _ = Path("/proc/thread-self/schedstat").read_text().split()
+    return (int(running) + int(waiting)) / 1e9
 
 
 async def main(connection: Connection) -> None:

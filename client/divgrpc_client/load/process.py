@@ -7,12 +7,11 @@ import struct
 import subprocess
 import sys
 from multiprocessing.connection import Connection
-from types import TracebackType
-from typing import Final, Self, cast
+from typing import Final
 
 from divgrpc.errors import UnavailableError
-from divgrpc_client.load.generator import DONE, Task
-from divgrpc_client.load.recorder import Part
+from divgrpc_client.load.generator import Task
+from divgrpc_client.load.record import Part
 
 _EXIT_SECONDS: Final = 5.0
 # The longest pause within one message of a process.
@@ -20,46 +19,36 @@ _MESSAGE_SECONDS: Final = 10
 
 
 class Process:
-    """One generator and the connection to it: a context manager."""
+    """One generator and the connection to it, until `close`."""
 
     def __init__(self, task: Task) -> None:
-        self._task = task
-
-    def __enter__(self) -> Self:
-        self.connection, theirs = multiprocessing.Pipe()
+        self.connection, remote = multiprocessing.Pipe()
         limit_pauses(self.connection)
-        with theirs:
-            number = theirs.fileno()
+        with remote:
+            number = remote.fileno()
             command = [sys.executable, "-m", "divgrpc_client.load", str(number)]
-            self._process = subprocess.Popen(command, pass_fds=[number])  # noqa: S603  # our own program
-        self.kill, self.send_signal = self._process.kill, self._process.send_signal
-        self.connection.send(self._task)
-        return self
+            self.program = subprocess.Popen(command, pass_fds=[number])  # noqa: S603  # our own program
+        self.connection.send(task)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        # It ends when nobody is at the other end.
+    def close(self) -> None:
+        """End the process, which ends by itself if nobody is at the other end."""
         self.connection.close()
         try:
-            self._process.wait(_EXIT_SECONDS)
+            self.program.wait(_EXIT_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+            self.program.kill()
+            self.program.wait()
 
 
 def limit_pauses(connection: Connection) -> None:
     """Let no `recv` wait for ever for a process that stopped in the middle of a message."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as same:
+    with socket.socket(fileno=os.dup(connection.fileno())) as duplicate:
         limit = struct.pack("ll", _MESSAGE_SECONDS, 0)
-        same.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        duplicate.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
 
 
 def receive(connection: Connection, seconds: float | None = None) -> Part | None:
-    """Return the next part, None where the process is done; raises `UnavailableError`.
+    """Return the next part, None if the process is done; raises `UnavailableError`.
 
     `seconds` bounds the wait for the message to begin.
     """
@@ -71,4 +60,4 @@ def receive(connection: Connection, seconds: float | None = None) -> Part | None
         raise UnavailableError("a load generator stopped in the middle of a message") from None
     except (EOFError, OSError):
         raise UnavailableError("a load generator died; its last words are above") from None
-    return None if part == DONE else cast(Part, part)
+    return part if isinstance(part, Part) else None

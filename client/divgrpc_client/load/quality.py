@@ -1,4 +1,4 @@
-"""How good answers were under load: some of them beside those of exact search, asked afterwards."""
+"""Quality under load: some answers beside those of exact search, asked for afterwards."""
 
 import copy
 import time
@@ -9,9 +9,7 @@ import grpc
 import numpy as np
 
 from divgrpc.types import IntArray
-from divgrpc_client.load.mix import Call
 from divgrpc_client.messages.requests import enum_value
-from divgrpc_client.messages.responses import label_result, query_result
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVICE
 from divgrpc_client.rpc.errors import RpcError
@@ -21,51 +19,51 @@ Request: TypeAlias = query_pb2.QueryRequest | predict_pb2.PredictLabelsRequest
 Response: TypeAlias = query_pb2.QueryResponse | predict_pb2.PredictLabelsResponse
 RequestT = TypeVar("RequestT", bound=Request)
 
-# A slow server must not keep a run from its end; replies left by then are not compared.
+# A slow server must not keep a run from its end; later replies are not compared.
 _SECONDS_MAX: Final = 60.0
 _CALL_SECONDS: Final = 60.0
 
 
 def compare_with_exact(
-    target: str, answers: Sequence[tuple[Call, bytes, bytes]], stopped: Callable[[], bool]
+    target: str, answers: Sequence[tuple[str, bytes, bytes]], is_stopped: Callable[[], bool]
 ) -> dict[str, Any] | None:
     """Ask each query again with exact search, all else the same, and compare the results.
 
-    `answers` are call, request and reply. Returns `rows` compared; `same_ids`, the mean share of
+    `answers` are method, request and reply. Returns `rows` compared; `same_ids`, the mean share of
     the exact results that were found too; `same_lists`, the share of rows that are equal in every
     place; and rows left out: `replaced`, because another generation answered them, and
-    `unanswered`, with the first `refusal`. None where there is nothing to compare.
+    `unanswered`, with the first `refusal`. None if there is nothing to compare.
     """
     shares: list[float] = []
-    equal = replaced = unanswered = 0
+    same_lists = replaced = unanswered = 0
     refusal = ""
     end = time.monotonic() + _SECONDS_MAX
     with grpc.insecure_channel(target) as channel:
-        for call, message, reply in answers:
-            if time.monotonic() > end or stopped():
+        for method, message, reply in answers:
+            if time.monotonic() > end or is_stopped():
                 break
-            request, answer = _read(call.method, message, reply)
-            method = "PredictLabels" if call.method == "PredictLabels" else "Query"
+            request, answer = _read(method, message, reply)
+            rows = len(answer.offsets) - 1
+            unary = "PredictLabels" if method == "PredictLabels" else "Query"
             try:
-                again = send(channel, target, method, exact(request).SerializeToString())
+                again = send(channel, target, unary, exact(request).SerializeToString())
             except RpcError as error:
-                unanswered += len(answer.offsets) - 1
+                unanswered += rows
                 refusal = refusal or str(error)
                 continue
             best = type(answer).FromString(again)
             if best.generation != answer.generation:
-                replaced += len(answer.offsets) - 1
+                replaced += rows
                 continue
             for row, exact_row in zip(_lists(answer), _lists(best), strict=True):
-                known = exact_row[exact_row >= 0]
-                shares.append(float(np.isin(known, row).mean()) if len(known) else 1.0)
-                equal += np.array_equal(row, exact_row)
+                shares.append(float(np.isin(exact_row, row).mean()) if len(exact_row) else 1.0)
+                same_lists += np.array_equal(row, exact_row)
     if not shares and not replaced and not unanswered:
         return None
     return {
         "rows": len(shares),
         "same_ids": float(np.mean(shares)) if shares else None,
-        "same_lists": equal / len(shares) if shares else None,
+        "same_lists": same_lists / len(shares) if shares else None,
         "replaced": replaced,
         "unanswered": unanswered,
         "refusal": refusal,
@@ -74,12 +72,12 @@ def compare_with_exact(
 
 def exact(request: RequestT) -> RequestT:
     """Return a request with exact search and no limit of the hash stage."""
-    changed = copy.deepcopy(request)
-    changed.search = enum_value(request.DESCRIPTOR.fields_by_name["search"], "exact")  # type: ignore[assignment]  # an enum's number
-    changed.hash_limit = 0
-    if isinstance(changed, query_pb2.QueryRequest):
-        changed.ClearField("epsilon")
-    return changed
+    again = copy.deepcopy(request)
+    again.search = enum_value(request.DESCRIPTOR.fields_by_name["search"], "exact")  # type: ignore[assignment]  # an enum's number
+    again.hash_limit = 0
+    if isinstance(again, query_pb2.QueryRequest):
+        again.ClearField("epsilon")
+    return again
 
 
 def send(channel: grpc.Channel, target: str, method: str, request: bytes) -> bytes:
@@ -101,7 +99,7 @@ def send(channel: grpc.Channel, target: str, method: str, request: bytes) -> byt
 
 
 def _read(method: str, request: bytes, reply: bytes) -> tuple[Request, Response]:
-    """Return request and response of whichever method."""
+    """Return request and response of any method, without the envelope of a stream."""
     if method == "PredictLabels":
         return (
             predict_pb2.PredictLabelsRequest.FromString(request),
@@ -116,7 +114,6 @@ def _read(method: str, request: bytes, reply: bytes) -> tuple[Request, Response]
 
 
 def _lists(answer: Response) -> list[IntArray]:
-    """Return the results of each row, in order, -1 where there are fewer than k."""
-    if isinstance(answer, query_pb2.QueryResponse):
-        return list(query_result(answer).ids)
-    return list(label_result(answer).labels)
+    """Return the results of each row, in order."""
+    ids = answer.ids if isinstance(answer, query_pb2.QueryResponse) else answer.labels
+    return np.split(np.array(ids, np.int64), answer.offsets[1:-1])

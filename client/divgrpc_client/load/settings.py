@@ -1,7 +1,4 @@
-"""How calls are sent, and to which servers.
-
-Load goes to servers of this machine alone, unless `Settings.allow_remote` says otherwise.
-"""
+"""How calls are sent, and to which servers."""
 
 import ipaddress
 from dataclasses import dataclass
@@ -12,13 +9,18 @@ from divgrpc_client.messages import arguments
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How calls are sent.
+    """How calls are sent. Raises `InvalidArgumentError` for a value out of range.
 
-    `poisson`: at random times instead of evenly. `warm_up`: seconds before anything is counted.
-    `processes` send the calls, each over `channels` connections. `timeout`: seconds of a call,
-    attempts after UNAVAILABLE, up to `retries`, included. `max_in_flight`: of all processes; calls
-    due beyond it are not sent and count as errors. `quality`: share of the answers, 0 to 1, that is
-    compared with exact search afterwards.
+    poisson: Send calls at random times.
+    warm_up: Seconds of calls before any count.
+    processes: Number of processes that send calls.
+    channels: Number of connections that each process opens.
+    timeout: Timeout of a call in seconds, retries included.
+    retries: Number of retries after UNAVAILABLE.
+    max_in_flight: Limit of calls under way; calls due beyond it are not sent and count as errors.
+    quality: Compare this share of the answers, 0 to 1, with exact search afterwards.
+    seed: Draw times and calls from this seed.
+    allow_remote: Allow a server on another machine.
     """
 
     poisson: bool = False
@@ -36,15 +38,13 @@ class Settings:
         for name in ("processes", "channels", "max_in_flight"):
             arguments.count(name, getattr(self, name))
         arguments.duration("timeout", self.timeout)
-        for name, value, most in (
-            ("warm_up", self.warm_up, 3600),
-            ("timeout", self.timeout, 3600),
-            ("retries", self.retries, 10),
-            ("quality", self.quality, 1),
-            ("seed", self.seed, 2**63),
+        for name, limit in (
+            *(("warm_up", 3600), ("timeout", 3600), ("retries", 10)),
+            *(("quality", 1), ("seed", 2**63)),
         ):
-            if not 0 <= value <= most:
-                raise InvalidArgumentError(name, f"{name} must be 0 to {most}, got {value!r}")
+            value = getattr(self, name)
+            if not 0 <= value <= limit:
+                raise InvalidArgumentError(name, f"{name} must be 0 to {limit}, got {value!r}")
         if not isinstance(self.retries, int):
             raise InvalidArgumentError(
                 "retries", f"retries must be a whole number, got {self.retries!r}"
@@ -52,13 +52,13 @@ class Settings:
 
 
 def check_target(target: str, *, allow_remote: bool = False) -> str:
-    """Return the target; raises `InvalidArgumentError` where it may be another machine."""
+    """Return the target; raises `InvalidArgumentError` if it may be another machine."""
     arguments.target(target)
     if not allow_remote and not _is_loopback(target):
         raise InvalidArgumentError(
             "target",
-            f"{target} may be another machine; load is put on it with --allow-remote alone "
-            "(allow_remote=True), and only where it is yours to load",
+            f"{target} may be another machine; --allow-remote (allow_remote=True) permits load on "
+            "it, if it is yours to load",
         )
     return target
 

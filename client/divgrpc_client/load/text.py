@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from divgrpc_client.formats.tables import console, table
 from divgrpc_client.load.report import Report
-from divgrpc_client.load.thresholds import is_time
+from divgrpc_client.load.thresholds import is_time, parse_threshold
 
 TIMES: Final = ("p50", "p90", "p99", "p99.9", "max", "mean")
 
@@ -64,12 +64,12 @@ def tables(report: Report) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]
             ("rate tried", "answered", "p50 ms", "p99 ms", "errors", "verdict"),
             [
                 (
-                    *(f"{one['rate']:,.0f}", f"{one['answered']:,.0f}"),
-                    *(ms(one["latency"]["p50"]), ms(one["latency"]["p99"])),
-                    f"{one['errors']:.2%}",
-                    "void" if one["void"] else "held" if one["held"] else "missed",
+                    *(f"{trial['rate']:,.0f}", f"{trial['answered']:,.0f}"),
+                    *(ms(trial["latency"]["p50"]), ms(trial["latency"]["p99"])),
+                    f"{trial['errors']:.2%}",
+                    "void" if trial["void"] else "held" if trial["held"] else "missed",
                 )
-                for one in sorted(report["search"]["trials"], key=lambda one: float(one["rate"]))
+                for trial in sorted(report["search"]["trials"], key=lambda one: float(one["rate"]))
             ],
         )
     if set(report["codes"]) - {"OK"} or report["retries"]:
@@ -77,10 +77,22 @@ def tables(report: Report) -> Iterator[tuple[Sequence[str], list[Sequence[str]]]
         rows = [(n, f"{count:,}", f"{count / total:.2%}") for n, count in report["codes"].items()]
         yield ("status", "calls", "share"), [*rows, ("retries", f"{report['retries']:,}", "")]
     if report["thresholds"]:
-        yield (
-            ("required", "measured", "verdict"),
-            [(one["text"], _measured(one), _outcome(one)) for one in report["thresholds"]],
-        )
+        yield ("required", "measured", "verdict"), [*map(_outcome, report["thresholds"])]
+
+
+def _outcome(outcome: dict[str, Any]) -> tuple[str, str, str]:
+    """Return the text of a threshold, the figure and the verdict."""
+    name, value = parse_threshold(outcome["text"]).name, outcome["value"]
+    if value is None:
+        figure = "not measured"
+    elif is_time(name):
+        figure = f"{ms(value)} ms"
+    else:
+        figure = f"{value:,.1f} a second" if name == "rate" else f"{value:.2%}"
+    verdict = "held" if outcome["held"] else "missed"
+    if outcome["too_many_errors"]:
+        verdict = "missed: too many calls failed"
+    return outcome["text"], figure, verdict
 
 
 def show(report: Report) -> None:
@@ -93,18 +105,3 @@ def show(report: Report) -> None:
         for row in rows:
             grid.add_row(*row)
         out.print(grid, "")
-
-
-def _measured(outcome: dict[str, Any]) -> str:
-    name, value = outcome["text"].partition("<")[0].partition(">")[0].strip(), outcome["value"]
-    if value is None:
-        return "not measured"
-    if is_time(name):
-        return f"{ms(value)} ms"
-    return f"{value:,.1f} a second" if name == "rate" else f"{value:.2%}"
-
-
-def _outcome(outcome: dict[str, Any]) -> str:
-    if outcome["held"]:
-        return "held"
-    return "missed: too many calls failed" if outcome["too_many_errors"] else "missed"

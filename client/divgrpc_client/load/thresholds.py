@@ -1,10 +1,10 @@
-"""What a run must reach: `p99<20ms`, `errors<0.1%`, `rate>=450`, `quality>0.95`.
+"""Bounds on figures of a run: `p99<20ms`, `errors<0.1%`, `rate>=450`, `quality>0.95`.
 
-p50, p99, p99.9, max, mean   latency from the intended send time, in us, ms or s
-service_p99, ...             the same from the true send time
-errors                       share of calls that were not answered OK, those not sent included
-rate                         calls answered OK a second
-quality                      share of the ids of exact search that were found too
+p50, p99.9, max, mean   latency from the time a call was due, in us, ms or s
+service_p99, ...        the same from the time it was sent
+errors                  share of calls that were not answered OK, those not sent included
+rate                    calls answered OK a second
+quality                 share of the ids of exact search that were found too
 """
 
 import operator
@@ -18,6 +18,7 @@ from divgrpc.errors import InvalidArgumentError
 _FORM: Final = re.compile(
     r"(?P<name>[a-z_]+[\d.]*)\s*(?P<sign><=|>=|<|>)\s*(?P<number>\d+\.?\d*)\s*(?P<unit>us|ms|s|%|)"
 )
+_PERCENTILE: Final = re.compile(r"(service_)?p(?P<percent>\d+(\.\d+)?)")
 _SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {
     "<": operator.lt,
     "<=": operator.le,
@@ -38,12 +39,12 @@ class Threshold:
     bound: float
 
     def holds(self, value: float | None) -> bool:
-        """Tell whether a figure is within the bound; what was not measured is not."""
+        """Tell whether a figure is within the bound; one that was not measured is not."""
         return value is not None and _SIGNS[self.sign](value, self.bound)
 
 
 def parse_threshold(text: str, field: str = "require") -> Threshold:
-    """Read a threshold; raises `InvalidArgumentError`, naming `field`, where it is not one."""
+    """Read a threshold; raises `InvalidArgumentError`, naming `field`, if it is not one."""
     match = _FORM.fullmatch(text.strip())
     if match is None:
         raise InvalidArgumentError(field, f"{field} must be such as p99<20ms, got {text!r}")
@@ -61,12 +62,12 @@ def parse_threshold(text: str, field: str = "require") -> Threshold:
 
 def is_time(name: str) -> bool:
     """Tell whether a figure is a latency."""
-    plain = name.removeprefix("service_")
-    return plain in {"max", "mean"} or percent_of(plain) is not None
+    return name.removeprefix("service_") == "mean" or percent_of(name) is not None
 
 
 def percent_of(name: str) -> float | None:
-    """Return the percentage that the name of a percentile has, None of any other name."""
-    if re.fullmatch(r"p\d+(\.\d+)?", name) and 0 < float(name[1:]) < 100:
-        return float(name[1:])
-    return None
+    """Return the percentage of a percentile's name, 100 of the maximum, None of other names."""
+    if name.removeprefix("service_") == "max":
+        return 100.0
+    match = _PERCENTILE.fullmatch(name)
+    return float(match["percent"]) if match and 0 < float(match["percent"]) < 100 else None

@@ -15,7 +15,7 @@ from typing import Final
 
 from divgrpc.types import EvaluateRow
 from divgrpc_client.formats.evaluation_tables import (
-    SHOWN,
+    HEADS,
     diversity,
     figure,
     limit,
@@ -206,7 +206,7 @@ def _methods(rows: Sequence[EvaluateRow]) -> Table:
     """Lay rows out as the paper's Table 1: methods under each search, columns under each k."""
     ks = _ks(rows)
     columns = [Column("method", numeric=False)]
-    columns += [Column(name, f"k = {k}") for k in ks for name in (*SHOWN.values(), "µs p50")]
+    columns += [Column(name, f"k = {k}") for k in ks for name in (*HEADS.values(), "µs p50")]
     by_kind = {(method(row), row.search, row.parameters.k): row for row in rows}
     best = {k: _best_texts(_at_k(rows, k)) for k in ks}
     bodies = []
@@ -231,7 +231,7 @@ def _measures(row: EvaluateRow | None, best: Sequence[str]) -> list[Cell | str]:
         return [""] * len(best)
     pairs = zip(_texts(row), best, strict=True)
     cells = [Cell(text, best=text == mark and text != "") for text, mark in pairs]
-    at = list(SHOWN).index("h_score")
+    at = list(HEADS).index("h_score")
     cells[at] = replace(cells[at], detail=_range(row))
     return list(cells)
 
@@ -244,7 +244,7 @@ def _best_texts(rows: Sequence[EvaluateRow]) -> list[str]:
 
 
 def _texts(row: EvaluateRow) -> list[str]:
-    return [*(figure(row.metrics[name].value) for name in SHOWN), _time(row)]
+    return [*(figure(row.metrics[name].value) for name in HEADS), _time(row)]
 
 
 def _looks(rows: Sequence[EvaluateRow]) -> dict[str, int]:
@@ -356,7 +356,7 @@ def _choices(choices: Sequence[EvaluateRow], rows: Sequence[EvaluateRow]) -> lis
 
 
 def _all_settings(rows: Sequence[EvaluateRow]) -> Table:
-    names = ("h", "95 % of h", *(n for n in SHOWN.values() if n != "h"), "µs p50", "p90", "p99")
+    names = ("h", "95 % of h", *(n for n in HEADS.values() if n != "h"), "µs p50", "p90", "p99")
     columns = [*_SETTING_COLUMNS, *map(Column, ("row", *names, "empty", "short"))]
     columns.append(Column("front", numeric=False))
     bodies = []
@@ -375,7 +375,7 @@ def _line(row: EvaluateRow, *, best: bool) -> list[Cell | str]:
         str(row.number),
         Cell(figure(row.metrics["h_score"].value), best=best),
         _range(row),
-        *(figure(row.metrics[name].value) for name in SHOWN if name != "h_score"),
+        *(figure(row.metrics[name].value) for name in HEADS if name != "h_score"),
         *(f"{time:,.0f}" for time in (times.p50, times.p90, times.p99)),
         f"{row.empty:,}",
         f"{row.short:,}",

@@ -10,7 +10,7 @@ import pytest
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc_client.load import Call, Settings, process
 from divgrpc_client.load.generator import DONE
-from divgrpc_client.load.run import Session
+from divgrpc_client.load.session import Session
 
 QUERIES = np.eye(6, dtype=np.float32)
 CALLS = [Call("images", QUERIES)]
@@ -19,14 +19,14 @@ CALLS = [Call("images", QUERIES)]
 def test_a_generator_that_stops_in_a_message_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader waits for the rest of a message only so long."""
     monkeypatch.setattr(process, "_MESSAGE_SECONDS", 1)
-    ours, theirs = Pipe()
-    with ours, theirs:
-        process.limit_pauses(ours)
-        theirs.send(DONE)
-        assert process.receive(ours) is None
-        os.write(theirs.fileno(), struct.pack("!i", 1_000) + b"cut")
+    near, far = Pipe()
+    with near, far:
+        process.limit_pauses(near)
+        far.send(DONE)
+        assert process.receive(near) is None
+        os.write(far.fileno(), struct.pack("!i", 1_000) + b"cut")
         with pytest.raises(UnavailableError, match="middle"):
-            process.receive(ours)
+            process.receive(near)
 
 
 def test_what_would_take_a_generators_memory_is_refused() -> None:

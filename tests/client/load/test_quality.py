@@ -8,9 +8,9 @@ import pytest
 
 from divgrpc_client import Client
 from divgrpc_client.load import Call, Settings, constant, run_load
-from divgrpc_client.load.mix import Method
+from divgrpc_client.load.calls import Method
 from divgrpc_client.load.quality import compare_with_exact
-from divgrpc_client.load.run import Session
+from divgrpc_client.load.session import Session
 from support.running_server import RunningServer
 from support.scripted_server import ScriptedIndex, serving
 
@@ -46,8 +46,8 @@ def test_what_cannot_be_compared_is_left_out(script: ScriptedIndex) -> None:
     rows = np.eye(6, dtype=np.float32)
     with serving(script) as target, Session(target, [Call("images", rows)], SAMPLED) as session:
         answers = [
-            (session.calls[kind], session.messages[kind][message], reply)
-            for kind, message, reply in session.run(constant(40, 1)).recorder.replies[:10]
+            (session.calls[kind].method, session.messages[kind][message], reply)
+            for kind, message, reply in session.run(constant(40, 1)).replies[:10]
         ]
         script.failures = [grpc.StatusCode.RESOURCE_EXHAUSTED] * 4
         script.generations = [2, 2, 1]

@@ -3,7 +3,6 @@
 import copy
 import json
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -15,11 +14,11 @@ from hypothesis import strategies as st
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.load import Call, Settings, constant, parse_threshold, write_report
 from divgrpc_client.load.page import page
-from divgrpc_client.load.recorder import NOT_SENT, SAMPLE, Part, Recorder, by_second, latencies
-from divgrpc_client.load.recorder import figures as figures_of
-from divgrpc_client.load.report import Report, Run, build_report, figure, judge, void_reasons
-from divgrpc_client.load.run import Session, search
+from divgrpc_client.load.record import NOT_SENT, SAMPLE, Part, Run, by_second, latencies
+from divgrpc_client.load.record import figures as figures_of
+from divgrpc_client.load.report import Report, build_report, figure, judge, void_reasons
 from divgrpc_client.load.schedule import Schedule
+from divgrpc_client.load.session import Session, search
 from divgrpc_client.load.settings import check_target
 from divgrpc_client.load.text import notes, summary
 from divgrpc_client.reports.page import render
@@ -31,9 +30,12 @@ REFUSED = grpc.StatusCode.RESOURCE_EXHAUSTED.value[0]
 CALL = Call("images", np.ones((5, 2)), {"k": 3})
 
 
-def empty(processes: int = 1) -> Recorder:
-    """Return an empty recorder of four seconds."""
-    return Recorder(BEGIN, BEGIN + SECONDS, processes)
+def empty(rate: float = 100, *, closed: int = 0, **settings: int) -> Run:
+    """Return a run of four seconds without a record."""
+    schedule = constant(rate, SECONDS)
+    sent = Settings(**settings)  # type: ignore[arg-type]  # counts and switches
+    end = BEGIN + SECONDS
+    return Run("localhost:1", [CALL], [[b"a"]], sent, None, schedule, closed, BEGIN, end)
 
 
 def part(samples: np.ndarray, *, busy: float = 0.0, lags: tuple[float, ...] = ()) -> Part:
@@ -54,35 +56,29 @@ def calls(
     return samples
 
 
-def run_of(recorder: Recorder, *, rate: float = 100, closed: int = 0) -> Run:
-    """Return a run of four seconds that recorded this."""
-    schedule = constant(rate, SECONDS)
-    return Run("localhost:1", [CALL], [[b"a"]], Settings(), None, schedule, closed, recorder)
-
-
-def recorded(*parts: np.ndarray) -> Recorder:
-    """Return what was recorded of some calls."""
-    recorder = empty()
+def recorded(*parts: np.ndarray, rate: float = 100, **options: int) -> Run:
+    """Return a run with the record of some calls."""
+    run = empty(rate, **options)
     for samples in parts:
-        recorder.add(0, part(samples), BEGIN + 1)
-    return recorder
+        run.add(0, part(samples), BEGIN + 1)
+    return run
 
 
-def report(*parts: np.ndarray, rate: float = 100) -> Report:
+def report(*parts: np.ndarray) -> Report:
     """Return the report of some calls."""
-    return build_report(run_of(recorded(*parts), rate=rate))
+    return build_report(recorded(*parts))
 
 
 @settings(deadline=None, derandomize=True, max_examples=30)
 @given(st.lists(st.lists(st.floats(1e-4, 50), max_size=40), min_size=1, max_size=4))
 def test_figures_are_those_of_all_calls(parts: list[list[float]]) -> None:
     """Whichever process reported a call, percentiles are by nearest rank over all of them."""
-    recorder = empty(processes=len(parts))
+    run = empty(processes=len(parts))
     for place, latency in enumerate(parts):
         for chunk in np.array_split(calls(np.array(latency)), 3):
-            recorder.add(place, part(chunk), BEGIN + 1)
+            run.add(place, part(chunk), BEGIN + 1)
     whole = sorted(value * 1e6 for latency in parts for value in latency)
-    found = figures_of(latencies(recorder.samples()))
+    found = figures_of(latencies(run.samples()))
     if not whole:
         assert set(found.values()) == {None}
         return
@@ -144,45 +140,37 @@ def test_the_curve_ends_where_the_count_does() -> None:
 )
 def test_late_calls_make_a_run_void(late: float, latency: float, void: bool) -> None:
     """It is void where lateness is much, and much of the latency it is part of."""
-    recorder = empty()
-    recorder.add(0, part(calls(latency, 400, late=late)), BEGIN + 1)
-    assert bool(void_reasons(run_of(recorder))) is void
+    assert bool(void_reasons(recorded(calls(latency, 400, late=late)))) is void
 
 
 def test_a_stalled_server_makes_no_run_void() -> None:
     """A generator that was on time did its part, whatever became of the calls."""
-    recorder = empty()
-    recorder.add(0, part(calls(3.0, 400), busy=0.5), BEGIN + 1)
-    assert void_reasons(run_of(recorder)) == []
+    run = empty()
+    run.add(0, part(calls(3.0, 400), busy=0.5), BEGIN + 1)
+    assert void_reasons(run) == []
 
 
 def test_a_busy_generator_makes_a_run_void() -> None:
     """One process that ran or waited for a core all the time is enough, in either kind of loop."""
     for closed in (0, 8):
-        recorder = empty(processes=2)
-        recorder.add(0, part(calls(0.01, 400), busy=1.0), BEGIN + 1)
-        recorder.add(1, part(calls(0.01, 0), busy=3.9), BEGIN + 2)
-        (reason,) = void_reasons(run_of(recorder, closed=closed))
+        run = empty(closed=closed, processes=2)
+        run.add(0, part(calls(0.01, 400), busy=1.0), BEGIN + 1)
+        run.add(1, part(calls(0.01, 0), busy=3.9), BEGIN + 2)
+        (reason,) = void_reasons(run)
         assert "load generator 2 was busy" in reason
 
 
 def test_calls_that_were_not_made_make_a_run_void() -> None:
     """So does a closed loop whose event loop lagged, and a run without a call."""
-    recorder = empty()
-    recorder.add(0, part(calls(0.01, 300)), BEGIN + 1)
-    (reason,) = void_reasons(run_of(recorder, rate=100))
+    (reason,) = void_reasons(recorded(calls(0.01, 300)))
     assert "300 calls were made of 400" in reason
-    few = empty()
-    few.add(0, part(calls(0.01, 60)), BEGIN + 1)
     for poisson, void in ((False, True), (True, False)):
-        run = replace(run_of(few, rate=25), settings=Settings(poisson=poisson))
-        assert bool(void_reasons(run)) is void
-    lagged = empty()
-    lagged.add(0, part(calls(0.01, 400), lags=(0.008,) * 50), BEGIN + 1)
-    assert void_reasons(run_of(lagged)) == []
-    (reason,) = void_reasons(run_of(lagged, closed=8))
-    assert "lagged" in reason
-    assert "not one call was counted" in void_reasons(run_of(empty(), closed=1))
+        assert bool(void_reasons(recorded(calls(0.01, 60), rate=25, poisson=poisson))) is void
+    for closed, reasons in ((0, []), (8, ["the loop that sent calls lagged"])):
+        run = empty(closed=closed)
+        run.add(0, part(calls(0.01, 400), lags=(0.008,) * 50), BEGIN + 1)
+        assert [reason.partition(":")[0] for reason in void_reasons(run)] == reasons
+    assert "not one call was counted" in void_reasons(empty(closed=1))
 
 
 @pytest.mark.parametrize(
@@ -316,12 +304,11 @@ def test_a_search_that_its_generator_ends_is_void(
             rate = schedule.steps[0].begin
             late = 0.5 if rate > generator else 0.0
             slow = 1.0 if rate > capacity else 0.01
-            samples = calls(slow + late, round(rate * SECONDS), late=late)
-            return run_of(recorded(samples), rate=rate)
+            return recorded(calls(slow + late, round(rate * SECONDS), late=late), rate=rate)
 
     session = Played("localhost:1", [CALL])
-    run, tried = session.find_highest_rate([parse_threshold("p99<20ms")], 100, SECONDS, None)
-    found = build_report(run, tried)
+    run, trials = session.find_highest_rate([parse_threshold("p99<20ms")], 100, SECONDS, None)
+    found = build_report(run, trials)
     assert 100 < found["search"]["rate"] <= min(capacity, generator)
     assert found["search"]["bound_by_generator"] is void
     assert bool(found["void"]) is void
@@ -354,8 +341,8 @@ def test_another_machine_is_refused(target: str) -> None:
 def test_any_percentile_can_be_required() -> None:
     """A percentile that no table has is computed from the calls themselves."""
     samples = calls(np.linspace(0.001, 0.4, 400), late=0.0005)
-    one, recorder = report(samples), recorded(samples)
-    assert figure(one, recorder, "p75") == pytest.approx(3e5, rel=2e-3)
-    assert figure(one, recorder, "service_p75") == pytest.approx(3e5 - 500, rel=2e-3)
-    assert figure(one, recorder, "p99.999") == one["latency"]["max"]
-    assert figure(one, recorder, "mean") == one["latency"]["mean"]
+    one, run = report(samples), recorded(samples)
+    assert figure(one, run, "p75") == pytest.approx(3e5, rel=2e-3)
+    assert figure(one, run, "service_p75") == pytest.approx(3e5 - 500, rel=2e-3)
+    assert figure(one, run, "p99.999") == one["latency"]["max"]
+    assert figure(one, run, "mean") == one["latency"]["mean"]

@@ -15,10 +15,10 @@ from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc_client import Client, RpcError
 from divgrpc_client.cli import main
 from divgrpc_client.load import Call, Settings, constant, read_mix, run_load
-from divgrpc_client.load import run as runs
-from divgrpc_client.load.recorder import Recorder
+from divgrpc_client.load import session as sessions
+from divgrpc_client.load.record import Run
 from divgrpc_client.load.report import build_report
-from divgrpc_client.load.run import Session
+from divgrpc_client.load.session import Session
 from divgrpc_protos.v1 import query_pb2
 from support import labelled_documents
 from support.command_line import Ran, start
@@ -49,7 +49,7 @@ class Stalling(ScriptedIndex):
         return super().Query(request, context)
 
 
-def once(act: Callable[[], object]) -> Callable[[Recorder], object]:
+def once(act: Callable[[], object]) -> Callable[[Run], object]:
     """Return what does something when the run is first looked at, which is when it begins."""
     acts = [act]
     return lambda _: acts.pop()() if acts else None
@@ -136,35 +136,35 @@ def test_a_refused_call_is_told_before_any_load(script: ScriptedIndex, target: s
 def test_an_interrupted_run_has_a_report(target: str) -> None:
     """It ends at once, with what it has, and is not called void for what was not sent."""
     with Session(target, [Call("images", QUERIES)], QUICK) as session:
-        looks: list[Recorder] = []
+        looks: list[Run] = []
 
-        def tell(recorder: Recorder) -> None:
-            looks.append(recorder)
+        def tell(run: Run) -> None:
+            looks.append(run)
             if len(looks) == 2:
                 session.interrupt()
 
         run = session.run(constant(50, 600), tell=tell)
     assert run.interrupted
-    assert 25 <= len(run.recorder.samples()) <= 250
+    assert 25 <= len(run.samples()) <= 250
 
 
 def test_a_dead_generator_ends_the_run(target: str) -> None:
     """A process that is gone is an error, not a quieter run."""
     with Session(target, [Call("images", QUERIES)], QUICK) as session:
-        kill = session._generators[0].kill
+        kill = session._generators[0].program.kill
         with pytest.raises(UnavailableError, match="died"):
             session.run(constant(50, 600), tell=once(kill))
 
 
 def test_a_stuck_generator_makes_a_run_void(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that does not come to the end is killed, and what the others saw is told."""
-    monkeypatch.setattr(runs, "_GRACE_SECONDS", 0.5)
+    monkeypatch.setattr(sessions, "_GRACE_SECONDS", 0.5)
     settings = Settings(warm_up=0, processes=2, timeout=1)
     with Session(target, [Call("images", QUERIES)], settings) as session:
-        stop = session._generators[0].send_signal
+        stop = session._generators[0].program.send_signal
         run = session.run(constant(50, 2), tell=once(lambda: stop(signal.SIGSTOP)))
     assert not run.ended
-    assert len(run.recorder.samples()) >= 40
+    assert len(run.samples()) >= 40
 
 
 def test_mixes_are_read(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.load.generator import Generator, Task, Trial
 from divgrpc_client.load.schedule import Schedule, Step, constant, parse_schedule
+from divgrpc_client.load.settings import Settings
 
 _RATES = st.floats(0, 2000)
 _STEPS = st.builds(Step, _RATES, _RATES, st.floats(0.1, 20))
@@ -123,12 +124,12 @@ def test_traffic_is_the_same_however_many_make_it(processes: int) -> None:
     """The calls of all processes together are those that one alone would make."""
 
     async def arrivals(place: int, processes: int) -> list[tuple[int, float, tuple[int, int]]]:
-        ours, theirs = multiprocessing.Pipe()
+        near, far = multiprocessing.Pipe()
         messages = [[b"a"] * 5, [b"b"] * 9]
-        task = Task("localhost:1", ["Query"] * 2, messages, [3, 1], place, processes, 1, 1, 0, 1, 7)
-        with ours, theirs:
-            trial = Trial(0, constant(300, 10), poisson=True)
-            return list(Generator(task, ours).arrivals(trial))
+        sent = Settings(processes=processes, channels=1, poisson=True, seed=7)
+        task = Task("localhost:1", ["Query"] * 2, messages, [3, 1], place, sent)
+        with near, far:
+            return list(Generator(task, near).arrivals(Trial(0, constant(300, 10))))
 
     alone = asyncio.run(arrivals(0, 1))
     together = [

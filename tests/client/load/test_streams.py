@@ -10,7 +10,7 @@ import pytest
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.load import Call, Settings, constant, run_load
 from divgrpc_client.load.report import build_report
-from divgrpc_client.load.run import Session
+from divgrpc_client.load.session import Session
 from divgrpc_protos.v1 import query_pb2
 from support.scripted_server import ScriptedIndex, serving
 

@@ -6,20 +6,19 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing.connection import Connection, wait
-from types import FrameType, TracebackType
-from typing import Final, Self, TypeAlias, cast
+from types import FrameType
+from typing import Any, Final, Self, TypeAlias, cast
 
 import grpc
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.client import Client
-from divgrpc_client.load import report as reports
+from divgrpc_client.load.calls import BYTES_MAX, Call
 from divgrpc_client.load.generator import STOP, Task, Trial
-from divgrpc_client.load.mix import BYTES_MAX, Call
 from divgrpc_client.load.process import Process, receive
 from divgrpc_client.load.quality import compare_with_exact, send
-from divgrpc_client.load.recorder import Part, Recorder
-from divgrpc_client.load.report import Report, Run, Tried
+from divgrpc_client.load.record import Run
+from divgrpc_client.load.report import Report, build_report, judge, judge_rate
 from divgrpc_client.load.schedule import Schedule, constant
 from divgrpc_client.load.settings import Settings, check_target
 from divgrpc_client.load.thresholds import Threshold, is_time, parse_threshold
@@ -42,7 +41,7 @@ _TRIALS_MAX: Final = 24
 # Least calls of a trial for a meaningful percentile.
 _CALLS_MIN: Final = 20
 
-Tell: TypeAlias = Callable[[Recorder], object]
+Tell: TypeAlias = Callable[[Run], object]
 
 
 def run_load(
@@ -68,36 +67,44 @@ def run_load(
         schedule; the first trial has the first rate of the schedule.
     require: bounds on figures of the report, such as "p99<20ms". The report's `thresholds` say
         whether they hold.
-    tell: called with the recorder once a second.
+    tell: called with the run once a second.
 
     Ctrl-C ends the run and returns the report so far. Raises `InvalidArgumentError` for an invalid
     call or threshold, `RpcError` if the server refuses a call of the mix or does not answer, and
     `UnavailableError` if a process of the run dies.
     """
-    goals = [_objective(objective) for objective in objectives]
-    required = [_threshold(one, "require") for one in require]
-    if any(bound.name == "quality" for bound in required) and not (settings and settings.quality):
+    goals = [_threshold(one, "objective") for one in objectives]
+    for goal in goals:
+        # A search needs a goal that holds at all lower rates if it holds at one.
+        if goal.sign not in ("<", "<=") or not (is_time(goal.name) or goal.name == "errors"):
+            raise InvalidArgumentError(
+                "objective",
+                f"objective must be a greatest latency or share of errors: {goal.text!r}",
+            )
+    bounds = [_threshold(one, "require") for one in require]
+    if any(bound.name == "quality" for bound in bounds) and not (settings and settings.quality):
         raise InvalidArgumentError("quality", "require of quality needs quality, a share of calls")
     with Session(target, calls, settings) as session, _interruptible(session):
         if goals:
-            run, search = session.find_highest_rate(
+            run, trials = session.find_highest_rate(
                 goals, schedule.steps[0].begin, schedule.seconds, tell
             )
-            report = reports.build_report(run, search)
+            report = build_report(run, trials)
         else:
             run = session.run(schedule, closed=closed, tell=tell)
-            report = reports.build_report(run)
+            report = build_report(run)
         if session.settings.quality and not session.interrupted:
-            report["quality"] = compare_with_exact(
-                session.target,
-                [
-                    (session.calls[kind], session.messages[kind][message], reply)
-                    for kind, message, reply in run.recorder.replies
-                ],
-                lambda: session.interrupted,
-            )
-        report["thresholds"] = reports.judge(report, run.recorder, required)
+            answers = [
+                (session.calls[kind].method, session.messages[kind][message], reply)
+                for kind, message, reply in run.replies
+            ]
+            report["quality"] = compare_with_exact(target, answers, lambda: session.interrupted)
+        report["thresholds"] = judge(report, run, bounds)
     return report
+
+
+def _threshold(threshold: Threshold | str, field: str) -> Threshold:
+    return threshold if isinstance(threshold, Threshold) else parse_threshold(threshold, field)
 
 
 class Session:
@@ -121,9 +128,13 @@ class Session:
         self._generators: list[Process] = []
 
     def __enter__(self) -> Self:
+        methods = [call.method for call in self.calls]
+        shares = [call.share for call in self.calls]
         with self._stack:
             for place in range(self.settings.processes):
-                process = self._stack.enter_context(Process(self._task(place)))
+                task = Task(self.target, methods, self.messages, shares, place, self.settings)
+                process = Process(task)
+                self._stack.callback(process.close)
                 self._generators.append(process)
             # None may be late because it is still starting.
             for process in self._generators:
@@ -132,12 +143,7 @@ class Session:
             self._stack = self._stack.pop_all()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stack.close()
 
     def interrupt(self) -> None:
@@ -147,92 +153,71 @@ class Session:
     def run(self, schedule: Schedule, *, closed: int = 0, tell: Tell | None = None) -> Run:
         """Send the calls of a schedule, or of `closed` loops for as long as it lasts."""
         settings = self.settings
+        warm_up = settings.warm_up if closed or schedule.steps[0].begin else 0.0
         begin = time.monotonic() + _LEAD_SECONDS
-        counted = begin + (settings.warm_up if closed or schedule.steps[0].begin else 0.0)
-        recorder = Recorder(counted, counted + schedule.seconds, settings.processes)
         run = Run(
-            *(self.target, self.calls, self.messages, settings, self.server),
-            *(schedule, closed, recorder),
-        )
-        trial = Trial(
-            begin=begin,
-            schedule=schedule.after(counted - begin),
-            poisson=settings.poisson,
-            closed=closed,
-            sample_every=round(1 / settings.quality) if settings.quality else 0,
+            *(self.target, self.calls, self.messages, settings, self.server, schedule, closed),
+            begin=begin + warm_up,
+            end=begin + warm_up + schedule.seconds,
         )
         for process in self._generators:
-            process.connection.send(trial)
-        self._collect(run, trial, tell)
+            process.connection.send(Trial(begin, schedule.after(warm_up), closed))
+        self._collect(run, tell)
         return run
 
-    def _collect(self, run: Run, trial: Trial, tell: Tell | None) -> None:
+    def _collect(self, run: Run, tell: Tell | None) -> None:
         """Record what processes report until all are done, or are killed when overdue."""
-        recorder, next_look = run.recorder, run.recorder.begin
-        overdue = trial.begin + trial.schedule.seconds + self.settings.timeout + _GRACE_SECONDS
+        next_look = run.begin
+        overdue = run.end + self.settings.timeout + _GRACE_SECONDS
         waiting = {process.connection: n for n, process in enumerate(self._generators)}
         while waiting:
             for ready in wait(list(waiting), _POLL_SECONDS):
-                place = waiting[cast(Connection, ready)]
-                part = receive(cast(Connection, ready))
-                if isinstance(part, Part):
-                    recorder.add(place, part, time.monotonic())
-                    del recorder.replies[_REPLIES_MAX:]
+                connection = cast(Connection, ready)
+                part = receive(connection)
+                if part is None:
+                    del waiting[connection]
                 else:
-                    del waiting[cast(Connection, ready)]
+                    run.add(waiting[connection], part, time.monotonic())
+                    del run.replies[_REPLIES_MAX:]
             now = time.monotonic()
             if self.interrupted and not run.interrupted:
-                run.interrupted = True
-                recorder.end_at(now)
+                run.interrupt(now)
                 for process in self._generators:
                     with suppress(OSError):
                         process.connection.send(STOP)
             if tell is not None and now >= next_look:
                 next_look += 1.0
-                tell(recorder)
+                tell(run)
             if now > overdue:
                 for place in waiting.values():
-                    self._generators[place].kill()
+                    self._generators[place].program.kill()
                 run.ended = False
                 return
 
     def find_highest_rate(
         self, objectives: Sequence[Threshold], begin: float, seconds: float, tell: Tell | None
-    ) -> tuple[Run, list[Tried]]:
-        """Return the run of the highest rate that held, or of the lowest tried, and all tries.
+    ) -> tuple[Run, list[dict[str, Any]]]:
+        """Return the run of the highest rate that held, or of the lowest tried, and all trials.
 
         An interrupted trial ends the search.
         """
-        tried: list[Tried] = []
+        runs: list[Run] = []
+        trials: list[dict[str, Any]] = []
 
         def holds(rate: float) -> bool:
-            if tried and tried[-1].run.interrupted:
+            if trials and self.interrupted:
                 return False
             run = self.run(constant(rate, seconds), tell=tell)
-            tried.append(reports.judge_rate(run, rate, objectives))
-            return tried[-1].held
+            trials.append(judge_rate(run, rate, objectives))
+            # A search goes up from rates that hold, and down until the first does.
+            if trials[-1]["held"] or not any(trial["held"] for trial in trials):
+                runs[:] = [run]
+            return bool(trials[-1]["held"])
 
         search(holds, begin, _CALLS_MIN / seconds)
-        held = [one for one in tried if one.held]
-        if held:
-            return max(held, key=lambda one: one.rate).run, tried
-        return min(tried, key=lambda one: one.rate).run, tried
-
-    def _task(self, place: int) -> Task:
-        settings = self.settings
-        return Task(
-            target=self.target,
-            methods=[call.method for call in self.calls],
-            messages=self.messages,
-            shares=[call.share for call in self.calls],
-            place=place,
-            processes=settings.processes,
-            channels=settings.channels,
-            timeout=settings.timeout,
-            retries=settings.retries,
-            max_in_flight=-(-settings.max_in_flight // settings.processes),
-            seed=settings.seed,
-        )
+        (run,) = runs
+        run.interrupted = self.interrupted
+        return run, trials
 
     def _check(self) -> None:
         """See that the server takes every kind of call, before it gets thousands of them."""
@@ -266,22 +251,6 @@ def search(holds: Callable[[float], bool], begin: float, least: float = 1.0) -> 
             rate = 2 * low
         if rate < least:
             return
-
-
-def _threshold(threshold: Threshold | str, field: str) -> Threshold:
-    return threshold if isinstance(threshold, Threshold) else parse_threshold(threshold, field)
-
-
-def _objective(objective: Threshold | str) -> Threshold:
-    """Return an objective; a search needs one that holds at all lower rates if it holds at one."""
-    threshold = _threshold(objective, "objective")
-    bounded = is_time(threshold.name) or threshold.name == "errors"
-    if threshold.sign not in ("<", "<=") or not bounded:
-        raise InvalidArgumentError(
-            "objective",
-            f"objective must be a greatest latency or share of errors: {threshold.text!r}",
-        )
-    return threshold
 
 
 @contextmanager

@@ -1,6 +1,7 @@
-"""What all processes of a run saw, put together: one record a call, and figures of them."""
+"""What all processes of a run recorded, put together: a sample for each call, and figures."""
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -8,15 +9,20 @@ import grpc
 import numpy as np
 import numpy.typing as npt
 
-# One call: times by the monotonic clock that all processes share, in seconds; `kind` is its place
-# in the mix, `code` the gRPC status.
+from divgrpc_client.load.calls import Call
+from divgrpc_client.load.schedule import Schedule
+from divgrpc_client.load.settings import Settings
+from divgrpc_client.messages.responses import ServerInfo
+
+# One call: times in seconds of the monotonic clock that all processes share, the place of its kind
+# in the mix, and its gRPC status.
 SAMPLE: Final = np.dtype(
     [("due", "f8"), ("sent", "f8"), ("done", "f8"), ("kind", "u2"), ("code", "u1")]
 )
 # In place of a status: the call was due while too many were under way, and was not sent.
 NOT_SENT: Final = 255
 OK: Final = grpc.StatusCode.OK.value[0]
-_LATE: Final = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
+_DEADLINE_EXCEEDED: Final = grpc.StatusCode.DEADLINE_EXCEEDED.value[0]
 _NAMES: Final = {code.value[0]: code.name for code in grpc.StatusCode} | {NOT_SENT: "NOT_SENT"}
 _PERCENTILES: Final = (50.0, 90.0, 95.0, 99.0, 99.9, 99.99)
 
@@ -28,8 +34,12 @@ Times = npt.NDArray[np.float64]
 class Part:
     """What a process saw since its last part.
 
-    `samples` are the bytes of SAMPLEs, `replies` (kind, message, reply), `lags` seconds that its
-    event loop came too late, `busy` seconds that it ran or waited for a core.
+    samples: the bytes of SAMPLEs.
+    retries: number of retries.
+    replies: (kind, message, reply) of some calls.
+    in_flight: calls under way.
+    lags: seconds that its event loop was late.
+    busy: seconds that it ran or waited for a core.
     """
 
     samples: bytes
@@ -41,29 +51,39 @@ class Part:
 
 
 @dataclass(slots=True)
-class Recorder:
-    """All calls due from `begin`, which is after the warm-up, to `end`; monotonic seconds.
+class Run:
+    """One run: what was sent to which server, and what was recorded.
 
-    It keeps 27 bytes a call.
+    Calls count that are due from `begin`, after the warm-up, to `end`, in monotonic seconds. They
+    take 27 bytes each. `ended` is false if a process had to be killed.
     """
 
+    target: str
+    calls: Sequence[Call]
+    messages: Sequence[Sequence[bytes]]
+    settings: Settings
+    server: ServerInfo | None
+    schedule: Schedule
+    closed: int
     begin: float
     end: float
-    processes: int = 1
+    interrupted: bool = False
+    ended: bool = True
     retries: int = 0
     replies: list[tuple[int, int, bytes]] = field(default_factory=list)
     lags: list[float] = field(default_factory=list)
     busy: list[float] = field(init=False)
     in_flight: list[int] = field(init=False)
-    _parts: list[Samples] = field(default_factory=list)
+    _blocks: list[Samples] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.busy, self.in_flight = [0.0] * self.processes, [0] * self.processes
+        processes = self.settings.processes
+        self.busy, self.in_flight = [0.0] * processes, [0] * processes
 
     def add(self, place: int, part: Part, now: float) -> None:
         """Add what process `place` reports at the time `now`."""
         samples = np.frombuffer(part.samples, SAMPLE)
-        self._parts.append(samples[(samples["due"] >= self.begin) & (samples["due"] < self.end)])
+        self._blocks.append(samples[(samples["due"] >= self.begin) & (samples["due"] < self.end)])
         self.in_flight[place] = part.in_flight
         if self.begin <= now < self.end:
             self.busy[place] += part.busy
@@ -72,8 +92,9 @@ class Recorder:
             self.retries += part.retries
             self.replies += part.replies
 
-    def end_at(self, now: float) -> None:
-        """Count nothing from now on: the run was interrupted."""
+    def interrupt(self, now: float) -> None:
+        """Count nothing from now on."""
+        self.interrupted = True
         self.end = min(self.end, max(self.begin, now))
 
     @property
@@ -82,14 +103,14 @@ class Recorder:
         return self.end - self.begin
 
     def samples(self) -> Samples:
-        """Return a record (calls,) for each call so far."""
-        if len(self._parts) > 1:
-            self._parts = [np.concatenate(self._parts)]
-        whole = self._parts[0] if self._parts else np.zeros(0, SAMPLE)
-        return np.asarray(whole[whole["due"] < self.end])
+        """Return a SAMPLE for each call so far."""
+        if len(self._blocks) > 1:
+            self._blocks = [np.concatenate(self._blocks)]
+        samples = self._blocks[0] if self._blocks else np.zeros(0, SAMPLE)
+        return np.asarray(samples[samples["due"] < self.end])
 
     def in_time(self) -> Samples:
-        """Return the calls answered OK before the end: answers after it are no throughput."""
+        """Return the calls answered OK before the end: later answers are no throughput."""
         samples = self.samples()
         return np.asarray(samples[(samples["code"] == OK) & (samples["done"] < self.end)])
 
@@ -101,11 +122,16 @@ class Recorder:
 def latencies(samples: Samples, since: str = "due") -> Times:
     """Return times (calls,) in microseconds since calls were `due` or `sent`.
 
-    They are of calls answered OK and of calls that missed their deadline. Without the latter the
-    slowest would be missing; refusals come at once, and would make a server look fast.
+    They are of calls answered OK and of calls that missed their deadline. Refusals come at once,
+    and would make a server look fast.
     """
-    timed = samples[np.isin(samples["code"], (OK, _LATE))]
+    timed = samples[np.isin(samples["code"], (OK, _DEADLINE_EXCEEDED))]
     return np.asarray((timed["done"] - timed[since]) * 1e6)
+
+
+def lateness(samples: Samples) -> Times:
+    """Return the microseconds (calls,) from when each call was due to when it was sent."""
+    return np.asarray((samples["sent"] - samples["due"]) * 1e6)
 
 
 def percentile(times: Times, percent: float) -> float | None:
@@ -115,16 +141,19 @@ def percentile(times: Times, percent: float) -> float | None:
     return float(np.percentile(times, percent, method="inverted_cdf").round(1))
 
 
+def mean(times: Times) -> float | None:
+    """Return the mean of times (n,); None of no times."""
+    return round(float(times.mean()), 1) if len(times) else None
+
+
 def figures(times: Times) -> dict[str, float | None]:
     """Return percentiles, mean and maximum of times (n,) by name; None of no times."""
-    shown = {f"p{percent:g}": percentile(times, percent) for percent in _PERCENTILES}
-    ends = (times.mean(), times.max()) if len(times) else (None, None)
-    rounded = (None if end is None else round(float(end), 1) for end in ends)
-    return shown | dict(zip(("mean", "max"), rounded, strict=True))
+    percentiles = {f"p{percent:g}": percentile(times, percent) for percent in _PERCENTILES}
+    return percentiles | {"mean": mean(times), "max": percentile(times, 100)}
 
 
 def curve(times: Times) -> list[tuple[float, float]]:
-    """Return (percentile, microseconds), ten points for each further nine the count bears."""
+    """Return (percentile, microseconds), ten points for each nine that the count bears."""
     percents = 100 * (1 - 10 ** -(np.arange(61) / 10))
     percents = percents[len(times) * (1 - percents / 100) >= 1]
     if not len(percents):
@@ -144,25 +173,24 @@ def errors(samples: Samples) -> float:
     return float((samples["code"] != OK).mean()) if len(samples) else 0.0
 
 
-def by_second(recorder: Recorder) -> list[dict[str, float | None]]:
+def by_second(run: Run) -> list[dict[str, float | None]]:
     """Return figures of each second: of the calls due in it, but `answered` of those done in it."""
-    samples = recorder.samples()
-    seconds = int(np.ceil(recorder.seconds))
-    due = np.floor(samples["due"] - recorder.begin).astype(np.int64)
-    done = np.floor(samples["done"] - recorder.begin)[samples["code"] == OK]
+    samples = run.samples()
+    due = np.floor(samples["due"] - run.begin).astype(np.int64)
+    done = np.floor(samples["done"] - run.begin)[samples["code"] == OK]
     rows: list[dict[str, float | None]] = []
-    for second in range(seconds):
-        in_second = samples[due == second]
-        times = latencies(in_second)
-        late = (in_second["sent"] - in_second["due"]) * 1e6
+    for second in range(int(np.ceil(run.seconds))):
+        calls = samples[due == second]
+        times = latencies(calls)
         rows.append(
             {
                 "second": second,
-                "due": len(in_second),
+                "due": len(calls),
                 "answered": int((done == second).sum()),
-                "failed": int((in_second["code"] != OK).sum()),
-                **{name: figures(times)[name] for name in ("p50", "p90", "p99", "max")},
-                "late": float(late.max().round(1)) if len(in_second) else 0.0,
+                "failed": int((calls["code"] != OK).sum()),
+                **{f"p{percent}": percentile(times, percent) for percent in (50, 90, 99)},
+                "max": percentile(times, 100),
+                "late": percentile(lateness(calls), 100) or 0.0,
             }
         )
     return rows

@@ -1,23 +1,18 @@
-"""A mix of calls. All messages are encoded before the measured time starts.
+"""Kinds of calls. All messages are encoded before the measured time starts.
 
-A mix is a file in TOML; paths in it are relative to it. A list, of `batch` or of an option, makes
-one kind of call for each of its values:
+A mix is a TOML file of kinds of calls; its paths are relative to it. A list, of `batch` or of an
+option, makes one kind of call for each of its values:
 
     [[call]]
     index = "products"
     data = "queries.npy"       # also .npz (with key), .fvecs, svmlight, scipy's sparse .npz
-    share = 3                  # of the calls, beside the other shares; default 1
+    share = 3                  # weight among the calls; default 1
     batch = [1, 16]            # rows a call
     k = [10, 100]              # any option of divgrpc query
     diversity = [0, 0.3]
 
     [[call]]
-    method = "QueryStream"     # the same queries, on streams that stay open
-    index = "products"
-    data = "queries.npy"
-
-    [[call]]
-    method = "PredictLabels"
+    method = "PredictLabels"   # or "QueryStream": queries on streams that stay open
     index = "papers"
     data = "documents.npz"
     top_k = 5                  # any option of divgrpc predict
@@ -25,13 +20,12 @@ one kind of call for each of its values:
 
 import itertools
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
-from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc_client.formats.files import pick_rows, read_vectors
@@ -46,15 +40,19 @@ Method: TypeAlias = Literal["Query", "QueryStream", "PredictLabels"]
 # Most messages of one kind of call, and most bytes of all kinds. Every process holds a copy.
 _MESSAGES_MAX: Final = 2_000
 BYTES_MAX: Final = 2**26
-_OWN_KEYS: Final = ("method", "index", "data", "key", "dims", "rows", "share", "batch")
+_KEYS: Final = ("method", "index", "data", "key", "index_base", "dims", "rows", "share", "batch")
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One kind of call: rows of `vectors` (n, dims), `batch` at a time, asked of `index`.
+    """One kind of call.
 
-    `options` are those of `Client.query`, or of `Client.predict_labels` for the method
-    "PredictLabels". `share` is its part of the calls, beside the shares of the other kinds.
+    index: name of the index.
+    vectors: (n, dims) rows to ask about.
+    options: those of `Client.query`, or of `Client.predict_labels` for "PredictLabels".
+    method: the RPC; every query of a "QueryStream" counts as a call.
+    batch: rows of one call.
+    share: weight of this kind among all kinds, above 0.
     """
 
     index: str
@@ -66,8 +64,8 @@ class Call:
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
-            known = " or ".join(get_args(Method))
-            raise InvalidArgumentError("method", f"method must be {known}, got {self.method!r}")
+            methods = " or ".join(get_args(Method))
+            raise InvalidArgumentError("method", f"method must be {methods}, got {self.method!r}")
         object.__setattr__(self, "vectors", as_matrix("vectors", self.vectors))
         arguments.count("batch", self.batch)
         if not 0 < self.share < float("inf"):
@@ -80,47 +78,41 @@ class Call:
 
     @property
     def name(self) -> str:
-        """What tells it from the other calls of a mix."""
+        """Method, index, batch and options, which tell it from the other kinds."""
         options = [f"{name} {value}" for name, value in self.options.items()]
         rows = [f"{self.batch} rows"] if self.batch > 1 else []
         return ", ".join([f"{self.method} {self.index}", *rows, *options])
 
     def messages(self, seed: int, room: int = BYTES_MAX) -> list[bytes]:
-        """Return its requests on the wire, of different rows as far as there are any; seeded.
+        """Return its requests on the wire, of different rows as far as there are any.
 
         They take about `room` bytes at most. Raises `InvalidArgumentError` for a wrong option.
         """
-        fields, make = self._fields()
+        make: Callable[..., Any] = requests.query
+        if self.method == "PredictLabels":
+            predict = PredictOptions(**self.options)  # type: ignore[typeddict-item]  # checked next
+            fields, make = requests.predict_fields(self.index, predict), requests.predict
+        else:
+            query = QueryOptions(**self.options)  # type: ignore[typeddict-item]  # checked next
+            fields = requests.query_fields(self.index, query)
         order = np.random.default_rng([seed, 2]).permutation(row_count(self.vectors))
         whole = len(order) - len(order) % self.batch
         messages: list[bytes] = []
         size = 0
         for rows in order[:whole].reshape(-1, self.batch):
-            message = make(fields, picked(self.vectors, rows), 0, self.batch)
-            messages.append(message.SerializeToString())
+            request = make(fields, picked(self.vectors, rows), 0, self.batch)
+            if self.method == "QueryStream":
+                # The sender puts the query's number before it.
+                request = query_pb2.QueryStreamRequest(query=request)
+            messages.append(request.SerializeToString())
             size += len(messages[-1])
             if len(messages) == _MESSAGES_MAX or size >= room:
                 break
         return messages
 
-    def _fields(self) -> tuple[dict[str, object], Callable[..., Message]]:
-        if self.method == "PredictLabels":
-            predict = PredictOptions(**self.options)  # type: ignore[typeddict-item]  # checked next
-            return requests.predict_fields(self.index, predict), requests.predict
-        options = QueryOptions(**self.options)  # type: ignore[typeddict-item]  # checked next
-        make = requests.query if self.method == "Query" else _streamed
-        return requests.query_fields(self.index, options), make
-
-
-def _streamed(
-    fields: dict[str, object], rows: Matrix, start: int, stop: int
-) -> query_pb2.QueryStreamRequest:
-    """Return a query of a stream; the sender puts its number before it."""
-    return query_pb2.QueryStreamRequest(query=requests.query(fields, rows, start, stop))
-
 
 def read_mix(path: Path) -> list[Call]:
-    """Read a mix; raises `InvalidArgumentError` where the file is missing or is not a mix."""
+    """Read a mix; raises `InvalidArgumentError` if the file is missing or is not a mix."""
     try:
         content = tomllib.loads(path.read_text())
     except (OSError, ValueError) as error:
@@ -132,7 +124,7 @@ def read_mix(path: Path) -> list[Call]:
     calls = []
     for number, table in enumerate(tables, 1):
         try:
-            calls += list(_calls(path.parent, table))
+            calls += calls_of(table, path.parent)
         except KeyError as error:
             raise InvalidArgumentError(
                 "mix", f"{path}, call {number}: {error.args[0]} is missing"
@@ -142,26 +134,27 @@ def read_mix(path: Path) -> list[Call]:
     return calls
 
 
-def _calls(folder: Path, table: Mapping[str, Any]) -> Iterator[Call]:
-    """Yield the calls of one table: every combination of its lists, in equal shares."""
-    index, data = table["index"], table["data"]
-    vectors = read_vectors(folder / data, table.get("key"), dims=table.get("dims"))
+def calls_of(table: Mapping[str, Any], folder: Path) -> list[Call]:
+    """Return the calls of one table of a mix: every combination of its lists, in equal shares."""
+    path = folder / table["data"]
+    base = table.get("index_base", "auto")
+    vectors = read_vectors(path, table.get("key"), base=base, dims=table.get("dims"))
     rows = pick_rows(table.get("rows"), row_count(vectors))
-    vectors = take(vectors, rows.start, rows.stop)
-    options = {name: value for name, value in table.items() if name not in _OWN_KEYS}
-    options["batch"] = table.get("batch", 1)
-    lists = [value if isinstance(value, list) else [value] for value in options.values()]
-    for name, choices in zip(options, lists, strict=True):
+    axes = {name: value for name, value in table.items() if name not in _KEYS}
+    axes["batch"] = table.get("batch", 1)
+    lists = [value if isinstance(value, list) else [value] for value in axes.values()]
+    for name, choices in zip(axes, lists, strict=True):
         if not choices:
             raise InvalidArgumentError(name, f"{name} is an empty list")
-    combinations = list(itertools.product(*lists))
-    for values in combinations:
-        combination = dict(zip(options, values, strict=True))
-        yield Call(
-            index=index,
-            vectors=vectors,
+    combinations = [dict(zip(axes, values, strict=True)) for values in itertools.product(*lists)]
+    return [
+        Call(
+            index=table["index"],
+            vectors=take(vectors, rows.start, rows.stop),
             method=table.get("method", "Query"),
-            batch=combination.pop("batch"),
-            options=combination,
+            batch=options.pop("batch"),
+            options=options,
             share=table.get("share", 1) / len(combinations),
         )
+        for options in combinations
+    ]

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc_client.formats.label_inputs import read_edges, read_names
+from divgrpc_client.formats.documents import read_edges
+from divgrpc_client.formats.files import read_lines
 
 
 def test_names_are_lines(tmp_path: Path) -> None:
     """Line feeds alone end a name; an empty line is an empty name."""
     path = tmp_path / "names.txt"
     path.write_text("a\u2028b\nc\x0cd\n\ne\n", encoding="utf-8")
-    assert read_names(path) == ["a\u2028b", "c\x0cd", "", "e"]
+    assert read_lines("label_names", path) == ["a\u2028b", "c\x0cd", "", "e"]
 
 
 def test_edges_are_pairs_of_numbers(tmp_path: Path) -> None:

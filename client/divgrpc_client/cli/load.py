@@ -1,0 +1,222 @@
+"""The command `divgrpc load`: its options, and the run that they describe."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.parameters.signatures import defaults_of, explanations_of
+from divgrpc_client.cli.options import add_fields, add_options, add_reading, options_in
+from divgrpc_client.formats import json_output
+from divgrpc_client.formats.extras import extra
+from divgrpc_client.load.calls import Call, calls_of, read_mix
+from divgrpc_client.load.record import Run, codes
+from divgrpc_client.load.report import Report, write_report
+from divgrpc_client.load.schedule import Schedule, constant, parse_schedule
+from divgrpc_client.load.session import run_load
+from divgrpc_client.load.settings import Settings, check_target
+from divgrpc_client.messages.options import QUERY_DEFAULTS, QueryOptions
+
+_MISSED: Final = 3
+_VOID: Final = 4
+_INTERRUPTED: Final = 130
+_RATE, _SECONDS = 100.0, 10.0
+# Settings that are options of the same name; --timeout is one of every command, and --seed another.
+_SETTINGS: Final = [name for name in get_type_hints(Settings) if name not in ("timeout", "seed")]
+
+
+def load(arguments: argparse.Namespace) -> int:
+    """Send calls to a server at a set rate, and report latency, errors and throughput.
+
+    Latency counts from when a call was due, not from when it could be sent, so a server that stalls
+    cannot hide it.
+
+      divgrpc load images --data queries.npy --rate 500 --duration 30
+      divgrpc load images --data queries.npy --rate 500 --poisson --require 'p99<20ms'
+      divgrpc load images --data queries.npy --schedule '100..1000/30s'    a ramp
+      divgrpc load images --data queries.npy --schedule '100:10s,200:10s'  steps
+      divgrpc load images --data queries.npy --objective 'p99<20ms'        the highest such rate
+      divgrpc load images --data queries.npy --closed 64    64 at a time, each when one is answered
+      divgrpc load --mix mix.toml --rate 500 --report load.html --save load.json
+
+    A mix is a TOML file of [[call]] tables. Each has index and data, and may have key, rows, batch,
+    share, method ("Query", "QueryStream" or "PredictLabels") and any option of divgrpc query or
+    predict. A list makes one kind of call for each of its values.
+
+    The exit code is 3 if a --require was missed, and 4 if the run is VOID: the generator, not the
+    server, was the bottleneck. More --processes may help, or a generator on another machine. Ctrl-C
+    ends a run early; the report then covers the calls so far.
+    """
+    with extra("load", "load", "cli"):
+        from divgrpc_client.load.text import show
+    if arguments.report is not None:
+        with extra("report", "a report", "report"):
+            from divgrpc_client.load.page import write_html
+    settings, schedule = _settings(arguments), _schedule(arguments)
+    check_target(arguments.target, allow_remote=settings.allow_remote)
+    calls = _calls(arguments)
+    for name in ("save", "report"):
+        _make_folder(name, getattr(arguments, name))
+    is_watched = sys.stderr.isatty() and not arguments.json
+    with _live(schedule) if is_watched else nullcontext() as tell:
+        report = run_load(
+            arguments.target,
+            calls,
+            schedule,
+            settings,
+            closed=arguments.closed or 0,
+            objectives=arguments.objective or (),
+            require=arguments.require or (),
+            tell=tell,
+        )
+    if arguments.json:
+        json_output.show(report)
+    else:
+        show(report)
+    if arguments.save is not None:
+        write_report(report, Path(arguments.save))
+    if arguments.report is not None:
+        write_html(report, Path(arguments.report))
+    return _code(report)
+
+
+def _code(report: Report) -> int:
+    if report["interrupted"]:
+        return _INTERRUPTED
+    if report["void"]:
+        return _VOID
+    is_met = all(outcome["held"] for outcome in report["thresholds"])
+    has_rate = report["search"] is None or report["search"]["rate"] > 0
+    return 0 if is_met and has_rate else _MISSED
+
+
+@contextmanager
+def _live(schedule: Schedule) -> Iterator[Callable[[Run], None]]:
+    """Show a line on standard error while a run lasts; yields what to call once a second."""
+    from rich.live import Live
+
+    from divgrpc_client.formats.tables import console
+
+    with Live(console=console(stderr=True), transient=True, auto_refresh=False) as line:
+
+        def look(run: Run) -> None:
+            counts = codes(run.samples())
+            calls = ", ".join(f"{count:,} {name}" for name, count in counts.items()) or "0 calls"
+            line.update(
+                f"{schedule.seconds:,.0f} s at each rate: {calls}, {sum(run.in_flight):,} in "
+                "flight; Ctrl-C ends it with what it has",
+                refresh=True,
+            )
+
+        yield look
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    values = {name: getattr(arguments, name) for name in _SETTINGS if name in arguments}
+    values |= {"seed": arguments.traffic_seed, "timeout": arguments.timeout}
+    return Settings(**{name: value for name, value in values.items() if value is not None})
+
+
+def _schedule(arguments: argparse.Namespace) -> Schedule:
+    if arguments.schedule is not None:
+        _refuse(arguments, "schedule", "rate", "duration", "closed", "objective")
+        return parse_schedule(arguments.schedule)
+    if arguments.closed is not None:
+        _refuse(arguments, "closed", "rate", "poisson", "objective")
+        if arguments.closed < 1:
+            raise InvalidArgumentError("closed", f"--closed must be 1 or more: {arguments.closed}")
+    elif arguments.rate is None and not arguments.objective:
+        raise InvalidArgumentError(
+            "rate", "say how much: --rate, --schedule, --closed or --objective"
+        )
+    rate = _RATE if arguments.rate is None else arguments.rate
+    seconds = _SECONDS if arguments.duration is None else arguments.duration
+    schedule = constant(rate, seconds)
+    if schedule.calls < 1:
+        raise InvalidArgumentError("rate", f"{rate:g} a second for {seconds:g} s is not one call")
+    return schedule
+
+
+def _calls(arguments: argparse.Namespace) -> list[Call]:
+    options = options_in(arguments, QueryOptions)
+    if arguments.mix is not None:
+        _refuse(arguments, "mix", "name", "data", "key", "dims", "rows", "batch", *options)
+        return read_mix(Path(arguments.mix))
+    if arguments.name is None or arguments.data is None:
+        raise InvalidArgumentError("name", "say what to ask: NAME and --data, or --mix")
+    table = {"index": arguments.name, **options}
+    for name in ("data", "key", "index_base", "dims", "rows", "batch"):
+        if (value := getattr(arguments, name)) is not None:
+            table[name] = value
+    return calls_of(table, Path())
+
+
+def _refuse(arguments: argparse.Namespace, other: str, *names: str) -> None:
+    """Refuse options that mean nothing beside the option `other`."""
+    for name in names:
+        if getattr(arguments, name, None) is not None:
+            flag = "NAME" if name == "name" else f"--{name.replace('_', '-')}"
+            raise InvalidArgumentError(name, f"{flag} means nothing beside --{other}")
+
+
+def _make_folder(name: str, file: str | None) -> None:
+    """Make the folder of a file that is written after the run, or refuse it before."""
+    if file is None:
+        return
+    path = Path(file)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        writable = os.access(path if path.exists() else path.parent, os.W_OK) and not path.is_dir()
+    except OSError:
+        writable = False
+    if not writable:
+        raise InvalidArgumentError(name, f"--{name}: {path} cannot be written")
+
+
+def add_load(verb: argparse.ArgumentParser) -> None:
+    """Add the options of `load`."""
+    verb.add_argument("name", metavar="NAME", nargs="?", help="The name of the index.")
+    verb.add_argument("--data", metavar="FILE", help="A file of queries, one vector per row.")
+    add_reading(verb)
+    verb.add_argument(
+        "--rows", metavar="START:STOP", help="Draw from these rows of the file alone."
+    )
+    verb.add_argument(
+        "--batch", type=int, metavar="N", help="Number of rows in a call (default 1)."
+    )
+    verb.add_argument("--mix", metavar="TOML", help="Send a mix of calls instead of NAME.")
+    group = verb.add_argument_group("rates")
+    bound: dict[str, Any] = {"action": "append", "metavar": "FIGURE<BOUND"}
+    for flag, kind, metavar, text in (
+        ("--rate", float, "N", "Calls a second, answered or not; --objective begins at 100."),
+        ("--duration", float, "SECONDS", "How long to hold each rate (default 10)."),
+        ("--schedule", str, "STEPS", "Change the rate over time."),
+        ("--closed", int, "N", "Calls to keep under way instead; latencies leave out waiting."),
+    ):
+        group.add_argument(flag, type=kind, metavar=metavar, help=text)
+    group.add_argument(
+        "--objective",
+        **bound,
+        help="Find the highest rate that holds this, written as in --require. May be repeated.",
+    )
+    group = verb.add_argument_group("calls")
+    texts, hints = explanations_of(Settings), get_type_hints(Settings)
+    options = {name: (hints[name], texts[name]) for name in _SETTINGS}
+    add_fields(group, options, defaults_of(Settings))
+    group.add_argument(
+        "--traffic-seed", type=int, metavar="N", help=f"{texts['seed'][:-1]} (default 0)."
+    )
+    group = verb.add_argument_group("reports")
+    group.add_argument(
+        "--require",
+        **bound,
+        help="Fail if this is missed, such as p99<20ms, errors<0.1%%, rate>450 or quality>0.95. "
+        "May be repeated.",
+    )
+    group.add_argument("--save", metavar="JSON", help="Write the report to this file.")
+    group.add_argument("--report", metavar="HTML", help="Write a page; needs divgrpc[report].")
+    add_options(verb, QueryOptions, QUERY_DEFAULTS)

@@ -1,0 +1,160 @@
+"""Rows and labels as the command line names them: files to what the client takes."""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.types import IndexInfo, IntArray
+from divgrpc_client.formats.files import read_lines, read_vectors
+from divgrpc_client.formats.sparse_text import line_of, read_labelled, read_split, widened
+from divgrpc_protos.arrays import Csr, Matrix, picked, row_count, without_zeros
+
+# Files that hold a matrix and nothing else; all others are text, a document with its labels a line.
+_MATRICES: Final = (".npy", ".npz", ".fvecs")
+_LEML: Final = "leml"
+
+
+@dataclass(frozen=True, slots=True)
+class Documents:
+    """Rows (n, d) of a file, their labels (n, L) if it has any, their numbers (n,) in the file."""
+
+    path: Path
+    rows: Matrix
+    labels: Matrix | None
+    numbers: IntArray
+
+    @property
+    def is_text(self) -> bool:
+        """Whether the file is text, which shows only the columns that it uses."""
+        return self.path.suffix not in _MATRICES
+
+    def taken(self, numbers: IntArray) -> "Documents":
+        """Return some of the documents."""
+        labels = None if self.labels is None else picked(self.labels, numbers)
+        return Documents(self.path, picked(self.rows, numbers), labels, self.numbers[numbers])
+
+    def for_index(self, info: IndexInfo, arguments: argparse.Namespace) -> "Documents":
+        """Return documents of a text file with the columns and the labels of an index.
+
+        Raises `InvalidArgumentError` naming the line of the first that has no feature, or one that
+        the index has not.
+        """
+        self.refuse_empty("documents")
+        rows = cast(Csr, self.rows)
+        beyond = np.flatnonzero(rows.indices >= info.dims)
+        if len(beyond):
+            row = int(np.searchsorted(rows.indptr, beyond[0], side="right")) - 1
+            line, features = line_of(self.path, int(self.numbers[row]))
+            # The greatest of the line is that of the row, wherever they begin.
+            greatest = max(features)
+            first = greatest - int(rows.indices[rows.indptr[row + 1] - 1])
+            raise InvalidArgumentError(
+                "documents",
+                f"{self.path} line {line} (document {self.numbers[row]}) has feature {greatest}, "
+                f"and the index has {info.dims}, from {first} on as this file is read; "
+                "--index-base says where features begin, here and where an index is built",
+            )
+        labels = self.labels
+        if labels is not None and info.labels is not None and not vars(arguments).get("labels"):
+            labels = widened(labels, info.labels.label_count)
+        columns = info.dims if arguments.dims is None else arguments.dims
+        return Documents(self.path, widened(rows, columns), labels, self.numbers)
+
+    def refuse_empty(self, field: str) -> None:
+        """Raise `InvalidArgumentError` naming the line of the first document without a feature."""
+        counts = np.diff(without_zeros(cast(Csr, self.rows)).indptr)
+        if len(empty := np.flatnonzero(counts == 0)):
+            number = int(self.numbers[empty[0]])
+            line, _ = line_of(self.path, number)
+            raise InvalidArgumentError(
+                field, f"{self.path} line {line} (document {number}) has no feature that is not 0"
+            )
+
+
+def read_documents(path: Path, arguments: argparse.Namespace) -> Documents:
+    """Return the documents that --split takes of a file, with those of --labels, else its own.
+
+    Raises `InvalidArgumentError` as `read_vectors` and `read_labelled` do.
+    """
+    base, dims, labels = arguments.index_base, arguments.dims, None
+    if path.suffix in _MATRICES:
+        rows: Matrix = read_vectors(path, arguments.key, base=base, dims=dims)
+    elif arguments.key is not None:
+        raise InvalidArgumentError("key", f"only an .npz has arrays to choose from, not {path}")
+    else:
+        rows, labels = read_labelled(path, base=base, dims=dims)
+    return _with_labels(path, rows, labels, arguments)
+
+
+def _with_labels(
+    path: Path, rows: Matrix, labels: Matrix | None, arguments: argparse.Namespace
+) -> Documents:
+    """Apply --labels and --split."""
+    if file := vars(arguments).get("labels"):
+        labels = read_vectors(Path(file))
+    count = row_count(rows)
+    documents = Documents(path, rows, labels, np.arange(count))
+    if arguments.split is None:
+        return documents
+    # A file, and after a colon the number of one of its columns.
+    name, colon, column = arguments.split.rpartition(":")
+    if not (colon and column.isdecimal()):
+        name, column = arguments.split, "0"
+    return documents.taken(read_split(Path(name), count, int(column)))
+
+
+def read_build(arguments: argparse.Namespace) -> tuple[Path, Matrix, dict[str, Any]]:
+    """Return the file that a build is of, its rows, and the arguments on labels beside them."""
+    if (arguments.file is None) == (arguments.features is None):
+        raise InvalidArgumentError("file", "set either FILE or --features")
+    if arguments.features is None:
+        path = Path(arguments.file)
+        rows = read_vectors(path, arguments.key, base=arguments.index_base, dims=arguments.dims)
+        documents = _with_labels(path, rows, None, arguments)
+    else:
+        documents = read_documents(Path(arguments.features), arguments)
+        values = vars(arguments)
+        rejects = values.get("metric", "cosine"), values.get("zero_vectors", "reject")
+        # The server names a row that it refuses by its number alone.
+        if rejects == ("cosine", "reject") and documents.is_text:
+            documents.refuse_empty("features")
+    names, edges = arguments.label_names, arguments.hierarchy
+    fields = {
+        "labels": documents.labels,
+        "label_model": _model(arguments.label_model),
+        "label_names": None if names is None else read_lines("label_names", Path(names)),
+        "hierarchy": None if edges is None else read_edges(Path(edges)),
+        "roots": arguments.roots,
+    }
+    return documents.path, documents.rows, fields
+
+
+def read_edges(path: Path) -> IntArray:
+    """Return the edges (m, 2), parent and child, of an .npy or of a text file, two numbers a line.
+
+    Raises `InvalidArgumentError` naming the first line that is anything else.
+    """
+    if path.suffix == ".npy":
+        return np.asarray(read_vectors(path))
+    edges = []
+    for number, line in enumerate(read_lines("hierarchy", path), 1):
+        words = line.partition("#")[0].replace(",", " ").split()
+        # An int64 holds any number of 18 digits.
+        if words and (len(words) != 2 or not all(w.isdecimal() and len(w) < 19 for w in words)):
+            raise InvalidArgumentError("hierarchy", f"{path} line {number} is not: parent child")
+        edges += [int(word) for word in words]
+    return np.array(edges, np.int64).reshape(-1, 2)
+
+
+def _model(values: list[str] | None) -> Any:  # noqa: ANN401  # what `Client.build` takes
+    if values is None or values == [_LEML]:
+        return values and _LEML
+    if len(values) != 2:
+        raise InvalidArgumentError(
+            "label_model", "--label-model takes leml, or two files: label factors and feature map"
+        )
+    return tuple(read_vectors(Path(name)) for name in values)
