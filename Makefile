@@ -70,7 +70,7 @@ test: .venv/ready .venv/node/ready  ## run the whole suite
 # Unit tests: no server, no build of more than a few hundred points, nothing compiled anew.
 UNITS := $(addprefix tests/,core/kernels core/hashing core/metrics core/parameters core/test_hits.py \
     core/test_vectors.py server/codec server/ipc server/logging client/messages client/formats)
-COMPILING := $(addprefix tests/core/kernels/test_,cache_files.py jit.py processors.py)
+COMPILING := $(addprefix tests/core/kernels/test_,cache_files.py processors.py)
 test-fast: .venv/ready  ## run the unit tests alone, about a minute
 	$(BIN)/divgrpc warm
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile $(UNITS) $(COMPILING:%=--ignore=%)

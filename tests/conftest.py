@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from divgrpc_client import Client
 from support import documentation, toolchains
@@ -12,6 +13,11 @@ from support.running_server import RunningServer
 from support.timeouts import alarm
 
 _NEEDS_DATA = "needs DIVGRPC_DATA"
+
+
+# The same examples in every run, however slow the machine is.
+settings.register_profile("suite", deadline=None, derandomize=True)
+settings.load_profile("suite")
 
 
 @pytest.fixture(scope="session")

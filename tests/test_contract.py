@@ -78,7 +78,6 @@ def _upper_snake(name: str) -> str:
 
 
 def test_generated_code_is_fresh(tmp_path: Path) -> None:
-    """Running `make proto` changes no byte, adds no file, leaves none over and warns of nothing."""
     said = _make_proto(tmp_path)
     made = {path.name: path.read_bytes() for path in tmp_path.glob("divgrpc_protos/v1/*_pb2*")}
     kept = {
@@ -116,7 +115,6 @@ def _lowest(range_: SpecifierSet) -> Version:
 
 
 def test_files_and_packages_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
-    """One versioned package, proto3, lower_snake file names, no public or weak imports."""
     assert len(ours) == len(list(PROTOS.glob("divgrpc_protos/v1/*.proto")))
     for file in ours:
         assert file.package == "divgrpc.v1"
@@ -128,7 +126,6 @@ def test_files_and_packages_follow_the_rules(ours: list[pb.FileDescriptorProto])
 
 
 def test_every_language_has_its_package(ours: list[pb.FileDescriptorProto]) -> None:
-    """All files name the same packages, as languages that take none from the .proto need them."""
     for file in ours:
         options = file.options
         assert options.csharp_namespace == "Divgrpc.V1"
@@ -149,7 +146,6 @@ def test_what_is_imported_is_there_unchanged(ours: list[pb.FileDescriptorProto])
 
 
 def test_every_import_is_used(ours: list[pb.FileDescriptorProto]) -> None:
-    """A file imports the files whose types it names, and no other."""
     home = {f".{file.package}.{thing.name}": file.name for file in ours for thing in _things(file)}
     home[".google.rpc.Status"] = "google/rpc/status.proto"
     for file in ours:
@@ -163,7 +159,6 @@ def test_every_import_is_used(ours: list[pb.FileDescriptorProto]) -> None:
 
 
 def test_names_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
-    """Messages, enums and RPCs are UpperCamel, fields and oneofs lower_snake."""
     for file in ours:
         for message in _messages(file):
             assert PASCAL.fullmatch(message.name), message.name
@@ -179,7 +174,6 @@ def test_names_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
 
 
 def test_enums_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
-    """Every enum begins with X_UNSPECIFIED = 0, bears its own name as prefix, has no alias."""
     for file in ours:
         for enum in _enums(file):
             prefix = _upper_snake(enum.name) + "_"
@@ -192,7 +186,6 @@ def test_enums_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
 
 
 def test_rpcs_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
-    """Every RPC has a request and a response of its own, named for it; services end in Index."""
     taken: list[str] = []
     for file in ours:
         for service in file.service:
@@ -206,7 +199,6 @@ def test_rpcs_follow_the_rules(ours: list[pb.FileDescriptorProto]) -> None:
 
 
 def test_everything_is_commented(ours: list[pb.FileDescriptorProto]) -> None:
-    """Comments are the API documentation: every service, RPC, message and enum has one."""
     bare = []
     for file in ours:
         commented = {

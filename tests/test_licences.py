@@ -100,21 +100,18 @@ def _is_gpl(licence: str) -> bool:
 
 
 def test_running_divgrpc_needs_no_wheel_made_by_rust() -> None:
-    """Base, [server] and [report] bring no wheel of maturin or setuptools-rust."""
     made = {name: distribution(name).read_text("WHEEL") or "" for name in _run_time()}
     assert "numba" in made
     assert [name for name, wheel in made.items() if _built_by_rust(wheel)] == []
 
 
 def test_rust_wheels_are_recognised() -> None:
-    """The Generator line tells, and ruff, a development tool, is the proof."""
     assert _built_by_rust(distribution("ruff").read_text("WHEEL") or "")
     assert _built_by_rust("Generator: setuptools-rust 1.9\n")
     assert not _built_by_rust("Generator: setuptools (84.0.0)\n")
 
 
 def test_nothing_locked_is_gpl() -> None:
-    """No locked distribution is GPL or AGPL, except those that only [bench] brings."""
     without_bench = ("", *RUN_TIME, "dev")
     kept = _closure(needed for extra in without_bench for needed in _direct(extra))
     only_bench = _closure(_direct("bench")) - kept
@@ -143,12 +140,10 @@ def test_nothing_locked_is_gpl() -> None:
     ],
 )
 def test_gpl_is_told_from_its_neighbours(licence: str, gpl: bool) -> None:
-    """LGPL is not GPL, and a choice of licences is a choice."""
     assert _is_gpl(licence) is gpl
 
 
 def test_lock_holds_what_is_asked_for() -> None:
-    """Every direct dependency and all it brings is in the lock file."""
     extras = ("", *RUN_TIME, "dev", "bench")
     assert _closure(n for extra in extras for n in _direct(extra)) - _locked() == set()
 
@@ -170,7 +165,6 @@ def test_the_demonstrations_locks_are_parts_of_the_whole() -> None:
 
 
 def test_notice_names_what_an_installation_brings() -> None:
-    """NOTICE lists every direct dependency of the base and of the run-time extras, and no other."""
     notice = (ROOT / "NOTICE").read_text()
     assert notice.startswith("divgrpc\nCopyright ")
     listed = set(re.findall(r"^    (\S+) {2,}\S", notice, re.MULTILINE))
@@ -179,7 +173,6 @@ def test_notice_names_what_an_installation_brings() -> None:
 
 
 def test_licence_is_the_standard_text() -> None:
-    """LICENSE is Apache-2.0 whole, as pyproject.toml says."""
     text = (ROOT / "LICENSE").read_text()
     assert re.search(r"Apache License\s+Version 2\.0, January 2004", text)
     assert "END OF TERMS AND CONDITIONS" in text

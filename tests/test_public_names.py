@@ -132,7 +132,6 @@ def test_a_public_name_is_as_recorded(module: str, name: str) -> None:
 
 
 def test_modules_are_recorded() -> None:
-    """No module for users is left out of the record."""
     assert set(recorded()) == set(_MODULES)
 
 
@@ -146,7 +145,6 @@ def imports_in(text: str) -> Iterator[tuple[str, str]]:
 
 
 def test_imports_of_the_documentation_are_recorded() -> None:
-    """Pages import public names alone."""
     pages = [_ROOT / "README.md", *(_ROOT / "docs").rglob("*.md")]
     imports = {pair for page in pages for pair in imports_in(page.read_text())}
     assert ("divgrpc", "Index") in imports

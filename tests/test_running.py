@@ -24,13 +24,11 @@ with RunningServer(Path(sys.argv[1]), "--workers", "1") as server:
 
 
 def test_hanging_tests_fail() -> None:
-    """A test that waits for what never comes is failed by the alarm."""
     with pytest.raises(pytest.fail.Exception, match=r"after 0\.05 s"), alarm(0.05):
         threading.Event().wait(60)
 
 
 def test_servers_die_with_whoever_started_them(tmp_path: Path) -> None:
-    """When pytest is killed, the servers of its tests go with it, all their processes."""
     with subprocess.Popen(
         [sys.executable, "-c", _STARTS_A_SERVER, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -46,7 +44,6 @@ def test_servers_die_with_whoever_started_them(tmp_path: Path) -> None:
 
 
 def test_interrupts_are_heard() -> None:
-    """A program that a test starts hears SIGINT, even where the tests run in the background."""
     handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         command = tied([sys.executable, "-c", "import signal; print(signal.getsignal(2).__name__)"])

@@ -34,7 +34,6 @@ def identity(method: Callable[..., object]) -> str:
 
 @pytest.mark.parametrize("method", METHODS, ids=identity)
 def test_a_signature_fits_an_editor(method: Callable[..., object]) -> None:
-    """A signature has the names of its types, and nothing of what they stand for."""
     shown = str(inspect.signature(method))
     assert len(shown) < 1_000
     assert not re.search(r"numpy|typing|Union|Literal|Unpack|\*\*", shown)
@@ -52,7 +51,6 @@ def test_a_docstring_explains_every_parameter(method: Callable[..., object]) -> 
 
 
 def test_an_index_has_what_users_call() -> None:
-    """The public names of an index are these; what servers and evaluations ask is its engine's."""
     assert [name for name in dir(Index) if not name.startswith("_")] == [
         "build",
         "default",
@@ -70,7 +68,6 @@ def test_an_index_has_what_users_call() -> None:
 
 
 def test_an_index_says_what_it_is(tmp_path: Any) -> None:  # noqa: ANN401  # a path
-    """`len` is the number of points, and `repr` one line of what it holds."""
     points = np.random.default_rng(1).standard_normal((1_200, 4), dtype=np.float32)
     index = Index.build(points, hash_family="lsh_div", metric="l2")
     assert len(index) == 1_200
@@ -97,5 +94,4 @@ def test_an_index_says_what_it_is(tmp_path: Any) -> None:  # noqa: ANN401  # a p
     ],
 )
 def test_annotations_are_named_as_they_are_written(annotation: object, name: str) -> None:
-    """The name is what stands in the source."""
     assert name_of(annotation, {bytes: "bytes"}) == name

@@ -6,7 +6,6 @@ from support import toolchains
 
 
 def test_a_missing_program_skips_and_is_named() -> None:
-    """The reason has the name of the program, and what to do where that is known."""
     with pytest.raises(pytest.skip.Exception, match=r"missing toolchain no-such-program$"):
         toolchains.require("sh", "no-such-program")
     with pytest.raises(pytest.skip.Exception, match=r"missing toolchain node-modules: make it$"):
@@ -14,7 +13,6 @@ def test_a_missing_program_skips_and_is_named() -> None:
 
 
 def test_present_programs_do_not_skip() -> None:
-    """What is installed is no reason to skip."""
     toolchains.require("sh", "make")
 
 
@@ -34,5 +32,4 @@ def test_present_programs_do_not_skip() -> None:
     ],
 )
 def test_the_last_lines_count_them(reasons: list[str], line: str) -> None:
-    """Only skips for a program count, and each program is named once."""
     assert toolchains.summary(reasons) == line

@@ -31,7 +31,7 @@ from divgrpc_protos.v1 import (
 CORE_BUILD = {"path"}
 # Words of an enum that Query and PredictLabels share, of which Query refuses these.
 OF_LABELS = {"hierarchy"}
-CLIENT_CALL = {"timeout", "request_id"}
+CLIENT_CALL = {"timeout", "request_id", "in_flight"}
 # What a build is told beside its parameters.
 BUILD_CALL = {
     "ids": None,
@@ -65,55 +65,53 @@ def table(kind: Any) -> dict[str, object]:  # noqa: ANN401  # a dataclass
     return {field.name: field.default for field in fields(kind)}
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_query_takes_the_same_everywhere(client: type) -> None:
-    """Core and clients query with the names and defaults of one table."""
-    expected = table(QueryParameters)
-    assert parameters(Index.query) == expected
-    for method in ("query", "query_stream"):
-        over_wire = getattr(client, method)
-        assert parameters(over_wire, without=CLIENT_CALL | {"in_flight"}) == expected
+BUILD = table(BuildParameters) | BUILD_CALL
+BUILD |= dict.fromkeys(["label_model", "label_names", "hierarchy", "roots"])
+BUILD |= {name: value for name, value in table(LabelParameters).items() if name != "seed"}
+# By method of the clients: what the core has for it, and names and defaults of one table. An
+# evaluation in process takes the columns of its grid in one argument.
+TAKEN: dict[str, tuple[Callable[..., object] | None, dict[str, object]]] = {
+    "query": (Index.query, table(QueryParameters)),
+    "query_stream": (Index.query, table(QueryParameters)),
+    "build": (Index.build, BUILD),
+    "predict_labels": (Index.predict_labels, table(PredictParameters)),
+    "evaluate": (None, parameters(evaluate, without={"grid"}) | table(Grid)),
+    "evaluate_labels": (None, parameters(evaluate_labels, without={"grid"}) | table(LabelGrid)),
+}
 
 
 @pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_build_takes_the_same_everywhere(client: type) -> None:
-    """Core and clients build with the names and defaults of one table, and the same data."""
-    expected = table(BuildParameters) | BUILD_CALL
-    of_labels = dict.fromkeys(["label_model", "label_names", "hierarchy", "roots"])
-    of_labels |= {n: value for n, value in table(LabelParameters).items() if n != "seed"}
-    assert set(Labelling.__annotations__) == set(of_labels)
-    assert parameters(Index.build, without=CORE_BUILD) == expected | of_labels
-    build = client.build  # type: ignore[attr-defined]  # both clients have it
-    assert parameters(build, without=CLIENT_CALL) == expected | of_labels
+@pytest.mark.parametrize("method", TAKEN)
+def test_a_method_takes_the_same_everywhere(client: type, method: str) -> None:
+    """Core and clients have the names and defaults of one table."""
+    of_core, expected = TAKEN[method]
+    if of_core is not None:
+        assert parameters(of_core, without=CORE_BUILD) == expected
+    assert parameters(getattr(client, method), without=CLIENT_CALL) == expected
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_predict_labels_takes_the_same_everywhere(client: type) -> None:
-    """Core and clients predict with the names and defaults of one table."""
-    expected = table(PredictParameters)
-    assert parameters(Index.predict_labels) == expected
-    predict = client.predict_labels  # type: ignore[attr-defined]  # both clients have it
-    assert parameters(predict, without=CLIENT_CALL) == expected
+def test_the_options_of_labels_are_those_of_a_build() -> None:
+    assert set(Labelling.__annotations__) == set(BUILD) - set(table(BuildParameters) | BUILD_CALL)
 
 
-@pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_evaluate_takes_the_same_everywhere(client: type) -> None:
-    """Clients have the core's grid and what else it takes; the contract has all that travels."""
-    core = parameters(evaluate, without={"grid"}) | table(Grid)
-    call = client.evaluate  # type: ignore[attr-defined]  # both clients have it
-    assert parameters(call, without=CLIENT_CALL) == core
-    told = set(core) - {"progress"} | {"index", "queries", "categories"}
-    assert set(names(evaluate_pb2.EvaluateRequest.DESCRIPTOR)) == told
-
-
-@pytest.mark.parametrize("client", [Client, AsyncClient])
-def test_evaluate_labels_takes_the_same_everywhere(client: type) -> None:
-    """As Evaluate."""
-    core = parameters(evaluate_labels, without={"grid"}) | table(LabelGrid)
-    call = client.evaluate_labels  # type: ignore[attr-defined]  # both clients have it
-    assert parameters(call, without=CLIENT_CALL) == core
-    told = set(core) - {"progress"} | {"index", "documents", "labels"}
-    assert set(names(evaluate_labels_pb2.EvaluateLabelsRequest.DESCRIPTOR)) == told
+@pytest.mark.parametrize(
+    ("method", "message", "others"),
+    [
+        ("evaluate", evaluate_pb2.EvaluateRequest, {"index", "queries", "categories"}),
+        (
+            "evaluate_labels",
+            evaluate_labels_pb2.EvaluateLabelsRequest,
+            {"index", "documents", "labels"},
+        ),
+    ],
+)
+def test_the_contract_has_all_of_an_evaluation_that_travels(
+    method: str,
+    message: Any,  # noqa: ANN401  # a message
+    others: set[str],
+) -> None:
+    expected = set(TAKEN[method][1]) - {"progress"}
+    assert set(names(message.DESCRIPTOR)) == expected | others
 
 
 def test_build_once_takes_what_build_takes() -> None:
@@ -155,7 +153,6 @@ def optional(field: FieldDescriptor) -> bool:
     ],
 )
 def test_the_contract_has_the_same_parameters(core: Any, message: Any, others: set[str]) -> None:  # noqa: ANN401  # a dataclass and a message
-    """Every parameter is a field of its name and type, in the same order, and may be left unset."""
     found = [field for field in message.DESCRIPTOR.fields if field.name not in others]
     assert [field.name for field in found] == list(table(core))
     hints = get_type_hints(core)
@@ -194,7 +191,6 @@ def words(enum: EnumDescriptor) -> set[str]:
     ],
 )
 def test_choices_are_spelled_alike(word: str, field: str) -> None:
-    """A choice has the same words in `divgrpc.types` and in the contract."""
     message, name = field.split(".")
     enum = getattr(index_pb2, message).DESCRIPTOR.fields_by_name[name].enum_type
     assert words(enum) == set(get_args(getattr(types, word)))
@@ -220,7 +216,6 @@ def test_choices_are_spelled_alike(word: str, field: str) -> None:
     ],
 )
 def test_results_have_the_fields_of_the_contract(result: Any, message: Any) -> None:  # noqa: ANN401  # a dataclass and a message
-    """What comes back has the same fields in the same order on both sides."""
     assert [field.name for field in fields(result)] == names(message.DESCRIPTOR)
 
 
@@ -239,5 +234,4 @@ def test_query_results_are_columns_of_the_contract() -> None:
 
 
 def test_limits_are_numbers_the_contract_can_carry() -> None:
-    """Every published limit fits the contract's map."""
     assert all(0 < limit < 2**64 for limit in LIMITS.values())

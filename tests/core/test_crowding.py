@@ -79,7 +79,6 @@ def test_defaults_lose_little_where_nothing_crowds(kind: str) -> None:
 
 
 def test_defaults_lose_little_on_digits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same on points that were not made: new documents lose at most 2 %."""
     monkeypatch.delenv(topics.DATA_VARIABLE, raising=False)
     crowd = crowded_points.injected(topics.load([topics.DIGITS])[0], 0, _QUERIES)
     _, _, row = answered(crowd, Index.build(crowd.points), "new documents")
@@ -113,7 +112,6 @@ def built() -> dict[str, tuple[Crowd, Index]]:
 
 
 def test_two_builds_answer_alike() -> None:
-    """Two builds of the same points answer alike, byte for byte, on points that crowd."""
     crowd, index = made("10")
     again = Index.build(crowd.points)
     queries = crowd.queries["documents"].rows

@@ -80,7 +80,6 @@ def labels(counts: list[int], names: tuple[tuple[str, ...], ...] = ()) -> LabelR
 
 @given(st.lists(st.integers(0, 4), max_size=6))
 def test_rows_hold_what_the_columns_hold(counts: list[int]) -> None:
-    """A row has as many hits as were found, each with its column's numbers, and no padding."""
     rows = result(counts)
     assert len(rows) == len(counts) == len(list(rows))
     for number, hits in enumerate(rows):
@@ -94,20 +93,17 @@ def test_rows_hold_what_the_columns_hold(counts: list[int]) -> None:
 
 
 def test_hits_are_plain_python_numbers() -> None:
-    """A hit goes into JSON or a dictionary without numpy."""
     assert result([0, 2])[1] == (Hit(4, 1 - 4 / 1024, 1, 4 / 512), Hit(5, 1 - 5 / 1024, 2, 5 / 512))
     assert [type(value) for value in result([1])[0][0]] == [int, float, int, float]
 
 
 @pytest.mark.parametrize("row", [2, -3])
 def test_a_row_that_is_not_there_is_an_index_error(row: int) -> None:
-    """Only rows of the batch can be read."""
     with pytest.raises(IndexError, match=f"no row {row}: the result has 2 rows"):
         result([1, 1])[row]
 
 
 def test_a_slice_is_a_list_of_rows() -> None:
-    """A part of a result reads as a part of a list does."""
     rows = result([1, 0, 2])
     assert rows[0:2] == [rows[0], rows[1]]
     assert rows[::-1] == list(rows)[::-1]
@@ -115,7 +111,6 @@ def test_a_slice_is_a_list_of_rows() -> None:
 
 
 def test_labels_have_names_where_the_index_has_them() -> None:
-    """A hit of a label names it, and has None for a name where there are none."""
     named = labels([1, 2], (("cats",), ("dogs", "birds")))
     assert [[hit.name for hit in row] for row in named] == [["cats"], ["dogs", "birds"]]
     assert named[1][1] == LabelHit(5, "birds", 1 - 5 / 1024, 2, 5 / 512)
@@ -123,7 +118,6 @@ def test_labels_have_names_where_the_index_has_them() -> None:
 
 
 def test_a_result_prints_as_a_few_lines() -> None:
-    """`repr` says what was asked and shows the first rows."""
     assert repr(result([3, 0])) == (
         "QueryResult: 2 rows, 3 hits; greedy at diversity 0.3, scan search\n"
         "  [0] 0 (1), 1 (0.999), 2 (0.998)\n"
@@ -152,7 +146,6 @@ def test_dials_of_rows_print_as_a_range(dial: dict[str, Any], words: str) -> Non
 
 
 def test_statistics_print_as_ranges() -> None:
-    """`repr` has one line: of each number the least and the greatest, or what all rows have."""
     numbers = np.array([200, 1_000], np.uint32)
     stats = QueryStats(numbers, numbers, numbers, numbers, numbers // 200, np.zeros(2, np.uint32))
     assert repr(stats) == (
@@ -163,7 +156,6 @@ def test_statistics_print_as_ranges() -> None:
 
 
 def test_what_is_known_of_an_index_prints_shortly(tmp_path: Path) -> None:
-    """`repr` of `info` has the figures that a query depends on, in a line or two."""
     info = Index.build(np.eye(12), path=tmp_path / "points", hash_family="lsh_div").info
     size = sum(array.bytes for array in info.arrays)
     assert repr(info) == (
@@ -174,7 +166,6 @@ def test_what_is_known_of_an_index_prints_shortly(tmp_path: Path) -> None:
 
 
 def test_a_large_result_prints_no_longer() -> None:
-    """Rows and hits beyond the first few are dots."""
     lines = repr(result([4] * 9_000)).splitlines()
     assert len(lines) == 5
     assert lines[0].startswith("QueryResult: 9,000 rows, 36,000 hits;")
@@ -191,7 +182,6 @@ class StandIn(ModuleType):
 
 
 def test_a_table_has_a_line_per_hit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`to_pandas` gives the row of the query and the fields of every hit."""
     monkeypatch.setitem(sys.modules, "pandas", StandIn("pandas"))
     found: Any = result([1, 0, 1]).to_pandas()
     assert found == (
@@ -206,7 +196,6 @@ def test_a_table_has_a_line_per_hit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_pandas_makes_the_table() -> None:
-    """With pandas installed the table is a DataFrame of as many lines as hits."""
     pytest.importorskip("pandas", reason="missing extra: pandas")
     frame = result([2, 1]).to_pandas()
     assert frame.shape == (3, 5)
@@ -214,7 +203,6 @@ def test_pandas_makes_the_table() -> None:
 
 
 def test_without_pandas_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The message names the package and how to get it."""
     real = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:  # noqa: ANN401  # as the builtin

@@ -2,13 +2,13 @@
 
 import errno
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from divgrpc import platforms
+from support.command_line import run_script
 
 # Third parties choose their imports by system, so they load first and are not looked at.
 _WITHOUT_LINUX = """
@@ -38,16 +38,12 @@ print("answered")
 
 @pytest.mark.parametrize("use", [_CLIENT, _INDEX], ids=["client", "index"])
 def test_nothing_that_only_linux_has_is_needed(use: str) -> None:
-    """The client loads, and an index is built and queried, without Linux's modules and calls."""
-    command = [sys.executable, "-c", _WITHOUT_LINUX + use]
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (ended.returncode, ended.stderr) == (0, "")
+    assert run_script(_WITHOUT_LINUX + use)[1] == ""
 
 
 def test_reserve_makes_a_file_of_the_size_where_space_cannot_be_reserved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without posix_fallocate a file grows to the size and never shrinks."""
     monkeypatch.delattr(os, "posix_fallocate")
     with (tmp_path / "array").open("wb+") as file:
         platforms.reserve(file.fileno(), 100)
@@ -69,3 +65,31 @@ def test_cores_are_counted_without_affinity(monkeypatch: pytest.MonkeyPatch) -> 
     """Where the system cannot say which cores a process may use, all that exist count."""
     monkeypatch.delattr(os, "sched_getaffinity")
     assert platforms.count_cores() == os.cpu_count()
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "divgrpc",
+        "divgrpc.types",
+        "divgrpc.errors",
+        "divgrpc.parameters",
+        "divgrpc.storage.generations",
+        "divgrpc.metrics",
+        "divgrpc.evaluation",
+    ],
+)
+def test_the_light_modules_compile_nothing(module: str) -> None:
+    script = (
+        f"import sys, {module}; print(sorted({{'numba', 'scipy', 'llvmlite'}} & set(sys.modules)))"
+    )
+    assert run_script(script)[0] == "[]"
+
+
+def test_the_index_is_loaded_when_it_is_asked_for() -> None:
+    import divgrpc
+    from divgrpc.index import Index
+
+    assert divgrpc.Index is Index
+    with pytest.raises(AttributeError, match="nothing"):
+        divgrpc.nothing  # noqa: B018

@@ -12,7 +12,6 @@ CORES = len(os.sched_getaffinity(0))
 
 
 def test_results_come_in_order_and_threads_stay() -> None:
-    """Whoever is done first; ten rounds are the work of as many threads as there are cores."""
     seen: set[threading.Thread] = set()
 
     def work(item: int) -> int:
@@ -26,7 +25,6 @@ def test_results_come_in_order_and_threads_stay() -> None:
 
 
 def test_the_first_error_is_raised_and_nothing_goes_on_behind_it() -> None:
-    """What was not begun is not begun any more, and what was is over."""
     running: list[int] = []
     begun: list[int] = []
 

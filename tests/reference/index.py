@@ -171,6 +171,14 @@ def same_bytes(a: QueryResult, b: QueryResult) -> bool:
     )
 
 
+def row_of(result: QueryResult, row: int) -> QueryResult:
+    """Return one row of a batch's result; ids of near-copies are left out."""
+    names = ("ids", "scores", "selection_scores", "counts", "duality_gaps", "diversities")
+    stats = [getattr(result.stats, field.name)[row : row + 1] for field in fields(QueryStats)]
+    columns: dict[str, Any] = {name: getattr(result, name)[row : row + 1] for name in names}
+    return replace(result, stats=QueryStats(*stats), **columns)
+
+
 def kernel_points(
     vectors: FloatArray, *, stored_sparse: bool = False, inverses: FloatArray | None = None
 ) -> Points:

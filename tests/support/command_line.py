@@ -1,4 +1,4 @@
-"""Commands of the command line: how they ended, and how to start one as a program of its own."""
+"""Programs of their own: commands of the command line, and scripts of tests."""
 
 import os
 import subprocess
@@ -34,3 +34,16 @@ def read_terminal(descriptor: int) -> str:
         pass  # how a terminal ends
     os.close(descriptor)
     return b"".join(blocks).decode()
+
+
+def run_script(script: str, *arguments: object, **environment: str) -> tuple[str, str]:
+    """Run a Python script that must succeed; returns what it prints and its standard error."""
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", script, *map(str, arguments)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout.strip(), ended.stderr

@@ -1,10 +1,12 @@
 """Indexes of every family, metric and kind of points over one set of points, and their twins."""
 
+import itertools
 from dataclasses import replace
 from functools import cache
 from typing import get_args
 
 import numpy as np
+import pytest
 from scipy import sparse
 
 from divgrpc.engine import Engine
@@ -44,6 +46,14 @@ SELECTIONS: list[tuple[Selector, Variant]] = [
 ]
 
 
+every_metric = pytest.mark.parametrize("metric", METRICS)
+every_kind = pytest.mark.parametrize("kind", KINDS)
+every_search = pytest.mark.parametrize("search", SEARCHES)
+every_index = pytest.mark.parametrize(
+    ("family", "metric", "kind"), [*itertools.product(FAMILIES, METRICS, KINDS)]
+)
+
+
 def drawn(rows: int, dims: int, seed: int, metric: Metric) -> FloatArray:
     """Draw points around a few centres, a tenth of them twice, a third of their entries zero.
 
@@ -68,8 +78,11 @@ def stored_as(points: FloatArray, kind: Points) -> FloatArray | sparse.csr_array
 
 
 @cache
-def an_index(family: HashFamily, metric: Metric, kind: Points, *, centred: bool = False) -> Index:
-    """Build an index over the same points as all others of the metric."""
+def an_index(family: HashFamily, metric: Metric, kind: Points, *, shifted: bool = False) -> Index:
+    """Build an index over the same points as all others of the metric.
+
+    `shifted`: with Gaussian hyperplanes, around the mean of the points where the metric allows it.
+    """
     # pca_hash has one bit per component and no more; cells have no tables.
     n_tables, n_bits = {"pca_hash": (2, 4), "cells": (None, None)}.get(family, (5, 6))
     return Index.build(
@@ -77,7 +90,8 @@ def an_index(family: HashFamily, metric: Metric, kind: Points, *, centred: bool 
         ids=np.random.default_rng(5).permutation(10**6)[:ROWS],
         metric=metric,
         hash_family=family,
-        centred=centred,
+        hyperplanes="gaussian" if shifted else "orthogonal",
+        centred=shifted and metric != "inner_product",
         n_tables=n_tables,
         n_bits=n_bits,
         n_components=8,

@@ -12,6 +12,7 @@ import argparse
 import itertools
 import random
 import re
+import shutil
 import sys
 import tempfile
 import threading
@@ -22,18 +23,16 @@ from pathlib import Path
 from typing import Final
 
 import grpc
-import numpy as np
 from google.protobuf.message import DecodeError
-from scipy.sparse import csr_array
 
-from divgrpc.types import FloatArray
+from core.storage.test_golden_families import points
 from divgrpc_client import Client
 from divgrpc_client.messages.options import QueryOptions
 from divgrpc_protos.v1 import query_pb2
-from support.mutation_seeds import DIMS, Seeds
+from support.golden_requests import SERVED
+from support.mutation_seeds import Seeds
 from support.mutators import Draw, mutated
 from support.running_server import RunningServer, eventually
-from support.served_index import random_points
 
 FORBIDDEN: Final = {
     "UNKNOWN",
@@ -61,7 +60,7 @@ SHARES: Final = {
     "Build": 5,
     "BuildOnce": 5,
 }
-_ROWS: Final = 400
+_GOLDEN: Final = Path(__file__).parent.parent / "golden" / "families"
 _SECONDS: Final = 60
 _ITEMS: Final = 4
 # All that an Evaluate may have set a default for.
@@ -119,7 +118,7 @@ class Caller:
                         self._one(_OURS + method, method, draw)
                 case "Reflection":
                     path = "/" + _REFLECTION.format(draw.choice(("v1", "v1alpha")))
-                    self._exchange(path, [mutated(draw, self._seeds.other(method, draw))])
+                    self._exchange(path, [mutated(draw, self._seeds.request(method, draw))])
                 case "Watch" | "Check":
                     self._one(f"/grpc.health.v1.Health/{method}", method, draw)
                 case _:
@@ -130,8 +129,7 @@ class Caller:
             self._tally.note(number, method, "OK")
 
     def _one(self, path: str, method: str, draw: Draw) -> None:
-        seed = self._seeds.query(draw) if method == "Query" else self._seeds.other(method, draw)
-        payload = mutated(draw, seed)
+        payload = mutated(draw, self._seeds.request(method, draw))
         if method == "Watch":
             self._first(path, payload)
         elif method in ("Evaluate", "EvaluateLabels"):
@@ -171,8 +169,7 @@ class Caller:
     def _stream(self, number: int, draw: Draw) -> None:
         payloads = []
         for place in range(_ITEMS):
-            item = self._seeds.item(draw)
-            item.correlation_id = place
+            item = self._seeds.item(draw, place)
             whole = draw.random() < 0.4
             payloads.append(item.SerializeToString() if whole else mutated(draw, item))
         answers = self._exchange(_OURS + "QueryStream", payloads)
@@ -196,8 +193,10 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
     tally = Tally()
     with tempfile.TemporaryDirectory(prefix="divgrpc-mutations-") as temporary:
         options = ("--data-dir", f"{temporary}/data", "--workers", "2", "--log-level", "warning")
+        for name, golden in SERVED.items():
+            shutil.copytree(_GOLDEN / golden, Path(temporary) / "data" / name)
         with RunningServer(Path(temporary), *options, "--no-access-log") as server:
-            before, queries = _prepare(server)
+            before = _answers(server)
             pids = {role: server.pids(role) for role in ("front", "worker")}
             numbers = range(requests) if only is None else range(only, only + 1)
             with server.channel() as channel, ThreadPoolExecutor(callers) as pool:
@@ -205,38 +204,17 @@ def run(requests: int, seed: int, *, only: int | None = None, callers: int = 4) 
                 for _ in pool.map(caller.send, numbers):
                     pass
             _check(server, tally, pids)
-            if _answers(server, queries) != before:
+            if _answers(server) != before:
                 tally.wrong.append("what was asked before is not answered the same")
     return tally
 
 
-def _prepare(server: RunningServer) -> tuple[list[bytes], FloatArray]:
-    """Build the indexes that are asked; returns what they answer and the queries."""
-    points, queries = random_points(_ROWS, dims=DIMS), random_points(20, dims=DIMS, seed=9)
-    sparse = csr_array(np.where(np.abs(points) > 0.7, points, 0) + np.eye(_ROWS, DIMS))
-    with Client(server.target, timeout=60) as client:
-        rows = np.arange(_ROWS)
-        labels = np.eye(20)[rows % 20]
-        client.build(
-            "dense",
-            points,
-            categories=rows % 3,
-            subtopics=rows % 2,
-            labels=labels,
-            label_model=(random_points(20, dims=8), random_points(DIMS, dims=8)),
-            label_names=list(map(str, range(20))),
-        )
-        client.build("sparse", sparse, hash_family="lsh_div", metric="euclidean")
-        client.build("cells", points, hash_family="cells", metric="euclidean")
-        client.build("product", points, metric="inner_product")
-    return _answers(server, queries), queries
-
-
-def _answers(server: RunningServer, queries: FloatArray) -> list[bytes]:
+def _answers(server: RunningServer) -> list[bytes]:
+    """Return what the indexes answer that no request changes."""
     with Client(server.target, timeout=60) as client:
         found = [
-            client.query(name, queries, **_NAMED)
-            for name in ("dense", "sparse", "cells", "product")
+            client.query(name, points()[:20], **_NAMED)
+            for name in ("lsh_div", "sparse", "cells", "pca_hash")
         ]
     return [result.ids.tobytes() + result.scores.tobytes() for result in found]
 

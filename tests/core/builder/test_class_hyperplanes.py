@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -49,7 +49,6 @@ def sparse_rows(points: FloatArray) -> SparseRows:
     return SparseRows.of(sparse.csr_array(points))
 
 
-@settings(deadline=None)
 @given(rows=st.integers(1, 60), seed=st.integers(0, 2**32))
 def test_normals_are_those_of_ridge_regression(rows: int, seed: int) -> None:
     """The dual form finds what the primal one does, a category at a time."""
@@ -78,7 +77,6 @@ def test_a_category_lies_on_its_side() -> None:
 
 
 def test_the_same_seed_learns_the_same() -> None:
-    """Byte for byte; another seed draws another sample."""
     points, classes = labelled(3_000)
     one, same, other = (class_hyperplanes(sparse_rows(points), classes, seed) for seed in (3, 3, 4))
     assert one.tobytes() == same.tobytes() != other.tobytes()
@@ -101,7 +99,6 @@ def test_nothing_to_tell_apart(classes: IntArray) -> None:
 
 
 def test_a_sample_has_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of wide rows it is the smaller, and hyperplanes are learned all the same."""
     points, classes = labelled(1_000)
     monkeypatch.setattr(module, "_SAMPLE_NUMBERS_MAX", 500)
     sizes: list[int] = []
@@ -116,7 +113,6 @@ def test_a_sample_has_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatc
 
 
 def test_points_without_numbers() -> None:
-    """Of rows of zeros nothing is learned, and of some among others nothing breaks."""
     points, classes = labelled(300)
     empty = np.zeros_like(points)
     assert not len(class_hyperplanes(sparse_rows(empty), classes, 0))
@@ -127,7 +123,6 @@ def test_points_without_numbers() -> None:
 
 @pytest.mark.parametrize("length", [1e-35, 1e-22, 1e15])
 def test_lengths_change_nothing(length: float) -> None:
-    """However short or long the points are, the same hyperplanes tell them apart."""
     points, classes = labelled(300)
     found = class_hyperplanes(sparse_rows(points * np.float32(length)), classes, 0)
     np.testing.assert_allclose(found, class_hyperplanes(sparse_rows(points), classes, 0), atol=1e-4)
@@ -135,7 +130,6 @@ def test_lengths_change_nothing(length: float) -> None:
 
 @given(rows=st.integers(1, 50), share=st.floats(0, 1), seed=st.integers(0, 2**32))
 def test_products_are_those_of_dense_rows(rows: int, share: float, seed: int) -> None:
-    """Whether few rows hold a column, or all."""
     rng = np.random.default_rng(seed)
     points = rng.standard_normal((rows, DIMS)) * (
         rng.random((rows, DIMS)) < share * rng.random(DIMS)
@@ -145,7 +139,6 @@ def test_products_are_those_of_dense_rows(rows: int, share: float, seed: int) ->
 
 
 def test_many_categories_and_many_columns() -> None:
-    """There are never more than there is room for."""
     points, _ = labelled(2_000)
     classes = np.arange(2_000) % 90
     assert len(class_hyperplanes(sparse_rows(points), classes, 0)) == QUERIES_MAX
@@ -188,7 +181,6 @@ def test_lengths_change_no_mean(length: float) -> None:
 
 
 def test_means_of_many_columns() -> None:
-    """There are never more numbers than there is room for."""
     points = sparse.csr_array(labelled(2_000)[0])
     columns = LIMITS["sparse_dims_max"]
     wide = sparse.csr_array((points.data, points.indices, points.indptr), (2_000, columns))
@@ -205,7 +197,6 @@ def made(**told: Any) -> Index:  # noqa: ANN401  # parameters of Index.build
 
 
 def test_build_asks_with_them_where_there_are_categories() -> None:
-    """Each search is measured, with a reason; without products nothing is."""
     info = made().info
     assert info.auto_search_dense in {"exact", "scan", "tables"}
     assert [cost.search for cost in info.search_costs_dense] == [
@@ -223,7 +214,6 @@ def test_build_asks_with_them_where_there_are_categories() -> None:
 
 
 def test_build_asks_with_means_where_there_are_no_categories() -> None:
-    """Of too few points there are none, and all queries go by what points find."""
     info = made(categories=None).info
     assert info.auto_search_dense in {"exact", "scan", "tables"}
     (choice,) = (each for each in info.choices if each.parameter == "search_dense")
@@ -240,7 +230,6 @@ def without_pools(manifest: Manifest, **changes: Any) -> Manifest:  # noqa: ANN4
 
 
 def test_dense_queries_take_what_was_found_for_them() -> None:
-    """And sparse ones of the same rows what was found for those."""
     index = made()
     manifest = without_pools(index.engine.manifest, auto_search="tables", auto_search_dense="scan")
     both = Index(Engine(Generation(manifest, index.engine._arrays)))

@@ -106,7 +106,6 @@ def test_the_choice_follows_from_the_shares(kind: Points, flatness: float) -> No
 
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 def test_two_trials_are_one(kind: Points) -> None:
-    """Same points, parameters and seed: the same shares; another seed may draw others."""
     points = as_kind(drawn(6_000, "round", kind), kind)
     asked = BuildParameters(n_components=COMPONENTS, seed=5)
     first = choose_family(asked, points, None)
@@ -115,7 +114,6 @@ def test_two_trials_are_one(kind: Points) -> None:
 
 
 def test_a_build_has_the_family_of_its_trial() -> None:
-    """And `choices` have the same reason."""
     points = drawn(ROWS, "flat", "dense")
     family, reason = choose_family(BuildParameters(n_components=COMPONENTS), points, None)
     manifest = Index.build(points, n_components=COMPONENTS).engine.manifest
@@ -124,7 +122,6 @@ def test_a_build_has_the_family_of_its_trial() -> None:
 
 
 def test_a_family_by_name_is_not_tried() -> None:
-    """It is taken whatever the points are, and has no reason."""
     points = drawn(ROWS, "flat", "dense")
     for name in ("lsh_div", "lsh_sdiv", "pca_hash", "cells"):
         assert choose_family(BuildParameters(hash_family=name), points, None) == (name, "")

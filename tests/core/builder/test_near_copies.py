@@ -77,7 +77,6 @@ def test_the_threshold_is_the_twins(metric: Metrics, seed: int) -> None:
 
 
 def test_sparse_points_have_the_threshold_of_dense_ones() -> None:
-    """How points are stored says nothing about copies."""
     vectors = copies(1, 40, 5)
     dense, stored = Index.build(vectors), Index.build(sparse.csr_array(vectors))
     assert dense.info.duplicate_threshold == stored.info.duplicate_threshold
@@ -137,7 +136,6 @@ _CASES = [(name, metric) for name in _NAMES for metric in METRICS]
 # Directions from the origin of a map lie on an arc, where 4,000 points are equal to a millionth.
 @pytest.mark.parametrize(("name", "metric"), [*_CASES, ("a map", "euclidean")])
 def test_without_copies_hardly_anything_is_collapsed(name: str, metric: Metrics) -> None:
-    """Answers are as near as those with nothing collapsed, and nothing is said of copies."""
     vectors = _healthy(name)
     index = Index.build(vectors, metric=metric)
     queries = vectors[:: max(1, len(vectors) // 60)]
@@ -164,7 +162,6 @@ def test_the_default_is_what_build_measured() -> None:
 
 @pytest.mark.parametrize("metric", ["cosine", "inner_product"])
 def test_points_in_one_direction_are_not_all_copies(metric: Metrics) -> None:
-    """What all points have in common makes none of them near-copies."""
     vectors = np.abs(copies(2, 300, 1)) + np.float32(2)
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     assert (vectors @ vectors.T).min() > 0.95
@@ -173,7 +170,6 @@ def test_points_in_one_direction_are_not_all_copies(metric: Metrics) -> None:
 
 
 def test_a_crowd_of_equal_points_does_not_hide_what_copies_are() -> None:
-    """Where nearly all points equal one another, those are copies, and no others."""
     vectors = np.concatenate((np.repeat(copies(3, 1, 1), 400, axis=0), copies(4, 20, 1)))
     result = Index.build(vectors).query(vectors[:1])
     assert len(set(result.ids[0].tolist())) == 10

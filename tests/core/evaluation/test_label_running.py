@@ -19,6 +19,7 @@ from divgrpc.index import Index
 from divgrpc.metrics import inverse_propensities
 from divgrpc.types import EvaluateLabelRow, LabelResult, Progress
 from reference import metrics as reference
+from support.refusals import refused, wrong
 
 POINTS, ASKED, FEATURES, LABELS, RANK = 60, 17, 10, 24, 5
 RNG = np.random.default_rng(3)
@@ -129,7 +130,6 @@ def test_rows_are_their_twins(index: Index, rows: list[EvaluateLabelRow]) -> Non
 
 
 def test_figures_of_a_row(rows: list[EvaluateLabelRow]) -> None:
-    """Intervals hold their means; times, counts and h of means are those of the documents."""
     for row in rows:
         curves = (row.precision_at, row.recall_at, row.ndcg_at, row.propensity_scored_at)
         assert [len(curve) for curve in curves] == [4] * 4
@@ -186,7 +186,6 @@ def test_without_a_hierarchy_the_f_score_chooses() -> None:
 
 
 def test_factors_without_labels_have_no_propensities() -> None:
-    """How frequent labels are is not known of a model that was brought."""
     (row,) = evaluated(
         built(labels=None), grid=LabelGrid(selectors=("nearest",)), folds=0, per_document=False
     )
@@ -210,7 +209,6 @@ def test_the_same_bytes_again(index: Index) -> None:
 
 @pytest.mark.parametrize("documents", [1, 2])
 def test_few_documents(index: Index, documents: int) -> None:
-    """One document is enough where nothing is chosen, two are for two folds."""
     asked = slice(POINTS + 1, POINTS + 1 + documents)
     grid = LabelGrid(selectors=("nearest",), top_ks=(1, 100))
     folds = documents if documents > 1 else 0
@@ -221,39 +219,27 @@ def test_few_documents(index: Index, documents: int) -> None:
 
 
 def test_progress_is_told(index: Index) -> None:
-    """It begins at nothing and ends at settings times documents."""
     told: list[Progress] = []
     evaluated(index, grid=LabelGrid(selectors=("greedy",)), progress=told.append)
     assert (told[0].rows_done, told[0].seconds_left) == (0, None)
     assert (told[-1].rows_done, told[-1].rows_total) == (5 * ASKED, 5 * ASKED)
 
 
-@pytest.mark.parametrize(
-    ("axis", "values"),
-    [
-        ("modes", ["votes"]),
-        ("selectors", ["best"]),
-        ("limits", [(3, None)]),
-        ("limits", [7]),
-        ("thresholds", [math.inf]),
-        ("diversities", [1.1]),
-        ("diversities", []),
-        ("diversities", [None]),
-        ("selectors", ["hierarchy", None]),
-        ("top_ks", [0]),
-        ("top_ks", 5),
-        ("searches", "exact"),
-    ],
+@wrong(
+    modes=[["votes"]],
+    selectors=[["best"], ["hierarchy", None]],
+    limits=[[(3, None)], [7]],
+    thresholds=[[math.inf]],
+    diversities=[[1.1], [], [None]],
+    top_ks=[[0], 5],
+    searches=["exact"],
 )
-def test_grids_are_checked(axis: str, values: Any) -> None:  # noqa: ANN401  # what is wrong
-    """A wrong value is an error of its axis."""
-    with pytest.raises(InvalidArgumentError) as refused:
-        LabelGrid(**{axis: values})
-    assert refused.value.field == axis
+def test_grids_are_checked(field: str, value: Any) -> None:  # noqa: ANN401  # what is wrong
+    with refused(field):
+        LabelGrid(**{field: value})
 
 
 def test_settings_are_each_once() -> None:
-    """Plain nearest labels have no dial; top_k is outermost, the dial inmost."""
     grid = LabelGrid(diversities=(0.1, 0.2), thresholds=(None, 0.5), top_ks=(5, 1))
     told = [(s.top_k, s.selector, s.threshold, s.diversity) for s in grid.settings()]
     for_one = [("nearest", None, 0.0), ("nearest", 0.5, 0.0)]
@@ -262,13 +248,11 @@ def test_settings_are_each_once() -> None:
 
 
 def test_what_is_wrong_is_refused_at_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before any work, with the field that is to blame."""
-
     def field(**told: Any) -> str:  # noqa: ANN401  # any option's
         given = {"documents": X[POINTS:], "labels": Y[POINTS:]} | told
-        with pytest.raises(InvalidArgumentError) as refused:
+        with pytest.raises(InvalidArgumentError) as caught:
             evaluate_labels(index, **given)
-        return refused.value.field
+        return caught.value.field
 
     assert field(documents=X[POINTS:, :-1]) == "documents"
     assert field(documents=np.zeros((ASKED, FEATURES))) == "documents"
@@ -315,7 +299,5 @@ def test_the_best_threshold_of_each_mode_is_kept() -> None:
     ids=["no folds", "two top_ks", "no threshold"],
 )
 def test_a_default_needs_something_to_choose(index: Index, told: dict[str, Any]) -> None:
-    """Folds, one top_k, a threshold."""
-    with pytest.raises(InvalidArgumentError) as refused:
+    with refused("set_default"):
         evaluated(index, **({"grid": GRID, "set_default": True} | told))
-    assert refused.value.field == "set_default"

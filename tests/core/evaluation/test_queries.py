@@ -12,7 +12,7 @@ import pytest
 from scipy import sparse
 
 from divgrpc import Index
-from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import UnfitIndexError
 from divgrpc.evaluation import COLUMNS, METRICS, Grid, deal_folds, evaluate
 from divgrpc.evaluation.queries import Relevance, study_queries
 from divgrpc.evaluation.tally import Task
@@ -21,6 +21,7 @@ from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.types import EvaluateRow, FloatArray, IntArray, Metric, Progress, QueryDefault
 from reference import metrics as reference
 from reference.metrics import List
+from support.refusals import refused, wrong
 from support.served_index import random_points
 
 N, DIMS, K = 400, 12, 5
@@ -127,7 +128,6 @@ def test_rows_are_their_twins(metric: Metric, kind: str, queries: FloatArray) ->
 
 
 def test_figures_of_a_row(index: Index, queries: FloatArray) -> None:
-    """Intervals hold their means; times, counts and h of means are those of the queries."""
     for row in evaluate(index, queries, ASKED, grid=GRID, per_query=True):
         for interval in row.metrics.values():
             assert interval.low - 1e-12 <= interval.value <= interval.high + 1e-12
@@ -189,7 +189,6 @@ def test_relevant_ids_are_as_good(index: Index, queries: FloatArray) -> None:
 
 
 def test_without_subtopics_nothing_is_chosen(queries: FloatArray) -> None:
-    """What does not need sub-topics is measured all the same; h is NaN."""
     plain = Index.build(random_points(N, dims=DIMS), categories=labels()[0])
     rows = list(evaluate(plain, queries, ASKED))
     assert not any(row.by_fold or row.on_front for row in rows)
@@ -198,7 +197,6 @@ def test_without_subtopics_nothing_is_chosen(queries: FloatArray) -> None:
 
 
 def test_short_and_empty_lists_are_counted(index: Index, queries: FloatArray) -> None:
-    """A k above the number of points leaves lists short."""
     grid = Grid(selectors=("nearest",), ks=(N + 1,))
     row = next(iter(evaluate(index, queries, ASKED, grid=grid)))
     assert (row.short, row.empty) == (len(queries), 0)
@@ -206,7 +204,6 @@ def test_short_and_empty_lists_are_counted(index: Index, queries: FloatArray) ->
 
 
 def test_progress_comes_to_the_end(index: Index) -> None:
-    """Progress counts queries once for each setting, and estimates the time once it can."""
     many, seen = random_points(70, dims=DIMS, seed=2), list[Progress]()
     list(evaluate(index, many, np.zeros(70, int), progress=seen.append))
     done = [progress.rows_done for progress in seen]
@@ -219,7 +216,6 @@ def test_progress_comes_to_the_end(index: Index) -> None:
 
 
 def test_threads_measure_what_one_thread_measures(index: Index, queries: FloatArray) -> None:
-    """Two threads share the blocks of a study: every row once, with the same figures."""
     task = Task(grid=GRID, rows=len(queries), folds=3, per_row=True)
     study = study_queries(index.engine, queries, Relevance.of(ASKED, None, len(queries)), task)
     with ThreadPoolExecutor(2) as threads:
@@ -256,62 +252,45 @@ def test_the_best_choice_becomes_the_default(queries: FloatArray) -> None:
     assert (used.selector, used.diversity) == (setting.selector, setting.diversity)
 
 
-BAD: list[tuple[str, dict[str, Any]]] = [
-    ("categories", {"categories": [0]}),
-    ("categories", {"categories": None}),
-    ("categories", {"categories": [0, 99]}),
-    ("categories", {"categories": [0, -1]}),
-    ("categories", {"categories": [0.5, 1]}),
-    ("relevant", {"relevant": [[0], [3]]}),
-    ("relevant", {"categories": None, "relevant": [[0]]}),
-    ("relevant", {"categories": None, "relevant": [[0], []]}),
-    ("relevant", {"categories": None, "relevant": [[0], [1]]}),
-    ("folds", {"folds": 3}),
-    ("folds", {"folds": 1}),
-    ("folds", {"folds": True}),
-    ("folds", {"folds": -2}),
-    ("queries", {"queries": np.zeros((0, DIMS)), "categories": []}),
-    ("queries", {"queries": np.zeros((2, DIMS))}),
-    ("queries", {"queries": np.full((2, DIMS), np.nan)}),
-    ("queries", {"queries": np.ones((2, DIMS + 1))}),
-    ("set_default", {"set_default": True, "folds": 0}),
-    ("set_default", {"set_default": True, "grid": Grid(ks=(3, 5))}),
-]
-
-
-@pytest.mark.parametrize(("field", "given"), BAD)
+@wrong(
+    categories=[[0], None, [0, 99], [0, -1], [0.5, 1]],
+    relevant=[[[0]], [[0], []], [[0], [1]], {"relevant": [[0], [3]], "categories": [0, 1]}],
+    folds=[3, 1, True, -2],
+    queries=[
+        {"queries": np.zeros((0, DIMS)), "categories": []},
+        *(np.zeros((2, DIMS)), np.full((2, DIMS), np.nan), np.ones((2, DIMS + 1))),
+    ],
+    set_default=[{"folds": 0}, {"grid": Grid(ks=(3, 5))}],
+)
 def test_what_is_wrong_is_named_before_any_work(
-    index: Index, monkeypatch: pytest.MonkeyPatch, field: str, given: dict[str, Any]
+    index: Index,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
+    value: Any,  # noqa: ANN401
 ) -> None:
-    """Whatever is wrong is refused with its field when `evaluate` is called."""
     monkeypatch.setattr(index.engine, "answer_one_by_one", None)
-    told: dict[str, Any] = {"queries": np.ones((2, DIMS)), "categories": [0, 1], "folds": 2} | given
-    with pytest.raises(InvalidArgumentError) as refused:
+    told: dict[str, Any] = {"queries": np.ones((2, DIMS)), "categories": [0, 1], "folds": 2}
+    told |= {"relevant": {"categories": None}, "set_default": {"set_default": True}}.get(field, {})
+    told |= value if isinstance(value, dict) else {field: value}
+    with refused(field):
         evaluate(index, told.pop("queries"), **told)
-    assert refused.value.field == field
 
 
 def test_too_much_is_refused(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings times queries have a limit, and so has what comparing results takes."""
     monkeypatch.setitem(LIMITS, "evaluate_queries_max", 11)
-    with pytest.raises(InvalidArgumentError, match="at most 11") as refused:
+    with refused("grid", "at most 11"):
         evaluate(index, np.ones((2, DIMS)), [0, 1], folds=2)
-    assert refused.value.field == "grid"
     monkeypatch.setitem(LIMITS, "k_candidates_dims_max", 1000)
-    with pytest.raises(InvalidArgumentError) as refused:
+    with refused("ks"):
         evaluate(index, np.ones((2, DIMS)), [0, 1], folds=2, grid=Grid(selectors=("nearest",)))
-    assert refused.value.field == "ks"
 
 
 def test_an_index_may_lack_what_is_needed() -> None:
-    """Without categories there is nothing to ask for; without an h nothing to choose."""
     plain = Index.build(random_points(50, dims=DIMS))
-    with pytest.raises(UnfitIndexError) as unfit:
+    with refused("categories", error=UnfitIndexError):
         evaluate(plain, np.ones((2, DIMS)), [0, 1], folds=2)
-    assert unfit.value.field == "categories"
-    with pytest.raises(UnfitIndexError) as unfit:
+    with refused("set_default", error=UnfitIndexError):
         evaluate(plain, np.ones((2, DIMS)), relevant=[[1], [2]], folds=2, set_default=True)
-    assert unfit.value.field == "set_default"
 
 
 def test_columns_are_the_metrics_and_more() -> None:
@@ -325,7 +304,6 @@ def test_columns_are_the_metrics_and_more() -> None:
 
 
 def test_a_query_alone(index: Index, queries: FloatArray) -> None:
-    """One vector is one query; without folds nothing is chosen."""
     rows: list[EvaluateRow] = list(evaluate(index, queries[0], [1], folds=0))
     assert {row.queries for row in rows} == {1}
     assert not any(row.by_fold for row in rows)

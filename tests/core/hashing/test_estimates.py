@@ -5,7 +5,7 @@ from typing import get_args
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -19,7 +19,6 @@ from divgrpc.vectors import SparseRows
 from reference import definitions, kernels
 from reference.index import dense, points_of
 
-examples = settings(deadline=None, derandomize=True, max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
 LENGTHY: list[Metric] = ["euclidean", "inner_product"]
 FAMILIES: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash", "cells"]
@@ -64,7 +63,6 @@ def estimated(
 # What the estimate promises.
 
 
-@examples
 @given(seed=seeds, dims=st.sampled_from([64, 128, 256]))
 def test_a_point_asked_for_by_itself_is_estimated_without_bias(seed: int, dims: int) -> None:
     """With a whole rotation the product with oneself is the squared length.
@@ -120,7 +118,6 @@ def test_estimates_are_written_for_the_run_that_is_asked_for() -> None:
 
 
 def test_an_estimate_that_is_no_number_is_as_far_as_can_be() -> None:
-    """Infinities that take each other away, or terms that are none."""
     huge = np.full(3, np.inf, np.float32)
     offsets = np.array([np.inf, np.inf, np.nan], np.float32)
     terms = coding.pack_terms(offsets, huge)
@@ -130,7 +127,6 @@ def test_an_estimate_that_is_no_number_is_as_far_as_can_be() -> None:
     assert estimates.tolist() == [np.inf] * 3
 
 
-@examples
 @given(seed=seeds, scale=st.sampled_from([1e-30, 1, 1e30]))
 def test_packed_terms_are_right_to_eight_bits(seed: int, scale: float) -> None:
     """Each is rounded to the nearest, so off by a 256th of itself at most."""
@@ -327,7 +323,6 @@ def test_components_of_sparse_points_span_what_those_of_dense_ones_do(
 
 @pytest.mark.parametrize("hyperplanes", get_args(Hyperplanes))
 def test_components_are_of_sparse_points_never_made_dense(hyperplanes: Hyperplanes) -> None:
-    """48,000 dimensions and more: what is made of them grows with what is stored."""
     rng = np.random.default_rng(8)
     points = sparse.random_array((300, 60_000), density=0.001, rng=rng, format="csr")
     index = Index.build(points.astype(np.float32), n_components=5, hyperplanes=hyperplanes)
@@ -340,7 +335,72 @@ def test_components_are_of_sparse_points_never_made_dense(hyperplanes: Hyperplan
 
 
 def test_dense_gives_rows_of_any_kind() -> None:
-    """The tests' own helper: a matrix of whatever holds rows."""
     points = drawn(4, 5, 9, 0.5)
     for given_as in (points, sparse.csr_array(points), SparseRows.of(sparse.csr_array(points))):
         assert dense(given_as).tolist() == points.tolist()
+
+
+depths = st.sampled_from(coding.DEPTHS)
+
+
+@given(seed=seeds, depth=depths, rows=st.sampled_from([1, 9]), groups=st.integers(1, 2))
+def test_codes_are_the_levels_nearest_to_the_margins(
+    seed: int, depth: int, rows: int, groups: int
+) -> None:
+    """In steps that follow the length of the row; what is written reads as the same numbers."""
+    rng = np.random.default_rng(seed)
+    margins = (rng.standard_normal((rows, 64 * groups)) * 10 ** rng.uniform(-3, 3)).astype("f4")
+    codes = coding.levels(margins, depth, margins.shape[1])
+    nearest = kernels.nearest_levels(margins.astype(np.float64), depth)
+    # One that rounding puts on the other side of the middle between two levels.
+    assert (codes == nearest).mean() > 0.999 or (codes != nearest).sum() <= 1
+    words = np.full((depth * groups, rows + 3), 7, np.uint64)
+    coding.encode(codes, words, 2)
+    bits = kernels.unpack(words[:, 2:-1])
+    assert kernels.odd_levels(bits, 64 * groups).tolist() == codes.tolist()
+    assert (words[:, :2] == 7).all()
+    assert (words[:, -1] == 7).all()
+
+
+@pytest.mark.parametrize("depth", coding.DEPTHS)
+def test_a_row_of_zeros_has_a_code(depth: int) -> None:
+    assert (coding.levels(np.zeros((2, 64), np.float32), depth, 64) == 1).all()
+
+
+@pytest.mark.parametrize("depth", coding.DEPTHS)
+def test_the_noise_of_levels_is_that_of_normal_margins(depth: int) -> None:
+    """1 / c^2 - 1 of the cosine c between margins and codes; no other step does better by much."""
+    margins = np.random.default_rng(1).standard_normal((300, 256)).astype(np.float32)
+
+    def noise(codes: np.ndarray) -> float:
+        dots = (margins * codes).sum(axis=1)
+        return float((((codes**2).sum(axis=1) * (margins**2).sum(axis=1)) / dots**2 - 1).mean())
+
+    own = noise(coding.levels(margins, depth, margins.shape[1]))
+    assert abs(own / coding._NOISES[depth] - 1) < 0.04
+    for other in (0.8, 1.25) if depth > 1 else ():
+        half = 1 << (depth - 1)
+        steps = np.floor(margins / (coding._STEPS[depth] * other))
+        assert noise(2 * np.clip(steps, -half, half - 1) + 1) > own
+
+
+@pytest.mark.parametrize(
+    ("falling", "dims", "bits", "components"),
+    [
+        (0.0, 16, 256, 16),
+        (0.0, 64, 256, 64),
+        (0.0, 128, 256, 128),
+        (0.0, 100, 256, 100),
+        (0.1, 256, 256, 64),
+        (3.0, 1000, 256, 64),
+    ],
+)
+def test_as_few_components_are_hashed_as_hold_nearly_all(
+    falling: float, dims: int, bits: int, components: int
+) -> None:
+    """All of them where they are alike and have room; few where the strongest hold nearly all."""
+    assert coding.fitting_components(np.exp(-falling * np.arange(dims)), bits) == components
+
+
+def test_points_that_do_not_vary_are_hashed_all_the_same() -> None:
+    assert coding.fitting_components(np.zeros(300), 256) == 64

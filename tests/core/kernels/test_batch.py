@@ -2,14 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import fields, replace
 from functools import cache
 from typing import Any
 from unittest.mock import Mock, patch
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_array
 
@@ -24,11 +23,10 @@ from divgrpc.types import (
     HashFamily,
     Metric,
     QueryResult,
-    QueryStats,
     Search,
 )
 from divgrpc.vectors import SparseRows
-from reference.index import same_bytes
+from reference.index import row_of, same_bytes
 from support.mixed_indexes import METRICS, SAMPLINGS, SELECTIONS, check, drawn, taking
 
 # The last block of points is not full.
@@ -39,7 +37,6 @@ LSH: list[HashFamily] = ["lsh_div", "lsh_sdiv", "pca_hash"]
 SCANS: list[Search] = ["scan", "scan_hamming"]
 
 Options = dict[str, Any]
-examples = settings(deadline=None, derandomize=True, max_examples=100)
 
 
 @cache
@@ -83,14 +80,6 @@ def searched_together() -> Iterator[dict[str, Mock]]:
         yield kernels
 
 
-def row_of(result: QueryResult, row: int) -> QueryResult:
-    """Return one row of a batch's result."""
-    columns = ("ids", "scores", "selection_scores", "counts")
-    stats = [getattr(result.stats, field.name)[row : row + 1] for field in fields(QueryStats)]
-    arrays = {name: getattr(result, name)[row : row + 1] for name in columns}
-    return replace(result, stats=QueryStats(*stats), **arrays)
-
-
 def compare(
     index: Index,
     queries: FloatArray | SparseRows,
@@ -115,7 +104,6 @@ def borders(count: int) -> set[int]:
     return {row for row in near if row < count}
 
 
-@examples
 @given(
     # An exact search reads no codes, but cells store the points in another order.
     index=st.builds(
@@ -140,7 +128,6 @@ def borders(count: int) -> set[int]:
 def test_exact_searches_agree_with_single_queries(
     index: Index, count: int, options: Options, limits: tuple[int, int | None, int | None]
 ) -> None:
-    """With every condition that ends a query early, and with few and many results."""
     if index.engine._searcher.metric == "inner_product":
         options["max_distance"] = None
     options |= dict(zip(("k", "hash_limit", "candidates_limit"), limits, strict=True))
@@ -151,7 +138,6 @@ def test_exact_searches_agree_with_single_queries(
     assert calls == [0 if grows else -(-count // batch.BATCH_QUERIES), 0]
 
 
-@examples
 @given(
     index=st.builds(built, st.sampled_from(LSH), st.sampled_from(METRICS)),
     count=st.sampled_from(COUNTS),
@@ -169,7 +155,6 @@ def test_exact_searches_agree_with_single_queries(
 def test_scans_agree_with_single_queries(
     index: Index, count: int, options: Options, *, sparse: bool
 ) -> None:
-    """Also if more points tie than there is room for, and if the query is one of them."""
     queries = drawn_queries(count, index.engine._searcher.metric)
     rows = SparseRows.of(csr_array(queries)) if sparse else queries
     _, calls = compare(index, rows, options, rows=borders(count))
@@ -208,7 +193,6 @@ def test_other_queries_are_searched_one_by_one(count: int, options: Options) -> 
 
 
 def test_exact_searches_of_sparse_queries_run_one_by_one() -> None:
-    """Because one query at a time becomes dense."""
     rows = SparseRows.of(csr_array(drawn_queries(5, "cosine")))
     _, calls = compare(built("lsh_sdiv", "cosine"), rows, {"search": "exact"})
     assert calls == [0, 0]
@@ -234,7 +218,6 @@ def test_scans_of_cells_and_falling_lengths_run_one_by_one(search: Search) -> No
 
 @pytest.mark.parametrize("search", ["exact", "scan"])
 def test_large_indexes_are_searched_together(search: Search) -> None:
-    """Above a number of bytes, of vectors for exact searches, of codes for scans."""
     index = built("lsh_sdiv", "cosine")
     array = {"exact": "vectors", "scan": "codes"}[search]
     name = {"exact": "_BATCH_VECTOR_BYTES_MIN", "scan": "_BATCH_CODE_BYTES_MIN"}[search]
@@ -254,7 +237,6 @@ def test_large_indexes_are_searched_together(search: Search) -> None:
     ],
 )
 def test_queries_run_one_by_one_if_that_is_faster(name: str, refused: int, accepted: int) -> None:
-    """For few queries, in few dimensions, and if queries keep a large share of the points."""
     index = built("lsh_sdiv", "cosine")
     for value, expected in ((refused, 0), (accepted, 1)):
         with searched_together() as kernels, patch.object(searching, name, value):
@@ -316,7 +298,6 @@ def test_no_point_is_kept_twice(seed: int, limit: int) -> None:
 
 
 def test_ties_are_drawn_with_the_seed() -> None:
-    """Of many equal points some are drawn, and another seed draws others."""
     index = built("lsh_sdiv", "cosine")
     queries = np.repeat(drawn(ROWS, DIMS, 4, "cosine")[1:2], 3, axis=0)
     options: Options = {"search": "scan", "hash_limit": 200, "selector": "nearest"}

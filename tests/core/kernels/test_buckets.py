@@ -16,7 +16,7 @@ from divgrpc.search.plan import QueryPlan
 from divgrpc.types import EffectiveParameters, Sampling
 from reference import definitions, kernels
 
-examples = settings(deadline=None, derandomize=True, max_examples=40)
+examples = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
 WORDS = 2
 NO_IDS = np.empty(0, np.int64)
@@ -129,7 +129,6 @@ drawn_tables = st.builds(
 def test_find_in_tables_finds_what_its_twin_finds(
     tables: Tables, n_probes: int, limit: int, sampling: Sampling
 ) -> None:
-    """The same buckets, the same points of them, the same sample of those."""
     parameters = wanted(limit, sampling)
     asked = replace(parameters, n_probes=n_probes)
     twin = definitions.hashed_by_tables(tables.points(), tables.margins, asked)
@@ -159,7 +158,6 @@ def test_find_tables_probes_on_until_there_are_enough(
 
 
 def test_probing_ends_when_every_bucket_was_looked_up() -> None:
-    """Asked for more probes than there are buckets, it looks up each once and finds all points."""
     tables = Tables.draw(1, 50, 2, 4, 0.5)
     found, probes = tables.find(10**6, 10**6, wanted(0), tables.scratch())
     assert found == list(range(50))
@@ -180,7 +178,6 @@ def test_a_full_heap_ends_probing(room: int) -> None:
 
 
 def test_scratch_can_be_used_again() -> None:
-    """A query leaves nothing behind that the next one sees, even where the epochs wrap around."""
     tables = Tables.draw(2, 200, 4, 5, 0.3)
     fresh = tables.find(20, 0, wanted(0), tables.scratch())
     scratch = tables.scratch()
@@ -206,7 +203,6 @@ def at_home(tables: Tables) -> list[int]:
 
 
 def test_home_buckets_come_first() -> None:
-    """The first probes are the buckets of the query's own keys, one per table."""
     tables = Tables.draw(3, 300, 6, 4, 0.4)
     assert tables.find(6, 0, wanted(0), tables.scratch()) == (at_home(tables), 6)
 
@@ -228,7 +224,6 @@ def test_equal_margins_are_probed_once_each(kind: str, n_tables: int) -> None:
 @examples
 @given(seed=seeds, n_tables=st.integers(1, 5), n_bits=st.integers(1, 12))
 def test_rank_bits_orders_by_margin(seed: int, n_tables: int, n_bits: int) -> None:
-    """Each table's bits, smallest margin first, with their squares; equals in the order of bits."""
     rng = np.random.default_rng(seed)
     margins = rng.integers(-3, 4, 64).astype(np.float32)
     ranks = np.empty((n_tables, n_bits), np.int32)

@@ -21,6 +21,7 @@ import divgrpc
 from divgrpc import compilation, warmup
 from divgrpc.compilation import Compilation
 from divgrpc.kernels import cache_files, jit
+from support.command_line import run_script
 
 # Compiled in a moment, and called from Python when kernels are warmed.
 SMALL = "leml.column_squares"
@@ -42,19 +43,6 @@ values = [value for module in modules for value in vars(module).values()]
 functions = {id(f): f for f in values if hasattr(f, "nopython_signatures")}
 print(cache_files.is_warm(), sum(sum(f.stats.cache_misses.values()) for f in functions.values()))
 """
-
-
-def run(script: str, *arguments: str, **environment: str) -> tuple[str, str]:
-    """Run a script in a process of its own; returns what it prints, and its standard error."""
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", script, *arguments],
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip(), done.stderr
 
 
 @pytest.fixture
@@ -99,7 +87,6 @@ def test_every_decorated_function_is_a_kernel_of_the_list() -> None:
     ids=["missing", "half copied", "empty", "one byte changed"],
 )
 def test_the_stamp_is_true(folder: Path, spoil: Callable[[Path], object]) -> None:
-    """Whatever happens to one file, the folder is warm no more, and is not called so again."""
     promised = (cache_files.read("warm") or b"").decode().split()
     assert file_of(folder, SMALL).name in promised
     assert cache_files.mark_warm(promised)
@@ -120,13 +107,12 @@ def test_a_stamp_that_promises_too_little_is_none(folder: Path, bytes_kept: int 
 
 
 def test_a_kernel_inside_of_others_is_not_missed(folder: Path) -> None:
-    """It was compiled into its callers: without its file nothing has to be compiled."""
     promised = (cache_files.read("warm") or b"").decode().split()
     inner = next(file for file in folder.glob("*.kernel") if file.name not in promised)
     inner.unlink()
     assert cache_files.is_warm()
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
-    assert run(_WARM, **environment) == ("True 0", "")
+    assert run_script(_WARM, **environment) == ("True 0", "")
 
 
 def test_kernels_are_found_wherever_the_sources_are(folder: Path, tmp_path: Path) -> None:
@@ -138,7 +124,7 @@ def test_kernels_are_found_wherever_the_sources_are(folder: Path, tmp_path: Path
         os.utime(source, (1, 1))
     script = f"import divgrpc; print(divgrpc.__file__)\n{_WARM}"
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent), "PYTHONPATH": str(elsewhere)}
-    printed, said = run(script, **environment)
+    printed, said = run_script(script, **environment)
     assert printed.splitlines() == [str(elsewhere / "divgrpc" / "__init__.py"), "True 0"]
     assert said == ""
 
@@ -148,7 +134,7 @@ def test_what_is_damaged_is_compiled_again_and_said_once(folder: Path) -> None:
     damaged = file_of(folder, SMALL)
     damaged.write_bytes(damaged.read_bytes()[:100])
     environment = {"DIVGRPC_KERNEL_CACHE": str(folder.parent)}
-    printed, said = run(_WARM, **environment)
+    printed, said = run_script(_WARM, **environment)
     assert printed == "True 0"
     assert re.fullmatch(
         r"divgrpc: compiling kernels, once, about \d+ s\n"
@@ -156,16 +142,17 @@ def test_what_is_damaged_is_compiled_again_and_said_once(folder: Path) -> None:
         said,
     )
     assert cache_files.is_warm()
-    assert run(_WARM, **environment) == ("True 0", "")
+    assert run_script(_WARM, **environment) == ("True 0", "")
 
 
 def test_two_processes_that_start_at_once_are_safe(folder: Path) -> None:
-    """Both find a kernel missing; both go on when it is there, and the stamp is true."""
     file_of(folder, SMALL).unlink()
     outcomes: list[tuple[str, str]] = []
 
     def start() -> None:
-        outcomes.append(run(_WARM, DIVGRPC_KERNEL_CACHE=str(folder.parent), DIVGRPC_QUIET="1"))
+        outcomes.append(
+            run_script(_WARM, DIVGRPC_KERNEL_CACHE=str(folder.parent), DIVGRPC_QUIET="1")
+        )
 
     threads = [threading.Thread(target=start) for _ in range(2)]
     for thread in threads:
@@ -180,10 +167,10 @@ def test_a_folder_that_cannot_be_written_costs_time_only(tmp_path: Path) -> None
     """Kernels compile in memory where there is no place to keep them, and that is said once."""
     (tmp_path / "file").write_text("in the way")
     for place in ("/proc/nowhere", str(tmp_path / "file")):
-        printed, said = run(_MIX, DIVGRPC_KERNEL_CACHE=place)
+        printed, said = run_script(_MIX, DIVGRPC_KERNEL_CACHE=place)
         assert (printed, said) == ("6457827717110365317 0 1 False", "")
         script = "from divgrpc import compilation as c\nc.ensure()\nc.ensure()"
-        _, said = run(script, DIVGRPC_KERNEL_CACHE=place)
+        _, said = run_script(script, DIVGRPC_KERNEL_CACHE=place)
         assert said.count("\n") == 1
         assert said.startswith("divgrpc: compiled kernels cannot be kept (")
         assert "set DIVGRPC_KERNEL_CACHE to a folder that can be written" in said
@@ -228,7 +215,6 @@ def add_one(n: int) -> int:
 def test_compilers_that_fail_are_said_and_done_without(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reason is their last line; nothing is called warm that is not."""
     file_of(folder, SMALL).unlink()
     monkeypatch.setattr(compilation, "_COMMAND", "raise SystemExit('no room')")
     reports: list[Compilation] = []
@@ -263,15 +249,14 @@ def test_nothing_is_started_where_python_is_built_in(
 
 
 def test_kernels_are_kept_apart_by_processor_and_place(tmp_path: Path) -> None:
-    """Another processor has another folder; a named one has the same on every machine."""
     script = "from divgrpc.kernels import cache_files; print(cache_files.cache_folder())"
-    here, _ = run(script, DIVGRPC_KERNEL_CACHE=str(tmp_path))
+    here, _ = run_script(script, DIVGRPC_KERNEL_CACHE=str(tmp_path))
     assert Path(here).parent == tmp_path
     named = {"DIVGRPC_KERNEL_CACHE": str(tmp_path), "NUMBA_CPU_NAME": "x86-64"}
-    plain, _ = run(script, **named)
-    bare, _ = run(script, **named, NUMBA_CPU_FEATURES="")
+    plain, _ = run_script(script, **named)
+    bare, _ = run_script(script, **named, NUMBA_CPU_FEATURES="")
     assert len({here, plain, bare}) == 3
-    home, _ = run(script, DIVGRPC_KERNEL_CACHE="", XDG_CACHE_HOME=str(tmp_path / "home"))
+    home, _ = run_script(script, DIVGRPC_KERNEL_CACHE="", XDG_CACHE_HOME=str(tmp_path / "home"))
     assert Path(home).is_absolute()
 
 
@@ -284,16 +269,15 @@ def test_an_edit_of_any_kernel_moves_all_of_them(tmp_path: Path) -> None:
         "cache_files.__file__ = sys.argv[1]; print(cache_files.cache_folder().name)"
     )
     place, edited = str(copied / "cache_files.py"), copied / "exact.py"
-    before, _ = run(script, place)
+    before, _ = run_script(script, place)
     assert before == cache_files.cache_folder().name
     edited.write_text(edited.read_text() + "# A word.\n")
-    after, _ = run(script, place)
+    after, _ = run_script(script, place)
     (copied / "more.py").write_text("")
-    assert len({before, after, run(script, place)[0]}) == 3
+    assert len({before, after, run_script(script, place)[0]}) == 3
 
 
 def test_numbas_own_setting_is_left_alone() -> None:
-    """Whoever uses numba beside us keeps their kernels where they did."""
     before = config.CACHE_DIR
     jit.kernel(add_one)
     after = config.CACHE_DIR
@@ -340,7 +324,6 @@ def test_a_file_gets_two_lines(
 def test_a_terminal_sees_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One line, written over again and again, and a whole line at the end."""
     monkeypatch.delenv("DIVGRPC_QUIET", raising=False)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     compilation.print_progress(Compilation("running", 60, 117, 9.4))
@@ -351,7 +334,6 @@ def test_a_terminal_sees_progress(
 
 
 def test_waiting_for_another_process_ends(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that holds the lock and writes nothing holds up nobody for ever."""
     file_of(folder, SMALL).unlink()
     monkeypatch.setattr(compilation, "_STALL_SECONDS_MAX", 0.3)
     monkeypatch.setattr(compilation, "_try_lock", lambda _: False)
@@ -360,3 +342,78 @@ def test_waiting_for_another_process_ends(folder: Path, monkeypatch: pytest.Monk
     assert not compilation.compile_ahead(reports.append)
     assert time.monotonic() - begun < 5
     assert reports[-1].reason == "another process holds the lock and writes no file"
+
+
+DAY_SECONDS = 86_400
+
+
+def age_days(folder: Path) -> float:
+    """Return how long ago a folder was last used, by its own time."""
+    return (time.time() - folder.stat().st_mtime) / DAY_SECONDS
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
+    """Return folders of several ages; this process takes one for its own."""
+    days = {"current": 40, "31 days": 31, "29 days": 29, "other": 40}
+    made = {name: tmp_path / f"kernels-{number:016x}" for number, name in enumerate(days)}
+    made["other"] = tmp_path / "kernels-of-mine"
+    for name, folder in made.items():
+        folder.mkdir()
+        (folder / "a.kernel").write_bytes(b"")
+        seconds = time.time() - DAY_SECONDS * days[name]
+        os.utime(folder, (seconds, seconds))
+    (tmp_path / f"kernels-{99:016x}").symlink_to(made["other"])
+    monkeypatch.setattr(cache_files, "cache_folder", lambda: made["current"])
+    return made
+
+
+def left(folders: dict[str, Path]) -> set[str]:
+    """Return the names of the folders that still have their file."""
+    return {name for name, folder in folders.items() if (folder / "a.kernel").exists()}
+
+
+def test_warm_removes_what_nobody_used_for_30_days(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never the current folder, nor what is no folder of kernels."""
+    monkeypatch.setattr(cache_files, "is_warm", lambda: True)
+    monkeypatch.setattr(compilation, "ensure", lambda: None)
+    monkeypatch.setattr(warmup, "warm_kernels", lambda: None)
+    warmup.warm_ahead()
+    assert left(folders) == {"current", "29 days", "other"}
+
+
+@pytest.mark.parametrize(("failure", "removed"), [("", {"31 days"}), ("no room", set())])
+def test_a_compilation_removes_it_too(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch, failure: str, removed: set[str]
+) -> None:
+    """A release compiles once. Where that fails, everything stays."""
+    monkeypatch.setattr(cache_files, "is_warm", lambda: False)
+    monkeypatch.setattr(compilation, "_compile_under_lock", lambda _: failure)
+    assert compilation.compile_ahead(lambda _: None) == (not failure)
+    assert left(folders) == set(folders) - removed
+
+
+def test_a_start_is_a_use(folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache_files, "is_warm", lambda: True)
+    assert age_days(folders["current"]) > 39
+    assert compilation.compile_ahead(lambda _: None)
+    assert age_days(folders["current"]) < 0.1
+    assert left(folders) == set(folders)
+
+
+def test_what_cannot_be_removed_stays(
+    folders: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as folders of another user: nothing is said, and nothing fails."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(cache_files, "is_warm", lambda: True)
+    monkeypatch.setattr(os, "utime", refuse)
+    monkeypatch.setattr("shutil.rmtree", refuse)
+    assert compilation.compile_ahead(lambda _: None)
+    compilation.remove_unused()
+    assert left(folders) == set(folders)

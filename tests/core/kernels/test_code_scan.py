@@ -11,7 +11,7 @@ from divgrpc.kernels import code_scan, projection, top_k
 from divgrpc.types import FloatArray
 from reference import kernels
 
-examples = settings(deadline=None, derandomize=True, max_examples=50)
+examples = settings(max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
 EDGES = [1, 2, 63, 64, 65, 127, 128, 1023, 1024, 1025, 2100]
 NO_IDS = np.empty(0, np.int64)
@@ -115,7 +115,6 @@ def test_estimates_agree_with_scores(
 @pytest.mark.parametrize("known", [0, 1, 255, 1024, 1500])
 @pytest.mark.parametrize("stop", [1500, 2100])
 def test_known_distances_replace_estimates(known: int, stop: int) -> None:
-    """The first estimates are replaced, and the minima are updated."""
     rng = np.random.default_rng(known)
     estimates = rng.random(2100).astype(np.float32)
     minima = np.empty(3 * code_scan.COLUMN, np.float32)
@@ -137,7 +136,6 @@ def test_known_distances_replace_estimates(known: int, stop: int) -> None:
 @pytest.mark.parametrize("words", [1, 4, 96])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_extreme_scores_do_not_overflow(words: int, sign: int) -> None:
-    """With equal margins, over full and empty codes."""
     bits = np.zeros((2, 64 * words), np.bool_)
     bits[0] = True
     margins = np.full(64 * words, sign, np.float32)
@@ -175,7 +173,6 @@ def take(
 def test_take_largest_splits_at_the_boundary(
     seed: int, points: int, spread: int, share: float
 ) -> None:
-    """Larger scores are sure, equal scores tie, smaller ones are left out."""
     scores = np.random.default_rng(seed).integers(-spread, spread + 1, points).astype(np.int32)
     wanted = max(1, round(share * points))
     boundary = sorted(scores.tolist(), reverse=True)[wanted - 1]
@@ -203,15 +200,12 @@ def test_take_largest_draws_among_the_ties(seed: int, points: int, spread: int) 
 # Draws.
 
 
-@settings(deadline=None, derandomize=True)
 @given(word=st.integers(0, 2**64 - 1))
 def test_mix_is_splitmix64(word: int) -> None:
-    """On any word."""
     assert top_k.mix(np.uint64(word)) == kernels.splitmix64(word)
 
 
 def test_mix_gives_the_published_numbers() -> None:
-    """For the first three outputs from the state 1234567."""
     golden = 0x9E3779B97F4A7C15
     outputs = [int(top_k.mix(np.uint64(1234567 + i * golden & 2**64 - 1))) for i in range(3)]
     assert outputs == [6457827717110365317, 3203168211198807973, 9817491932198370423]
@@ -234,7 +228,6 @@ def kept(rows: list[int], wanted: int, ids: npt.NDArray[np.int64], seed: int) ->
 def test_keep_sample_keeps_the_lowest_priorities(
     points: int, wanted: int, seed: int, given_ids: bool
 ) -> None:
-    """In their former order."""
     rng = np.random.default_rng(points)
     ids = rng.choice(2**62, points, replace=False) if given_ids else np.arange(points)
     lots = sorted(range(points), key=lambda row: kernels.priority(seed, int(ids[row])))
@@ -245,7 +238,6 @@ def test_keep_sample_keeps_the_lowest_priorities(
 
 
 def test_keep_sample_keeps_the_rows_before_its_range() -> None:
-    """Only the range is sampled."""
     rows = np.arange(100, dtype=np.int32)
     end = top_k.keep_sample(rows, 60, 100, 5, NO_IDS, np.uint64(1))
     assert end == 65
@@ -269,7 +261,6 @@ def test_draws_are_uniform() -> None:
 @examples
 @given(seed=seeds, points=st.sampled_from([1, 63, 64, 65, 300]), held=st.sampled_from([0, 5]))
 def test_keep_least_appends_estimates_up_to_the_limit(seed: int, points: int, held: int) -> None:
-    """In order, with ties, after the entries that are there."""
     rng = np.random.default_rng(seed)
     fresh = rng.integers(0, 9, points).astype(np.float32)
     fresh[rng.random(points) < 0.1] = np.inf

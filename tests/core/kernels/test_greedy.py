@@ -1,5 +1,6 @@
 """Greedy selection in its three readings, and MMR, step by step."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -17,7 +18,7 @@ from divgrpc.types import EffectiveParameters
 from reference import definitions, kernels, objectives
 from reference.index import kernel_points, selection_scratch
 
-examples = settings(deadline=None, derandomize=True, max_examples=60)
+examples = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 Rule = Literal["corrected", "printed", "marginal", "mmr"]
 RULES: list[Rule] = ["corrected", "printed", "marginal", "mmr"]
@@ -145,6 +146,14 @@ class Case:
         return order[picked[:chosen]].tolist(), values[:chosen].tolist()
 
 
+def cases(
+    counts: Sequence[int], dims: Sequence[int], duplicates: Sequence[float] = (0.0, 0.5)
+) -> st.SearchStrategy[Case]:
+    """Draw cases of every metric, dense and sparse."""
+    sizes = map(st.sampled_from, (counts, dims, duplicates, METRICS))
+    return st.builds(Case.draw, seeds, *sizes, stored_sparse=st.booleans())
+
+
 def parameters(k: int, diversity: float, rule: Rule) -> EffectiveParameters:
     if rule == "mmr":
         wanted = QueryParameters(k=k, diversity=diversity, selector="mmr")
@@ -173,46 +182,30 @@ def check_steps(case: Case, wanted: EffectiveParameters, rows: list[int]) -> Non
 
 @examples
 @given(
-    seed=seeds,
-    count=st.sampled_from([1, 2, 5, 40]),
-    dims=st.sampled_from([1, 2, 15, 16, 17, 33]),
-    duplicates=st.sampled_from([0.0, 0.5]),
+    case=cases([1, 2, 5, 40], [1, 2, 15, 16, 17, 33]),
     k=st.sampled_from([1, 2, 3, 10, 50]),
     diversity=st.sampled_from([0.0, 0.1, 0.3, 0.5, 0.9, 1.0]),
     rule=st.sampled_from(RULES),
-    metric=st.sampled_from(METRICS),
-    stored_sparse=st.booleans(),
 )
-def test_every_step_takes_the_best(  # noqa: PLR0917  # one argument per thing that varies
-    seed: int,
-    count: int,
-    dims: int,
-    duplicates: float,
-    k: int,
-    diversity: float,
-    rule: Rule,
-    metric: Metrics,
-    stored_sparse: bool,
-) -> None:
+def test_every_step_takes_the_best(case: Case, k: int, diversity: float, rule: Rule) -> None:
     """Each pick minimises its rule's formula over what is left, and the value is reported."""
-    case = Case.draw(seed, count, dims, duplicates, metric, stored_sparse=stored_sparse)
-    check_steps(case, parameters(k, diversity, rule), list(range(count)))
+    check_steps(case, parameters(k, diversity, rule), list(range(len(case.vectors))))
 
 
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("diversity", [0.0, 0.3, 1.0])
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("stored_sparse", [False, True])
-def test_greedy_picks_what_its_twin_picks(
-    rule: Rule, diversity: float, metric: Metrics, stored_sparse: bool
-) -> None:
-    """On points in general position the picks are the same, one by one."""
-    for seed in range(3):
-        case = Case.draw(seed, 60, 24, 0, metric, stored_sparse=stored_sparse)
-        wanted = parameters(12, diversity, rule)
-        picks, _ = case.select(wanted, list(range(60)))
-        twin = definitions.greedy(case.points(), case.query, range(60), wanted)
-        assert picks == [row for row, _ in twin]
+@settings(examples, max_examples=100)
+@given(
+    case=cases([60], [24], [0.0]),
+    rule=st.sampled_from(RULES),
+    diversity=st.sampled_from([0.0, 0.3, 1.0]),
+)
+def test_greedy_picks_what_its_twin_picks(case: Case, rule: Rule, diversity: float) -> None:
+    """On points in general position the same, one by one, with marks of sparse columns or not."""
+    wanted = parameters(12, diversity, rule)
+    picks, values = case.select(wanted, list(range(60)))
+    assert picks == [
+        row for row, _ in definitions.greedy(case.points(), case.query, range(60), wanted)
+    ]
+    assert case.select(wanted, list(range(60)), marked=True) == (picks, values)
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -242,7 +235,6 @@ def test_without_diversity_greedy_is_nearest_neighbours(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", RULES)
 def test_with_diversity_alone_the_query_has_no_say_but_in_ties(rule: Rule) -> None:
-    """At 1 the first pick is the nearest, and the others are as far apart as they come."""
     case = Case.draw(2, 40, 17)
     picks, _ = case.select(parameters(2, 1.0, rule), list(range(40)))
     assert picks[0] == definitions.nearest_rows(case.points(), case.query, range(40))[0]
@@ -289,7 +281,6 @@ def test_marginal_takes_the_greatest_decrease_of_the_objective(
 
 
 def test_marginal_ends_lower_than_corrected_on_average() -> None:
-    """Over many queries the greedy of J ends at a lower J than Algorithm 1, and both below NN."""
     ends: dict[str, list[float]] = {"corrected": [], "marginal": [], "nearest": []}
     for seed in range(40):
         case = Case.draw(seed, 80, 8)
@@ -304,19 +295,9 @@ def test_marginal_ends_lower_than_corrected_on_average() -> None:
     assert 0 < objectives.gap_closed(means["corrected"], means["nearest"], means["marginal"]) < 1
 
 
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("rule", RULES)
-def test_marks_of_columns_change_no_pick(rule: Rule, metric: Metrics) -> None:
-    """Sparse candidates are compared by the columns of a pick, or by all, with one result."""
-    case = Case.draw(11, 50, 30, 0.1, metric, stored_sparse=True)
-    wanted = parameters(8, 0.4, rule)
-    assert case.select(wanted, list(range(50)), marked=True) == case.select(wanted, list(range(50)))
-
-
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("rows", [[], [7], [3, 9]])
 def test_few_candidates_are_all_picked(rule: Rule, rows: list[int]) -> None:
-    """With fewer candidates than k, none included, each is picked once."""
     case = Case.draw(5, 12, 16)
     picks, _ = case.select(parameters(5, 0.4, rule), rows)
     assert sorted(picks) == rows

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import sparse
 
@@ -23,7 +23,6 @@ from reference import kernels
 
 # As similar as some of the nearest points are to one another, and most are not.
 NEAR: dict[Metric, float] = {"cosine": 0.3, "euclidean": 12.0, "inner_product": 0.2}
-examples = settings(deadline=None, derandomize=True, max_examples=80)
 seeds = st.integers(0, 2**32 - 1)
 counts = st.sampled_from([1, 2, 5, 40, 300])
 
@@ -68,7 +67,6 @@ def listed(rows: FloatArray, share: float = COMMON_COLUMN_SHARE) -> InvertedList
     return InvertedLists(starts, where, held, lengths)
 
 
-@examples
 @given(seed=seeds, count=counts, dims=st.integers(1, 30), share=st.sampled_from([0.0, 0.2, 1.0]))
 def test_lists_hold_what_rows_hold(seed: int, count: int, dims: int, share: float) -> None:
     """Each rare column's rows and numbers, ascending; lengths are no less than they are."""
@@ -82,7 +80,6 @@ def test_lists_hold_what_rows_hold(seed: int, count: int, dims: int, share: floa
     assert lengths == pytest.approx(least, rel=1e-5)
 
 
-@examples
 @given(
     seed=seeds,
     count=counts,
@@ -176,7 +173,6 @@ def test_a_query_of_common_columns_goes_by_rows() -> None:
 
 
 def test_of_very_many_points_no_lists_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One more than the most, and an exact search goes by rows."""
     rows = sparse.csr_array(drawn(6, 300, 60, 0)[:100])
     assert "posting_rows" in Index.build(rows).engine._arrays
     monkeypatch.setattr(encoder, "LISTED_ROWS_MAX", 99)

@@ -14,7 +14,7 @@ from divgrpc.types import FloatArray
 from reference import definitions
 from reference.index import clustered
 
-examples = settings(deadline=None, derandomize=True, max_examples=40)
+examples = settings(max_examples=40)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -67,7 +67,6 @@ def test_a_point_goes_to_the_nearest_cell_of_the_coarse_ones_near(
 
 
 def test_cells_gather_what_lies_together() -> None:
-    """Points lie much nearer to the centre of their cell than to the middle of all."""
     points = clustered(2000, 6, 1)
     made = partitions.learn(points, 40, np.random.default_rng(0))
     within = ((points - made.centres[made.assign(points)]) ** 2).sum(axis=1).mean()
@@ -127,7 +126,6 @@ def whole(rng: np.random.Generator, rows: int, width: int) -> FloatArray:
 def test_points_go_to_the_nearest_centre_and_add_up_there(
     seed: int, rows: int, width: int, count: int
 ) -> None:
-    """Ties go to the lower number."""
     rng = np.random.default_rng(seed)
     points, centres = whole(rng, rows, width), whole(rng, count, width)
     numbers = partitions._nearest(points, centres)
@@ -168,7 +166,6 @@ def test_several_nearest_come_in_order_and_are_grouped(seed: int, points: int, c
 def test_some_points_change_to_a_nearer_centre(
     seed: int, points: int, count: int, some: int
 ) -> None:
-    """Those that are nearer already, or as near, stay; and so do all others."""
     rng = np.random.default_rng(seed)
     few = np.sort(rng.choice(points, min(some, points), replace=False)).astype(np.int32)
     products, halves = whole(rng, count, len(few)), whole(rng, count, 1)[:, 0]

@@ -5,7 +5,7 @@ from math import floor, log2
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from divgrpc.errors import InvalidArgumentError
@@ -16,7 +16,6 @@ from divgrpc.parameters import BuildParameters
 from reference import definitions, kernels
 
 DIMS = [1, 2, 15, 16, 17, 31, 33, 256]
-examples = settings(deadline=None, derandomize=True, max_examples=50)
 seeds = st.integers(0, 2**32 - 1)
 
 
@@ -31,7 +30,6 @@ def random_bits(points: int, bits: int, seed: int) -> npt.NDArray[np.bool_]:
 # Unit vectors.
 
 
-@examples
 @given(seed=seeds, dims=st.sampled_from(DIMS), scale=st.integers(-37, 37))
 def test_normalise_gives_unit_rows(seed: int, dims: int, scale: int) -> None:
     """Rows keep their direction and get length one, whatever float32 size they had."""
@@ -44,7 +42,6 @@ def test_normalise_gives_unit_rows(seed: int, dims: int, scale: int) -> None:
 
 @pytest.mark.parametrize("dims", DIMS)
 def test_normalise_gives_a_row_the_same_bytes_in_any_company(dims: int) -> None:
-    """A row alone and in a batch becomes the same unit row, to the last bit."""
     rows = normal((9, dims), 3)
     together = rows.copy()
     normalise.normalise(together)
@@ -71,7 +68,6 @@ def test_normalise_names_the_first_bad_row_and_the_first_of_zeros(dims: int, bad
 @pytest.mark.parametrize("value", [1e-45, 1e-38, 3.4e38])
 @pytest.mark.parametrize("dims", DIMS)
 def test_normalise_reaches_the_ends_of_float32(dims: int, value: float) -> None:
-    """The smallest and the largest numbers have a direction too."""
     rows = np.full((1, dims), value, np.float32)
     assert normalise.normalise(rows) == (-1, -1)
     assert np.abs(rows * np.sqrt(dims) - 1).max() < 1e-6
@@ -80,7 +76,6 @@ def test_normalise_reaches_the_ends_of_float32(dims: int, value: float) -> None:
 # Codes.
 
 
-@examples
 @given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 6))
 def test_project_gives_the_margins(seed: int, dims: int, words: int) -> None:
     """A margin is the product with the hyperplane; thresholds are taken off by the caller."""
@@ -91,7 +86,6 @@ def test_project_gives_the_margins(seed: int, dims: int, words: int) -> None:
     assert np.abs(out - expected).max() < 1e-5 * (dims + 1)
 
 
-@examples
 @given(seed=seeds, dims=st.sampled_from(DIMS), words=st.integers(1, 3), share=st.floats(0, 1))
 def test_project_sparse_gives_the_bytes_of_the_dense_row(
     seed: int, dims: int, words: int, share: float
@@ -121,7 +115,6 @@ def test_project_adds_from_first_dimension_to_last(dims: int) -> None:
     assert out.tobytes() == sums.tobytes()
 
 
-@examples
 @given(seed=seeds, words=st.integers(1, 6))
 def test_sign_code_packs_signs(seed: int, words: int) -> None:
     """Bit b is bit b % 64 of word b // 64, set where the margin is not negative."""
@@ -133,7 +126,6 @@ def test_sign_code_packs_signs(seed: int, words: int) -> None:
     assert code.tolist() == kernels.pack((margins >= 0)[np.newaxis])[:, 0].tolist()
 
 
-@examples
 @given(seed=seeds, dims=st.sampled_from(DIMS), points=st.sampled_from([1, 2, 65, 300]))
 def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int) -> None:
     """A stored bit is the sign of the margin, except within rounding of the hyperplane."""
@@ -148,7 +140,6 @@ def test_encode_packs_the_signs_of_all_points(seed: int, dims: int, points: int)
     assert (codes[:, -1] == 0).all()
 
 
-@examples
 @given(seed=seeds, words=st.integers(1, 6), kind=st.sampled_from(["normal", "zero", "equal"]))
 def test_quantise_gives_fifteen_levels(seed: int, words: int, kind: str) -> None:
     """The four planes hold a margin's share of the largest, -7 to 7, in two's complement."""
@@ -166,7 +157,6 @@ def test_quantise_gives_fifteen_levels(seed: int, words: int, kind: str) -> None
     assert np.abs(levels * unit - margins).max() <= 0.51 * unit
 
 
-@examples
 @given(seed=seeds, groups=st.integers(1, 2), depth=st.sampled_from([2, 4]))
 def test_planes_are_repeated_for_the_weightier_bits(seed: int, groups: int, depth: int) -> None:
     """Each run of words has the planes of the first, and twice its weight."""
@@ -182,7 +172,6 @@ def test_planes_are_repeated_for_the_weightier_bits(seed: int, groups: int, dept
 # Keys and buckets.
 
 
-@examples
 @given(seed=seeds, start=st.integers(0, 168), bits=st.integers(1, 24), points=st.integers(1, 70))
 def test_table_keys_are_runs_of_bits(seed: int, start: int, bits: int, points: int) -> None:
     """Bit j of a key is bit start + j of the code, across the end of a word too."""
@@ -194,7 +183,6 @@ def test_table_keys_are_runs_of_bits(seed: int, start: int, bits: int, points: i
     assert [projection.key_of(words, row, start, bits) for row in range(points)] == expected
 
 
-@examples
 @given(
     seed=seeds,
     n_bits=st.integers(1, 24),

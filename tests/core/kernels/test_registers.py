@@ -67,7 +67,6 @@ def made(record: type[tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def test_a_kernel_gets_the_arrays_that_were_registered() -> None:
-    """Their shapes and numbers, and what it writes is in them."""
     index = made(Index)
     codes, terms, centres, squares, starts, rows, _ = index[-1]
     read = read_cells(register(index))
@@ -114,7 +113,6 @@ def test_every_field_of_a_record_has_a_dtype_and_a_shape(record: type[tuple[Any,
 def test_what_a_kernel_would_misread_is_refused(
     spoil: Callable[[npt.NDArray[np.generic]], npt.NDArray[np.generic]],
 ) -> None:
-    """The array at fault is named."""
     index = made(Index)
     assert isinstance(index, Index)
     points = index.points._replace(vectors=spoil(index.points.vectors))  # type: ignore[arg-type]  # it is spoilt

@@ -11,7 +11,6 @@ from divgrpc.kernels.records import Points, Query, SelectionScratch
 from divgrpc.types import FloatArray
 from reference import definitions, kernels
 
-examples = settings(deadline=None, derandomize=True, max_examples=80)
 seeds = st.integers(0, 2**32 - 1)
 Indptr = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.int32]
@@ -48,7 +47,6 @@ def made_dense(rows: Rows, dims: int) -> FloatArray:
 # Products.
 
 
-@examples
 @given(seed=seeds, dims=st.integers(1, 200), share=st.floats(0, 1))
 def test_sparse_dot_is_summed_in_the_order_that_is_said(seed: int, dims: int, share: float) -> None:
     """Sixteen float64 sums in turn, folded in halves: to the last bit, for any row and target."""
@@ -61,7 +59,6 @@ def test_sparse_dot_is_summed_in_the_order_that_is_said(seed: int, dims: int, sh
         assert found == kernels.sparse_dot(indices[part], values[part], targets[1])
 
 
-@examples
 @given(seed=seeds, dims=st.integers(1, 60))
 def test_sparse_dot_is_the_product(seed: int, dims: int) -> None:
     """Products of float32 are exact in float64, so nothing is lost but the last digits of a sum."""
@@ -74,7 +71,6 @@ def test_sparse_dot_is_the_product(seed: int, dims: int) -> None:
     assert abs(sparse.dense_square(targets, 0) - definitions.dot(targets[0], targets[0])) < 1e-13
 
 
-@examples
 @given(seed=seeds, dims=st.integers(1, 200), share=st.floats(0, 1), asked=st.floats(0, 1))
 def test_columns_that_are_not_marked_change_no_bit(
     seed: int, dims: int, share: float, asked: float
@@ -112,10 +108,8 @@ def test_columns_that_are_not_marked_change_no_bit(
     assert not target.any()
 
 
-@examples
 @given(seed=seeds, dims=st.integers(1, 60), share=st.floats(0, 1))
 def test_a_sparse_query_is_as_long_as_the_dense_one(seed: int, dims: int, share: float) -> None:
-    """Its squared length is summed in the same order: to the last bit."""
     rows = drawn(seed, 4, dims, share)
     indptr, indices, values = rows
     matrix = made_dense(rows, dims)
@@ -125,10 +119,8 @@ def test_a_sparse_query_is_as_long_as_the_dense_one(seed: int, dims: int, share:
         assert found == kernels.dense_square(matrix[row])
 
 
-@examples
 @given(seed=seeds, dims=st.integers(1, 60), share=st.floats(0, 1))
 def test_what_is_spread_is_cleared(seed: int, dims: int, share: float) -> None:
-    """A target of zeros holds the row, then zeros again: the next row meets none of the last."""
     rows = drawn(seed, 4, dims, share)
     indptr, indices, values = rows
     matrix, selection = made_dense(rows, dims), zeros(dims)
@@ -143,10 +135,8 @@ def test_what_is_spread_is_cleared(seed: int, dims: int, share: float) -> None:
 # Lengths and unit rows.
 
 
-@examples
 @given(seed=seeds, dims=st.integers(1, 60), scale=st.integers(-37, 37))
 def test_normalise_sparse_gives_unit_rows(seed: int, dims: int, scale: int) -> None:
-    """Rows that are not empty keep their direction and get length one, of whatever size."""
     indptr, indices, values = drawn(seed, 5, dims, 0.6)
     values *= np.float32(10.0**scale)
     before = made_dense((indptr, indices, values), dims)
@@ -159,7 +149,6 @@ def test_normalise_sparse_gives_unit_rows(seed: int, dims: int, scale: int) -> N
 
 
 def test_normalise_sparse_gives_a_row_the_same_bytes_in_any_company() -> None:
-    """A row alone and in a batch becomes the same unit row, to the last bit."""
     indptr, _, values = drawn(3, 9, 50)
     together = values.copy()
     normalise.normalise_sparse(indptr, together)
@@ -180,7 +169,6 @@ def test_normalise_sparse_names_the_first_bad_row_and_the_first_of_zeros(bad: fl
     assert (values[4], values[8]) == (3, 1)
 
 
-@examples
 @given(seed=seeds, dims=st.integers(1, 70), scale=st.integers(-15, 17))
 def test_lengths_are_those_of_the_rows(seed: int, dims: int, scale: int) -> None:
     """Dense or sparse, float32; squared lengths of sparse rows in float64."""
@@ -228,12 +216,11 @@ def fault_of(indptr: Indptr, indices: Indices, dims: int) -> int:
     return normalise.NO_FAULT
 
 
-@settings(deadline=None, derandomize=True, max_examples=400)
+@settings(max_examples=400)
 @given(seed=seeds, dims=st.integers(1, 12), rows=st.integers(0, 6), spoiled=st.integers(0, 2))
 def test_check_sparse_finds_what_its_twin_finds(
     seed: int, dims: int, rows: int, spoiled: int
 ) -> None:
-    """Well formed rows are fine; of rows with numbers changed anywhere the first fault is told."""
     rng = np.random.default_rng(seed)
     indptr, indices, _ = drawn(seed, rows, dims, 0.5)
     assert normalise.check_sparse(indptr, indices, dims) == normalise.NO_FAULT
@@ -246,7 +233,6 @@ def test_check_sparse_finds_what_its_twin_finds(
 
 @pytest.mark.parametrize("number", [2**31 - 1, -(2**31), 12])
 def test_check_sparse_reads_nothing_that_is_not_there(number: int) -> None:
-    """However wild an index or a row's end is, it is told and not followed."""
     indices = np.array([0, number], np.int32)
     assert normalise.check_sparse(np.array([0, 2]), indices, 12) == normalise.BAD_RANGE
     for end in (number * 2**31, 3):

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from divgrpc.engine import Engine
-from divgrpc.errors import InvalidArgumentError, UnfitIndexError
+from divgrpc.errors import UnfitIndexError
 from divgrpc.index import Index
+from divgrpc.labels import LabelModel, model, train
+from divgrpc.labels.model import as_documents, best_labels
 from divgrpc.labels.prediction import INDEX, embed
 from divgrpc.parameters import LIMITS, QueryParameters
 from divgrpc.parameters.predict import PredictParameters
@@ -20,11 +22,13 @@ from divgrpc.storage.generations import Generation
 from divgrpc.storage.writers import part_of
 from divgrpc.types import FloatArray, HashFamily, LabelResult, Metric, Mode, Search, Selector, Vote
 from divgrpc.vectors import RowsLike, SparseRows
+from reference import labels as reference
 from reference import labels as reference_labels
 from reference import near_copies
 from reference.index import points_of
+from support.refusals import refused, wrong
 
-examples = settings(deadline=None, derandomize=True, max_examples=60)
+examples = settings(max_examples=60)
 
 DOCUMENTS, FEATURES, LABELS, RANK = 40, 12, 300, 6
 RNG = np.random.default_rng(7)
@@ -78,7 +82,6 @@ def columns(result: LabelResult) -> list[bytes]:
 @examples
 @given(st.integers(0, 2**32 - 1), st.booleans(), st.booleans())
 def test_embedded_documents_agree_with_their_twin(seed: int, unit: bool, stored: bool) -> None:
-    """A document has the same bytes alone and in a batch."""
     rng = np.random.default_rng(seed)
     rows = (rng.standard_normal((5, FEATURES)) * (rng.random((5, FEATURES)) < 0.5)).astype("f4")
     rows[:, 0] = 1
@@ -97,7 +100,6 @@ def test_embedded_documents_agree_with_their_twin(seed: int, unit: bool, stored:
 @pytest.mark.parametrize("selector", sorted({*get_args(Selector)} - {"qp_relax"}))
 @pytest.mark.parametrize("diversity", [0.0, 0.4, 1.0])
 def test_predictions_agree_with_their_twin(selector: Selector, diversity: float) -> None:
-    """An exact search predicts what loops over all labels select."""
     parameters = PredictParameters(
         top_k=4, diversity=diversity, selector=selector, search="exact", candidates_limit=9
     )
@@ -117,7 +119,6 @@ def test_predictions_agree_with_their_twin(selector: Selector, diversity: float)
 @pytest.mark.parametrize("family", get_args(HashFamily))
 @pytest.mark.parametrize("search", get_args(Search))
 def test_labels_are_searched_like_points(family: HashFamily, search: Search) -> None:
-    """A prediction is a query of an index over the label factors."""
     built = index(family)
     labels, options = inner(built), {"search": search, "hash_limit": 30, "candidates_limit": 12}
     result = built.predict_labels(X, top_k=3, seed=5, diversity=0.3, **options)  # type: ignore[arg-type]
@@ -175,7 +176,6 @@ def test_a_scan_ends_when_labels_are_too_short(hash_limit: int, candidates_limit
 
 
 def test_a_batch_agrees_with_single_documents() -> None:
-    """Dense, sparse and single documents get the same bytes."""
     whole = columns(index().predict_labels(X, diversity=0.3))
     assert columns(index().predict_labels(sparse.csr_array(X), diversity=0.3)) == whole
     alone = [columns(index().predict_labels(row, diversity=0.3)) for row in X]
@@ -183,7 +183,6 @@ def test_a_batch_agrees_with_single_documents() -> None:
 
 
 def test_a_seed_fixes_the_model() -> None:
-    """Two builds have equal arrays."""
     built = [
         Index.build(X, labels=Y, label_model="leml", rank=3, regularisation=1.0, iterations=2)
         for _ in range(2)
@@ -195,7 +194,6 @@ def test_a_seed_fixes_the_model() -> None:
 
 
 def test_labels_may_be_sparse_or_dense() -> None:
-    """Both give the same arrays."""
     dense = Index.build(X, labels=Y.toarray(), label_model="leml", rank=3, iterations=1)
     apart = Index.build(X, labels=Y, label_model="leml", rank=3, iterations=1)
     for name in ("label_sets.indptr", "label_sets.indices", "feature_map"):
@@ -206,7 +204,6 @@ def test_labels_may_be_sparse_or_dense() -> None:
 
 
 def test_a_threshold_drops_labels_before_selection() -> None:
-    """No label below it is returned, even if that leaves none."""
     plain = index().predict_labels(X, top_k=5, diversity=0.5, search="exact")
     least = float(np.median(plain.scores))
     result = index().predict_labels(X, top_k=5, diversity=0.5, search="exact", threshold=least)
@@ -226,7 +223,6 @@ def test_a_threshold_drops_labels_before_selection() -> None:
 
 
 def test_top_k_above_the_number_of_labels() -> None:
-    """All labels are returned, with a warning."""
     result = index().predict_labels(X[:2], top_k=LABELS + 5, candidates_limit=0, hash_limit=0)
     assert result.labels.shape == (2, LABELS + 5)
     assert result.counts.tolist() == [LABELS] * 2
@@ -235,7 +231,6 @@ def test_top_k_above_the_number_of_labels() -> None:
 
 
 def test_one_label_and_one_document() -> None:
-    """The smallest index predicts in both modes."""
     built = Index.build(
         X[:1], labels=np.ones((1, 1)), label_model=(FACTORS[:1], MAP), label_names=[""]
     )
@@ -247,7 +242,6 @@ def test_one_label_and_one_document() -> None:
 
 
 def test_equal_labels_are_in_order() -> None:
-    """Of labels with equal factors the smaller comes first."""
     result = index().predict_labels(X, top_k=LABELS, diversity=0, candidates_limit=0, hash_limit=0)
     for row in result.labels.tolist():
         assert row.index(20) == row.index(10) + 1
@@ -269,7 +263,6 @@ def test_every_selector_takes_both_ends_of_diversity() -> None:
 @pytest.mark.parametrize("vote", get_args(Vote))
 @pytest.mark.parametrize("metric", ["cosine", "euclidean", "inner_product"])
 def test_votes_agree_with_their_twin(vote: Vote, metric: Metric) -> None:
-    """The hits of a query vote, weighted or not."""
     built = index(metric=metric)
     options: dict[str, Any] = {"diversity": 0.2, "search": "exact"}
     result = built.predict_labels(
@@ -298,7 +291,6 @@ def test_votes_agree_with_their_twin(vote: Vote, metric: Metric) -> None:
 
 
 def test_a_threshold_is_a_share_of_the_votes() -> None:
-    """Labels with a smaller share are left out."""
     result = index().predict_labels(X, mode="neighbour_vote", threshold=0.25)
     assert (result.scores[result.labels >= 0] >= 0.25).all()
     assert result.counts.sum() < index().predict_labels(X, mode="neighbour_vote").counts.sum()
@@ -307,37 +299,24 @@ def test_a_threshold_is_a_share_of_the_votes() -> None:
 # Refusals.
 
 
-@pytest.mark.parametrize(
-    ("field", "options"),
-    [
-        ("top_k", {"top_k": 0}),
-        ("top_k", {"top_k": LIMITS["k_max"] + 1}),
-        ("top_k", {"top_k": True}),
-        ("threshold", {"threshold": np.nan}),
-        ("threshold", {"threshold": np.inf}),
-        ("threshold", {"threshold": np.zeros(2)}),
-        ("threshold", {"threshold": "1"}),
-        ("diversity", {"diversity": 1.5}),
-        ("mode", {"mode": "majority"}),
-        ("vote", {"vote": "loud"}),
-        ("neighbours", {"neighbours": 0}),
-        ("neighbours", {"neighbours": LIMITS["neighbours_max"] + 1}),
-        ("selector", {"selector": "best"}),
-        ("search", {"search": "fast"}),
-        ("hash_limit", {"hash_limit": 4}),
-        ("candidates_limit", {"candidates_limit": 4}),
-        ("candidates_limit", {"candidates_limit": -1}),
-        ("seed", {"seed": -1}),
-    ],
+@pytest.mark.parametrize("mode", get_args(Mode))
+@wrong(
+    top_k=[0, LIMITS["k_max"] + 1, True],
+    threshold=[np.nan, np.inf, np.zeros(2), "1"],
+    diversity=[1.5],
+    mode=["majority"],
+    vote=["loud"],
+    neighbours=[0, LIMITS["neighbours_max"] + 1],
+    selector=["best"],
+    search=["fast"],
+    hash_limit=[4],
+    candidates_limit=[4, -1],
+    seed=[-1],
 )
-def test_a_wrong_parameter_is_named(field: str, options: dict[str, Any]) -> None:
-    """In both modes."""
-    if "limit" in field:
-        options = options | {"neighbours": 5}
-    for mode in get_args(Mode):
-        with pytest.raises(InvalidArgumentError) as caught:
-            index().predict_labels(X, **({"mode": mode} | options))
-        assert caught.value.field == field
+def test_a_wrong_parameter_is_named(mode: Mode, field: str, value: Any) -> None:  # noqa: ANN401
+    neighbours: dict[str, Any] = {"neighbours": 5} if "limit" in field else {}
+    with refused(field):
+        index().predict_labels(X, **({"mode": mode, field: value} | neighbours))
 
 
 @pytest.mark.parametrize("mode", get_args(Mode))
@@ -354,14 +333,11 @@ def test_a_wrong_parameter_is_named(field: str, options: dict[str, Any]) -> None
     ],
 )
 def test_wrong_documents_are_named(documents: RowsLike, message: str, mode: Mode) -> None:
-    """The error names the field and the row."""
-    with pytest.raises(InvalidArgumentError, match=message) as caught:
+    with refused("documents", message):
         index().predict_labels(documents, mode=mode)
-    assert caught.value.field == "documents"
 
 
 def test_a_mode_needs_its_part_of_the_index() -> None:
-    """Without it the mode is refused, and the other mode still predicts."""
     nothing = Index.build(X)
     votes = Index.build(X, labels=Y)
     model = Index.build(X, label_model=(FACTORS, MAP))
@@ -372,21 +348,18 @@ def test_a_mode_needs_its_part_of_the_index() -> None:
         (model, "neighbour_vote"),
     ]
     for built, mode in cases:
-        with pytest.raises(UnfitIndexError) as caught:
+        with refused("mode", error=UnfitIndexError):
             built.predict_labels(X, mode=mode)
-        assert caught.value.field == "mode"
     assert votes.predict_labels(X, mode="neighbour_vote").counts.max() > 0
     assert model.predict_labels(X).counts.min() == 5
 
 
 def test_limits_without_a_choice_give_a_warning() -> None:
-    """As in a query."""
     result = index().predict_labels(X, top_k=5, candidates_limit=5)
     assert [warning.code for warning in result.warnings] == ["CANDIDATES_LIMIT_EQUALS_K"]
 
 
 def test_labels_do_not_change_queries() -> None:
-    """An index without labels gives the same hits."""
     bare = Index.build(sparse.csr_array(X), ids=100 + np.arange(DOCUMENTS))
     parameters = QueryParameters(k=4, search="scan")
     assert (
@@ -396,7 +369,6 @@ def test_labels_do_not_change_queries() -> None:
 
 
 def test_scores_are_those_of_the_model() -> None:
-    """For a trained model, which scales documents and adds a constant."""
     built = Index.build(X, labels=Y, label_model="leml", rank=4, regularisation=0.5, iterations=3)
     arrays = built.engine._arrays
     factors: FloatArray = np.empty_like(arrays["label_index.vectors"])
@@ -407,3 +379,106 @@ def test_scores_are_those_of_the_model() -> None:
     expected = np.take_along_axis(scores, result.labels, axis=1)
     assert result.scores == pytest.approx(expected, abs=1e-5)
     assert result.scores[:, 0] == pytest.approx(scores.max(axis=1), abs=1e-5)
+
+
+examples = settings(max_examples=200)
+
+
+def factors(count: int = 7, dims: int = 4, rank: int = 3) -> tuple[FloatArray, FloatArray]:
+    """Return label factors and a feature map."""
+    rng = np.random.default_rng(1)
+    return (
+        rng.standard_normal((count, rank), dtype=np.float32),
+        rng.standard_normal((dims, rank), dtype=np.float32),
+    )
+
+
+@given(
+    st.lists(st.lists(st.integers(-2, 2), min_size=6, max_size=6), max_size=4), st.integers(1, 6)
+)
+@examples
+def test_best_labels_agree_with_their_twin(rows: list[list[int]], count: int) -> None:
+    """Largest score first; of equal scores the smaller label comes first."""
+    scores = np.array(rows, np.float32).reshape(-1, 6)
+    labels, best = best_labels(scores, count)
+    expected = [reference.best(dict(enumerate(row)), count) for row in rows]
+    assert labels.tolist() == expected
+    assert np.array_equal(best, np.take_along_axis(scores, labels, axis=1))
+
+
+def test_every_label_is_scored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions are the largest of X V H', for sparse and dense rows, in any number of blocks."""
+    label_factors, feature_map = factors()
+    label_model = LabelModel.of_factors(label_factors, feature_map)
+    documents = np.random.default_rng(2).standard_normal((5, 4)).astype(np.float32)
+    scores = documents @ feature_map @ label_factors.T
+    expected = np.argsort(-scores, axis=1)[:, :3]
+    whole = label_model.predict(documents, top_k=3)
+    assert np.array_equal(whole.labels, expected)
+    assert np.allclose(whole.scores, np.take_along_axis(scores, expected, axis=1), atol=1e-5)
+    monkeypatch.setattr(model, "_BLOCK_SCORES", 1)
+    for given_rows in (documents, sparse.csr_array(documents)):
+        assert np.array_equal(label_model.predict(given_rows, top_k=3).labels, expected)
+
+
+def test_lists_have_top_k_places() -> None:
+    """Places beyond the labels are empty, and places below the threshold."""
+    label_model = LabelModel.of_factors([[1.0], [3.0], [2.0]], [[1.0]])
+    all_there = label_model.predict([[2.0]], top_k=5)
+    assert all_there.labels.tolist() == [[1, 2, 0, -1, -1]]
+    assert all_there.counts.tolist() == [3]
+    assert np.isnan(all_there.scores[0, 3:]).all()
+    some = label_model.predict([[2.0], [0.0]], top_k=2, threshold=5.0)
+    assert some.labels.tolist() == [[1, -1], [-1, -1]]
+    assert some.counts.tolist() == [1, 0]
+
+
+def test_a_trained_model_scales_documents() -> None:
+    """Longer documents get the same labels; one without features gets those of the offset."""
+    rng = np.random.default_rng(3)
+    documents = rng.random((60, 8))
+    trained = train(documents, rng.random((60, 5)) < 0.4).model
+    long = trained.predict(documents * 100)
+    assert np.array_equal(long.labels, trained.predict(documents).labels)
+    nothing = trained.predict(np.zeros((1, 8)))
+    assert nothing.scores[0, 0] == pytest.approx((trained.label_factors @ trained.offset).max())
+
+
+def test_documents_get_unit_length_and_a_constant() -> None:
+    given_rows = np.array([[3.0, 0, 4], [0, 0, 0]])
+    expected = np.array([[0.6, 0, 0.8, 1], [0, 0, 0, 1]])
+    for rows in (given_rows, sparse.csr_array(given_rows)):
+        extended = as_documents(rows)
+        dense = extended.matrix.toarray() if isinstance(extended, SparseRows) else extended
+        assert np.allclose(dense, expected)
+
+
+@pytest.mark.parametrize(
+    ("label_factors", "feature_map", "field"),
+    [
+        ([[1.0, 2.0]], [[1.0]], "feature_map"),
+        ([[np.nan]], [[1.0]], "label_factors"),
+        (np.empty((0, 2)), [[1.0, 2.0]], "label_factors"),
+        ([[1.0]], "wrong", "feature_map"),
+    ],
+)
+def test_wrong_factors_are_refused(label_factors: Any, feature_map: Any, field: str) -> None:  # noqa: ANN401  # whatever a caller gives
+    with refused(field):
+        LabelModel.of_factors(label_factors, feature_map)
+
+
+@pytest.mark.parametrize(
+    ("documents", "top_k", "field"),
+    [
+        (np.ones((1, 5)), 3, "documents"),
+        (np.full((1, 4), np.inf), 3, "documents"),
+        (np.ones((1, 4)), 0, "top_k"),
+        (np.ones((1, 4)), True, "top_k"),
+    ],
+)
+@pytest.mark.parametrize("unit_rows", [False, True])
+def test_wrong_requests_are_refused(
+    documents: FloatArray, top_k: int, field: str, *, unit_rows: bool
+) -> None:
+    with refused(field):
+        LabelModel.of_factors(*factors(), unit_rows=unit_rows).predict(documents, top_k=top_k)

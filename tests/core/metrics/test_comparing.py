@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from divgrpc.errors import InvalidArgumentError
@@ -20,52 +20,35 @@ from divgrpc.metrics import (
 )
 from reference import metrics as reference
 
-examples = settings(deadline=None, derandomize=True, max_examples=100)
+
+def test_gain_share_and_its_interval() -> None:
+    """A ratio of means, without the queries that have a NaN; NaN where there is nothing to gain."""
+    nothing, best = np.zeros(20), np.ones(20)
+    half = np.full(20, 0.5)
+    assert gain_share(half, nothing, best) == 0.5
+    assert gain_share_interval(half, nothing, best) == (0.5, 0.5, 0.5)
+    value, low, high = gain_share_interval(np.arange(20) / 19, nothing, best)
+    assert value == pytest.approx(0.5)
+    assert 0.3 < low < 0.5 < high < 0.7
+    assert gain_share(np.array([1.0, 0.5]), np.zeros(2), np.array([1.0, 2.0])) == 0.5
+    h, most = np.array([0.5, np.nan, 9.0]), np.array([1.0, 1.0, np.nan])
+    assert gain_share(h, np.zeros(3), most) == 0.5
+    assert gain_share_interval(h, np.zeros(3), most).low == 0.5
+    assert math.isnan(gain_share(np.full(2, np.nan), np.zeros(2), np.ones(2)))
+    assert math.isnan(gain_share_interval(best, nothing, nothing).value)
+    assert np.isnan(gain_share_interval(nothing, nothing, nothing)).all()
 
 
 def test_gap_closed_is_one_at_best_and_zero_at_nearest() -> None:
-    """The scale may be left on both sides; without a gain there is none."""
-    assert gap_closed(0.2, nearest=0.4, best=0.2) == 1
-    assert gap_closed(0.4, nearest=0.4, best=0.2) == 0
+    shares = [gap_closed(value, nearest=0.4, best=0.2) for value in (0.2, 0.4)]
+    assert shares == [1, 0]
     assert gap_closed(0.5, nearest=0.4, best=0.2) < 0
     assert math.isnan(gap_closed(0.4, nearest=0.4, best=0.4))
-
-
-def test_gain_share_and_its_interval() -> None:
-    """If all queries have the same share, the interval is a point."""
-    nearest, best = np.zeros(20), np.ones(20)
-    half = np.full(20, 0.5)
-    assert gain_share(half, nearest, best) == 0.5
-    assert gain_share_interval(half, nearest, best) == (0.5, 0.5, 0.5)
-    uneven = np.arange(20) / 19
-    value, low, high = gain_share_interval(uneven, nearest, best)
-    assert value == pytest.approx(0.5)
-    assert 0.3 < low < 0.5 < high < 0.7
-
-
-def test_gain_share_is_a_ratio_of_means() -> None:
-    """It is not a mean of ratios, some of which would divide by zero."""
-    assert gain_share(np.array([1.0, 0.5]), np.zeros(2), np.array([1.0, 2.0])) == 0.5
-
-
-def test_queries_with_nan_are_left_out() -> None:
-    """A NaN in one of the three arrays is enough."""
-    h = np.array([0.5, np.nan, 9.0])
-    assert gain_share(h, np.zeros(3), np.array([1.0, 1.0, np.nan])) == 0.5
-    assert gain_share_interval(h, np.zeros(3), np.array([1.0, 1.0, np.nan])).low == 0.5
-    assert math.isnan(gain_share(np.full(2, np.nan), np.zeros(2), np.ones(2)))
-
-
-def test_nothing_to_gain_has_no_share() -> None:
-    """If best equals nearest, the share and its interval are NaN."""
-    assert np.isnan(gain_share_interval(np.ones(5), np.zeros(5), np.zeros(5))).tolist()[0]
-    assert np.isnan(gain_share_interval(np.zeros(5), np.zeros(5), np.zeros(5))).all()
 
 
 def test_intervals_agree_with_a_plain_bootstrap(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """They are percentiles of means over queries that a loop draws."""
     monkeypatch.setattr(comparing, "DRAWS", 50)
     monkeypatch.setattr(comparing, "_BLOCK_NUMBERS", 7 * 12)
     values = np.random.default_rng(1).random((12, 3))
@@ -110,16 +93,13 @@ def test_means_leave_nan_out() -> None:
 NUMBERS = st.one_of(st.integers(0, 4).map(float), st.just(math.nan))
 
 
-@examples
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=12))
 def test_pareto_front_agrees_with_its_twin(pairs: list[tuple[float, float]]) -> None:
-    """With equal settings and with NaN."""
     h, seconds = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     assert pareto_front(h, seconds).tolist() == reference.pareto_front(h, seconds)
 
 
 def test_pareto_front_by_hand() -> None:
-    """Slower without being better is beaten; equal settings stay; lengths must agree."""
     h, seconds = [0.5, 0.7, 0.6, 0.7, 0.9, 0.7], [1, 2, 3, 4, 5, 2]
     assert np.flatnonzero(pareto_front(h, seconds)).tolist() == [0, 1, 4, 5]
     with pytest.raises(InvalidArgumentError, match="same length"):

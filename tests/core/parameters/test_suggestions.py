@@ -51,7 +51,6 @@ def fault(call: Callable[..., object], **named: object) -> InvalidArgumentError:
 @pytest.mark.parametrize("table", TABLES)
 @given(st.text(string.ascii_lowercase + "_", min_size=1, max_size=20))
 def test_every_unknown_word_is_refused_and_every_known_one_is_not(table: Any, name: str) -> None:  # noqa: ANN401  # a dataclass
-    """An unknown field is the argument at fault and a TypeError; known ones are taken."""
     if name in table.__dataclass_fields__:
         return
     error = fault(table, **{name: 1})
@@ -63,7 +62,6 @@ def test_every_unknown_word_is_refused_and_every_known_one_is_not(table: Any, na
 
 @pytest.mark.parametrize("table", TABLES)
 def test_a_letter_too_few_suggests_the_parameter(table: Any) -> None:  # noqa: ANN401  # a dataclass
-    """A field whose last but one letter is missing is found again."""
     for name in (field for field in table.__dataclass_fields__ if len(field) > 5):
         error = fault(table, **{name[:-2] + name[-1]: 1})
         assert str(error).endswith(f": did you mean {name}?")
@@ -86,7 +84,6 @@ def test_a_letter_too_few_suggests_the_parameter(table: Any) -> None:  # noqa: A
     ],
 )
 def test_words_of_others_name_ours(index: Index, name: str, told: str) -> None:
-    """What other libraries call a parameter of a query is answered with our name for it."""
     assert told in str(fault(QueryParameters, **{name: 1}))
     assert told in str(fault(index.query, queries=POINTS[0], **{name: 1}))
 
@@ -102,12 +99,10 @@ def test_words_of_others_name_ours(index: Index, name: str, told: str) -> None:
     ],
 )
 def test_a_build_suggests_all_that_it_takes(name: str, told: str) -> None:
-    """The options of labels and the data are suggested too."""
     assert told in str(fault(Index.build, vectors=POINTS, **{name: 1}))
 
 
 def test_a_call_is_named_in_its_error(index: Index) -> None:
-    """An unknown keyword names the method, as Python's own message does."""
     for call, named in (
         (Index.build, {"vectors": POINTS}),
         (index.query, {"queries": POINTS}),
@@ -119,24 +114,20 @@ def test_a_call_is_named_in_its_error(index: Index) -> None:
 
 @pytest.mark.parametrize("name", suggestions.BUILD_ONLY)
 def test_a_query_says_what_belongs_to_a_build(index: Index, name: str) -> None:
-    """A parameter of a build is refused by a query with the place where it belongs."""
     message = str(fault(index.query, queries=POINTS, **{name: 1}))
     assert message.endswith(f": {name} is set when an index is built, for all its queries")
 
 
 def test_all_parameters_of_a_build_alone_are_known() -> None:
-    """They are those that a build takes and a query does not."""
     of_build, of_query = BuildParameters.__dataclass_fields__, QueryParameters.__dataclass_fields__
     assert set(suggestions.BUILD_ONLY) == set(of_build) - set(of_query)
 
 
 def test_a_prediction_suggests_its_own_words(index: Index) -> None:
-    """What a query calls k is top_k here."""
     assert "use top_k" in str(fault(index.predict_labels, documents=POINTS, k=3))
 
 
 def test_every_foreign_word_leads_to_one_of_ours() -> None:
-    """Every suggested word is a parameter or a value that exists."""
     ours = {name for table in TABLES for name in table.__dataclass_fields__}
     ours |= {"replace", "progress"}
     for foreign, words in suggestions._PARAMETERS.items():
@@ -167,7 +158,6 @@ def test_every_foreign_word_leads_to_one_of_ours() -> None:
     ],
 )
 def test_unknown_values_name_the_nearest(field: str, word: object, told: str) -> None:
-    """A word that is no value of a parameter is answered with the one that is meant."""
     error = fault(QueryParameters, **{field: word})
     assert error.field == field
     assert str(error).endswith(told)
@@ -185,13 +175,11 @@ def test_unknown_values_name_the_nearest(field: str, word: object, told: str) ->
     ],
 )
 def test_foreign_metrics_are_errors_that_name_ours(word: str, told: str) -> None:
-    """Other words for a metric are refused, and the error says which of ours it is."""
     assert told in str(fault(BuildParameters, metric=word))
 
 
 @pytest.mark.parametrize(("word", "ours"), METRIC_ALIASES.items())
 def test_three_foreign_metrics_are_taken(word: Any, ours: str) -> None:  # noqa: ANN401  # words of MetricWord
-    """l2, ip and dot are our metrics in any case, and the index says so in our words."""
     assert as_metric(word) == as_metric(word.upper()) == ours
     assert BuildParameters(metric=word.upper()).metric == ours
     assert BuildParameters(metric=word).metric == ours
@@ -200,7 +188,6 @@ def test_three_foreign_metrics_are_taken(word: Any, ours: str) -> None:  # noqa:
 
 
 def test_a_single_vector_is_no_index() -> None:
-    """One vector is refused with what makes a matrix of it, whatever it comes in."""
     for vector in (POINTS[0], POINTS[0].tolist(), POINTS[0].astype(np.float64)):
         error = fault(Index.build, vectors=vector)
         assert error.field == "vectors"
@@ -208,7 +195,6 @@ def test_a_single_vector_is_no_index() -> None:
 
 
 def test_a_single_vector_is_a_query(index: Index) -> None:
-    """A query may be one vector."""
     assert index.query(POINTS[2], k=1).ids.tolist() == [[2]]
 
 
@@ -220,7 +206,6 @@ def column_of_arrays() -> Any:  # noqa: ANN401  # no matrix on purpose
 
 
 def test_a_column_of_arrays_says_np_stack(index: Index) -> None:
-    """A column of arrays is refused with the call that makes a matrix of it."""
     column = column_of_arrays()
     assert "np.stack(column)" in str(fault(Index.build, vectors=column))
     assert "np.stack(column)" in str(fault(index.query, queries=column))
@@ -229,5 +214,4 @@ def test_a_column_of_arrays_says_np_stack(index: Index) -> None:
 
 @pytest.mark.parametrize("given", [["a", "b"], np.array([{}, {}]), [[1, 2], [3]], []])
 def test_what_np_stack_cannot_help_is_not_told_of_it(given: Any) -> None:  # noqa: ANN401  # no matrix on purpose
-    """Texts, objects and rows of several lengths are refused without that advice."""
     assert "np.stack" not in str(fault(Index.build, vectors=given))

@@ -1,18 +1,23 @@
 """What `auto` takes, from counts that are made up; counts beside loops that count one by one."""
 
+import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
 
+from divgrpc.builder import tuning
 from divgrpc.engine import Engine
 from divgrpc.index import Index
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.costs import POOLS, SearchTable, Shape, choose, nanoseconds, pool_of
 from divgrpc.storage.generations import Generation
-from divgrpc.types import PoolCost, Search, SearchCost
+from divgrpc.types import FloatArray, PoolCost, Search, SearchCost
 from divgrpc.vectors import SparseRows
+from support.mixed_indexes import stored_as
 
 ROWS = 20_000
 SHAPE = Shape(rows=ROWS, width=128, words=4, planes=256, hashed_dims=128, sparse=False, cells=False)
@@ -166,7 +171,6 @@ def test_entries_of_lists_are_counted_as_a_search_reads_them() -> None:
 
 
 def test_counts_are_what_searches_read() -> None:
-    """Points that exact and hashed searches score, on the average of many queries."""
     rng = np.random.default_rng(0)
     points = rng.standard_normal((6_000, 32)).astype(np.float32)
     index = Index.build(points, n_bits=10)
@@ -183,7 +187,6 @@ def test_counts_are_what_searches_read() -> None:
 
 
 def test_an_older_index_takes_the_search_that_it_names() -> None:
-    """It has no table; limits are the defaults."""
     points = np.random.default_rng(0).standard_normal((3_000, 16)).astype(np.float32)
     index = Index.build(points, hash_family="lsh_div")
     old = tuple(replace(cost, pools=()) for cost in index.info.search_costs)
@@ -210,3 +213,80 @@ def test_the_reason_of_a_search_lets_one_follow_the_rule(count: int) -> None:
         cheaper = measured[search].microseconds < 0.8 * measured[taken].microseconds
         taken = search if measured[search].recall >= 0.9 and cheaper else taken
     assert taken == info.auto_search
+
+
+def crowded(topics: int, copies: int, seed: int = 0) -> FloatArray:
+    """Return unit points: twenty stories of each topic, and near-copies of each story."""
+    rng = np.random.default_rng(seed)
+
+    def unit(*shape: int) -> FloatArray:
+        rows = rng.standard_normal(shape)
+        return np.asarray(rows / np.linalg.norm(rows, axis=-1, keepdims=True), np.float32)
+
+    stories = unit(topics, 1, 64) + 0.8 * unit(topics, 20, 64)
+    points = stories[:, :, np.newaxis] + 0.14 * unit(topics, 20, copies, 64)
+    points = points.reshape(-1, 64)
+    return np.asarray(points / np.linalg.norm(points, axis=1, keepdims=True), np.float32)
+
+
+@given(needed=st.integers(1, 4_000))
+def test_about_the_fewest_probes_are_taken(needed: int) -> None:
+    curve, tried = tuning._Curve(0.9), 1
+    while not curve.choice:
+        bound = 0.9 * np.log(tried) / np.log(needed) if needed > 1 else 1.0
+        curve.add(tried, bound, bound)
+        tried *= 2
+    assert needed <= curve.choice + 1
+    assert curve.choice <= needed + 1
+
+
+def test_probes_that_find_less_are_given_up() -> None:
+    curve = tuning._Curve(0.9)
+    for probes in (16, 32, 64, 128):
+        assert not curve.choice
+        found = 0.8 - abs(probes - 64) / 100
+        curve.add(probes, found, found)
+    assert curve.choice == 64
+
+
+@given(st.lists(st.floats(0, 1), min_size=2, max_size=50))
+def test_a_lower_bound_is_below_the_mean(shares: list[float]) -> None:
+    """By 1.645 standard errors, computed here once more; and never below zero."""
+    mean = sum(shares) / len(shares)
+    variance = sum((share - mean) ** 2 for share in shares) / (len(shares) - 1)
+    expected = max(0.0, mean - 1.645 * (variance / len(shares)) ** 0.5)
+    (found,) = tuning.lower_bound(np.array(shares)[:, np.newaxis])
+    assert found == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_slow_clock_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    points = crowded(20, 10)
+    whole = Index.build(points).engine.manifest.to_json()
+    for seconds in (1, 1_000):
+        clock = iter(range(0, 10**9, seconds))
+        monkeypatch.setattr(time, "perf_counter", lambda clock=clock: float(next(clock)))
+        assert Index.build(points).engine.manifest.to_json() == whole
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("copies", [1, 10, 30])
+def test_auto_finds_the_candidates_that_a_selector_sees(copies: int, kind: str) -> None:
+    """Of points that crowd too, for points and for others, at every number of candidates."""
+    points = crowded(1 + 240 // copies, copies)
+    if kind == "sparse":
+        points = np.where(np.abs(points) > 0.12, points, 0).astype(np.float32)
+    index = Index.build(stored_as(points, kind), target_recall=0.95)  # type: ignore[arg-type]
+    lengths = np.linalg.norm(points, axis=1, keepdims=True)
+    rng = np.random.default_rng(1)
+    asked = points[rng.choice(len(points), 60, replace=False)]
+    stories = asked + 0.0175 * rng.standard_normal(asked.shape) * (asked != 0)
+    for queries in (asked, stories.astype(np.float32)):
+        products = queries @ (points / lengths).T
+        for candidates in POOLS:
+            told = QueryParameters(selector="nearest", k=candidates, candidates_limit=candidates)
+            found = index.engine.answer(stored_as(queries, kind), told)  # type: ignore[arg-type]
+            last = -np.partition(-products, candidates - 1, axis=1)[:, candidates - 1]
+            near = np.take_along_axis(products, found.ids, axis=1) >= last[:, np.newaxis] - 1e-5
+            # As much below as 60 queries can tell.
+            assert near.mean() >= 0.95 - 0.02
+    assert index.info.warnings == ()

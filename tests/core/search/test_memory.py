@@ -78,7 +78,6 @@ def test_exact_answers_leave_cells_their_room() -> None:
 def test_answers_are_the_same_however_little_room_there_was(
     metric: Metric, room: int, *, sparse_points: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever the limits, dense and sparse, and from memory that other searches left."""
     kept = built(metric, sparse_points=sparse_points)
     whole, index = fresh(kept), fresh(kept)
     queries = np.random.default_rng(2).standard_normal((4, DIMS))
@@ -94,7 +93,6 @@ def test_answers_are_the_same_however_little_room_there_was(
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 def test_points_whose_estimates_are_no_numbers_come_last(share: float) -> None:
-    """They are found where nothing else is."""
     kept = built("euclidean")
     terms = np.array(kept.engine._arrays["scan_terms"])
     terms[: round(share * ROWS)] = 0x7FC07FC0

@@ -4,14 +4,20 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from scipy import sparse
 
-from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
-from divgrpc.types import HashFamily, Metric, Points, Search
+from divgrpc.types import (
+    FloatArray,
+    HashFamily,
+    Metric,
+    Points,
+    Search,
+)
 from reference import definitions
-from reference.index import check_row, points_of, same_bytes
+from reference.index import check_row, clustered, points_of, same_bytes
 from support.mixed_indexes import (
     DIMS,
     FAMILIES,
@@ -24,10 +30,16 @@ from support.mixed_indexes import (
     an_index,
     check,
     drawn,
+    every_index,
+    every_kind,
+    every_metric,
+    every_search,
     queries,
     stored_as,
+    taking,
     twin_of,
 )
+from support.refusals import refused
 
 LENGTHY: list[Metric] = ["euclidean", "inner_product"]
 COLUMNS = ("ids", "scores", "selection_scores", "counts")
@@ -36,8 +48,8 @@ COLUMNS = ("ids", "scores", "selection_scores", "counts")
 # Limits.
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("metric", METRICS)
+@every_kind
+@every_metric
 def test_without_limits_greedy_goes_over_all_points(metric: Metric, kind: Points) -> None:
     """Exhaustive selection in process is the twin's greedy over every point, whatever is asked."""
     index, asked = an_index("lsh_div", metric, kind), queries(3, metric)[:2]
@@ -54,9 +66,9 @@ def test_without_limits_greedy_goes_over_all_points(metric: Metric, kind: Points
         assert result.ids.tolist() == exhaustive.tolist()
 
 
-@pytest.mark.parametrize("search", SEARCHES)
+@every_search
 @pytest.mark.parametrize(("hash_limit", "candidates_limit"), [(0, 0), (0, 7), (7, 0), (7, 7)])
-@pytest.mark.parametrize("metric", METRICS)
+@every_metric
 @pytest.mark.parametrize("family", ["lsh_sdiv", "cells"])
 def test_limits_of_zero_and_of_k_do_what_they_say(
     family: HashFamily, metric: Metric, search: Search, hash_limit: int, candidates_limit: int
@@ -78,11 +90,8 @@ def test_limits_of_zero_and_of_k_do_what_they_say(
         assert ("CANDIDATES_LIMIT_EQUALS_K" in codes) == (candidates_limit == 7)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("family", FAMILIES)
+@every_index
 def test_epsilon_is_a_hash_limit(family: HashFamily, metric: Metric, kind: Points) -> None:
-    """Asked for by epsilon or by its number, an answer is the same."""
     index, asked = an_index(family, metric, kind), queries(5, metric)
     for search in SEARCHES:
         by_epsilon = index.query(asked, k=5, search=search, epsilon=1.0)
@@ -94,13 +103,10 @@ def test_epsilon_is_a_hash_limit(family: HashFamily, metric: Metric, kind: Point
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("family", FAMILIES)
+@every_index
 def test_seeds_change_the_draw_and_nothing_else(
     family: HashFamily, metric: Metric, kind: Points, sampling: str
 ) -> None:
-    """A seed decides which points stay where there are too many, as the twin's does."""
     index, asked = an_index(family, metric, kind), queries(4, metric)
     drawn_ids = set()
     for seed in (0, 2**64 - 1):
@@ -120,13 +126,10 @@ def test_seeds_change_the_draw_and_nothing_else(
 # Probes.
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("family", FAMILIES)
+@every_index
 def test_probes_are_what_a_search_over_tables_looks_at(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
-    """From one bucket or cell to all there are, as the twin does; no other search minds."""
     index, asked = an_index(family, metric, kind), queries(3, metric)
     cells = len(index.engine._arrays.get("cell_centres", ()))
     buckets = (index.engine.manifest.parameters.n_tables or 0) * 2 ** (
@@ -151,10 +154,9 @@ def test_probes_are_what_a_search_over_tables_looks_at(
         assert same_bytes(idle, index.query(asked, search=search, **options | {"hash_limit": 40}))
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@every_metric
 @pytest.mark.parametrize("family", FAMILIES[:3])
 def test_more_probes_hash_what_fewer_do_and_more(family: HashFamily, metric: Metric) -> None:
-    """Buckets come in one order, whatever their number."""
     index, asked = an_index(family, metric, "dense"), queries(5, metric)
     options: dict[str, Any] = {"k": ROWS, "hash_limit": 0, "candidates_limit": 0}
     before: list[set[int]] = [set()] * len(asked)
@@ -169,13 +171,12 @@ def test_more_probes_hash_what_fewer_do_and_more(family: HashFamily, metric: Met
 # Distances.
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("kind", KINDS)
+@every_search
+@every_kind
 @pytest.mark.parametrize("family", ["lsh_sdiv", "cells"])
 def test_max_distance_drops_what_is_farther(
     family: HashFamily, kind: Points, search: Search
 ) -> None:
-    """In squared distances, which is also what a euclidean score is."""
     index, asked = an_index(family, "euclidean", kind), queries(6, "euclidean")
     exact = index.query(asked, k=50, search="exact", selector="nearest")
     for limit in (0.0, float(exact.scores[0, 20]) * 1.001, float(exact.scores[3, 5]) * 1.001, 1e9):
@@ -193,7 +194,6 @@ def test_max_distance_drops_what_is_farther(
 def test_a_max_distance_of_zero_keeps_equal_points(
     metric: Metric, points: Points, given: Points, length: float
 ) -> None:
-    """A point asked for by itself is at distance 0 of itself, however long it is."""
     rng = np.random.default_rng(4)
     vectors = (length * rng.standard_normal((60, 33))).astype(np.float32)
     vectors[rng.random(vectors.shape) < 0.4] = 0
@@ -205,19 +205,17 @@ def test_a_max_distance_of_zero_keeps_equal_points(
         assert sorted(result.ids[row, : result.counts[row]].tolist()) == same
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@every_kind
 def test_a_product_has_no_greatest_distance(kind: Points) -> None:
-    """Under the product max_distance is refused by its name."""
-    with pytest.raises(InvalidArgumentError, match="max_distance") as caught:
+    with refused("max_distance", "max_distance"):
         an_index("lsh_div", "inner_product", kind).query(np.ones(DIMS), max_distance=1)
-    assert caught.value.field == "max_distance"
 
 
 # The dial.
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("metric", METRICS)
+@every_kind
+@every_metric
 @pytest.mark.parametrize("search", [*SEARCHES, "auto"])
 def test_without_diversity_every_selector_is_nearest_byte_for_byte(
     search: Search, metric: Metric, kind: Points
@@ -239,8 +237,8 @@ def test_without_diversity_every_selector_is_nearest_byte_for_byte(
             assert same == (variant != "printed")
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("metric", METRICS)
+@every_kind
+@every_metric
 @pytest.mark.parametrize("k", [1, 2, 8])
 def test_with_diversity_alone_the_query_only_begins(metric: Metric, kind: Points, k: int) -> None:
     """At 1 the first is the nearest, and the rest are the twin's, chosen for difference alone."""
@@ -259,10 +257,9 @@ def test_with_diversity_alone_the_query_only_begins(metric: Metric, kind: Points
             check_row(twin, query, result, row)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("metric", METRICS)
+@every_kind
+@every_metric
 def test_k_of_one_is_the_nearest(metric: Metric, kind: Points) -> None:
-    """One result has no other to differ from, at any dial and by any selector."""
     index, asked = an_index("lsh_div", metric, kind), queries(6, metric)
     nearest = index.query(asked, k=1, search="exact", selector="nearest").ids.tolist()
     for selector, variant in SELECTIONS:
@@ -282,8 +279,8 @@ def with_zeros(metric: Metric, kind: Points) -> Index:
     return Index.build(stored_as(points, kind), metric=metric, n_tables=3, n_bits=4)
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("kind", KINDS)
+@every_search
+@every_kind
 @pytest.mark.parametrize("metric", LENGTHY)
 def test_zero_vectors_are_points_like_others(metric: Metric, kind: Points, search: Search) -> None:
     """Where a metric sees no directions they may be indexed, asked for and found."""
@@ -303,24 +300,7 @@ def test_zero_vectors_are_points_like_others(metric: Metric, kind: Points, searc
         assert "-0" not in str(exact.scores)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_zero_vectors_have_no_cosine(kind: Points) -> None:
-    """They are refused under cosine, or left out and counted."""
-    points = drawn(60, DIMS, 7, "cosine")
-    points[[3, 9]] = 0
-    with pytest.raises(InvalidArgumentError, match="row 3 ") as caught:
-        Index.build(stored_as(points, kind))
-    assert caught.value.field == "vectors"
-    index = Index.build(stored_as(points, kind), zero_vectors="skip")
-    assert index.rows == 58
-    assert [w.code for w in index.info.warnings] == ["ZERO_VECTORS_SKIPPED"]
-    found = index.query(points[10], k=1, search="exact")
-    assert found.ids.tolist() == [[10]]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("family", FAMILIES)
+@every_index
 def test_points_that_are_all_equal_go_by_id(
     family: HashFamily, metric: Metric, kind: Points
 ) -> None:
@@ -340,7 +320,7 @@ def test_points_that_are_all_equal_go_by_id(
             assert (scanned.counts == 6).all()
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@every_metric
 @pytest.mark.parametrize("stored", [0.01, 0.5])
 def test_many_dimensions_are_asked_for_both_ways(metric: Metric, stored: float) -> None:
     """12,000 columns, rows of a few words and of many: dense and sparse queries, the twin's."""
@@ -356,18 +336,143 @@ def test_many_dimensions_are_asked_for_both_ways(metric: Metric, stored: float) 
                 check_row(twin, dense[row], result, row)
 
 
-def test_near_duplicates_among_sparse_points_keep_their_order() -> None:
+@every_kind
+@pytest.mark.parametrize("metric", METRICS[:2])
+def test_near_duplicates_keep_their_order(metric: Metric, kind: Points) -> None:
     """Points a hundred-thousandth apart are told apart, and no cosine is above 1."""
     rng = np.random.default_rng(11)
-    points = rng.standard_normal(128) + 1e-4 * rng.standard_normal((500, 128))
+    points = rng.standard_normal(128) + 1e-4 * rng.standard_normal((1_000, 128))
     asked = points[:20] + 1e-5 * rng.standard_normal((20, 128))
-    for metric in METRICS[:2]:
-        index = Index.build(sparse.csr_array(points), metric=metric)
-        result = index.query(asked, search="exact", selector="nearest", hash_limit=0)
-        twin = points_of(index)
-        for query, ids in zip(asked, result.ids, strict=True):
-            target = (definitions.unit(query) if metric == "cosine" else query).astype(np.float32)
-            truth = definitions.nearest_rows(twin, target, range(500))[:10]
-            assert len(set(truth) & set(ids.tolist())) >= 9
-        if metric == "cosine":
-            assert (result.scores <= 1).all()
+    index = Index.build(stored_as(points.astype(np.float32), kind), metric=metric)
+    result = index.query(asked, search="exact", selector="nearest", hash_limit=0)
+    twin = points_of(index)
+    for query, ids in zip(asked, result.ids, strict=True):
+        target = (definitions.unit(query) if metric == "cosine" else query).astype(np.float32)
+        truth = definitions.nearest_rows(twin, target, range(1_000))[:10]
+        assert len(set(truth) & set(ids.tolist())) >= 9
+    if metric == "cosine":
+        assert (result.scores <= 1).all()
+
+
+NAN = float("nan")
+INF = float("inf")
+
+
+def normal(rows: int = 20, dims: int = 4) -> FloatArray:
+    return np.random.default_rng(0).standard_normal((rows, dims)).astype(np.float32)
+
+
+def spoiled(row: int, value: float) -> FloatArray:
+    """Return good queries but for one entry of one row; 0 makes the whole row zero."""
+    queries = normal()
+    queries[row, ... if value == 0 else 2] = value
+    return queries
+
+
+@pytest.mark.parametrize(
+    ("queries", "pattern"),
+    [
+        (spoiled(2, NAN), "row 2 "),
+        (spoiled(3, -INF), "row 3 "),
+        (spoiled(5, 0), "row 5 .*zero"),
+        (np.zeros(4), "row 0 .*zero"),
+        (normal(dims=5), "4 columns, got 5"),
+        (normal(1)[0, :3], "4 columns, got 3"),
+        (np.empty((0, 4)), "1 to 10000 rows"),
+        (np.empty(0), "columns"),
+        (np.ones((10_001, 4)), "1 to 10000 rows"),
+        (np.ones((1, 1, 4)), "axes"),
+        ("abcd", "numbers"),
+        (None, "numbers"),
+        ([[1, 2, 3, "x"]], "numbers"),
+        (3.5, "columns|axes"),
+    ],
+)
+def test_wrong_queries_are_refused(queries: npt.ArrayLike, pattern: str) -> None:
+    index = Index.build(normal(50))
+    with refused("queries", pattern):
+        index.query(queries)
+
+
+def test_nearest_ignores_the_dial() -> None:
+    index, asked = an_index("lsh_sdiv", "cosine", "dense"), queries(5, "cosine")
+    plain = index.query(asked, selector="nearest", diversity=0)
+    for diversity, variant in ((0.5, "printed"), (1.0, "marginal")):
+        other = index.query(asked, selector="nearest", diversity=diversity, variant=variant)  # type: ignore[arg-type]
+        assert other.ids.tolist() == plain.ids.tolist()
+        assert other.selection_scores.tobytes() == plain.selection_scores.tobytes()
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_columns_have_the_types_and_shapes_they_say(rows: int) -> None:
+    result = an_index("lsh_div", "cosine", "dense").query(queries(rows, "cosine"), k=4)
+    for column, dtype, shape in (
+        (result.ids, np.int64, (rows, 4)),
+        (result.scores, np.float32, (rows, 4)),
+        (result.selection_scores, np.float32, (rows, 4)),
+        (result.counts, np.uint32, (rows,)),
+        (result.stats.points_hashed, np.uint32, (rows,)),
+        (result.stats.buckets_probed, np.uint32, (rows,)),
+        (result.stats.points_scored, np.uint32, (rows,)),
+        (result.stats.candidates, np.uint32, (rows,)),
+    ):
+        assert column.dtype == dtype
+        assert column.shape == shape
+    assert result.generation == 1
+    # The index has 240 points: the default limit is above that.
+    assert (result.parameters.search, result.parameters.candidates_limit) == ("exact", 200)
+
+
+def test_auto_scans_where_all_that_may_be_probed_holds_too_few() -> None:
+    """Probing ends where its room does; then all codes are read, and there is an answer."""
+    points = clustered(3000, DIMS, 6, 0.1)
+    index = taking(Index.build(points, n_tables=1, n_bits=24), "tables")
+    far = -points[:4]
+    few = index.query(far, k=300, search="tables", candidates_limit=400)
+    assert (few.counts < 300).any()
+    enough = index.query(far, k=300, candidates_limit=400)
+    scanned = index.query(far, k=300, candidates_limit=400, search="scan")
+    assert enough.ids.tolist() == scanned.ids.tolist()
+    assert (enough.stats.buckets_probed > few.stats.buckets_probed).all()
+
+
+@pytest.mark.parametrize("search", ["tables", "scan", "exact"])
+def test_auto_is_the_search_that_build_chose(search: Search) -> None:
+    index = taking(an_index("lsh_sdiv", "cosine", "dense"), search)
+    asked = queries(5, "cosine")
+    auto = index.query(asked, k=4, hash_limit=60, candidates_limit=4)
+    assert auto.parameters.search == search
+    assert same_bytes(
+        auto, index.query(asked, k=4, hash_limit=60, candidates_limit=4, search=search)
+    )
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"n_tables": 256, "n_bits": 24},
+        {"n_tables": 1, "n_bits": 1},
+        {"n_tables": 7, "n_bits": 23},
+        {"n_components": 1},
+        {"n_components": 1, "hyperplanes": "gaussian", "centred": True},
+        {"target_recall": 1.0, "n_bits": 3},
+        {"target_recall": 1e-9, "centred": True},
+    ],
+)
+@pytest.mark.parametrize("points", ["many", "equal", "opposite"])
+def test_the_ends_of_the_build_parameters(given: dict[str, Any], points: str) -> None:
+    vectors = clustered(50, 6, 2, 0.1)
+    if points != "many":
+        vectors[:] = vectors[0]
+        vectors[::2] *= -1 if points == "opposite" else 2
+    index, asked = Index.build(vectors, **given), clustered(50, 6, 2, 0.1)[:2]
+    for search in ("scan", "scan_hamming", "exact"):
+        result = index.query(asked, k=5, search=search, hash_limit=20, candidates_limit=10)
+        for row, query in enumerate(asked):
+            check_row(points_of(index), query, result, row)
+    found = index.query(asked, k=50, search="tables", hash_limit=0, candidates_limit=0)
+    everything = index.query(asked, k=50, search="exact", hash_limit=0, candidates_limit=0)
+    for row in range(2):
+        picked = found.ids[row, : found.counts[row]].tolist()
+        assert len(set(picked)) == len(picked)
+        assert set(picked) <= set(everything.ids[row].tolist())

@@ -8,14 +8,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from divgrpc import engine
 from divgrpc.builder.builder import IndexBuilder
 from divgrpc.engine import Engine
+from divgrpc.errors import InvalidArgumentError
 from divgrpc.index import Index
-from divgrpc.parameters import BuildParameters
+from divgrpc.parameters import BuildParameters, QueryParameters
 from divgrpc.storage.generations import IndexFolder
 from divgrpc.storage.writers import MemoryStore
-from divgrpc.types import FloatArray, HashFamily, Hyperplanes, QueryResult, Search, Variant
-from reference.index import same_bytes
+from divgrpc.types import (
+    FloatArray,
+    IntArray,
+    QueryResult,
+    Search,
+    Variant,
+)
+from reference.index import row_of, same_bytes
 
 ROWS, DIMS = 500, 31
 SEARCHES: list[Search] = ["auto", "tables", "scan", "scan_hamming", "exact"]
@@ -31,20 +39,6 @@ def shared_index() -> Index:
     return Index.build(normal(ROWS, 1), n_tables=4, n_components=12)
 
 
-def columns(result: QueryResult, row: int) -> list[bytes]:
-    """Return the bytes of one row of a result."""
-    return [
-        result.ids[row].tobytes(),
-        result.scores[row].tobytes(),
-        result.selection_scores[row].tobytes(),
-        result.counts[row].tobytes(),
-        result.stats.points_hashed[row].tobytes(),
-        result.stats.buckets_probed[row].tobytes(),
-        result.stats.points_scored[row].tobytes(),
-        result.stats.candidates[row].tobytes(),
-    ]
-
-
 def arrays_of(index: Index) -> dict[str, bytes]:
     return {name: array.tobytes() for name, array in index.engine._arrays.items()}
 
@@ -52,25 +46,7 @@ def arrays_of(index: Index) -> dict[str, bytes]:
 # Queries.
 
 
-@pytest.mark.parametrize("search", SEARCHES)
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_a_batch_gives_the_bytes_of_its_rows_alone(search: Search, variant: Variant) -> None:
-    """Batches of 1 to 64 rows, in any order, answer each row as if it were alone."""
-    index, asked = shared_index(), normal(64, 2)
-    options = {"k": 7, "hash_limit": 60, "candidates_limit": 40}
-
-    def ask(rows: npt.NDArray[np.int64]) -> QueryResult:
-        return index.query(asked[rows], variant=variant, search=search, **options)  # type: ignore[arg-type]
-
-    alone = [columns(ask(np.array([row])), 0) for row in range(64)]
-    for size in range(1, 65):
-        rows = np.random.default_rng(size).permutation(64)[:size]
-        result = ask(rows)
-        assert [columns(result, at) for at in range(size)] == [alone[row] for row in rows]
-
-
 def test_threads_give_the_bytes_of_one_thread() -> None:
-    """Any number of threads may ask one index at once."""
     index, asked = shared_index(), normal(64, 3)
     requests = [(s, v, n) for s in SEARCHES for v in VARIANTS for n in (1, 3, 64)]
 
@@ -85,7 +61,6 @@ def test_threads_give_the_bytes_of_one_thread() -> None:
 
 
 def test_a_query_leaves_its_arguments_alone() -> None:
-    """Neither the points nor the queries of a caller are changed, and no copy of them kept."""
     points, asked = normal(50, 4), 3 * normal(3, 5)
     points_before, asked_before = points.copy(), asked.copy()
     index = Index.build(points)
@@ -98,7 +73,6 @@ def test_a_query_leaves_its_arguments_alone() -> None:
 
 @pytest.mark.parametrize("kind", ["float64", "float16", "list", "fortran", "strided", "one row"])
 def test_any_form_of_numbers_gives_the_same_answer(kind: str) -> None:
-    """Queries may be lists, of other types, or lie otherwise in memory."""
     asked = normal(4, 6).astype(np.float16).astype(np.float32)
     wide = np.zeros((4, 3 * DIMS), np.float32)
     wide[:, ::3] = asked
@@ -113,7 +87,7 @@ def test_any_form_of_numbers_gives_the_same_answer(kind: str) -> None:
     expected = shared_index().query(asked)
     assert same_bytes(shared_index().query(forms[kind]), expected)
     alone = shared_index().query(asked[2])
-    assert columns(alone, 0) == columns(expected, 2)
+    assert same_bytes(alone, row_of(expected, 2))
 
 
 def test_the_length_of_a_query_does_not_matter() -> None:
@@ -125,34 +99,8 @@ def test_the_length_of_a_query_does_not_matter() -> None:
 # Builds.
 
 
-@pytest.mark.parametrize("family", ["lsh_div", "lsh_sdiv"])
-@pytest.mark.parametrize("hyperplanes", ["orthogonal", "gaussian"])
-@pytest.mark.parametrize("centred", [False, True])
-def test_a_seed_gives_one_index(
-    family: HashFamily, hyperplanes: Hyperplanes, centred: bool
-) -> None:
-    """Two builds with one seed have the same bytes in every array; another seed has others."""
-
-    def build(seed: int) -> Index:
-        return Index.build(
-            normal(300, 1),
-            hash_family=family,
-            hyperplanes=hyperplanes,
-            centred=centred,
-            n_components=7,
-            seed=seed,
-        )
-
-    first, second, other = build(5), build(5), build(2**64 - 1)
-    assert arrays_of(first) == arrays_of(second)
-    assert first.info.n_probes == second.info.n_probes
-    assert arrays_of(first)["hyperplanes"] != arrays_of(other)["hyperplanes"]
-    assert arrays_of(first)["vectors"] == arrays_of(other)["vectors"]
-
-
 @pytest.mark.parametrize("labelled", [False, True])
 def test_memory_folder_and_reopened_are_one_index(tmp_path: Path, labelled: bool) -> None:
-    """An index in memory, kept in a folder, or opened from it, has the same arrays and answers."""
     labels: dict[str, npt.ArrayLike] = {}
     if labelled:
         labels = {"ids": np.arange(ROWS)[::-1] * 10**9, "categories": np.arange(ROWS) % 5}
@@ -173,7 +121,6 @@ def test_memory_folder_and_reopened_are_one_index(tmp_path: Path, labelled: bool
 
 @pytest.mark.parametrize("block", [1, 7, 299, 300])
 def test_blocks_of_any_size_make_one_index(block: int) -> None:
-    """However an upload is cut, the index is the same."""
     points, categories = normal(300, 1), np.arange(300) % 3
     whole = Index.build(points, categories=categories)
     builder = IndexBuilder(MemoryStore(), BuildParameters())
@@ -199,7 +146,6 @@ def test_where_points_lie_makes_no_difference() -> None:
 
 
 def test_an_old_generation_answers_after_it_is_replaced_and_deleted(tmp_path: Path) -> None:
-    """A reader keeps what it opened until it lets go."""
     folder, asked = tmp_path / "points", normal(5, 9)
     old = Index.build(normal(200, 1), path=folder)
     opened, before = Index.open(folder), old.query(asked, search="tables")
@@ -211,3 +157,38 @@ def test_an_old_generation_answers_after_it_is_replaced_and_deleted(tmp_path: Pa
         assert same_bytes(index.query(asked, search="tables"), before)
         assert index.query(asked).generation == 1
     assert new.query(normal(5, 9, dims=7)).generation == 2
+
+
+@pytest.fixture(scope="module")
+def points() -> FloatArray:
+    return np.random.default_rng(0).standard_normal((300, 8)).astype(np.float32)
+
+
+def test_what_is_remembered_answers_as_what_is_new(
+    points: FloatArray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_CACHED_PLANS_MAX", 3)
+    ways = [
+        QueryParameters(k=k, diversity=diversity, search=search, hash_limit=60)
+        for k in (1, 5, 7)
+        for diversity in (0.0, 0.4)
+        for search in ("scan", "exact")
+    ]
+    alone = [Index.build(points).engine.answer(points[:4], way).ids for way in ways]
+    index = Index.build(points)
+
+    def ask(number: int) -> tuple[int, IntArray]:
+        way = number * 7 % len(ways)
+        return way, index.engine.answer(points[:4], ways[way]).ids
+
+    with ThreadPoolExecutor(4) as pool:
+        for way, ids in pool.map(ask, range(200)):
+            assert ids.tolist() == alone[way].tolist()
+
+
+def test_a_refusal_is_not_remembered_as_a_way(points: FloatArray) -> None:
+    index = Index.build(points, metric="inner_product")
+    for _ in range(2):
+        with pytest.raises(InvalidArgumentError, match="max_distance"):
+            index.query(points[0], max_distance=1.0)
+    assert len(index.query(points[0]).ids[0]) == 10

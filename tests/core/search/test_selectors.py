@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.kernels.test_greedy import METRICS, Case, Metrics
+from core.kernels.test_greedy import METRICS, Case, Metrics, cases
 from divgrpc.kernels import exact, max_sum_dpp, pairwise
 from divgrpc.parameters import QueryParameters
 from divgrpc.search.relaxation import CandidateSet
@@ -18,7 +18,7 @@ from divgrpc.types import EffectiveParameters, Selector
 from reference import definitions, selectors
 from reference.index import selection_scratch
 
-examples = settings(deadline=None, derandomize=True, max_examples=60)
+examples = settings(max_examples=60)
 seeds = st.integers(0, 2**32 - 1)
 SELECTORS: list[Selector] = ["rerank", "max_sum", "dpp"]
 
@@ -75,30 +75,16 @@ def has_copies(case: Case, rows: list[int]) -> bool:
 
 @examples
 @given(
-    seed=seeds,
-    count=st.sampled_from([1, 2, 5, 25]),
-    dims=st.sampled_from([1, 2, 15, 16, 33]),
-    duplicates=st.sampled_from([0.0, 0.5]),
+    case=cases([1, 2, 5, 25], [1, 2, 15, 16, 33]),
     k=st.sampled_from([1, 2, 3, 8, 40]),
     diversity=st.sampled_from([0.01, 0.1, 0.3, 0.5, 0.9, 1.0]),
     selector=st.sampled_from(SELECTORS),
-    metric=st.sampled_from(METRICS),
-    stored_sparse=st.booleans(),
 )
-def test_every_step_takes_the_best(  # noqa: PLR0917  # one argument per thing that varies
-    seed: int,
-    count: int,
-    dims: int,
-    duplicates: float,
-    k: int,
-    diversity: float,
-    selector: Selector,
-    metric: Metrics,
-    stored_sparse: bool,
+def test_every_step_takes_the_best(
+    case: Case, k: int, diversity: float, selector: Selector
 ) -> None:
     """Each pick minimises its formula over what is left, and the value is reported."""
-    case = Case.draw(seed, count, dims, duplicates, metric, stored_sparse=stored_sparse)
-    wanted = parameters(k, diversity, selector)
+    count, wanted = len(case.vectors), parameters(k, diversity, selector)
     rows, picks = picked(case, wanted)
     assert len(set(rows)) == len(rows) == min(k, count)
     near = definitions.nearest_rows(case.points(), case.query, range(count))
@@ -117,19 +103,17 @@ def test_every_step_takes_the_best(  # noqa: PLR0917  # one argument per thing t
         assert abs(-value - truth[row]) <= room
 
 
-@pytest.mark.parametrize("selector", SELECTORS)
-@pytest.mark.parametrize("diversity", [0.05, 0.3, 1.0])
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize("stored_sparse", [False, True])
-def test_the_picks_are_the_twins(
-    selector: Selector, diversity: float, metric: Metrics, stored_sparse: bool
-) -> None:
+@settings(max_examples=100)
+@given(
+    case=cases([40], [24], [0.0]),
+    selector=st.sampled_from(SELECTORS),
+    diversity=st.sampled_from([0.05, 0.3, 1.0]),
+)
+def test_the_picks_are_the_twins(case: Case, selector: Selector, diversity: float) -> None:
     """On points in general position the picks are the same, one by one."""
-    for seed in range(3):
-        case = Case.draw(seed, 40, 24, 0, metric, stored_sparse=stored_sparse)
-        wanted = parameters(9, diversity, selector)
-        twin = selectors.select(case.points(), case.query, range(40), wanted)
-        assert picked(case, wanted)[0] == [row for row, _ in twin]
+    wanted = parameters(9, diversity, selector)
+    twin = selectors.select(case.points(), case.query, range(40), wanted)
+    assert picked(case, wanted)[0] == [row for row, _ in twin]
 
 
 @examples
@@ -187,7 +171,6 @@ def test_dpp_goes_on_where_the_space_is_full() -> None:
 
 
 def test_rerank_sees_more_as_the_dial_turns() -> None:
-    """The shortlist goes from the k nearest to all candidates."""
     case = Case.draw(2, 50, 9)
     near = definitions.nearest_rows(case.points(), case.query, range(50))
     for diversity, length in ((0.01, 10), (0.25, 20), (0.5, 30), (1.0, 50)):
@@ -199,23 +182,15 @@ def test_rerank_sees_more_as_the_dial_turns() -> None:
 
 @pytest.mark.parametrize("selector", [*SELECTORS, "qp_relax"])
 def test_no_candidates_give_no_picks(selector: Selector) -> None:
-    """Nothing to choose from is no fault."""
     case = Case.draw(3, 0, 4)
     rows, picks = picked(case, parameters(3, 0.5, selector))
     assert rows == picks.values.tolist() == []
 
 
 @examples
-@given(
-    seed=seeds,
-    metric=st.sampled_from(METRICS),
-    stored_sparse=st.booleans(),
-)
-def test_far_from_is_how_far_apart_points_are(
-    seed: int, metric: Metrics, stored_sparse: bool
-) -> None:
+@given(case=cases([12], [17], [0.3]))
+def test_far_from_is_how_far_apart_points_are(case: Case) -> None:
     """Every distance from a candidate is the twin's, and from itself none."""
-    case = Case.draw(seed, 12, 17, 0.3, metric, stored_sparse=stored_sparse)
     among = candidates_of(case)
     far = np.full(13, 9, np.float32)
     for pick in (0, 7):
@@ -232,7 +207,6 @@ def test_far_from_is_how_far_apart_points_are(
 @examples
 @given(number=st.floats(1e-5, 2.0**60))
 def test_logarithms_are_those_of_the_library(number: float) -> None:
-    """To the last digits, and none of one."""
     assert math.isclose(
         max_sum_dpp.logarithm(number), math.log(number), rel_tol=1e-15, abs_tol=3e-16
     )

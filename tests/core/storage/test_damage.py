@@ -31,7 +31,6 @@ def refused(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vectors", "codes"])
 def test_a_flipped_bit_in_an_array_is_noticed(folder: Path, name: str) -> None:
-    """Every byte of an array file, header and data, is checked when an index is opened."""
     path = folder / "1" / f"{name}.npy"
     whole = path.read_bytes()
     for position in range(len(whole)):
@@ -60,7 +59,6 @@ def test_a_flipped_bit_in_the_manifest_is_noticed(folder: Path) -> None:
 @pytest.mark.parametrize("name", ["vectors.npy", "codes.npy", "manifest.json"])
 @pytest.mark.parametrize("length", [0, 7, 64, -2])
 def test_a_truncated_file_is_noticed(folder: Path, name: str, length: int) -> None:
-    """A file that is short, by one byte or to nothing, is damage and no crash."""
     path = folder / "1" / name
     path.write_bytes(path.read_bytes()[:length])
     refused(folder)
@@ -68,7 +66,6 @@ def test_a_truncated_file_is_noticed(folder: Path, name: str, length: int) -> No
 
 @pytest.mark.parametrize("name", ["vectors.npy", "codes.npy", "manifest.json", "."])
 def test_a_missing_file_is_noticed(folder: Path, name: str) -> None:
-    """A generation that the pointer names and that is not whole is damage."""
     target = folder / "1" / name
     shutil.rmtree(target) if target.is_dir() else target.unlink()
     refused(folder)
@@ -76,14 +73,12 @@ def test_a_missing_file_is_noticed(folder: Path, name: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "one", "1.5", "-1", "../other", "1\n2\n", "\ufffd", "9"])
 def test_a_damaged_pointer_is_noticed(folder: Path, text: str) -> None:
-    """A pointer that names no generation is damage, whatever it says."""
     (folder / "CURRENT").write_text(text)
     refused(folder)
 
 
 @pytest.mark.parametrize("name", ["CURRENT", "1/manifest.json", "1/vectors.npy"])
 def test_a_folder_in_place_of_a_file_is_damage(folder: Path, name: str) -> None:
-    """What cannot be read is damage of this index, and no other's sweep stops at it."""
     (folder / name).unlink()
     (folder / name).mkdir()
     refused(folder)
@@ -98,13 +93,11 @@ NESTED = "[" * 100_000 + "]" * 100_000
     "text", ["", "{", "[]", "null", "{}", '{"format": 1}', "\x00", INFINITE, NESTED]
 )
 def test_a_manifest_of_anything_else_is_damage(folder: Path, text: str) -> None:
-    """What is not a manifest is said to be damaged."""
     (folder / "1" / "manifest.json").write_text(text)
     refused(folder)
 
 
 def test_a_newer_format_is_named(folder: Path) -> None:
-    """An index of a later version is not damaged: it is newer than this version reads."""
     path = folder / "1" / "manifest.json"
     later = {"format": "divgrpc-index", "format_version": FORMAT_VERSION + 1, "new": "things"}
     path.write_text(json.dumps(later))

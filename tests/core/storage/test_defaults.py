@@ -124,7 +124,6 @@ def test_damage_is_told(index: Index, tmp_path: Path, spoil: Any) -> None:  # no
 
 
 def test_leftovers_are_swept(index: Index, tmp_path: Path) -> None:
-    """What a crash leaves of writing a default goes when the folder is swept."""
     index.set_default(DEFAULT)
     for name in ("1.default.json.new", "7.default.json"):
         (tmp_path / "kept" / name).write_text("")
@@ -143,7 +142,6 @@ def test_a_build_under_way_comes_first(index: Index, tmp_path: Path) -> None:
 
 
 def test_memory_has_defaults_too() -> None:
-    """An index in memory keeps its default as long as it lives."""
     index = Index.build(random_points(50))
     index.set_default(DEFAULT)
     assert index.query(random_points(1)).parameters.selector == "mmr"

@@ -2,7 +2,10 @@
 
 import os
 import shutil
+import threading
+from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +27,6 @@ from support.small_index import DIMS, ROWS, die_while_building, manifest, publis
 
 
 def test_a_published_generation_reads_back(folder: Path) -> None:
-    """What was written is what is read, from manifest to arrays, read-only."""
     generation = IndexFolder(folder).open()
     assert generation.arrays["vectors"].tolist() == vectors(1.0).tolist()
     assert generation.arrays["codes"].tolist() == [list(range(ROWS))]
@@ -42,7 +44,6 @@ def test_a_published_generation_reads_back(folder: Path) -> None:
 
 
 def test_arrays_are_npy_files(folder: Path) -> None:
-    """Any tool that reads .npy opens an array of an index."""
     loaded = np.load(folder / "1" / "vectors.npy", allow_pickle=False)
     assert loaded.tobytes() == vectors(1.0).tobytes()
 
@@ -83,13 +84,11 @@ def test_rows_that_are_announced_and_never_sent_cost_nothing(tmp_path: Path) -> 
 
 
 def test_nothing_but_the_generation_and_the_pointer_is_left(folder: Path) -> None:
-    """A build leaves neither staging nor lock behind."""
     assert sorted(p.name for p in folder.parent.iterdir()) == ["digits"]
     assert sorted(p.name for p in folder.iterdir()) == ["1", "CURRENT"]
 
 
 def test_an_array_without_elements_reads_back(tmp_path: Path) -> None:
-    """An array of no rows is stored and mapped like any other."""
     with staging(tmp_path / "digits", replace=False) as stage:
         write(stage)
         stage.begin("empty", np.int32, (4,))
@@ -101,7 +100,6 @@ def test_an_array_without_elements_reads_back(tmp_path: Path) -> None:
 
 
 def test_generations_grow(folder: Path) -> None:
-    """Each replacement has the next number, and the old one's files go."""
     numbers = [publish(folder, float(n), replace=True) for n in range(2, 5)]
     assert numbers == [2, 3, 4]
     assert sorted(p.name for p in folder.iterdir()) == ["4", "CURRENT"]
@@ -133,7 +131,6 @@ def test_an_old_generation_stays_readable_after_it_is_replaced(folder: Path) -> 
 
 
 def test_an_existing_name_is_refused_without_replace(folder: Path) -> None:
-    """Building over an index takes the word for it."""
     with pytest.raises(IndexExistsError), staging(folder, replace=False):
         pytest.fail("the block must not be entered")
     assert IndexFolder(folder).read_info().generation == 1
@@ -141,7 +138,6 @@ def test_an_existing_name_is_refused_without_replace(folder: Path) -> None:
 
 @pytest.mark.parametrize("replace", [False, True])
 def test_a_second_build_of_a_name_under_way_is_refused(tmp_path: Path, replace: bool) -> None:
-    """One build of a name at a time; another name is free."""
     with staging(tmp_path / "digits", replace=False) as stage:
         write(stage)
         with pytest.raises(BuildUnderWayError), staging(tmp_path / "digits", replace=replace):
@@ -151,14 +147,12 @@ def test_a_second_build_of_a_name_under_way_is_refused(tmp_path: Path, replace: 
 
 
 def test_deleting_during_a_build_is_refused(folder: Path) -> None:
-    """The build that is under way decides what becomes of the name."""
     with staging(folder, replace=True), pytest.raises(BuildUnderWayError):
         IndexFolder(folder).delete()
     assert IndexFolder(folder).read_info().generation == 1
 
 
 def test_a_root_has_one_owner(tmp_path: Path) -> None:
-    """A second server of the same folder is told so, and may have it when the first is gone."""
     with (
         lock_root(tmp_path / "root"),
         pytest.raises(StorageInUseError),
@@ -171,7 +165,6 @@ def test_a_root_has_one_owner(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["missing", "a file"])
 def test_an_unknown_index_is_not_found(tmp_path: Path, how: str) -> None:
-    """Asking for what is not there says so, whatever stands in its place."""
     if how == "a file":
         (tmp_path / "digits").write_text("no index")
     index = IndexFolder(tmp_path / "digits")
@@ -192,14 +185,12 @@ def interrupted(folder: Path, error: type[BaseException], *, replace: bool) -> N
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 def test_an_exception_leaves_nothing_behind(tmp_path: Path, error: type[BaseException]) -> None:
-    """A build that ends early is as if it had never begun."""
     with pytest.raises(error):
         interrupted(tmp_path / "root" / "digits", error, replace=False)
     assert list((tmp_path / "root").iterdir()) == []
 
 
 def test_an_exception_leaves_the_previous_generation(folder: Path) -> None:
-    """A replacement that ends early changes nothing."""
     before = sorted(folder.parent.rglob("*"))
     with pytest.raises(RuntimeError):
         interrupted(folder, RuntimeError, replace=True)
@@ -220,7 +211,6 @@ def test_a_killed_build_is_swept(folder: Path) -> None:
 
 
 def test_a_live_build_is_not_swept(tmp_path: Path) -> None:
-    """`sweep` leaves alone whatever somebody holds the lock of."""
     with staging(tmp_path / "digits", replace=False) as stage:
         write(stage)
         assert sweep(tmp_path) == []
@@ -229,7 +219,6 @@ def test_a_live_build_is_not_swept(tmp_path: Path) -> None:
 
 
 def test_a_killed_build_does_not_block_the_next(folder: Path) -> None:
-    """The lock dies with its holder; the next build sweeps and publishes."""
     die_while_building(folder)
     assert publish(folder, 2.0, replace=True) == 2
     assert sorted(p.name for p in folder.parent.iterdir()) == ["digits"]
@@ -268,7 +257,6 @@ def test_a_first_build_that_crashed_before_the_pointer_is_no_index(folder: Path)
 
 
 def test_delete_removes_everything(folder: Path) -> None:
-    """Deleting returns the last generation and leaves no trace; readers keep what they map."""
     publish(folder, 2.0, replace=True)
     old = IndexFolder(folder).open()
     assert IndexFolder(folder).delete() == 2
@@ -277,7 +265,6 @@ def test_delete_removes_everything(folder: Path) -> None:
 
 
 def test_indexes_are_listed_by_name(tmp_path: Path) -> None:
-    """Only indexes are listed, in the order of their names."""
     for name in ("b", "a-1", "a"):
         publish(tmp_path / name)
     (tmp_path / "Not-A-Name").mkdir()
@@ -287,7 +274,6 @@ def test_indexes_are_listed_by_name(tmp_path: Path) -> None:
 
 
 def test_names_outside_the_pattern_are_refused() -> None:
-    """An index's name is what its folder may be called and nothing that leads elsewhere."""
     for name in ("", ".", "..", "../x", "a/b", "A", "-a", "_a", "a" * 64, "a\n", "a b", "ä", "a\0"):
         with pytest.raises(InvalidArgumentError) as caught:
             check_index_name(name)
@@ -295,3 +281,114 @@ def test_names_outside_the_pattern_are_refused() -> None:
         assert len(str(caught.value)) < 300
     for name in ("a", "0", "a-_9", "a" * 63):
         assert check_index_name(name) == name
+
+
+def until(done: threading.Event, act: Callable[[], object]) -> int:
+    """Do something again and again, at least once; returns how often."""
+    times = 0
+    while not times or not done.is_set():
+        act()
+        times += 1
+    return times
+
+
+def run_beside(work: Callable[[], object], *others: Callable[[], object]) -> None:
+    """Do some work while others do theirs over and over; what any of them raises is raised."""
+    done = threading.Event()
+    with ThreadPoolExecutor(len(others)) as pool:
+        running = [pool.submit(until, done, other) for other in others]
+        try:
+            work()
+        finally:
+            done.set()
+        for future in running:
+            future.result()
+
+
+def test_readers_never_see_a_half_published_generation(folder: Path) -> None:
+    """Opened at any moment of a replacement, an index is whole: the old one or the new one."""
+    seen: list[int] = []
+
+    def read() -> None:
+        generation = IndexFolder(folder).open()
+        fill = float(generation.arrays["vectors"][0, 0])
+        assert (generation.arrays["vectors"] == fill).all()
+        assert fill == generation.manifest.generation
+        seen.append(generation.manifest.generation)
+
+    def replace() -> None:
+        for number in range(2, 32):
+            assert publish(folder, float(number), replace=True) == number
+
+    run_beside(replace, read, read, lambda: IndexFolder(folder).read_info())
+    assert set(seen) <= set(range(1, 32))
+    assert len(set(seen)) > 1
+
+
+def test_sweeping_disturbs_neither_builders_nor_readers(folder: Path) -> None:
+    """`sweep` takes the lock of each name, so a build that it meets is refused and comes back."""
+
+    def replace_once() -> None:
+        while True:
+            try:
+                publish(folder, 1.0, replace=True)
+            except BuildUnderWayError:
+                continue
+            return
+
+    def replace_often() -> None:
+        for _ in range(20):
+            replace_once()
+
+    run_beside(
+        replace_often,
+        lambda: sweep(folder.parent),
+        lambda: IndexFolder(folder).open(),
+        lambda: list_indexes(folder.parent),
+    )
+    assert sorted(p.name for p in folder.parent.iterdir()) == ["digits"]
+    assert IndexFolder(folder).read_info().generation == 21
+
+
+def test_of_many_builders_at_once_one_wins(tmp_path: Path) -> None:
+    start, outcomes = threading.Barrier(8), Counter[str]()
+
+    def build() -> None:
+        start.wait()
+        try:
+            publish(tmp_path / "digits")
+            outcomes["built"] += 1
+        except (BuildUnderWayError, IndexExistsError) as error:
+            outcomes[type(error).__name__] += 1
+
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(build) for _ in range(8)]:
+            future.result()
+    assert outcomes["built"] == 1
+    assert outcomes.total() == 8
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["digits"]
+
+
+def test_a_deleted_index_is_not_found_at_any_moment(folder: Path) -> None:
+    def read() -> None:
+        try:
+            generation = IndexFolder(folder).open()
+        except IndexNotFoundError:
+            return
+        fill = float(generation.arrays["vectors"][0, 0])
+        assert (generation.arrays["vectors"] == fill).all()
+
+    def delete_and_build() -> None:
+        for number in range(60):
+            IndexFolder(folder).delete()
+            publish(folder, float(number))
+
+    run_beside(delete_and_build, read, read, lambda: list_indexes(folder.parent))
+
+
+def test_the_lock_is_free_after_a_refusal(folder: Path) -> None:
+    with pytest.raises(IndexExistsError), staging(folder, replace=False):
+        pytest.fail("the block must not be entered")
+    with staging(folder, replace=True):
+        pass
+    assert IndexFolder(folder).delete() == 1

@@ -132,7 +132,6 @@ def recorded() -> dict[str, Any]:
 
 @pytest.mark.parametrize(("name", "parameters"), CASES, ids=[name for name, _ in CASES])
 def test_digits_are_answered_as_recorded(name: str, parameters: dict[str, Any]) -> None:
-    """Queries to an index of scanned digits give the ids that they gave."""
     assert ask_digits(parameters) == recorded()[f"digits {name}"]
 
 
@@ -151,7 +150,6 @@ def test_a_stored_sparse_index_with_cells_answers_as_recorded(
 
 
 def test_a_stored_index_describes_itself_as_recorded() -> None:
-    """Names, types and shapes of the arrays are the format that others read."""
     info, second = stored_index().info, sparse_index().info
     assert arrays_of(stored_index()) == recorded()["arrays"]
     assert arrays_of(sparse_index()) == recorded()["arrays of sparse"]
@@ -164,7 +162,6 @@ def test_a_stored_index_describes_itself_as_recorded() -> None:
 
 
 def test_everything_recorded_is_compared() -> None:
-    """No recorded answer is left over from a case that is gone."""
     names = {f"{index} {name}" for index in ("digits", "stored", "sparse") for name, _ in CASES}
     assert set(recorded()) == names | {"arrays", "arrays of sparse"}
 

@@ -158,19 +158,16 @@ def predict(case: str) -> list[str]:
 
 @pytest.mark.parametrize(("name", "query"), _CASES)
 def test_a_stored_index_answers_as_recorded(name: str, query: str) -> None:
-    """Ids, scores, near-copies and dials to the last bit, with parameters and statistics."""
     assert answer(name, query) == recorded()[f"{name}: {query}"]
 
 
 @pytest.mark.parametrize("case", _PREDICTIONS)
 def test_stored_labels_are_predicted_as_recorded(case: str) -> None:
-    """Labels and scores to the last bit, in every mode."""
     assert predict(case) == recorded()[f"predict: {case}"]
 
 
 @pytest.mark.parametrize("name", _BUILDS)
 def test_a_stored_index_has_the_files_recorded(name: str) -> None:
-    """Names, types and shapes of the arrays are the format that others read."""
     info = opened(name).info
     assert [[array.name, array.dtype, *array.shape] for array in info.arrays] == recorded()[name]
     family = _BUILDS[name].get("hash_family", "auto")
@@ -178,7 +175,6 @@ def test_a_stored_index_has_the_files_recorded(name: str) -> None:
 
 
 def test_stored_defaults_are_read() -> None:
-    """An opened index has the defaults that were stored with it."""
     assert opened("topics").default == _DEFAULT
     labels = opened("factors").info.labels
     assert labels is not None
@@ -215,7 +211,6 @@ def test_a_build_writes_the_files_recorded(name: str, tmp_path: Path) -> None:
 
 
 def test_everything_recorded_is_compared() -> None:
-    """No recorded answer is left over from a case that is gone."""
     names = {f"{name}: {query}" for name, query in _CASES} | set(_BUILDS)
     assert set(recorded()) == names | {f"predict: {case}" for case in _PREDICTIONS}
 
