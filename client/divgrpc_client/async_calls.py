@@ -11,14 +11,13 @@ from google.rpc.status_pb2 import Status
 
 from divgrpc.search.results import ResultT
 from divgrpc.types import IndexInfo, Progress, QueryResult
-from divgrpc_client.messages.batches import Batch
+from divgrpc_client.messages.batches import Batch, Pipeline
 from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
-from divgrpc_client.messages.pipelines import Pipeline
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.messages.vectors import VectorsLike
-from divgrpc_client.rpc import health
 from divgrpc_client.rpc.async_stack import Feed, FirstStatus, Handoff, Watchdog, Window, iterate
 from divgrpc_client.rpc.call import RpcCall
+from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST
 from divgrpc_client.rpc.errors import StallError
 from divgrpc_protos.v1 import index_pb2, query_pb2
 
@@ -61,14 +60,14 @@ async def becomes_ready(
 ) -> bool:
     """Watch the server's health; False if the server goes away before it is ready."""
     statuses = watch(
-        health.WATCH_REQUEST,
+        WATCH_REQUEST,
         timeout=call.seconds_left(),
         metadata=call.metadata,
         wait_for_ready=True,
     )
     try:
         async for status in statuses:
-            if status == health.SERVING:
+            if status == SERVING:
                 return True
     except grpc.RpcError as error:
         if error.code() is not grpc.StatusCode.UNAVAILABLE:

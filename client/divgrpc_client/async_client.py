@@ -6,7 +6,7 @@
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Self, Unpack
+from typing import Final, Self, Unpack
 
 import grpc
 import numpy.typing as npt
@@ -23,9 +23,8 @@ from divgrpc.types import (
 from divgrpc_client import async_calls
 from divgrpc_client.messages import arguments, responses
 from divgrpc_client.messages import upload as uploads
-from divgrpc_client.messages.batches import PredictBatch, QueryBatch
-from divgrpc_client.messages.evaluate import QueryEvaluation
-from divgrpc_client.messages.evaluate_labels import LabelEvaluation
+from divgrpc_client.messages.batches import Pipeline, PredictBatch, QueryBatch
+from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.options import (
     BuildOptions,
@@ -35,15 +34,16 @@ from divgrpc_client.messages.options import (
     QueryOptions,
     spelled_out,
 )
-from divgrpc_client.messages.pipelines import Pipeline
-from divgrpc_client.messages.requests import build_message, next_page
+from divgrpc_client.messages.requests import index_name, next_page
 from divgrpc_client.messages.responses import ServerInfo
 from divgrpc_client.messages.vectors import VectorsLike
-from divgrpc_client.rpc import health
 from divgrpc_client.rpc.async_stack import Connection, connect
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
 from divgrpc_protos.v1 import index_pb2
+
+# Between two attempts to reach a server that is not up: it may refuse at once.
+_READY_PAUSE_SECONDS: Final = 0.1
 
 
 class AsyncClient:
@@ -59,6 +59,9 @@ class AsyncClient:
     retries: repeat calls that only read if the server is unavailable, up to three attempts.
     credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no TLS.
     options: channel arguments of gRPC, as pairs of name and value; they override ours.
+
+    Methods take the `name` of an index; `timeout`, the seconds for the whole call, by default those
+    of the client or no deadline; and `request_id`, printable ASCII that the server's log shows.
 
     It connects at the first call. Every method raises `RpcError` if its call fails,
     `InvalidArgumentError` with the field named if an argument cannot be sent, and
@@ -136,8 +139,6 @@ class AsyncClient:
         replace: replace an index of this name. Otherwise its name raises `IndexExistsError`.
         progress: called with `divgrpc.types.Progress` as the build goes on. If it raises, the build
             is cancelled.
-        timeout: seconds for the whole build. Default: no deadline, but see idle_timeout.
-        request_id: printable ASCII that the server's log shows with this call.
 
         A build that fails, or is interrupted, leaves nothing behind. It may raise
         `IndexExistsError`, `BuildUnderWayError`, `StorageFullError` and `UnsupportedError`.
@@ -172,10 +173,7 @@ class AsyncClient:
     ) -> QueryResult:
         """Return `k` results for each row of `queries`, near it and different from one another.
 
-        name: the index.
         queries: (rows, dims), or (dims,) for one row, dense or sparse, whatever the index holds.
-        timeout: seconds for the whole call. Default: the client's timeout.
-        request_id: printable ASCII that the server's log shows with this call.
 
         Rows that do not fit one message travel in several. The result is one result, of one
         generation. Raises `IndexNotFoundError`, and `RpcError` with ABORTED if the index is
@@ -199,8 +197,6 @@ class AsyncClient:
 
         name: the index, which must have been built with labels.
         documents: (rows, dims), or (dims,) for one document, dense or sparse.
-        timeout: seconds for the whole call. Default: the client's timeout.
-        request_id: printable ASCII that the server's log shows with this call.
 
         Documents travel as the rows of `query` do. Raises `IndexNotFoundError`, and
         `UnfitIndexError` if the index lacks the labels, model or hierarchy that the options need.
@@ -222,11 +218,8 @@ class AsyncClient:
     ) -> AsyncIterator[QueryResult]:
         """Yield the result of each item of `queries`, in their order, over one stream.
 
-        name: the index.
         queries: items that `query` takes, each small enough for one message (4 MiB).
         in_flight: number of items, 1 or more, that may wait for their results at a time.
-        timeout: seconds for the whole stream. Default: no deadline, but see idle_timeout.
-        request_id: printable ASCII that the server's log shows with this call.
 
         gRPC takes items from `queries` elsewhere than in the caller's own code. An item that fails
         raises its error in its turn, and ends the stream.
@@ -254,7 +247,6 @@ class AsyncClient:
     ) -> AsyncIterator[EvaluateRow]:
         """Yield what each setting of a grid reaches on `queries`, as rows of a table.
 
-        name: the index.
         queries: (rows, dims), dense or sparse.
         categories: (rows,) whole numbers; points of a query's category are relevant to it.
         relevant: for each row, the ids of the points that are relevant; instead of categories.
@@ -263,8 +255,6 @@ class AsyncClient:
             fit one message.
         per_query: add the numbers of every query to the rows.
         progress: called with `divgrpc.types.Progress` as the evaluation goes on.
-        timeout: seconds for the whole evaluation. Default: no deadline, but see idle_timeout.
-        request_id: printable ASCII that the server's log shows with this call.
 
         Rows come in the grid's order, k first, then a row for each choice, which has `by_fold`. The
         evaluation ends when the caller stops to iterate. Raises `IndexNotFoundError`, and
@@ -301,8 +291,6 @@ class AsyncClient:
         set_default: store the threshold of the best choice of each mode in the index.
         per_document: add the numbers and the labels of every document to the rows.
         progress: called with `divgrpc.types.Progress` as the evaluation goes on.
-        timeout: seconds for the whole evaluation. Default: no deadline, but see idle_timeout.
-        request_id: printable ASCII that the server's log shows with this call.
 
         Rows come in the grid's order, then a row for each choice, which has `by_fold`. Raises
         `IndexNotFoundError` and `UnfitIndexError`.
@@ -318,25 +306,17 @@ class AsyncClient:
     ) -> IndexInfo:
         """Return an index's parameters, what Build chose and measured, and its arrays.
 
-        name: the index.
-        timeout: seconds for the whole call. Default: the client's timeout.
-        request_id: printable ASCII that the server's log shows with this call.
-
         Raises `IndexNotFoundError`.
         """
         call = self._call("GetIndex", timeout, request_id)
-        request = build_message(index_pb2.GetIndexRequest, {"index": name})
+        request = index_pb2.GetIndexRequest(index=index_name(name))
         response = await async_calls.ask(call, self._connection().stub.GetIndex, request)
         return responses.index_info(response.index)
 
     async def list_indexes(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> tuple[IndexInfo, ...]:
-        """Return the descriptions of all indexes, in the order of their names.
-
-        timeout: seconds for all pages together. Default: the client's timeout.
-        request_id: printable ASCII that the server's log shows with this call.
-        """
+        """Return the descriptions of all indexes, in the order of their names."""
         call = self._call("ListIndexes", timeout, request_id)
         method = self._connection().stub.ListIndexes
         indexes: list[IndexInfo] = []
@@ -352,26 +332,18 @@ class AsyncClient:
     ) -> int:
         """Delete an index and return the number of its last generation.
 
-        name: the index.
-        timeout: seconds for the whole call. Default: the client's timeout.
-        request_id: printable ASCII that the server's log shows with this call.
-
         Queries that run finish on that generation. Raises `IndexNotFoundError` and
         `BuildUnderWayError`.
         """
         call = self._call("DeleteIndex", timeout, request_id)
-        request = build_message(index_pb2.DeleteIndexRequest, {"index": name})
+        request = index_pb2.DeleteIndexRequest(index=index_name(name))
         response = await async_calls.ask(call, self._connection().stub.DeleteIndex, request)
         return response.generation
 
     async def server_info(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> ServerInfo:
-        """Return the server's version, workers, limits and the state of its kernels.
-
-        timeout: seconds for the whole call. Default: the client's timeout.
-        request_id: printable ASCII that the server's log shows with this call.
-        """
+        """Return the server's version, workers, limits and the state of its kernels."""
         call = self._call("GetServerInfo", timeout, request_id)
         method, request = self._connection().stub.GetServerInfo, index_pb2.GetServerInfoRequest()
         return responses.server_info(await async_calls.ask(call, method, request))
@@ -381,14 +353,11 @@ class AsyncClient:
     ) -> None:
         """Wait until the server answers queries; it need not be started yet.
 
-        timeout: seconds to wait; None waits for ever.
-        request_id: printable ASCII that the server's log shows with this call.
-
-        Raises `RpcError` with DEADLINE_EXCEEDED after `timeout`.
+        Raises `RpcError` with DEADLINE_EXCEEDED after `timeout`; None waits for ever.
         """
         call = RpcCall("Watch", self._target, timeout=timeout, request_id=request_id)
         while not await async_calls.becomes_ready(call, self._connection().watch):
-            await asyncio.sleep(health.PAUSE_SECONDS)
+            await asyncio.sleep(_READY_PAUSE_SECONDS)
 
     def _connection(self) -> Connection:
         connection = self._pool.take()

@@ -11,13 +11,12 @@ from google.rpc.status_pb2 import Status
 
 from divgrpc.search.results import ResultT
 from divgrpc.types import IndexInfo, Progress, QueryResult
-from divgrpc_client.messages.batches import Batch
+from divgrpc_client.messages.batches import Batch, Pipeline
 from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
-from divgrpc_client.messages.pipelines import Pipeline
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.messages.vectors import VectorsLike
-from divgrpc_client.rpc import health
 from divgrpc_client.rpc.call import RpcCall
+from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST
 from divgrpc_client.rpc.errors import StallError
 from divgrpc_client.rpc.sync_stack import Feed, FirstStatus, Handoff, Watchdog, Window, iterate
 from divgrpc_protos.v1 import index_pb2, query_pb2
@@ -57,14 +56,14 @@ def ask_all(
 def becomes_ready(call: RpcCall, watch: "grpc.UnaryStreamMultiCallable[bytes, bytes]") -> bool:
     """Watch the server's health; False if the server goes away before it is ready."""
     statuses = watch(
-        health.WATCH_REQUEST,
+        WATCH_REQUEST,
         timeout=call.seconds_left(),
         metadata=call.metadata,
         wait_for_ready=True,
     )
     try:
         for status in statuses:
-            if status == health.SERVING:
+            if status == SERVING:
                 return True
     except grpc.RpcError as error:
         if error.code() is not grpc.StatusCode.UNAVAILABLE:

@@ -20,17 +20,11 @@ from divgrpc.parameters.limits import (
 )
 from divgrpc.parameters.predict import PredictOptions, PredictParameters
 from divgrpc.parameters.query import (
+    CODE_BITS,
     DEFAULT_DIVERSITY,
+    DEFAULT_DUPLICATE_COSINE,
     DEFAULT_K,
     DEFAULT_VARIANT,
-    QueryOptions,
-    QueryParameters,
-    check_one_dial,
-    named_over_default,
-)
-from divgrpc.parameters.resolution import (
-    CODE_BITS,
-    DEFAULT_DUPLICATE_COSINE,
     DIAL_STEPS,
     MOST_CANDIDATES_GROWTH,
     POOL_GROWTH,
@@ -38,6 +32,10 @@ from divgrpc.parameters.resolution import (
     RELAX_PASSES,
     SEARCH_GROWTH,
     SEARCHES_AGAIN,
+    QueryOptions,
+    QueryParameters,
+    check_one_dial,
+    named_over_default,
 )
 
 __all__ = [

@@ -1,16 +1,35 @@
 """The parameters of a build: of the points, of their hashes and of a label model."""
 
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, TypedDict, cast, get_args
+from typing import Final, Literal, TypeAlias, TypedDict, cast
 
 from divgrpc.errors import InvalidArgumentError
-from divgrpc.parameters.checks import check_choice, check_integer, check_number
+from divgrpc.parameters.checks import FieldChecks, real, whole
 from divgrpc.parameters.limits import LIMITS, SEED_MAX
 from divgrpc.parameters.suggestions import METRIC_ALIASES, with_suggestions
 from divgrpc.types import HashFamily, Hyperplanes, Metric, ZeroVectors
 
 # What a caller may call a metric.
 MetricWord: TypeAlias = Literal[Metric, "l2", "ip", "dot"]
+
+_check_fields: Final = FieldChecks(
+    n_tables=whole(1, LIMITS["n_tables_max"]),
+    n_bits=whole(1, LIMITS["n_bits_max"]),
+    n_components=whole(1, LIMITS["dims_max"]),
+    target_recall=real("above 0 and at most 1", lambda share: 0 < share <= 1),
+    seed=whole(0, SEED_MAX),
+)
+_check_label_fields: Final = FieldChecks(
+    rank=whole(1, LIMITS["rank_max"]),
+    regularisation=real(
+        f"above 0 and at most {LIMITS['regularisation_max']}",
+        lambda weight: 0 < weight <= LIMITS["regularisation_max"],
+    ),
+    iterations=whole(1, LIMITS["iterations_max"]),
+    inner_iterations=whole(1, LIMITS["iterations_max"]),
+    tolerance=real("from 0 to below 1", lambda share: 0 <= share < 1),
+    seed=whole(0, SEED_MAX),
+)
 
 
 def as_metric(word: MetricWord) -> Metric:
@@ -72,27 +91,8 @@ class BuildParameters:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "metric", as_metric(self.metric))
-        check_choice(self, "metric", get_args(Metric))
-        check_choice(self, "hash_family", get_args(HashFamily))
-        check_choice(self, "hyperplanes", get_args(Hyperplanes))
-        check_choice(self, "zero_vectors", get_args(ZeroVectors))
-        if not isinstance(self.centred, bool):
-            raise InvalidArgumentError(
-                "centred", f"centred must be true or false, got {self.centred!r}"
-            )
-        if self.n_tables is not None:
-            check_integer(self, "n_tables", 1, LIMITS["n_tables_max"])
-        if self.n_bits is not None:
-            check_integer(self, "n_bits", 1, LIMITS["n_bits_max"])
-        if self.n_components is not None:
-            check_integer(self, "n_components", 1, LIMITS["dims_max"])
-        check_integer(self, "seed", 0, SEED_MAX)
+        _check_fields(self)
         self._check_together()
-        if not 0 < check_number(self, "target_recall") <= 1:
-            raise InvalidArgumentError(
-                "target_recall",
-                f"target_recall must be above 0 and at most 1, got {self.target_recall}",
-            )
 
     def _check_together(self) -> None:
         if self.centred and self.metric == "inner_product":
@@ -127,21 +127,4 @@ class LabelParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.rank is not None:
-            check_integer(self, "rank", 1, LIMITS["rank_max"])
-        most = LIMITS["regularisation_max"]
-        if self.regularisation is not None and not (
-            0 < check_number(self, "regularisation") <= most
-        ):
-            raise InvalidArgumentError(
-                "regularisation",
-                f"regularisation must be above 0 and at most {most}, got {self.regularisation}",
-            )
-        if self.iterations is not None:
-            check_integer(self, "iterations", 1, LIMITS["iterations_max"])
-        check_integer(self, "inner_iterations", 1, LIMITS["iterations_max"])
-        if not 0 <= check_number(self, "tolerance") < 1:
-            raise InvalidArgumentError(
-                "tolerance", f"tolerance must be from 0 to below 1, got {self.tolerance}"
-            )
-        check_integer(self, "seed", 0, SEED_MAX)
+        _check_label_fields(self)

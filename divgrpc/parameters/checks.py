@@ -1,45 +1,103 @@
-"""Checks of single parameters: what passes is Python's own number or word.
+"""Checks of parameters by their type hints: what passes is Python's own number, word or bool.
 
-Errors are `InvalidArgumentError` with the field named.
+numpy's integers overflow, and JSON has none of its types. Errors are `InvalidArgumentError` with
+the field named.
 """
 
 import math
 import numbers
 import operator
+from collections.abc import Callable
+from types import NoneType
+from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters.suggestions import refuse_word
 
-
-def check_choice(owner: object, field: str, choices: tuple[str, ...]) -> None:
-    """Check that a word is one of the choices and leave it as Python's own."""
-    value = getattr(owner, field)
-    if not isinstance(value, str) or value not in choices:
-        refuse_word(field, value, choices)
-    if type(value) is not str:
-        object.__setattr__(owner, field, choices[choices.index(value)])
+# Takes an object, the name of a field and its value; raises if the value is wrong.
+Check: TypeAlias = Callable[[object, str, Any], None]
 
 
-def check_integer(owner: object, field: str, low: int, high: int) -> int:
-    """Check a whole number and leave it as Python's own: numpy's overflow, and JSON has none."""
-    value = getattr(owner, field)
-    if type(value) is int and low <= value <= high:
-        return value
-    try:
-        number = operator.index(value)
-    except TypeError:
-        number = None
-    # bool is an int to Python, never to a caller who passes it as a count.
-    if number is None or isinstance(value, bool):
-        raise InvalidArgumentError(field, f"{field} must be a whole number, got {value!r}")
-    if not low <= number <= high:
-        raise InvalidArgumentError(field, f"{field} must be between {low} and {high}, got {number}")
-    object.__setattr__(owner, field, number)
-    return number
+class FieldChecks:
+    """Checks the words and truth values of a dataclass by its hints, and numbers by `checks`.
+
+    A field may be None if its hint says so.
+    """
+
+    def __init__(self, **checks: Check) -> None:
+        self._checks = checks
+        self._fields: list[tuple[str, bool, Check]] = []
+
+    def __call__(self, owner: object) -> None:
+        """Check the fields of an object; all objects must be of one class."""
+        self._fields = self._fields or self._fields_of(type(owner))
+        for field, may_be_none, check in self._fields:
+            value = getattr(owner, field)
+            if value is not None or not may_be_none:
+                check(owner, field, value)
+
+    def _fields_of(self, kind: type) -> list[tuple[str, bool, Check]]:
+        """Return the fields with a check, and whether each may be None."""
+        checks = []
+        for field, hint in get_type_hints(kind).items():
+            members = get_args(hint)
+            plain = members[0] if NoneType in members and len(members) == 2 else hint
+            check = _check_bool if plain is bool else self._checks.get(field)
+            if get_origin(plain) is Literal:
+                check = _one_of(get_args(plain))
+            if check is not None:
+                checks.append((field, NoneType in members, check))
+        return checks
+
+
+def _one_of(choices: tuple[str, ...]) -> Check:
+    def check(owner: object, field: str, value: Any) -> None:  # noqa: ANN401  # whatever a caller passes
+        if not isinstance(value, str) or value not in choices:
+            refuse_word(field, value, choices)
+        if type(value) is not str:
+            object.__setattr__(owner, field, choices[choices.index(value)])
+
+    return check
+
+
+def _check_bool(_: object, field: str, value: Any) -> None:  # noqa: ANN401  # whatever a caller passes
+    if not isinstance(value, bool):
+        raise InvalidArgumentError(field, f"{field} must be true or false, got {value!r}")
+
+
+def whole(low: int, high: int) -> Check:
+    """Return the check of a whole number from `low` to `high`."""
+
+    def check(owner: object, field: str, value: Any) -> None:  # noqa: ANN401  # whatever a caller passes
+        if type(value) is int and low <= value <= high:
+            return
+        try:
+            number = operator.index(value)
+        except TypeError:
+            number = None
+        # bool is an int to Python, never to a caller who passes it as a count.
+        if number is None or isinstance(value, bool):
+            raise InvalidArgumentError(field, f"{field} must be a whole number, got {value!r}")
+        if not low <= number <= high:
+            range_ = f"between {low} and {high}"
+            raise InvalidArgumentError(field, f"{field} must be {range_}, got {number}")
+        object.__setattr__(owner, field, number)
+
+    return check
+
+
+def real(words: str, holds: Callable[[float], bool]) -> Check:
+    """Return the check of a finite number in a range, which `words` describe in errors."""
+
+    def check(owner: object, field: str, _: Any) -> None:  # noqa: ANN401  # whatever a caller passes
+        if not holds(number := check_number(owner, field)):
+            raise InvalidArgumentError(field, f"{field} must be {words}, got {number}")
+
+    return check
 
 
 def check_number(owner: object, field: str, *, allowed: float | None = None) -> float:
-    """Check a finite number, or the one `allowed` that is not, and leave it as Python's own."""
+    """Check a finite number, or the one `allowed` that is not."""
     value = getattr(owner, field)
     if type(value) is float and value and math.isfinite(value):
         return value

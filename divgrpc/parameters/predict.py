@@ -4,10 +4,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from typing import Final, Self, TypedDict, get_args
+from typing import Final, Self, TypedDict
 
 from divgrpc.errors import UnfitIndexError
-from divgrpc.parameters.checks import check_choice, check_integer, check_number
+from divgrpc.parameters.checks import FieldChecks, check_number, whole
 from divgrpc.parameters.limits import LIMITS
 from divgrpc.parameters.query import QueryParameters
 from divgrpc.parameters.suggestions import with_suggestions
@@ -28,6 +28,11 @@ DEFAULT_NEIGHBOURS: Final = 10
 _HIERARCHY_DIAL: Final = 0.05
 _PLAIN_DIAL: Final = 0.0
 _VOTE_DIAL: Final = 0.3
+
+_check_fields: Final = FieldChecks(
+    top_k=whole(1, LIMITS["k_max"]),
+    neighbours=whole(1, LIMITS["neighbours_max"]),
+)
 
 
 class PredictOptions(TypedDict, total=False):
@@ -87,17 +92,12 @@ class PredictParameters:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        check_integer(self, "top_k", 1, LIMITS["k_max"])
+        _check_fields(self)
         if self.threshold is not None:
             check_number(self, "threshold", allowed=-math.inf)
         if self.diversity is not None:
             # Labels have no dial that is chosen for each document.
             check_number(self, "diversity")
-        check_choice(self, "mode", get_args(Mode))
-        check_integer(self, "neighbours", 1, LIMITS["neighbours_max"])
-        check_choice(self, "vote", get_args(Vote))
-        if self.selector is not None:
-            check_choice(self, "selector", get_args(LabelSelector))
         _ = self.query
 
     @cached_property

@@ -68,6 +68,12 @@ def picked(matrix: Matrix, rows: npt.NDArray[np.int64]) -> Matrix:
     return Csr(ends, matrix.indices[places], matrix.data[places], matrix.cols)
 
 
+def filled_places(counts: npt.NDArray[np.integer], width: int) -> npt.NDArray[np.bool_]:
+    """Return which places of a table (rows, width) are filled: the first `counts` of each row."""
+    filled: npt.NDArray[np.bool_] = np.arange(width) < counts[:, None]
+    return filled
+
+
 def encode(matrix: Matrix) -> vectors_pb2.Vectors:
     """Return the message of a matrix, dense or sparse."""
     return encode_csr(matrix) if isinstance(matrix, Csr) else encode_dense(matrix)

@@ -3,30 +3,30 @@
 A dataclass, or a NamedTuple, and its message have the same field names, so no field is listed here.
 The message's descriptor and the type hints of the dataclass decide how a field is converted:
 
-    message                       dataclass
-    enum                          word, such as "lsh_sdiv" for HASH_FAMILY_LSH_SDIV
-    message                       dataclass, or a dict of the message's fields
-    repeated message              tuple of dataclasses
-    repeated number or text       tuple, or array of the dtype in the hint
-    map                           dict
-    optional field that is unset  None
+    message                        dataclass
+    enum                           word, such as "lsh_sdiv" for HASH_FAMILY_LSH_SDIV
+    message                        dataclass, or a dict of the message's fields
+    repeated enum, number or text  tuple, or array of the dtype in the hint
+    repeated message               tuple of dataclasses; dict by `name` if the message has a name
+    map                            dict
+    optional field that is unset   None
 
-What reflection finds is kept for each pair of classes.
+An item of a repeated message may also be written as a tuple of its fields, or as the value of its
+only field. What reflection finds is kept for each pair of classes. The name of an enum's value 0
+gives the prefix of its words, so there is no table of words either.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import is_dataclass
-from functools import cache
+from functools import cache, partial
 from operator import attrgetter
 from types import NoneType
 from typing import Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import numpy as np
 from google.protobuf import message_factory
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
-
-from divgrpc_protos import words
 
 RecordT = TypeVar("RecordT")
 MessageT = TypeVar("MessageT", bound=Message)
@@ -41,42 +41,89 @@ class UnknownWordError(ValueError):
         self.field = field
 
 
-def to_message(record: object, kind: type[MessageT]) -> MessageT:
-    """Return the message of a dataclass or NamedTuple; fields that are None stay unset.
+def to_message(record: object, kind: type[MessageT], **others: object) -> MessageT:
+    """Return the message of a dataclass, a NamedTuple, or a dict by field name.
 
-    Fields of the message that the record lacks stay unset too.
+    `others` are fields of the message, used instead of those of the record. Fields that are None,
+    or that only one side has, stay unset.
     """
-    classes: tuple[Any, Any] = (type(record), kind)
-    fields = {name: write(record) for name, write in _writers(*classes)}
-    return kind(**fields)
+    return kind(**message_fields(record, kind, **others))
 
 
-def from_message(message: Message, kind: type[RecordT]) -> RecordT:
-    """Return the dataclass or NamedTuple of a message.
+def message_fields(record: object, kind: type[Message], **others: object) -> dict[str, Any]:
+    """Return the fields that `to_message` sets, each as its message takes it."""
+    fields: dict[str, Any] = dict(others)
+    values = record if isinstance(record, dict) else None
+    for name, is_repeated, write in _writers(cast(Descriptor, kind.DESCRIPTOR)):
+        if name in fields:
+            continue
+        value = getattr(record, name, None) if values is None else values.get(name)
+        if value is not None and not (is_repeated and len(value) == 0):
+            fields[name] = write(value) if write else value
+    return fields
+
+
+def from_message(message: Message, kind: type[RecordT], **others: object) -> RecordT:
+    """Return the dataclass or NamedTuple of a message; `others` are fields that it does not read.
 
     A number for which an enum has no word, as a newer peer may send it, is given as its digits.
     """
-    classes: tuple[Any, Any] = (kind, type(message))
-    readers = _readers(*classes)
-    return kind(**{name: read(message) for name, read in readers})
+    readers = _readers(cast(Any, kind), cast(Descriptor, message.DESCRIPTOR))
+    return kind(**{n: read(message) for n, read in readers if n not in others}, **others)
 
 
 def set_values(message: Message) -> dict[str, Any]:
-    """Return the fields of a message that are set and hold no message, enums as words.
-
-    An enum that is unspecified is not set. Raises `UnknownWordError`.
-    """
-    set_fields = message.ListFields()
+    """Return the fields of a message that are set and are no message, as `plain_value` does."""
     return {
-        field.name: word_of(field, value) if field.enum_type is not None else value
-        for field, value in set_fields
-        if field.message_type is None
+        field.name: plain_value(field, value)
+        for field, value in message.ListFields()
+        if field.is_repeated or field.message_type is None
     }
+
+
+def plain_value(field: FieldDescriptor, value: Any) -> Any:  # noqa: ANN401  # any field's value
+    """Return the value of a field with words for enums and tuples for what is repeated.
+
+    An item that is a message becomes the value of its only field, or a tuple of its fields; None
+    stands for what is unset. Raises `UnknownWordError`, also for the unspecified value of an enum.
+    """
+    if field.enum_type is not None:
+        return (
+            tuple(word_of(field, n) for n in value) if field.is_repeated else word_of(field, value)
+        )
+    if not field.is_repeated:
+        return value
+    return tuple(value) if field.message_type is None else tuple(map(_plain_item, value))
+
+
+def _plain_item(message: Message) -> Any:  # noqa: ANN401  # any value, or a tuple of them
+    names = fields_of(type(message))
+    values = tuple(
+        getattr(message, name) if field.is_repeated or message.HasField(name) else None
+        for name, field in names.items()
+    )
+    return values[0] if len(values) == 1 else values
+
+
+@cache
+def _numbers(enum: EnumDescriptor) -> dict[str, int]:
+    prefix = next(v.name for v in enum.values if v.number == 0).removesuffix("UNSPECIFIED")
+    return {v.name.removeprefix(prefix).lower(): v.number for v in enum.values if v.number != 0}
+
+
+@cache
+def _words(enum: EnumDescriptor) -> dict[int, str]:
+    return {number: word for word, number in _numbers(enum).items()}
+
+
+def number_of(field: FieldDescriptor, word: str) -> int | None:
+    """Return the enum value of a word, None if the enum has no such word."""
+    return _numbers(cast(EnumDescriptor, field.enum_type)).get(word)
 
 
 def word_of(field: FieldDescriptor, number: int) -> str:
     """Return the word of an enum value; raises `UnknownWordError` where there is none."""
-    word = words.to_word(field, number)
+    word = _words(cast(EnumDescriptor, field.enum_type)).get(number)
     if word is None:
         raise UnknownWordError(field.name, number)
     return word
@@ -84,126 +131,114 @@ def word_of(field: FieldDescriptor, number: int) -> str:
 
 def fields_of(kind: type[Message]) -> dict[str, FieldDescriptor]:
     """Return the fields of a message by name, in their order."""
-    descriptor = cast(Descriptor, kind.DESCRIPTOR)
-    return {field.name: field for field in descriptor.fields}
-
-
-def class_of(field: FieldDescriptor) -> type[Message]:
-    """Return the class of the messages that a field holds."""
-    return message_factory.GetMessageClass(cast(Descriptor, field.message_type))
+    return _fields(cast(Descriptor, kind.DESCRIPTOR))
 
 
 @cache
-def _writers(record: type, kind: type[Message]) -> list[tuple[str, Convert]]:
-    """Return the names of common fields, and what reads each from a record for the message."""
-    hints = get_type_hints(record)
-    fields = fields_of(kind)
-    return [(name, _writer(fields[name], hint)) for name, hint in hints.items() if name in fields]
+def _fields(kind: Descriptor) -> dict[str, FieldDescriptor]:
+    return {field.name: field for field in kind.fields}
 
 
-def _writer(field: FieldDescriptor, hint: Any) -> Convert:  # noqa: ANN401  # any type hint
-    """Return what reads a field from a record for its message."""
-    value_of = attrgetter(field.name)
-    if field.is_repeated and get_origin(hint) is np.ndarray:
-        to_list = attrgetter(f"{field.name}.tolist")
-        return lambda record: to_list(record)()
-    convert = _converter(field)
-    if convert is None:
-        return value_of
-    if NoneType in get_args(hint):
-        return lambda record: None if (value := value_of(record)) is None else convert(value)
-    return lambda record: convert(value_of(record))
+@cache
+def _writers(kind: Descriptor) -> list[tuple[str, bool, Convert | None]]:
+    """Return the fields of a message, and how a value is converted for each; None if it is not."""
+    return [(field.name, field.is_repeated, _writer(field)) for field in kind.fields]
 
 
-def _converter(field: FieldDescriptor) -> Convert | None:
-    """Return how a value is converted for a field; None if it goes as it is."""
-    if field.enum_type is not None and not field.is_repeated:
-        return lambda word: words.to_enum(field, word)
-    if field.message_type is None or field.message_type.GetOptions().map_entry:
+def _writer(field: FieldDescriptor) -> Convert | None:
+    if field.enum_type is not None:
+        number = partial(number_of, field)
+        return (lambda values: [number(word) for word in values]) if field.is_repeated else number
+    if field.message_type is None:
+        return _listed if field.is_repeated else None
+    if field.message_type.GetOptions().map_entry:
         return None
-    kind = class_of(field)
-    if field.is_repeated:
-        return lambda records: [to_message(record, kind) for record in records]
-    return lambda record: _part(record, kind)
+    kind = message_factory.GetMessageClass(field.message_type)
+    return partial(_items, kind) if field.is_repeated else partial(to_message, kind=kind)
 
 
-def _part(record: object, kind: type[Message]) -> Message:
-    """Return the message of a dataclass, or of a mapping from the message's field names."""
-    if not isinstance(record, Mapping):
-        return to_message(record, kind)
-    fields = fields_of(kind)
-    values = {
-        name: words.to_enum(fields[name], value) if isinstance(value, str) else value
-        for name, value in record.items()
-    }
-    return kind(**values)
+def _listed(values: Any) -> Any:  # noqa: ANN401  # an array or any iterable
+    return values.tolist() if isinstance(values, np.ndarray) else values
+
+
+def _items(kind: type[Message], values: Any) -> list[Message]:  # noqa: ANN401  # a dict or any iterable
+    if isinstance(values, dict):
+        return [_item(kind, value, name=name) for name, value in values.items()]
+    return [_item(kind, value) for value in values]
+
+
+def _item(kind: type[Message], value: Any, **others: object) -> Message:  # noqa: ANN401  # see `to_message`
+    if is_dataclass(value) or hasattr(value, "_fields"):
+        return to_message(value, kind, **others)
+    names = [name for name in fields_of(kind) if name not in others]
+    values = value if isinstance(value, tuple | list) and len(names) > 1 else [value]
+    return to_message(dict(zip(names, values, strict=True)), kind, **others)
 
 
 @cache
-def _readers(record: type, kind: type[Message]) -> list[tuple[str, Convert]]:
+def _readers(record: type, kind: Descriptor) -> list[tuple[str, Convert]]:
     """Return the names of common fields, and what reads each from a message."""
+    fields = _fields(kind)
     hints = get_type_hints(record)
-    fields = fields_of(kind)
     return [(name, _reader(fields[name], hint)) for name, hint in hints.items() if name in fields]
 
 
 def _reader(field: FieldDescriptor, hint: Any) -> Convert:  # noqa: ANN401  # any type hint
     """Return what reads a field from a message as the type that `hint` says."""
-    value_of = attrgetter(field.name)
-    members = [member for member in get_args(hint) if member is not NoneType]
-    may_be_none = NoneType in get_args(hint)
-    plain = members[0] if may_be_none and len(members) == 1 else hint
-    if field.message_type is not None and field.message_type.GetOptions().map_entry:
-        return lambda message: dict(value_of(message))
-    if field.is_repeated:
-        return _sequence_reader(value_of, plain)
-    if field.enum_type is not None:
-        read = _enum_reader(field, value_of)
-        return read if not may_be_none else lambda m: read(m) if value_of(m) else None
-    if field.message_type is not None:
-        read = _part_reader(value_of, plain, every_field=not may_be_none)
-    else:
-        read = value_of
-    if not may_be_none:
+    name, members = field.name, get_args(hint)
+    may_be_none = NoneType in members
+    if may_be_none:
+        hint = next(member for member in members if member is not NoneType)
+    convert = _value_reader(field, hint, every_field=not may_be_none)
+    value_of: Convert = attrgetter(name)
+    read: Convert = (lambda message: convert(value_of(message))) if convert else value_of
+    if not may_be_none or field.is_repeated:
         return read
-    name = field.name
+    if field.enum_type is not None:
+        return lambda message: read(message) if value_of(message) else None
     return lambda message: read(message) if message.HasField(name) else None
 
 
-def _enum_reader(field: FieldDescriptor, value_of: Convert) -> Convert:
-    def read(message: Message) -> str:
-        number = value_of(message)
-        return words.to_word(field, number) or str(number)
+def _value_reader(field: FieldDescriptor, hint: Any, *, every_field: bool) -> Convert | None:  # noqa: ANN401  # any type hint
+    """Return how the value of a field is converted; None if it is not."""
+    if field.message_type is not None and field.message_type.GetOptions().map_entry:
+        return dict
+    if not field.is_repeated:
+        return _item_reader(field, hint, every_field=every_field)
+    kind, arguments = get_origin(hint), get_args(hint)
+    if kind is np.ndarray:
+        (dtype,) = get_args(arguments[1])
+        word = _item_reader(field, str)
+        return lambda values: np.array([word(n) for n in values] if word else values, dtype)
+    item = _item_reader(field, arguments[-1 if kind is dict else 0])
+    if item is None:
+        return tuple
+    if kind is dict:
+        return lambda values: {value.name: item(value) for value in values}
+    return lambda values: tuple(item(value) for value in values)
 
-    return read
 
+def _item_reader(field: FieldDescriptor, hint: Any, *, every_field: bool = True) -> Convert | None:  # noqa: ANN401  # any type hint
+    """Return how one value of a field is converted; None if it is not.
 
-def _sequence_reader(value_of: Convert, hint: Any) -> Convert:  # noqa: ANN401  # any type hint
-    """Return what reads a repeated field as an array or a tuple."""
-    if get_origin(hint) is np.ndarray:
-        (dtype,) = get_args(get_args(hint)[1])
-        return lambda message: np.array(value_of(message), dtype)
-    item = get_args(hint)[0]
-    if is_dataclass(item):
-        kind = cast("type[Any]", item)
-        return lambda message: tuple(from_message(part, kind) for part in value_of(message))
-    return lambda message: tuple(value_of(message))
-
-
-def _part_reader(value_of: Convert, hint: Any, *, every_field: bool) -> Convert:  # noqa: ANN401  # any type hint
-    """Return what reads a message as a dataclass, or as a dict of its fields.
-
-    With `every_field` the dict has the fields that are unset as well, which are None.
+    With `every_field` a dict of fields has those that are unset as well, which are None.
     """
-    if get_origin(hint) is not dict:
-        return lambda message: from_message(value_of(message), hint)
+    if field.enum_type is not None:
+        words = _words(field.enum_type)
+        return lambda number: words.get(number) or str(number)
+    if field.message_type is None:
+        return None
+    if is_dataclass(hint) or hasattr(hint, "_fields"):
+        return lambda message: from_message(message, cast("type[Any]", hint))
+    if get_origin(hint) is dict:
+        return partial(_as_dict, every_field=every_field)
+    parts = [part for part in field.message_type.fields if part.name != "name"]
+    return _reader(parts[0], hint) if len(parts) == 1 else None
 
-    def read(message: Message) -> dict[str, Any]:
-        part = value_of(message)
-        values: dict[str, Any] = dict.fromkeys(fields_of(type(part))) if every_field else {}
-        for field, value in part.ListFields():
-            named = field.enum_type is not None
-            values[field.name] = (words.to_word(field, value) or str(value)) if named else value
-        return values
 
-    return read
+def _as_dict(message: Message, *, every_field: bool) -> dict[str, Any]:
+    values: dict[str, Any] = dict.fromkeys(fields_of(type(message))) if every_field else {}
+    for field, value in message.ListFields():
+        read = _item_reader(field, Any)
+        values[field.name] = read(value) if read else value
+    return values

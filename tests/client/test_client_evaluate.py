@@ -23,7 +23,8 @@ def rows_of(
     settings: dict[str, Any] | None = None,
     **options: Any,  # noqa: ANN401  # any option's
 ) -> list[EvaluateRow]:
-    """Evaluate by one of the clients."""
+    """Evaluate by one of the clients, without a choice by folds unless `options` have some."""
+    options = {"folds": 0, **options}
     if not awaited:
         with Client(target, **settings or {}) as client:
             return list(client.evaluate("one", QUERIES, [0, 1], **options))
@@ -113,7 +114,7 @@ def test_a_server_that_says_nothing(target: str, script: ScriptedIndex, awaited:
 def test_whoever_stops_asking_ends_the_call(target: str, script: ScriptedIndex) -> None:
     """Closing the iterator cancels."""
     with Client(target) as client:
-        rows = client.evaluate("one", QUERIES, [0, 1])
+        rows = client.evaluate("one", QUERIES, [0, 1], folds=0)
         next(rows)
         rows.close()  # type: ignore[attr-defined]  # a generator
         assert script.cancelled.wait(10)

@@ -13,8 +13,7 @@ from divgrpc.errors import IndexExistsError, IndexNotFoundError, InvalidArgument
 from divgrpc.parameters import LIMITS
 from divgrpc.types import QueryResult
 from divgrpc_client import AsyncClient, Client, Progress, RpcError
-from divgrpc_client.rpc import health
-from divgrpc_client.rpc.channels import SERVICE
+from divgrpc_client.rpc.channels import SERVICE, SERVING, WATCH_REQUEST
 from support.both_clients import Stack
 from support.running_server import RunningServer
 
@@ -119,9 +118,12 @@ def test_errors_of_the_core_come_through(ask: Stack, index: str, points: np.ndar
     assert isinstance(exists.value, RpcError)
     assert exists.value.code is grpc.StatusCode.ALREADY_EXISTS
     with pytest.raises(InvalidArgumentError) as invalid:
-        ask("query", index, points[0], k=10, candidates_limit=5, timeout=30)
+        ask("query", index, points[0, :5], timeout=30)
     assert isinstance(invalid.value, RpcError)
-    assert invalid.value.field == "candidates_limit"
+    assert invalid.value.field == "queries"
+    with pytest.raises(InvalidArgumentError, match="at least k = 10, got 5") as local:
+        ask("query", index, points[0], k=10, candidates_limit=5)
+    assert not isinstance(local.value, RpcError)
 
 
 def test_bad_rows_are_named_during_the_upload(ask: Stack) -> None:
@@ -164,9 +166,9 @@ def test_waiting_until_ready(ask: Stack) -> None:
 def test_health_messages_are_what_the_package_makes() -> None:
     """The bytes that stand for grpc.health.v1's messages are those its own package makes."""
     request = health_pb2.HealthCheckRequest(service=SERVICE)
-    assert request.SerializeToString() == health.WATCH_REQUEST
+    assert request.SerializeToString() == WATCH_REQUEST
     serving = health_pb2.HealthCheckResponse.SERVING
-    assert health_pb2.HealthCheckResponse(status=serving).SerializeToString() == health.SERVING
+    assert health_pb2.HealthCheckResponse(status=serving).SerializeToString() == SERVING
 
 
 def test_listing_goes_by_name(ask: Stack, index: str) -> None:

@@ -9,7 +9,6 @@ import grpc
 import numpy as np
 
 from divgrpc.types import IntArray
-from divgrpc_client.messages.requests import enum_value
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVICE
 from divgrpc_client.rpc.errors import RpcError
@@ -73,7 +72,7 @@ def compare_with_exact(
 def exact(request: RequestT) -> RequestT:
     """Return a request with exact search and no limit of the hash stage."""
     again = copy.deepcopy(request)
-    again.search = enum_value(request.DESCRIPTOR.fields_by_name["search"], "exact")  # type: ignore[assignment]  # an enum's number
+    again.search = query_pb2.SEARCH_EXACT
     again.hash_limit = 0
     if isinstance(again, query_pb2.QueryRequest):
         again.ClearField("epsilon")

@@ -1,23 +1,24 @@
-"""Batches of queries or documents, cut into requests that fit a message, with one joined result.
+"""Queries and documents on their way: batches cut into messages, and the queries of a stream.
 
-No I/O: `next_request` says what to send, and `accept` takes the answer. The answer to a row does
-not depend on the rows beside it, so a batch may be cut anywhere. A result is of one generation:
-if a new one is published between two requests, parts that an older one answered are sent again.
+No I/O: `next_request` of a `Batch` says what to send, and `accept` takes the answer. The answer to
+a row does not depend on the rows beside it, so a batch may be cut anywhere. A result is of one
+generation: if a new one is published between two requests, parts that an older one answered are
+sent again.
 """
 
 from abc import ABC, abstractmethod
-from typing import Final, Generic, TypeVar, cast
+from collections.abc import Iterator
+from typing import Final, Generic, TypeVar
 
-from divgrpc.parameters import LIMITS
+from google.rpc import status_pb2
+
+from divgrpc.errors import InvalidArgumentError
+from divgrpc.parameters import DEFAULT_K, LIMITS
+from divgrpc.parameters.predict import DEFAULT_TOP_K
 from divgrpc.search.results import ResultT, joined
 from divgrpc.types import LabelResult, QueryResult
-from divgrpc_client.messages import requests, responses
-from divgrpc_client.messages.options import (
-    PREDICT_DEFAULTS,
-    QUERY_DEFAULTS,
-    PredictOptions,
-    QueryOptions,
-)
+from divgrpc_client.messages import arguments, requests, responses
+from divgrpc_client.messages.options import PredictOptions, QueryOptions
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, row_ends
 from divgrpc_protos.arrays import row_count
 from divgrpc_protos.v1 import predict_pb2, query_pb2
@@ -105,9 +106,7 @@ class QueryBatch(Batch[query_pb2.QueryRequest, query_pb2.QueryResponse, QueryRes
     def __init__(self, name: str, queries: VectorsLike, options: QueryOptions) -> None:
         super().__init__("queries", queries)
         self._fields = requests.query_fields(name, options)
-        # The fields are checked, so k is a number; the server refuses a 0.
-        k = int(options.get("k") or cast(int, QUERY_DEFAULTS["k"]))
-        self._cut(_RESULT_BYTES * k + _ROW_BYTES)
+        self._cut(_RESULT_BYTES * options.get("k", DEFAULT_K) + _ROW_BYTES)
 
     def _request(self, start: int, stop: int) -> query_pb2.QueryRequest:
         return requests.query(self._fields, self._matrix, start, stop)
@@ -124,7 +123,7 @@ class PredictBatch(
     def __init__(self, name: str, documents: VectorsLike, options: PredictOptions) -> None:
         super().__init__("documents", documents)
         self._fields = requests.predict_fields(name, options)
-        top_k = int(options.get("top_k") or cast(int, PREDICT_DEFAULTS["top_k"]))
+        top_k = options.get("top_k", DEFAULT_TOP_K)
         self._cut((_RESULT_BYTES + _NAME_BYTES) * top_k + _ROW_BYTES)
 
     def _request(self, start: int, stop: int) -> predict_pb2.PredictLabelsRequest:
@@ -132,3 +131,58 @@ class PredictBatch(
 
     def _result(self, response: predict_pb2.PredictLabelsResponse) -> LabelResult:
         return responses.label_result(response)
+
+
+class Pipeline:
+    """One call of `query_stream`; raises as `QueryBatch` does.
+
+    Queries are numbered as they are sent. Answers arrive as they are ready, and `accept` yields
+    those whose turn has come. The clients limit how many queries are on their way, and so how many
+    answers wait here.
+    """
+
+    def __init__(self, name: str, options: QueryOptions, in_flight: int) -> None:
+        self.in_flight = arguments.count("in_flight", in_flight)
+        self._fields = requests.query_fields(name, options)
+        self._sent = 0
+        self._turn = 0
+        self._early: dict[int, query_pb2.QueryStreamResponse] = {}
+
+    @property
+    def due(self) -> bool:
+        """True while the server owes an answer."""
+        return self._sent > self._turn + len(self._early)
+
+    @property
+    def unanswered(self) -> int:
+        """How many items were sent whose results were not yielded."""
+        return self._sent - self._turn
+
+    def request(self, queries: VectorsLike) -> query_pb2.QueryStreamRequest:
+        """Return the message of the next item, which is one row or several.
+
+        Raises `InvalidArgumentError` if the item is no matrix, or too large for one message.
+        """
+        matrix = as_matrix("queries", queries, one_row=True)
+        rows = row_count(matrix)
+        if row_ends(matrix, MESSAGE_BYTES)[:1] not in ([], [rows]):
+            raise InvalidArgumentError(
+                "queries", f"an item of a stream must fit one message, got {rows} rows; use query"
+            )
+        message = query_pb2.QueryStreamRequest(
+            correlation_id=self._sent, query=requests.query(self._fields, matrix, 0, rows)
+        )
+        self._sent += 1
+        return message
+
+    def accept(
+        self, response: query_pb2.QueryStreamResponse
+    ) -> Iterator[QueryResult | status_pb2.Status]:
+        """Take an answer, and yield every result or error whose turn has come."""
+        self._early[response.correlation_id] = response
+        while (ready := self._early.pop(self._turn, None)) is not None:
+            self._turn += 1
+            if ready.WhichOneof("outcome") == "response":
+                yield responses.query_result(ready.response)
+            else:
+                yield ready.error

@@ -12,21 +12,34 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.evaluation import LEAST_WITH_H, Grid
+from divgrpc.evaluation.grid import LabelGrid
+from divgrpc.evaluation.labels import LabelResolution, LabelTally, LabelTask, documents_max
 from divgrpc.evaluation.queries import QueryTally
 from divgrpc.evaluation.study import STAGE
 from divgrpc.evaluation.tally import Resolution, Tally, Task, rows_max
+from divgrpc.metrics.labelling import Truth
+from divgrpc.parameters import PredictParameters
 from divgrpc.parameters.suggestions import refuse_unknown
-from divgrpc.types import EvaluateLabelRow, EvaluateRow, Interval, Microseconds, Progress
-from divgrpc_client.messages import requests, responses
+from divgrpc.types import EvaluateLabelRow, EvaluateRow, IntArray, Progress
 from divgrpc_client.messages.batches import MESSAGE_BYTES
-from divgrpc_client.messages.options import GRID_DEFAULTS, GridOptions
+from divgrpc_client.messages.labels import label_sets
+from divgrpc_client.messages.options import GridOptions, LabelGridOptions
+from divgrpc_client.messages.requests import index_name
 from divgrpc_client.messages.vectors import VectorsLike, as_matrix, encode, row_ends
-from divgrpc_protos.arrays import Matrix, row_count
+from divgrpc_protos.arrays import (
+    Csr,
+    Matrix,
+    encode_label_sets,
+    filled_places,
+    row_count,
+    take,
+    without_zeros,
+)
+from divgrpc_protos.records import from_message, message_fields
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 
 Tell = Callable[[Progress], object]
@@ -54,23 +67,30 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
 
     def __init__(
         self,
+        name: str,
         matrix: Matrix,
-        fields: Mapping[str, object],
+        grid: Grid | LabelGrid,
         rest: Mapping[str, Any],
-        tell: Tell | None,
+        progress: Tell | None,
     ) -> None:
-        """Take the rows, the fields of all requests, and `rest`: fields that parts do not have."""
+        """Take the rows, the grid, and `rest`: fields that requests for a part do not have."""
         self._matrix = matrix
         self._count = row_count(matrix)
-        self._fields = fields
+        self._grid = grid
+        self._fields = message_fields(grid, self.request, index=index_name(name))
         self._rest = rest
         self._part = {"folds": 0, "set_default": False, self.per_row: True}
-        self._tell = tell or (lambda _: None)
+        self._tell = progress or (lambda _: None)
         # The row after each message, and the number of settings where there are several messages.
         self._ends = [self._count]
         self._settings = 0
         self._span = (0, 0)
         self._answers: list[tuple[int, RowT]] = []
+        for field in ("set_default", self.per_row):
+            if not isinstance(rest[field], bool):
+                message = f"{field} must be True or False, got {rest[field]!r}"
+                raise InvalidArgumentError(field, message)
+        self._task()
         self._cut()
 
     @abstractmethod
@@ -78,11 +98,8 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         """Return the fields of a request that belong to its rows."""
 
     @abstractmethod
-    def _settings_and_rows(self, *, per_row: bool) -> tuple[int, int]:
-        """Return how many settings there are, and how many rows one message may have at them.
-
-        Raises `InvalidArgumentError` for a wrong grid.
-        """
+    def _rows_max(self, *, per_row: bool) -> int:
+        """Return how many rows one message may have at the settings of the grid."""
 
     @abstractmethod
     def _task(self) -> Task:
@@ -98,7 +115,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
 
     def _request(self, start: int, stop: int, rest: Mapping[str, Any]) -> RequestT:
         fields = {**self._fields, **rest, **self._subject(start, stop)}
-        message = requests.build_message(self.request, fields)
+        message = self.request(**fields)
         getattr(message, self.field).CopyFrom(encode(self._matrix, start, stop))
         return cast(RequestT, message)
 
@@ -106,13 +123,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         """Find where messages end."""
         ends: list[int] = row_ends(self._matrix, MESSAGE_BYTES) or [0]
         fits = self._request(0, ends[0], self._rest).ByteSize() <= MESSAGE_BYTES and len(ends) == 1
-        try:
-            _, whole = self._settings_and_rows(per_row=self._rest[self.per_row])
-        except InvalidArgumentError:
-            if not fits:
-                raise
-            # The server refuses it.
-            return
+        whole = self._rows_max(per_row=self._rest[self.per_row])
         if fits and self._count <= whole:
             return
         if self._rest["set_default"]:
@@ -121,8 +132,8 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
                 f"set_default needs {self.field} that fit one message, {whole} at most in "
                 f"{MESSAGE_BYTES} bytes",
             )
-        self._task()
-        self._settings, most = self._settings_and_rows(per_row=True)
+        self._settings = len(self._grid.settings())
+        most = self._rows_max(per_row=True)
         spans = pairwise([0, *ends])
         self._ends = [end for span in spans for end in self._ends_within(*span, most)]
 
@@ -209,31 +220,29 @@ class QueryEvaluation(
         """Take a call's arguments; `rest` are fields of the request."""
         refuse_unknown("evaluate", options, GridOptions.__annotations__)
         matrix = as_matrix("queries", queries, one_row=True)
-        self._options: dict[str, Any] = {**GRID_DEFAULTS, **options}
-        self._asked = _asked(categories, relevant)
-        fields = axes_fields(self.request.DESCRIPTOR, self._options)
-        super().__init__(matrix, {"index": name, **fields}, rest, progress)
+        self._judgements: dict[str, list[Any]] = {}
+        if categories is not None:
+            self._judgements["categories"] = _whole("categories", categories, np.int32)
+        if relevant is not None:
+            lists = (_whole("relevant", ids, np.int64) for ids in relevant)
+            self._judgements["relevant"] = [evaluate_pb2.RelevantIds(ids=ids) for ids in lists]
+        super().__init__(name, matrix, Grid(**cast(Any, options)), rest, progress)
 
     def _subject(self, start: int, stop: int) -> dict[str, object]:
         # The server refuses what is too much.
         end = None if stop == self._count else stop
-        return {field: entries[start:end] for field, entries in self._asked.items()}
+        return {field: entries[start:end] for field, entries in self._judgements.items()}
 
-    def _settings_and_rows(self, *, per_row: bool) -> tuple[int, int]:
+    def _rows_max(self, *, per_row: bool) -> int:
         del per_row
-        settings = len(Grid(**self._options).settings())
-        return settings, rows_max(settings)
+        return rows_max(len(self._grid.settings()))
 
     def _task(self) -> Task:
-        for field, entries in self._asked.items():
+        for field, entries in self._judgements.items():
             if len(entries) != self._count:
                 raise InvalidArgumentError(field, f"{field} must have one entry for each query")
-        return Task(
-            grid=Grid(**self._options),
-            rows=self._count,
-            folds=self._rest["folds"],
-            per_row=self._rest["per_query"],
-        )
+        folds, per_row = self._rest["folds"], self._rest["per_query"]
+        return Task(grid=self._grid, rows=self._count, folds=folds, per_row=per_row)
 
     def _tally(self, first: Sequence[EvaluateRow]) -> QueryTally:
         task = self._task()
@@ -244,110 +253,107 @@ class QueryEvaluation(
             parameters=tuple(row.parameters for row in first),
             chooses=bool(task.folds) and with_h >= LEAST_WITH_H,
         )
-        numbers = np.array(self._asked.get("categories", [0] * self._count), np.int64)
+        numbers = np.array(self._judgements.get("categories", [0] * self._count), np.int64)
         return QueryTally(task, resolution, numbers)
 
     def _row(self, response: evaluate_pb2.EvaluateResponse) -> EvaluateRow:
-        message = response.row
-        return EvaluateRow(
-            **row_fields(message), parameters=responses.effective(message.parameters)
-        )
+        return from_message(response.row, EvaluateRow)
 
 
-def _asked(
-    categories: npt.ArrayLike | None, relevant: Sequence[npt.ArrayLike] | None
-) -> dict[str, list[Any]]:
-    axes: dict[str, list[Any]] = {}
-    if categories is not None:
-        axes["categories"] = _whole("categories", categories)
-    if relevant is not None:
-        lists = (_whole("relevant", ids) for ids in relevant)
-        axes["relevant"] = [evaluate_pb2.RelevantIds(ids=ids) for ids in lists]
-    return axes
-
-
-def _whole(field: str, numbers: npt.ArrayLike) -> list[int]:
+def _whole(field: str, numbers: npt.ArrayLike, dtype: type[np.signedinteger[Any]]) -> list[int]:
     array = np.asarray(numbers)
-    wide = array.dtype.kind == "u" and array.max(initial=0) > np.iinfo(np.int64).max
-    if array.ndim != 1 or wide or (array.dtype.kind not in "iu" and array.size):
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
         raise InvalidArgumentError(field, f"{field} must be whole numbers, in one dimension")
+    limits = np.iinfo(dtype)
+    if array.size and not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
+        raise InvalidArgumentError(
+            field, f"{field} must be whole numbers between {limits.min} and {limits.max}"
+        )
     whole: list[int] = array.tolist()
     return whole
 
 
-def axes_fields(request: Descriptor, options: Mapping[str, Any]) -> dict[str, object]:
-    """Return the options of a grid as fields of a request: its axes, and what is no axis."""
-    fields: dict[str, object] = {}
-    for option, value in options.items():
-        field = request.fields_by_name[option]
-        if field.is_repeated:
-            fields[option] = _axis(request, option, value)
-        else:
-            fields[option] = requests.enum_value(field, value) if field.enum_type else value
-    return fields
-
-
-def _axis(request: Descriptor, axis: str, values: Any) -> list[Any]:  # noqa: ANN401  # whatever a caller passes as a list
-    """Return the values of an axis in the types of the message.
-
-    Only a threshold may be None. Raises `InvalidArgumentError`, with the axis as its field, also
-    for an empty axis, which the server would read as the default.
-    """
-    if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise InvalidArgumentError(axis, f"{axis} must be a list of values")
-    items: list[Any] = [
-        value.item() if isinstance(value, np.generic) else value for value in values
+class LabelEvaluation(
+    Evaluation[
+        evaluate_labels_pb2.EvaluateLabelsRequest,
+        evaluate_labels_pb2.EvaluateLabelsResponse,
+        EvaluateLabelRow,
     ]
-    if not items:
-        raise InvalidArgumentError(axis, f"{axis} must have a value at least")
-    field = request.fields_by_name[axis]
-    if field.message_type is evaluate_pb2.EvaluateLimits.DESCRIPTOR:
-        return [_limits(pair) for pair in items]
-    if field.enum_type is not None:
-        return [requests.enum_value(field, word) for word in items]
-    is_threshold = field.message_type is not None
-    if any(isinstance(item, bool) or (item is None and not is_threshold) for item in items):
-        raise InvalidArgumentError(axis, f"{axis} must be numbers, got {items!r}")
-    if not is_threshold:
-        return items
-    try:
-        return [evaluate_labels_pb2.EvaluateThreshold(threshold=item) for item in items]
-    except TypeError:
-        message = f"thresholds must be numbers, or None, got {items!r}"
-        raise InvalidArgumentError(axis, message) from None
+):
+    """One call of `evaluate_labels`."""
+
+    request = evaluate_labels_pb2.EvaluateLabelsRequest
+    field = "documents"
+    one_row = "document {} and its labels"
+    per_row = "per_document"
+
+    def __init__(
+        self,
+        name: str,
+        documents: VectorsLike,
+        labels: VectorsLike,
+        options: LabelGridOptions,
+        rest: Mapping[str, Any],
+        *,
+        progress: Tell | None,
+    ) -> None:
+        """Take a call's arguments; `rest` are fields of the request."""
+        refuse_unknown("evaluate_labels", options, LabelGridOptions.__annotations__)
+        matrix = as_matrix("documents", documents, one_row=True)
+        self._sets = without_zeros(label_sets(labels, row_count(matrix), "document"))
+        # How many points have each label that a document has, as far as it is known.
+        self._points = 0
+        self._counts = np.zeros(self._sets.cols, np.int64)
+        super().__init__(name, matrix, LabelGrid(**cast(Any, options)), rest, progress)
+
+    def _subject(self, start: int, stop: int) -> dict[str, object]:
+        return {"labels": encode_label_sets(self._labels(start, stop))}
+
+    def _labels(self, start: int, stop: int) -> Csr:
+        return cast(Csr, take(self._sets, start, stop))
+
+    def _rows_max(self, *, per_row: bool) -> int:
+        settings = cast("list[PredictParameters]", self._grid.settings())
+        return documents_max(settings, per_row=per_row)
+
+    def _task(self) -> LabelTask:
+        folds, per_row = self._rest["folds"], self._rest["per_document"]
+        task = LabelTask(grid=self._grid, rows=self._count, folds=folds, per_row=per_row)
+        if task.folds and not len(self._sets.indices):
+            raise InvalidArgumentError("labels", "labels must have one label at least")
+        return task
+
+    def take(
+        self, response: evaluate_labels_pb2.EvaluateLabelsResponse
+    ) -> Iterator[EvaluateLabelRow]:
+        """Take an event; yields its row, if it has one and that is not of a part."""
+        if response.HasField("frequencies"):
+            self._points = response.frequencies.points
+            known = np.unique(self._labels(*self._span).indices)
+            self._counts[known] = response.frequencies.counts
+        else:
+            yield from super().take(response)
+
+    def _tally(self, first: Sequence[EvaluateLabelRow]) -> LabelTally:
+        task = self._task()
+        resolution = LabelResolution(
+            generation=first[0].generation,
+            parameters=tuple(row.parameters for row in first),
+            goal=first[0].goal,
+            chooses=bool(task.folds),
+            points=self._points,
+            counts=self._counts if self._points else None,
+        )
+        truth = Truth(self._sets.indptr, self._sets.indices, (self._count, self._sets.cols))
+        return LabelTally(task, resolution, truth)
+
+    def _row(self, response: evaluate_labels_pb2.EvaluateLabelsResponse) -> EvaluateLabelRow:
+        labels = _picked(response.row) if response.row.HasField("labels") else None
+        return from_message(response.row, EvaluateLabelRow, labels=labels)
 
 
-def _limits(pair: Any) -> evaluate_pb2.EvaluateLimits:  # noqa: ANN401  # as above
-    names = [field.name for field in evaluate_pb2.EvaluateLimits.DESCRIPTOR.fields]
-    try:
-        limits = dict(zip(names, pair, strict=True))
-        return evaluate_pb2.EvaluateLimits(**limits)
-    except (TypeError, ValueError):
-        raise InvalidArgumentError(
-            "limits", f"limits must be pairs of hash_limit and candidates_limit, got {pair!r}"
-        ) from None
-
-
-def row_fields(
-    message: evaluate_pb2.EvaluateRow | evaluate_labels_pb2.EvaluateLabelRow,
-) -> dict[str, Any]:
-    """Return the fields of a row that rows of queries and of labels have in common."""
-    times = message.microseconds
-    numbers = {
-        field.name: getattr(message, field.name)
-        for field in message.DESCRIPTOR.fields
-        if not field.is_repeated and field.message_type is None and field.enum_type is None
-    }
-    return {
-        **numbers,
-        "search": responses.word(message, "search"),
-        "metrics": {metric.name: interval(metric) for metric in message.metrics},
-        "microseconds": Microseconds(times.mean, times.p50, times.p90, times.p99),
-        "by_fold": tuple(message.by_fold),
-        "values": {column.name: np.array(column.values, np.float64) for column in message.values},
-    }
-
-
-def interval(metric: evaluate_pb2.EvaluateMetric) -> Interval:
-    """Return a metric's value with the ends of its interval."""
-    return Interval(metric.value, metric.low, metric.high)
+def _picked(message: evaluate_labels_pb2.EvaluateLabelRow) -> IntArray:
+    counts, top_k = np.diff(message.labels.offsets), message.parameters.top_k
+    labels = np.full((len(counts), top_k), -1)
+    labels[filled_places(counts, top_k)] = message.labels.labels
+    return labels

@@ -1,32 +1,28 @@
 """Messages as results: the dataclasses of `divgrpc.types`, and the server's description."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
 
 from divgrpc.types import (
     EffectiveLabelParameters,
     EffectiveParameters,
     IndexInfo,
+    IntArray,
     LabelResult,
     Progress,
     QueryResult,
     QueryStats,
     TrainingProgress,
-    WarningInfo,
 )
-from divgrpc_protos import words
+from divgrpc_protos.arrays import filled_places
 from divgrpc_protos.records import from_message
 from divgrpc_protos.v1 import index_pb2, predict_pb2, query_pb2
-
-Column = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,80 +54,65 @@ class ServerInfo:
 
 def query_result(response: query_pb2.QueryResponse) -> QueryResult:
     """Return the columns of a response as (nq, k) arrays, padded where fewer than k were found."""
-    parameters = effective(response.parameters)
-    laid_out, shared = _shared(response, parameters.k)
-    return QueryResult(
-        ids=laid_out(np.array(response.ids, np.int64), -1),
+    parameters = _query_parameters(response.parameters.SerializeToString())
+    table = _Table(response.offsets, parameters.k)
+    return from_message(
+        response,
+        QueryResult,
+        ids=table.padded(response.ids, np.int64, -1),
+        scores=table.padded(response.scores, np.float32, np.nan),
+        selection_scores=table.padded(response.selection_scores, np.float32, np.nan),
+        counts=table.counts,
+        stats=_stats(response.stats),
         parameters=parameters,
-        duality_gaps=np.array(response.duality_gaps, np.float32),
-        collapsed_ids=np.array(response.collapsed_ids, np.int64),
-        collapsed_offsets=_offsets_of_places(response, parameters.k),
-        diversities=np.array(response.diversities, np.float64),
-        dial_reasons=_reasons(response),
-        **shared,
+        collapsed_offsets=_offsets_of_places(response.collapsed_offsets, table),
     )
-
-
-def _reasons(response: query_pb2.QueryResponse) -> npt.NDArray[np.str_]:
-    """Return the words of the reasons for each row's dial."""
-    field = response.DESCRIPTOR.fields_by_name["dial_reasons"]
-    numbers = response.dial_reasons
-    return np.array([words.to_word(field, n) or str(n) for n in numbers], np.str_)
-
-
-def _offsets_of_places(response: query_pb2.QueryResponse, k: int) -> npt.NDArray[np.int64]:
-    """Return where the near-copies of each place (nq, k) begin, and the end; empty if unlisted."""
-    if not response.collapsed_offsets:
-        return np.empty(0, np.int64)
-    counts = np.diff(np.array(response.offsets, np.int64))
-    filled = np.arange(k) < counts[:, None]
-    copies = np.zeros(filled.shape, np.int64)
-    copies[filled] = np.diff(np.array(response.collapsed_offsets, np.int64))
-    return np.concatenate(([0], np.cumsum(copies)))
 
 
 def label_result(response: predict_pb2.PredictLabelsResponse) -> LabelResult:
     """Return the columns of a response as (nq, top_k) arrays, padded where there are fewer."""
-    parameters = effective_of_labels(response.parameters)
-    laid_out, shared = _shared(response, parameters.top_k)
+    parameters = _label_parameters(response.parameters.SerializeToString())
+    table = _Table(response.offsets, parameters.top_k)
     names: tuple[tuple[str, ...], ...] = ()
     if response.HasField("names"):
-        values, offsets = response.names.values, response.offsets
-        names = tuple(tuple(values[start:stop]) for start, stop in pairwise(offsets))
-    return LabelResult(
-        labels=laid_out(np.array(response.labels, np.int64), -1),
+        values = response.names.values
+        names = tuple(tuple(values[start:stop]) for start, stop in pairwise(response.offsets))
+    return from_message(
+        response,
+        LabelResult,
+        labels=table.padded(response.labels, np.int64, -1),
+        scores=table.padded(response.scores, np.float32, np.nan),
+        selection_scores=table.padded(response.selection_scores, np.float32, np.nan),
+        counts=table.counts,
+        stats=_stats(response.stats),
         parameters=parameters,
         names=names,
-        **shared,
     )
 
 
-def _shared(
-    response: query_pb2.QueryResponse | predict_pb2.PredictLabelsResponse, k: int
-) -> tuple[Callable[[Column, float], Column], dict[str, Any]]:
-    """Return what lays a column out as (nq, k), and the fields that both kinds of result have."""
-    counts = np.diff(np.array(response.offsets, np.int64)).astype(np.uint32)
-    filled = np.arange(k) < counts[:, None]
+class _Table:
+    """Where the results of rows lie in a table of `width` columns."""
 
-    def laid_out(values: Column, missing: float) -> Column:
-        if values.size == filled.size:
-            return values.reshape(filled.shape)
-        matrix = np.full(filled.shape, missing, values.dtype)
-        matrix[filled] = values
+    def __init__(self, offsets: Sequence[int], width: int) -> None:
+        self.counts = np.diff(np.array(offsets, np.int64)).astype(np.uint32)
+        self.filled = filled_places(self.counts, width)
+
+    def padded(self, column: Sequence[float], dtype: npt.DTypeLike, missing: float) -> Any:  # noqa: ANN401  # an array of that dtype
+        values = np.array(column, dtype)
+        if values.size == self.filled.size:
+            return values.reshape(self.filled.shape)
+        matrix = np.full(self.filled.shape, missing, dtype)
+        matrix[self.filled] = values
         return matrix
 
-    scores, selection_scores = (
-        laid_out(np.array(column, np.float32), np.nan)
-        for column in (response.scores, response.selection_scores)
-    )
-    return laid_out, {
-        "scores": scores,
-        "selection_scores": selection_scores,
-        "counts": counts,
-        "generation": response.generation,
-        "stats": _stats(response.stats),
-        "warnings": tuple(from_message(warning, WarningInfo) for warning in response.warnings),
-    }
+
+def _offsets_of_places(offsets: Sequence[int], table: _Table) -> IntArray:
+    """Return where the near-copies of each place begin, and the end; empty if unlisted."""
+    if not offsets:
+        return np.empty(0, np.int64)
+    copies = np.zeros(table.filled.shape, np.int64)
+    copies[table.filled] = np.diff(np.array(offsets, np.int64))
+    return np.concatenate(([0], np.cumsum(copies)))
 
 
 def _stats(message: query_pb2.QueryStats) -> QueryStats:
@@ -141,18 +122,6 @@ def _stats(message: query_pb2.QueryStats) -> QueryStats:
         zeros = np.zeros_like(stats.candidates)
         return replace(stats, collapsed=zeros, duplicates=zeros)
     return stats
-
-
-def effective(message: query_pb2.EffectiveParameters) -> EffectiveParameters:
-    """Return the parameters of an answer."""
-    return _query_parameters(message.SerializeToString())
-
-
-def effective_of_labels(
-    message: predict_pb2.EffectiveLabelParameters,
-) -> EffectiveLabelParameters:
-    """Return the parameters of a prediction."""
-    return _label_parameters(message.SerializeToString())
 
 
 # Most answers that a service gets have the same few parameters.
@@ -181,10 +150,3 @@ def progress(message: index_pb2.BuildProgress) -> Progress:
 def server_info(message: index_pb2.GetServerInfoResponse) -> ServerInfo:
     """Return how a server describes itself."""
     return from_message(message, ServerInfo)
-
-
-def word(message: Message, name: str) -> Any:  # noqa: ANN401  # the Literal of that field
-    """Return the word of an enum field, or the number if a newer server sent one without a word."""
-    field = cast(FieldDescriptor, message.DESCRIPTOR.fields_by_name[name])
-    value = cast(int, getattr(message, name))
-    return words.to_word(field, value) or str(value)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Self, TypeVar
 import grpc
 import grpc.aio
 
-from divgrpc_client.rpc import health
-from divgrpc_client.rpc.channels import ChannelSettings
+from divgrpc_client.rpc.channels import WATCH, ChannelSettings
 from divgrpc_client.rpc.errors import ClientStateError, StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
@@ -51,7 +50,7 @@ def connect(settings: ChannelSettings) -> Connection:
     else:
         channel = grpc.aio.secure_channel(settings.target, settings.credentials, options)
     loop = asyncio.get_running_loop()
-    return Connection(channel, DiverseIndexStub(channel), channel.unary_stream(health.WATCH), loop)
+    return Connection(channel, DiverseIndexStub(channel), channel.unary_stream(WATCH), loop)
 
 
 class Window(asyncio.Semaphore):

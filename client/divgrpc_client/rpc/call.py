@@ -10,7 +10,6 @@ from google.protobuf.message import DecodeError
 from google.rpc import error_details_pb2, status_pb2
 
 from divgrpc_client.messages import arguments
-from divgrpc_client.rpc import unreachable
 from divgrpc_client.rpc.errors import Failure, RpcError, rpc_error
 
 REQUEST_ID_KEY: Final = "x-request-id"
@@ -21,6 +20,22 @@ _LATE: Final = "LATE"
 _ENDLESS_SECONDS: Final = 1e8
 # By the numbers in a google.rpc.Status.
 CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+# Parts of gRPC's message, and the advice for each.
+_CAUSES: Final = (
+    (
+        ("Connection refused", "No such file or directory"),
+        "no server listens at {target}: start one with divgrpc-server, or name another target",
+    ),
+    (
+        ("Domain name not found", "address lookup failed", "errors resolving"),
+        "the host of {target} is not known: addresses are host:port, such as localhost:50051",
+    ),
+    (
+        ("WRONG_VERSION_NUMBER",),
+        "{target} does not speak TLS: divgrpc-server does not, so leave credentials out",
+    ),
+)
 
 
 class RpcCall:
@@ -75,7 +90,7 @@ class RpcCall:
         reason = _LATE if code is grpc.StatusCode.DEADLINE_EXCEEDED else ""
         detail = error.details() or code.name.lower()
         if code is grpc.StatusCode.UNAVAILABLE and not status.details:
-            detail = unreachable.explain(self._target, detail)
+            detail = explain_unreachable(self._target, detail)
         return self._error(code, detail, status, reason)
 
     def refused(self, status: status_pb2.Status) -> RpcError:
@@ -127,3 +142,11 @@ class RpcCall:
                 retry_after=retry_after,
             )
         )
+
+
+def explain_unreachable(target: str, detail: str) -> str:
+    """Return gRPC's message about an unreachable server, after our advice if there is any."""
+    for signs, sentence in _CAUSES:
+        if any(sign in detail for sign in signs):
+            return f"{sentence.format(target=target)} ({detail})"
+    return detail

@@ -17,6 +17,11 @@ ConnectionT = TypeVar("ConnectionT")
 ChannelOption: TypeAlias = tuple[str, str | int]
 
 SERVICE: Final = "divgrpc.v1.DiverseIndex"
+# The messages of grpc.health.v1 that waiting for a server needs, as bytes: the package with their
+# classes is a dependency of the server alone.
+WATCH: Final = "/grpc.health.v1.Health/Watch"
+WATCH_REQUEST: Final = b"\x0a" + bytes([len(SERVICE)]) + SERVICE.encode()  # service = 1
+SERVING: Final = b"\x08\x01"  # status = 1: SERVING = 1
 # Calls that change nothing on the server, so a second attempt is harmless.
 _REPEATABLE: Final = ("Query", "PredictLabels", "GetIndex", "ListIndexes", "GetServerInfo")
 _SERVICE_CONFIG: Final = json.dumps(

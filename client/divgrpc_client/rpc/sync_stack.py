@@ -17,8 +17,7 @@ from typing import Generic, NamedTuple, Protocol, Self, TypeVar
 
 import grpc
 
-from divgrpc_client.rpc import health
-from divgrpc_client.rpc.channels import ChannelSettings
+from divgrpc_client.rpc.channels import WATCH, ChannelSettings
 from divgrpc_client.rpc.errors import StallError
 from divgrpc_protos.v1.diverse_index_pb2_grpc import DiverseIndexStub
 
@@ -46,7 +45,7 @@ def connect(settings: ChannelSettings) -> Connection:
         channel = grpc.insecure_channel(settings.target, options)
     else:
         channel = grpc.secure_channel(settings.target, settings.credentials, options)
-    return Connection(channel, DiverseIndexStub(channel), channel.unary_stream(health.WATCH))
+    return Connection(channel, DiverseIndexStub(channel), channel.unary_stream(WATCH))
 
 
 class Window(threading.Semaphore):

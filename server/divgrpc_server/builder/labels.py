@@ -18,10 +18,10 @@ from divgrpc.parameters import LIMITS, LabelParameters
 from divgrpc.types import FloatArray, IntArray
 from divgrpc.vectors import SparseRows
 from divgrpc_protos import arrays
+from divgrpc_protos.records import set_values
 from divgrpc_protos.v1 import index_pb2, labels_pb2, vectors_pb2
 from divgrpc_server.codec import results
 
-_PLAN: Final = labels_pb2.LabelPlan.DESCRIPTOR
 _FACTORS: Final = ("label_factors", "feature_map")
 
 
@@ -35,7 +35,7 @@ class LabelUpload:
     def __init__(self, header: index_pb2.BuildHeader, folder: Path) -> None:
         """Check the label plan in the header of an upload; factors wait in `folder`."""
         plan = header.labels
-        self._model = results.word(_PLAN, "model", plan.model)
+        self._model = set_values(plan).get("model")
         self._offset = np.array(plan.offset, np.float32)
         self._unit_rows = plan.unit_rows
         if self._model != "factors" and (plan.unit_rows or len(plan.offset)):

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any, Final, NamedTuple
 
 import numpy as np
-from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 
 from divgrpc.errors import InvalidArgumentError
@@ -24,8 +23,9 @@ from divgrpc.parameters.predict import PredictParameters
 from divgrpc.types import QueryDefault
 from divgrpc.vectors import Rows, SparseRows
 from divgrpc_protos import arrays
+from divgrpc_protos.records import fields_of, plain_value
 from divgrpc_protos.v1 import predict_pb2, query_pb2, vectors_pb2
-from divgrpc_server.codec.results import parse_matrix, word
+from divgrpc_server.codec.results import parse_matrix
 
 # Names and values of the fields that a request sets.
 Named = tuple[tuple[str, Any], ...]
@@ -85,7 +85,7 @@ def _set_fields(request: Message) -> Named:
 @lru_cache(maxsize=1024)
 def _query_parameters(fields: Named) -> tuple[QueryParameters, Named]:
     """Return the parameters, and which of them the request sets; false counts as unset."""
-    values = _with_words(query_pb2.QueryRequest.DESCRIPTOR, fields)
+    values = _with_words(query_pb2.QueryRequest, fields)
     named = {name: value for name, value in values.items() if value is not False}
     if named.pop("diversity_auto", False):
         _check_auto(named)
@@ -96,7 +96,7 @@ def _query_parameters(fields: Named) -> tuple[QueryParameters, Named]:
 
 @lru_cache(maxsize=1024)
 def _predict_parameters(fields: Named) -> PredictParameters:
-    return PredictParameters(**_with_words(predict_pb2.PredictLabelsRequest.DESCRIPTOR, fields))
+    return PredictParameters(**_with_words(predict_pb2.PredictLabelsRequest, fields))
 
 
 @lru_cache(maxsize=1024)
@@ -104,13 +104,10 @@ def _over(named: Named, default: QueryDefault) -> QueryParameters:
     return QueryParameters(**named_over_default(dict(named), default))
 
 
-def _with_words(message: Descriptor, fields: Named) -> dict[str, Any]:
-    """Return the fields with words for enums; raises `InvalidArgumentError` for unknown ones."""
-    types = message.fields_by_name
-    return {
-        name: value if types[name].enum_type is None else word(message, name, value)
-        for name, value in fields
-    }
+def _with_words(kind: type[Message], fields: Named) -> dict[str, Any]:
+    """Return the fields with words for enums; raises `UnknownWordError`."""
+    types = fields_of(kind)
+    return {name: plain_value(types[name], value) for name, value in fields}
 
 
 def _check_auto(named: Mapping[str, object]) -> None:

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from google.protobuf.descriptor import Descriptor
 
 from divgrpc.errors import InvalidArgumentError
 from divgrpc.parameters import LIMITS, BuildParameters
@@ -23,11 +22,10 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
-from divgrpc_protos import arrays, records, words
+from divgrpc_protos import arrays, records
 from divgrpc_protos.v1 import index_pb2, labels_pb2, predict_pb2, query_pb2, vectors_pb2
 from divgrpc_server.codec.statuses import ReplyTooLargeError
 
-_DIAL_REASONS: Final = query_pb2.QueryResponse.DESCRIPTOR.fields_by_name["dial_reasons"]
 # A hit is at least a byte of its id and two floats.
 _HIT_BYTES_MIN: Final = 9
 
@@ -63,91 +61,75 @@ def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.C
 def parse_build_parameters(message: index_pb2.BuildParameters) -> BuildParameters:
     """Return the parameters of a build.
 
-    Raises `InvalidArgumentError` with the field named.
+    Raises `InvalidArgumentError` or `UnknownWordError`, with the field named.
     """
-    try:
-        return BuildParameters(**records.set_values(message))
-    except records.UnknownWordError as error:
-        raise InvalidArgumentError(error.field, str(error)) from None
+    return BuildParameters(**records.set_values(message))
 
 
 def pack_result(result: QueryResult) -> bytes:
     """Return the QueryResponse."""
-    offsets, columns = _columns(result.counts, result.ids, result.scores, result.selection_scores)
-    ids, scores, selection_scores = columns
-    response = query_pb2.QueryResponse(
-        generation=result.generation,
+    offsets, (ids, scores, selection_scores) = _columns(
+        result.counts, result.ids, result.scores, result.selection_scores
+    )
+    collapsed = _offsets_of_hits(result) if len(result.collapsed_offsets) else None
+    response = records.to_message(
+        result,
+        query_pb2.QueryResponse,
         offsets=offsets,
         ids=ids,
         scores=scores,
         selection_scores=selection_scores,
-        stats=records.to_message(result.stats, query_pb2.QueryStats),
-        parameters=effective(result.parameters),
-        duality_gaps=result.duality_gaps.tolist(),
+        collapsed_offsets=collapsed,
+        parameters=_effective(result.parameters),
     )
-    if len(result.diversities):
-        response.diversities.extend(result.diversities.tolist())
-        response.dial_reasons.extend(_reasons(result.dial_reasons))
-    if len(result.collapsed_offsets):
-        response.collapsed_ids.extend(result.collapsed_ids.tolist())
-        response.collapsed_offsets.extend(_offsets_of_hits(result))
-    if result.warnings:
-        response.warnings.extend(
-            records.to_message(warning, query_pb2.WarningInfo) for warning in result.warnings
-        )
     return response.SerializeToString()
 
 
 def pack_labels(result: LabelResult) -> bytes:
     """Return the PredictLabelsResponse."""
-    offsets, columns = _columns(
+    offsets, (labels, scores, selection_scores) = _columns(
         result.counts, result.labels, result.scores, result.selection_scores
     )
-    labels, scores, selection_scores = columns
-    response = predict_pb2.PredictLabelsResponse(
-        generation=result.generation,
+    names = labels_pb2.LabelNames(values=chain.from_iterable(result.names))
+    response = records.to_message(
+        result,
+        predict_pb2.PredictLabelsResponse,
         offsets=offsets,
         labels=labels,
         scores=scores,
         selection_scores=selection_scores,
-        stats=records.to_message(result.stats, query_pb2.QueryStats),
-        parameters=effective_of_labels(result.parameters),
-        warnings=[
-            records.to_message(warning, query_pb2.WarningInfo) for warning in result.warnings
-        ],
+        names=names if result.names else None,
+        parameters=_effective_of_labels(result.parameters),
     )
-    if result.names:
-        response.names.values.extend(chain.from_iterable(result.names))
-        response.names.SetInParent()
     return response.SerializeToString()
 
 
 def _columns(counts: CountArray, *tables: npt.NDArray[Any]) -> tuple[list[int], list[list[Any]]]:
     """Return the offsets of the rows of tables (nq, k), and each table's filled places in order."""
     offsets = [0, *accumulate(counts.tolist())]
-    width = tables[0].shape[1]
     if offsets[-1] < tables[0].size:
-        filled = np.arange(width) < counts[:, None]
+        filled = arrays.filled_places(counts, tables[0].shape[1])
         tables = tuple(table[filled] for table in tables)
     return offsets, [table.ravel().tolist() for table in tables]
-
-
-def _reasons(reasons: npt.NDArray[np.str_]) -> list[Any]:
-    return [words.to_enum(_DIAL_REASONS, reason) for reason in reasons.tolist()]
 
 
 def _offsets_of_hits(result: QueryResult) -> list[int]:
     """Return `collapsed_offsets` of the filled places alone."""
     copies = np.diff(result.collapsed_offsets).reshape(result.ids.shape)
-    filled = np.arange(result.ids.shape[1]) < result.counts[:, None]
+    filled = arrays.filled_places(result.counts, result.ids.shape[1])
     return [0, *accumulate(copies[filled].tolist())]
 
 
+# Most calls of a service have the same few parameters. Callers must not change these messages.
 @lru_cache(maxsize=1024)
-def effective_of_labels(
+def _effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
+    return records.to_message(parameters, query_pb2.EffectiveParameters)
+
+
+@lru_cache(maxsize=1024)
+def _effective_of_labels(
     parameters: EffectiveLabelParameters,
 ) -> predict_pb2.EffectiveLabelParameters:
-    """Return the parameters of a prediction as a message that the caller must not change."""
     return records.to_message(parameters, predict_pb2.EffectiveLabelParameters)
 
 
@@ -168,12 +150,6 @@ def _varint(number: int) -> bytes:
     return bytes([*groups, number])
 
 
-@lru_cache(maxsize=1024)
-def effective(parameters: EffectiveParameters) -> query_pb2.EffectiveParameters:
-    """Return the parameters of an answer as a message that the caller must not change."""
-    return records.to_message(parameters, query_pb2.EffectiveParameters)
-
-
 def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
     """Return an index's description as a message."""
     return records.to_message(info, index_pb2.IndexInfo)
@@ -182,19 +158,6 @@ def pack_info(info: IndexInfo) -> index_pb2.IndexInfo:
 def pack_progress(progress: Progress) -> index_pb2.BuildProgress:
     """Return the progress of a build as a message."""
     return records.to_message(progress, index_pb2.BuildProgress)
-
-
-def word(message: Descriptor, name: str, value: int) -> str | None:
-    """Return the word of a field's enum value, None for the unspecified one.
-
-    Raises `InvalidArgumentError` for a number that has no word.
-    """
-    if value == 0:
-        return None
-    try:
-        return records.word_of(message.fields_by_name[name], value)
-    except records.UnknownWordError as error:
-        raise InvalidArgumentError(name, str(error)) from None
 
 
 def check_reply_size(rows: int, k: int) -> None:

@@ -16,6 +16,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 
 from divgrpc import errors
 from divgrpc_protos.arrays import MatrixError
+from divgrpc_protos.records import UnknownWordError
 
 DOMAIN: Final = "divgrpc"
 _MESSAGE_CHARACTERS: Final = 1000  # gRPC ends calls whose trailers are larger than 8 KiB
@@ -153,7 +154,7 @@ def expected(error: BaseException) -> errors.DivgrpcError | None:
         return error
     if isinstance(error, DecodeError):
         return MalformedError("the message is not what the method takes")
-    if isinstance(error, MatrixError):
+    if isinstance(error, MatrixError | UnknownWordError):
         return errors.InvalidArgumentError(error.field, str(error))
     if isinstance(error, MemoryError):
         return OutOfMemoryError("there is not enough memory for this request")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from divgrpc_client.messages import evaluate as messages_of_evaluate
-from divgrpc_client.messages.evaluate_labels import LabelEvaluation
+from divgrpc_client.messages.evaluate import LabelEvaluation
 from divgrpc_protos.v1 import evaluate_labels_pb2, evaluate_pb2
 
 DOCUMENTS, LABELS = np.eye(12), np.eye(12, 5)

@@ -110,10 +110,13 @@ def test_what_cannot_be_built_is_named(field: str, value: object) -> None:
     assert caught.value.field == field
 
 
-@pytest.mark.parametrize(("field", "value", "most"), [("k", 10**12, 2**32), ("seed", 2**64, 2**64)])
-def test_ranges_are_told(field: str, value: int, most: int) -> None:
-    """A whole number that is too large is refused with the greatest that can be sent."""
-    with pytest.raises(InvalidArgumentError, match=f"between 0 and {most - 1}, got {value}"):
+@pytest.mark.parametrize(
+    ("field", "value", "limits"),
+    [("k", 10**12, "1 and 10000"), ("k", 0, "1 and 10000"), ("seed", 2**64, f"0 and {2**64 - 1}")],
+)
+def test_ranges_are_told(field: str, value: int, limits: str) -> None:
+    """A whole number out of its range is refused before it is sent, with the range."""
+    with pytest.raises(InvalidArgumentError, match=f"between {limits}, got {value}"):
         query_fields("images", cast(QueryOptions, {field: value}))
 
 

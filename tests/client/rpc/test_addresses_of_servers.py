@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from divgrpc.errors import InvalidArgumentError, UnavailableError
 from divgrpc_client import Client, RpcError
 from divgrpc_client.messages import arguments
-from divgrpc_client.rpc.unreachable import explain
+from divgrpc_client.rpc.call import explain_unreachable as explain
 from support.both_clients import Stack
 from support.scripted_server import ScriptedIndex, serving
 
