@@ -22,7 +22,7 @@ import pytest
 _ROOT: Final = Path(__file__).parent.parent
 _RECORD: Final = Path(__file__).parent / "golden" / "public_names.json"
 _PACKAGES: Final = ("divgrpc", "divgrpc_client", "divgrpc_protos", "divgrpc_server")
-# Modules for users, each with its public names; without names, those of `__all__`.
+# Modules for users, each with its public names; without names, those of `__all__`, or of the record.
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc": (),
     "divgrpc.errors": (
@@ -156,7 +156,7 @@ def record() -> None:
     modules = {}
     for path, names in _MODULES.items():
         module = import_module(path)
-        public = set(names or module.__all__) - _INTERNAL
+        public = set(names or getattr(module, "__all__", recorded()[path])) - _INTERNAL
         modules[path] = {name: describe(getattr(module, name)) for name in sorted(public)}
     _RECORD.write_text(json.dumps(modules, indent=1) + "\n")
 
