@@ -144,7 +144,7 @@ proto: .venv/ready   ## regenerate the code made from the .proto files
 	$(PROTOC) --python_out=$(OUT) --mypy_out=quiet:$(OUT) $(MESSAGES)
 	$(PROTOC) --grpc_python_out=$(OUT) --mypy_grpc_out=quiet:$(OUT) $(SERVICES)
 
-sync-client: .venv/ready   ## make the sync client from the async one
+sync-client: .venv/ready   ## make the sync calls from the async ones
 	$(BIN)/python client/sync_client.py
 
 # The second and the fourth lock hold parts of the first, at the same versions; the third, of the

@@ -16,6 +16,7 @@ MODULES: Final = {
     "divgrpc.thresholds": "divgrpc.evaluation.label_thresholds",
     "divgrpc.voting": "divgrpc.evaluation.label_running",
     "divgrpc.warming": "divgrpc.warmup",
+    "divgrpc_client.async_client": "divgrpc_client.client",
     "divgrpc_client.options": "divgrpc_client.messages.options",
 }
 

@@ -22,7 +22,7 @@ import pytest
 _ROOT: Final = Path(__file__).parent.parent
 _RECORD: Final = Path(__file__).parent / "golden" / "public_names.json"
 _PACKAGES: Final = ("divgrpc", "divgrpc_client", "divgrpc_protos", "divgrpc_server")
-# Modules for users, each with its public names; without names, those of `__all__`, or of the record.
+# Modules for users and their public names; by default those of `__all__`, or of the record.
 _MODULES: Final[dict[str, tuple[str, ...]]] = {
     "divgrpc": (),
     "divgrpc.errors": (

@@ -22,8 +22,7 @@ from divgrpc.types import (
 )
 
 if TYPE_CHECKING:
-    from divgrpc_client.async_client import AsyncClient
-    from divgrpc_client.client import Client
+    from divgrpc_client.client import AsyncClient, Client
     from divgrpc_client.messages.responses import ServerInfo
     from divgrpc_client.rpc.errors import ClientStateError, RpcError
 
@@ -45,7 +44,7 @@ __all__ = [
 
 # Names that are imported at their first use: gRPC and protobuf take as long to import as numpy.
 _HOMES: Final = {
-    "AsyncClient": "async_client",
+    "AsyncClient": "client",
     "Client": "client",
     "ClientStateError": "rpc.errors",
     "RpcError": "rpc.errors",

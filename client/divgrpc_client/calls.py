@@ -3,22 +3,30 @@
 Made by `make sync-client`; do not edit.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import grpc
 from google.rpc.status_pb2 import Status
 
-from divgrpc.search.results import ResultT
 from divgrpc.types import IndexInfo, Progress, QueryResult
-from divgrpc_client.messages.batches import Batch, Pipeline
+from divgrpc_client.messages.batches import Exchange, Pipeline
 from divgrpc_client.messages.evaluate import Evaluation, RequestT, ResponseT, RowT
 from divgrpc_client.messages.upload import BuildEvents, Upload
 from divgrpc_client.messages.vectors import VectorsLike
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import SERVING, WATCH_REQUEST
 from divgrpc_client.rpc.errors import StallError
-from divgrpc_client.rpc.sync_stack import Feed, FirstStatus, Handoff, Watchdog, Window, iterate
+from divgrpc_client.rpc.sync_stack import (
+    Connection,
+    Feed,
+    FirstStatus,
+    Handoff,
+    Watchdog,
+    Window,
+    iterate,
+)
 from divgrpc_protos.v1 import index_pb2, query_pb2
 
 if TYPE_CHECKING:
@@ -27,33 +35,37 @@ if TYPE_CHECKING:
 
 MessageT = TypeVar("MessageT")
 AnswerT = TypeVar("AnswerT")
+ResultT = TypeVar("ResultT")
 
-
-def ask(
-    call: RpcCall, method: "grpc.UnaryUnaryMultiCallable[MessageT, AnswerT]", request: MessageT
-) -> AnswerT:
-    """Send one message and return the answer."""
-    try:
-        return method(request, timeout=call.seconds_left(), metadata=call.metadata)
-    except grpc.RpcError as error:
-        raise call.failed(error) from error
+# Between two attempts to reach a server that is not up: it may refuse at once.
+_READY_PAUSE_SECONDS: Final = 0.1
 
 
 def ask_all(
     call: RpcCall,
     method: "grpc.UnaryUnaryMultiCallable[MessageT, AnswerT]",
-    batch: Batch[MessageT, AnswerT, ResultT],
+    exchange: Exchange[MessageT, AnswerT, ResultT],
 ) -> ResultT:
-    """Ask the parts of a batch until one generation has answered them all."""
-    while (request := batch.next_request()) is not None:
-        batch.accept(ask(call, method, request))
-    result = batch.result()
+    """Send the requests of an exchange one after the other, and return its result."""
+    while (request := exchange.next_request()) is not None:
+        try:
+            answer = method(request, timeout=call.seconds_left(), metadata=call.metadata)
+        except grpc.RpcError as error:
+            raise call.failed(error) from error
+        exchange.accept(answer)
+    result = exchange.result()
     if result is None:
         raise call.unsettled()
     return result
 
 
-def becomes_ready(call: RpcCall, watch: "grpc.UnaryStreamMultiCallable[bytes, bytes]") -> bool:
+def wait_until_ready(call: RpcCall, connection: Callable[[], Connection]) -> None:
+    """Wait until the server's health says that it serves."""
+    while not _becomes_ready(call, connection().watch):
+        time.sleep(_READY_PAUSE_SECONDS)
+
+
+def _becomes_ready(call: RpcCall, watch: "grpc.UnaryStreamMultiCallable[bytes, bytes]") -> bool:
     """Watch the server's health; False if the server goes away before it is ready."""
     statuses = watch(
         WATCH_REQUEST,

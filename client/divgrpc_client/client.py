@@ -1,12 +1,32 @@
-"""The client on grpc.
+"""The two clients: the same methods over gRPC's sync stack and over grpc.aio.
 
-Made by `make sync-client`; do not edit.
+A method prepares its messages and hands them to the functions in `calls` or `async_calls`, which
+return a result, or a coroutine of it. The methods of `AsyncClient` that give one result are
+coroutine functions, so nothing of them runs before it is awaited.
 """
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Sequence,
+)
+from functools import wraps
 from types import TracebackType
-from typing import Final, Self, Unpack
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 import grpc
 import numpy.typing as npt
@@ -20,10 +40,10 @@ from divgrpc.types import (
     Progress,
     QueryResult,
 )
-from divgrpc_client import calls
+from divgrpc_client import async_calls, calls
 from divgrpc_client.messages import arguments, responses
 from divgrpc_client.messages import upload as uploads
-from divgrpc_client.messages.batches import Pipeline, PredictBatch, QueryBatch
+from divgrpc_client.messages.batches import Exchange, Pipeline, PredictBatch, QueryBatch, Single
 from divgrpc_client.messages.evaluate import LabelEvaluation, QueryEvaluation
 from divgrpc_client.messages.labels import ModelLike
 from divgrpc_client.messages.options import (
@@ -34,40 +54,80 @@ from divgrpc_client.messages.options import (
     QueryOptions,
     spelled_out,
 )
-from divgrpc_client.messages.requests import index_name, next_page
-from divgrpc_client.messages.responses import ServerInfo
+from divgrpc_client.messages.requests import index_name
+from divgrpc_client.messages.responses import Pages, ServerInfo
 from divgrpc_client.messages.vectors import VectorsLike
+from divgrpc_client.rpc import async_stack, sync_stack
 from divgrpc_client.rpc.call import RpcCall
 from divgrpc_client.rpc.channels import ChannelOption, ChannelSettings, ConnectionPool
-from divgrpc_client.rpc.sync_stack import Connection, connect
 from divgrpc_protos.v1 import index_pb2
 
-# Between two attempts to reach a server that is not up: it may refuse at once.
-_READY_PAUSE_SECONDS: Final = 0.1
+P = ParamSpec("P")
+ResultT = TypeVar("ResultT")
 
 
-class Client:
-    """Calls a divgrpc server, from any thread.
+class OneResult(Generic[P, ResultT]):
+    """What type checkers see of a method that gives one result."""
 
-    target: the server's host:port, such as "localhost:50051".
-    channels: number of connections, used in turn. One connection reaches one front process of the
-        server, so several are needed to reach several.
-    timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. Build, QueryStream
-        and evaluations have no deadline.
-    idle_timeout: seconds without a message until Build, QueryStream or an evaluation fails with
-        DEADLINE_EXCEEDED.
-    retries: repeat calls that only read if the server is unavailable, up to three attempts.
-    credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no TLS.
-    options: channel arguments of gRPC, as pairs of name and value; they override ours.
+    @overload
+    def __get__(self, client: "Client", owner: type) -> Callable[P, ResultT]: ...
+    @overload
+    def __get__(
+        self, client: "AsyncClient", owner: type
+    ) -> Callable[P, Coroutine[Any, Any, ResultT]]: ...
+    def __get__(self, client: object, owner: type) -> object:
+        """Only type checkers read this: the methods are plain functions."""
 
-    Methods take the `name` of an index; `timeout`, the seconds for the whole call, by default those
-    of the client or no deadline; and `request_id`, printable ASCII that the server's log shows.
 
-    It connects at the first call. Every method raises `RpcError` if its call fails,
-    `InvalidArgumentError` with the field named if an argument cannot be sent, and
-    `ClientStateError` after `close` or in a forked child. Server errors that the core knows are
-    also that class: `except IndexNotFoundError` works here as it does in process.
-    """
+class ManyResults(Generic[P, ResultT]):
+    """What type checkers see of a method that yields results."""
+
+    @overload
+    def __get__(self, client: "Client", owner: type) -> Callable[P, Iterator[ResultT]]: ...
+    @overload
+    def __get__(
+        self, client: "AsyncClient", owner: type
+    ) -> Callable[P, AsyncIterator[ResultT]]: ...
+    def __get__(self, client: object, owner: type) -> object:
+        """Only type checkers read this: the methods are plain functions."""
+
+
+_AWAITED: list[str] = []
+
+
+def one_result(method: Callable[Concatenate[Any, P], ResultT]) -> OneResult[P, ResultT]:
+    """Declare a method that `AsyncClient` has as a coroutine function."""
+    _AWAITED.append(method.__name__)
+    return cast("OneResult[P, ResultT]", method)
+
+
+def many_results(
+    method: Callable[Concatenate[Any, P], Iterator[ResultT]],
+) -> ManyResults[P, ResultT]:
+    """Declare a method that returns an asynchronous iterator in `AsyncClient`."""
+    return cast("ManyResults[P, ResultT]", method)
+
+
+def _make_coroutines(client: type) -> None:
+    """Make coroutine functions of the methods of a client that give one result."""
+    for name in _AWAITED:
+        setattr(client, name, _awaiting(getattr(client, name)))
+
+
+def _awaiting(method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    async def awaiting(*arguments: Any, **options: Any) -> Any:  # noqa: ANN401  # any method's
+        return await method(*arguments, **options)
+
+    return awaiting
+
+
+class _Methods:
+    """The constructor and the methods; a subclass says over which stack they call."""
+
+    # The functions of the stack: those of `async_calls` have the same names.
+    _calls = calls
+    _connect: Callable[[ChannelSettings], sync_stack.Connection]
 
     def __init__(
         self,
@@ -84,24 +144,9 @@ class Client:
         self._timeout = arguments.duration("timeout", timeout)
         self._idle_timeout = arguments.duration("idle_timeout", idle_timeout)
         settings = ChannelSettings(target, channels, retries, credentials, options)
-        self._pool = ConnectionPool(settings, connect)
+        self._pool = ConnectionPool(settings, self._connect)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections. Calls that run end as cancelled; later ones are refused."""
-        for connection in self._pool.close():
-            connection.channel.close()
-
+    @one_result
     @spelled_out
     def build(
         self,
@@ -158,9 +203,11 @@ class Client:
             replace=replace,
         )
         call = RpcCall("Build", self._target, timeout=timeout, request_id=request_id)
-        stub = self._connection().stub
-        return calls.build(stub, call, upload, progress, self._idle_timeout)
+        return self._calls.build(
+            self._connection().stub, call, upload, progress, self._idle_timeout
+        )
 
+    @one_result
     @spelled_out
     def query(
         self,
@@ -179,10 +226,9 @@ class Client:
         generation. Raises `IndexNotFoundError`, and `RpcError` with ABORTED if the index is
         replaced again and again meanwhile.
         """
-        call = self._call("Query", timeout, request_id)
-        batch = QueryBatch(name, queries, options)
-        return calls.ask_all(call, self._connection().stub.Query, batch)
+        return self._ask("Query", QueryBatch(name, queries, options), timeout, request_id)
 
+    @one_result
     @spelled_out
     def predict_labels(
         self,
@@ -201,15 +247,15 @@ class Client:
         Documents travel as the rows of `query` do. Raises `IndexNotFoundError`, and
         `UnfitIndexError` if the index lacks the labels, model or hierarchy that the options need.
         """
-        call = self._call("PredictLabels", timeout, request_id)
         batch = PredictBatch(name, documents, options)
-        return calls.ask_all(call, self._connection().stub.PredictLabels, batch)
+        return self._ask("PredictLabels", batch, timeout, request_id)
 
+    @many_results
     @spelled_out
     def query_stream(
         self,
         name: str,
-        queries: Iterable[VectorsLike],
+        queries: Iterable[VectorsLike] | AsyncIterable[VectorsLike],
         *,
         in_flight: int = 64,
         timeout: float | None = None,
@@ -227,8 +273,10 @@ class Client:
         call = RpcCall("QueryStream", self._target, timeout=timeout, request_id=request_id)
         pipeline = Pipeline(name, options, in_flight)
         stub = self._connection().stub
-        return calls.query(stub, call, pipeline, queries, self._idle_timeout)
+        items = cast("Iterable[VectorsLike]", queries)
+        return self._calls.query(stub, call, pipeline, items, self._idle_timeout)
 
+    @many_results
     @spelled_out
     def evaluate(
         self,
@@ -265,8 +313,9 @@ class Client:
         evaluation = QueryEvaluation(*data, options, rest, relevant=relevant, progress=progress)
         call = RpcCall("Evaluate", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.Evaluate
-        return calls.evaluate(method, call, evaluation, self._idle_timeout)
+        return self._calls.evaluate(method, call, evaluation, self._idle_timeout)
 
+    @many_results
     @spelled_out
     def evaluate_labels(
         self,
@@ -299,8 +348,9 @@ class Client:
         evaluation = LabelEvaluation(name, documents, labels, options, rest, progress=progress)
         call = RpcCall("EvaluateLabels", self._target, timeout=timeout, request_id=request_id)
         method = self._connection().stub.EvaluateLabels
-        return calls.evaluate(method, call, evaluation, self._idle_timeout)
+        return self._calls.evaluate(method, call, evaluation, self._idle_timeout)
 
+    @one_result
     def get_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None
     ) -> IndexInfo:
@@ -308,25 +358,17 @@ class Client:
 
         Raises `IndexNotFoundError`.
         """
-        call = self._call("GetIndex", timeout, request_id)
         request = index_pb2.GetIndexRequest(index=index_name(name))
-        response = calls.ask(call, self._connection().stub.GetIndex, request)
-        return responses.index_info(response.index)
+        return self._ask("GetIndex", Single(request, _index_of), timeout, request_id)
 
+    @one_result
     def list_indexes(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> tuple[IndexInfo, ...]:
         """Return the descriptions of all indexes, in the order of their names."""
-        call = self._call("ListIndexes", timeout, request_id)
-        method = self._connection().stub.ListIndexes
-        indexes: list[IndexInfo] = []
-        request: index_pb2.ListIndexesRequest | None = index_pb2.ListIndexesRequest()
-        while request is not None:
-            response = calls.ask(call, method, request)
-            indexes.extend(map(responses.index_info, response.indexes))
-            request = next_page(response)
-        return tuple(indexes)
+        return self._ask("ListIndexes", Pages(), timeout, request_id)
 
+    @one_result
     def delete_index(
         self, name: str, *, timeout: float | None = None, request_id: str | None = None
     ) -> int:
@@ -335,19 +377,18 @@ class Client:
         Queries that run finish on that generation. Raises `IndexNotFoundError` and
         `BuildUnderWayError`.
         """
-        call = self._call("DeleteIndex", timeout, request_id)
         request = index_pb2.DeleteIndexRequest(index=index_name(name))
-        response = calls.ask(call, self._connection().stub.DeleteIndex, request)
-        return response.generation
+        return self._ask("DeleteIndex", Single(request, _generation_of), timeout, request_id)
 
+    @one_result
     def server_info(
         self, *, timeout: float | None = None, request_id: str | None = None
     ) -> ServerInfo:
         """Return the server's version, workers, limits and the state of its kernels."""
-        call = self._call("GetServerInfo", timeout, request_id)
-        method, request = self._connection().stub.GetServerInfo, index_pb2.GetServerInfoRequest()
-        return responses.server_info(calls.ask(call, method, request))
+        exchange = Single(index_pb2.GetServerInfoRequest(), responses.server_info)
+        return self._ask("GetServerInfo", exchange, timeout, request_id)
 
+    @one_result
     def wait_until_ready(
         self, *, timeout: float | None = 30.0, request_id: str | None = None
     ) -> None:
@@ -356,14 +397,100 @@ class Client:
         Raises `RpcError` with DEADLINE_EXCEEDED after `timeout`; None waits for ever.
         """
         call = RpcCall("Watch", self._target, timeout=timeout, request_id=request_id)
-        while not calls.becomes_ready(call, self._connection().watch):
-            time.sleep(_READY_PAUSE_SECONDS)
+        return self._calls.wait_until_ready(call, self._connection)
 
-    def _connection(self) -> Connection:
+    def _ask(
+        self,
+        method: str,
+        exchange: Exchange[Any, Any, ResultT],
+        timeout: float | None,
+        request_id: str | None,
+    ) -> ResultT:
+        seconds = self._timeout if timeout is None else timeout
+        call = RpcCall(method, self._target, timeout=seconds, request_id=request_id)
+        return self._calls.ask_all(call, getattr(self._connection().stub, method), exchange)
+
+    def _connection(self) -> sync_stack.Connection:
         connection = self._pool.take()
         connection.check_owner()
         return connection
 
-    def _call(self, method: str, timeout: float | None, request_id: str | None) -> RpcCall:
-        seconds = self._timeout if timeout is None else timeout
-        return RpcCall(method, self._target, timeout=seconds, request_id=request_id)
+
+class Client(_Methods):
+    """Calls a divgrpc server, from any thread.
+
+    target: the server's host:port, such as "localhost:50051".
+    channels: number of connections, used in turn. One connection reaches one front process of the
+        server, so several are needed to reach several.
+    timeout: seconds until a call fails with DEADLINE_EXCEEDED, retries included. Build, QueryStream
+        and evaluations have no deadline.
+    idle_timeout: seconds without a message until Build, QueryStream or an evaluation fails with
+        DEADLINE_EXCEEDED.
+    retries: repeat calls that only read if the server is unavailable, up to three attempts.
+    credentials: `grpc.ssl_channel_credentials(...)`, for a proxy that speaks TLS. Default: no TLS.
+    options: channel arguments of gRPC, as pairs of name and value; they override ours.
+
+    Methods take the `name` of an index; `timeout`, the seconds for the whole call, by default those
+    of the client or no deadline; and `request_id`, printable ASCII that the server's log shows.
+
+    It connects at the first call. Every method raises `RpcError` if its call fails,
+    `InvalidArgumentError` with the field named if an argument cannot be sent, and
+    `ClientStateError` after `close` or in a forked child. Server errors that the core knows are
+    also that class: `except IndexNotFoundError` works here as it does in process.
+    """
+
+    _connect = staticmethod(sync_stack.connect)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections. Calls that run end as cancelled; later ones are refused."""
+        for connection in self._pool.close():
+            connection.channel.close()
+
+
+class AsyncClient(_Methods):
+    """Calls a divgrpc server, on asyncio: it belongs to the event loop of its first call.
+
+    Arguments, methods and errors are those of `Client`. Await the results; iterate `query_stream`,
+    `evaluate` and `evaluate_labels` with `async for`.
+    """
+
+    _calls = async_calls
+    _connect = staticmethod(async_stack.connect)  # type: ignore[assignment]  # likewise
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections. Calls that run end as cancelled; later ones are refused."""
+        for connection in self._pool.close():
+            await cast(Any, connection.channel).close()
+
+
+_make_coroutines(AsyncClient)
+
+
+def _index_of(response: index_pb2.GetIndexResponse) -> IndexInfo:
+    return responses.index_info(response.index)
+
+
+def _generation_of(response: index_pb2.DeleteIndexResponse) -> int:
+    return response.generation

@@ -7,8 +7,8 @@ sent again.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import Final, Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, Protocol, TypeVar
 
 from google.rpc import status_pb2
 
@@ -25,6 +25,10 @@ from divgrpc_protos.v1 import predict_pb2, query_pb2
 
 RequestT = TypeVar("RequestT")
 ResponseT = TypeVar("ResponseT")
+AnyT = TypeVar("AnyT")
+RequestT_co = TypeVar("RequestT_co", covariant=True)
+ResponseT_contra = TypeVar("ResponseT_contra", contravariant=True)
+ResultT_co = TypeVar("ResultT_co", covariant=True)
 
 # More than the bytes of a message beside its vectors or results.
 _HEADROOM_BYTES: Final = 2**16
@@ -37,6 +41,41 @@ _ROW_BYTES: Final = 5 + 6 * 5 + 4 + 8 + 1
 _NAME_BYTES: Final = LIMITS["label_name_bytes_max"] + 3
 # A batch fails if the index is replaced during each of so many rounds.
 _ROUNDS_MAX: Final = 4
+
+
+class Exchange(Protocol[RequestT_co, ResponseT_contra, ResultT_co]):
+    """Requests that go one after the other, and the result of their answers."""
+
+    def next_request(self) -> RequestT_co | None:
+        """Return the next request, None after the last."""
+
+    def accept(self, response: ResponseT_contra) -> None:
+        """Take the answer to the last request."""
+
+    def result(self) -> ResultT_co | None:
+        """Return the result of all answers; None if they do not agree."""
+
+
+class Single(Generic[RequestT, ResponseT, AnyT]):
+    """One request, and what its answer is read as."""
+
+    def __init__(self, request: RequestT, read: Callable[[ResponseT], AnyT]) -> None:
+        self._request: RequestT | None = request
+        self._read = read
+        self._result: AnyT | None = None
+
+    def next_request(self) -> RequestT | None:
+        """Return the request once."""
+        request, self._request = self._request, None
+        return request
+
+    def accept(self, response: ResponseT) -> None:
+        """Read the answer."""
+        self._result = self._read(response)
+
+    def result(self) -> AnyT | None:
+        """Return the result."""
+        return self._result
 
 
 class Batch(ABC, Generic[RequestT, ResponseT, ResultT]):

@@ -130,12 +130,6 @@ def _options_of(parameters: type, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in names}
 
 
-def next_page(response: index_pb2.ListIndexesResponse) -> index_pb2.ListIndexesRequest | None:
-    """Return the request for the page after this one, None after the last."""
-    token = response.next_page_token
-    return index_pb2.ListIndexesRequest(page_token=token) if token else None
-
-
 def index_name(name: object) -> str:
     """Return the name of an index if a message can carry it, else raise; the server checks it."""
     if isinstance(name, str) and name.encode(errors="ignore").decode() == name:

@@ -189,11 +189,13 @@ def test_unknown_indexes(run: Callable[..., Ran], command: tuple[str, str]) -> N
 
 def test_errors_as_json(run: Callable[..., Ran], index: str, vectors: Path) -> None:
     """With --json an error is JSON too, with code, reason and fields, on standard error."""
-    ran = run("query", index, vectors, "--diversity", "7", "--json")
+    ran = run("query", index, vectors, "--duplicate-threshold", "7", "--json")
     assert (ran.code, ran.out) == (1, "")
     error = json.loads(ran.err)["error"]
     assert (error["code"], error["reason"]) == ("INVALID_ARGUMENT", "INVALID_ARGUMENT")
-    assert [violation["field"] for violation in error["field_violations"]] == ["diversity"]
+    assert [violation["field"] for violation in error["field_violations"]] == [
+        "duplicate_threshold"
+    ]
     assert error["request_id"]
     missing = run("query", index, "missing.npy", "--json")
     assert missing.code == 2

@@ -148,10 +148,10 @@ def test_the_default_is_told(
     [
         (("--categories", "z"), 2, "z"),
         (("--relevant", "missing.txt"), 2, "missing.txt"),
-        (("--categories", "y", "--folds", "99"), 1, "folds"),
+        (("--categories", "y", "--folds", "99"), 2, "folds"),
         (("--categories", "y", "--limits", "1:2:3"), 2, "--limits"),
         (("--categories", "y", "--limits", "all"), 2, "HASH:CANDIDATES"),
-        (("--categories", "y", "--limits", "3:"), 1, "limits"),
+        (("--categories", "y", "--limits", "3:"), 2, "limits"),
         (("--categories", "y", "--selectors", "best"), 2, "--selectors"),
         ((), 1, "categories"),
     ],

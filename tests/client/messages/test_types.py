@@ -32,8 +32,8 @@ EXPECTED = (
     'Revealed type is "int"',
     "signedinteger",
     'Unexpected keyword argument "depth"',
-    'Argument "k" to "query" of "AsyncClient" has incompatible type "str"',
-    'Argument "selector" to "query" of "AsyncClient" has incompatible type',
+    'Argument "k" has incompatible type "str"',
+    'Argument "selector" has incompatible type',
 )
 
 

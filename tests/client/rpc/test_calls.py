@@ -352,11 +352,15 @@ def test_both_clients_are_alike() -> None:
             name: [
                 (p.name, p.kind, p.default) for p in inspect.signature(method).parameters.values()
             ]
-            for name, method in vars(kind).items()
+            for name, method in inspect.getmembers(kind, inspect.isfunction)
             if not name.startswith("_") or name == "__init__"
         }
 
     assert methods(Client) == methods(AsyncClient)
+    plain = {name for name in methods(Client) if not name.startswith("_")}
+    awaited = {name for name in plain if inspect.iscoroutinefunction(getattr(AsyncClient, name))}
+    assert plain - awaited == {"query_stream", "evaluate", "evaluate_labels"}
+    assert not any(inspect.iscoroutinefunction(getattr(Client, name)) for name in plain)
 
 
 def test_waiting_for_a_server_to_come() -> None:
