@@ -138,11 +138,18 @@ imports: .venv/ready ## imports run one way
 OUT ?= protos
 MESSAGES := $(sort $(wildcard protos/divgrpc_protos/v1/*.proto))
 SERVICES := protos/divgrpc_protos/v1/diverse_index.proto
-PROTOC = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos -I protos/third_party
+PROTOC = PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python -m grpc_tools.protoc
+# Stubs are made from descriptors, which have no comments: these would double their size.
+STUBS = --descriptor_set_in=$(OUT)/descriptors
+SOURCES := -I protos -I protos/third_party
 
 proto: .venv/ready   ## regenerate the code made from the .proto files
-	$(PROTOC) --python_out=$(OUT) --mypy_out=quiet:$(OUT) $(MESSAGES)
-	$(PROTOC) --grpc_python_out=$(OUT) --mypy_grpc_out=quiet:$(OUT) $(SERVICES)
+	$(PROTOC) $(SOURCES) --python_out=$(OUT) $(MESSAGES)
+	$(PROTOC) $(SOURCES) --grpc_python_out=$(OUT) $(SERVICES)
+	$(PROTOC) $(SOURCES) --include_imports --descriptor_set_out=$(OUT)/descriptors $(MESSAGES)
+	$(PROTOC) $(STUBS) --mypy_out=quiet,readable_stubs:$(OUT) $(MESSAGES:protos/%=%)
+	$(PROTOC) $(STUBS) --mypy_grpc_out=quiet:$(OUT) $(SERVICES:protos/%=%)
+	rm $(OUT)/descriptors
 
 sync-client: .venv/ready   ## make the sync calls from the async ones
 	$(BIN)/python client/sync_client.py

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypedDict, cast
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.parameters.checks import FieldChecks, real, whole
 from divgrpc.parameters.limits import LIMITS, SEED_MAX
 from divgrpc.parameters.suggestions import METRIC_ALIASES, with_suggestions
@@ -96,14 +96,12 @@ class BuildParameters:
 
     def _check_together(self) -> None:
         if self.centred and self.metric == "inner_product":
-            raise InvalidArgumentError(
-                "centred", "centred does not go with metric inner_product, which has a fixed origin"
+            raise invalid(
+                "centred", "does not go with metric inner_product, which has a fixed origin"
             )
         for field in ("n_tables", "n_bits"):
             if self.hash_family == "cells" and getattr(self, field) is not None:
-                raise InvalidArgumentError(
-                    field, f"{field} does not go with hash_family cells, which has no tables"
-                )
+                raise invalid(field, "does not go with hash_family cells, which has no tables")
 
 
 @with_suggestions

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from types import NoneType
 from typing import Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.parameters.suggestions import refuse_word
 
 # Takes an object, the name of a field and its value; raises if the value is wrong.
@@ -62,7 +62,7 @@ def _one_of(choices: tuple[str, ...]) -> Check:
 
 def _check_bool(_: object, field: str, value: Any) -> None:  # noqa: ANN401  # whatever a caller passes
     if not isinstance(value, bool):
-        raise InvalidArgumentError(field, f"{field} must be true or false, got {value!r}")
+        raise invalid(field, f"must be true or false, got {value!r}")
 
 
 def whole(low: int, high: int) -> Check:
@@ -77,10 +77,9 @@ def whole(low: int, high: int) -> Check:
             number = None
         # bool is an int to Python, never to a caller who passes it as a count.
         if number is None or isinstance(value, bool):
-            raise InvalidArgumentError(field, f"{field} must be a whole number, got {value!r}")
+            raise invalid(field, f"must be a whole number, got {value!r}")
         if not low <= number <= high:
-            range_ = f"between {low} and {high}"
-            raise InvalidArgumentError(field, f"{field} must be {range_}, got {number}")
+            raise invalid(field, f"must be between {low} and {high}, got {number}")
         object.__setattr__(owner, field, number)
 
     return check
@@ -91,7 +90,7 @@ def real(words: str, holds: Callable[[float], bool]) -> Check:
 
     def check(owner: object, field: str, _: Any) -> None:  # noqa: ANN401  # whatever a caller passes
         if not holds(number := check_number(owner, field)):
-            raise InvalidArgumentError(field, f"{field} must be {words}, got {number}")
+            raise invalid(field, f"must be {words}, got {number}")
 
     return check
 
@@ -103,13 +102,13 @@ def check_number(owner: object, field: str, *, allowed: float | None = None) -> 
         return value
     # What float() takes is too much: it reads texts and truth values.
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
-        raise InvalidArgumentError(field, f"{field} must be a number, got {value!r}")
+        raise invalid(field, f"must be a number, got {value!r}")
     # Minus zero is zero: equal parameters must not differ in an answer that names them.
     try:
         number = float(value) + 0.0
     except OverflowError:
         number = math.inf
     if not math.isfinite(number) and number != allowed:
-        raise InvalidArgumentError(field, f"{field} must be finite, got {number}")
+        raise invalid(field, f"must be finite, got {number}")
     object.__setattr__(owner, field, number)
     return number

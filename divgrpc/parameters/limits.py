@@ -4,7 +4,7 @@ import math
 import re
 from typing import Final
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 
 INDEX_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}")
 SEED_MAX: Final = 2**64 - 1
@@ -65,9 +65,9 @@ def most_compared(width: int, *, lazily: bool) -> int:
 def check_index_name(name: str) -> str:
     """Return `name` if it may name an index, else raise."""
     if not INDEX_NAME.fullmatch(name):
-        raise InvalidArgumentError(
+        raise invalid(
             "index",
-            "index must be 1 to 63 of a-z, 0-9, _ and -, and begin with a letter or digit, "
+            "must be 1 to 63 of a-z, 0-9, _ and -, and begin with a letter or digit, "
             f"got {name[:80]!r}",
         )
     return name

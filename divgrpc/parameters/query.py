@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Any, Final, TypedDict
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters.checks import FieldChecks, check_number, real, whole
 from divgrpc.parameters.limits import LIMITS, SEED_MAX, most_compared
 from divgrpc.parameters.suggestions import with_suggestions
@@ -199,28 +199,24 @@ class QueryParameters:
         for field in ("hash_limit", "candidates_limit"):
             value = getattr(self, field)
             if value is not None and 0 < value < self.k:
-                raise InvalidArgumentError(
-                    field, f"{field} must be 0 (no limit) or at least k = {self.k}, got {value}"
-                )
+                raise invalid(field, f"must be 0 (no limit) or at least k = {self.k}, got {value}")
         if self.epsilon is not None and self.hash_limit is not None:
-            raise InvalidArgumentError("epsilon", "epsilon gives hash_limit: set one of the two")
+            raise invalid("epsilon", "gives hash_limit: set one of the two")
         if self.duplicate_threshold is None:
             return
         check_number(self, "duplicate_threshold")
         if self.keep_duplicates:
-            raise InvalidArgumentError(
+            raise invalid(
                 "duplicate_threshold",
-                "duplicate_threshold says what is collapsed, and keep_duplicates collapses nothing:"
-                " set one of the two",
+                "says what is collapsed, and keep_duplicates collapses nothing: set one of the two",
             )
 
     def _check_dial(self) -> None:
         if self.diversity == "auto":
             self._check_chosen("diversity")
         elif isinstance(self.diversity, str) or not 0 <= check_number(self, "diversity") <= 1:
-            raise InvalidArgumentError(
-                "diversity",
-                f'diversity must be between 0 and 1, or "auto", got {self.diversity!r}',
+            raise invalid(
+                "diversity", f'must be between 0 and 1, or "auto", got {self.diversity!r}'
             )
         if self.lose_at_most is None:
             return
@@ -228,9 +224,9 @@ class QueryParameters:
             raise InvalidArgumentError("lose_at_most", _ONE_DIAL)
         self._check_chosen("lose_at_most")
         if self.variant == "printed" and self.selector in _WITH_PRINTED:
-            raise InvalidArgumentError(
+            raise invalid(
                 "lose_at_most",
-                "lose_at_most does not go with variant printed, which has no dial that loses"
+                "does not go with variant printed, which has no dial that loses"
                 " nothing: choose another variant",
             )
 
@@ -264,16 +260,15 @@ class QueryParameters:
             return None if plain or self.keep_duplicates else default
         if metric == "euclidean":
             if threshold < 0:
-                raise InvalidArgumentError(
+                raise invalid(
                     "duplicate_threshold",
-                    "duplicate_threshold must be a squared distance, 0 or more, since the metric is"
+                    "must be a squared distance, 0 or more, since the metric is"
                     f" euclidean; got {threshold:g}",
                 )
         elif not -1 <= threshold <= 1:
-            raise InvalidArgumentError(
+            raise invalid(
                 "duplicate_threshold",
-                f"duplicate_threshold must be a cosine, -1 to 1, since the metric is {metric};"
-                f" got {threshold:g}",
+                f"must be a cosine, -1 to 1, since the metric is {metric}; got {threshold:g}",
             )
         return threshold
 

@@ -8,7 +8,7 @@ from typing import Final, NoReturn, ParamSpec, TypeVar
 
 import numpy as np
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -193,8 +193,8 @@ def instead(name: str, known: Collection[str]) -> str:
 
 def refuse_word(field: str, word: object, known: Collection[str]) -> NoReturn:
     """Raise `InvalidArgumentError` for a word that is no value of `field`."""
-    message = f"{field} must be one of {', '.join(known)}, got {word!r}"
-    raise InvalidArgumentError(field, message + _other_word(field, word, known))
+    rule = f"must be one of {', '.join(known)}, got {word!r}"
+    raise invalid(field, rule + _other_word(field, word, known))
 
 
 def _other_word(field: str, word: object, known: Collection[str]) -> str:

@@ -7,13 +7,15 @@ the id of a hit never meets the -1 of an empty place.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, NamedTuple, TypeVar, overload
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from divgrpc.types import EffectiveLabelParameters, EffectiveParameters
 
 # `repr` shows three rows, and five hits of each.
 _ROWS_SHOWN: Final = 3
@@ -51,26 +53,6 @@ class LabelHit(NamedTuple):
 HitT = TypeVar("HitT", bound=Hit | LabelHit)
 
 
-class _Parameters(Protocol):
-    """The parameters of a result that `repr` shows."""
-
-    @property
-    def selector(self) -> str: ...
-    @property
-    def diversity(self) -> float: ...
-    @property
-    def search(self) -> str: ...
-
-
-class _QueryParameters(_Parameters, Protocol):
-    """The same for points, whose rows may have different dials."""
-
-    @property
-    def diversity_auto(self) -> bool: ...
-    @property
-    def lose_at_most(self) -> float | None: ...
-
-
 class HitRows(ABC, Generic[HitT]):
     """A result as a sequence of rows, one per query; a row is a tuple of its hits.
 
@@ -83,7 +65,7 @@ class HitRows(ABC, Generic[HitT]):
     scores: npt.NDArray[np.float32]
     selection_scores: npt.NDArray[np.float32]
     counts: npt.NDArray[np.uint32]
-    parameters: _Parameters
+    parameters: "EffectiveParameters | EffectiveLabelParameters"
 
     @abstractmethod
     def _hits(self, row: int) -> tuple[HitT, ...]:
@@ -161,13 +143,13 @@ class PointHitRows(HitRows[Hit]):
 
     ids: npt.NDArray[np.int64]
     diversities: npt.NDArray[np.float64]
-    parameters: _QueryParameters
+    parameters: "EffectiveParameters"
 
     @property
     def dial(self) -> str:
         """The dial of the rows in words; the least and the greatest if rows have different ones."""
         bound = self.parameters.lose_at_most
-        if not self.parameters.diversity_auto and bound is None:
+        if self.parameters.has_fixed_dial:
             return super().dial
         rule = "auto" if bound is None else f"by lose_at_most {bound:g}"
         if not len(self.diversities):

@@ -10,7 +10,7 @@ import operator
 import re
 from typing import Final
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 
 # A host is a name, an IPv4 address, or an IPv6 address in brackets.
 _HOST: Final = re.compile(r"\[[0-9a-fA-F:.]+(%\w+)?\]|[^\s:/\[\]]+")
@@ -23,29 +23,32 @@ _HOSTS: Final = "a host is a name, an IPv4 address, or an IPv6 address in bracke
 
 def target(value: object) -> str:
     """Check the address of a server: host:port, or an address in one of gRPC's own schemes."""
-    expected = f"target must be host:port, such as 'localhost:50051', got {value!r}"
-    if not isinstance(value, str) or not value:
-        raise InvalidArgumentError("target", expected)
-    if value.startswith(_GRPC_SCHEMES):
+    if isinstance(value, str) and value.startswith(_GRPC_SCHEMES):
         return value
+    problem = _problem_of(value)
+    if problem is None:
+        return str(value)
+    rule = f"must be host:port, such as 'localhost:50051', got {value!r}{problem}"
+    raise invalid("target", rule)
+
+
+def _problem_of(value: object) -> str | None:
+    """Return what is wrong with an address of the form host:port."""
+    if not isinstance(value, str) or not value:
+        return ""
     if "://" in value:
         scheme, rest = value.split("://", 1)
-        address = rest.split("/")[0]
-        raise InvalidArgumentError(
-            "target", f"{expected}: leave {scheme}:// out, write {address!r}"
-        )
+        return f": leave {scheme}:// out, write {rest.split('/')[0]!r}"
     host, colon, port = value.rpartition(":")
     if not colon or port.endswith("]"):
-        raise InvalidArgumentError(
-            "target", f"{expected}, which has no port: divgrpc-server takes 50051 by default"
-        )
+        return ", which has no port: divgrpc-server takes 50051 by default"
     if not host:
-        raise InvalidArgumentError("target", f"{expected}, which has no host")
+        return ", which has no host"
     if not _HOST.fullmatch(host):
-        raise InvalidArgumentError("target", f"{expected}: {host!r} is no host; {_HOSTS}")
+        return f": {host!r} is no host; {_HOSTS}"
     if not _PORT.fullmatch(port) or not 0 < int(port) <= _PORT_MAX:
-        raise InvalidArgumentError("target", f"{expected}; a port is 1 to {_PORT_MAX}")
-    return value
+        return f"; a port is 1 to {_PORT_MAX}"
+    return None
 
 
 def count(field: str, value: object) -> int:
@@ -55,18 +58,14 @@ def count(field: str, value: object) -> int:
     except TypeError:
         number = 0
     if number < 1 or isinstance(value, bool):
-        raise InvalidArgumentError(
-            field, f"{field} must be a whole number from 1 up, got {value!r}"
-        )
+        raise invalid(field, f"must be a whole number from 1 up, got {value!r}")
     return number
 
 
 def seconds(field: str, value: object) -> float:
     """Check a number of seconds: any real number, or infinity; a negative one is already over."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool) or math.isnan(value):
-        raise InvalidArgumentError(
-            field, f"{field} must be a number of seconds or infinity, got {value!r}"
-        )
+        raise invalid(field, f"must be a number of seconds or infinity, got {value!r}")
     return float(value)
 
 
@@ -74,7 +73,7 @@ def duration(field: str, value: object) -> float:
     """Check a number of seconds above 0."""
     number = seconds(field, value)
     if number <= 0:
-        raise InvalidArgumentError(field, f"{field} must be above 0 seconds, got {value!r}")
+        raise invalid(field, f"must be above 0 seconds, got {value!r}")
     return number
 
 
@@ -83,7 +82,5 @@ def request_id(value: object) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or not (value.isascii() and value.isprintable()):
-        raise InvalidArgumentError(
-            "request_id", f"request_id must be a text of printable ASCII, got {value!r}"
-        )
+        raise invalid("request_id", f"must be a text of printable ASCII, got {value!r}")
     return value

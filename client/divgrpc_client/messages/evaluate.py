@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from google.protobuf.message import Message
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.evaluation import LEAST_WITH_H, Grid
 from divgrpc.evaluation.grid import LabelGrid
 from divgrpc.evaluation.labels import LabelResolution, LabelTally, LabelTask, documents_max
@@ -88,8 +88,7 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         self._answers: list[tuple[int, RowT]] = []
         for field in ("set_default", self.per_row):
             if not isinstance(rest[field], bool):
-                message = f"{field} must be True or False, got {rest[field]!r}"
-                raise InvalidArgumentError(field, message)
+                raise invalid(field, f"must be True or False, got {rest[field]!r}")
         self._task()
         self._cut()
 
@@ -127,9 +126,9 @@ class Evaluation(ABC, Generic[RequestT, ResponseT, RowT]):
         if fits and self._count <= whole:
             return
         if self._rest["set_default"]:
-            raise InvalidArgumentError(
+            raise invalid(
                 "set_default",
-                f"set_default needs {self.field} that fit one message, {whole} at most in "
+                f"needs {self.field} that fit one message, {whole} at most in "
                 f"{MESSAGE_BYTES} bytes",
             )
         self._settings = len(self._grid.settings())
@@ -240,7 +239,7 @@ class QueryEvaluation(
     def _task(self) -> Task:
         for field, entries in self._judgements.items():
             if len(entries) != self._count:
-                raise InvalidArgumentError(field, f"{field} must have one entry for each query")
+                raise invalid(field, "must have one entry for each query")
         folds, per_row = self._rest["folds"], self._rest["per_query"]
         return Task(grid=self._grid, rows=self._count, folds=folds, per_row=per_row)
 
@@ -263,12 +262,10 @@ class QueryEvaluation(
 def _whole(field: str, numbers: npt.ArrayLike, dtype: type[np.signedinteger[Any]]) -> list[int]:
     array = np.asarray(numbers)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
-        raise InvalidArgumentError(field, f"{field} must be whole numbers, in one dimension")
+        raise invalid(field, "must be whole numbers, in one dimension")
     limits = np.iinfo(dtype)
     if array.size and not limits.min <= int(array.min()) <= int(array.max()) <= limits.max:
-        raise InvalidArgumentError(
-            field, f"{field} must be whole numbers between {limits.min} and {limits.max}"
-        )
+        raise invalid(field, f"must be whole numbers between {limits.min} and {limits.max}")
     whole: list[int] = array.tolist()
     return whole
 
@@ -320,7 +317,7 @@ class LabelEvaluation(
         folds, per_row = self._rest["folds"], self._rest["per_document"]
         task = LabelTask(grid=self._grid, rows=self._count, folds=folds, per_row=per_row)
         if task.folds and not len(self._sets.indices):
-            raise InvalidArgumentError("labels", "labels must have one label at least")
+            raise invalid("labels", "must have one label at least")
         return task
 
     def take(

@@ -12,7 +12,7 @@ from typing import Final, Protocol, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc_client.messages.vectors import Dense, VectorsLike, as_matrix, row_ends
 from divgrpc_protos.arrays import Csr, encode_dense, row_count
 from divgrpc_protos.v1 import labels_pb2
@@ -111,14 +111,12 @@ def label_upload(
     plan, factors = _model(label_model)
     edges = None if hierarchy is None else _whole("hierarchy", hierarchy)
     if edges is not None and (edges.ndim, edges.shape[1:]) != (2, (2,)):
-        raise InvalidArgumentError(
-            "hierarchy", "hierarchy must have two columns, parents and children"
-        )
+        raise invalid("hierarchy", "must have two columns, parents and children")
     if roots is not None and hierarchy is None:
-        raise InvalidArgumentError("roots", "roots must come with a hierarchy")
+        raise invalid("roots", "must come with a hierarchy")
     root_nodes = () if roots is None else tuple(_whole("roots", roots).ravel().tolist())
     if roots is not None and not root_nodes:
-        raise InvalidArgumentError("roots", "roots must be at least one, or not given")
+        raise invalid("roots", "must be at least one, or not given")
     return LabelUpload(
         sets=None if labels is None else label_sets(labels, rows),
         plan=plan,
@@ -137,8 +135,8 @@ def label_sets(labels: VectorsLike, rows: int, row_noun: str = "vector") -> Csr:
     """
     matrix = as_matrix("labels", labels)
     if row_count(matrix) != rows:
-        raise InvalidArgumentError(
-            "labels", f"labels must have one row per {row_noun}, {rows}, got {row_count(matrix)}"
+        raise invalid(
+            "labels", f"must have one row per {row_noun}, {rows}, got {row_count(matrix)}"
         )
     if not isinstance(matrix, Csr):
         places, columns = np.nonzero(matrix)
@@ -147,7 +145,7 @@ def label_sets(labels: VectorsLike, rows: int, row_noun: str = "vector") -> Csr:
             values = matrix[places, columns].astype(np.float32)
         matrix = Csr(ends.astype(np.int64), columns.astype(np.uint32), values, matrix.shape[1])
     if not np.isfinite(matrix.data).all():
-        raise InvalidArgumentError("labels", "labels must be finite")
+        raise invalid("labels", "must be finite")
     return matrix
 
 
@@ -165,9 +163,7 @@ def _model(model: ModelLike) -> tuple[labels_pb2.LabelPlan, tuple[tuple[str, Den
         plan.offset.extend(like.offset.tolist())
         plan.unit_rows = like.unit_rows
     else:
-        raise InvalidArgumentError(
-            "label_model", 'label_model must be "leml", a pair of factors, or None'
-        )
+        raise invalid("label_model", 'must be "leml", a pair of factors, or None')
     pair = (("label_factors", label_factors), ("feature_map", feature_map))
     return plan, tuple((field, _factor(field, matrix)) for field, matrix in pair)
 
@@ -175,14 +171,14 @@ def _model(model: ModelLike) -> tuple[labels_pb2.LabelPlan, tuple[tuple[str, Den
 def _factor(field: str, values: npt.ArrayLike) -> Dense:
     matrix = as_matrix(field, values)
     if isinstance(matrix, Csr):
-        raise InvalidArgumentError(field, f"{field} must be a dense matrix")
+        raise invalid(field, "must be a dense matrix")
     return matrix
 
 
 def _name(name: object) -> str:
     if isinstance(name, str) and name.encode(errors="ignore").decode() == name:
         return str(name)
-    raise InvalidArgumentError("label_names", f"label_names must be texts, got {name!r}")
+    raise invalid("label_names", f"must be texts, got {name!r}")
 
 
 def _whole(field: str, numbers: npt.ArrayLike) -> npt.NDArray[np.int64]:
@@ -190,5 +186,5 @@ def _whole(field: str, numbers: npt.ArrayLike) -> npt.NDArray[np.int64]:
     if values.size and (
         values.dtype.kind not in "iu" or not 0 <= values.min() <= values.max() < 2**32
     ):
-        raise InvalidArgumentError(field, f"{field} must be whole numbers from 0 up, below 2**32")
+        raise invalid(field, "must be whole numbers from 0 up, below 2**32")
     return values.astype(np.int64)

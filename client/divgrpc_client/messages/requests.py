@@ -9,7 +9,7 @@ from dataclasses import fields as fields_of
 from functools import lru_cache
 from typing import Any, Final, Unpack
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.parameters import (
     BuildParameters,
     LabelParameters,
@@ -104,7 +104,7 @@ def build_header(
     """Return the first message of a build; raises as `query_fields` does."""
     refuse_unknown("build", options, BuildOptions.__annotations__, _BUILD_ARGUMENTS)
     if not isinstance(replace, bool):
-        raise InvalidArgumentError("replace", f"replace must be True or False, got {replace!r}")
+        raise invalid("replace", f"must be True or False, got {replace!r}")
     # A label model is trained with the seed of its build.
     training = {n: v for n, v in _options_of(LabelParameters, options).items() if n != "seed"}
     points = _options_of(BuildParameters, options)
@@ -134,4 +134,4 @@ def index_name(name: object) -> str:
     """Return the name of an index if a message can carry it, else raise; the server checks it."""
     if isinstance(name, str) and name.encode(errors="ignore").decode() == name:
         return name
-    raise InvalidArgumentError("index", f"index must be a text, got {name!r}")
+    raise invalid("index", f"must be a text, got {name!r}")

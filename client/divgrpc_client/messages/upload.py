@@ -11,7 +11,7 @@ from typing import TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.parameters import LIMITS
 from divgrpc.types import IndexInfo, Progress
 from divgrpc_client.messages import requests, responses
@@ -126,17 +126,12 @@ def upload(
 def _column(field: str, values: npt.ArrayLike, rows: int, dtype: np.dtype[np.integer]) -> Column:
     column = np.asarray(values)
     if column.shape != (rows,):
-        raise InvalidArgumentError(
-            field, f"{field} must have one number per row, shape ({rows},), got {column.shape}"
-        )
+        raise invalid(field, f"must have one number per row, shape ({rows},), got {column.shape}")
     if rows == 0:
         return column.astype(dtype)
     if column.dtype.kind not in "iu":
-        raise InvalidArgumentError(field, f"{field} must be whole numbers, got {column.dtype}")
+        raise invalid(field, f"must be whole numbers, got {column.dtype}")
     limits = np.iinfo(dtype)
     if int(column.max()) > limits.max or int(column.min()) < limits.min:
-        raise InvalidArgumentError(
-            field,
-            f"{field} must fit {dtype}, got {int(column.min())} to {int(column.max())}",
-        )
+        raise invalid(field, f"must fit {dtype}, got {int(column.min())} to {int(column.max())}")
     return column

@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import invalid
 from divgrpc.parameters.suggestions import stacking_hint
 from divgrpc_protos import arrays
 from divgrpc_protos.arrays import Csr, Matrix, row_count
@@ -48,18 +48,16 @@ def as_matrix(field: str, value: VectorsLike, *, one_row: bool = False) -> Matri
     try:
         array = np.asarray(value)
     except ValueError:
-        sentence = f"{field} must be a matrix of numbers{stacking_hint(value)}"
-        raise InvalidArgumentError(field, sentence) from None
+        raise invalid(field, f"must be a matrix of numbers{stacking_hint(value)}") from None
     if array.dtype.kind not in _NUMBER_KINDS:
         reason = stacking_hint(array) or f", got {array.dtype}"
-        raise InvalidArgumentError(field, f"{field} must hold real numbers{reason}")
+        raise invalid(field, f"must hold real numbers{reason}")
     if array.ndim == 1 and one_row:
         return array.reshape(1, -1)
     if array.ndim != 2:
         shape = "(rows, dims)" + (" or (dims,)" if one_row else "")
         hint = f"; {field}[None] is a matrix of one row" if array.ndim == 1 else ""
-        sentence = f"{field} must be of shape {shape}, got {array.shape}{hint}"
-        raise InvalidArgumentError(field, sentence)
+        raise invalid(field, f"must be of shape {shape}, got {array.shape}{hint}")
     return array
 
 
@@ -69,15 +67,12 @@ def _as_csr(field: str, value: SparseLike, *, one_row: bool) -> Csr:
     if len(rows.shape) == 1 and one_row:
         rows = rows.reshape(1, -1).tocsr()
     if len(rows.shape) != 2:
-        problem = f"{field} must have two dimensions, got {rows.shape}"
         hint = "matrix[[0]] is a row of a matrix with its two dimensions"
-        raise InvalidArgumentError(field, f"{problem}; {hint}")
+        raise invalid(field, f"must have two dimensions, got {rows.shape}; {hint}")
     if rows.data.dtype.kind not in _NUMBER_KINDS:
-        raise InvalidArgumentError(field, f"{field} must hold real numbers, got {rows.data.dtype}")
+        raise invalid(field, f"must hold real numbers, got {rows.data.dtype}")
     if rows.shape[1] > _COLS_MAX:
-        raise InvalidArgumentError(
-            field, f"{field} must have at most {_COLS_MAX} columns, got {rows.shape[1]}"
-        )
+        raise invalid(field, f"must have at most {_COLS_MAX} columns, got {rows.shape[1]}")
     if not rows.has_canonical_format:
         rows = rows.copy()
         rows.sum_duplicates()

@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 import numpy as np
 
 from divgrpc.engine import Engine
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.evaluation.grid import Grid, LabelGrid
 from divgrpc.evaluation.label_running import study_labels
 from divgrpc.evaluation.labels import LabelResolution, LabelTask, documents_per_message_max
@@ -79,14 +79,14 @@ class LabelCall:
         ).bounded()
         most = documents_per_message_max(max(self._task.widths()))
         if self._task.per_row and self._task.rows > most:
-            raise InvalidArgumentError(
+            raise invalid(
                 "per_document",
-                f"per_document needs at most {most} documents for this top_k, "
+                f"needs at most {most} documents for this top_k, "
                 f"got {self._task.rows}: a result row must fit into one message",
             )
         sets = parse_label_sets(request.labels, self._task.rows, "documents")
         if self._task.folds and not len(sets.indices):
-            raise InvalidArgumentError("labels", "labels must have at least one label")
+            raise invalid("labels", "must have at least one label")
         self._truth = Truth(sets.indptr, sets.indices, (self._task.rows, sets.cols))
         self._resolution: LabelResolution | None = None
 

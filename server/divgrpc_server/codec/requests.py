@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from google.protobuf.message import Message
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import (
     LIMITS,
     QueryParameters,
@@ -115,20 +115,15 @@ def _check_auto(named: Mapping[str, object]) -> None:
     if "diversity" in named or "lose_at_most" in named:
         raise InvalidArgumentError("diversity_auto", _ONE_DIAL)
     if named.get("selector") == "nearest":
-        raise InvalidArgumentError(
-            "diversity_auto",
-            "diversity_auto does not go with selector nearest, which has no dial",
-        )
+        raise invalid("diversity_auto", "does not go with selector nearest, which has no dial")
 
 
 def _parse_rows(field: str, vectors: vectors_pb2.Vectors) -> Rows:
     rows = parse_vectors(field, vectors)
     if not len(rows):
-        raise InvalidArgumentError(field, f"{field} must hold at least one row, got 0")
+        raise invalid(field, "must hold at least one row, got 0")
     if len(rows) > LIMITS["query_rows_max"]:
-        raise InvalidArgumentError(
-            field, f"{field} must hold at most {LIMITS['query_rows_max']} rows, got {len(rows)}"
-        )
+        raise invalid(field, f"must hold at most {LIMITS['query_rows_max']} rows, got {len(rows)}")
     return rows
 
 
@@ -141,10 +136,8 @@ def parse_vectors(field: str, vectors: vectors_pb2.Vectors) -> Rows:
     if not isinstance(matrix, arrays.Csr):
         return matrix
     if matrix.cols > LIMITS["sparse_dims_max"]:
-        raise InvalidArgumentError(
-            f"{field}.sparse.cols",
-            f"{field}.sparse.cols must be at most {LIMITS['sparse_dims_max']}, got {matrix.cols}",
-        )
+        most = LIMITS["sparse_dims_max"]
+        raise invalid(f"{field}.sparse.cols", f"must be at most {most}, got {matrix.cols}")
     # The kernels are compiled for writable arrays, and the bytes of a message are read-only.
     return SparseRows(
         np.array(matrix.indptr, np.int64),

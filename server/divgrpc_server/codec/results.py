@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from divgrpc.errors import InvalidArgumentError
+from divgrpc.errors import InvalidArgumentError, invalid
 from divgrpc.parameters import LIMITS, BuildParameters
 from divgrpc.types import (
     CountArray,
@@ -51,9 +51,8 @@ def parse_label_sets(sets: labels_pb2.LabelSets, rows: int, of: str) -> arrays.C
         raise InvalidArgumentError(f"labels.{error.field}", f"labels.{error}") from None
     label_rows = arrays.row_count(labels)
     if label_rows != rows:
-        raise InvalidArgumentError(
-            "labels.offsets",
-            f"labels.offsets must be {rows + 1}, one more than the {of}, got {label_rows + 1}",
+        raise invalid(
+            "labels.offsets", f"must be {rows + 1}, one more than the {of}, got {label_rows + 1}"
         )
     return labels
 
